@@ -1,0 +1,83 @@
+# make book      build the rendered book and print where it is
+# make test      everything that CI checks
+# make notebooks re-execute every notebook: the only way its outputs are written
+# make bench     measured ratios     make mutants   planted faults     make serve   the book on http://localhost:8000
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := book
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+WORKERS ?= 2
+PORT ?= 8000
+HTML := _build/html
+export OMP_NUM_THREADS ?= 1
+export PYTHONHASHSEED ?= 0
+export TOKENIZERS_PARALLELISM ?= false
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
+
+.PHONY: book test lint check notebooks bench mutants coverage serve lock clean distclean env
+
+# --- the environment: made once, then only when the lock or the metadata changes -----------------------------------
+env: $(VENV)/.stamp-install
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "circuitkit needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.stamp-lock: requirements.txt | $(PY)
+	$(PY) -m pip install --quiet -r requirements.txt
+	@touch $@
+
+$(VENV)/.stamp-install: pyproject.toml $(VENV)/.stamp-lock
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# --- the book ------------------------------------------------------------------------------------------------------
+$(HTML)/.stamp-book: $(BOOK_SOURCES) $(VENV)/.stamp-install
+	$(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going
+	@touch $@
+
+book: $(HTML)/.stamp-book
+	@echo "The book: $(CURDIR)/$(HTML)/index.html"
+
+serve: book
+	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
+
+# --- what CI checks ------------------------------------------------------------------------------------------------
+lint: env
+	$(VENV)/bin/ruff check .
+
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg
+
+test: lint book
+	$(PY) -m pytest tests book $(NBVAL) -n $(WORKERS) --dist loadfile -q -p no:cacheprovider --durations=8
+
+coverage: env
+	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit --cov-report=term-missing
+
+notebooks: env
+	$(PY) scripts/execute_notebooks.py
+
+bench: env
+	$(PY) benchmarks/run.py
+
+mutants: env
+	$(PY) scripts/mutants.py --workers $(WORKERS)
+
+# --- housekeeping --------------------------------------------------------------------------------------------------
+lock: env
+	$(PY) scripts/lock.py
+
+clean:
+	rm -rf _build build dist .pytest_cache .ruff_cache .coverage
+	find src tests scripts book benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean
+	rm -rf $(VENV)
