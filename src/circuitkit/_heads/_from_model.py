@@ -1,0 +1,68 @@
+"""The attention heads of a `TransformerBridge` as `Heads`."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from circuitkit._heads._heads import Heads
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+def require_bridge(model: Any, what: str = "this function") -> "TransformerBridge":
+    """Return `model` if it is a transformer-lens `TransformerBridge`; otherwise a `ValueError` that says what to do."""
+    module = sys.modules.get("transformer_lens.model_bridge")
+    if module is not None and isinstance(model, module.TransformerBridge):
+        return model
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    hint = "circuitkit.load_model(name), or TransformerBridge.boot_transformers(...) for a Hugging Face model"
+    if type(model).__name__.startswith("Hooked"):
+        hint += "; transformer-lens 4 replaced HookedTransformer by TransformerBridge"
+    raise ValueError(f"{what} got a {kind}; expected a transformer-lens TransformerBridge. Make one with {hint}.")
+
+
+def heads(model: Any) -> Heads:
+    """All attention heads of a model as one `Heads`, named `L{layer}H{head}`, in the order of the layers.
+
+    Weights are the ones the model holds now (after folding, if it was folded); they are copies, detached. Grouped-query
+    models give one entry per query head, keys and values repeated. A model whose blocks are preceded by a LayerNorm
+    gives heads that read the *normalised* stream. An object with its own `.heads` (a converted model) gives those.
+    Error: none, weights are copied. Source: the model's own `W_Q, W_K, W_V, W_O`, transformer-lens axis order.
+    """
+    if isinstance(getattr(model, "heads", None), Heads):
+        return model.heads
+    bridge = require_bridge(model, "heads(model)")
+    cfg = bridge.cfg
+    n_layers, n_heads = cfg.n_layers, max(int(cfg.n_heads), 1)
+    positions = "rotary" if str(cfg.positional_embedding_type).lower() == "rotary" else "absolute"
+    mask = "full" if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional" else "causal"
+    if n_layers == 0:
+        empty = torch.zeros(0, cfg.d_model, cfg.d_head)
+        return Heads((), empty, empty, empty, empty.transpose(1, 2), mask=mask, positions=positions)
+    parts: dict[str, torch.Tensor] = {}
+    for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"):
+        stacked = getattr(bridge, name).detach()
+        if stacked.shape[1] != n_heads:
+            stacked = stacked.repeat_interleave(n_heads // stacked.shape[1], dim=1)
+        parts[name] = stacked.flatten(0, 1).clone()
+    for name in ("b_Q", "b_K", "b_V"):
+        if not parts[name].any():
+            del parts[name]
+    pairs = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    return Heads(
+        names=tuple(f"L{layer}H{head}" for layer, head in pairs),
+        layers=tuple(layer for layer, _ in pairs),
+        scale=_score_divisor(cfg),
+        mask=mask,
+        positions=positions,
+        **parts,
+    )
+
+
+def _score_divisor(cfg: Any) -> float | None:
+    if not getattr(cfg, "use_attn_scale", True):
+        return 1.0
+    scale = float(getattr(cfg, "attn_scale", -1.0) or -1.0)
+    return scale if scale > 0 else None

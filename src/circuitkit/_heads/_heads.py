@@ -1,0 +1,188 @@
+"""`Heads`: a frozen stack of attention heads with names, a mask and low-rank QK and OV matrices."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit._heads._mask import MASKS, allowed_pairs
+
+if TYPE_CHECKING:
+    from transformer_lens import FactoredMatrix
+
+_TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Heads:
+    """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.
+
+    One head's output on a stream `x[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV` when biases are zero,
+    with `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`. The framework paper writes the same with column vectors.
+    """
+
+    names: tuple[str, ...]
+    """One name per head, such as `"L1H3"`; unique."""
+    W_Q: Float[Tensor, "head d_model d_head"]
+    W_K: Float[Tensor, "head d_model d_head"]
+    W_V: Float[Tensor, "head d_model d_head"]
+    W_O: Float[Tensor, "head d_head d_model"]
+    b_Q: Float[Tensor, "head d_head"] | None = None
+    """Query bias; `None` means zero. Likewise `b_K`, `b_V`. Output biases belong to a layer, not to a head."""
+    b_K: Float[Tensor, "head d_head"] | None = None
+    b_V: Float[Tensor, "head d_head"] | None = None
+    layers: tuple[int, ...] | None = None
+    """The layer each head sits in; a head composes only with heads of earlier layers. `None`: all in layer 0."""
+    scale: float | None = None
+    """Scores are divided by this; `None` means sqrt(d_head)."""
+    mask: str = "causal"
+    """One of `MASKS`: `"causal"`, `"full"`, `"self_or_first"`."""
+    positions: str = "absolute"
+    """`"absolute"`: positions are part of the stream. `"rotary"`: queries and keys are rotated by position, so `QK` as
+    given here holds for two tokens at the same position only."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        if self.layers is None:
+            object.__setattr__(self, "layers", (0,) * len(self.names))
+        object.__setattr__(self, "layers", tuple(int(layer) for layer in self.layers))
+        if self.scale is None and self.W_Q.ndim == 3:
+            object.__setattr__(self, "scale", math.sqrt(self.W_Q.shape[-1]))
+        problems = _problems(self)
+        if problems:
+            raise ValueError("these heads do not fit together:\n  " + "\n  ".join(problems))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self):
+        return (self[name] for name in self.names)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.names[:6]) + (", ..." if len(self) > 6 else "")
+        return f"Heads([{shown}], n={len(self)}, d_model={self.d_model}, d_head={self.d_head}, mask={self.mask!r})"
+
+    def __getitem__(self, key: "str | int | slice | Sequence[str | int]") -> "Heads":
+        """Heads by name (`"L1H3"`), by a list of names, by index or by slice; always `Heads` again."""
+        if isinstance(key, slice):
+            return self._take(list(range(len(self)))[key])
+        return self._take([self.index(k) for k in ([key] if isinstance(key, (str, int)) else key)])
+
+    def index(self, key: "str | int") -> int:
+        """Position of a head in the stack, by name or by (possibly negative) index."""
+        if isinstance(key, str):
+            if key not in self.names:
+                shown = ", ".join(self.names[:24]) + (f", ... ({len(self)} in all)" if len(self) > 24 else "")
+                raise ValueError(f"no head is called {key!r}; the heads are: {shown}")
+            return self.names.index(key)
+        if not -len(self) <= key < len(self):
+            raise ValueError(f"head index {key} is out of range for {len(self)} heads")
+        return int(key) % len(self)
+
+    def _take(self, rows: list[int]) -> "Heads":
+        picked = {name: getattr(self, name)[rows] for name in _TENSORS if getattr(self, name) is not None}
+        layers = tuple(self.layers[row] for row in rows)
+        return replace(self, names=tuple(self.names[row] for row in rows), layers=layers, **picked)
+
+    @property
+    def d_model(self) -> int:
+        return self.W_Q.shape[1]
+
+    @property
+    def d_head(self) -> int:
+        return self.W_Q.shape[2]
+
+    @property
+    def QK(self) -> "FactoredMatrix":
+        """`W_Q @ W_K^T`, `[head, d_model, d_model]`, kept as its two factors. Not divided by `scale`."""
+        from transformer_lens import FactoredMatrix
+
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
+
+    @property
+    def OV(self) -> "FactoredMatrix":
+        """`W_V @ W_O`, `[head, d_model, d_model]`, kept as its two factors."""
+        from transformer_lens import FactoredMatrix
+
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    def to(self, *args, **kwargs) -> "Heads":
+        """The same heads on another device or in another dtype; arguments as in `torch.Tensor.to`."""
+        moved = {name: getattr(self, name).to(*args, **kwargs) for name in _TENSORS if getattr(self, name) is not None}
+        return replace(self, **moved)
+
+    def scores(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+        """Attention scores before mask and softmax, `[..., head, dst, src]`, on what the heads read."""
+        if self.positions == "rotary":
+            raise ValueError("these heads rotate queries and keys by position; read their scores from the model's cache")
+        q = torch.einsum("...pm,hmd->...hpd", x, self.W_Q) + _row(self.b_Q)
+        k = torch.einsum("...pm,hmd->...hpd", x, self.W_K) + _row(self.b_K)
+        return q @ k.transpose(-2, -1) / self.scale
+
+    def pattern(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+        """Attention pattern `[..., head, dst, src]`: softmax over allowed sources; rows sum to 1."""
+        allowed = allowed_pairs(self.mask, x.shape[-2], x.device)
+        return self.scores(x).masked_fill(~allowed, -math.inf).softmax(-1)
+
+    def results(
+        self, x: Float[Tensor, "*batch pos d_model"], pattern: Float[Tensor, "*batch head pos pos"] | None = None
+    ) -> Float[Tensor, "*batch head pos d_model"]:
+        """What each head writes, `[..., head, pos, d_model]`, with its own pattern or a given (frozen) one."""
+        v = torch.einsum("...pm,hmd->...hpd", x, self.W_V) + _row(self.b_V)
+        return (self.pattern(x) if pattern is None else pattern) @ v @ self.W_O
+
+
+def _row(bias: Tensor | None) -> Tensor | float:
+    return 0.0 if bias is None else bias[:, None, :]
+
+
+def _problems(heads: Heads) -> list[str]:
+    """Everything that is wrong with the parts of a `Heads`, each as one line."""
+    n, out = len(heads.names), []
+    wanted = {"W_Q": "[head, d_model, d_head]", "W_K": "[head, d_model, d_head]", "W_V": "[head, d_model, d_head]"}
+    wanted |= {"W_O": "[head, d_head, d_model]", "b_Q": "[head, d_head]", "b_K": "[head, d_head]", "b_V": "[head, d_head]"}
+    if heads.W_Q.ndim != 3:
+        return [f"W_Q has shape {tuple(heads.W_Q.shape)}; expected three axes {wanted['W_Q']}"]
+    sizes = {"head": n, "d_model": heads.W_Q.shape[1], "d_head": heads.W_Q.shape[2]}
+    for name in _TENSORS:
+        tensor = getattr(heads, name)
+        expected = tuple(sizes[axis] for axis in wanted[name].strip("[]").split(", "))
+        if tensor is not None and tuple(tensor.shape) != expected:
+            out.append(f"{name} has shape {tuple(tensor.shape)}; expected {expected} = {wanted[name]}")
+    if len(set(heads.names)) != n:
+        out.append(f"names are not unique: {sorted({name for name in heads.names if heads.names.count(name) > 1})}")
+    if len(heads.layers) != n:
+        out.append(f"layers has {len(heads.layers)} entries for {n} names")
+    if heads.mask not in MASKS:
+        out.append(f"mask is {heads.mask!r}; expected one of {list(MASKS)}")
+    if heads.positions not in ("absolute", "rotary"):
+        out.append(f"positions is {heads.positions!r}; expected 'absolute' or 'rotary'")
+    return out
+
+
+def stack(*parts: Heads) -> Heads:
+    """One `Heads` with the heads of all parts in order. Parts must agree in d_model, d_head, scale, mask, positions.
+
+    A bias that only some parts have is filled with zeros for the others, which changes nothing they compute.
+    """
+    if not parts:
+        raise ValueError("stack needs at least one Heads; got none")
+    first = parts[0]
+    for name in ("d_model", "d_head", "scale", "mask", "positions"):
+        values = [getattr(part, name) for part in parts]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"cannot stack heads whose {name} differ: {values}; keep them apart")
+    joined = {}
+    for name in _TENSORS:
+        tensors = [getattr(part, name) for part in parts]
+        if all(tensor is None for tensor in tensors):
+            continue
+        filled = [part.W_Q.new_zeros(len(part), part.d_head) if t is None else t for part, t in zip(parts, tensors, strict=True)]
+        joined[name] = torch.cat(filled)
+    same = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in (*_TENSORS, "names", "layers")}
+    names = tuple(name for part in parts for name in part.names)
+    return Heads(names=names, layers=tuple(layer for part in parts for layer in part.layers), **same, **joined)

@@ -1,0 +1,26 @@
+"""Which source positions a destination position may look at."""
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+MASKS = ("causal", "full", "self_or_first")
+
+
+def allowed_pairs(mask: str, n_pos: int, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+    """True where attention is allowed.
+
+    - `"causal"`: the position itself and everything before it.
+    - `"full"`: every position (encoders).
+    - `"self_or_first"`: the position itself and position 0, the bias token of a neuron that became a head
+      (the mask matrix of "Attention-Only Transformers", Theorem 2, with the bias token first, so that it is causal).
+    """
+    if mask not in MASKS:
+        raise ValueError(f"mask is {mask!r}; expected one of {list(MASKS)}")
+    pairs = torch.ones(n_pos, n_pos, dtype=torch.bool, device=device)
+    if mask == "causal":
+        return pairs.tril()
+    if mask == "self_or_first":
+        pairs = torch.eye(n_pos, dtype=torch.bool, device=device)
+        pairs[:, 0] = True
+    return pairs
