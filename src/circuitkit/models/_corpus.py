@@ -1,0 +1,77 @@
+"""The held-out text and the token statistics of the training text."""
+
+import json
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit.models._manifest import manifest, verified
+
+
+class CorpusStatistics(NamedTuple):
+    """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document)."""
+
+    unigram: Int[Tensor, " d_vocab"]
+    """How often each token occurs."""
+    bigram: Int[Tensor, "d_vocab d_vocab"]
+    """`bigram[a, b]`: how often token `b` follows token `a`."""
+
+    def log_probs(self, discount: float = 0.75) -> Float[Tensor, "d_vocab d_vocab"]:
+        """Smoothed bigram model `log p(b | a)`, rows over `a`: interpolated absolute discounting.
+
+        `p(b|a) = max(c(a,b) - D, 0) / c(a) + D n(a) / c(a) * q(b)`, where `n(a)` counts the successors seen after `a`
+        and `q` is the share of bigram *types* that end in `b` (Kneser and Ney 1995). float64.
+        """
+        count = self.bigram.double()
+        types = (count > 0).double()
+        continuation = (types.sum(0) + 0.5) / (types.sum(0) + 0.5).sum()
+        total = count.sum(1, keepdim=True).clamp_min(1)
+        backoff = discount * types.sum(1, keepdim=True) / total
+        backoff = torch.where(backoff > 0, backoff, torch.ones_like(backoff))
+        return ((count - discount).clamp_min(0) / total + backoff * continuation).log()
+
+
+@cache
+def corpus_statistics() -> CorpusStatistics:
+    """Unigram and bigram counts of the training text, from the shipped sparse table."""
+    from safetensors.torch import load_file
+
+    entry = manifest()["statistics"]
+    table = load_file(verified(entry["file"], entry["sha256"]))
+    unigram = table["unigram"].long()
+    successors = table["successors"].long() & 0xFFFF
+    rows = torch.repeat_interleave(torch.arange(len(unigram)), successors)
+    columns, counts = table["columns"].long() & 0xFFFF, table["counts"].long() & 0xFFFF
+    bigram = torch.zeros(len(unigram), len(unigram), dtype=torch.long)
+    bigram[rows, columns] = counts
+    return CorpusStatistics(unigram, bigram)
+
+
+def heldout_text() -> list[dict[str, str]]:
+    """Passages that no shipped model was trained on: dictionaries with `"file"` (its source) and `"text"`."""
+    entry = manifest()["heldout"]
+    return [json.loads(line) for line in verified(entry["file"], entry["sha256"]).read_text().splitlines()]
+
+
+@cache
+def _heldout_tokens() -> Int[Tensor, " token"]:
+    from tokenizers import Tokenizer
+
+    entry = manifest()["tokenizer"]
+    tokenizer = Tokenizer.from_file(str(verified(entry["file"], entry["sha256"])))
+    rows = [[0, *row.ids] for row in tokenizer.encode_batch([item["text"] for item in heldout_text()])]
+    return torch.tensor([token for row in rows for token in row])
+
+
+def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row pos"]:
+    """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0)."""
+    tokens = _heldout_tokens()
+    if n < 1 or not 2 <= n_ctx <= len(tokens):
+        raise ValueError(f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx <= {len(tokens)} held-out tokens")
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
+    rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]
+    return torch.cat([torch.zeros(n, 1, dtype=rows.dtype), rows], dim=1)

@@ -1,0 +1,48 @@
+"""`load_model`: one function for shipped models, their checkpoints, local folders and hub names."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from circuitkit.models._expand import attention_only, config, with_mlp
+from circuitkit.models._guard import guard_input
+from circuitkit.models._hub import boot_from_hub
+from circuitkit.models._manifest import list_models, model_card, weight_file
+from circuitkit.models._tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+def load_model(name: str, *, step: int | None = None, device: torch.device | str | None = None) -> "TransformerBridge":
+    """A model as a transformer-lens `TransformerBridge` in eval mode, with its tokenizer.
+
+    `name` is a shipped model (`list_models()`), a folder with a Hugging Face model, or a name on the hub such as
+    `"gpt2"`. `step` picks a training checkpoint of a shipped model (`checkpoints(name)`); `device` is any torch device.
+    Shipped weights are float32 values that were rounded to half precision when stored; the file's sha256 is verified
+    and nothing touches the network. Weights do not require gradients; `model.requires_grad_(True)` undoes that.
+
+    Raises `ValueError` for an unknown name or step or a damaged file, `FileNotFoundError` for a missing file or a hub
+    name without network.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"name is {name!r} of type {type(name).__name__}; expected a string, one of {list_models()}")
+    if name not in list_models():
+        if step is not None:
+            raise ValueError(
+                f"step={step} was given with {name!r}, but only shipped models have checkpoints: {list_models()}. "
+                "Leave step out."
+            )
+        return boot_from_hub(name, device).eval()
+    path, sizes = weight_file(name, step), model_card(name)["sizes"]
+    from safetensors.torch import load_file
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    model = TransformerBridge.boot_native(TransformerBridgeConfig(**config(sizes)), tokenizer=load_tokenizer())
+    model.load_state_dict((with_mlp if sizes["mlp"] else attention_only)(load_file(path), sizes), strict=True)
+    guard_input(model, name)
+    model.requires_grad_(False)
+    if device is not None:
+        model.to(device)
+    return model.eval()
