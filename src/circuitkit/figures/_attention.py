@@ -1,0 +1,128 @@
+"""Attention patterns in circuitsvis's component, made deterministic, offline, printable and reachable by keyboard."""
+
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from ._mark import mark, to_array
+from ._picture import check_alt
+from ._still import heatmap, table, visible
+from ._style import NEGATIVE, POSITIVE
+
+DIGITS = 4
+#: Used outside the book only; inside it, the same file comes from the book's own _static folder.
+CIRCUITSVIS = "1.43.3"
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """An attention view.
+
+    `tokens` label both axes, `patterns` is `[head, dst, src]`, `names` has one name per head, `alt` states the
+    finding, `first` is the head shown at the start, `largest` the weight that gets the full colour.
+    """
+
+    tokens: tuple[str, ...]
+    patterns: np.ndarray
+    names: tuple[str, ...]
+    alt: str
+    first: int
+    largest: float
+
+    def __repr__(self) -> str:
+        lines = [f"  {name}: {mark(pattern)}" for name, pattern in zip(self.names, self.patterns, strict=True)]
+        return "\n".join([f"Attention: {self.alt}", f"  tokens: {' '.join(map(visible, self.tokens))}", *lines])
+
+    def _props(self) -> str:
+        props = {
+            "causal": bool((np.triu(self.patterns, 1) == 0).all()),
+            "first": self.first,
+            "largest": self.largest,
+            "names": self.names,
+            "negative": NEGATIVE,
+            "patterns": self.patterns.tolist(),
+            "positive": POSITIVE,
+            "tokens": [visible(token) for token in self.tokens],
+        }
+        return json.dumps(props, sort_keys=True, separators=(",", ":")).replace("<", "\\u003c")
+
+    def _repr_html_(self) -> str:
+        data = self._props()
+        name = "ck-" + hashlib.sha256(f"{data}{self.alt}".encode()).hexdigest()[:12]
+        heads = "".join(
+            f'<div class="ck-head" data-mark="{mark(pattern)}">{heatmap(pattern, self.largest, f"Pattern of {label}")}'
+            f"<span>{html.escape(label)}</span></div>"
+            for label, pattern in zip(self.names, self.patterns, strict=True)
+        )
+        script = files(__package__).joinpath("attention.js").read_text("utf-8")
+        return (
+            f'<figure class="ck-attention" id="{name}"><figcaption>{html.escape(self.alt)}</figcaption>'
+            f'<div class="ck-heads">{heads}</div><div class="ck-zoom"></div>'
+            f'<details class="ck-table"><summary>The same as a table</summary>'
+            f"{table(list(self.tokens), self.patterns, list(self.names))}</details>\n"
+            f'<script type="application/json">{data}</script>\n'
+            f'<script>{script}circuitkitAttention("{name}", "{CIRCUITSVIS}");</script></figure>'
+        )
+
+
+def attention(
+    tokens: Sequence[str],
+    patterns: Any,
+    names: Sequence[str] | None = None,
+    *,
+    alt: str,
+    first: int | str = 0,
+    largest: float | None = None,
+) -> Attention:
+    r"""A view of attention patterns: choose a head to see it large, point at a cell to read its weight.
+
+    **Shapes**: `tokens` pos; `patterns` `[head, dst, src]` or `[dst, src]`, any sign. **Error**: rounded to 4 decimals.
+    `alt` states the finding in a sentence. `first` is the head shown at the start, by name or number. `largest` is the
+    weight drawn in full colour: by default 1, or the largest magnitude if that is more or any weight is negative.
+
+    >>> attention(["a", "b"], [[1.0, 0.0], [0.5, 0.5]], ["L0H0"], alt="The second token looks at both equally")
+    Attention: The second token looks at both equally
+      tokens: a b
+      L0H0: 4 values, largest 1, mean 0.5, mark 0.074
+    """
+    values = np.round(to_array(patterns), DIGITS) + 0.0
+    values = values[None] if values.ndim == 2 else values
+    names = tuple(names) if names is not None else tuple(f"head {number}" for number in range(len(values)))
+    _check(tokens, values, names)
+    if isinstance(first, str) and first not in names:
+        raise ValueError(f"first={first!r} is not among the heads shown: {', '.join(names)}. Give one of them.")
+    scale = float(np.abs(values).max())
+    if largest is None:
+        largest = max(scale, 1.0) if values.min() >= 0 else scale
+    return Attention(
+        tokens=tuple(tokens),
+        patterns=values,
+        names=names,
+        alt=check_alt(alt),
+        first=names.index(first) if isinstance(first, str) else range(len(names))[first],
+        largest=float(largest) or 1.0,
+    )
+
+
+def _check(tokens: Sequence[str], values: np.ndarray, names: tuple[str, ...]) -> None:
+    """Collect everything wrong with the sizes, and raise it at once."""
+    wrong = []
+    if values.ndim != 3 or values.shape[-1] != values.shape[-2]:
+        wrong.append("patterns must be [head, dst, src] or [dst, src] with as many destinations as sources")
+    elif len(tokens) != values.shape[-1]:
+        wrong.append("tokens must label every position (a common slip is to drop or add the first token)")
+    if values.ndim == 3 and len(names) != len(values):
+        wrong.append("names must have one name for each head")
+    if not np.isfinite(values).all():
+        wrong.append("weights must be finite; pass the pattern after the softmax, not scores masked with -inf")
+    if wrong:
+        raise ValueError(
+            f"attention() was given {len(tokens)} tokens, patterns of shape {tuple(values.shape)} and {len(names)} "
+            f"names: {'; '.join(wrong)}. Write it as attention(tokens, cache['pattern', 0][0], names, alt=...)."
+        )

@@ -1,0 +1,85 @@
+"""A step slider over pictures drawn beforehand: it needs no kernel, and shows the last step when still."""
+
+import hashlib
+import html
+import json
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from ._picture import Picture, _numbers, check_alt, to_png
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Pictures along an axis.
+
+    `steps` are the positions, `pictures` one picture for each, `label` what a step is ("training step").
+    """
+
+    steps: tuple[int | float | str, ...]
+    pictures: tuple[Picture, ...]
+    label: str
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{self.label} {step}: {picture!r}" for step, picture in zip(self.steps, self.pictures, strict=True)
+        )
+
+    def _repr_html_(self) -> str:
+        last = self.pictures[-1]
+        shown = [
+            # The last picture is in the page already; the script takes its source from there.
+            {"alt": picture.alt, "src": "" if picture is last else _source(picture), "step": str(step)}
+            for step, picture in zip(self.steps, self.pictures, strict=True)
+        ]
+        data = json.dumps(shown, sort_keys=True, separators=(",", ":")).replace("<", "\\u003c")
+        name = "ck-" + hashlib.sha256(data.encode()).hexdigest()[:12]
+        words = "".join(
+            f"<li>{html.escape(f'{self.label} {step}: {picture.alt}')}"
+            f"<!-- {html.escape('; '.join(picture.numbers))} --></li>"
+            for step, picture in zip(self.steps, self.pictures, strict=True)
+        )
+        return (
+            f'<figure class="ck-frames" id="{name}" data-label="{html.escape(self.label)}">'
+            f'<img class="dark-light" src="{_source(last)}" alt="{html.escape(last.alt)}" width="{last.width}">'
+            f'<div class="ck-slider"></div>'
+            f"<details><summary>Every step in words</summary><ul>{words}</ul></details>\n"
+            f'<script type="application/json">{data}</script>\n'
+            f'<script>{files(__package__).joinpath("frames.js").read_text("utf-8")}circuitkitFrames("{name}");</script>'
+            f"</figure>"
+        )
+
+
+def frames(
+    draw: Callable[..., Any],
+    steps: Sequence[int | float | str],
+    *,
+    alt: Callable[..., str],
+    label: str = "training step",
+) -> Frames:
+    """Draw one matplotlib figure per step and put a slider under them.
+
+    `draw(step)` returns a figure; `alt(step)` returns the sentence that states what that figure shows. Keep the same
+    axis limits in every frame, or the eye follows the axes instead of the data.
+    """
+    import matplotlib.pyplot as plt
+
+    if len(steps) < 2:
+        raise ValueError(
+            f"frames() was given {len(steps)} step(s): {list(steps)}. A slider needs at least two, because one picture "
+            "does not move. Use show(fig, alt=...) for one."
+        )
+    pictures = []
+    for step in steps:
+        fig = draw(step)
+        width = round(fig.get_figwidth() * 100)
+        pictures.append(Picture(to_png(fig, colours=64), check_alt(alt(step)), width, tuple(_numbers(fig))))
+        plt.close(fig)
+    return Frames(tuple(steps), tuple(pictures), label)
+
+
+def _source(picture: Picture) -> str:
+    return "data:image/png;base64," + b64encode(picture.png).decode()

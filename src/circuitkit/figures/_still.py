@@ -1,0 +1,60 @@
+"""The still half of an attention view: a small heatmap for each head, and a table of where each head looks."""
+
+import html
+
+import numpy as np
+
+from ._style import NEGATIVE, POSITIVE
+
+LEVELS = 12  # shades in the heatmap; the table and the live view have the numbers
+
+
+def visible(token: str) -> str:
+    """A token with its blanks made visible.
+
+    >>> visible(" the"), visible("\\n")
+    ('·the', '↵')
+    """
+    return token.replace(" ", "·").replace("\n", "↵").replace("\t", "→") or "∅"
+
+
+def heatmap(pattern: np.ndarray, largest: float, title: str) -> str:
+    """One head as an SVG: rows are destinations, columns sources, opacity the weight. One path for each shade."""
+    size = len(pattern)
+    shades = np.rint(np.clip(pattern / largest, -1, 1) * LEVELS).astype(int)
+    paths = []
+    for shade in np.unique(shades[shades != 0]):
+        cells = "".join(f"M{x} {y}h1v1h-1z" for y, x in np.argwhere(shades == shade))
+        colour = POSITIVE if shade > 0 else NEGATIVE
+        paths.append(f'<path fill="{colour}" fill-opacity="{abs(shade) / LEVELS:.2f}" d="{cells}"/>')
+    return (
+        f'<svg class="ck-map" viewBox="0 0 {size} {size}" width="96" height="96" role="img" '
+        f'aria-label="{html.escape(title)}" shape-rendering="crispEdges">'
+        f'<rect width="{size}" height="{size}" fill="none" stroke="currentColor" stroke-width="{size / 48:.2f}"/>'
+        f"{''.join(paths)}</svg>"
+    )
+
+
+def strongest(row: np.ndarray) -> int:
+    """The source with the largest magnitude; among near ties (within 0.01 of it) the first, on every machine."""
+    magnitude = np.abs(row)
+    return int(np.argmax(magnitude >= magnitude.max() - 0.01))
+
+
+def table(tokens: list[str], patterns: np.ndarray, names: list[str]) -> str:
+    """A row for each destination token and, for each head, the source it weighs most with that weight."""
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in names)
+    rows = []
+    for position, token in enumerate(tokens):
+        cells = []
+        for pattern in patterns:
+            source = strongest(pattern[position])
+            weight = pattern[position, source] + 0.0
+            cells.append(f"<td>{html.escape(visible(tokens[source]))} ({source}) {weight:.2f}</td>")
+        rows.append(
+            f'<tr><th scope="row">{html.escape(visible(token))} ({position})</th>{"".join(cells)}</tr>',
+        )
+    return (
+        "<table><caption>For each destination token: the source each head weighs most, its position, and the weight"
+        f'</caption><thead><tr><th scope="col">destination</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
