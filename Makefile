@@ -15,7 +15,6 @@ WORKERS ?= 2
 PORT ?= 8000
 HTML := _build/html
 export OMP_NUM_THREADS ?= 1
-export PYTHONHASHSEED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -41,6 +40,7 @@ $(VENV)/.stamp-install: pyproject.toml $(VENV)/.stamp-lock
 
 # --- the book ------------------------------------------------------------------------------------------------------
 $(HTML)/.stamp-book: $(BOOK_SOURCES) $(VENV)/.stamp-install
+	rm -rf $(HTML) _build/.doctrees  # incremental builds keep pages that an extension or a style would change
 	$(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going
 	@touch $@
 

@@ -1,0 +1,11 @@
+"""What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
+
+from . import accessible, alt_text, api, offline
+
+
+def setup(app):
+    accessible.setup(app)
+    offline.setup(app)
+    alt_text.setup(app)
+    api.setup(app)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

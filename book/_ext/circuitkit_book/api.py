@@ -1,0 +1,68 @@
+"""The API reference: one section for each public package, from docstrings written in plain Markdown."""
+
+import importlib
+import pkgutil
+import re
+
+from sphinx.util.nodes import make_refnode
+
+MARKER = "<!-- packages -->"
+ORDER = ("models", "residual", "circuits", "induction", "conversion", "superposition", "exercises", "claims", "figures")
+
+
+def sections() -> dict[str, list[str]]:
+    """Each public module with the names to document: the root first, then packages in the reader's order.
+
+    A name that the root offers is documented there only.
+    """
+    import circuitkit
+
+    found = [name for _, name, _ in pkgutil.iter_modules(circuitkit.__path__) if not name.startswith("_")]
+    found.sort(key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    root = [name for name in getattr(circuitkit, "__all__", ()) if name not in ORDER]
+    modules = {"circuitkit": root}
+    for name in found:
+        module = importlib.import_module(f"circuitkit.{name}")
+        modules[module.__name__] = [public for public in getattr(module, "__all__", ()) if public not in root]
+    return {name: names for name, names in modules.items() if names}
+
+
+def fill(app, docname, source) -> None:
+    if MARKER in source[0]:
+        parts = [
+            f"## {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members: {', '.join(names)}\n```\n"
+            for name, names in sections().items()
+        ]
+        source[0] = source[0].replace(MARKER, "\n".join(parts))
+
+
+def to_rst(app, what, name, obj, options, lines) -> None:
+    """`code` and $formula$ as Markdown writes them, in the words of reStructuredText."""
+    text = "\n".join(lines)
+    text = re.sub(r"(?<![`:\w])`([^`\n]+)`(?![`_])", r"``\1``", text)
+    text = re.sub(r"\$\$(.+?)\$\$", as_math, text, flags=re.S)
+    text = re.sub(r"(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", as_math, text)
+    lines[:] = text.split("\n")
+
+
+def as_math(found) -> str:
+    return ":math:`" + " ".join(found[1].split()) + "`"
+
+
+def through_the_door(app, env, node, contnode):
+    """Link a name of a private module to the public name that is documented."""
+    target = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or not target.startswith("circuitkit."):
+        return None
+    last = target.rpartition(".")[2]
+    public = sorted((name for name in env.domaindata["py"]["objects"] if name.rpartition(".")[2] == last), key=len)
+    if not public:
+        return None
+    entry = env.domaindata["py"]["objects"][public[0]]
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, public[0])
+
+
+def setup(app) -> None:
+    app.connect("source-read", fill)
+    app.connect("autodoc-process-docstring", to_rst)
+    app.connect("missing-reference", through_the_door)
