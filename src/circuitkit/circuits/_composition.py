@@ -1,0 +1,144 @@
+"""How strongly one head's output feeds another head's query, key or value: composition scores from weights alone."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from circuitkit._heads import Heads
+from circuitkit.circuits._baseline import composition_baseline
+from circuitkit.circuits._order import require_same_stream, runs_before
+
+KINDS = ("Q", "K", "V")
+
+
+class Composition(NamedTuple):
+    """What `composition_scores` returns."""
+
+    score: Float[Tensor, "earlier later"]
+    """Frobenius ratio, between 0 and 1; exactly 0 where `possible` is False."""
+    baseline: "float | Float[Tensor, 'later']"
+    """The score that heads with no relation to each other have."""
+    possible: Bool[Tensor, "earlier later"]
+    """True where the earlier head's layer really lies before the later head's."""
+    kind: str
+    """`"Q"`, `"K"` or `"V"`: the input of the later head that is fed."""
+    earlier: tuple[str, ...]
+    """Names of the rows."""
+    later: tuple[str, ...]
+    """Names of the columns."""
+
+    @property
+    def excess(self) -> Float[Tensor, "earlier later"]:
+        """`score - baseline` where composition is possible, 0 elsewhere."""
+        return torch.where(self.possible, self.score - self.baseline, torch.zeros_like(self.score))
+
+    def strongest(self, k: int = 5) -> list[tuple[str, str, float]]:
+        """The `k` pairs with the largest excess: (earlier name, later name, excess), best first."""
+        excess = self.excess.masked_fill(~self.possible, -torch.inf).flatten()
+        best = excess.topk(min(k, int(self.possible.sum())))
+        width = len(self.later)
+        return [
+            (self.earlier[i // width], self.later[i % width], value)
+            for i, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+
+def composition_scores(
+    earlier: Heads,
+    later: Heads,
+    kind: str = "K",
+    *,
+    scale_free: bool = False,
+    baseline: str = "random",
+    seed: int = 0,
+) -> Composition:
+    r"""Composition of every earlier head with every later head.
+
+    $\|W_{OV}^e M^l\|_F / (\|W_{OV}^e\|_F \|M^l\|_F)$ with $M^l = W_{QK}$, $W_{QK}^\top$ or $W_{OV}$ of the later head
+    for kind Q, K, V. `scale_free=True` sets every non-zero singular value of both matrices to 1 first, so that it
+    measures the overlap of the written and the read subspace whatever their gains.
+
+    **Shapes**: heads of any number and any `d_head` on either side, one `d_model`; score `[earlier, later]`.
+    **Baseline**: `"random"` (mean over seeded Gaussian heads of these shapes), `"analytic"` ($1/\sqrt{d_{model}}$) or
+    `"rotated"` (per later head, outputs turned at random within the coordinates that the earlier heads write at all).
+    **Error**: exact up to rounding; matrices larger than `d_head x d_head` are never multiplied out for a pair, and
+    nothing is squared. Pairs out of order score 0. Biases and a LayerNorm between the two heads are not part of it.
+    **Source**: "A Mathematical Framework for Transformer Circuits", two-layer models; there in column vectors and
+    without a baseline.
+
+    >>> from circuitkit.circuits import random_heads
+    >>> early, late = random_heads(2, 48, 4), random_heads(3, 48, 4, layer=1, seed=1)
+    >>> composition_scores(early, late, "V").score.shape
+    torch.Size([2, 3])
+    """
+    if kind not in KINDS:
+        raise ValueError(
+            f"composition_scores got kind={kind!r}; expected one of {list(KINDS)}: the input of the later head that "
+            "the earlier head feeds. Write kind='K' for the keys."
+        )
+    require_same_stream(earlier, later, "composition_scores")
+    possible = runs_before(earlier, later, "composition_scores")
+    writes, reads = _written(earlier), _read(later, kind)
+    if scale_free:
+        writes, reads = _flatten(writes), _flatten(reads.mT).mT
+    norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
+    products = _block_norms(writes, reads, possible)
+    score = torch.where(possible & (norms > 0), products / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
+    expected = composition_baseline(earlier, reads, baseline, scale_free=scale_free, seed=seed)
+    return Composition(score, expected, possible, kind, earlier.names, later.names)
+
+
+def _written(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
+    """`R W_O` with `W_V = (orthonormal) R`: the same norms against anything on its right as `W_V W_O`."""
+    return _triangle(heads.W_V) @ heads.W_O
+
+
+def _read(heads: Heads, kind: str) -> Float[Tensor, "head d_model d_head"]:
+    """`A R^T` with `B^T = (orthonormal) R`, where the later head's matrix is `A B`."""
+    left, right = {
+        "Q": (heads.W_Q, heads.W_K),
+        "K": (heads.W_K, heads.W_Q),
+        "V": (heads.W_V, heads.W_O.mT),
+    }[kind]
+    return left @ _triangle(right).mT
+
+
+def _triangle(tall: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_small d_head"]:
+    """`R` of a QR decomposition: the triangular root of the Gram matrix, without squaring the condition number."""
+    return torch.linalg.qr(tall, mode="r").R
+
+
+def _flatten(wide: Float[Tensor, "head d_small d_model"]) -> Float[Tensor, "head d_small d_model"]:
+    """Orthonormal rows that span the same space; rows beyond the rank are 0."""
+    _, values, rows = torch.linalg.svd(wide, full_matrices=False)
+    smallest = values[:, :1] * max(wide.shape[1:]) * torch.finfo(wide.dtype).eps
+    return rows * (values > smallest)[..., None]
+
+
+def _block_norms(
+    writes: Float[Tensor, "earlier d_early d_model"],
+    reads: Float[Tensor, "later d_model d_late"],
+    wanted: Bool[Tensor, "earlier later"],
+    most_numbers: int = 2**22,
+) -> Float[Tensor, "earlier later"]:
+    """Frobenius norm of `writes[e] @ reads[l]` for wanted pairs; one large product per group of later heads."""
+    n_early, d_early, d_model = writes.shape
+    n_late, _, d_late = reads.shape
+    out = writes.new_zeros(n_early, n_late)
+    columns = reads.permute(1, 0, 2)
+    step = max(1, most_numbers // max(1, d_early * d_late * 16))
+    keys = wanted.T.tolist()
+    first = 0
+    while first < n_late:
+        last = first + 1
+        while last < n_late and last - first < step and keys[last] == keys[first]:
+            last += 1
+        rows = wanted[:, first].nonzero().flatten()
+        block = columns[:, first:last].reshape(d_model, -1)
+        for some in rows.split(max(1, most_numbers // max(1, d_early * block.shape[1]))):
+            product = (writes[some].reshape(-1, d_model) @ block).reshape(len(some), d_early, last - first, d_late)
+            out[some, first:last] = product.square().sum(dim=(1, 3)).sqrt()
+        first = last
+    return out

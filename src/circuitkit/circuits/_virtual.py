@@ -1,0 +1,45 @@
+"""Virtual heads: two heads in a row act as one head whose value matrix is the product."""
+
+import torch
+
+from circuitkit._heads import Heads
+from circuitkit.circuits._order import require_same_stream, runs_before
+
+
+def virtual_head(earlier: Heads, later: Heads) -> Heads:
+    r"""V-composition of every earlier with every later head, as heads named `"L0H1>L1H3"`, earlier-major order.
+
+    $W_{OV} = W_{OV}^e W_{OV}^l$ and, with frozen patterns, $A = A^l A^e$: the later head moves what the earlier head
+    had moved. A product of two patterns is in general no softmax of anything, so a virtual head has no QK circuit:
+    `W_Q` and `W_K` are NaN, and whoever asks for its own pattern sees NaN. Give `results(x, pattern=A_l @ A_e)`.
+
+    **Shapes**: `d_head` of the result is the smaller of the two; `b_V` carries the earlier head's value bias through
+    the later head. **Error**: exact up to rounding. **Source**: "A Mathematical Framework for Transformer Circuits",
+    virtual attention heads.
+
+    >>> from circuitkit.circuits import random_heads
+    >>> virtual_head(random_heads(1, 12, 2), random_heads(2, 12, 3, layer=1)).names
+    ('L0H0>L1H0', 'L0H0>L1H1')
+    """
+    require_same_stream(earlier, later, "virtual_head")
+    runs_before(earlier, later, "virtual_head", every=True)
+    between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
+    value = earlier.W_V[:, None].expand(-1, len(later), -1, -1)
+    output = later.W_O[None].expand(len(earlier), -1, -1, -1)
+    bias = None if earlier.b_V is None else earlier.b_V[:, None].expand(-1, len(later), -1)
+    if earlier.d_head <= later.d_head:
+        output = between @ output
+    else:
+        value = value @ between
+        bias = None if bias is None else (bias[:, :, None] @ between).squeeze(2)
+    value, output = value.flatten(0, 1).contiguous(), output.flatten(0, 1).contiguous()
+    return Heads(
+        names=tuple(f"{first}>{second}" for first in earlier.names for second in later.names),
+        layers=tuple(layer for _ in earlier.names for layer in later.layers),
+        W_Q=torch.full_like(value, torch.nan),
+        W_K=torch.full_like(value, torch.nan),
+        W_V=value,
+        W_O=output,
+        b_V=None if bias is None else bias.flatten(0, 1).contiguous(),
+        mask=later.mask,
+    )
