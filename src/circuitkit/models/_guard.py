@@ -1,29 +1,43 @@
-"""Clear errors for token input that a shipped model cannot take."""
+"""Clear errors for input that a shipped model cannot take: text or rows too long, token ids of another vocabulary."""
 
+from functools import partial
 from typing import Any
 
 import torch
 
 
 def guard_input(model: Any, name: str) -> None:
-    """Make `model` refuse rows longer than its context and token ids outside its vocabulary, in words."""
-    n_ctx, d_vocab = model.cfg.n_ctx, model.cfg.d_vocab
+    """Make `model` refuse, in words, what does not fit it; nothing is cut silently.
 
-    def check(_module: Any, args: tuple, kwargs: dict) -> None:
-        given = args[0] if args else kwargs.get("input")
-        if isinstance(given, (str, list)):
-            given = model.to_tokens(given)
-        if not isinstance(given, torch.Tensor) or given.is_floating_point():
-            return
-        if given.shape[-1] > n_ctx:
-            raise ValueError(
-                f"the input has {given.shape[-1]} tokens, but {name!r} reads at most {n_ctx} (n_ctx), counting the "
-                f"{'<|endoftext|>'!r} it begins with. Cut it: model.to_tokens(text)[:, :{n_ctx}]."
-            )
-        if given.numel() and not (0 <= int(given.min()) and int(given.max()) < d_vocab):
-            raise ValueError(
-                f"token ids run from {int(given.min())} to {int(given.max())}, but {name!r} has ids 0 to {d_vocab - 1}. "
-                "Make tokens with model.to_tokens(text); ids of another tokenizer do not fit."
-            )
+    transformer-lens cuts long text at the context unless told otherwise. Here `model.to_tokens(text)` and
+    `model(text)` raise instead; `model.to_tokens(text, truncate=True)` still cuts.
+    """
+    model.__dict__["to_tokens"] = partial(_to_tokens, model, name)
+    model.register_forward_pre_hook(partial(_check_call, name), with_kwargs=True)
 
-    model.register_forward_pre_hook(check, with_kwargs=True)
+
+def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any) -> torch.Tensor:
+    tokens = type(model).to_tokens(model, input, *args, truncate=truncate, **kwargs)
+    _check_length(tokens, name, model.cfg.n_ctx)
+    return tokens
+
+
+def _check_call(name: str, model: Any, args: tuple, kwargs: dict) -> None:
+    given = args[0] if args else kwargs.get("input")
+    if not isinstance(given, torch.Tensor) or given.is_floating_point():
+        return
+    _check_length(given, name, model.cfg.n_ctx)
+    d_vocab = model.cfg.d_vocab
+    if given.numel() and not (0 <= int(given.min()) and int(given.max()) < d_vocab):
+        raise ValueError(
+            f"token ids run from {int(given.min())} to {int(given.max())}, but {name!r} has ids 0 to {d_vocab - 1}. "
+            "Make tokens with model.to_tokens(text); ids of another tokenizer do not fit."
+        )
+
+
+def _check_length(tokens: torch.Tensor, name: str, n_ctx: int) -> None:
+    if tokens.shape[-1] > n_ctx:
+        raise ValueError(
+            f"the input has {tokens.shape[-1]} tokens, but {name!r} reads at most {n_ctx} (n_ctx), counting the "
+            f"'<|endoftext|>' it begins with. Cut it: model.to_tokens(text, truncate=True), or tokens[:, :{n_ctx}]."
+        )

@@ -1,0 +1,62 @@
+"""Any logit as an exact sum over components."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit._heads import require_bridge
+from circuitkit.residual._decompose import decompose
+
+
+class LogitAttribution(NamedTuple):
+    """How much each component adds to one logit at each position."""
+
+    names: tuple[str, ...]
+    """Component names as in `Decomposition`, then `"norm bias"` and `"unembed bias"` where the model has them."""
+    values: Float[Tensor, "component batch pos"]
+    """Contributions in logits; they sum over components to `total`."""
+    total: Float[Tensor, "batch pos"]
+    """The model's own logit (or difference of logits)."""
+
+
+def logit_attribution(
+    model: Any,
+    tokens: Int[Tensor, "batch pos"],
+    answer: Int[Tensor, "batch pos"],
+    versus: Int[Tensor, "batch pos"] | None = None,
+) -> LogitAttribution:
+    """Split the logit of `answer` at every position (minus that of `versus`, if given) over the components.
+
+    Without a norm, `logit = sum_c r_c . W_U[:, answer]`. With a final LayerNorm or RMSNorm the divisor is a number per
+    position; with it frozen at its value in this run the rest is linear: `r_c -> (r_c - mean) / scale * w`, and the
+    norm's own bias is a component of its own. Exact up to rounding in either case. What freezing hides: a component
+    also changes the divisor, and that share is attributed to nobody.
+    """
+    bridge = require_bridge(model, "logit_attribution")
+    for name, ids in (("answer", answer), ("versus", versus)):
+        if ids is not None and ids.shape != tokens.shape:
+            raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected that of tokens, {tuple(tokens.shape)}")
+    split = decompose(bridge, tokens)
+    W_U, norm = bridge.W_U.detach(), bridge.ln_final
+    direction = W_U.T[answer] if versus is None else W_U.T[answer] - W_U.T[versus]
+    names, parts = list(split.names), split.parts
+    if split.norm_scale is not None:
+        if "RMS" not in str(bridge.cfg.normalization_type).upper():
+            parts = parts - parts.mean(-1, keepdim=True)
+        parts = parts / split.norm_scale
+        weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+        parts = parts if weight is None else parts * weight.detach()
+        if bias is not None:
+            names.append("norm bias")
+            parts = torch.cat([parts, bias.detach().expand_as(parts[:1])])
+    values = torch.einsum("cbpm,bpm->cbp", parts, direction)
+    b_U = getattr(bridge, "b_U", None)
+    if b_U is not None and b_U.any():
+        names.append("unembed bias")
+        b_U = b_U.detach()
+        values = torch.cat([values, (b_U[answer] - (0 if versus is None else b_U[versus]))[None]])
+    pick = lambda ids: split.logits.gather(-1, ids[..., None])[..., 0]  # noqa: E731
+    total = pick(answer) if versus is None else pick(answer) - pick(versus)
+    return LogitAttribution(tuple(names), values, total.detach())

@@ -1,0 +1,48 @@
+"""The stream as a memory: how much of what one component wrote a later one deletes."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit.residual._decompose import decompose
+
+
+class MemoryScores(NamedTuple):
+    """Deletion and mutual direction of what components write, over positions."""
+
+    names: tuple[str, ...]
+    """Component names as in `Decomposition`."""
+    deletion: Float[Tensor, "later earlier"]
+    """`-<r_later, r_earlier> / <r_earlier, r_earlier>`, summed over positions: 1 deletes everything the earlier one
+    wrote, 0 leaves it, negative amplifies it. NaN where the first component is not later."""
+    cosine: Float[Tensor, "later earlier"]
+    """Mean cosine between the two outputs at the same position, with the same NaNs."""
+
+
+def memory_scores(model: Any, tokens: Int[Tensor, "batch pos"], *, skip: int = 1) -> MemoryScores:
+    """Which components delete from the stream what which earlier components wrote, on given tokens.
+
+    The first `skip` positions are left out (the begin-of-text token is a resting place for attention and large).
+    Measured from activations with the decomposition of `decompose`; a component that writes nothing has NaN.
+    Heads of one layer write at once, so none of them is later than the other; b_O counts with the heads of its layer.
+    """
+    split = decompose(model, tokens)
+    parts = split.parts[:, :, skip:].flatten(1, 2)
+    if parts.shape[1] == 0:
+        raise ValueError(f"skip={skip} leaves no position of {tokens.shape[1]}; expected fewer")
+    inner = torch.einsum("apm,bpm->ab", parts, parts)
+    deletion = -inner / inner.diagonal()
+    unit = parts / parts.norm(dim=-1, keepdim=True)
+    cosine = torch.einsum("apm,bpm->ab", unit.nan_to_num(), unit.nan_to_num()) / parts.shape[1]
+    stage = torch.tensor([_stage(name) for name in split.names])
+    never = stage[:, None] <= stage[None, :]
+    return MemoryScores(split.names, deletion.masked_fill(never, torch.nan), cosine.masked_fill(never, torch.nan))
+
+
+def _stage(name: str) -> int:
+    if name in ("embed", "pos_embed"):
+        return -1
+    layer = int(name[1:].split("H")[0].split(" ")[0])
+    return 2 * layer + name.endswith("MLP")

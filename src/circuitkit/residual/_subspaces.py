@@ -1,0 +1,47 @@
+"""The subspaces of the residual stream that heads read from and write to, and the angles between them."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit._heads import Heads
+
+_READS = {"Q": "W_Q", "K": "W_K", "V": "W_V"}
+
+
+def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model d_head"]:
+    """Orthonormal basis of what each head can read through its queries, keys or values (`kind` "Q", "K" or "V").
+
+    A head sees `x W`, so it sees the projection of `x` on the column space of `W` and nothing else.
+    """
+    if kind not in _READS:
+        raise ValueError(f"kind is {kind!r}; expected 'Q', 'K' or 'V'")
+    return torch.linalg.qr(getattr(heads, _READS[kind]))[0]
+
+
+def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
+    """Orthonormal basis of what each head can write: the row space of `W_O`."""
+    return torch.linalg.qr(heads.W_O.transpose(-2, -1))[0]
+
+
+def principal_angles(
+    a: Float[Tensor, "*batch d_model rank_a"], b: Float[Tensor, "*batch d_model rank_b"]
+) -> Float[Tensor, "*batch rank"]:
+    """Angles in radians between two subspaces given by orthonormal bases, smallest first.
+
+    `cos(angle_i)` are the singular values of `A^T B` (Bjorck and Golub 1973). 0: a shared direction; pi/2: orthogonal.
+    Angles below 1e-4 (float32) or 1e-8 (float64) are not resolved by the cosine.
+    """
+    return torch.linalg.svdvals(a.transpose(-2, -1) @ b).clamp(max=1.0).acos()
+
+
+def subspace_overlap(earlier: Heads, later: Heads, kind: str = "V") -> Float[Tensor, "earlier later"]:
+    """Share of each later head's reading subspace that each earlier head can write to, between 0 and 1.
+
+    Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head. Two random subspaces score
+    `d_head / d_model` (of the earlier head). Depends on the subspaces only, not on how strongly they are used.
+    """
+    if earlier.d_model != later.d_model:
+        raise ValueError(f"the heads live in streams of {earlier.d_model} and {later.d_model} dimensions; expected equal")
+    a, b = writing_basis(earlier), reading_basis(later, kind)
+    return torch.einsum("emi,lmj->elij", a, b).pow(2).sum((-2, -1)) / later.d_head

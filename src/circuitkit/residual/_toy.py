@@ -1,0 +1,81 @@
+"""Superposition, small enough to train while you watch: more sparse features than dimensions."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class ToyModel(NamedTuple):
+    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`."""
+
+    W: Float[Tensor, "instance feature hidden"]
+    """Row `i` is the direction feature `i` is stored in."""
+    b: Float[Tensor, "instance feature"]
+    loss: Float[Tensor, " instance"]
+    """Final importance-weighted squared error, summed over features, mean over samples."""
+
+    @property
+    def capacity(self) -> Float[Tensor, "instance feature"]:
+        """Share of a dimension each feature has to itself, `|w_i|^4 / sum_j (w_i . w_j)^2`; 0.5 for antipodal pairs.
+
+        NaN-free: a feature that is not stored has 0. Source: "Toy Models of Superposition", feature dimensionality
+        (there `|w_i|^2 / sum_j (w_i/|w_i| . w_j)^2`, the same number).
+        """
+        inner = self.W @ self.W.transpose(-2, -1)
+        return (inner.diagonal(dim1=-2, dim2=-1) ** 2 / inner.pow(2).sum(-1).clamp_min(1e-12)).clamp(max=1.0)
+
+
+def train_toy_models(
+    density: Float[Tensor, " instance"],
+    n_features: int,
+    n_hidden: int,
+    *,
+    importance: float = 1.0,
+    pairs: str = "independent",
+    steps: int = 3_000,
+    batch: int = 256,
+    lr: float = 1e-2,
+    seed: int = 0,
+) -> ToyModel:
+    """Train one toy model per feature density (probability that a feature is on), all side by side.
+
+    Features are uniform in [0, 1] when on. `pairs="independent"`; `"anticorrelated"`: features 2k and 2k+1 are never
+    on together. `importance` is the factor from one feature's weight in the loss to the next. Adam, cosine decay.
+    Source: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4; the trainer is ours.
+    """
+    if pairs not in ("independent", "anticorrelated"):
+        raise ValueError(f"pairs is {pairs!r}; expected 'independent' or 'anticorrelated'")
+    if pairs == "anticorrelated" and (n_features % 2 or density.max() > 0.5):
+        raise ValueError(
+            f"anticorrelated pairs need an even number of features and a density of at most 0.5; got {n_features} "
+            f"features and a density of {density.max().item():.3g}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    n = len(density)
+    W = (torch.randn(n, n_features, n_hidden, generator=generator) * n_hidden**-0.5).requires_grad_()
+    b = torch.zeros(n, n_features, requires_grad=True)
+    weight = importance ** torch.arange(n_features, dtype=torch.float32)
+    optimiser = torch.optim.Adam([W, b], lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    with torch.enable_grad():
+        for _ in range(steps):
+            x = _sample(density, n_features, batch, pairs, generator)
+            error = (torch.relu(x @ W @ W.transpose(-2, -1) + b[:, None]) - x).pow(2) @ weight
+            loss = error.mean(1)
+            optimiser.zero_grad(set_to_none=True)
+            loss.sum().backward()
+            optimiser.step()
+            schedule.step()
+    return ToyModel(W.detach(), b.detach(), loss.detach())
+
+
+def _sample(density: Tensor, n_features: int, batch: int, pairs: str, generator: torch.Generator) -> Tensor:
+    shape = (len(density), batch, n_features)
+    value = torch.rand(shape, generator=generator)
+    if pairs == "independent":
+        return value * (torch.rand(shape, generator=generator) < density[:, None, None])
+    draw = torch.rand(len(density), batch, n_features // 2, generator=generator)
+    first, second = draw < density[:, None, None], draw >= 1 - density[:, None, None]
+    return value * torch.stack([first, second], dim=-1).flatten(-2)
