@@ -1,0 +1,41 @@
+"""Attention-head superposition: the skip-trigram task, models of it, a verdict that can fail, and gated blocks."""
+
+from circuitkit.superposition._block import GatedBlock as GatedBlock
+from circuitkit.superposition._hand import blind_model as blind_model
+from circuitkit.superposition._hand import hand_specified as hand_specified
+from circuitkit.superposition._hand import ideal_model as ideal_model
+from circuitkit.superposition._hand import one_head_model as one_head_model
+from circuitkit.superposition._hand import two_head_model as two_head_model
+from circuitkit.superposition._original import train_original as train_original
+from circuitkit.superposition._recipe import GATES as GATES
+from circuitkit.superposition._recipe import WRITES as WRITES
+from circuitkit.superposition._recipe import Recipe as Recipe
+from circuitkit.superposition._recipe import post_recipe as post_recipe
+from circuitkit.superposition._task import SkipTrigramTask as SkipTrigramTask
+from circuitkit.superposition._toy import ToyModel as ToyModel
+from circuitkit.superposition._train import GatedModel as GatedModel
+from circuitkit.superposition._train import GatedRuns as GatedRuns
+from circuitkit.superposition._train import train_gated as train_gated
+from circuitkit.superposition._verdict import Verdict as Verdict
+from circuitkit.superposition._verdict import head_verdict as head_verdict
+
+__all__ = [
+    "GATES",
+    "GatedBlock",
+    "GatedModel",
+    "GatedRuns",
+    "Recipe",
+    "SkipTrigramTask",
+    "ToyModel",
+    "Verdict",
+    "WRITES",
+    "blind_model",
+    "hand_specified",
+    "head_verdict",
+    "ideal_model",
+    "one_head_model",
+    "post_recipe",
+    "train_gated",
+    "train_original",
+    "two_head_model",
+]

@@ -1,0 +1,177 @@
+"""The gated attention block: ordinary attention heads whose patterns are multiplied by learned gates."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from circuitkit._heads import Heads, allowed_pairs
+from circuitkit.superposition._recipe import Recipe
+
+PARAMETERS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "W_GQ", "W_GK", "b_GQ", "b_GK", "log_scale")
+EPSILON = 1e-3
+"""Rounds off |x|^0.6 at 0, where its slope is infinite."""
+
+
+class GatedBlock(nn.Module):
+    """`out = sum_h (gate_h * pattern_h) (x W_V + b_V) W_O`, gates in [0, 1], patterns not renormalised.
+
+    `gate[dst, src] = clamp((x W_GQ + b_GQ) . (x W_GK + b_GK), 0, 1)`; the pattern is the usual causal softmax. Weights
+    start Xavier-normal, gate weights orthonormal across heads, gate biases 0; `recipe` says what is normalised.
+    `target_rms` is the root mean square length of a target row, for a fixed or learned output scale.
+    Source: "Gated Attention Blocks", section "Gated Attention Mechanism".
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        n_heads: int,
+        d_model: int,
+        *,
+        target_rms: float = 1.0,
+        seed: int = 0,
+        original: Heads | None = None,
+    ) -> None:
+        super().__init__()
+        self.recipe, self.n_heads, self.d_model = recipe, n_heads * recipe.expansion, d_model
+        generator = torch.Generator().manual_seed(seed)
+        h, d, g = self.n_heads, recipe.d_head, recipe.d_gate
+        shapes = {"W_Q": (h, d_model, d), "W_K": (h, d_model, d), "W_V": (h, d_model, d), "W_O": (h, d, d_model)}
+        shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (h, d)}
+        for name, shape in shapes.items():
+            value = torch.empty(shape)
+            nn.init.xavier_normal_(value, generator=generator)
+            if recipe.init == "duplicate":
+                value = value + _copies(original, name, recipe, shape)
+            setattr(self, name, nn.Parameter(value))
+        for name in ("W_GQ", "W_GK"):
+            value = torch.empty(h, d_model, g)
+            nn.init.orthogonal_(value, generator=generator)
+            setattr(self, name, nn.Parameter(value))
+        self.b_GQ, self.b_GK = nn.Parameter(torch.zeros(h, g)), nn.Parameter(torch.zeros(h, g))
+        self.log_scale = nn.Parameter(torch.tensor(1.0 + math.log(target_rms)))
+        if recipe.value_bias == "none":
+            nn.init.zeros_(self.b_V)
+        for name in frozen(recipe):
+            getattr(self, name).requires_grad_(False)
+
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`(W_V, b_V, W_O)` as used: normalised and scaled."""
+        return effective(self.recipe, {name: getattr(self, name) for name in PARAMETERS})
+
+    def gates(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+        """Gate of every destination and source, `[..., head, dst, src]`, non-causal pairs included."""
+        q = torch.einsum("...pm,hmg->...hpg", x, self.W_GQ) + self.b_GQ[:, None]
+        k = torch.einsum("...pm,hmg->...hpg", x, self.W_GK) + self.b_GK[:, None]
+        return activation(self.recipe.gate, q @ k.transpose(-2, -1))
+
+    def pattern(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+        """The attention pattern before gating; rows sum to 1."""
+        q = torch.einsum("...pm,hmd->...hpd", x, self.W_Q) + self.b_Q[:, None]
+        k = torch.einsum("...pm,hmd->...hpd", x, self.W_K) + self.b_K[:, None]
+        scores = q @ k.transpose(-2, -1) / math.sqrt(self.recipe.d_head)
+        return scores.masked_fill(~allowed_pairs("causal", x.shape[-2], x.device), -math.inf).softmax(-1)
+
+    def mixed(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
+        """What each head reads: its gated pattern applied to the values, before W_O."""
+        W_V, b_V, _ = self.weights()
+        v = torch.einsum("...pm,hmd->...hpd", x, W_V) + b_V[:, None]
+        return (self.gates(x) * self.pattern(x)) @ v
+
+    def results(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_model"]:
+        """What each head writes, `[..., head, pos, d_model]`."""
+        return self.mixed(x) @ self.weights()[2]
+
+    def forward(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+        return torch.einsum("...hpd,hdm->...pm", self.mixed(x), self.weights()[2])
+
+    def penalty(self, x: Float[Tensor, "batch pos d_model"], target_l1: float = 1.0, target_rms: float = 1.0) -> Tensor:
+        """The recipe's sparsity penalty on a batch, without alpha. See `gate_penalty` and `write_penalty`."""
+        recipe = self.recipe
+        if recipe.penalty == "gate":
+            joint = across_heads(self.gates(x), recipe.power, axis=-3)
+            if recipe.pairs == "all":
+                return joint.mean()
+            return joint[..., allowed_pairs("causal", x.shape[-2], x.device)].mean()
+        if recipe.penalty == "write":
+            z = self.mixed(x)[..., 0].transpose(-2, -1)  # [batch, pos, head]
+            return write_penalty(z, self.weights()[2][:, 0], recipe.power).mean() / target_l1
+        if recipe.penalty == "write_norm":
+            length = (self.results(x).square().sum(-1) + EPSILON**2).sqrt()
+            return across_heads(length, recipe.power, axis=-2).mean() / target_rms
+        return x.new_zeros(())
+
+    @property
+    def heads(self) -> Heads:
+        """The heads without their gates, as ordinary `Heads`."""
+        W_V, b_V, W_O = (part.detach() for part in self.weights())
+        names = tuple(f"G{h}" for h in range(self.n_heads))
+        rest = {name: getattr(self, name).detach() for name in ("W_Q", "W_K", "b_Q", "b_K")}
+        return Heads(names, W_V=W_V, W_O=W_O, b_V=b_V, scale=math.sqrt(self.recipe.d_head), **rest)
+
+
+def frozen(recipe: Recipe) -> list[str]:
+    """Names of the parameters that this recipe does not train."""
+    out = [] if recipe.output_scale == "learned" else ["log_scale"]
+    out += ["b_V"] if recipe.value_bias == "none" else []
+    return out + (["W_GQ", "W_GK", "b_GQ", "b_GK"] if recipe.gate in ("none", "binary") else [])
+
+
+def effective(recipe: Recipe, p: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """`(W_V, b_V, W_O)` normalised along d_model and scaled, for parameters with any leading axes."""
+    W_V, b_V, W_O = p["W_V"], p["b_V"], p["W_O"]
+    if recipe.normalise:
+        square = W_V.square().sum(-2)
+        if recipe.value_bias == "unit":
+            square = square + b_V.square()
+            b_V = b_V / square.sqrt()
+        W_V = W_V / square.sqrt()[..., None, :]
+        W_O = W_O / W_O.square().sum(-1, keepdim=True).sqrt()
+    if recipe.output_scale != "none":
+        W_O = W_O * p["log_scale"].exp()[..., None, None, None]
+    return W_V, b_V, W_O
+
+
+def activation(kind: str, score: Tensor) -> Tensor:
+    """Gate scores to gates; `kind` is a recipe's `gate`."""
+    if kind == "clamp":
+        return score.clamp(0, 1)
+    if kind == "none":
+        return torch.ones_like(score)
+    if kind == "relu":
+        return score.clamp(min=0)
+    if kind == "relu_tanh":
+        return score.clamp(min=0).tanh()
+    soft = score.sigmoid()
+    hard = (soft >= 0.5).to(score.dtype)
+    return hard if kind == "binary" else hard.detach() + soft - soft.detach()
+
+
+def across_heads(x: Tensor, power: float, axis: int) -> Tensor:
+    """`(sum_h x_h^p)^(1/p)` for x >= 0, with gradient 0 at exactly 0 (as torch's own p-norms have it)."""
+    positive = x > 0
+    total = torch.where(positive, torch.where(positive, x, 1.0).pow(power), 0.0).sum(axis)
+    some = total > 0
+    return torch.where(some, torch.where(some, total, 1.0).pow(1 / power), 0.0)
+
+
+def write_penalty(z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d_model"], power: float) -> Tensor:
+    """`sum_u ( sum_h (|z_h| + e)^p (|W_O[h, u]| + e)^p )^(1/p)` for heads with d_head 1, one number a row, e = 0.001.
+
+    Divided by the mean 1-norm of the target it is 1, up to shrinkage, when every logit of every row is written by one
+    head; two heads that share a logit, or that cancel there, make it larger.
+    """
+    joint = (z.abs() + EPSILON).pow(power) @ (W_O.abs() + EPSILON).pow(power)
+    return joint.pow(1 / power).sum(-1)
+
+
+def _copies(original: Heads | None, name: str, recipe: Recipe, shape: tuple[int, ...]) -> Tensor:
+    if original is None:
+        raise ValueError("init='duplicate' copies the original's weights; pass original=heads(model)")
+    value = getattr(original, name)
+    value = torch.zeros(len(original), original.d_head) if value is None else value
+    copies = value.repeat(recipe.expansion, *[1] * (value.ndim - 1))
+    if tuple(copies.shape) != shape:
+        raise ValueError(f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}")
+    return copies

@@ -1,0 +1,151 @@
+"""Models written down by hand: superposed heads, the two constructions that need no superposition, and a blind one."""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+
+from circuitkit._heads import Heads
+from circuitkit.superposition._task import SkipTrigramTask
+from circuitkit.superposition._toy import ToyModel
+
+ATTEND = 30.0
+"""Score that stands for "full attention": whatever is not meant gets less than 10 exp(-30), about 1e-12."""
+
+
+def hand_specified(
+    n_heads: int, n_trigrams: int, shared: Sequence[Sequence[int]] | None = None, gain: float = 4.0
+) -> ToyModel:
+    """`n_heads` heads of `d_head = 1` that complete more trigrams than heads by adding their outputs.
+
+    Head `h` attends to the source from the destinations it serves and from nothing else, and writes the same vector
+    every time: `gain` on its own completion, `0.75 gain` on every completion it shares, `-0.5 gain` on the own
+    completions of the other heads. Trigram `h` (counted from 0) belongs to head `h`; trigram `n_heads + j` is shared
+    by the heads `shared[j]` (default: the pairs (0, 1), (0, 2), (1, 2), ... in order).
+
+    Proof that a shared trigram needs its heads together: a set S of m heads writes `0.75 m gain` on its completion,
+    `(1 - 0.5 (m - 1)) gain` on the own completion of each member, at most `0.75 (m - 1) gain` on another shared one;
+    the first is the largest for every m >= 2. One of them alone writes `gain` on its own completion and `0.75 gain` on
+    the shared one, so alone it is wrong.
+    Source: "Gated Attention Blocks", introduction and appendix D; that text gives the mechanism, these numbers are ours.
+    """
+    if n_heads < 1:
+        raise ValueError(f"n_heads is {n_heads}; expected 1 or more")
+    task = SkipTrigramTask(n_trigrams)
+    n_shared = max(n_trigrams - n_heads, 0)
+    if shared is None:
+        pairs = [pair for last in range(1, n_heads) for pair in ((first, last) for first in range(last))]
+        if n_shared > len(pairs):
+            raise ValueError(
+                f"{n_trigrams} trigrams on {n_heads} heads: {n_heads} have a head of their own and {len(pairs)} pairs "
+                f"of heads can share one each, so {n_heads + len(pairs)} is the most. Use more heads, or two_head_model."
+            )
+        shared = pairs[:n_shared]
+    sets = [frozenset(group) for group in shared]
+    problems = []
+    if len(sets) != n_shared:
+        problems.append(f"shared has {len(sets)} groups for {n_shared} trigrams that have no head of their own")
+    problems += [f"shared group {sorted(s)} needs two or more heads below {n_heads}" for s in sets if len(s) < 2 or max(s) >= n_heads]
+    problems += [f"shared group {sorted(a)} lies inside {sorted(b)}" for a, b in combinations(sets, 2) if a <= b or b <= a]
+    if problems:
+        raise ValueError("these shared groups do not work:\n  " + "\n  ".join(problems))
+
+    v = task.d_vocab
+    W_Q, W_K, W_V = (torch.zeros(n_heads, v, 1) for _ in range(3))
+    W_O = torch.zeros(n_heads, 1, v)
+    W_Q[:] = -1.0
+    W_K[:, task.source] = ATTEND
+    W_V[:, task.source] = 1.0
+    own = list(task.completions)[: min(n_heads, n_trigrams)]
+    for head in range(n_heads):
+        W_O[head, 0, own] = -0.5 * gain
+        if head < n_trigrams:
+            W_Q[head, task.destinations[head]] = 1.0
+            W_O[head, 0, task.completions[head]] = gain
+        for trigram, group in enumerate(sets, start=n_heads):
+            if head in group:
+                W_Q[head, task.destinations[trigram]] = 1.0
+                W_O[head, 0, task.completions[trigram]] = 0.75 * gain
+    return _one_hot_model(task, W_Q, W_K, W_V, W_O)
+
+
+def two_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+    """Two heads that complete *any* number of trigrams: one always guesses, the other takes the guess back.
+
+    Head 0 attends from destination `b` to `b` itself and writes `+gain` on the completion of `b`. Head 1 has the same
+    pattern and writes `-gain` on it, except that from a destination it attends to the source whenever there is one,
+    and there it reads nothing. Without a source the two patterns are equal number by number, so the outputs cancel
+    exactly; with one, head 0's guess stands. `d_head = n_trigrams`.
+    Source: Conerly, Jermyn and Olah, Circuits Updates of July 2023 (the construction in words).
+    """
+    task = SkipTrigramTask(n_trigrams)
+    v, n = task.d_vocab, n_trigrams
+    b, c = list(task.destinations), list(task.completions)
+    W_Q, W_K, W_V = (torch.zeros(2, v, n) for _ in range(3))
+    W_O = torch.zeros(2, n, v)
+    W_Q[:, b] = torch.eye(n)
+    W_K[:, b] = ATTEND * torch.eye(n)
+    W_K[1, task.source] = 2 * ATTEND
+    W_V[:, b] = torch.eye(n)
+    W_O[0, :, c] = gain * torch.eye(n)
+    W_O[1, :, c] = -gain * torch.eye(n)
+    return _one_hot_model(task, W_Q, W_K, W_V, W_O)
+
+
+def one_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+    """One head and the direct path: the bigram table guesses, the head takes the guess back where no source is.
+
+    The embedding carries the guess, `W_E = I + gain * (b -> completion of b)`; queries and keys are multiplied by its
+    inverse, so that they still read the token alone. From a destination the head attends to the source if there is
+    one, else to the destination itself, where it writes `-gain` on its completion; from any other token it attends
+    away from destinations and reads nothing. `d_head = n_trigrams + 1`. Same logits as `two_head_model` to 1e-5.
+    """
+    task = SkipTrigramTask(n_trigrams)
+    v, n = task.d_vocab, n_trigrams
+    b, c = list(task.destinations), list(task.completions)
+    other = [token for token in range(v) if token not in b]
+    W_Q, W_K, W_V = (torch.zeros(1, v, n + 1) for _ in range(3))
+    W_O = torch.zeros(1, n + 1, v)
+    W_Q[0, b, :n] = torch.eye(n)
+    W_K[0, b, :n] = ATTEND * torch.eye(n)
+    W_K[0, task.source, :n] = 2 * ATTEND
+    W_Q[0, other, n] = 1.0
+    W_K[0, b, n] = -ATTEND
+    W_V[0, b, :n] = torch.eye(n)
+    W_O[0, :n, c] = -gain * torch.eye(n)
+    guess = torch.zeros(v, v)
+    guess[b, c] = gain
+    undo = torch.eye(v) - guess  # the inverse of I + guess, because guess @ guess = 0
+    return _one_hot_model(task, undo @ W_Q, undo @ W_K, undo @ W_V, W_O, W_E=torch.eye(v) + guess)
+
+
+def blind_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+    """One head a trigram that never looks at the source: it attends to its destination and writes the completion.
+
+    It completes every trigram, source or no source. The published check for superposition finds nothing wrong with it.
+    """
+    task = SkipTrigramTask(n_trigrams)
+    v, n = task.d_vocab, n_trigrams
+    W_Q, W_K, W_V = (torch.zeros(n, v, 1) for _ in range(3))
+    W_O = torch.zeros(n, 1, v)
+    W_Q[:] = -1.0
+    for head in range(n):
+        destination = task.destinations[head]
+        W_Q[head, destination] = 1.0
+        W_K[head, destination] = ATTEND
+        W_V[head, destination] = 1.0
+        W_O[head, 0, task.completions[head]] = gain
+    return _one_hot_model(task, W_Q, W_K, W_V, W_O)
+
+
+def ideal_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+    """One head a trigram, each attending to the source from its own destination alone: no superposition at all."""
+    return hand_specified(n_trigrams, n_trigrams, gain=gain)
+
+
+def _one_hot_model(task: SkipTrigramTask, W_Q, W_K, W_V, W_O, W_E=None) -> ToyModel:
+    eye = torch.eye(task.d_vocab)
+    # Scores here are exact products; sqrt(d_head) belongs to trained heads.
+    heads = Heads(tuple(f"L0H{h}" for h in range(len(W_Q))), W_Q, W_K, W_V, W_O, scale=math.sqrt(1.0))
+    return ToyModel(heads, task, eye if W_E is None else W_E, eye)

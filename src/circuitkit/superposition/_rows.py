@@ -1,0 +1,102 @@
+"""The rows a verdict is computed on: places where a trigram must be completed, and places where it must not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit.superposition._task import FORCED, SkipTrigramTask
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a model says at chosen places: `heads[row, head, d_vocab]`, `residual[row, d_vocab]`, `trigram[row]` (1..T)."""
+
+    heads: Float[Tensor, "row head d_vocab"]
+    residual: Float[Tensor, "row d_vocab"]
+    trigram: Int[Tensor, "row"]
+
+
+def evaluate(
+    run: Callable[[Tensor], tuple[Tensor, Tensor]], task: SkipTrigramTask, tokens: Int[Tensor, "prompt pos"], places: Tensor
+) -> Rows:
+    """Run the model on the prompts that hold a chosen place (`places[row] = (prompt, pos)`) and read it there."""
+    prompts, which = places[:, 0].unique(return_inverse=True)
+    heads, residual = [], []
+    for part in prompts.split(2048):
+        h, r = checked(run(tokens[part]), tokens[part], task)
+        heads.append(h.detach())
+        residual.append(r.detach())
+    pos = places[:, 1]
+    h, r = torch.cat(heads), torch.cat(residual)
+    return Rows(h[which, :, pos], r[which, pos], tokens[places[:, 0], pos])
+
+
+def checked(output: Any, tokens: Int[Tensor, "prompt pos"], task: SkipTrigramTask) -> tuple[Tensor, Tensor]:
+    """The two tensors a `run` must return, or a `ValueError` that says what came instead."""
+    wanted = "run(tokens) must return (head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])"
+    if not (isinstance(output, tuple) and len(output) == 2 and all(isinstance(part, Tensor) for part in output)):
+        raise ValueError(f"{wanted}; it returned a {type(output).__name__}. Return the two tensors as a tuple.")
+    heads, residual = output
+    n, pos = tokens.shape
+    good = heads.ndim == 4 and residual.ndim == 3 and heads.shape[0] == n and heads.shape[2] == pos
+    if not good or residual.shape[:2] != (n, pos) or heads.shape[1] == 0:
+        raise ValueError(
+            f"{wanted}; for tokens {tuple(tokens.shape)} it returned {tuple(heads.shape)} and {tuple(residual.shape)}."
+        )
+    if heads.shape[-1] != task.d_vocab or residual.shape[-1] != task.d_vocab:
+        raise ValueError(
+            f"the model writes {heads.shape[-1]} and {residual.shape[-1]} logits, the task has {task.d_vocab} tokens "
+            f"({task.n_trigrams} trigrams). Use the task the model was made for."
+        )
+    if not (torch.isfinite(heads).all() and torch.isfinite(residual).all()):
+        raise ValueError("the model's logits are not all finite, so no prediction can be read; look at its training loss.")
+    return heads, residual
+
+
+def positive_places(task: SkipTrigramTask, tokens: Tensor, alone: bool = False) -> Int[Tensor, "row 2"]:
+    """Every `(prompt, pos)` whose next token is forced; with `alone`, only in prompts that hold exactly one of them."""
+    forced = task.states(tokens) == FORCED
+    forced[:, -1] = False  # nobody sees what follows the last position
+    if alone:
+        forced &= (forced.sum(1, keepdim=True) == 1)
+    return forced.nonzero()
+
+
+def negative_places(task: SkipTrigramTask, tokens: Tensor) -> Int[Tensor, "row 2"]:
+    """Every `(prompt, pos)` that holds a destination and has no source before it."""
+    clean = (tokens == task.source).cumsum(1) == 0
+    places = task.is_destination(tokens) & clean
+    places[:, -1] = False
+    return places.nonzero()
+
+
+def first_per_trigram(task: SkipTrigramTask, tokens: Tensor, places: Tensor, most: int) -> Int[Tensor, "row 2"]:
+    """At most `most` places of each trigram, the first ones, in order."""
+    kind = tokens[places[:, 0], places[:, 1]]
+    keep = [places[kind == destination][:most] for destination in task.destinations]
+    return torch.cat(keep)
+
+
+def enough_positives(task: SkipTrigramTask, rows: int, seed: int, alone: bool, limit: int = 400_000) -> tuple[Tensor, Tensor]:
+    """Prompts of the task and `rows` places of each trigram in them; draws more prompts until there are enough."""
+    return _enough(lambda n, s: task.sample(n, s), lambda t: positive_places(task, t, alone), task, rows, seed, limit)
+
+
+def enough_negatives(task: SkipTrigramTask, rows: int, seed: int, limit: int = 400_000) -> tuple[Tensor, Tensor]:
+    return _enough(lambda n, s: task.negatives(n, s), lambda t: negative_places(task, t), task, rows, seed, limit)
+
+
+def _enough(draw, find, task: SkipTrigramTask, rows: int, seed: int, limit: int) -> tuple[Tensor, Tensor]:
+    tokens, n = draw(4096, seed), 4096
+    while True:
+        places = find(tokens)
+        counts = torch.bincount(tokens[places[:, 0], places[:, 1]], minlength=task.n_trigrams + 1)[1 : task.n_trigrams + 1]
+        if n >= limit or int(counts.min()) >= rows:
+            return tokens, first_per_trigram(task, tokens, places, rows)
+        # A new seed each time, derived from the caller's, so that no prompt is drawn twice.
+        extra = min(4 * n, limit - n)
+        tokens, n = torch.cat([tokens, draw(extra, seed + 1_000_003 * n)]), n + extra

@@ -1,0 +1,142 @@
+"""The OV-incoherent skip-trigram task: `[source] ... [destination] -> [completion]`, one source for all trigrams."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+IDLE, PENDING, FORCED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class SkipTrigramTask:
+    """Prompts of random tokens in which a destination that follows an unused source is completed at once.
+
+    Token 0 is the source, `1 .. T` the destinations, `T+1 .. 2T` their completions, `d_vocab - 1` begins every prompt.
+    After each token the prompt is in one of three states, which the tokens so far determine:
+
+    - idle: the next token is uniform over all tokens (the beginning token included);
+    - pending (a source was drawn and not used): uniform over all tokens but the source;
+    - forced (a destination came while pending): the completion follows, and the source is used up.
+
+    Source: "Gated Attention Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023. A destination after a
+    *used* source is not completed, and no position-free model can know which case it is in.
+    """
+
+    n_trigrams: int
+    n_ctx: int = 11
+    """Prompt length, the beginning token included."""
+    d_vocab: int | None = None
+    """Number of tokens; `None` means `2 * n_trigrams + 2`. More tokens are fillers."""
+
+    def __post_init__(self) -> None:
+        if self.d_vocab is None:
+            object.__setattr__(self, "d_vocab", 2 * self.n_trigrams + 2)
+        problems = []
+        if self.n_trigrams < 1:
+            problems.append(f"n_trigrams is {self.n_trigrams}; expected 1 or more")
+        if self.n_ctx < 4:
+            problems.append(f"n_ctx is {self.n_ctx}; a prompt needs 4 positions to hold a beginning and one trigram")
+        if self.d_vocab < 2 * self.n_trigrams + 2:
+            problems.append(
+                f"{self.n_trigrams} trigrams do not fit into d_vocab={self.d_vocab}: each needs a destination and a "
+                f"completion, and there is one source and one beginning token. Write "
+                f"d_vocab={2 * self.n_trigrams + 2} or more, or n_trigrams={max((self.d_vocab - 2) // 2, 0)} or fewer"
+            )
+        if problems:
+            raise ValueError("this task cannot be made:\n  " + "\n  ".join(problems))
+
+    @property
+    def source(self) -> int:
+        return 0
+
+    @property
+    def bos(self) -> int:
+        return self.d_vocab - 1
+
+    @property
+    def destinations(self) -> range:
+        return range(1, self.n_trigrams + 1)
+
+    @property
+    def completions(self) -> range:
+        return range(self.n_trigrams + 1, 2 * self.n_trigrams + 1)
+
+    def sample(self, n: int, seed: int) -> Int[Tensor, "prompt pos"]:
+        """`n` prompts, `[prompt, pos]`. One random number a token serves both kinds of draw, exactly uniform.
+
+        An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over `V` tokens, and `1 + x // V`, uniform over
+        the tokens that are not the source.
+        """
+        generator, v = torch.Generator().manual_seed(seed), self.d_vocab
+        draws = torch.randint(v * (v - 1), (self.n_ctx - 1, n), generator=generator, dtype=torch.int32)
+        free, without_source = (draws // (v - 1)).unbind(0), (1 + draws // v).unbind(0)
+        rows = [torch.full((n,), self.bos, dtype=torch.int32)]
+        pending = torch.zeros(n, dtype=torch.bool)
+        forced = torch.zeros(n, dtype=torch.bool)
+        for step in range(self.n_ctx - 1):
+            token = torch.where(pending, without_source[step], free[step])
+            token = torch.where(forced, rows[-1] + self.n_trigrams, token)
+            pending = (pending | (token == self.source)) & ~forced
+            forced = pending & (token >= 1) & (token <= self.n_trigrams)
+            rows.append(token)
+        return torch.stack(rows, dim=1).long()
+
+    def negatives(self, n: int, seed: int) -> Int[Tensor, "prompt pos"]:
+        """`n` prompts without any source and with at least one destination: nothing is to be completed anywhere.
+
+        This is the task's own distribution given those two facts (a prompt without a source stays idle, so its tokens
+        are uniform over the others), drawn by redrawing the prompts that hold no destination.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.empty(n, self.n_ctx, dtype=torch.long)
+        tokens[:, 0] = self.bos
+        todo = torch.arange(n)
+        while len(todo):
+            drawn = torch.randint(1, self.d_vocab, (len(todo), self.n_ctx - 1), generator=generator)
+            tokens[todo, 1:] = drawn
+            # The last position asks for a token nobody sees, so the destination has to come before it.
+            todo = todo[~self.is_destination(drawn[:, :-1]).any(-1)]
+        return tokens
+
+    def is_destination(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        return (tokens >= 1) & (tokens <= self.n_trigrams)
+
+    def states(self, tokens: Int[Tensor, "prompt pos"]) -> Int[Tensor, "prompt pos"]:
+        """The state after each token (0 idle, 1 pending, 2 forced), for any prompts; see the class docstring."""
+        out = torch.zeros_like(tokens)
+        state = torch.zeros_like(tokens[:, 0])
+        for pos in range(tokens.shape[1]):
+            token = tokens[:, pos]
+            after_idle = torch.where(token == self.source, PENDING, IDLE)
+            after_pending = torch.where(self.is_destination(token), FORCED, PENDING)
+            state = torch.where(state == PENDING, after_pending, torch.where(state == FORCED, IDLE, after_idle))
+            out[:, pos] = state
+        return out
+
+    @cached_property
+    def state_probabilities(self) -> Float[Tensor, "pos state"]:
+        """Exact probability of each state after each position, float64, from the three-state Markov chain."""
+        v, t = self.d_vocab, self.n_trigrams
+        step = torch.tensor(
+            [[1 - 1 / v, 1 / v, 0.0], [0.0, 1 - t / (v - 1), t / (v - 1)], [1.0, 0.0, 0.0]], dtype=torch.float64
+        )
+        rows = [torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)]
+        for _ in range(self.n_ctx - 1):
+            rows.append(rows[-1] @ step)
+        return torch.stack(rows)
+
+    @property
+    def bayes_loss(self) -> float:
+        """The least next-token cross-entropy any model can reach, in nats, mean over all predicted positions; exact.
+
+        `mean_t ( P(idle at t) ln V + P(pending at t) ln (V - 1) + P(forced at t) * 0 )`.
+
+        >>> round(SkipTrigramTask(3).bayes_loss, 3)
+        1.919
+        """
+        entropy = torch.tensor([math.log(self.d_vocab), math.log(self.d_vocab - 1), 0.0], dtype=torch.float64)
+        return float((self.state_probabilities[:-1] @ entropy).mean())

@@ -1,0 +1,195 @@
+"""Which head alone carries which trigram: the judgement that decides whether there is superposition."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from circuitkit.superposition._rows import (
+    Rows,
+    enough_negatives,
+    enough_positives,
+    evaluate,
+    negative_places,
+    positive_places,
+)
+from circuitkit.superposition._subsets import always_predicted, margins, never_predicted
+from circuitkit.superposition._task import SkipTrigramTask
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`."""
+
+    strict: bool
+    threshold: float
+    learnt: Float[Tensor, "trigram"]
+    """Share of rows with the source on which the whole model predicts the completion."""
+    quiet: Float[Tensor, "trigram"]
+    """Share of rows without the source on which the whole model does not; NaN in the post's form, which has no such rows."""
+    carried: Float[Tensor, "head trigram"]
+    """Share of rows with the source on which the head predicts it whatever set of other heads is removed."""
+    silent: Float[Tensor, "head trigram"]
+    """Share of rows without the source on which it does not, whatever is removed; NaN in the post's form."""
+    positives: Int[Tensor, "trigram"]
+    """Rows behind `learnt` and `carried`."""
+    negatives: Int[Tensor, "trigram"]
+    """Rows behind `quiet` and `silent`; 0 in the post's form."""
+
+    @property
+    def carries(self) -> Bool[Tensor, "head trigram"]:
+        """True where the head alone carries the trigram, at the threshold."""
+        held = self.carried >= self.threshold
+        return held & (self.silent >= self.threshold) if self.strict else held
+
+    @property
+    def is_learnt(self) -> Bool[Tensor, "trigram"]:
+        known = self.learnt >= self.threshold
+        return known & (self.quiet >= self.threshold) if self.strict else known
+
+    def carriers(self, trigram: int) -> tuple[int, ...]:
+        """The heads that alone carry trigram `trigram` (1 .. T)."""
+        n = len(self.learnt)
+        if not 1 <= trigram <= n:
+            raise ValueError(f"trigram {trigram} does not exist; trigrams are numbered 1 to {n}")
+        return tuple(self.carries[:, trigram - 1].nonzero().flatten().tolist())
+
+    @property
+    def success(self) -> bool:
+        """Every trigram is learnt and carried by at least one head alone."""
+        return bool((self.is_learnt & self.carries.any(0)).all())
+
+    @property
+    def exactly_one(self) -> bool:
+        """Success, and every trigram is carried by one head only (none is stored twice)."""
+        return self.success and bool((self.carries.sum(0) == 1).all())
+
+    @property
+    def distributed(self) -> tuple[int, ...]:
+        """Trigrams the model has learnt and no head carries: superposition across heads, if anything is."""
+        return tuple((1 + (self.is_learnt & ~self.carries.any(0)).nonzero().flatten()).tolist())
+
+    @property
+    def not_learnt(self) -> tuple[int, ...]:
+        return tuple((1 + (~self.is_learnt).nonzero().flatten()).tolist())
+
+    def table(self) -> str:
+        """One line per trigram, as Markdown."""
+        lines = ["| trigram | learnt | quiet without source | carried by | verdict | rows |", "|---|---|---|---|---|---|"]
+        for i in range(len(self.learnt)):
+            heads = self.carriers(i + 1)
+            if not self.is_learnt[i]:
+                word = "not learnt"
+            else:
+                word = {0: "by no head alone", 1: "one head"}.get(len(heads), f"{len(heads)} heads, each alone")
+            quiet = f"{self.quiet[i]:.3f}" if self.strict else "not asked"
+            named = ", ".join(f"H{head}" for head in heads) or "-"
+            rows = f"{int(self.positives[i])} + {int(self.negatives[i])}"
+            lines.append(f"| {i + 1} | {self.learnt[i]:.3f} | {quiet} | {named} | {word} | {rows} |")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        form = "strict" if self.strict else "the post's"
+        result = "every trigram has a head of its own" if self.success else "not every trigram has a head of its own"
+        return f"{form} verdict: {result}\n{self.table()}"
+
+    def _repr_markdown_(self) -> str:
+        return str(self).replace("\n", "\n\n", 1)
+
+
+def head_verdict(
+    run: Callable[[Tensor], tuple[Tensor, Tensor]],
+    task: SkipTrigramTask,
+    strict: bool = True,
+    *,
+    rows: int = 300,
+    threshold: float = 0.99,
+    seed: int = 42,
+    tokens: Int[Tensor, "prompt pos"] | None = None,
+    negatives: Int[Tensor, "prompt2 pos2"] | None = None,
+) -> Verdict:
+    """Which head alone carries which trigram, under removal of *every* subset of the other heads.
+
+    `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; any model
+    that can be written so can be judged. A row counts for a head only if the completion is predicted with every set of
+    other heads kept or removed (exact, see `always_predicted`).
+
+    - `strict=True`: logits include the residual stream, and a head must also stay silent: on rows whose destination
+      has no source before it, no set that contains the head predicts the completion. Both rates >= `threshold`.
+    - `strict=False`: the post's form. Head outputs without the residual stream, rows with the source only, from prompts
+      that hold exactly one trigram; "learnt" still means the whole model. A model that never looks at the source passes.
+
+    `rows` places of each trigram are drawn with `seed`; or give `tokens` (and `negatives`), and all their rows count.
+    Error: exact on the given rows; a rate over `rows` rows has a standard error of at most `0.5 / sqrt(rows)`.
+    Source: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
+    of rows, this asks rows for every subset, which is never more lenient on rows with the source.
+    """
+    if hasattr(run, "run") and not callable(run):
+        run = run.run
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold is {threshold}; expected a rate above 0 and at most 1, such as 0.99")
+    if tokens is None:
+        tokens, places = enough_positives(task, rows, seed, alone=not strict)
+    else:
+        places = positive_places(task, tokens, alone=not strict)
+    _check_sampled(task, tokens, places, "followed by a destination while its source is unused", "tokens")
+    found = evaluate(run, task, tokens, places)
+    empty = found.heads.new_full((found.heads.shape[1], task.n_trigrams), float("nan"))
+    silent, quiet, n_negative = empty, empty[0], torch.zeros(task.n_trigrams, dtype=torch.long)
+    if strict:
+        if negatives is None:
+            negatives, places = enough_negatives(task, rows, seed + 1)
+        else:
+            places = negative_places(task, negatives)
+        _check_sampled(task, negatives, places, "at a destination without a source before it", "negatives")
+        missing = evaluate(run, task, negatives, places)
+        never, whole = _both(missing, task, never_predicted, strict)
+        silent = _per_trigram(never.to(empty.dtype), missing.trigram, task)
+        quiet = _per_trigram(1 - whole.to(empty.dtype), missing.trigram, task)[0]
+        n_negative = _count(missing.trigram, task)
+    always, whole = _both(found, task, always_predicted, strict)
+    return Verdict(
+        strict=strict,
+        threshold=threshold,
+        learnt=_per_trigram(whole.to(empty.dtype), found.trigram, task)[0],
+        quiet=quiet,
+        carried=_per_trigram(always.to(empty.dtype), found.trigram, task),
+        silent=silent,
+        positives=_count(found.trigram, task),
+        negatives=n_negative,
+    )
+
+
+def _both(rows: Rows, task: SkipTrigramTask, question: Callable, residual: bool) -> tuple[Tensor, Tensor]:
+    """The question for every head, `[row, head]`, and whether the whole model predicts the completion, `[row, 1]`."""
+    completion = rows.trigram + task.n_trigrams
+    m = margins(rows.heads, completion)
+    r = margins(rows.residual, completion)
+    whole = (m.sum(1) + r).amin(-1) > 0
+    return question(m, r if residual else torch.zeros_like(r)), whole[:, None]
+
+
+def _per_trigram(values: Tensor, trigram: Tensor, task: SkipTrigramTask) -> Tensor:
+    """Mean of `values[row, head]` over the rows of each trigram, `[head, trigram]`."""
+    return torch.stack([values[trigram == b].mean(0) for b in task.destinations], dim=1)
+
+
+def _count(trigram: Tensor, task: SkipTrigramTask) -> Int[Tensor, "trigram"]:
+    return torch.bincount(trigram, minlength=task.n_trigrams + 1)[1:]
+
+
+def _check_sampled(task: SkipTrigramTask, tokens: Tensor, places: Tensor, what: str, name: str) -> None:
+    if tokens.ndim != 2 or int(tokens.max()) >= task.d_vocab or int(tokens.min()) < 0:
+        raise ValueError(
+            f"{name} has shape {tuple(tokens.shape)} and tokens {int(tokens.min())} to {int(tokens.max())}; expected "
+            f"[prompt, pos] with tokens 0 to {task.d_vocab - 1}, as from task.sample(n, seed)."
+        )
+    counts = _count(tokens[places[:, 0], places[:, 1]], task)
+    absent = [i + 1 for i, count in enumerate(counts.tolist()) if count == 0]
+    if absent:
+        raise ValueError(
+            f"no row for trigram {absent} in {len(tokens)} prompts: none of their positions is {what}, so nothing can be "
+            f"said about {'it' if len(absent) == 1 else 'them'}. Give more {name}, or leave {name}= out to draw enough."
+        )
