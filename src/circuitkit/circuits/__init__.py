@@ -3,6 +3,27 @@
 from circuitkit.circuits._baseline import random_heads as random_heads
 from circuitkit.circuits._composition import Composition as Composition
 from circuitkit.circuits._composition import composition_scores as composition_scores
+from circuitkit.circuits._copying import Copying as Copying
+from circuitkit.circuits._copying import copying_score as copying_score
+from circuitkit.circuits._full import full_ov as full_ov
+from circuitkit.circuits._full import full_qk as full_qk
+from circuitkit.circuits._top import TopEntries as TopEntries
+from circuitkit.circuits._top import TopPerRow as TopPerRow
+from circuitkit.circuits._top import top_entries as top_entries
+from circuitkit.circuits._top import top_per_row as top_per_row
 from circuitkit.circuits._virtual import virtual_head as virtual_head
 
-__all__ = ["Composition", "composition_scores", "random_heads", "virtual_head"]
+__all__ = [
+    "Composition",
+    "Copying",
+    "TopEntries",
+    "TopPerRow",
+    "composition_scores",
+    "copying_score",
+    "full_ov",
+    "full_qk",
+    "random_heads",
+    "top_entries",
+    "top_per_row",
+    "virtual_head",
+]

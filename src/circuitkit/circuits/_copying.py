@@ -1,0 +1,78 @@
+"""Does a head copy? The eigenvalues of its OV circuit say whether it raises what it reads."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from circuitkit._heads import Heads, heads, require_bridge
+
+
+class Copying(NamedTuple):
+    """What `copying_score` returns."""
+
+    score: Float[Tensor, " head"]
+    """Sum of the eigenvalues over the sum of their sizes: 1 all positive (copying), -1 all negative."""
+    positive_fraction: Float[Tensor, " head"]
+    """Share of the eigenvalues (of those not zero up to rounding) with a positive real part."""
+    eigenvalues: Complex[Tensor, "head d_head"]
+    """The non-trivial eigenvalues, largest size first."""
+    names: tuple[str, ...]
+
+
+def copying_score(heads_or_model: Any, model: Any = None) -> Copying:
+    r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
+
+    `copying_score(model)` and `copying_score(heads, model)` take the full circuit $W_E W_V W_O W_U$: an eigenvector
+    with positive $\lambda$ is a mixture of tokens whose logits rise when the head attends to it. `copying_score(heads)`
+    takes the OV matrix $W_V W_O$ itself: a direction of the stream that comes back with its own sign. The two agree
+    only if $W_U W_E$ is near a positive multiple of the identity on what the head handles; give the model if you have
+    one.
+
+    **Shapes**: one entry per head. From a `d_head x d_head` product (the non-zero eigenvalues of $AB$ are those of
+    $BA$). **Error**: exact up to rounding; sums are complex conjugate pairs, so real. A head that writes nothing
+    scores 0. Biases and norms are not part of it.
+    **Source**: "A Mathematical Framework for Transformer Circuits", copying and eigenvalues. High copying alone does
+    not make an induction head.
+
+    >>> from circuitkit.circuits import random_heads
+    >>> copying_score(random_heads(2, 8, 3)).score.shape
+    torch.Size([2])
+    """
+    if not isinstance(heads_or_model, Heads):
+        if model is not None:
+            raise ValueError(
+                f"copying_score got a {type(heads_or_model).__name__} and a model; expected Heads first, because the "
+                "second argument only supplies W_E and W_U. Write copying_score(heads, model) or copying_score(model)."
+            )
+        model = heads_or_model
+        stack = heads(model)
+    else:
+        stack = heads_or_model
+    middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
+    eigenvalues = torch.linalg.eigvals(_full_precision(middle @ stack.W_V))
+    sizes = eigenvalues.abs()
+    order = sizes.argsort(dim=-1, descending=True)
+    eigenvalues, sizes = eigenvalues.gather(-1, order), sizes.gather(-1, order)
+    total = sizes.sum(-1)
+    score = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp_min(torch.finfo(sizes.dtype).tiny), 0.0)
+    real = sizes > sizes[:, :1] * stack.d_head * torch.finfo(sizes.dtype).eps
+    positive = ((eigenvalues.real > 0) & real).sum(-1).to(sizes.dtype)
+    return Copying(score, positive / real.sum(-1).clamp_min(1), eigenvalues, stack.names)
+
+
+def _unembed_then_embed(model: Any, stack: Heads) -> Float[Tensor, "d_model d_model"]:
+    """`W_U @ W_E`: formed once for all heads."""
+    if not hasattr(model, "W_E") or not hasattr(model, "W_U"):
+        require_bridge(model, "copying_score")
+    if model.W_E.shape[1] != stack.d_model:
+        raise ValueError(
+            f"copying_score got heads of d_model {stack.d_model} and a model of d_model {model.W_E.shape[1]}; expected "
+            "the model the heads belong to, because its W_E and W_U must fit them. Write copying_score(model)."
+        )
+    return model.W_U.detach() @ model.W_E.detach()
+
+
+def _full_precision(matrix: Tensor) -> Tensor:
+    return matrix.float() if matrix.dtype in (torch.float16, torch.bfloat16) else matrix
