@@ -21,7 +21,7 @@ _PUBLIC = {
     "load_model": "circuitkit.models",
     "list_models": "circuitkit.models",
 }
-_PACKAGES = ("models", "residual", "circuits", "figures")
+_PACKAGES = ("models", "residual", "circuits", "induction", "figures")
 
 __all__ = [*_PUBLIC, *_PACKAGES]
 __version__ = "0.1.0"

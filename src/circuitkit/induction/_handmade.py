@@ -1,0 +1,139 @@
+"""Induction heads whose every weight follows from what it does to named directions."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from circuitkit._heads import stack
+from circuitkit.induction._bridge import bridge_from_parts
+from circuitkit.induction._check import need_choice, need_count
+from circuitkit.induction._spaces import Spaces, shift
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+METHODS = ("k-composition", "pointer")
+
+
+def build_induction_model(
+    vocab: int | Sequence[str],
+    n_ctx: int,
+    *,
+    method: str = "k-composition",
+    sharpness: float = 40.0,
+    gain: float = 20.0,
+) -> "TransformerBridge":
+    r"""A two-layer attention-only model that continues repeated tokens, with heads L0H0 and L1H0 made by hand.
+
+    Stream: one direction for each token, one for each position, one memory that layer 0 writes, one output that `W_U`
+    reads. With $\beta$ = `sharpness`, writing $t$ for the destination:
+
+    * `"k-composition"`. L0H0 looks one position back (score $\beta$ there, 0 elsewhere) and writes the token it finds
+      into *previous*. L1H0 scores $\beta$ where *previous* holds the destination's token, and copies the token there.
+      Position 0 has no previous position, so L0H0 looks at itself there; L1H0 subtracts $2\beta$ at position 0.
+    * `"pointer"` (Q-composition). L0H0 scores $2\beta$ for the same token and $-\beta$ for the same position: an earlier
+      copy gets $2\beta$, the destination itself $\beta$, all else 0. It writes the *position* it finds into *pointer*.
+      L1H0 looks one position after the pointer, and copies the token there.
+
+    **Error**. If the token at $t$ occurred $m \ge 1$ times before, L1H0's weight on the positions after these
+    occurrences is at least $1 - n e^{-\beta (c - 2\epsilon)}$ with $\epsilon = n e^{-\beta}$, $n$ = `n_ctx`, and $c = 1$ for
+    k-composition, $c = 1/m$ for the pointer, which must divide its attention. *Proof*: a softmax with one score at
+    least $\beta$ above the at most $n$ others puts at least $1 - n e^{-\beta}$ on it, so layer 0 writes the wanted
+    direction with weight at least $1 - \epsilon$ (the pointer, $1/m$ of that for each occurrence) and the others with
+    at most $\epsilon$; the scores of layer 1 then differ by at least $\beta (c - 2 \epsilon)$, and the same holds of its
+    softmax. For $\beta = 40$ and $n = 256$ it is $10^{-15}$, below float32 rounding. `gain` times the weight is the logit
+    of a token. Where the token did not occur before, L1H0 spreads its attention evenly.
+
+    **Shapes**: `vocab` a number of tokens or the tokens; `d_model` is 3 or 2 `vocab` + 1 or 2 `n_ctx`, so meant for small
+    ones. **Source**: the exercises of "A Mathematical Framework for Transformer Circuits" (both mechanisms).
+
+    >>> model = build_induction_model(5, 8)
+    >>> model(torch.tensor([[3, 1, 4, 3]])).argmax(-1)[0, -1].item()
+    1
+    """
+    need_choice("build_induction_model", "method", method, METHODS)
+    n_tokens = _size(vocab)
+    need_count("build_induction_model", "n_ctx", n_ctx, 2)
+    _need_sharp("build_induction_model", sharpness, n_ctx)
+    token, place = torch.eye(n_tokens), torch.eye(n_ctx)
+    if method == "k-composition":
+        spaces = Spaces(token=n_tokens, position=n_ctx, previous=n_tokens, output=n_tokens)
+        d_head = max(n_ctx, n_tokens + 1)
+        at_zero = torch.zeros(n_ctx, n_ctx)
+        at_zero[:, 0] = -2 * sharpness
+        match = [("token", "previous", sharpness * token), ("position", "position", at_zero)]
+        first = spaces.head("L0H0", 0, _back(1, n_ctx, sharpness), [("token", "previous", token)], d_head)
+        second = spaces.head("L1H0", 1, match, [("token", "output", token)], d_head)
+    else:
+        spaces = Spaces(token=n_tokens, position=n_ctx, pointer=n_ctx, output=n_tokens)
+        d_head = n_tokens + n_ctx
+        same = [("token", "token", 2 * sharpness * token), ("position", "position", -sharpness * place)]
+        after = [("pointer", "position", sharpness * shift(n_ctx, 1))]
+        first = spaces.head("L0H0", 0, same, [("position", "pointer", place)], d_head)
+        second = spaces.head("L1H0", 1, after, [("token", "output", token)], d_head)
+    return _model(spaces, stack(first, second), gain)
+
+
+def build_virtual_head_model(
+    vocab: int | Sequence[str],
+    n_ctx: int,
+    *,
+    back: tuple[int, int] = (1, 2),
+    sharpness: float = 40.0,
+    gain: float = 20.0,
+) -> "TransformerBridge":
+    r"""Two heads that compose through V into one virtual head: the model predicts the token `sum(back)` positions ago.
+
+    L0H0 looks `back[0]` positions back and writes the token there into *carried*; L1H0 looks `back[1]` positions back and
+    moves *carried* to the output. Neither reaches so far alone: the virtual head has the pattern $A^1 A^0$, the product
+    of both patterns, and the matrix $W_{OV}^0 W_{OV}^1$, token to output.
+
+    **Error**: the weight on the wanted token is at least $1 - 2 n e^{-\beta}$ from position `sum(back)` on, by the
+    argument of `build_induction_model` twice; before that the heads have nothing to look at and spread evenly.
+    **Source**: the exercises of "A Mathematical Framework for Transformer Circuits".
+
+    >>> model = build_virtual_head_model(5, 8)
+    >>> model(torch.tensor([[3, 1, 4, 2, 0]])).argmax(-1)[0, 3:].tolist()
+    [3, 1]
+    """
+    what = "build_virtual_head_model"
+    n_tokens = _size(vocab, what)
+    need_count(what, "n_ctx", n_ctx, 2)
+    _need_sharp(what, sharpness, n_ctx)
+    if len(back) != 2 or min(back) < 1 or sum(back) >= n_ctx:
+        raise ValueError(
+            f"{what} got back={back} and n_ctx={n_ctx}; expected two positive distances whose sum is below n_ctx, because "
+            "otherwise no position has a token so far back. Use smaller distances or a longer context."
+        )
+    token = torch.eye(n_tokens)
+    spaces = Spaces(token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens)
+    d_head = max(n_ctx, n_tokens)
+    first = spaces.head("L0H0", 0, _back(back[0], n_ctx, sharpness), [("token", "carried", token)], d_head)
+    second = spaces.head("L1H0", 1, _back(back[1], n_ctx, sharpness), [("carried", "output", token)], d_head)
+    return _model(spaces, stack(first, second), gain)
+
+
+def _back(by: int, n_ctx: int, sharpness: float) -> list:
+    """Look `by` positions back: query position `j` scores `sharpness` on key position `j - by`."""
+    return [("position", "position", sharpness * shift(n_ctx, -by))]
+
+
+def _model(spaces: Spaces, heads, gain: float) -> "TransformerBridge":
+    W_U = gain * spaces.directions("output").T
+    return bridge_from_parts(spaces.directions("token"), spaces.directions("position"), W_U, heads)
+
+
+def _size(vocab: int | Sequence[str], what: str = "build_induction_model") -> int:
+    return need_count(what, "vocab", vocab if isinstance(vocab, int) else len(vocab), 2)
+
+
+def _need_sharp(what: str, sharpness: float, n_ctx: int) -> None:
+    """Below this the stated bound is empty, so the model would not be what its name says."""
+    least = float(torch.tensor(float(n_ctx)).log()) + 3
+    if not least <= sharpness <= 1000:
+        raise ValueError(
+            f"{what} got sharpness={sharpness}; expected {least:.1f} to 1000 for n_ctx={n_ctx}, because attention off its "
+            f"target is up to n_ctx * exp(-sharpness), and float32 scores above 1000 lose the digits that tell positions "
+            "apart. The default is 40."
+        )

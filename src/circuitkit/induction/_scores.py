@@ -1,0 +1,138 @@
+"""What every head of a model does on repeated random tokens: four scores from one forward pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit._heads import require_bridge
+from circuitkit.induction._check import begin_token, need_choice, need_count, need_tokens
+from circuitkit.induction._stream import run
+from circuitkit.induction._tokens import Repeated, after_occurrences, earlier_occurrences, repeated_tokens
+
+KINDS = ("prefix_matching", "previous_token", "duplicate_token", "copying")
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of all heads, each a tensor `[head]` in the order of `names`, which is the order of `heads(model)`."""
+
+    names: tuple[str, ...]
+    """Head names, such as `"L1H3"`."""
+    prefix_matching: Float[Tensor, " head"]
+    """Mean attention from a token that occurred before to the positions *after* its earlier occurrences; 0 to 1."""
+    previous_token: Float[Tensor, " head"]
+    """Mean attention to the previous position, over all positions but the first; 0 to 1."""
+    duplicate_token: Float[Tensor, " head"]
+    """Mean attention from a token that occurred before to its earlier occurrences; 0 to 1."""
+    copying: Float[Tensor, " head"]
+    """How far the head, where it attends, raises the logit of the token there: eigenvalue score, -1 to 1."""
+
+    def __getitem__(self, name: str) -> dict[str, float]:
+        """The four scores of one head."""
+        if name not in self.names:
+            shown = ", ".join(self.names[:24]) + (f", ... ({len(self.names)} in all)" if len(self.names) > 24 else "")
+            raise ValueError(
+                f"no head is called {name!r}; expected one of {shown}, because scores are kept by head. Choose one of them."
+            )
+        return {kind: float(getattr(self, kind)[self.names.index(name)]) for kind in KINDS}
+
+    def top(self, kind: str, k: int = 5) -> list[tuple[str, float]]:
+        """The `k` heads with the highest score of a kind, best first."""
+        values = getattr(self, need_choice("top", "kind", kind, KINDS))
+        order = values.argsort(descending=True, stable=True)[: need_count("top", "k", k)]
+        return [(self.names[i], float(values[i])) for i in order.tolist()]
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{kind} {name} {value:.2f}" for kind in KINDS for name, value in self.top(kind, 1))
+        return f"Scores({len(self.names)} heads; best {best})"
+
+
+def default_rows(what: str, model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
+    """Two passes over a span of different tokens, after the tokenizer's opening token if the model has one."""
+    bridge = require_bridge(model, what)
+    bos = begin_token(bridge)
+    opening = int(bos is not None)
+    period = min(period, (bridge.cfg.n_ctx - opening) // 2, bridge.cfg.d_vocab - opening)
+    return repeated_tokens(bridge.cfg.d_vocab, period, batch=batch, bos=bos)
+
+
+def scores(
+    model: Any,
+    tokens: Int[Tensor, "batch pos"] | Repeated | None = None,
+    *,
+    without: Sequence[str] = (),
+    fill: str = "zero",
+) -> Scores:
+    r"""Prefix-matching, previous-token, duplicate-token and copying score of every head, from one forward pass.
+
+    With the pattern $A$ and $P_t$ the positions before $t$ that hold the same token, over all $t$ whose $P_t$ is not
+    empty: prefix matching is the mean of $\sum_{p \in P_t} A_{t,\,p+1}$ and duplicate token the mean of
+    $\sum_{p \in P_t} A_{t,\,p}$. Previous token is the mean of $A_{t,\,t-1}$ over $t \ge 1$. Copying is
+    $\sum_i \mathrm{Re}\,\lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of the map from the token at a source
+    position to the logits the head would write when it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$, with $i, j$
+    over all positions $p + 1$ of the run, values and unembedding vectors centred over them. Values are the model's
+    own, so norms, MLPs and earlier heads count; on an attention-only model it estimates the framework paper's
+    copying score of $W_E W_{OV} W_U$.
+
+    **Shapes**: `tokens` any rows `[batch, pos]` in which tokens recur, default eight rows of a random span of 64 tokens
+    (less if the context or the vocabulary is smaller), twice. `without` leaves out heads or paths, see `hooks`. Works for any
+    `TransformerBridge`, grouped-query and rotary ones too: patterns are read where the model computes them, reduced at
+    once and dropped. **Error**: float32 rounding; the sampling error of a mean over about 500 positions.
+    **Source**: "In-context Learning and Induction Heads" (prefix matching, copying); "A Mathematical Framework"
+    (eigenvalues). Theirs normalise copying differently.
+
+    >>> from circuitkit.induction import build_induction_model
+    >>> result = scores(build_induction_model(20, 16))
+    >>> [round(value, 3) for value in result.prefix_matching.tolist()]
+    [0.0, 1.0]
+    """
+    bridge = require_bridge(model, "scores")
+    rows = default_rows("scores", bridge) if tokens is None else tokens
+    rows = rows.tokens if isinstance(rows, Repeated) else rows
+    rows = need_tokens("scores", bridge, rows).to(next(bridge.parameters()).device)
+    same, after = earlier_occurrences(rows), after_occurrences(rows)
+    if not same.any():
+        raise ValueError(
+            f"scores got rows of shape {tuple(rows.shape)} in which no token recurs; expected some to, because prefix "
+            "matching is measured where a token occurred before. Use repeated_tokens(...), or longer text."
+        )
+    watcher = _Watcher(bridge, rows, same, after)
+    run("scores", bridge, rows, {"hook_pattern": watcher.pattern, "hook_v": watcher.value}, without, fill)
+    columns = {kind: torch.cat([watcher.found[layer][kind] for layer in range(bridge.cfg.n_layers)]) for kind in KINDS}
+    names = tuple(f"L{i}H{j}" for i in range(bridge.cfg.n_layers) for j in range(bridge.cfg.n_heads))
+    return Scores(names, **{kind: column.float().cpu() for kind, column in columns.items()})
+
+
+class _Watcher:
+    """Reduces each layer's patterns and values to the four scores of its heads."""
+
+    def __init__(self, bridge: Any, rows: Tensor, same: Tensor, after: Tensor):
+        self.bridge, self.same, self.after = bridge, same, after
+        self.n_known = int(same.any(-1).sum())
+        self.found: dict[int, dict[str, Tensor]] = {layer: {} for layer in range(bridge.cfg.n_layers)}
+        self.sources = after.any(1)
+        columns = bridge.W_U.detach()[:, rows[self.sources]].float()
+        gain = getattr(getattr(bridge, "ln_final", None), "weight", None)
+        columns = columns if gain is None else columns * gain.detach().float()[:, None]
+        self.unembed = columns - columns.mean(1, keepdim=True)
+
+    def pattern(self, layer: int, pattern: Tensor) -> None:
+        """`[batch, head, dst, src]`: attention on the marked sources, for each destination that has one."""
+        for kind, marked in (("prefix_matching", self.after), ("duplicate_token", self.same)):
+            total = torch.einsum("bhds,bds->h", pattern, marked.to(pattern.dtype))
+            self.found[layer][kind] = total / self.n_known
+        self.found[layer]["previous_token"] = pattern.diagonal(-1, -2, -1).mean((0, 2))
+
+    def value(self, layer: int, value: Tensor) -> None:
+        """`[batch, pos, head, d_head]`; the wanted eigenvalues are those of a d_head x d_head matrix."""
+        W_O = self.bridge.blocks[layer].attn.W_O.detach().float()
+        value = value.unflatten(-1, (-1, W_O.shape[1])) if value.ndim == 3 else value
+        value = value[self.sources].float().transpose(0, 1)
+        value = (value - value.mean(1, keepdim=True)).repeat_interleave(W_O.shape[0] // value.shape[0], dim=0)
+        eigenvalues = torch.linalg.eigvals(W_O @ self.unembed @ value)
+        total = eigenvalues.abs().sum(-1)
+        self.found[layer]["copying"] = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)
