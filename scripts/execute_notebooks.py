@@ -17,6 +17,9 @@ from difflib import unified_diff
 from pathlib import Path
 
 import nbformat
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
@@ -70,15 +73,12 @@ def merged(outputs: list) -> list:
     return kept
 
 
-def kernel_manager():
+class ThisPython(AsyncKernelManager):
     """A kernel of the Python that runs this script, whatever other kernels are called python3."""
-    from ipykernel.kernelspec import RESOURCES, get_kernel_dict
-    from jupyter_client.kernelspec import KernelSpec
-    from jupyter_client.manager import AsyncKernelManager
 
-    manager = AsyncKernelManager(kernel_name="python3")
-    manager._kernel_spec = KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
-    return manager
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
 
 
 def execute(path: Path, timeout: int = TIMEOUT) -> str:
@@ -90,7 +90,7 @@ def execute(path: Path, timeout: int = TIMEOUT) -> str:
     with tempfile.TemporaryDirectory() as empty:
         client = NotebookClient(
             notebook,
-            km=kernel_manager(),
+            kernel_manager_class=ThisPython,
             timeout=timeout,
             record_timing=False,
             resources={"metadata": {"path": empty}},

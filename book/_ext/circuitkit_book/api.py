@@ -36,13 +36,23 @@ def fill(app, docname, source) -> None:
         source[0] = source[0].replace(MARKER, "\n".join(parts))
 
 
+LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)", re.S)
+
+
 def to_rst(app, what, name, obj, options, lines) -> None:
-    """`code` and $formula$ as Markdown writes them, in the words of reStructuredText."""
-    text = "\n".join(lines)
+    """`code` and $formula$ as Markdown writes them, in the words of reStructuredText; examples stay as they are."""
+    paragraphs = "\n".join(lines).split("\n\n")
+    lines[:] = "\n\n".join(text if ">>>" in text else paragraph_to_rst(text) for text in paragraphs).split("\n")
+
+
+def paragraph_to_rst(text: str) -> str:
     text = re.sub(r"(?<![`:\w])`([^`\n]+)`(?![`_])", r"``\1``", text)
     text = re.sub(r"\$\$(.+?)\$\$", as_math, text, flags=re.S)
     text = re.sub(r"(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", as_math, text)
-    lines[:] = text.split("\n")
+    pieces = LITERAL.split(text)
+    # A bar would start a substitution, and a final underscore a link.
+    pieces[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\_", piece.replace("|", r"\|")) for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 def as_math(found) -> str:
@@ -62,7 +72,14 @@ def through_the_door(app, env, node, contnode):
     return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, public[0])
 
 
+def drop_back_links(app, pagename, templatename, context, doctree) -> None:
+    """A source page guesses which public module documents its names, and guesses wrong when there are two."""
+    if pagename.startswith("_modules/"):
+        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context.get("body") or "")
+
+
 def setup(app) -> None:
+    app.connect("html-page-context", drop_back_links)
     app.connect("source-read", fill)
     app.connect("autodoc-process-docstring", to_rst)
     app.connect("missing-reference", through_the_door)

@@ -78,7 +78,7 @@ def attention(
     *,
     alt: str,
     first: int | str = 0,
-    largest: float | None = None,
+    largest: float | int | None = None,
 ) -> Attention:
     r"""A view of attention patterns: choose a head to see it large, point at a cell to read its weight.
 

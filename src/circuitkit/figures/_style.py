@@ -55,7 +55,7 @@ def style() -> tuple[str, ...]:
     return PALETTE
 
 
-def signed(values: object, limit: float | None = None) -> dict[str, Any]:
+def signed(values: object, limit: float | int | None = None) -> dict[str, Any]:
     """Colour arguments for values of either sign: orange below zero, the background at zero, blue above.
 
     Use as `ax.imshow(x, **signed(x))`. `limit` overrides the largest magnitude, so that two panels share one scale.
@@ -67,7 +67,7 @@ def signed(values: object, limit: float | None = None) -> dict[str, Any]:
     return {"cmap": _ramp("circuitkit_signed", _SIGNED), "vmin": -largest, "vmax": largest}
 
 
-def unsigned(values: object, limit: float | None = None) -> dict[str, Any]:
+def unsigned(values: object, limit: float | int | None = None) -> dict[str, Any]:
     """Colour arguments for values that are never negative: the background at zero, dark blue at the largest.
 
     >>> scale = unsigned([0.0, 3.0]); scale["vmin"], scale["vmax"]
@@ -81,7 +81,7 @@ def unsigned(values: object, limit: float | None = None) -> dict[str, Any]:
     return {"cmap": _ramp("circuitkit_unsigned", _UNSIGNED), "vmin": 0.0, "vmax": _largest(values, limit)}
 
 
-def _largest(values: object, limit: float | None) -> float:
+def _largest(values: object, limit: float | int | None) -> float:
     largest = float(abs(to_array(values)).max()) if limit is None else float(limit)
     return largest or 1.0
 

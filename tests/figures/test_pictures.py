@@ -1,0 +1,126 @@
+"""Pictures, their alt text, the numbers behind them, and step sliders."""
+
+import json
+import math
+import re
+from io import BytesIO
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from PIL import Image
+
+from circuitkit import figures
+
+ALT = "Loss falls from 3 to 1 in two steps"
+
+
+def drawn(height=1.0):
+    fig, (left, right) = plt.subplots(1, 2, figsize=(3, 2))
+    left.plot([0, 1, 2], [3.0, 2.0, height], label="loss")
+    left.bar([0, 1], [0.5, 0.25])
+    right.imshow([[1.0, -1.0], [0.0, 0.5]])
+    right.scatter([1, 2], [3, 4])
+    return fig
+
+
+def test_a_picture_carries_alt_text_width_and_numbers():
+    picture = figures.picture(drawn(), alt=ALT)
+    data, metadata = picture._repr_mimebundle_()
+    assert metadata["image/png"] == {"alt": ALT, "width": 300}
+    assert data["text/plain"].splitlines()[0] == f"Figure: {ALT}"
+    assert [line.split(":")[1].strip() for line in picture.numbers] == ["line 'loss'", "bars", "image", "points"]
+    assert Image.open(BytesIO(data["image/png"])).size == (432, 288)
+    assert not plt.get_fignums()
+
+
+def test_the_same_figure_gives_the_same_bytes():
+    assert figures.picture(drawn(), alt=ALT) == figures.picture(drawn(), alt=ALT)
+
+
+def test_other_data_gives_other_numbers():
+    """What nbval compares: the text must change when the line does, though the alt text stays."""
+    assert figures.picture(drawn(1.0), alt=ALT).numbers != figures.picture(drawn(1.1), alt=ALT).numbers
+
+
+def test_many_lines_are_pooled():
+    fig, ax = plt.subplots()
+    for slope in range(20):
+        ax.plot([0, 1], [0, slope])
+    numbers = figures.picture(fig, alt=ALT).numbers
+    assert len(numbers) == 12
+    assert numbers[-1].startswith("9 more: 36 values, largest 19")
+
+
+@pytest.mark.parametrize("alt", ["", "  ", "loss", "a loss curve"])
+def test_alt_text_must_be_a_sentence(alt):
+    fig = plt.figure()
+    with pytest.raises(ValueError, match="A figure needs a sentence that states what it shows"):
+        figures.picture(fig, alt=alt)
+    plt.close(fig)
+
+
+def test_show_displays(capsys):
+    figures.show(drawn(), alt=ALT)
+    assert f"Figure: {ALT}" in capsys.readouterr().out
+
+
+def reference_mark(values):
+    """The definition of `mark` as a slow loop."""
+    largest = max(abs(v) for v in values)
+    mean = sum(v / largest for v in values) / len(values)
+    weighed = sum(math.cos(i * math.sqrt(2)) * v / largest for i, v in enumerate(values)) / len(values)
+    return f"{len(values)} values, largest {largest:.3g}, mean {round(mean, 3):g}, mark {round(weighed, 3):g}"
+
+
+def test_mark_is_as_defined():
+    values = [0.3, -1.7, 2.25, 0.0, 11.0]
+    assert figures.mark(values) == reference_mark(values)
+
+
+def test_mark_sees_order_and_scale_but_not_noise():
+    values = np.linspace(0.1, 3, 50)
+    assert figures.mark(values) != figures.mark(values[::-1])
+    assert figures.mark(values) != figures.mark(2 * values)
+    assert figures.mark(values) == figures.mark(values * (1 + 1e-7))
+
+
+def test_mark_of_odd_arrays():
+    assert figures.mark([]) == "0 values"
+    assert figures.mark([0.0, 0.0]) == "2 values, all 0"
+    assert (
+        figures.mark([math.nan, 1.0, math.inf])
+        == "3 values, 2 not finite; the others: 1 values, largest 1, mean 1, mark 1"
+    )
+    assert figures.mark([-1e-9, 1.0, -1.0]).split(", ")[2] == "mean 0"
+
+
+def slider(steps=(0, 10, 20)):
+    def draw(step):
+        fig, ax = plt.subplots(figsize=(2, 1.5))
+        ax.plot([0, 1], [0, step])
+        ax.set_ylim(0, 20)
+        return fig
+
+    return figures.frames(draw, steps, alt=lambda step: f"At step {step} the line ends at {step}")
+
+
+def test_frames_hold_every_step_and_show_the_last():
+    made = slider()
+    text = made._repr_html_()
+    data = json.loads(re.search(r'<script type="application/json">(.*)</script>', text)[1])
+    assert [frame["step"] for frame in data] == ["0", "10", "20"]
+    assert data[0]["alt"] == "At step 0 the line ends at 0"
+    assert [bool(frame["src"]) for frame in data] == [True, True, False]
+    assert re.findall(r'<img class="dark-light" src="data:image/png;base64,\S+" alt="(.*?)" width="200">', text) == [
+        "At step 20 the line ends at 20"
+    ]
+    assert text.count("<li>training step") == 3
+    assert "step 20: Figure: At step 20" in repr(made)
+    assert text == slider()._repr_html_()
+    assert not plt.get_fignums()
+
+
+def test_one_frame_is_refused():
+    with pytest.raises(ValueError, match=r"given 1 step\(s\): \[5\]. A slider needs at least two"):
+        slider([5])

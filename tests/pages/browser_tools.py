@@ -1,0 +1,163 @@
+"""The built book on a local server, opened in headless Chromium with the network cut."""
+
+import shutil
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlparse
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build/html"
+SCREENSHOTS = ROOT / "_build/screenshots"
+WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+def chromium() -> str:
+    """The path of an installed Chromium; says what to install when there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    raise RuntimeError("the page tests need Chromium. Install it, such as with: apt-get install -y chromium")
+
+
+def pages() -> list[str]:
+    """The pages of the table of contents, as paths below the built book."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    files = [toc["root"]]
+
+    def walk(entries):
+        for entry in entries:
+            if "file" in entry:
+                files.append(entry["file"])
+            walk(entry.get("sections", []))
+
+    for part in toc.get("parts", [toc]):
+        walk(part.get("chapters", []))
+    return [f"{file.removesuffix('.md').removesuffix('.ipynb')}.html" for file in files]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        """Say nothing."""
+
+
+@contextmanager
+def served(folder: Path = HTML):
+    """Serve a folder on a free local port; yields the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Visit:
+    """One page in one theme and one width, and everything that went wrong on it."""
+
+    def __init__(self, browser, address: str, page: str, theme: str, width: str):
+        self.page_name, self.theme, self.width = page, theme, width
+        self.outside: list[str] = []
+        self.errors: list[str] = []
+        size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
+        self.context = browser.new_context(viewport=size, color_scheme=theme, service_workers="block")
+        self.context.add_init_script(
+            f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+        )
+        self.page = self.context.new_page()
+        self.host = urlparse(address).netloc
+        self.page.route("**/*", self._cut)
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.errors.append(f"page error: {error}"))
+        self.page.on("response", self._answer)
+        self.page.goto(f"{address}/{page}", wait_until="load")
+        self._settle()
+
+    def _cut(self, route):
+        address = urlparse(route.request.url)
+        if address.netloc == self.host or address.scheme in ("data", "blob"):
+            route.continue_()
+        else:
+            self.outside.append(route.request.url)
+            route.abort()
+
+    def _hear(self, message):
+        if message.type == "error":
+            self.errors.append(f"console: {message.text}")
+
+    def _answer(self, response):
+        if response.status >= 400:
+            self.errors.append(f"{response.status}: {response.url}")
+
+    def _settle(self):
+        """Scroll through, so that whatever waits for a reader's eyes is there; wait for formulas and views."""
+        self.page.evaluate(
+            """async () => {
+                for (let y = 0; y < document.documentElement.scrollHeight; y += 600) {
+                    window.scrollTo({top: y, behavior: 'instant'});
+                    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+                }
+                await window.MathJax?.startup?.promise;
+                await document.fonts.ready;
+                window.scrollTo({top: 0, behavior: 'instant'});
+            }"""
+        )
+        self.page.wait_for_function(
+            "[...document.querySelectorAll('.ck-attention')].every(view => view.dataset.live === 'ready')",
+            timeout=20_000,
+        )
+
+    def missing_images(self) -> list[str]:
+        return self.page.evaluate(
+            "[...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src.slice(0, 100))"
+        )
+
+    def silent_figures(self) -> list[str]:
+        """Content images and SVG pictures without a text that stands for them."""
+        return self.page.evaluate(
+            """[...document.querySelectorAll('.bd-content article img, .bd-content article svg[role=img]')]
+               .filter(e => !(e.alt || e.getAttribute('aria-label') || '').trim()).map(e => e.outerHTML.slice(0, 120))"""
+        )
+
+    def sideways(self) -> list[str]:
+        """What makes the page wider than the window."""
+        return self.page.evaluate(
+            """() => {
+                const wide = document.documentElement.clientWidth;
+                if (document.documentElement.scrollWidth <= wide) return [];
+                const boxed = e => { for (let p = e.parentElement; p; p = p.parentElement)
+                    if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return true; return false; };
+                const out = [...document.body.querySelectorAll('*')]
+                    .filter(e => e.getBoundingClientRect().right > wide + 1 && !boxed(e));
+                return out.slice(0, 5).map(e => `${e.tagName}.${e.className}: ${e.getBoundingClientRect().right}`)
+                    .concat(`scrollWidth ${document.documentElement.scrollWidth} > ${wide}`);
+            }"""
+        )
+
+    def violations(self) -> list[str]:
+        """Serious and critical findings of axe-core."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        # Without preload axe would fetch style sheets by itself, and get their relative imports wrong.
+        options = {"resultTypes": ["violations"], "preload": False}
+        found = Axe().run(self.page, options=options).response["violations"]
+        return [
+            f"{rule['impact']} {rule['id']}: {rule['help']}: "
+            + " | ".join(node["html"][:160] for node in rule["nodes"][:3])
+            for rule in found
+            if rule["impact"] in ("serious", "critical")
+        ]
+
+    def screenshot(self) -> Path:
+        name = self.page_name.removesuffix(".html").replace("/", "-")
+        path = SCREENSHOTS / f"{name}-{self.width}-{self.theme}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=path, full_page=True)
+        return path

@@ -1,0 +1,114 @@
+"""Attention views and step sliders as a reader uses them: keyboard only, script blocked, and on paper."""
+
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from browser_tools import ROOT, Visit, chromium, served
+from playwright.sync_api import expect, sync_playwright
+
+from circuitkit import figures
+
+TOKENS = ["<bos>", " the", " cat", " sat"]
+PATTERNS = np.tril(np.random.default_rng(0).dirichlet(np.ones(4), size=(2, 4)))
+
+
+def draw(step):
+    fig, ax = plt.subplots(figsize=(2, 1.5))
+    ax.plot([0, 1], [0, step])
+    return fig
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A page that stands where a page of the book stands: the script in _static beside it."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    made = tmp_path_factory.mktemp("live")
+    view = figures.attention(TOKENS, PATTERNS, ["L0H0", "L0H1"], alt="Both heads look back at random")
+    slider = figures.frames(draw, [0, 10, 20], alt=lambda step: f"At step {step} the line ends at {step}")
+    page = (
+        "<!doctype html><html lang='en' data-content_root='./'><head><title>t</title><link rel='icon' href='data:,'>"
+        "<link rel='stylesheet' href='_static/circuitkit.css'></head><body><main class='bd-content'><h1>Figures</h1>"
+        f"{view._repr_html_()}{slider._repr_html_()}</main></body></html>"
+    )
+    (made / "page.html").write_text(page)
+    (made / "blocked.html").write_text(page.replace("./", "./nowhere/"))
+    (made / "_static").mkdir()
+    (made / "_static/circuitkit.css").write_text((ROOT / "book/_static/circuitkit.css").read_text())
+    source = Path(find_spec("circuitsvis").origin).parent / "dist/cdn/iife.js"
+    (made / "_static/circuitsvis.js").write_bytes(source.read_bytes())
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def visit(browser, folder):
+    with served(folder) as address:
+        opened = Visit(browser, address, "page.html", "light", "phone")
+        yield opened
+        opened.context.close()
+
+
+def test_heads_are_chosen_with_the_keyboard(visit):
+    heads = visit.page.locator(".ck-head")
+    expect(heads.nth(0)).to_have_attribute("aria-pressed", "true")
+    visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Tab")
+    expect(heads.nth(1)).to_be_focused()
+    visit.page.keyboard.press("Enter")
+    expect(heads.nth(1)).to_have_attribute("aria-pressed", "true")
+    expect(visit.page.locator(".ck-title")).to_have_text("L0H1")
+    expect(visit.page.locator(".ck-view canvas")).to_have_attribute("aria-label", re.compile("Pattern of L0H1"))
+
+
+def test_the_slider_moves_with_the_keyboard(visit):
+    slider, image = visit.page.locator(".ck-slider input"), visit.page.locator(".ck-frames img")
+    expect(image).to_have_attribute("alt", "At step 20 the line ends at 20")
+    last = image.get_attribute("src")
+    slider.focus()
+    visit.page.keyboard.press("ArrowLeft")
+    expect(image).to_have_attribute("alt", "At step 10 the line ends at 10")
+    expect(visit.page.locator(".ck-slider output")).to_have_text("training step 10")
+    assert image.get_attribute("src") != last
+    visit.page.keyboard.press("End")
+    assert image.get_attribute("src") == last
+
+
+def test_nothing_is_wrong_with_the_page(visit):
+    assert (visit.errors, visit.outside, visit.sideways(), visit.violations()) == ([], [], [], [])
+
+
+def test_the_view_is_as_wide_as_a_phone(visit):
+    box = visit.page.locator(".ck-view canvas").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+
+
+def test_without_the_script_the_still_view_remains(browser, folder):
+    """A blocked script leaves heatmaps, names and table, and no half-built view."""
+    with served(folder) as address:
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto(f"{address}/blocked.html")
+        page.wait_for_timeout(300)
+        assert page.locator("svg.ck-map").count() == 2
+        assert page.locator(".ck-view").count() == 0
+        page.locator("details.ck-table summary").click()
+        expect(page.locator("table caption")).to_be_visible()
+        page.close()
+
+
+def test_paper_shows_the_stills(visit):
+    visit.page.emulate_media(media="print")
+    assert visit.page.locator("svg.ck-map").first.is_visible()
+    assert not visit.page.locator(".ck-zoom").is_visible()
+    visit.page.emulate_media(media="screen")
