@@ -7,6 +7,13 @@ from circuitkit.circuits._copying import Copying as Copying
 from circuitkit.circuits._copying import copying_score as copying_score
 from circuitkit.circuits._full import full_ov as full_ov
 from circuitkit.circuits._full import full_qk as full_qk
+from circuitkit.circuits._importance import TermImportance as TermImportance
+from circuitkit.circuits._importance import loss_of_paths as loss_of_paths
+from circuitkit.circuits._importance import term_importance as term_importance
+from circuitkit.circuits._paths import PathLogits as PathLogits
+from circuitkit.circuits._paths import path_logits as path_logits
+from circuitkit.circuits._score import ScoreDecomposition as ScoreDecomposition
+from circuitkit.circuits._score import score_decomposition as score_decomposition
 from circuitkit.circuits._top import TopEntries as TopEntries
 from circuitkit.circuits._top import TopPerRow as TopPerRow
 from circuitkit.circuits._top import top_entries as top_entries
@@ -16,13 +23,20 @@ from circuitkit.circuits._virtual import virtual_head as virtual_head
 __all__ = [
     "Composition",
     "Copying",
+    "PathLogits",
+    "ScoreDecomposition",
+    "TermImportance",
     "TopEntries",
     "TopPerRow",
     "composition_scores",
     "copying_score",
     "full_ov",
     "full_qk",
+    "loss_of_paths",
+    "path_logits",
     "random_heads",
+    "score_decomposition",
+    "term_importance",
     "top_entries",
     "top_per_row",
     "virtual_head",

@@ -1,0 +1,67 @@
+"""Which orders of paths carry the loss: the term-importance analysis of the framework paper."""
+
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit.circuits._paths import BIAS, PathLogits, path_logits
+
+
+class TermImportance(NamedTuple):
+    """Losses in nats per token, patterns frozen."""
+
+    full: float
+    """The model's own loss."""
+    kept: tuple[float, ...]
+    """`kept[k]`: only paths through at most `k` heads; the last is `full`."""
+    removed: tuple[float, ...]
+    """`removed[k]`: all paths but those through exactly `k` heads."""
+    by_path: dict[str, float]
+    """How much the loss rises when one path alone is removed, largest first (negative: the path hurts here)."""
+    tokens: int
+    """Predictions averaged over."""
+
+
+def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
+    """Loss when terms of order 0, 1, 2, ... are kept or removed, and when each single path is removed.
+
+    Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. The model is not run
+    again: patterns are those of the full model, so this asks what the terms *write*, not where heads look.
+
+    **Error**: as `path_logits`. **Source**: "A Mathematical Framework for Transformer Circuits", "Term importance
+    analysis". Losses of two orders do not add up: cross-entropy is no sum over paths.
+    """
+    if tokens.ndim != 2 or tokens.shape[1] < 2:
+        raise ValueError(
+            f"term_importance got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least 2 positions, "
+            "because it scores the prediction of each next token. Write tokens[None] for one row."
+        )
+    paths = path_logits(model, tokens)
+    orders = {name: paths.order(name) for name in paths if name != BIAS}
+    always = [BIAS] if BIAS in paths else []
+    longest = max(orders.values())
+
+    def loss(wanted) -> float:
+        return next_token_loss(paths.sum([name for name in orders if wanted(name)] + always), tokens)
+
+    full = loss(lambda name: True)
+    alone = {gone: loss(lambda name, gone=gone: name != gone) - full for gone in orders} if by_path else {}
+    return TermImportance(
+        full=full,
+        kept=tuple(loss(lambda name, k=k: orders[name] <= k) for k in range(longest + 1)),
+        removed=tuple(loss(lambda name, k=k: orders[name] != k) for k in range(longest + 1)),
+        by_path=dict(sorted(alone.items(), key=lambda item: -item[1])),
+        tokens=tokens.shape[0] * (tokens.shape[1] - 1),
+    )
+
+
+def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]) -> float:
+    """Mean cross-entropy of predicting each next token, in nats."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+
+def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: "list[str] | None" = None) -> float:
+    """Next-token loss of the sum of some paths (all by default), in nats."""
+    return next_token_loss(paths.sum(names), tokens)

@@ -1,0 +1,266 @@
+"""The path expansion and the term importance, against explicit products position by position."""
+
+import math
+
+import pytest
+import torch
+
+import circuitkit
+from circuitkit.circuits import loss_of_paths, path_logits, term_importance
+from circuitkit.circuits._frozen import freeze
+
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+
+def weights(model, layer, head):
+    d, state = model.cfg.d_head, model.state_dict()
+    rows = slice(head * d, (head + 1) * d)
+    return state[f"blocks.{layer}.attn.v.weight"][rows].T, state[f"blocks.{layer}.attn.o.weight"][:, rows].T
+
+
+def stream_start(model, ids):
+    state = model.state_dict()
+    return torch.stack([state["embed.weight"][t] + state["pos_embed.weight"][i] for i, t in enumerate(ids)])
+
+
+def test_every_path_of_a_plain_model(plain, tokens):
+    paths = path_logits(plain, tokens)
+    _, cache = plain.run_with_cache(tokens)
+    unembed = plain.state_dict()["unembed.weight"].T
+    assert len(paths) == 1 + 6 + 9
+    for row, ids in enumerate(tokens):
+        x = stream_start(plain, ids)
+        expected = {"direct": x @ unembed}
+        for layer in range(2):
+            for head in range(3):
+                v, o = weights(plain, layer, head)
+                pattern = cache[f"blocks.{layer}.attn.hook_pattern"][row, head]
+                expected[f"L{layer}H{head}"] = pattern @ x @ v @ o @ unembed
+        for first in range(3):
+            for second in range(3):
+                (v1, o1), (v2, o2) = weights(plain, 0, first), weights(plain, 1, second)
+                a1 = cache["blocks.0.attn.hook_pattern"][row, first]
+                a2 = cache["blocks.1.attn.hook_pattern"][row, second]
+                expected[f"L0H{first}>L1H{second}"] = (a2 @ a1) @ x @ (v1 @ o1 @ v2 @ o2) @ unembed
+        assert set(expected) == set(paths)
+        for name, value in expected.items():
+            torch.testing.assert_close(paths[name][row], value, **CLOSE)
+
+
+def test_sums_to_the_logits(plain, tokens):
+    torch.testing.assert_close(sum(path_logits(plain, tokens).values()), plain(tokens), **CLOSE)
+
+
+def test_float32(boot, tokens):
+    model = boot(dtype=torch.float32)
+    logits = model(tokens)
+    total = path_logits(model, tokens).sum()
+    assert (total - logits).abs().max() <= 1e-5 * logits.abs().max()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_layers": 1},
+        {"n_layers": 3},
+        {"attn_only": False},
+        {"normalization_type": "LN"},
+        {"attn_only": False, "normalization_type": "LN"},
+        {"attn_only": False, "normalization_type": "LNPre"},
+        {"normalization_type": "RMSPre", "positional_embedding_type": "rotary", "d_head": 4},
+        {"n_heads": 4, "n_key_value_heads": 2},
+        {"d_vocab": 41, "n_ctx": 9, "d_model": 22, "d_head": 7, "n_heads": 2},
+    ],
+    ids=str,
+)
+def test_sums_to_the_logits_of_any_model(boot, tokens, changes):
+    model = boot(**changes)
+    logits = model(tokens)
+    for order in range(model.cfg.n_layers + 1):
+        paths = path_logits(model, tokens, max_order=order)
+        torch.testing.assert_close(sum(paths.values()), logits, **CLOSE)
+        assert max(paths.order(name) for name in paths) <= order
+        assert ("rest" in paths) is (order < model.cfg.n_layers)
+
+
+def frozen_norm(module, x):
+    """The frozen norm at one position as an explicit matrix (row vectors) and an offset."""
+    d = len(x)
+    centre = torch.eye(d, dtype=x.dtype) - torch.ones(d, d, dtype=x.dtype) / d
+    scale = ((x @ centre).square().mean() + 1e-5).sqrt()
+    return centre @ torch.diag(module.weight.detach()) / scale, module.bias.detach()
+
+
+def test_paths_through_norms_one_position_at_a_time(with_norm, tokens):
+    """MLP0>L1H2 and L0H1>L1H2 written out for the last position, with each norm a matrix."""
+    model, last = with_norm, 8
+    _, cache = model.run_with_cache(tokens)
+    paths = path_logits(model, tokens)
+    names = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
+    two = [f"L0H{i}>L1H{j}" for i in range(3) for j in range(3)]
+    assert set(paths) == {"direct", "MLP0", "MLP1", "bias", *names, *two, *(f"MLP0>L1H{j}" for j in range(3))}
+    (v1, o1), (v2, o2) = weights(model, 0, 1), weights(model, 1, 2)
+    for row in range(2):
+        x = stream_start(model, tokens[row])
+        second = cache["blocks.1.attn.hook_pattern"][row, 2, last]
+        first = cache["blocks.0.attn.hook_pattern"][row, 1]
+        end, _ = frozen_norm(model.ln_final, cache["ln_final.hook_in"][row, last])
+        from_mlp, from_head = torch.zeros(24, dtype=torch.float64), torch.zeros(24, dtype=torch.float64)
+        for middle in range(last + 1):
+            between, _ = frozen_norm(model.blocks[1].ln1, cache["blocks.1.ln1.hook_in"][row, middle])
+            from_mlp += second[middle] * cache["blocks.0.hook_mlp_out"][row, middle] @ between @ v2 @ o2
+            for source in range(middle + 1):
+                begin, _ = frozen_norm(model.blocks[0].ln1, cache["blocks.0.ln1.hook_in"][row, source])
+                moved = first[middle, source] * x[source] @ begin @ v1 @ o1
+                from_head += second[middle] * moved @ between @ v2 @ o2
+        for name, value in (("MLP0>L1H2", from_mlp), ("L0H1>L1H2", from_head)):
+            torch.testing.assert_close(paths[name][row, last], value @ end @ model.W_U.detach(), **CLOSE)
+        torch.testing.assert_close(paths["direct"][row, last], x[last] @ end @ model.W_U.detach(), **CLOSE)
+
+
+def test_paths_of_one_head_make_what_it_wrote(boot, tokens):
+    """transformer-lens's own head outputs: all chains that end in a head, and its share of the biases."""
+    model = boot(bias=False)
+    _, cache = model.run_with_cache(tokens)
+    paths = path_logits(model, tokens)
+    for head in range(3):
+        written = cache["blocks.1.attn.hook_z"][:, :, head] @ model.W_O[1, head].detach()
+        chains = [paths.stream(name) for name in paths if name.split(">")[-1] == f"L1H{head}"]
+        assert len(chains) == 4
+        torch.testing.assert_close(sum(chains), written, **CLOSE)
+
+
+def test_rest_is_the_longer_chains(boot, tokens):
+    model = boot(n_layers=3, normalization_type="LN")
+    every, short = path_logits(model, tokens), path_logits(model, tokens, max_order=1)
+    longer = [every[name] for name in every if every.order(name) > 1]
+    assert len(longer) == 27 + 27
+    torch.testing.assert_close(short["rest"], sum(longer), **CLOSE)
+    torch.testing.assert_close(short["bias"], every["bias"], **CLOSE)
+    torch.testing.assert_close(short["L2H0"], every["L2H0"], **CLOSE)
+
+
+def test_bias_path_is_what_an_empty_stream_gives(boot, tokens):
+    """With all weights of the embeddings zero, frozen at another run's patterns, only biases are left."""
+    model = boot(seed=5)
+    paths = path_logits(model, tokens)
+    _, cache = model.run_with_cache(tokens)
+    keep = lambda layer: lambda pattern, hook: cache[f"blocks.{layer}.attn.hook_pattern"]  # noqa: E731
+    hooks = [(f"blocks.{layer}.attn.hook_pattern", keep(layer)) for layer in range(2)]
+    hooks += [(name, lambda x, hook: torch.zeros_like(x)) for name in ("hook_embed", "hook_pos_embed")]
+    torch.testing.assert_close(paths["bias"], model.run_with_hooks(tokens, fwd_hooks=hooks), **CLOSE)
+
+
+def test_model_without_biases_has_no_bias_path(plain, tokens):
+    assert "bias" not in path_logits(plain, tokens)
+
+
+def test_names_orders_and_sums(with_norm, tokens):
+    paths = path_logits(with_norm, tokens[0])
+    assert paths["direct"].shape == (1, 9, 37)
+    orders = {"direct": 0, "bias": 0, "MLP1": 0, "L1H2": 1, "MLP0>L1H2": 1, "L0H1>L1H2": 2}
+    assert {name: paths.order(name) for name in orders} == orders
+    some = paths.sum(["L0H1", "bias", "MLP0>L1H2"])
+    torch.testing.assert_close(some, paths["L0H1"] + paths["bias"] + paths["MLP0>L1H2"], **CLOSE)
+    assert (paths.sum([]) == 0).all()
+    assert repr(paths) == "PathLogits(22 paths: 4 of order 0, 9 of order 1, 9 of order 2)"
+    assert path_logits(with_norm, tokens, max_order=0).order("rest") == -1
+
+
+def test_shipped_models_in_both_precisions():
+    """The promise of the chapter: 1e-5 in float32, 1e-12 in float64."""
+    model = circuitkit.load_model("two-layer")
+    rows = torch.randint(1, 2048, (2, 40), generator=torch.Generator().manual_seed(0))
+    for dtype, bound in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        model = model.to(dtype)
+        logits = model(rows)
+        assert (path_logits(model, rows).sum() - logits).abs().max() <= bound * logits.abs().max()
+
+
+def hand_loss(logits, tokens):
+    total, n = 0.0, 0
+    for row in range(len(tokens)):
+        for place in range(tokens.shape[1] - 1):
+            scores = logits[row, place].tolist()
+            largest = max(scores)
+            norm = largest + math.log(sum(math.exp(s - largest) for s in scores))
+            total, n = total + norm - scores[int(tokens[row, place + 1])], n + 1
+    return total / n
+
+
+def test_term_importance(with_norm, tokens):
+    paths = path_logits(with_norm, tokens)
+    result = term_importance(with_norm, tokens)
+    logits = {name: paths[name] for name in paths}
+    order = {
+        name: 0 if name in ("direct", "MLP0", "MLP1") else 2 if name.count("L1") and "L0" in name else 1
+        for name in paths
+    }
+    pick = lambda wanted: sum(v for name, v in logits.items() if name == "bias" or wanted(name))  # noqa: E731
+    assert result.tokens == 16
+    assert result.full == pytest.approx(hand_loss(with_norm(tokens), tokens), abs=1e-12)
+    for k in range(3):
+        assert result.kept[k] == pytest.approx(hand_loss(pick(lambda n, k=k: order[n] <= k), tokens), abs=1e-12)
+        assert result.removed[k] == pytest.approx(hand_loss(pick(lambda n, k=k: order[n] != k), tokens), abs=1e-12)
+    for name in ("direct", "L1H2", "MLP0>L1H0", "L0H2>L1H1"):
+        without = hand_loss(pick(lambda n, name=name: n != name), tokens)
+        assert result.by_path[name] == pytest.approx(without - result.full, abs=1e-12)
+    assert list(result.by_path.values()) == sorted(result.by_path.values(), reverse=True)
+    assert len(result.by_path) == len(paths) - 1
+    assert term_importance(with_norm, tokens, by_path=False).by_path == {}
+    assert loss_of_paths(paths, tokens, ["direct", "bias"]) == pytest.approx(
+        hand_loss(logits["direct"] + logits["bias"], tokens), abs=1e-12
+    )
+
+
+def test_a_real_library_model():
+    """A random GPT-2 from transformers: names, hooks and biases of another architecture."""
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=31, n_positions=20)
+    hugging_face = GPT2LMHeadModel(config).eval().double()
+    with torch.no_grad():
+        for parameter in hugging_face.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        hugging_face.save_pretrained(folder)
+        model = TransformerBridge.boot_transformers(folder, dtype=torch.float64)
+    tokens = torch.randint(0, 31, (2, 7), generator=torch.Generator().manual_seed(0))
+    paths = path_logits(model, tokens)
+    assert len(paths) == 1 + 4 + 4 + 2 + 2 + 1
+    reference = hugging_face(tokens).logits
+    assert (sum(paths.values()) - reference).abs().max() <= 1e-10 * reference.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m, t: path_logits(m, t[:0]), ["(0, 9)", "[batch, pos]", "model.to_tokens(text)"]),
+        (lambda m, t: path_logits(m, t, max_order=-1), ["max_order=-1", "0 (the direct path alone)"]),
+        (lambda m, t: path_logits(m, t, most=10), ["16 paths", "at most 10", "max_order=1", "'rest'"]),
+        (lambda m, t: path_logits(m, t)["L9H9"], ["'L9H9'", "direct", "L0H0>L1H0"]),
+        (lambda m, t: term_importance(m, t[:, :1]), ["(2, 1)", "at least 2 positions", "tokens[None]"]),
+        (lambda m, t: path_logits(torch.nn.Linear(2, 2), t), ["Linear", "TransformerBridge"]),
+    ],
+)
+def test_messages(plain, tokens, call, said):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call(plain, tokens)
+    for words in said:
+        assert words in str(error.value)
+
+
+def test_unknown_parts_are_refused(boot, tokens):
+    capped = boot(output_logits_soft_cap=3.0)
+    with pytest.raises(ValueError, match=r"off by .* expected the model's own .* soft cap"):
+        path_logits(capped, tokens)
+
+
+def test_unknown_norm_is_refused(with_norm, tokens, monkeypatch):
+    monkeypatch.setattr(with_norm.cfg, "normalization_type", "RMS")
+    with pytest.raises(ValueError, match=r"cannot freeze blocks.0.ln1, a norm of kind 'RMS'.*attention-only"):
+        freeze(with_norm, tokens, "path_logits")
