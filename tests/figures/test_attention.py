@@ -108,7 +108,7 @@ def test_the_still_heatmap_has_every_cell_in_its_shade():
 
 def test_values_of_either_sign_use_their_own_scale():
     view = figures.attention(["a", "b"], [[3.0, 0.0], [-4.0, 0.5]], alt=ALT)
-    assert view.largest == 4.0
+    assert view.largest == payload(view)["largest"] == 4.0
     assert figures.attention(["a", "b"], [[0.3, 0.0], [0.4, 0.5]], alt=ALT).largest == 1.0
     assert figures.attention(["a", "b"], [[0.3, 0.0], [0.4, 0.5]], alt=ALT, largest=0.5).largest == 0.5
     assert payload(figures.attention(["a", "b"], [[1.0, 0.2], [0.0, 1.0]], alt=ALT))["causal"] is False

@@ -1,0 +1,15 @@
+"""How long each notebook runs in a fresh kernel, imports included."""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+from execute_notebooks import execute, notebooks
+
+if __name__ == "__main__":
+    for path in notebooks():
+        start = time.perf_counter()
+        execute(path)
+        print(f"run-{path.stem}-seconds {time.perf_counter() - start:.1f} 60", flush=True)
