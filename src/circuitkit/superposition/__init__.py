@@ -11,6 +11,10 @@ from circuitkit.superposition._recipe import GATES as GATES
 from circuitkit.superposition._recipe import WRITES as WRITES
 from circuitkit.superposition._recipe import Recipe as Recipe
 from circuitkit.superposition._recipe import post_recipe as post_recipe
+from circuitkit.superposition._stored import load_original as load_original
+from circuitkit.superposition._stored import load_results as load_results
+from circuitkit.superposition._sweep import load_table as load_table
+from circuitkit.superposition._sweep import sweep as sweep
 from circuitkit.superposition._task import SkipTrigramTask as SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel as ToyModel
 from circuitkit.superposition._train import GatedModel as GatedModel
@@ -33,8 +37,12 @@ __all__ = [
     "hand_specified",
     "head_verdict",
     "ideal_model",
+    "load_original",
+    "load_results",
+    "load_table",
     "one_head_model",
     "post_recipe",
+    "sweep",
     "train_gated",
     "train_original",
     "two_head_model",

@@ -1,0 +1,70 @@
+"""Models and tables that ship with the package: trained originals, and the results of the long computations."""
+
+import csv
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+
+import torch
+
+from circuitkit._heads import Heads
+from circuitkit.superposition._task import SkipTrigramTask
+from circuitkit.superposition._toy import ToyModel
+
+_DATA = files("circuitkit.superposition") / "data"
+
+
+@cache
+def _manifest() -> dict:
+    return json.loads((_DATA / "manifest.json").read_text())
+
+
+def _checked_bytes(name: str) -> bytes:
+    known = _manifest()
+    if name not in known:
+        raise ValueError(f"there is no stored file {name!r}; stored are {sorted(known)}")
+    raw = (_DATA / name).read_bytes()
+    if hashlib.sha256(raw).hexdigest() != known[name]["sha256"]:
+        raise ValueError(f"{name} is not the file that was shipped (its hash differs); install the package again")
+    return raw
+
+
+@cache
+def _originals() -> dict[str, torch.Tensor]:
+    from safetensors.torch import load
+
+    return load(_checked_bytes("originals.safetensors"))
+
+
+def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
+    """A stored original model of the skip-trigram task, as `train_original` made it with that seed.
+
+    Source: `scripts/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
+    """
+    config, stored = f"{n_heads}H{n_trigrams}T", _originals()
+    configs = sorted({name.split("/")[0] for name in stored})
+    if config not in configs:
+        raise ValueError(f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}")
+    n = stored[f"{config}/W_Q"].shape[0]
+    if not 0 <= seed < n:
+        raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")
+    task = SkipTrigramTask(n_trigrams)
+    eye = torch.eye(task.d_vocab)
+    parts = {name.split("/")[1]: value[seed].clone() for name, value in stored.items() if name.startswith(config + "/")}
+    return ToyModel(Heads(tuple(f"L0H{h}" for h in range(n_heads)), **parts), task, eye, eye)
+
+
+def load_results(name: str) -> list[dict]:
+    """A stored table, one dict a row, numbers as numbers: `originals`, `post`, `recipes`, `language_model`."""
+    rows = list(csv.DictReader(_checked_bytes(f"{name}.csv").decode().splitlines()))
+    return [{key: _number(value) for key, value in row.items()} for row in rows]
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
