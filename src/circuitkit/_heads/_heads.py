@@ -43,7 +43,8 @@ class Heads:
     """One of `MASKS`: `"causal"`, `"full"`, `"self_or_first"`."""
     positions: str = "absolute"
     """`"absolute"`: positions are part of the stream. `"rotary"`: queries and keys are rotated by position, so `QK` as
-    given here holds for two tokens at the same position only."""
+    given here holds for two tokens at the same position only. `"other"`: scores hold more than these matrices (ALiBi,
+    relative positions, a soft cap, a local window)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
@@ -117,8 +118,12 @@ class Heads:
 
     def scores(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
         """Attention scores before mask and softmax, `[..., head, dst, src]`, on what the heads read."""
-        if self.positions == "rotary":
-            raise ValueError("these heads rotate queries and keys by position; read their scores from the model's cache")
+        if self.positions != "absolute":
+            why = "rotate queries and keys by position" if self.positions == "rotary" else "do not score by QK alone"
+            raise ValueError(
+                f"these heads {why} (positions={self.positions!r}); expected positions='absolute'. "
+                "Read their pattern from the model's cache: model.run_with_cache(tokens)[1]['blocks.0.attn.hook_pattern']."
+            )
         q = torch.einsum("...pm,hmd->...hpd", x, self.W_Q) + _row(self.b_Q)
         k = torch.einsum("...pm,hmd->...hpd", x, self.W_K) + _row(self.b_K)
         return q @ k.transpose(-2, -1) / self.scale
@@ -144,11 +149,16 @@ def _problems(heads: Heads) -> list[str]:
     """Everything that is wrong with the parts of a `Heads`, each as one line."""
     n, out = len(heads.names), []
     wanted = {"W_Q": "[head, d_model, d_head]", "W_K": "[head, d_model, d_head]", "W_V": "[head, d_model, d_head]"}
-    wanted |= {"W_O": "[head, d_head, d_model]", "b_Q": "[head, d_head]", "b_K": "[head, d_head]", "b_V": "[head, d_head]"}
+    wanted |= {
+        "W_O": "[head, d_head, d_model]",
+        "b_Q": "[head, d_head]",
+        "b_K": "[head, d_head]",
+        "b_V": "[head, d_head]",
+    }
     if heads.W_Q.ndim != 3:
-        return [f"W_Q has shape {tuple(heads.W_Q.shape)}; expected three axes {wanted['W_Q']}"]
-    sizes = {"head": n, "d_model": heads.W_Q.shape[1], "d_head": heads.W_Q.shape[2]}
-    for name in _TENSORS:
+        out.append(f"W_Q has shape {tuple(heads.W_Q.shape)}; expected three axes {wanted['W_Q']}")
+    sizes = {"head": n, **dict(zip(("d_model", "d_head"), heads.W_Q.shape[1:], strict=False))}
+    for name in _TENSORS if heads.W_Q.ndim == 3 else ():
         tensor = getattr(heads, name)
         expected = tuple(sizes[axis] for axis in wanted[name].strip("[]").split(", "))
         if tensor is not None and tuple(tensor.shape) != expected:
@@ -159,8 +169,8 @@ def _problems(heads: Heads) -> list[str]:
         out.append(f"layers has {len(heads.layers)} entries for {n} names")
     if heads.mask not in MASKS:
         out.append(f"mask is {heads.mask!r}; expected one of {list(MASKS)}")
-    if heads.positions not in ("absolute", "rotary"):
-        out.append(f"positions is {heads.positions!r}; expected 'absolute' or 'rotary'")
+    if heads.positions not in ("absolute", "rotary", "other"):
+        out.append(f"positions is {heads.positions!r}; expected 'absolute', 'rotary' or 'other'")
     return out
 
 
@@ -181,7 +191,10 @@ def stack(*parts: Heads) -> Heads:
         tensors = [getattr(part, name) for part in parts]
         if all(tensor is None for tensor in tensors):
             continue
-        filled = [part.W_Q.new_zeros(len(part), part.d_head) if t is None else t for part, t in zip(parts, tensors, strict=True)]
+        filled = [
+            part.W_Q.new_zeros(len(part), part.d_head) if t is None else t
+            for part, t in zip(parts, tensors, strict=True)
+        ]
         joined[name] = torch.cat(filled)
     same = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in (*_TENSORS, "names", "layers")}
     names = tuple(name for part in parts for name in part.names)

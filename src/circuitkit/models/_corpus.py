@@ -69,8 +69,10 @@ def _heldout_tokens() -> Int[Tensor, " token"]:
 def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row pos"]:
     """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0)."""
     tokens = _heldout_tokens()
-    if n < 1 or not 2 <= n_ctx <= len(tokens):
-        raise ValueError(f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx <= {len(tokens)} held-out tokens")
+    if n < 1 or not 2 <= n_ctx < len(tokens):
+        raise ValueError(
+            f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx < {len(tokens)} held-out tokens"
+        )
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
     rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]

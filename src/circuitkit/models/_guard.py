@@ -28,7 +28,7 @@ def _check_call(name: str, model: Any, args: tuple, kwargs: dict) -> None:
         return
     _check_length(given, name, model.cfg.n_ctx)
     d_vocab = model.cfg.d_vocab
-    if given.numel() and not (0 <= int(given.min()) and int(given.max()) < d_vocab):
+    if given.numel() and (int(given.min()) < 0 or int(given.max()) >= d_vocab):
         raise ValueError(
             f"token ids run from {int(given.min())} to {int(given.max())}, but {name!r} has ids 0 to {d_vocab - 1}. "
             "Make tokens with model.to_tokens(text); ids of another tokenizer do not fit."

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
+from urllib.request import getproxies, proxy_bypass
 
 from circuitkit.models._manifest import list_models, unknown_model
 
@@ -25,7 +26,13 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
     try:
         return TransformerBridge.boot_transformers(official, device=device)
     except OSError as error:
-        raise _no_network(name) from error
+        if not _reachable():
+            raise _no_network(name) from error
+        raise FileNotFoundError(
+            f"{name!r} could not be loaded from the Hugging Face hub, which was reached but answered: "
+            f"{str(error).strip().splitlines()[0]} Expected the name of a public model with weights, such as 'gpt2'; "
+            f"check its spelling, or log in with `hf auth login` if it is gated. Shipped models: {list_models()}."
+        ) from error
 
 
 def _no_network(name: str) -> FileNotFoundError:
@@ -51,10 +58,13 @@ def _cached(name: str) -> bool:
 
 
 def _reachable(seconds: float = 3.0) -> bool:
-    """Whether the hub's host answers at all; saves the half minute of retries its client makes first."""
+    """Whether the hub's host (or the proxy set for it) answers; saves the half minute its client retries first."""
     from huggingface_hub import constants
 
     url = urlparse(constants.ENDPOINT)
+    proxy = getproxies().get(url.scheme)
+    if proxy and not proxy_bypass(url.hostname):
+        url = urlparse(proxy if "//" in proxy else f"//{proxy}")
     try:
         with socket.create_connection((url.hostname, url.port or 443), timeout=seconds):
             return True

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._heads import require_bridge
-from circuitkit.residual._decompose import decompose
+from circuitkit.residual._decompose import centres, decompose
 
 
 class LogitAttribution(NamedTuple):
@@ -35,15 +35,28 @@ def logit_attribution(
     also changes the divisor, and that share is attributed to nobody.
     """
     bridge = require_bridge(model, "logit_attribution")
-    for name, ids in (("answer", answer), ("versus", versus)):
-        if ids is not None and ids.shape != tokens.shape:
-            raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected that of tokens, {tuple(tokens.shape)}")
-    split = decompose(bridge, tokens)
+    cap = float(getattr(bridge.cfg, "output_logits_soft_cap", -1.0) or -1.0)
+    if cap > 0:
+        raise ValueError(
+            f"this model squeezes its logits with a soft cap of {cap:g}, so they are no sum over components; "
+            "expected a model without output_logits_soft_cap. Attribute the direction W_U[:, answer] with decompose."
+        )
     W_U, norm = bridge.W_U.detach(), bridge.ln_final
+    for name, ids in (("answer", answer), ("versus", versus)):
+        if ids is None:
+            continue
+        if ids.shape != tokens.shape:
+            raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected that of tokens, {tuple(tokens.shape)}")
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= W_U.shape[1]):
+            raise ValueError(
+                f"{name} has ids from {int(ids.min())} to {int(ids.max())}; expected ids 0 to {W_U.shape[1] - 1} "
+                "of this model's vocabulary. Make them with model.to_tokens(text)."
+            )
+    split = decompose(bridge, tokens)
     direction = W_U.T[answer] if versus is None else W_U.T[answer] - W_U.T[versus]
     names, parts = list(split.names), split.parts
     if split.norm_scale is not None:
-        if "RMS" not in str(bridge.cfg.normalization_type).upper():
+        if centres(bridge.cfg, final=True):
             parts = parts - parts.mean(-1, keepdim=True)
         parts = parts / split.norm_scale
         weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)

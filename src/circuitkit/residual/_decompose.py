@@ -1,5 +1,6 @@
 """The final residual stream as an exact sum of what each component wrote."""
 
+import re
 from typing import Any, NamedTuple
 
 import torch
@@ -55,13 +56,13 @@ def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
         names.append("pos_embed")
         parts.append(cache["hook_pos_embed"].expand_as(parts[0]))
     if cfg.n_layers:
-        W_O, b_O = bridge.W_O.detach(), bridge.b_O.detach()
+        W_O, b_O = bridge.W_O.detach(), getattr(bridge, "b_O", None)  # None: a checkpoint without biases
     for layer in range(cfg.n_layers):
         z = cache[f"blocks.{layer}.attn.hook_z"].detach()
         z = z.unflatten(-1, (cfg.n_heads, cfg.d_head)) if z.ndim == 3 else z
         names += [f"L{layer}H{head}" for head in range(cfg.n_heads)]
         parts += list(torch.einsum("bphd,hdm->hbpm", z, W_O[layer]))
-        if b_O[layer].any():
+        if b_O is not None and b_O[layer].any():
             names.append(f"L{layer} bias")
             parts.append(b_O[layer].expand_as(parts[0]))
         if f"blocks.{layer}.hook_mlp_out" in cache:
@@ -75,6 +76,24 @@ def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
 def cache_scale(cache: Any) -> Tensor | None:
     """The final norm's divisor `[batch, pos, 1]` from a cache, or `None`."""
     return cache["ln_final.hook_scale"].detach() if "ln_final.hook_scale" in cache else None
+
+
+def stage(name: str, cfg: Any) -> int:
+    """When a component writes, by its name: embeddings, then the heads of a layer (and its b_O) at once, then its MLP.
+
+    Where attention and MLP of a block run in parallel (GPT-NeoX, GPT-J), they write at once.
+    """
+    if name in ("embed", "pos_embed"):
+        return -1
+    layer = int(re.match(r"L(\d+)", name)[1])
+    return 2 * layer + ("MLP" in name and not getattr(cfg, "parallel_attn_mlp", False))
+
+
+def centres(cfg: Any, *, final: bool = False) -> bool:
+    """Whether a norm of the model (its final one, or those of its blocks) subtracts the mean over coordinates."""
+    if cfg.normalization_type is None or (final and getattr(cfg, "final_rms", False)):
+        return False
+    return "RMS" not in str(cfg.normalization_type).upper()
 
 
 def _require_sum(total: Tensor, final: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.residual._decompose import decompose
+from circuitkit.residual._decompose import decompose, stage
 
 
 class MemoryScores(NamedTuple):
@@ -18,31 +18,29 @@ class MemoryScores(NamedTuple):
     """`-<r_later, r_earlier> / <r_earlier, r_earlier>`, summed over positions: 1 deletes everything the earlier one
     wrote, 0 leaves it, negative amplifies it. NaN where the first component is not later."""
     cosine: Float[Tensor, "later earlier"]
-    """Mean cosine between the two outputs at the same position, with the same NaNs."""
+    """Mean cosine between the two outputs at the same position, with the same NaNs and where either writes nothing."""
 
 
 def memory_scores(model: Any, tokens: Int[Tensor, "batch pos"], *, skip: int = 1) -> MemoryScores:
     """Which components delete from the stream what which earlier components wrote, on given tokens.
 
     The first `skip` positions are left out (the begin-of-text token is a resting place for attention and large).
-    Measured from activations with the decomposition of `decompose`; a component that writes nothing has NaN.
-    Heads of one layer write at once, so none of them is later than the other; b_O counts with the heads of its layer.
+    Measured from activations with the decomposition of `decompose`. There is nothing to delete of a component that
+    writes nothing (NaN), and it deletes nothing (0). Heads of one layer write at once, so none of them is later than
+    the other; b_O counts with the heads of its layer, and so does the MLP where a model runs both in parallel.
     """
+    if skip < 0:
+        raise ValueError(f"skip is {skip}; expected 0 or more, the number of first positions to leave out")
     split = decompose(model, tokens)
     parts = split.parts[:, :, skip:].flatten(1, 2)
     if parts.shape[1] == 0:
-        raise ValueError(f"skip={skip} leaves no position of {tokens.shape[1]}; expected fewer")
+        raise ValueError(f"skip={skip} leaves no position of {tokens.shape[1]}; expected fewer, or longer text")
     inner = torch.einsum("apm,bpm->ab", parts, parts)
     deletion = -inner / inner.diagonal()
-    unit = parts / parts.norm(dim=-1, keepdim=True)
-    cosine = torch.einsum("apm,bpm->ab", unit.nan_to_num(), unit.nan_to_num()) / parts.shape[1]
-    stage = torch.tensor([_stage(name) for name in split.names])
-    never = stage[:, None] <= stage[None, :]
+    unit = (parts / parts.norm(dim=-1, keepdim=True)).nan_to_num()
+    cosine = torch.einsum("apm,bpm->ab", unit, unit) / parts.shape[1]
+    silent = inner.diagonal() == 0
+    cosine = cosine.masked_fill(silent[:, None] | silent[None, :], torch.nan)
+    depth = torch.tensor([stage(name, model.cfg) for name in split.names], device=inner.device)
+    never = depth[:, None] <= depth[None, :]
     return MemoryScores(split.names, deletion.masked_fill(never, torch.nan), cosine.masked_fill(never, torch.nan))
-
-
-def _stage(name: str) -> int:
-    if name in ("embed", "pos_embed"):
-        return -1
-    layer = int(name[1:].split("H")[0].split(" ")[0])
-    return 2 * layer + name.endswith("MLP")

@@ -39,13 +39,17 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     bridge = require_bridge(model, "rotate_basis")
     d_model = bridge.cfg.d_model
     if rotation.shape != (d_model, d_model):
-        raise ValueError(f"rotation has shape {tuple(rotation.shape)}; expected ({d_model}, {d_model}) = [d_model, d_model]")
+        raise ValueError(
+            f"rotation has shape {tuple(rotation.shape)}; expected ({d_model}, {d_model}) = [d_model, d_model]"
+        )
     away = (rotation.double() @ rotation.double().T - torch.eye(d_model, dtype=torch.float64)).abs().max().item()
     if away > 1e-4:
         raise ValueError(f"rotation is not orthogonal: R R^T differs from the identity by {away:.2g}")
     state = dict(bridge.state_dict())
     if "embed.weight" not in state or "unembed.weight" not in state:
-        raise ValueError(f"rotate_basis expects a native bridge (boot_native, load_model); this one holds {list(state)[:4]} ...")
+        raise ValueError(
+            f"rotate_basis expects a native bridge (boot_native, load_model); this one holds {list(state)[:4]} ..."
+        )
     out = dict(state)
     for layer in range(bridge.cfg.n_layers):
         prefix = f"blocks.{layer}."
@@ -70,6 +74,11 @@ def _fold(state: dict[str, Tensor], norm: str, readers: list[str]) -> None:
     gain, bias = state.get(f"{norm}.weight"), state.get(f"{norm}.bias")
     for reader in readers:
         weight = state[f"{reader}.weight"]
+        if bias is not None and f"{reader}.bias" not in state and bias.any():
+            raise ValueError(
+                f"the bias of {norm} cannot be folded into {reader}, which has none (a gated MLP behind a LayerNorm); "
+                "expected readers with biases, norms without, or RMS norms."
+            )
         if bias is not None and f"{reader}.bias" in state:
             state[f"{reader}.bias"] = state[f"{reader}.bias"] + weight @ bias
         if gain is not None:

@@ -42,6 +42,8 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: str = "V") -> Float[Ten
     `d_head / d_model` (of the earlier head). Depends on the subspaces only, not on how strongly they are used.
     """
     if earlier.d_model != later.d_model:
-        raise ValueError(f"the heads live in streams of {earlier.d_model} and {later.d_model} dimensions; expected equal")
+        raise ValueError(
+            f"the heads live in streams of {earlier.d_model} and {later.d_model} dimensions; expected equal"
+        )
     a, b = writing_basis(earlier), reading_basis(later, kind)
     return torch.einsum("emi,lmj->elij", a, b).pow(2).sum((-2, -1)) / later.d_head

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from circuitkit._heads import heads as read_heads
 from circuitkit._heads import require_bridge
+from circuitkit.residual._decompose import centres, stage
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
@@ -16,8 +17,9 @@ def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """All writers and all readers of a model's residual stream, as matrices.
 
     Writers `[rows, d_model]`: `"embed"`, `"pos_embed"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out). Readers
-    `[d_model, columns]`: `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in), `"unembed"`. Where a norm precedes a
-    reader, its gain and its centring are folded in, `(I - 1/d) diag(w) W`; the divisor, a number per position, is not.
+    `[d_model, columns]`: `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in; a gated MLP also reads with W_gate,
+    `"L1 MLP.gate"`), `"unembed"`. Where a norm precedes a reader, its gain and its centring are folded in,
+    `(I - 1/d) diag(w) W`; the divisor, a number per position, is not.
     """
     bridge = require_bridge(model, "components")
     cfg = bridge.cfg
@@ -34,19 +36,18 @@ def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
                 readers[f"{name}.{kind}"] = _through_norm(weight, block, "ln1", cfg)
             writers[name] = stack.W_O[row]
         if hasattr(block, "mlp") and not cfg.attn_only:
-            readers[f"L{layer} MLP"] = _through_norm(bridge.W_in[layer].detach(), block, "ln2", cfg)
+            for suffix, weight in (("", bridge.W_in), (".gate", bridge.W_gate if cfg.gated_mlp else None)):
+                if weight is not None:
+                    readers[f"L{layer} MLP{suffix}"] = _through_norm(weight[layer].detach(), block, "ln2", cfg)
             writers[f"L{layer} MLP"] = bridge.W_out[layer].detach()
     readers["unembed"] = _through_norm(bridge.W_U.detach(), bridge, "ln_final", cfg)
     return writers, readers
 
 
 def _through_norm(weight: Tensor, owner: Any, name: str, cfg: Any) -> Tensor:
-    norm = getattr(owner, name, None)
-    if cfg.normalization_type is None or norm is None:
-        return weight
-    gain = getattr(norm, "weight", None)
+    gain = getattr(getattr(owner, name, None), "weight", None)
     weight = weight if gain is None else gain.detach()[:, None] * weight
-    return weight if "RMS" in str(cfg.normalization_type).upper() else weight - weight.mean(0)
+    return weight - weight.mean(0) if centres(cfg, final=name == "ln_final") else weight
 
 
 def virtual_weights(model: Any, writer: str, reader: str) -> "FactoredMatrix":
@@ -61,7 +62,7 @@ def virtual_weights(model: Any, writer: str, reader: str) -> "FactoredMatrix":
     for what, name, table in (("writer", writer, writers), ("reader", reader, readers)):
         if name not in table:
             raise ValueError(f"no {what} is called {name!r}; the {what}s are: {', '.join(table)}")
-    if _depth(writer, writes=True) >= _depth(reader, writes=False):
+    if not _before(writer, reader, model.cfg):
         raise ValueError(f"{writer!r} writes after {reader!r} has read; expected a writer that comes before the reader")
     return FactoredMatrix(writers[writer], readers[reader])
 
@@ -81,16 +82,12 @@ def virtual_weight_table(model: Any) -> tuple[tuple[str, ...], tuple[str, ...], 
     strength = torch.einsum("wij,rij->wr", grams_out, grams_in).clamp_min(0).sqrt() / (size_out[:, None] * size_in)
     for i, writer in enumerate(writers):
         for j, reader in enumerate(readers):
-            if _depth(writer, writes=True) >= _depth(reader, writes=False):
+            if not _before(writer, reader, model.cfg):
                 strength[i, j] = torch.nan
     return tuple(writers), tuple(readers), strength
 
 
-def _depth(name: str, *, writes: bool) -> float:
-    """Place in the order of reading and writing: heads of a layer read, then write, then its MLP reads and writes."""
-    if name in ("embed", "pos_embed"):
-        return -1.0
-    if name == "unembed":
-        return float("inf")
-    layer = int(name[1:].split("H")[0].split(" ")[0])
-    return 4 * layer + (2 if "MLP" in name else 0) + (1 if writes else 0)
+def _before(writer: str, reader: str, cfg: Any) -> bool:
+    if reader == "unembed" or writer in ("embed", "pos_embed"):
+        return True
+    return stage(writer, cfg) < stage(reader, cfg)
