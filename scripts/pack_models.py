@@ -67,7 +67,7 @@ def pack_weights(name: str, run: Path) -> dict:
     keep = ("n_layers", "mlp", "d_content", "d_pos", "n_heads", "d_head", "d_mlp", "d_vocab", "n_ctx")
     sizes = {"name": name} | {key: recipe[key] for key in keep}
     end = next(row for row in log if row["step"] == last)
-    training = {key: recipe[key] for key in ("seed", "steps", "rows", "repeats", "lr_matrix", "lr_embed", "decay")}
+    training = {key: recipe[key] for key in ("seed", "steps", "rows", "repeats", "lr_matrix", "lr_embed", "decay", "annealing_steps")}
     return {"sizes": sizes, "files": files, "training": training | {k: end[k] for k in ("tokens", "cpu_seconds")}}
 
 

@@ -29,6 +29,14 @@ def model_card(name: str) -> dict[str, Any]:
     return models[name]
 
 
+def baselines() -> dict[str, float]:
+    """Held-out loss in nats a token of smoothed unigram, bigram and trigram models of the same corpus.
+
+    Interpolated Kneser-Ney, fitted on the training text; see `scripts/baselines.py`.
+    """
+    return {name: manifest()["baselines"][name] for name in ("unigram", "bigram", "trigram")}
+
+
 def checkpoints(name: str) -> list[int]:
     """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model."""
     return [int(step) for step in model_card(name)["files"]]
