@@ -27,7 +27,7 @@ class InductionLoss(NamedTuple):
 
 
 def induction_loss(
-    model: Any, rows: Repeated | None = None, *, without: Sequence[str] = (), fill: str = "zero"
+    model: Any, rows: Repeated | Tensor | None = None, *, without: Sequence[str] = (), fill: str = "zero"
 ) -> InductionLoss:
     """Loss on the second pass over a random span minus loss on the first.
 

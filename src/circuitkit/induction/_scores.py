@@ -104,7 +104,7 @@ def scores(
     run("scores", bridge, rows, {"hook_pattern": watcher.pattern, "hook_v": watcher.value}, without, fill)
     columns = {kind: torch.cat([watcher.found[layer][kind] for layer in range(bridge.cfg.n_layers)]) for kind in KINDS}
     names = tuple(f"L{i}H{j}" for i in range(bridge.cfg.n_layers) for j in range(bridge.cfg.n_heads))
-    return Scores(names, **{kind: column.float().cpu() for kind, column in columns.items()})
+    return Scores(names, **{kind: column.cpu() for kind, column in columns.items()})
 
 
 class _Watcher:
@@ -115,9 +115,9 @@ class _Watcher:
         self.n_known = int(same.any(-1).sum())
         self.found: dict[int, dict[str, Tensor]] = {layer: {} for layer in range(bridge.cfg.n_layers)}
         self.sources = after.any(1)
-        columns = bridge.W_U.detach()[:, rows[self.sources]].float()
+        columns = _precise(bridge.W_U)[:, rows[self.sources]]
         gain = getattr(getattr(bridge, "ln_final", None), "weight", None)
-        columns = columns if gain is None else columns * gain.detach().float()[:, None]
+        columns = columns if gain is None else columns * _precise(gain)[:, None]
         self.unembed = columns - columns.mean(1, keepdim=True)
 
     def pattern(self, layer: int, pattern: Tensor) -> None:
@@ -129,10 +129,15 @@ class _Watcher:
 
     def value(self, layer: int, value: Tensor) -> None:
         """`[batch, pos, head, d_head]`; the wanted eigenvalues are those of a d_head x d_head matrix."""
-        W_O = self.bridge.blocks[layer].attn.W_O.detach().float()
+        W_O = _precise(self.bridge.blocks[layer].attn.W_O)
         value = value.unflatten(-1, (-1, W_O.shape[1])) if value.ndim == 3 else value
-        value = value[self.sources].float().transpose(0, 1)
+        value = _precise(value)[self.sources].transpose(0, 1)
         value = (value - value.mean(1, keepdim=True)).repeat_interleave(W_O.shape[0] // value.shape[0], dim=0)
         eigenvalues = torch.linalg.eigvals(W_O @ self.unembed @ value)
         total = eigenvalues.abs().sum(-1)
         self.found[layer]["copying"] = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    """Detached, and in float32 where half precision would not do for eigenvalues."""
+    return tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()

@@ -144,7 +144,8 @@ def _path_hooks(bridge: Any, tails: dict[tuple[int, int, str], list[tuple[int, i
 
     def correct(layer: int, kind: str, readers: dict[int, list[tuple[int, int]]]) -> Callable:
         W = getattr(bridge, f"W_{kind}")[layer].detach()
-        b = getattr(bridge, f"b_{kind}")[layer].detach()
+        b = getattr(bridge.blocks[layer].attn, f"b_{kind}", None)
+        b = W.new_zeros(W.shape[0], W.shape[2]) if b is None else b.detach()
         norm = getattr(bridge.blocks[layer], "ln1", None) or torch.nn.Identity()
 
         def hook(activation: Tensor, hook: Any) -> Tensor:
@@ -185,7 +186,7 @@ def _refuse_shared_keys(bridge: Any, tails: dict) -> None:
 
 
 def _refuse_other_inputs(ours: Tensor, theirs: Tensor, layer: int, kind: str) -> None:
-    off, size = float((ours - theirs).abs().max()), float(theirs.abs().max())
+    off, size = float((ours - theirs).detach().abs().max()), float(theirs.detach().abs().max())
     if off > 1e-3 * max(size, 1e-6):
         raise ValueError(
             f"without got a path into {kind} of layer {layer}, where ln1(stream) @ W_{kind} + b_{kind} differs from the "

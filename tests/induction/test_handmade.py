@@ -1,0 +1,161 @@
+"""Hand-built induction heads do what their docstrings prove."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit import heads, induction
+from circuitkit.circuits import composition_scores
+from circuitkit.induction import build_induction_model, build_virtual_head_model
+from circuitkit.induction._spaces import Spaces, shift
+
+
+def patterns(model, tokens):
+    cache = model.run_with_cache(tokens)[1]
+    return [cache[f"blocks.{layer}.attn.hook_pattern"][:, 0] for layer in (0, 1)]
+
+
+@pytest.mark.parametrize("method", ["k-composition", "pointer"])
+def test_by_hand(method):
+    model = build_induction_model(5, 9, method=method)
+    tokens = torch.tensor([[3, 1, 4, 0, 3, 1]])
+    first, second = patterns(model, tokens)
+    assert second[0, 4, 1] == pytest.approx(1, abs=1e-6)
+    assert second[0, 5, 2] == pytest.approx(1, abs=1e-6)
+    where = {"k-composition": 3, "pointer": 0}[method]
+    assert first[0, 4, where] == pytest.approx(1, abs=1e-6)
+    logits = model(tokens)[0]
+    assert logits[4] == pytest.approx([0, 20, 0, 0, 0], abs=1e-4)
+    assert logits[5] == pytest.approx([0, 0, 0, 0, 20], abs=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_tokens=st.sampled_from([2, 3, 7]),
+    n_ctx=st.sampled_from([5, 11]),
+    method=st.sampled_from(["k-composition", "pointer"]),
+    sharpness=st.sampled_from([6.0, 12.0, 40.0]),
+    seed=st.integers(0, 99),
+)
+def test_the_bound_holds(n_tokens, n_ctx, method, sharpness, seed):
+    """The stated bound, in float64, on rows where tokens come up to many times."""
+    model = build_induction_model(n_tokens, n_ctx, method=method, sharpness=sharpness).double()
+    row = torch.randint(0, n_tokens, (n_ctx,), generator=torch.Generator().manual_seed(seed)).tolist()
+    second = patterns(model, torch.tensor([row]))[1][0]
+    noise = n_ctx * math.exp(-sharpness)
+    for dst in range(n_ctx):
+        earlier = [p for p in range(dst) if row[p] == row[dst]]
+        if earlier:
+            share = 1.0 if method == "k-composition" else 1 / len(earlier)
+            bound = 1 - n_ctx * math.exp(-sharpness * (share - 2 * noise))
+            assert sum(float(second[dst, p + 1]) for p in earlier) >= bound - 1e-12
+
+
+def test_the_error_shrinks_with_sharpness():
+    missing = []
+    for sharpness in (8.0, 10.0, 12.0):
+        model = build_induction_model(9, 18, sharpness=sharpness).double()
+        missing.append(1 - induction.scores(model).prefix_matching[1].item())
+    assert missing[0] > missing[1] > missing[2] > 0
+    assert missing[1] / missing[0] == pytest.approx(math.exp(-2), rel=0.1)
+
+
+def test_the_first_token_does_not_match_itself():
+    """L0H0 can only look at itself on position 0; without the correction, L1H0 would answer 3 with 3."""
+    model = build_induction_model(4, 6)
+    second = patterns(model, torch.tensor([[3, 1, 3]]))[1][0]
+    assert second[2] == pytest.approx([0, 1, 0], abs=1e-6)
+
+
+def test_many_occurrences_share_the_attention():
+    tokens = torch.tensor([[2, 0, 2, 1, 2, 3, 2]])
+    for method in ("k-composition", "pointer"):
+        second = patterns(build_induction_model(4, 8, method=method), tokens)[1][0]
+        assert second[6] == pytest.approx([0, 1 / 3, 0, 1 / 3, 0, 1 / 3, 0], abs=1e-3)
+
+
+def test_composition_is_what_the_name_says():
+    for method, kind in (("k-composition", "K"), ("pointer", "Q")):
+        stack = heads(build_induction_model(7, 11, method=method))
+        found = {k: composition_scores(stack["L0H0"], stack["L1H0"], k).score.item() for k in "QKV"}
+        assert all((value > 0.1) == (k == kind) for k, value in found.items()), (method, found)
+        assert all(value == 0 for k, value in found.items() if k != kind)
+    stack = heads(build_virtual_head_model(7, 11))
+    found = {k: composition_scores(stack["L0H0"], stack["L1H0"], k).score.item() for k in "QKV"}
+    assert found["V"] > 0.1
+    assert found["Q"] == found["K"] == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(back=st.sampled_from([(1, 1), (1, 2), (3, 1)]), n_ctx=st.sampled_from([5, 11]), seed=st.integers(0, 99))
+def test_the_virtual_head(back, n_ctx, seed):
+    model = build_virtual_head_model(7, n_ctx, back=back)
+    row = torch.randint(0, 7, (n_ctx,), generator=torch.Generator().manual_seed(seed))
+    first, second = patterns(model, row[None])
+    reach = sum(back)
+    assert model(row[None])[0, reach:].argmax(-1).tolist() == row[: n_ctx - reach].tolist()
+    both = second[0] @ first[0]
+    for dst in range(reach, n_ctx):
+        assert both[dst, dst - reach] == pytest.approx(1, abs=1e-5)
+
+
+def test_words_as_vocabulary_and_other_gains():
+    model = build_induction_model(["a", "b", "c"], 6, gain=5.0)
+    assert model.cfg.d_vocab == 3
+    assert model(torch.tensor([[0, 2, 0]]))[0, -1] == pytest.approx([0, 0, 5], abs=1e-4)
+
+
+def test_spaces():
+    spaces = Spaces(a=2, b=3)
+    assert spaces.directions("b").tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    look, move = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 5.0]]), torch.tensor([[0.0, 0.0], [1.0, 3.0], [0.0, 0.0]])
+    head = spaces.head("x", 4, [("a", "b", look)], [("b", "a", move)], d_head=3)
+    assert head.layers == (4,)
+    expected = torch.zeros(5, 5)
+    expected[:2, 2:] = look * math.sqrt(3)
+    assert torch.allclose(head.QK.AB[0], expected)
+    expected = torch.zeros(5, 5)
+    expected[2:, :2] = move
+    assert torch.allclose(head.OV.AB[0], expected)
+
+
+def test_shift_by_hand():
+    assert shift(3, 1).tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    assert shift(3, -2).tolist() == [[0, 0, 0], [0, 0, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "words"),
+    [
+        (build_induction_model, {"vocab": 1, "n_ctx": 8}, "vocab=1; expected an integer of at least 2"),
+        (build_induction_model, {"vocab": 4, "n_ctx": 1}, "n_ctx=1; expected an integer of at least 2"),
+        (
+            build_induction_model,
+            {"vocab": 4, "n_ctx": 8, "method": "magic"},
+            r"method='magic'; expected one of \['k-comp",
+        ),
+        (
+            build_induction_model,
+            {"vocab": 4, "n_ctx": 8, "sharpness": 2.0},
+            "sharpness=2.0; expected 5.1 to 1000 for n_ctx=8",
+        ),
+        (build_induction_model, {"vocab": 4, "n_ctx": 8, "sharpness": 1e4}, "expected 5.1 to 1000"),
+        (
+            build_virtual_head_model,
+            {"vocab": 4, "n_ctx": 3},
+            r"back=\(1, 2\) and n_ctx=3; expected two positive distances",
+        ),
+        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, "expected two positive distances"),
+        (
+            build_virtual_head_model,
+            {"vocab": 4, "n_ctx": 9, "sharpness": 1.0},
+            "build_virtual_head_model got sharpness",
+        ),
+    ],
+)
+def test_errors(build, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        build(**arguments)

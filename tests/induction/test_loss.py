@@ -1,0 +1,72 @@
+"""Losses on the first and second pass, and the in-context score."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from circuitkit.induction import (
+    build_induction_model,
+    in_context_score,
+    induction_loss,
+    losses_by_position,
+    repeated_tokens,
+)
+
+
+def slow_losses(slow_model, row):
+    logits = slow_model.run(row)[0]
+    return [math.log(sum(math.exp(v) for v in at)) - at[after] for at, after in zip(logits, row[1:], strict=False)]
+
+
+@pytest.mark.parametrize("bos", [None, 0])
+def test_against_loops(with_norm, slow, bos):
+    rows = repeated_tokens(23, 5, times=3, batch=3, bos=bos)
+    all_losses = [slow_losses(slow(with_norm), row) for row in rows.tokens.tolist()]
+    opening = int(bos is not None)
+    # The loss at index t is about the token at t + 1; both passes leave out their first token.
+    first = [row[t - 1] for row in all_losses for t in range(opening + 1, opening + 5)]
+    second = [row[t - 1] for row in all_losses for t in range(opening + 6, opening + 10)]
+    found = induction_loss(with_norm, rows)
+    assert found.first == pytest.approx(np.mean(first), abs=1e-9)
+    assert found.second == pytest.approx(np.mean(second), abs=1e-9)
+    assert found.difference == pytest.approx(np.mean(second) - np.mean(first), abs=1e-9)
+    right = []
+    for row in rows.tokens.tolist():
+        logits = slow(with_norm).run(row)[0]
+        right += [logits[t - 1].argmax() == row[t] for t in range(opening + 6, opening + 10)]
+    assert found.accuracy == pytest.approx(np.mean(right), abs=1e-6)
+    assert losses_by_position(with_norm, rows.tokens).numpy() == pytest.approx(np.array(all_losses), abs=1e-9)
+
+
+def test_by_hand_on_the_handmade_model():
+    """A right answer has logit 20 and eleven others 0."""
+    assert induction_loss(build_induction_model(12, 24)).second == pytest.approx(
+        math.log(1 + 11 * math.exp(-20)), abs=1e-6
+    )
+
+
+def test_in_context_score_by_hand(plain):
+    tokens = torch.randint(0, 23, (4, 13), generator=torch.Generator().manual_seed(0))
+    losses = losses_by_position(plain, tokens).mean(0).tolist()
+    assert in_context_score(plain, tokens, early=3) == pytest.approx(losses[11] - losses[2], abs=1e-12)
+    wide = sum(losses[7:10]) / 3 - sum(losses[2:5]) / 3
+    assert in_context_score(plain, tokens, early=5, late=10, width=3) == pytest.approx(wide, abs=1e-12)
+    cut = losses_by_position(plain, tokens, without=["L1H0"]).mean(0)
+    assert in_context_score(plain, tokens, early=3, without=["L1H0"]) == pytest.approx(
+        float(cut[11] - cut[2]), abs=1e-12
+    )
+
+
+def test_errors(plain):
+    tokens = torch.zeros(1, 9, dtype=torch.long)
+    for settings in ({"early": 8}, {"early": 0}, {"early": 3, "width": 4}, {"early": 3, "late": 9}):
+        with pytest.raises(ValueError, match="expected 1 <= width <= early < late <= that number.*Use longer rows"):
+            in_context_score(plain, tokens, **settings)
+    with pytest.raises(ValueError, match="rows of type Tensor; expected what repeated_tokens"):
+        induction_loss(plain, tokens)
+    with pytest.raises(ValueError, match="rows of 5 positions with a span of 5; expected two passes, 10 positions"):
+        induction_loss(plain, repeated_tokens(23, 5, times=1))
+    with pytest.raises(ValueError, match="got a builtins.NoneType; expected a transformer-lens TransformerBridge"):
+        induction_loss(None)

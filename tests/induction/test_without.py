@@ -1,0 +1,189 @@
+"""Heads and single paths taken out, against a forward pass that never adds them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit import induction
+from circuitkit.induction import hooks, induction_loss, paths
+from circuitkit.induction._without import Cut, parse
+
+ROWS = [[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11]]
+
+
+def logits_without(model, cuts):
+    return model.run_with_hooks(torch.tensor(ROWS), fwd_hooks=hooks(model, cuts)).numpy()
+
+
+def parsed(cuts):
+    heads, edges = [], []
+    for cut in cuts:
+        ends = [tuple(int(n) for n in end[1:].split("H")) for end in cut.split(".")[0].split("->")]
+        if len(ends) == 1:
+            heads.append(ends[0])
+        else:
+            edges.append((ends[0], ends[1], cut[-1]))
+    return heads, edges
+
+
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.lists(st.sampled_from(["L0H0", "L1H1", "L0H1->L1H0.Q", "L0H1->L1H0.K", "L0H0->L1H1.V", "L0H1->L2H1.K",
+                                      "L1H0->L2H1.K", "L1H0->L2H0.V", "L0H0->L2H0.V", "L1H1->L2H0.Q"]), max_size=5, unique=True),
+       which=st.sampled_from(["plain", "with_norm"]))  # fmt: skip
+def test_against_loops(plain, with_norm, slow, cuts, which):
+    model = {"plain": plain, "with_norm": with_norm}[which]
+    heads, edges = parsed(cuts)
+    expected = np.stack([slow(model).run(row, heads, edges)[0] for row in ROWS])
+    assert np.abs(logits_without(model, cuts) - expected).max() < 1e-10
+
+
+def test_rotary_and_grouped_queries(boot, slow):
+    """No loop for rotary positions here: a path cut equals a model whose query never saw that head."""
+    model = boot(positional_embedding_type="rotary", d_head=6, n_layers=2)
+    every = [path for path in paths(model, "Q", into="L1H0")]
+    stream = {}
+    full = model.run_with_hooks(
+        torch.tensor(ROWS), fwd_hooks=[("blocks.1.hook_resid_pre", lambda x, hook: stream.update(x=x))]
+    )
+    embedded = model.embed.weight[torch.tensor(ROWS)] + model.state_dict()["blocks.0.attn.o.bias"]
+    query = torch.einsum("bpm,md->bpd", embedded, model.W_Q[1, 0]) + model.b_Q[1, 0]
+
+    def only_embedding(q, hook):
+        q = q.clone()
+        q[:, :, 0] = query
+        return q
+
+    expected = model.run_with_hooks(torch.tensor(ROWS), fwd_hooks=[("blocks.1.attn.hook_q", only_embedding)])
+    assert np.abs(logits_without(model, every) - expected.numpy()).max() < 1e-10
+    assert np.abs(expected.numpy() - full.numpy()).max() > 1e-3
+    grouped = boot(n_heads=4, n_key_value_heads=2, seed=2)
+    expected = np.stack([slow(grouped).run(row, [], [((0, 1), (2, 3), "Q")])[0] for row in ROWS])
+    assert np.abs(logits_without(grouped, ["L0H1->L2H3.Q"]) - expected).max() < 1e-10
+    with pytest.raises(
+        ValueError, match="paths into K and V of a grouped-query model.*its 4 heads share 2.*Cut paths into Q"
+    ):
+        hooks(grouped, ["L0H1->L2H3.K", "L0H1->L2H3.V"])
+
+
+def test_a_hugging_face_model(tmp_path):
+    """GPT-2 with its joint query-key-value matrix: cutting every path into Q, K and V of every later head."""
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=50, n_positions=16, initializer_range=0.5)
+    hf = GPT2LMHeadModel(config).eval()
+    hf.save_pretrained(tmp_path)
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model = TransformerBridge.boot_transformers(str(tmp_path), hf_model=hf).eval()
+    rows = torch.tensor(ROWS)
+    everything = [path for kind in "QKV" for path in paths(model, kind)]
+    full = model(rows)
+    cut = model.run_with_hooks(rows, fwd_hooks=hooks(model, everything))
+    block = hf.transformer.h[1]
+
+    def attention_without_layer_zero(module, args, kwargs):
+        kept = stream["pre"] - wrote["heads"]
+        return (block.ln_1(kept), *args[1:]), kwargs
+
+    stream, wrote = {}, {}
+
+    def keep(module, args, output):
+        wrote["heads"] = (output[0] if isinstance(output, tuple) else output) - module.c_proj.bias
+
+    def pre(module, args, kwargs):
+        stream["pre"] = args[0] if args else kwargs["hidden_states"]
+
+    reference = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    block = reference.transformer.h[1]
+    reference.transformer.h[0].attn.register_forward_hook(keep)
+    block.register_forward_pre_hook(pre, with_kwargs=True)
+    block.attn.register_forward_pre_hook(attention_without_layer_zero, with_kwargs=True)
+    expected = reference(rows).logits
+    assert (expected - reference(rows).logits).abs().max() == 0
+    assert (cut - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert (cut - full).abs().max() > 1e-2
+
+
+def test_mean_ablation(plain):
+    rows = torch.tensor(ROWS)
+    kept = {}
+    plain.run_with_hooks(rows, fwd_hooks=[("blocks.1.attn.hook_z", lambda z, hook: kept.update(z=z.clone()))])
+    mean = kept["z"][:, :, 1].mean(0)
+
+    def put(z, hook):
+        z = z.clone()
+        for row in range(len(z)):
+            z[row, :, 1] = mean
+        return z
+
+    expected = plain.run_with_hooks(rows, fwd_hooks=[("blocks.1.attn.hook_z", put)])
+    found = plain.run_with_hooks(rows, fwd_hooks=hooks(plain, ["L1H1"], fill="mean"))
+    assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_all_three_inputs_cut_is_a_head_that_reads_the_rest_of_the_stream(plain):
+    """Law: without every path out of layer 0 into a layer-1 head, that head's pattern ignores layer 0's weights."""
+    cuts = [path for kind in "QKV" for path in paths(plain, kind, into="L1H0")]
+    seen = {}
+    watch = [("blocks.1.attn.hook_pattern", lambda p, hook: seen.update({len(seen): p[:, 0].clone()}))]
+    plain.run_with_hooks(torch.tensor(ROWS), fwd_hooks=hooks(plain, cuts) + watch)
+    plain.run_with_hooks(torch.tensor(ROWS), fwd_hooks=hooks(plain, ["L0H0", "L0H1"]) + watch)
+    assert torch.allclose(seen[0], seen[1], atol=1e-12)
+
+
+def test_names_of_paths(plain):
+    assert len(paths(plain, "K")) == 2 * 2 + 4 * 2
+    assert paths(plain, "V", into="L1H0") == ("L0H0->L1H0.V", "L0H1->L1H0.V")
+    assert paths(plain, "Q", out_of="L1H1") == ("L1H1->L2H0.Q", "L1H1->L2H1.Q")
+    assert parse(plain, "L1H0") == [Cut((1, 0), None, None)]
+    assert parse(plain, ["L0H1->L2H0.K"]) == [Cut((0, 1), (2, 0), "K")]
+
+
+def test_handmade_circuits_break_where_they_should():
+    for method, kind in (("k-composition", "K"), ("pointer", "Q")):
+        model = induction.build_induction_model(12, 24, method=method)
+        for other in "QKV":
+            accuracy = induction_loss(model, without=paths(model, other)).accuracy
+            assert accuracy == (0.0 if other == kind else 1.0), (method, other)
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        ("H1", r"without got 'H1'; expected a head such as 'L0H1' or a path such as 'L0H1->L1H3.K'"),
+        ("L0H0->L1H1", "expected a head such as"),
+        ("L0H0->L1H1.O", "expected a head such as"),
+        ("L0H7", "no head is called 'L0H7'; expected one of L0H0, L0H1, L1H0.*3 layers of 2 heads"),
+        ("L0H0->L3H0.K", "no head is called 'L3H0'"),
+        ("L1H0->L0H0.K", "from layer 1 to layer 0; expected an earlier layer before the arrow.*other way round"),
+        ("L1H0->L1H1.K", "from layer 1 to layer 1; .*Heads of one layer run side by side"),
+    ],
+)
+def test_bad_names_are_refused(plain, cut, words):
+    with pytest.raises(ValueError, match=words):
+        induction_loss(plain, induction.repeated_tokens(23, 4), without=[cut])
+
+
+def test_other_errors(plain):
+    with pytest.raises(ValueError, match=r"fill='median'; expected one of \['zero', 'mean'\]"):
+        hooks(plain, ["L0H0"], fill="median")
+    with pytest.raises(ValueError, match=r"kind='O'; expected one of \['Q', 'K', 'V'\]"):
+        paths(plain, "O")
+    with pytest.raises(ValueError, match="no head is called 'L5H0'"):
+        paths(plain, "K", into="L5H0")
+    with pytest.raises(ValueError, match="paths got a builtins.int; expected a transformer-lens TransformerBridge"):
+        paths(3, "K")
+
+
+def test_an_architecture_that_reads_elsewhere_is_refused(plain):
+    """If the model's key is not ln1(stream) W_K + b_K, the cut would be of something else."""
+    tilt = [("blocks.1.attn.hook_k", lambda k, hook: k * 1.5)]
+    with pytest.raises(
+        ValueError, match="path into K of layer 1, where ln1.stream. @ W_K . b_K differs from the model's own"
+    ):
+        plain.run_with_hooks(torch.tensor(ROWS), fwd_hooks=tilt + hooks(plain, ["L0H0->L1H1.K"]))
