@@ -19,7 +19,7 @@ def drawn(height=1.0):
     fig, (left, right) = plt.subplots(1, 2, figsize=(3, 2))
     left.plot([0, 1, 2], [3.0, 2.0, height], label="loss")
     left.bar([0, 1], [0.5, 0.25])
-    right.imshow([[1.0, -1.0], [0.0, 0.5]])
+    fig.colorbar(right.imshow([[1.0, -1.0], [0.0, 0.5]]))  # a colour bar is no data of its own
     right.scatter([1, 2], [3, 4])
     return fig
 

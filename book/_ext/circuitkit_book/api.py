@@ -60,14 +60,14 @@ def as_math(found) -> str:
 
 
 def through_the_door(app, env, node, contnode):
-    """Link a name of a private module to the public name that is documented."""
+    """Link a name of a private module to the public name that is documented; one that is private stays plain text."""
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not target.startswith("circuitkit."):
         return None
     last = target.rpartition(".")[2]
     public = sorted((name for name in env.domaindata["py"]["objects"] if name.rpartition(".")[2] == last), key=len)
     if not public:
-        return None
+        return contnode if "._" in target else None
     entry = env.domaindata["py"]["objects"][public[0]]
     return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, public[0])
 

@@ -84,13 +84,14 @@ def to_png(fig: Any, colours: int = 0) -> bytes:
 def _numbers(fig: Any, most: int = 12) -> list[str]:
     """One line for each thing drawn from data; beyond `most`, the rest of an axes is pooled."""
     lines = []
-    for number, ax in enumerate(fig.axes):
+    panels = [ax for ax in fig.axes if ax.get_label() != "<colorbar>"]
+    for number, ax in enumerate(panels):
         drawn = list(_drawn(ax))
         if len(drawn) > most:
             drawn = drawn[: most - 1] + [
                 (f"{len(drawn) - most + 1} more", np.concatenate([v for _, v in drawn[most - 1 :]]))
             ]
-        place = f"{number + 1}: " if len(fig.axes) > 1 else ""
+        place = f"{number + 1}: " if len(panels) > 1 else ""
         lines += [f"{place}{name}: {mark(values)}" for name, values in drawn]
     return lines
 
