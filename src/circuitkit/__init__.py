@@ -18,10 +18,11 @@ _PUBLIC = {
     "Heads": "circuitkit._heads",
     "heads": "circuitkit._heads",
     "stack": "circuitkit._heads",
+    "to_attention_only": "circuitkit.conversion",
     "load_model": "circuitkit.models",
     "list_models": "circuitkit.models",
 }
-_PACKAGES = ("models", "residual", "circuits", "induction", "figures")
+_PACKAGES = ("models", "residual", "circuits", "induction", "conversion", "figures", "superposition")
 
 __all__ = [*_PUBLIC, *_PACKAGES]
 __version__ = "0.1.0"

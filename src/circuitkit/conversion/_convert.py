@@ -1,0 +1,217 @@
+"""`to_attention_only`: every MLP of a model becomes attention heads."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from circuitkit._heads import require_bridge
+from circuitkit.conversion._copy import copy_bridge
+from circuitkit.conversion._find import FoundMLP, find_mlps, largest_reads
+from circuitkit.conversion._gated import GateSum, gate_sum
+from circuitkit.conversion._head_sum import HeadSum, head_sum
+from circuitkit.conversion._report import LayerReport, Report
+
+if TYPE_CHECKING:
+    from circuitkit.conversion._model import AttentionOnlyBridge
+
+
+def to_attention_only(
+    model: Any,
+    max_error: float | None = None,
+    heads_per_neuron: int | None = None,
+    *,
+    sharpness: float | None = None,
+    gate_range: float | None = None,
+    probe: Int[Tensor, "batch pos"] | None = None,
+) -> "AttentionOnlyBridge":
+    """A model that computes what `model` computes, with attention heads in the place of every MLP.
+
+    Give one knob: `heads_per_neuron`, or `max_error`, the largest error of the activation function itself (the fewest
+    heads within it are taken). SiLU is exact with one head; ReLU takes one head of finite `sharpness`; GELU 1 to 8;
+    gated MLPs 2 to 64 on a range of gate pre-activations that follows from the layer's norm, or is stated as
+    `gate_range` by whoever knows it. The result is called, cached, hooked, moved and trained as the bridge was, and
+    has `.heads`, `.report`, `.neuron_heads(layer)` and `.route("literal")`. The input model is read, never written;
+    weights are shared until either of the two is written to.
+    **Error**: `.report` holds each layer's promised bound and the errors measured on `probe` (seeded random tokens if
+    not given). **Source**: "Attention-Only Transformers", Theorem 4, repaired: norms act on the original coordinates.
+    """
+    _check(model, max_error, heads_per_neuron)
+    bridge = require_bridge(model, "to_attention_only")
+    find_mlps(bridge)  # every problem is reported before anything is copied
+    twin = copy_bridge(bridge)
+    mlps = find_mlps(twin)
+    knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
+    terms = [_terms(mlp, knobs, sharpness, gate_range) for mlp in mlps]
+    tokens = _probe_tokens(twin) if probe is None else probe.to(_device(twin))
+    was = [(module, module.training) for module in twin.modules()]
+    try:
+        twin.eval()
+        before = _logits(twin, tokens)
+        attentions = [_swap(mlp, term) for mlp, term in zip(mlps, terms, strict=True)]
+        _rename_hooks(twin)
+        after, measured = _measured(twin, mlps, attentions, tokens)
+    finally:
+        for module, training in was:
+            module.training = training
+    rows = [_row(twin, *parts) for parts in zip(mlps, terms, measured, strict=True)]
+    difference = float((after - before).abs().max())
+    report = Report(
+        tuple(rows), _count(twin), _count_as_heads(twin, mlps, terms), difference, float(before.abs().max())
+    )
+    return _dressed(twin, mlps, attentions, report)
+
+
+def _check(model: Any, max_error: float | None, heads_per_neuron: int | None) -> None:
+    if type(model).__name__ == "AttentionOnlyBridge":
+        raise ValueError("this model is converted already: its MLPs are heads, see model.report")
+    if (max_error is None) == (heads_per_neuron is None):
+        given = "neither" if max_error is None else "both"
+        raise ValueError(
+            f"to_attention_only got {given} of max_error and heads_per_neuron; give exactly one, since each decides "
+            "the other, for instance heads_per_neuron=5 or max_error=1e-4"
+        )
+
+
+def _terms(mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None) -> HeadSum | GateSum:
+    weights = mlp.weights
+    broken = [name for name, w in weights.items() if w is not None and not torch.isfinite(w.detach()).all()]
+    if broken:
+        raise ValueError(f"block {mlp.layer}: {', '.join(broken)} hold infinite or NaN entries; no bound would hold")
+    if not mlp.gated:
+        return head_sum(mlp.activation, **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
+    if mlp.activation == "sigmoid":
+        return gate_sum("sigmoid", math.inf)
+    reads = largest_reads(mlp, weights["W_gate"], weights["b_gate"]) if gate_range is None else None
+    if gate_range is None and reads is None:
+        raise ValueError(
+            f"block {mlp.layer}: a {mlp.activation!r} gate needs a bounded range, and no norm in front of this MLP "
+            "bounds it; state gate_range=..., the largest gate pre-activation you can promise"
+        )
+    reach = float(gate_range) if reads is None else float(reads.max())
+    try:
+        return gate_sum(mlp.activation, _round_up(reach), knobs["heads_per_neuron"], knobs["max_error"])
+    except ValueError as problem:
+        raise ValueError(f"block {mlp.layer}: {problem}") from None
+
+
+def _round_up(reach: float) -> float:
+    """Two significant digits, upwards, so that layers of similar reach share a fit."""
+    unit = 10.0 ** (math.floor(math.log10(reach)) - 1)
+    return math.ceil(reach / unit) * unit
+
+
+def _swap(mlp: FoundMLP, terms: HeadSum | GateSum) -> Any:
+    from circuitkit.conversion._two_key import NeuronAttention
+
+    attention = NeuronAttention(terms)
+    attention.train(mlp.block.training)
+    setattr(mlp.owner, mlp.attribute, attention)
+    mlp.block.mlp.add_module("neurons", attention)
+    return attention
+
+
+def _rename_hooks(bridge: Any) -> None:
+    """Let the bridge find the new hook points under `blocks.{l}.mlp.neurons`."""
+    bridge.clear_hook_registry()
+    bridge._initialize_hook_registry()
+
+
+def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tuple[Tensor, list]:
+    """Logits, and per layer the largest output error on the inputs it met, and the largest pre-activation."""
+    seen: list[tuple[float, float]] = [(math.nan, math.nan)] * len(mlps)
+    inputs: dict[int, Tensor] = {}
+
+    def listen(place: int, mlp: FoundMLP, reads: Tensor, gathered: Tensor) -> None:
+        weights, wrong = mlp.weights, gathered - mlp.function(reads)
+        if mlp.gated:
+            other = inputs.pop(place) @ weights["W_in"]
+            wrong = wrong * (other if weights["b_in"] is None else other + weights["b_in"])
+        seen[place] = float((wrong @ weights["W_out"]).abs().max()), float(reads.abs().max())
+
+    handles = []
+    for place, (mlp, attention) in enumerate(zip(mlps, attentions, strict=True)):
+        attention.n_calls = 0
+        handles.append(attention.register_forward_hook(lambda _, args, out, i=place, m=mlp: listen(i, m, args[0], out)))
+        if mlp.gated:
+            handles.append(
+                mlp.block.mlp.register_forward_pre_hook(lambda _, args, i=place: inputs.update({i: args[0]}))
+            )
+    try:
+        with torch.no_grad():
+            logits = _logits(bridge, tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    silent = [mlp.layer for mlp, attention in zip(mlps, attentions, strict=True) if attention.n_calls != 1]
+    if silent:
+        raise ValueError(
+            f"the MLPs of blocks {silent} do not apply their activation through one replaceable function (processed "
+            "weights of a gated MLP do that); convert the model before enable_compatibility_mode"
+        )
+    return logits, seen
+
+
+def _row(bridge: Any, mlp: FoundMLP, terms: HeadSum | GateSum, measured: tuple[float, float]) -> LayerReport:
+    W_out = mlp.weights["W_out"].detach()
+    weight, reach = W_out.abs(), None
+    if mlp.gated:
+        other = largest_reads(mlp, mlp.weights["W_in"], mlp.weights["b_in"])
+        weight = weight * (math.inf if other is None and terms.error else 0.0 if other is None else other[:, None])
+        reach = terms.reach
+    return LayerReport(
+        layer=mlp.layer,
+        activation=mlp.activation,
+        neurons=W_out.shape[0],
+        heads_per_neuron=len(terms),
+        attention_heads=int(bridge.cfg.n_heads) if "attn" in mlp.block._modules else 0,
+        activation_error=terms.error,
+        bound=terms.error * float(weight.sum(0).max()) if terms.error else 0.0,
+        measured=measured[0],
+        reach=reach,
+        measured_reach=measured[1] if mlp.gated else None,
+    )
+
+
+def _probe_tokens(bridge: Any) -> Int[Tensor, "batch pos"]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, min(int(bridge.cfg.n_ctx), 16))
+    return torch.randint(int(bridge.cfg.d_vocab), shape, generator=generator).to(_device(bridge))
+
+
+def _device(bridge: Any) -> torch.device:
+    return next(bridge.original_model.parameters()).device
+
+
+def _logits(bridge: Any, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        out = bridge(tokens)
+    if not isinstance(out, Tensor):
+        raise ValueError(
+            f"the model returned {type(out).__name__} for the probe tokens; expected logits [batch, pos, vocab]"
+        )
+    return out
+
+
+def _count(bridge: Any) -> int:
+    return sum(parameter.numel() for parameter in {id(p): p for p in bridge.original_model.parameters()}.values())
+
+
+def _count_as_heads(bridge: Any, mlps: list, terms: list) -> int:
+    total = _count(bridge)
+    for mlp, term in zip(mlps, terms, strict=True):
+        weights = {name: w for name, w in mlp.weights.items() if w is not None and name != "b_out"}
+        d_mlp, d_model = weights["W_out"].shape
+        total += d_mlp * len(term) * (4 * (d_model + 1) + 3) - sum(w.numel() for w in weights.values())
+    return total
+
+
+def _dressed(bridge: Any, mlps: list, attentions: list, report: Report) -> "AttentionOnlyBridge":
+    from circuitkit.conversion._model import AttentionOnlyBridge
+
+    bridge.__dict__["_circuitkit_report"] = report
+    bridge.__dict__["_circuitkit_mlps"] = list(zip(mlps, attentions, strict=True))
+    object.__setattr__(bridge, "__class__", AttentionOnlyBridge)
+    return bridge

@@ -1,0 +1,147 @@
+"""Where a bridge's MLP layers keep their weights, their activation function and their norm."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from circuitkit.conversion._head_sum import FUNCTIONS
+
+_ATTRIBUTES = ("act", "act_fn", "activation_fn", "intermediate_act_fn", "activation", "nonlinearity", "act_func")
+
+
+@dataclass(frozen=True, eq=False)
+class FoundMLP:
+    """One MLP layer of a bridge."""
+
+    layer: int
+    block: Any
+    owner: nn.Module
+    """The module that applies the activation, as its attribute `attribute`."""
+    attribute: str
+    function: Callable[[Tensor], Tensor]
+    activation: str
+    """The name of the function, found by what it computes."""
+    gated: bool
+
+    @property
+    def weights(self) -> dict[str, Tensor | None]:
+        """`W_in, W_out, b_in, b_out` (and `W_gate, b_gate`), transformer-lens orientation, as the model holds them."""
+        mlp = self.block.mlp
+        names = ("in", "out", "gate") if self.gated else ("in", "out")
+        found = {f"W_{name}": getattr(mlp, f"W_{name}") for name in names}
+        return found | {f"b_{name}": _bias(mlp, name) for name in names}
+
+
+def _bias(mlp: Any, name: str) -> Tensor | None:
+    bias = getattr(getattr(mlp, name, None), "bias", None)
+    return bias if isinstance(bias, Tensor) else None
+
+
+def find_mlps(bridge: Any) -> list[FoundMLP]:
+    """The MLP of every block, or a `ValueError` that lists everything that cannot be converted."""
+    found, problems = [], []
+    for layer, block in enumerate(bridge.blocks):
+        if "mlp" not in block._modules:
+            continue
+        try:
+            found.append(_find(layer, block))
+        except ValueError as problem:
+            problems.append(f"block {layer}: {problem}")
+    if problems:
+        raise ValueError("this model cannot be converted to attention only:\n  " + "\n  ".join(problems))
+    if not found:
+        raise ValueError("this model has no MLP layers: it is attention-only already, there is nothing to convert")
+    return found
+
+
+def _find(layer: int, block: Any) -> FoundMLP:
+    kind = type(block.mlp).__name__
+    names = [name.lower() for name, _ in block.mlp.named_modules()]
+    if "moe" in kind.lower() or any(name.split(".")[-1] in ("experts", "router") for name in names):
+        raise ValueError(
+            f"{kind} is a mixture of experts: its router picks by a discontinuous choice, which no sum of neuron-heads "
+            "follows within a bound; convert a dense model, or one expert's weights with neuron_heads"
+        )
+    places = list(_places(block))
+    if len(places) != 1:
+        seen = ", ".join(f"{type(owner).__name__}.{name}" for owner, name in places) or "none"
+        raise ValueError(
+            f"expected one activation function in {kind}, found {seen}; convert the layer's weights with neuron_heads"
+        )
+    owner, attribute = places[0]
+    if getattr(owner, "ln", None) is not None:
+        raise ValueError("a LayerNorm between activation and output mixes the neurons; they are not separate heads")
+    function = getattr(owner, attribute)
+    gated = getattr(block.mlp, "W_gate", None) is not None
+    return FoundMLP(layer, block, owner, attribute, function, identify(function, gated), gated)
+
+
+def _places(block: Any) -> Iterator[tuple[nn.Module, str]]:
+    attention = getattr(block, "attn", None)
+    skip = {id(module) for module in attention.modules()} if isinstance(attention, nn.Module) else set()
+    seen = set()
+    for module in block.mlp.original_component.modules():
+        if id(module) in skip or id(module) in seen:
+            continue
+        seen.add(id(module))
+        for name in _ATTRIBUTES:
+            value = module.__dict__.get(name, module._modules.get(name))
+            if callable(value) and not isinstance(value, (nn.Linear, type)):
+                if isinstance(value, nn.Module):
+                    seen |= {id(inner) for inner in value.modules()}  # it may hold the same function once more
+                yield module, name
+
+
+def identify(function: Callable[[Tensor], Tensor], gated: bool = False) -> str:
+    """The name of an activation function, by its values on a grid."""
+    x = torch.linspace(-9, 9, 181, dtype=torch.float64)
+    with torch.no_grad():
+        values = function(x.clone())
+    known = FUNCTIONS | ({"sigmoid": torch.sigmoid} if gated else {})
+    for name, reference in known.items():
+        if values.shape == x.shape and (values - reference(x)).abs().max() < 1e-6:
+            return name
+    name = getattr(function, "__name__", type(function).__name__)
+    raise ValueError(f"activation {name!r} is not supported; heads can compute {sorted(known)}")
+
+
+def largest_reads(mlp: FoundMLP, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """For each neuron the largest `|x W + b|` any input can cause, or None if the layer does not read through a known norm.
+
+    After LayerNorm or RMSNorm a row has length at most `sqrt(d_model)` before gain and bias, so neuron n reads at most
+    `sqrt(d_model) |gain * W_n| + |bias W_n + b_n|`. The norm's form is checked on random rows.
+    """
+    ln2 = getattr(mlp.block, "ln2", None)
+    norm = ln2 if isinstance(ln2, nn.Module) else getattr(mlp.block, "ln1", None)
+    module = getattr(norm, "original_component", None)
+    if not isinstance(module, nn.Module):
+        return None
+    d_model = weight.shape[0]
+    with torch.no_grad():
+        rows = torch.randn(4, 3, d_model, generator=torch.Generator().manual_seed(0)).to(weight) * 3
+        try:
+            shift, normed = module(torch.zeros_like(rows[:1]))[0, 0], module(rows)
+        except (RuntimeError, TypeError):
+            return None
+        gain = _gain(rows, normed - shift)
+        if gain is None or not torch.isfinite(gain).all():
+            return None
+        # gain is known to rounding only: a part in a thousand is added
+        size = 1.001 * math.sqrt(d_model) * (gain[:, None] * weight).norm(dim=0)
+        offset = shift @ weight + (0 if bias is None else bias)
+        return size + offset.abs()
+
+
+def _gain(rows: Tensor, normed: Tensor) -> Tensor | None:
+    for centre in (True, False):
+        base = rows - rows.mean(-1, keepdim=True) if centre else rows
+        base = base / base.square().mean(-1, keepdim=True).sqrt()
+        flat, out = base.flatten(0, -2), normed.flatten(0, -2)
+        gain = (flat * out).sum(0) / flat.square().sum(0)
+        if (out - flat * gain).abs().max() <= 1e-2 * out.abs().max().clamp_min(1e-30):
+            return gain
+    return None

@@ -1,0 +1,231 @@
+"""Gated MLPs as heads: the query reads the gate, the value reads the other branch."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit._heads import Heads
+from circuitkit.conversion._checks import check_mlp
+from circuitkit.conversion._head_sum import FUNCTIONS
+from circuitkit.conversion._neuron_heads import with_bias_token
+
+MOST_GATE_HEADS = 64
+_MOST_REACH = 200.0
+_WEIGHT_PER_REACH = 100.0
+
+
+@dataclass(frozen=True)
+class GateSum:
+    """`f(g) = sum_i w_i sigmoid(b_i g + c_i)` for `|g| <= reach`: one term is one head whose value is `w_i u`.
+
+    A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is
+    one head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only.
+    """
+
+    activation: str
+    b: tuple[float, ...]
+    c: tuple[float, ...]
+    w: tuple[float, ...]
+    reach: float
+    """The gate's pre-activations must stay within `[-reach, reach]` for `error` to hold."""
+    error: float
+    """Largest absolute difference from `activation` on that range."""
+
+    def __len__(self) -> int:
+        return len(self.b)
+
+    def __call__(self, gate: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The sum, entry by entry."""
+        total = None
+        for b, c, w in zip(self.b, self.c, self.w, strict=True):
+            head = torch.sigmoid(gate * b + c) * w
+            total = head if total is None else total + head
+        return total
+
+
+def gate_sum(
+    activation: str, reach: float, heads_per_neuron: int | None = None, max_error: float | None = None
+) -> GateSum:
+    """Sigmoids that follow a gate's activation on `[-reach, reach]`, fitted here and now.
+
+    `sigmoid` is one head and exact everywhere. Others take `heads_per_neuron` (2 to 64), or the fewest of 4, 6, 8, 12,
+    16, ... within `max_error`. Sigmoids sit at equal distances; their weights solve a reweighted least-squares problem
+    that tends to the minimax fit; `sum |w|` is kept below `100 reach`, which bounds the loss of digits.
+    Error: `.error`, certified between grid points by a bound on the second derivative. Source: ours; the paper leaves
+    gated MLPs out.
+    """
+    if activation == "sigmoid":
+        return GateSum("sigmoid", (1.0,), (0.0,), (1.0,), math.inf, 0.0)
+    if activation not in FUNCTIONS:
+        raise ValueError(f"activation is {activation!r}; a gate can be {sorted([*FUNCTIONS, 'sigmoid'])}")
+    if not 0 < reach <= _MOST_REACH:
+        raise ValueError(
+            f"reach is {reach:g}; sums of sigmoids follow {activation!r} on a finite range only, here up to "
+            f"{_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is"
+        )
+    if (heads_per_neuron is None) == (max_error is None):
+        raise ValueError("give exactly one of heads_per_neuron and max_error: each decides the other")
+    if heads_per_neuron is not None:
+        if heads_per_neuron not in range(2, MOST_GATE_HEADS + 1):
+            raise ValueError(f"heads_per_neuron is {heads_per_neuron!r}; a gate takes 2 to {MOST_GATE_HEADS}")
+        return _fit(activation, float(reach), int(heads_per_neuron))
+    for k in (4, 6, 8, 12, 16, 24, 32, 48, 64):
+        fit = _fit(activation, float(reach), k)
+        if fit.error <= max_error:
+            return fit
+    raise ValueError(
+        f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{reach:g}, {reach:g}]: {MOST_GATE_HEADS} "
+        f"heads per neuron reach {fit.error:.3g}; allow more error or state a smaller gate_range that holds"
+    )
+
+
+@cache
+def _fit(activation: str, reach: float, k: int) -> GateSum:
+    # Points crowd at the ends, where a fit is worst; the middle is where the activation bends.
+    half = np.linspace(-1, 1, 401)
+    x = np.unique(np.concatenate([reach * np.sin(half * np.pi / 2), np.clip(half * 6, -reach, reach)]))
+    target = _reference(activation, x)
+    best = (math.inf, None, None, None)
+    for width in (1.0, 1.4, 2.0, 2.8):
+        for margin in (0.0, 0.15, 0.3):
+            centres = np.linspace(-1, 1, k - 1) * reach * (1 + margin) if k > 2 else np.zeros(1)
+            b = 1 / (width * (centres[1] - centres[0])) if k > 2 else 1 / reach
+            features = np.concatenate([_sigmoid(b * (x[:, None] - centres)), np.full((len(x), 1), 0.5)], 1)
+            weights = _reweighted(features, target, _WEIGHT_PER_REACH * max(reach, 1.0))
+            error = np.abs(features @ weights - target).max()
+            if error < best[0]:
+                best = (error, b, centres, weights)
+    _, b, centres, weights = best
+    columns = np.r_[np.full(k - 1, b), 0.0], np.r_[-b * centres, 0.0], weights
+    b, c, w = (tuple(float(v) for v in column) for column in columns)
+    return GateSum(activation, b, c, w, reach, _certified(activation, reach, b, c, w))
+
+
+def _reweighted(features: np.ndarray, target: np.ndarray, most: float) -> np.ndarray:
+    """Lawson's iteration: least squares whose weights grow where the error is largest."""
+    importance, best = np.ones(len(target)), (math.inf, np.zeros(features.shape[1]))
+    k = features.shape[1]
+    for _ in range(15):
+        root = np.sqrt(importance)[:, None]
+        for ridge in (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2):
+            rows = np.concatenate([features * root, ridge * np.sqrt(len(target)) * np.eye(k)])
+            weights = np.linalg.lstsq(rows, np.r_[target * root[:, 0], np.zeros(k)], rcond=None)[0]
+            if np.abs(weights).sum() <= most:
+                break
+        size = np.abs(features @ weights - target)
+        if size.max() < best[0] and np.abs(weights).sum() <= most:
+            best = (size.max(), weights)
+        importance = importance * (size / size.max() + 1e-3)
+        importance /= importance.mean()
+    return best[1]
+
+
+def _certified(activation: str, reach: float, b: tuple, c: tuple, w: tuple) -> float:
+    b, c, w = map(np.array, (b, c, w))
+    x = np.linspace(-reach, reach, 40001)
+    approx = np.zeros_like(x)
+    for bi, ci, wi in zip(b, c, w, strict=True):
+        approx += wi * _sigmoid(bi * x + ci)
+    curvature = 2.0 + float((np.abs(w) * b**2).sum()) * 0.1
+    if activation == "relu":  # its kink is a grid point, so every piece between two of them is smooth
+        curvature -= 2.0
+    step = x[1] - x[0]
+    return (
+        float(np.abs(approx - _reference(activation, x)).max())
+        + curvature * step**2 / 8
+        + 1e-15 * float(np.abs(w).sum())
+    )
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(x / 2))
+
+
+def _reference(activation: str, x: np.ndarray) -> np.ndarray:
+    return FUNCTIONS[activation](torch.from_numpy(x)).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class GatedNeuronHeads:
+    """The heads of one gated MLP, `(f(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`. Call it on the stream."""
+
+    W_gate: Float[Tensor, "d_model d_mlp"]
+    W_in: Float[Tensor, "d_model d_mlp"]
+    W_out: Float[Tensor, "d_mlp d_model"]
+    b_gate: Float[Tensor, " d_mlp"] | None
+    b_in: Float[Tensor, " d_mlp"] | None
+    b_out: Float[Tensor, " d_model"] | None
+    terms: GateSum
+    name: str = ""
+    layer: int = 0
+
+    def __len__(self) -> int:
+        return self.W_in.shape[1] * len(self.terms)
+
+    def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+        """The sublayer's output by the two-key route."""
+        gate, value = (x @ W + (0 if b is None else b) for W, b in ((self.W_gate, self.b_gate), (self.W_in, self.b_in)))
+        return (self.terms(gate) * value) @ self.W_out + (0 if self.b_out is None else self.b_out)
+
+    def literal(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+        """The same output from full masked patterns."""
+        written = self.heads.results(with_bias_token(x)).sum(-3)[..., 1:, :-1]
+        return written if self.b_out is None else written + self.b_out
+
+    def measured_reach(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
+        """The largest gate pre-activation on this input; the error holds while it is at most `terms.reach`."""
+        return float((x @ self.W_gate + (0 if self.b_gate is None else self.b_gate)).detach().abs().max())
+
+    @property
+    def heads(self) -> Heads:
+        """All of them as `Heads` on `d_model + 1` coordinates; rank-1 QK from the gate, rank-1 OV from the other branch."""
+        k, d_mlp = len(self.terms), self.W_in.shape[1]
+        b, c, w = (
+            self.W_in.new_tensor(values).repeat(d_mlp)[:, None] for values in (self.terms.b, self.terms.c, self.terms.w)
+        )
+        zero = self.W_in.new_zeros(d_mlp * k, 1)
+        gate, value = (W.T.repeat_interleave(k, 0) for W in (self.W_gate, self.W_in))
+        gate_bias, value_bias = (
+            zero if v is None else v.repeat_interleave(k)[:, None] for v in (self.b_gate, self.b_in)
+        )
+        return Heads(
+            names=tuple(f"{self.name}N{n}" + (f".{i}" if k > 1 else "") for n in range(d_mlp) for i in range(k)),
+            W_Q=torch.cat([b * gate, zero], 1)[..., None],
+            W_K=torch.cat([torch.zeros_like(gate), zero - 1], 1)[..., None],
+            W_V=torch.cat([w * value, -w * value_bias], 1)[..., None],
+            W_O=torch.cat([self.W_out.repeat_interleave(k, 0), zero], 1)[:, None],
+            b_Q=b * gate_bias + c,
+            b_V=w * value_bias,
+            layers=(self.layer,) * (d_mlp * k),
+            scale=1.0,
+            mask="self_or_first",
+        )
+
+
+def gated_neuron_heads(
+    W_gate: Float[Tensor, "..."],
+    W_in: Float[Tensor, "..."],
+    W_out: Float[Tensor, "..."],
+    b_gate: Float[Tensor, "..."] | None = None,
+    b_in: Float[Tensor, "..."] | None = None,
+    b_out: Float[Tensor, "..."] | None = None,
+    activation: str = "sigmoid",
+    heads_per_neuron: int | None = None,
+    *,
+    gate_range: float = math.inf,
+    max_error: float | None = None,
+) -> GatedNeuronHeads:
+    """A gated MLP as heads. Gated by a sigmoid, a neuron is one head exactly: `W_Q` is the gate and `W_V` the input.
+
+    SwiGLU (`silu`), GEGLU and ReGLU need a finite `gate_range` and several heads (`gate_sum`); an output entry is then
+    wrong by at most `error * max_j sum_n |u_n W_out[n, j]|`, with `u` the other branch.
+    **Shapes**: W_gate and W_in `[d_model, d_mlp]`, W_out `[d_mlp, d_model]`. **Source**: ours.
+    """
+    check_mlp(W_in, W_out, b_in, b_out, W_gate)
+    terms = gate_sum(activation, gate_range, heads_per_neuron, max_error)
+    return GatedNeuronHeads(W_gate, W_in, W_out, b_gate, b_in, b_out, terms)

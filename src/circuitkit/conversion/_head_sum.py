@@ -1,0 +1,170 @@
+"""Activation functions as sums of what one attention head can compute: sigmoid(b x + c) (a x + d)."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+"""The activation functions that can be converted, as torch computes them."""
+
+DEFAULT_SHARPNESS = 2.0**14
+_PIECE = 2**17
+_RELU_ERROR = 0.27846454276107367  # max of |relu(x) - silu(x)|, at |x| = 1.27846, the root of x = 1 + exp(-x)
+
+
+@dataclass(frozen=True)
+class HeadSum:
+    """`f(x) = sum_i sigmoid(b_i x + c_i) (a_i x + d_i)`: one term is one head of internal dimension 1.
+
+    The head's query is `b_i x + c_i`; against a bias token with key -1 and value 0 its two-way softmax looks at the
+    token itself with weight `sigmoid(b_i x + c_i)` and reads there the value `a_i x + d_i`.
+    """
+
+    activation: str
+    """The function this approximates."""
+    b: tuple[float, ...]
+    c: tuple[float, ...]
+    a: tuple[float, ...]
+    d: tuple[float, ...]
+    error: float
+    """Largest absolute difference from `activation` over the whole real line, in exact arithmetic."""
+
+    def __len__(self) -> int:
+        return len(self.b)
+
+    def __call__(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The sum, entry by entry; in place and in pieces that fit a cache where no gradient is asked for."""
+        if not (torch.is_grad_enabled() and x.requires_grad) and x.numel():
+            return self._in_pieces(x.contiguous())
+        if self.scaled_silu is not None:
+            scale, factor = self.scaled_silu
+            return F.silu(x) if scale == factor == 1.0 else F.silu(x * scale) * factor
+        total = None
+        for b, c, a, d in self.terms:
+            head = torch.sigmoid(x * b + c) * (x * a + d)
+            total = head if total is None else total + head
+        return total
+
+    @property
+    def scaled_silu(self) -> tuple[float, float] | None:
+        """`(s, r)` if the whole sum is `r SiLU(s x)`, else None."""
+        if len(self.terms) == 1 and self.c == self.d == (0.0,) and self.b[0] != 0:
+            return self.b[0], self.a[0] / self.b[0]
+        return None
+
+    def _in_pieces(self, x: Tensor) -> Tensor:
+        if self.scaled_silu is not None:
+            scale, factor = self.scaled_silu
+            out = F.silu(x) if scale == 1.0 else F.silu(x * scale, inplace=True)
+            return out if factor == 1.0 else out.mul_(factor)
+        out = torch.zeros_like(x)
+        pieces = zip(x.view(-1).split(_PIECE), out.view(-1).split(_PIECE), strict=True)
+        for piece, gathered in pieces:
+            for b, c, a, d in self.terms:
+                weight = (piece * b).add_(c).sigmoid_() if c else (piece * b).sigmoid_()
+                if d:
+                    gathered.addcmul_(weight, (piece * a).add_(d))
+                else:
+                    gathered.addcmul_(weight, piece, value=a)
+        return out
+
+    @property
+    def terms(self) -> tuple[tuple[float, float, float, float], ...]:
+        """`(b, c, a, d)` of each head."""
+        return tuple(zip(self.b, self.c, self.a, self.d, strict=True))
+
+
+def generalized_silu(a1: float, a2: float, activation: str = "generalized silu", error: float = 0.0) -> HeadSum:
+    """The paper's class of activations with one head: `a1 SiLU(a2 x) = sigmoid(a2 x) (a1 a2 x)`.
+
+    Source: "Attention-Only Transformers", section 2. `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)` is its GELU.
+    """
+    return HeadSum(activation, (float(a2),), (0.0,), (float(a1) * float(a2),), (0.0,), error)
+
+
+@cache
+def _fits() -> dict[str, dict[str, dict]]:
+    return json.loads(files("circuitkit.conversion").joinpath("data/activations.json").read_text())["fits"]
+
+
+def head_sum(
+    activation: str,
+    heads_per_neuron: int | None = None,
+    max_error: float | None = None,
+    sharpness: float | None = None,
+) -> HeadSum:
+    """The heads that compute one activation function, fewest for the error asked.
+
+    `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness
+    `s` is 16384 unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, minimax on
+    the whole line (`scripts/fit_activations.py`). A function that needs one head takes one, whatever is allowed.
+    Error: `.error` bounds the difference on the whole line. Source: section 2 of the paper; the sums are ours.
+
+    >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
+    0.0139
+    """
+    if activation not in FUNCTIONS:
+        raise ValueError(f"activation is {activation!r}; heads can compute {sorted(FUNCTIONS)}")
+    if heads_per_neuron is not None and max_error is not None:
+        raise ValueError("give either heads_per_neuron or max_error, not both: each decides the other")
+    if max_error is not None and not max_error >= 0:
+        raise ValueError(f"max_error is {max_error}; expected a number >= 0, the largest error of the activation")
+    if heads_per_neuron is not None and (isinstance(heads_per_neuron, bool) or heads_per_neuron not in range(1, 9)):
+        raise ValueError(f"heads_per_neuron is {heads_per_neuron!r}; expected a whole number from 1 to 8")
+    if sharpness is not None and activation != "relu":
+        raise ValueError(f"sharpness is a knob of relu only; {activation!r} has heads_per_neuron or max_error")
+    if activation == "silu":
+        return generalized_silu(1.0, 1.0, "silu")
+    if activation == "quick_gelu":
+        return HeadSum("quick_gelu", (1.702,), (0.0,), (1.0,), (0.0,), 0.0)
+    if activation == "relu":
+        return _relu(max_error, sharpness)
+    table = {int(k): fit for k, fit in _fits()[activation].items()}
+    if max_error is not None:
+        enough = [k for k in sorted(table) if table[k]["error"] <= max_error]
+        if not enough:
+            raise ValueError(
+                f"max_error={max_error:g} cannot be met for {activation!r}: 8 heads per neuron reach "
+                f"{table[8]['error']:.3g}; ask for that, or for heads_per_neuron=8"
+            )
+        heads_per_neuron = enough[0]
+    fit = table[5 if heads_per_neuron is None else heads_per_neuron]
+    return HeadSum(activation, *(tuple(fit[key]) for key in "bcad"), error=fit["error"])
+
+
+def _relu(max_error: float | None, sharpness: float | None) -> HeadSum:
+    if sharpness is not None and max_error is not None:
+        raise ValueError("give either sharpness or max_error for relu, not both: the error is 0.2785 / sharpness")
+    if max_error == 0:
+        raise ValueError("max_error=0 cannot be met for 'relu': one head has error 0.2785 / sharpness, never zero")
+    s = DEFAULT_SHARPNESS if sharpness is None else float(sharpness)
+    if max_error is not None:
+        s = 2.0 ** math.ceil(math.log2(_RELU_ERROR / max_error))  # a power of two scales without rounding
+    if not (s > 0 and math.isfinite(s)):
+        raise ValueError(f"sharpness is {s}; expected a positive, finite number")
+    return HeadSum("relu", (s,), (0.0,), (1.0,), (0.0,), _RELU_ERROR / s)
+
+
+def activation_error(activation: str, heads_per_neuron: int | None = None) -> float:
+    """The promised sup-norm error of an activation with so many heads per neuron; 0.0 where one head is exact.
+
+    Error: the bound itself, certified over the whole line. Source: `head_sum`.
+
+    >>> activation_error("silu", 1)
+    0.0
+    """
+    return head_sum(activation, heads_per_neuron=heads_per_neuron).error

@@ -1,0 +1,99 @@
+"""A bridge whose MLP layers are attention heads: everything else is the bridge it was."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from circuitkit._heads import Heads, heads, stack
+from circuitkit.conversion._find import FoundMLP
+from circuitkit.conversion._gated import GatedNeuronHeads
+from circuitkit.conversion._neuron_heads import NeuronHeads
+from circuitkit.conversion._report import Report
+from circuitkit.conversion._two_key import ROUTES, NeuronAttention
+
+
+class AttentionOnlyBridge(TransformerBridge):
+    """A converted model. Call it, cache it and hook it as any `TransformerBridge`.
+
+    New hooks: `blocks.{l}.mlp.neurons.hook_scores`, `.hook_pattern`, `.hook_v`, `.hook_z`. The stream of the converted
+    model has a bias token at position 0 and one more coordinate; as nothing ever writes to either, they are not stored:
+    every neuron-head sees the bias token as a fixed key, and ordinary heads do not see it.
+    Made by `to_attention_only`, never constructed.
+    """
+
+    @property
+    def report(self) -> Report:
+        """Heads, parameters, promised and measured errors."""
+        return self.__dict__["_circuitkit_report"]
+
+    @property
+    def _mlps(self) -> list[tuple[FoundMLP, NeuronAttention]]:
+        return self.__dict__["_circuitkit_mlps"]
+
+    @property
+    def heads(self) -> Heads:
+        """All neuron-heads, `L{layer}N{neuron}`, on d_model + 1 coordinates; they read the normalised stream.
+
+        Layers count the sublayers of the converted model: attention of block l is layer 2l, its neurons are 2l + 1 (2l
+        where attention and MLP run in parallel). Copies of the weights, built anew at every access.
+        """
+        return stack(*(self.neuron_heads(mlp.layer).heads for mlp, _ in self._mlps))
+
+    @property
+    def attention_heads(self) -> Heads:
+        """The ordinary heads on the same coordinates as `.heads`, so that the two can be compared and composed."""
+        trained = heads(self._as_plain_bridge())
+        wide = {name: F.pad(getattr(trained, name), (0, 0, 0, 1)) for name in ("W_Q", "W_K", "W_V")}
+        layers = tuple(2 * layer for layer in trained.layers)
+        return replace(trained, **wide, W_O=F.pad(trained.W_O, (0, 1)), layers=layers)
+
+    def _as_plain_bridge(self) -> TransformerBridge:
+        """The same object without `.heads`, so that `heads` reads the ordinary ones."""
+        plain = object.__new__(TransformerBridge)
+        object.__setattr__(plain, "__dict__", self.__dict__)
+        return plain
+
+    def neuron_heads(self, layer: int) -> NeuronHeads | GatedNeuronHeads:
+        """One layer's neuron-heads with the weights the model holds now; gradients flow to them."""
+        for mlp, attention in self._mlps:
+            if mlp.layer == layer:
+                weights = mlp.weights
+                order = 2 * layer + (0 if is_parallel(mlp.block) else 1)
+                kind = GatedNeuronHeads if mlp.gated else NeuronHeads
+                return kind(**weights, terms=attention.terms, name=f"L{layer}", layer=order)
+        raise ValueError(f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}")
+
+    @contextmanager
+    def route(self, name: str) -> Iterator["AttentionOnlyBridge"]:
+        """Within `with model.route("literal"):` every neuron-head computes its whole masked pattern."""
+        if name not in ROUTES:
+            raise ValueError(f"route is {name!r}; expected one of {list(ROUTES)}")
+        before = [attention.route for _, attention in self._mlps]
+        try:
+            for _, attention in self._mlps:
+                attention.route = name
+            yield self
+        finally:
+            for (_, attention), old in zip(self._mlps, before, strict=True):
+                attention.route = old
+
+    def neuron_pattern(self, cache: Any, head: str) -> Float[Tensor, "batch pos 2"]:
+        """One neuron-head's attention over (bias token, itself) at every position, from a cache of this model."""
+        layer, rest = head[1:].split("N")
+        k = len(self.neuron_heads(int(layer)).terms)
+        neuron, term = (rest.split(".") + ["0"])[:2]
+        return cache[f"blocks.{layer}.mlp.neurons.hook_pattern"][:, :, int(neuron) * k + int(term)]
+
+
+def is_parallel(block: Any) -> bool:
+    """True where the MLP reads what the attention reads, not what it wrote."""
+    if "Parallel" in type(block).__name__:
+        return True
+    original = getattr(block, "original_component", None)
+    return bool(getattr(original, "use_parallel_residual", False))

@@ -1,0 +1,82 @@
+"""Theorem 4's false step, LayerNorm of a stream with a bias coordinate, and the norms that repair it."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit.conversion._paper import MaskedHead
+
+Norm = Callable[[Tensor], Tensor]
+
+
+def layer_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tensor, "*batch d_model"]:
+    """Rows with mean 0 and mean square 1; no gain, no bias."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def rms_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tensor, "*batch d_model"]:
+    """Rows with mean square 1; no gain."""
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def norm_of_first(norm: Norm, n_extra: int = 1) -> Norm:
+    """Repair (c), for every norm: normalise the original coordinates, leave the last `n_extra` as they are.
+
+    `norm_of_first(norm)(X (+) [1]) = norm(X) (+) [1]` by definition, up to the bias token's own row, where the norm of
+    zeros is taken to be zeros. This is what a converted model does. Error: exact.
+    """
+
+    def repaired(x: Float[Tensor, "*batch d_model_and_extra"]) -> Float[Tensor, "*batch d_model_and_extra"]:
+        stream, extra = x[..., :-n_extra], x[..., -n_extra:]
+        silent = (stream == 0).all(-1, keepdim=True)
+        normed = norm(torch.where(silent, torch.ones_like(stream), stream))
+        return torch.cat([torch.where(silent, torch.zeros_like(normed), normed), extra], -1)
+
+    return repaired
+
+
+def rms_with_gain(d_model: int, eps: float = 0.0) -> Norm:
+    """Repair (a), RMSNorm on all `D+1` coordinates with a fixed gain: exact on `X (+) [1]`.
+
+    A token has bias coordinate 0, so its mean square is only diluted, by D/(D+1): gain `sqrt(D/(D+1))` on the stream.
+    The bias token's row becomes `sqrt(D+1)` at its coordinate: gain `1/sqrt(D+1)`. With an epsilon inside the root the
+    token's epsilon shrinks by the same D/(D+1), and the bias gain becomes `sqrt(1/(D+1) + eps')`. Error: rounding.
+    """
+    eps_inside = eps * d_model / (d_model + 1)
+    gain = torch.full((d_model + 1,), math.sqrt(d_model / (d_model + 1)), dtype=torch.float64)
+    gain[-1] = math.sqrt(1 / (d_model + 1) + eps_inside)
+    return lambda x: rms_norm(x, eps_inside) * gain.to(x)
+
+
+def centred_with_gain(d_model: int, eps: float = 0.0) -> Norm:
+    """Repair (b), LayerNorm on `D+2` coordinates: exact when rows are centred and the bias token is `(1, -1)`.
+
+    Writing weights whose rows have mean 0 keep the stream centred (transformer-lens `center_writing_weights`); the two
+    bias coordinates cancel in every mean. Gains `sqrt(D/(D+2))` on the stream, `sqrt(2/(D+2) + eps')` on the two.
+    """
+    eps_inside = eps * d_model / (d_model + 2)
+    gain = torch.full((d_model + 2,), math.sqrt(d_model / (d_model + 2)), dtype=torch.float64)
+    gain[-2:] = math.sqrt(2 / (d_model + 2) + eps_inside)
+    return lambda x: layer_norm(x, eps_inside) * gain.to(x)
+
+
+def post_norm_layers(
+    x: Float[Tensor, "pos d_model"],
+    layers: list[list[MaskedHead]],
+    norm: Norm,
+    skip: bool = True,
+) -> list[Float[Tensor, "pos d_model"]]:
+    """The paper's transformer: `X_{j+1} = norm(X_j + sum_i h_{j,i}(X_j))`, the stream before and after every layer.
+
+    `skip=False` leaves out `X_j`, the counter-example of Remark 5: the bias token is zeroed by the first converted
+    layer, and from the second on every neuron sees scores 0 and outputs half its input.
+    """
+    stream = [x]
+    for heads in layers:
+        written = torch.stack([head(stream[-1]) for head in heads]).sum(0)
+        stream.append(norm(stream[-1] + written if skip else written))
+    return stream

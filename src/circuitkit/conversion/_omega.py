@@ -1,0 +1,227 @@
+"""The post's constructions: no mask but a large number Omega in the weights, and one-hot positions to hang it on."""
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from circuitkit.conversion._checks import check_mlp
+
+
+class OmegaWarning(UserWarning):
+    """Omega lies outside the window where leak and rounding are both small."""
+
+
+def omega_window(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> tuple[float, float]:
+    """The Omegas that keep leak and rounding within `tolerance` for unit-size activations.
+
+    Leak: each of `n_pos - 1` other tokens keeps weight `exp(-2 Omega)`, so `Omega >= ln(n_pos / tolerance) / 2` (the
+    post asks `exp(Omega) > N / tolerance`, twice as much as needed). Rounding: scores near `2 Omega` are known to half
+    a unit in the last place, which moves the sigmoid by a quarter of that, so `Omega <= 4 tolerance / eps`.
+    `tolerance=None` takes 16 units of rounding of the dtype.
+    """
+    eps = torch.finfo(dtype).eps
+    tolerance = 16 * eps if tolerance is None else tolerance
+    return 0.5 * math.log(n_pos / tolerance), min(4 * tolerance / eps, torch.finfo(dtype).max / 4)
+
+
+def choose_omega(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> float:
+    """The smallest useful Omega for this many positions: past it only rounding grows.
+
+    >>> round(choose_omega(20, torch.float64), 1)
+    18.1
+    """
+    low, high = omega_window(n_pos, dtype, tolerance)
+    if low > high:
+        raise ValueError(
+            f"no omega gives tolerance {tolerance:g} in {dtype} with {n_pos} positions: leak asks for omega >= {low:.3g}, "
+            f"rounding for omega <= {high:.3g}; use a wider dtype or a larger tolerance"
+        )
+    return low
+
+
+def omega_error_bound(omega: float, n_pos: int, dtype: torch.dtype, largest: float) -> float:
+    """A bound on one neuron's activation, for pre-activations and values of size at most `largest`.
+
+    `leak + rounding`, with leak `2 (N-1) e^(-2 Omega) largest` (weights that other tokens keep, times their values,
+    and what they take from the two keys) and rounding `largest (ulp(2 Omega + largest) / 2 + 8 eps)`.
+    """
+    eps = torch.finfo(dtype).eps
+    top = 2 * omega + largest
+    if top > torch.finfo(dtype).max:
+        return math.inf
+    ulp = eps * 2.0 ** math.floor(math.log2(top))
+    leak = min(1.0, 2 * (n_pos - 1) * math.exp(-2 * omega))
+    return largest * (leak + min(1.0, ulp / 2 + 8 * eps))
+
+
+@dataclass(frozen=True, eq=False)
+class OmegaMLP:
+    """An MLP as softmax attention without any mask. Call it on `X[..., N, D]`; it returns what the MLP adds to `X`."""
+
+    W_in: Float[Tensor, "d_model d_mlp"]
+    W_out: Float[Tensor, "d_mlp d_model"]
+    b_in: Float[Tensor, " d_mlp"] | None
+    b_out: Float[Tensor, " d_model"] | None
+    n_ctx: int
+    omega: float
+    form: str
+    """`"three_layers"` (January 2023) or `"one_layer"` (the "more efficient implementation")."""
+
+    @property
+    def d_stream(self) -> int:
+        """`D' = D + d_mlp + (N+1)`, or `D + (N+1)` for the single sublayer."""
+        d_model, d_mlp = self.W_in.shape
+        return d_model + (d_mlp if self.form == "three_layers" else 0) + self.n_ctx + 1
+
+    @property
+    def n_heads(self) -> int:
+        """Attention heads in all: two linear steps and `d_mlp` entrywise ones, or `d_mlp`; one more for `b_out`."""
+        extra = int(self.b_out is not None)
+        return self.W_in.shape[1] + (2 if self.form == "three_layers" else extra)
+
+    def error_bound(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
+        """Bound on any output entry for this input: each neuron's `omega_error_bound` at the size it really meets."""
+        pre = x @ self.W_in + (0 if self.b_in is None else self.b_in)
+        largest = max(1.0, float(pre.detach().abs().max()))
+        each = omega_error_bound(self.omega, x.shape[-2] + 1, x.dtype, largest)
+        rounding = 4 * sum(self.W_in.shape) * torch.finfo(x.dtype).eps * largest
+        return (each + rounding) * float(self.W_out.detach().abs().sum(0).max())
+
+    def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+        if x.shape[-2] > self.n_ctx:
+            raise ValueError(
+                f"the input has {x.shape[-2]} positions and this construction was built for at most {self.n_ctx}: each "
+                f"position has its own coordinate; build it again with n_ctx={x.shape[-2]} or more"
+            )
+        if x.ndim > 2:
+            return torch.stack([self(row) for row in x])
+        stream = self.augment(x)
+        run = self._three_layers if self.form == "three_layers" else self._one_layer
+        return (run(stream) - stream)[: len(x), : x.shape[-1]]
+
+    def augment(self, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos_and_bias d_stream"]:
+        """The post's stream: a bias row last, scratch space of zeros, one-hot positions (the last is the bias's)."""
+        n_pos, d_model = x.shape
+        stream = x.new_zeros(n_pos + 1, self.d_stream)
+        stream[:-1, :d_model] = x
+        first = self.d_stream - self.n_ctx - 1
+        stream[torch.arange(n_pos), first + torch.arange(n_pos)] = 1
+        stream[-1, -1] = 1
+        return stream
+
+    def self_matrix(self) -> Float[Tensor, "d_stream d_stream"]:
+        """`W_QK` of a linear step: `2 Omega` between equal positions, so every token looks at itself."""
+        W_QK = self.W_in.new_zeros(self.d_stream, self.d_stream)
+        places = range(self.d_stream - self.n_ctx - 1, self.d_stream)
+        W_QK[places, places] = 2 * self.omega
+        return W_QK
+
+    def entry_matrix(self, read: Float[Tensor, " d_stream"]) -> Float[Tensor, "d_stream d_stream"]:
+        """`W_QK` of an entrywise step: row j scores `-read . x_j` on every token and 0 on the bias, plus `2 Omega` on j and on the bias."""
+        W_QK, first = self.self_matrix(), self.d_stream - self.n_ctx - 1
+        W_QK[first:-1, -1] = 2 * self.omega
+        W_QK[:, first:-1] -= read[:, None]
+        return W_QK
+
+    def _read(self, unit: int) -> Float[Tensor, " d_stream"]:
+        """What a hidden unit reads: its scratch coordinate, or its column of W_in with the bias on the positions."""
+        d_model = self.W_in.shape[0]
+        read = self.W_in.new_zeros(self.d_stream)
+        if self.form == "three_layers":
+            read[d_model + unit] = 1
+            return read
+        read[:d_model] = self.W_in[:, unit]
+        if self.b_in is not None:
+            read[d_model:-1] = self.b_in[unit]
+        return read
+
+    def _linear(self, stream: Tensor, V: Tensor) -> Tensor:
+        return (stream @ self.self_matrix() @ stream.T).softmax(-1) @ stream @ V
+
+    def _three_layers(self, stream: Tensor) -> Tensor:
+        d_model, d_mlp = self.W_in.shape
+        hidden, ones = slice(d_model, d_model + d_mlp), slice(d_model + d_mlp, self.d_stream - 1)
+        V = stream.new_zeros(self.d_stream, self.d_stream)
+        V[:d_model, hidden] = self.W_in
+        if self.b_in is not None:
+            V[ones, hidden] = self.b_in  # the 1s of the position code serve as bias
+        stream = stream + self._linear(stream, V)
+        total = torch.zeros_like(stream)
+        for unit in range(d_mlp):
+            read = self._read(unit)
+            pattern = (stream @ self.entry_matrix(read) @ stream.T).softmax(-1)
+            total = total - torch.outer(pattern @ stream @ read, read)  # -x (1 - sigmoid(x)): x becomes SiLU(x)
+        stream = stream + total
+        V = torch.zeros_like(V)
+        V[hidden, :d_model] = self.W_out
+        V[hidden, hidden] = -torch.eye(d_mlp, dtype=V.dtype, device=V.device)  # V = W - I clears the scratch space
+        if self.b_out is not None:
+            V[ones, :d_model] = self.b_out
+        return stream + self._linear(stream, V)
+
+    def _one_layer(self, stream: Tensor) -> Tensor:
+        d_model, d_mlp = self.W_in.shape
+        total = torch.zeros_like(stream)
+        for unit in range(d_mlp):
+            read = self._read(unit)
+            pattern = (stream @ self.entry_matrix(-read) @ stream.T).softmax(-1)  # weight sigmoid(x) on itself
+            total[:, :d_model] += torch.outer(pattern @ stream @ read, self.W_out[unit])
+        if self.b_out is not None:
+            V = stream.new_zeros(self.d_stream, self.d_stream)
+            V[d_model:-1, :d_model] = self.b_out
+            total = total + self._linear(stream, V)
+        return stream + total
+
+
+def omega_mlp(
+    W_in: Float[Tensor, "..."],
+    W_out: Float[Tensor, "..."],
+    b_in: Float[Tensor, "..."] | None = None,
+    b_out: Float[Tensor, "..."] | None = None,
+    *,
+    n_ctx: int,
+    omega: float | None = None,
+    tolerance: float | None = None,
+    form: str = "three_layers",
+) -> OmegaMLP:
+    """The SiLU MLP `SiLU(x W_in + b_in) W_out + b_out` by the post's attention layers, without a mask.
+
+    `omega=None` takes the smallest useful one for `n_ctx`, the weights' dtype and `tolerance` (`choose_omega`); one
+    outside `omega_window` is used and warned about. Every score matrix has rank N+1: the heads are wider than any
+    trained head. Bias rows are served by the ones of the position code.
+    Error: `.error_bound(x)`. Source: "Attention is all you need, no really" (January 2023), which ignores masks, norms
+    and biases and writes 1 - sigma(x) for sigma(x) at the bias token.
+    """
+    check_mlp(W_in, W_out, b_in, b_out)
+    if form not in ("three_layers", "one_layer"):
+        raise ValueError(f"form is {form!r}; expected 'three_layers' or 'one_layer'")
+    if omega is None:
+        omega = choose_omega(n_ctx + 1, W_in.dtype, tolerance)
+    if not (omega > 0 and math.isfinite(omega)):
+        raise ValueError(f"omega is {omega}; expected a positive, finite number, or None to have it chosen")
+    low, high = omega_window(n_ctx + 1, W_in.dtype, tolerance)
+    if not low <= omega <= high:
+        why = "other tokens leak into the softmax" if omega < low else "scores near 2 omega are rounded too coarsely"
+        warnings.warn(
+            f"omega={omega:g} lies outside [{low:.3g}, {high:.3g}] for {n_ctx} positions in {W_in.dtype}: {why}",
+            OmegaWarning,
+            stacklevel=2,
+        )
+    return OmegaMLP(W_in, W_out, b_in, b_out, int(n_ctx), float(omega), form)
+
+
+def mask_as_weights(
+    mask: Bool[Tensor, "dst src"], omega: float
+) -> tuple[Float[Tensor, "dst dst"], Float[Tensor, "src src"]]:
+    """Any mask as weights: position queries `W_Q` and keys `W_K` whose scores are 0 where allowed, `-omega` elsewhere.
+
+    Positions are one-hot. A forbidden source keeps at most `exp(-omega + spread)` of an allowed one's weight, where
+    `spread` is the range of the ordinary scores, so a row's pattern is wrong by at most `2 n_pos exp(spread - omega)`.
+    Source: the third result in the abstract of the published paper; the post's 2 Omega is a case of it.
+    """
+    scores = torch.where(mask, 0.0, -omega)
+    return scores, torch.eye(mask.shape[1], dtype=scores.dtype, device=scores.device)

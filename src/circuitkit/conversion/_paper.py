@@ -1,0 +1,131 @@
+"""The constructions of "Attention-Only Transformers", literally: full matrices, the paper's masks, the bias token last."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit._heads import Heads
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedHead:
+    """A masked attention head of Definition 1: `msoftmax(X W_QK X^T, mask) X W_OV`, full square matrices."""
+
+    W_QK: Float[Tensor, "d_model d_model"]
+    W_OV: Float[Tensor, "d_model d_model"]
+    mask: Float[Tensor, "pos pos"]
+    """1 where a destination (row) may look at a source (column), else 0."""
+
+    def pattern(self, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos pos"]:
+        """The attention pattern; rows sum to 1."""
+        return masked_softmax(x @ self.W_QK @ x.T, self.mask)
+
+    def __call__(self, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
+        return self.pattern(x) @ x @ self.W_OV
+
+
+def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst src"]) -> Float[Tensor, "dst src"]:
+    """`rownorm(exp(scores) * mask)`, computed without overflow.
+
+    Error: rounding only. Source: Definition 1 of the paper.
+
+    >>> masked_softmax(torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]])).tolist()
+    [[0.5, 0.0, 0.5]]
+    """
+    if not bool((mask != 0).any(-1).all()):
+        empty = (mask == 0).all(-1).nonzero().flatten().tolist()
+        raise ValueError(f"rows {empty} of the mask are all zero; a mask matrix has an allowed source in every row")
+    return scores.masked_fill(mask == 0, -torch.inf).softmax(-1)
+
+
+def direct_sum(left: Float[Tensor, "rows columns"], right: float) -> Float[Tensor, "rows_and_1 columns_and_1"]:
+    """The paper's `X (+) [right]`: `X` and one number as the diagonal blocks, 0 elsewhere.
+
+    >>> direct_sum(torch.tensor([[5.0, 7.0]]), 1.0).tolist()
+    [[5.0, 7.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    return torch.block_diag(left, left.new_tensor([[right]]))
+
+
+def theorem_mask(n_pos: int, like: Float[Tensor, "..."]) -> Float[Tensor, "pos_and_1 pos_and_1"]:
+    """`[[I, 1], [0, 1]]`: every token may look at itself and at the bias token, which is last and sees itself only."""
+    mask = torch.eye(n_pos + 1, dtype=like.dtype, device=like.device)
+    mask[:, -1] = 1
+    return mask
+
+
+def theorem2(
+    V1: Float[Tensor, "d_model d_mlp"],
+    V2: Float[Tensor, "d_mlp d_model"],
+    n_pos: int,
+    a1: float = 1.0,
+    a2: float = 1.0,
+) -> list[MaskedHead]:
+    """Theorem 2: heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X V1) V2 (+) [0]`, one per hidden unit.
+
+    `W_QK = a2 [[0, -V1_i], [0, 0]]` and `W_OV = a1 a2 V1_i V2_i (+) [0]`. Error: exact; rounding as in the MLP.
+    Source: Theorem 2 and its appendix proof. Two slips of the paper are set right: the blocks have sizes d_model and 1
+    (it says N and 1), and in the sketch the token's own score is 0 and the bias token's is -x, not the reverse.
+    """
+    mask, heads = theorem_mask(n_pos, V1), []
+    for column, row in zip(V1.T, V2, strict=True):
+        W_QK = V1.new_zeros(len(column) + 1, len(column) + 1)
+        W_QK[:-1, -1] = -a2 * column
+        heads.append(MaskedHead(W_QK, direct_sum(a1 * a2 * torch.outer(column, row), 0.0), mask))
+    return heads
+
+
+def bias_trick(
+    V1: Float[Tensor, "d_model d_mlp"], b_in: Float[Tensor, " d_mlp"], V2: Float[Tensor, "d_mlp d_model"]
+) -> tuple[Float[Tensor, "d_model_and_1 d_mlp"], Float[Tensor, "d_mlp d_model_and_1"]]:
+    """The bias-free weights that act on `[X | 1]` as `(V1, b_in, V2)` act on `X`, and write 0 to the column of ones.
+
+    The paper's "without loss of generality". It needs that every layer keeps the column, and it leaves out `b_out`,
+    which is a Theorem 6 head of its own: it reads the column of ones and writes `b_out`.
+    """
+    return torch.cat([V1, b_in[None]]), torch.cat([V2, V2.new_zeros(len(V2), 1)], 1)
+
+
+def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: int) -> MaskedHead:
+    """Theorem 6: with the identity as mask a head looks at itself only, so it computes `X W` whatever its scores are."""
+    return MaskedHead(torch.zeros_like(W), W, torch.eye(n_pos, dtype=W.dtype, device=W.device))
+
+
+def theorem7(
+    d_model: int, n_pos: int, a1: float = 1.0, a2: float = 1.0, residual: bool = False, like: Tensor | None = None
+) -> list[MaskedHead]:
+    """Theorem 7: `d_model` heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X) (+) [0]`, entry by entry.
+
+    `residual=True` adds one head that writes `-X`, so that a skip connection turns `X` into the activation itself. The
+    paper's `X I_N` must be `X I_D`. Error: exact.
+    """
+    like = torch.zeros(()) if like is None else like
+    eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
+    heads = theorem2(eye, eye, n_pos, a1, a2)
+    return [*heads, theorem6(direct_sum(-eye, 0.0), n_pos + 1)] if residual else heads
+
+
+def remark3(
+    V1: Float[Tensor, "d_model d_mlp"], V2: Float[Tensor, "d_mlp d_model"], a1: float = 1.0, a2: float = 1.0
+) -> Heads:
+    """Remark 3: Theorem 2's matrices as rank-1 factors, in the library's convention, with the bias token first.
+
+    `W_Q = W_V = a2 [V1_i | 0]`, `W_K = [0 | -1]`, `W_O = a1 [V2_i | 0]`. The paper's `W_K` carries `sqrt(D+1)` because
+    it divides scores by `sqrt(D+1)`; libraries divide by `sqrt(d_head)`, which is 1 here. `W_Q = W_V` and a shared
+    `W_K` leave two vectors to store per neuron, as many numbers as the MLP has.
+    """
+    reads = torch.cat([a2 * V1.T, V1.new_zeros(V1.shape[1], 1)], 1)[..., None]
+    keys = torch.zeros_like(reads)
+    keys[:, -1] = -1
+    writes = torch.cat([a1 * V2, V2.new_zeros(len(V2), 1)], 1)[:, None]
+    names = tuple(f"N{neuron}" for neuron in range(V1.shape[1]))
+    return Heads(names, reads, keys, reads.clone(), writes, scale=1.0, mask="self_or_first")
+
+
+def augmented_head(
+    W_QK: Float[Tensor, "d_model d_model"], W_OV: Float[Tensor, "d_model d_model"], mask: Float[Tensor, "pos pos"]
+) -> MaskedHead:
+    """An ordinary head made to ignore the bias token: `W_QK (+) [1]`, `W_OV (+) [0]`, `mask (+) [1]` (Theorem 4)."""
+    return MaskedHead(direct_sum(W_QK, 1.0), direct_sum(W_OV, 0.0), direct_sum(mask, 1.0))

@@ -1,0 +1,77 @@
+"""The attention of one converted layer, evaluated over its two keys: the token itself and the bias token."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+if TYPE_CHECKING:
+    from circuitkit.conversion._gated import GateSum
+    from circuitkit.conversion._head_sum import HeadSum
+
+ROUTES = ("two_key", "literal")
+_MOST_PATTERN_NUMBERS = 2**22
+
+
+class NeuronAttention(nn.Module):
+    """What stands in a converted MLP between reading and writing: neuron-heads choosing between themselves and bias.
+
+    Takes what every neuron reads, `x W_in + b_in` (the gate of a gated MLP), and returns what the neurons' heads
+    gather, which `W_out` then writes. Hooks, fired only when something listens, have shape `[batch, pos, head, ...]`:
+    `hook_scores`, `hook_pattern` over the keys (bias, itself), `hook_v` and `hook_z`. Editing one takes effect.
+    """
+
+    def __init__(self, terms: "HeadSum | GateSum") -> None:
+        super().__init__()
+        self.terms = terms
+        self.route = "two_key"
+        self.n_calls = 0
+        self.hook_scores, self.hook_pattern = HookPoint(), HookPoint()
+        self.hook_v, self.hook_z = HookPoint(), HookPoint()
+        for hook in (self.hook_scores, self.hook_pattern, self.hook_v, self.hook_z):
+            hook.pos_dim = 1
+
+    def forward(self, reads: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
+        self.n_calls += 1
+        if self.route == "literal":
+            return self._literal(reads)
+        if any(hook.has_hooks() for hook in (self.hook_scores, self.hook_pattern, self.hook_v, self.hook_z)):
+            return self._hooked(reads)
+        return self.terms(reads)
+
+    def _queries_and_values(self, reads: Tensor) -> tuple[Tensor, Tensor]:
+        """`[..., head]` each, heads of one neuron side by side."""
+        terms, like = self.terms, reads[..., None]
+        b, c = reads.new_tensor(terms.b), reads.new_tensor(terms.c)
+        query = (like * b + c).flatten(-2)
+        if hasattr(terms, "w"):  # a gate: the value's other factor is multiplied in behind this module
+            value = reads.new_tensor(terms.w).expand(*reads.shape, len(terms)).flatten(-2)
+        else:
+            value = (like * reads.new_tensor(terms.a) + reads.new_tensor(terms.d)).flatten(-2)
+        return query, value
+
+    def _hooked(self, reads: Tensor) -> Tensor:
+        query, value = self._queries_and_values(reads)
+        scores = self.hook_scores(torch.stack([-query, torch.zeros_like(query)], -1))
+        pattern = self.hook_pattern(scores.softmax(-1))
+        values = self.hook_v(torch.stack([torch.zeros_like(value), value], -1))
+        z = self.hook_z((pattern * values).sum(-1))
+        return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1)
+
+    def _literal(self, reads: Tensor) -> Tensor:
+        """Whole masked patterns over the bias token and all positions, a few heads at a time."""
+        query, value = self._queries_and_values(reads)
+        n_pos = reads.shape[-2] + 1
+        allowed = torch.eye(n_pos, dtype=torch.bool, device=reads.device)
+        allowed[:, 0] = True
+        key = reads.new_zeros(n_pos)
+        key[0] = -1
+        step = max(1, _MOST_PATTERN_NUMBERS // (n_pos * n_pos * max(1, reads[..., 0, 0].numel())))
+        parts = []
+        for q, v in zip(query.split(step, -1), value.split(step, -1), strict=True):
+            q, v = (torch.cat([torch.zeros_like(t[..., :1, :]), t], -2).transpose(-2, -1) for t in (q, v))
+            pattern = (q[..., None] * key).masked_fill(~allowed, -torch.inf).softmax(-1)
+            parts.append((pattern @ v[..., None])[..., 1:, 0].transpose(-2, -1))
+        return torch.cat(parts, -1).unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1)
