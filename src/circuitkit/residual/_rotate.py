@@ -46,9 +46,10 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     if away > 1e-4:
         raise ValueError(f"rotation is not orthogonal: R R^T differs from the identity by {away:.2g}")
     state = dict(bridge.state_dict())
-    if "embed.weight" not in state or "unembed.weight" not in state:
+    if type(bridge.original_model).__name__ != "NativeModel":
         raise ValueError(
-            f"rotate_basis expects a native bridge (boot_native, load_model); this one holds {list(state)[:4]} ..."
+            "rotate_basis expects a native bridge (boot_native, load_model of a shipped model); this one wraps a "
+            f"{type(bridge.original_model).__name__}, whose weights are stored in another layout."
         )
     out = dict(state)
     for layer in range(bridge.cfg.n_layers):

@@ -1,0 +1,155 @@
+"""The stream as a sum: by hand, against a slow forward pass, against transformer-lens."""
+
+import pytest
+import torch
+
+from circuitkit import heads
+from circuitkit.residual import Decomposition, decompose
+
+
+def close(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, torch.as_tensor(b, dtype=a.dtype), atol=tolerance, rtol=tolerance)
+
+
+def test_by_hand(boot):
+    """One head that looks at every earlier token alike, in a stream of three dimensions."""
+    model = boot(d_model=3, d_head=1, n_heads=1, n_layers=1, d_vocab=2, n_ctx=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        state = model.state_dict()
+        state["embed.weight"].copy_(torch.tensor([[1.0, 0, 0], [3.0, 0, 0]]))
+        state["pos_embed.weight"].copy_(torch.tensor([[0.0, 0, 1], [0.0, 0, 5]]))
+        state["blocks.0.attn.v.weight"].copy_(torch.tensor([[1.0, 0, 0]]))
+        state["blocks.0.attn.o.weight"].copy_(torch.tensor([[0.0], [2.0], [0.0]]))
+        state["blocks.0.attn.o.bias"].copy_(torch.tensor([0.0, 0.5, 0.0]))
+        state["unembed.weight"].copy_(torch.tensor([[0.0, 1, 0], [0.0, 0, 1]]))
+    split = decompose(model, torch.tensor([[0, 1]]))
+    assert split.names == ("embed", "pos_embed", "L0H0", "L0 bias")
+    close(split["embed"], [[[1, 0, 0], [3, 0, 0]]])
+    close(split["pos_embed"], [[[0, 0, 1], [0, 0, 5]]])
+    close(split["L0H0"], [[[0, 2, 0], [0, 4, 0]]])  # twice 1, and twice the mean of 1 and 3
+    close(split["L0 bias"], [[[0, 0.5, 0], [0, 0.5, 0]]])
+    close(split.total, [[[1, 2.5, 1], [3, 4.5, 5]]])
+    close(split.logits, [[[2.5, 1], [4.5, 5]]])
+    assert split.norm_scale is None
+
+
+def test_against_a_slow_forward_pass(model, kind, tokens, slow, tolerance):
+    split = decompose(model, tokens)
+    assert split.parts.shape == (len(split.names), 2, 9, 22)
+    for row in range(2):
+        parts, divisors, logits = slow(model, tokens[row].tolist())
+        assert list(split.names) == list(parts)  # every component, in order of depth
+        for name, part in parts.items():
+            close(split[name][row], part, tolerance)
+        close(split.total[row], sum(parts.values()), tolerance)
+        close(split.logits[row], logits, 20 * tolerance)
+        if divisors[0] is None:
+            assert split.norm_scale is None
+        else:
+            close(split.norm_scale[row, :, 0], divisors, tolerance)
+
+
+def test_against_transformer_lens(model, tokens):
+    split = decompose(model, tokens)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+    layers = model.cfg.n_layers
+    whole, labels = cache.decompose_resid(layer=layers, return_labels=True)
+    close(split.total, whole.sum(0))
+    for part, label in zip(whole, labels, strict=True):
+        layer, _, what = label.partition("_")
+        if what == "mlp_out":
+            close(split[f"L{layer} MLP"], part)
+        elif what == "attn_out":
+            mine = [split[name] for name in split.names if name.startswith(f"L{layer}") and "MLP" not in name]
+            close(sum(mine), part)
+        else:
+            close(split[label], part.expand(2, -1, -1))
+    if layers:
+        results, labels = cache.stack_head_results(return_labels=True)
+        for part, label in zip(results, labels, strict=True):
+            close(split[label], part)
+
+
+def test_a_hugging_face_model(gpt2, tokens):
+    """GPT-2 from a local folder, float32: names, sums, and the heads of transformer-lens."""
+    split = decompose(gpt2, tokens)
+    layer = lambda i: (f"L{i}H0", f"L{i}H1", f"L{i}H2", f"L{i} bias", f"L{i} MLP")  # noqa: E731
+    assert split.names == ("embed", "pos_embed", *layer(0), *layer(1))
+    with torch.no_grad():
+        logits, cache = gpt2.run_with_cache(tokens)
+    close(split.logits, logits)
+    close(split.total, cache["ln_final.hook_in"], 1e-5)
+    close(split.total, cache.decompose_resid(layer=2).sum(0), 1e-5)
+    for part, label in zip(*cache.stack_head_results(return_labels=True), strict=True):
+        close(split[label], part, 1e-5)
+    final = split.total.double()
+    close(split.norm_scale[..., 0].double(), (final.var(-1, unbiased=False) + 1e-5).sqrt(), 1e-6)
+
+
+def test_heads_of_the_library_write_the_parts(with_norm, tokens):
+    """The parts are what `heads(model)` computes on the normalised stream."""
+    split, stack = decompose(with_norm, tokens), heads(with_norm)
+    with torch.no_grad():
+        _, cache = with_norm.run_with_cache(tokens)
+    for layer in range(2):
+        results = stack[3 * layer : 3 * layer + 3].results(cache[f"blocks.{layer}.ln1.hook_out"])
+        for h in range(3):
+            close(split[f"L{layer}H{h}"], results[:, h])
+
+
+def test_shipped_names_of_a_model_without_biases(boot, tokens):
+    names = decompose(boot(bias=False), tokens).names
+    assert names == ("embed", "pos_embed", "L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2")
+
+
+def test_nothing_is_attached_to_the_graph(plain, tokens):
+    split = decompose(plain, tokens)
+    assert not split.parts.requires_grad
+    assert not split.logits.requires_grad
+
+
+def test_fields_by_number_and_parts_by_name(plain, tokens):
+    split = decompose(plain, tokens)
+    assert isinstance(split, Decomposition)
+    assert split[0] is split.names
+    names, parts, _, _ = split
+    assert torch.equal(split["L1H2"], parts[names.index("L1H2")])
+    with pytest.raises(
+        ValueError, match=r"no component is called 'L7H7'; the components are: embed, pos_embed, L0H0, "
+    ):
+        split["L7H7"]
+
+
+def test_not_a_bridge(tokens):
+    with pytest.raises(ValueError, match=r"decompose got a builtins\.str; expected .* circuitkit\.load_model\(name\)"):
+        decompose("two-layer", tokens)
+
+
+def test_a_model_that_is_no_sum_is_refused(tmp_path):
+    """BERT normalises after it adds, so what its parts wrote does not add up to its stream."""
+    import warnings
+
+    from transformers import BertConfig, BertForMaskedLM
+
+    import circuitkit
+
+    config = BertConfig(
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        vocab_size=50,
+        max_position_embeddings=16,
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    circuitkit.models.load_tokenizer().save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = circuitkit.load_model(str(tmp_path))
+        with pytest.raises(
+            ValueError, match=r"do not add up to its final residual stream.*Post-norm encoders such as BERT"
+        ):
+            decompose(model, torch.tensor([[1, 2, 3]]))

@@ -1,0 +1,143 @@
+"""Reading and writing subspaces and the angles between them."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit import Heads
+from circuitkit.residual import principal_angles, reading_basis, subspace_overlap, writing_basis
+
+
+def close(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, torch.as_tensor(b, dtype=a.dtype), atol=tolerance, rtol=tolerance)
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def draw(n, d_model, d_head, seed=0):
+    W = random(4, n, d_model, d_head, seed=seed)
+    return Heads(tuple(f"L0H{i}" for i in range(n)), W[0], W[1], W[2], W[3].transpose(1, 2))
+
+
+def test_by_hand():
+    """Two planes that share the first axis and are turned by 30 degrees about it."""
+    e = torch.eye(3, dtype=torch.float64)
+    flat = torch.stack([e[0], e[1]], dim=1)
+    turned = torch.stack([e[0], math.cos(math.pi / 6) * e[1] + math.sin(math.pi / 6) * e[2]], dim=1)
+    close(principal_angles(flat, turned), [0.0, math.pi / 6], 1e-8)
+    close(principal_angles(flat, e[:, 2:]), [math.pi / 2])
+
+
+def test_rotation_about_one_axis_is_exact():
+    for angle in (0.1, 0.7, 1.5):
+        one = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+        other = torch.tensor([[math.cos(angle)], [math.sin(angle)]], dtype=torch.float64)
+        close(principal_angles(one, other), [angle])
+
+
+@settings(max_examples=20, deadline=None)
+@given(sizes=st.permutations([2, 3, 5]), seed=st.integers(0, 99))
+def test_against_the_definition(sizes, seed):
+    """The largest cosine is the largest x . y over unit vectors of either space; found by alternating projection."""
+    rank_a, rank_b, n = sizes
+    a = torch.linalg.qr(random(n, 11, rank_a, seed=seed))[0]
+    b = torch.linalg.qr(random(n, 11, rank_b, seed=seed + 100))[0]
+    angles = principal_angles(a, b)
+    assert angles.shape == (n, min(rank_a, rank_b))
+    assert (angles[:, 1:] >= angles[:, :-1]).all()
+    for at in range(n):
+        projector = a[at] @ a[at].T @ b[at] @ b[at].T @ a[at] @ a[at].T
+        squares = torch.linalg.eigvalsh(projector).flip(0)[: min(rank_a, rank_b)]
+        close(angles[at].cos().square(), squares, 1e-11)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 99))
+def test_angles_do_not_depend_on_the_basis(seed):
+    a, b = (torch.linalg.qr(random(7, k, seed=seed + k))[0] for k in (2, 3))
+    inside = torch.linalg.qr(random(3, 3, seed=seed))[0]
+    outside = torch.linalg.qr(random(7, 7, seed=seed + 1))[0]
+    angles = principal_angles(a, b)
+    close(principal_angles(a, b @ inside), angles, 1e-10)
+    close(principal_angles(outside @ a, outside @ b), angles, 1e-10)
+    close(principal_angles(b, a), angles, 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["Q", "K", "V"])
+def test_reading_basis_spans_what_is_read(kind):
+    heads = draw(3, 11, 4)
+    basis, W = reading_basis(heads, kind), getattr(heads, f"W_{kind}")
+    assert basis.shape == (3, 11, 4)
+    for h in range(3):
+        close(basis[h].T @ basis[h], torch.eye(4))
+        close(basis[h] @ basis[h].T @ W[h], W[h], 1e-11)  # projecting the weights changes nothing
+        x = random(11, seed=h)
+        close((basis[h] @ basis[h].T @ x) @ W[h], x @ W[h], 1e-11)
+
+
+def test_values_are_read_by_default():
+    heads = draw(2, 7, 3)
+    assert torch.equal(reading_basis(heads), reading_basis(heads, "V"))
+
+
+def test_writing_basis_spans_what_is_written():
+    heads = draw(3, 11, 4)
+    basis = writing_basis(heads)
+    assert basis.shape == (3, 11, 4)
+    for h in range(3):
+        close(basis[h].T @ basis[h], torch.eye(4))
+        written = random(5, 4, seed=h) @ heads.W_O[h]
+        close(written @ basis[h] @ basis[h].T, written, 1e-11)
+
+
+@pytest.mark.parametrize("kind", ["Q", "K", "V"])
+def test_overlap_against_loops(kind):
+    earlier, later = draw(2, 11, 3), draw(4, 11, 5, seed=1)
+    overlap = subspace_overlap(earlier, later, kind)
+    assert overlap.shape == (2, 4)
+    for i in range(2):
+        for j in range(4):
+            W, O = getattr(later, f"W_{kind}")[j], earlier.W_O[i]  # noqa: E741
+            onto = lambda M: M @ torch.linalg.pinv(M)  # noqa: E731
+            close(overlap[i, j], torch.trace(onto(O.T) @ onto(W)) / 5, 1e-11)
+    assert (overlap >= 0).all()
+    assert (overlap <= 1).all()
+
+
+def test_overlap_of_known_subspaces():
+    earlier = draw(1, 6, 2)
+    e = torch.eye(6, dtype=torch.float64)
+    earlier = dataclasses.replace(earlier, W_O=torch.stack([5 * e[0], e[1] - e[0]])[None])
+    reads = lambda *columns: dataclasses.replace(earlier, W_V=torch.stack(columns, dim=1)[None])  # noqa: E731
+    for later, share in (
+        (reads(e[0] + e[1], 3 * e[1]), 1.0),
+        (reads(e[4], e[5]), 0.0),
+        (reads(e[0], e[5]), 0.5),
+        (reads(e[2], e[0] + e[3]), 0.25),  # one of two directions, at 45 degrees
+    ):
+        close(subspace_overlap(earlier, later), [[share]])
+
+
+def test_overlap_of_random_subspaces():
+    """The docstring's baseline: d_head of the earlier head over d_model."""
+    overlap = subspace_overlap(draw(40, 24, 3), draw(40, 24, 5, seed=1))
+    assert overlap.mean().item() == pytest.approx(3 / 24, rel=0.05)
+
+
+def test_strength_does_not_matter():
+    earlier, later = draw(2, 11, 3), draw(3, 11, 3, seed=1)
+    mixed = dataclasses.replace(later, W_V=later.W_V @ random(3, 3, seed=5))
+    close(subspace_overlap(earlier, mixed), subspace_overlap(earlier, later), 1e-10)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="kind is 'OV'; expected 'Q', 'K' or 'V'"):
+        reading_basis(draw(1, 7, 2), "OV")
+    with pytest.raises(ValueError, match="the heads live in streams of 7 and 5 dimensions; expected equal"):
+        subspace_overlap(draw(1, 7, 2), draw(1, 5, 2))

@@ -1,0 +1,111 @@
+"""Superposition: the capacity by hand, the features as drawn, and what training finds."""
+
+import math
+
+import pytest
+import torch
+
+from circuitkit.residual import ToyModel, train_toy_models
+from circuitkit.residual._toy import _sample
+
+
+def close(a, b, tolerance=1e-6):
+    torch.testing.assert_close(a, torch.as_tensor(b, dtype=a.dtype), atol=tolerance, rtol=tolerance)
+
+
+def toy(W):
+    W = torch.tensor(W)
+    return ToyModel(W, torch.zeros(W.shape[:2]), torch.zeros(len(W)))
+
+
+def test_capacity_by_hand():
+    alone = [[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]
+    antipodal = [[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0]]
+    triangle = [[math.cos(a), math.sin(a)] for a in (0, 2 * math.pi / 3, 4 * math.pi / 3)]
+    close(toy([alone, antipodal, triangle]).capacity, [[1, 1, 0], [0.5, 0.5, 1], [2 / 3] * 3])
+
+
+def test_capacity_against_the_papers_formula():
+    W = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    capacity = toy(W.tolist()).capacity
+    for n in range(2):
+        for i in range(5):
+            unit = W[n, i] / W[n, i].norm()
+            close(capacity[n, i], W[n, i].square().sum() / sum((unit @ W[n, j]) ** 2 for j in range(5)))
+
+
+def test_features_are_on_as_often_as_asked():
+    density, generator = torch.tensor([0.1, 0.5, 1.0]), torch.Generator().manual_seed(0)
+    x = _sample(density, 4, 5_000, "independent", generator)
+    assert x.shape == (3, 5_000, 4)
+    assert (x >= 0).all()
+    assert (x <= 1).all()
+    close((x > 0).float().mean((1, 2)), density, 0.02)
+    close(x[2].mean(), 0.5, 0.02)  # uniform when on
+    together = ((x[1, :, 0] > 0) & (x[1, :, 1] > 0)).float().mean()
+    close(together, 0.25, 0.03)
+
+
+def test_anticorrelated_features_are_never_on_together():
+    density, generator = torch.tensor([0.1, 0.5]), torch.Generator().manual_seed(0)
+    on = _sample(density, 6, 5_000, "anticorrelated", generator) > 0
+    close(on.float().mean(1), density[:, None].expand(2, 6), 0.03)
+    for pair in range(3):
+        assert not (on[..., 2 * pair] & on[..., 2 * pair + 1]).any()
+    assert (on[1, :, 0] & on[1, :, 2]).any()  # different pairs do meet
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train_toy_models(torch.tensor([1.0, 0.05]), 5, 2, importance=0.7, steps=1_500, batch=256, seed=0)
+
+
+def test_dense_features_get_a_dimension_each_and_sparse_ones_share(trained):
+    assert trained.W.shape == (2, 5, 2)
+    dense, sparse = trained.capacity
+    close(dense, [1, 1, 0, 0, 0], 0.05)
+    assert (trained.W[1].norm(dim=1) > 0.5).sum() >= 4
+    assert (sparse[trained.W[1].norm(dim=1) > 0.5] < 0.9).all()
+
+
+def test_loss_is_the_weighted_error_of_the_returned_model(trained):
+    generator = torch.Generator().manual_seed(7)
+    for n, density in enumerate((1.0, 0.05)):
+        total = 0.0
+        for _ in range(4_000):
+            x = torch.rand(5, generator=generator) * (torch.rand(5, generator=generator) < density)
+            y = torch.relu(trained.W[n] @ (trained.W[n].T @ x) + trained.b[n])
+            total += sum(0.7**i * (y[i] - x[i]).item() ** 2 for i in range(5))
+        assert trained.loss[n].item() == pytest.approx(total / 4_000, rel=0.25)  # one batch of 256 against 4,000
+
+
+def test_anticorrelated_pairs_become_antipodal():
+    W = train_toy_models(torch.tensor([0.2]), 4, 2, pairs="anticorrelated", steps=1_500, seed=0).W[0]
+    cosine = torch.nn.functional.cosine_similarity(W[0::2], W[1::2])
+    assert (cosine < -0.95).all()
+    assert abs(W[0] @ W[2]) / (W[0].norm() * W[2].norm()) < 0.2
+
+
+def test_seeded_and_free_of_the_global_seed():
+    torch.manual_seed(1)
+    one = train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=4)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    with torch.no_grad():  # also inside a reader's no_grad
+        same = train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=4)
+    assert torch.equal(one.W, same.W)
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.equal(one.W, train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=5).W)
+    assert not one.W.requires_grad
+
+
+def test_errors():
+    density = torch.tensor([0.1])
+    with pytest.raises(ValueError, match="pairs is 'opposite'; expected 'independent' or 'anticorrelated'"):
+        train_toy_models(density, 4, 2, pairs="opposite")
+    with pytest.raises(
+        ValueError, match="need an even number of features and a density of at most 0.5; got 5 features"
+    ):
+        train_toy_models(density, 5, 2, pairs="anticorrelated")
+    with pytest.raises(ValueError, match="and a density of 0.6"):
+        train_toy_models(torch.tensor([0.1, 0.6]), 4, 2, pairs="anticorrelated")
