@@ -8,6 +8,9 @@ from ._loss import induction_loss as induction_loss
 from ._loss import losses_by_position as losses_by_position
 from ._scores import Scores as Scores
 from ._scores import scores as scores
+from ._survey import Survey as Survey
+from ._survey import stored_survey as stored_survey
+from ._survey import survey as survey
 from ._tokens import Repeated as Repeated
 from ._tokens import after_occurrences as after_occurrences
 from ._tokens import earlier_occurrences as earlier_occurrences
@@ -21,6 +24,7 @@ __all__ = [
     "InductionLoss",
     "Repeated",
     "Scores",
+    "Survey",
     "Training",
     "after_occurrences",
     "build_induction_model",
@@ -33,5 +37,7 @@ __all__ = [
     "paths",
     "repeated_tokens",
     "scores",
+    "stored_survey",
+    "survey",
     "train",
 ]

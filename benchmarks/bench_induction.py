@@ -1,0 +1,55 @@
+"""What the induction tools cost beside a forward pass, and the live trainer beside a minute.
+
+The first is the issue's figure: scores of all 144 heads of a GPT-2-small-shaped random model against one bare forward
+pass of the same rows, medians of runs taken in turns.
+"""
+
+import statistics
+import time
+
+import torch
+
+from circuitkit import induction
+from circuitkit.induction._scores import default_rows
+
+
+def gpt2_shaped():
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources import native  # noqa: F401  attaches boot_native
+
+    sizes = {
+        "d_model": 768,
+        "d_head": 64,
+        "n_layers": 12,
+        "n_heads": 12,
+        "d_mlp": 3072,
+        "n_ctx": 1024,
+        "d_vocab": 50257,
+    }
+    config = TransformerBridgeConfig(**sizes, normalization_type="LN", act_fn="gelu_new", seed=0)
+    return TransformerBridge.boot_native(config).eval().requires_grad_(False)
+
+
+def seconds(work) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.set_num_threads(1)
+    model = gpt2_shaped()
+    rows = default_rows("bench", model)
+    ratios = []
+    model(rows.tokens)
+    for _ in range(3):
+        bare = seconds(lambda: model(rows.tokens))
+        ratios.append(seconds(lambda: induction.scores(model, rows)) / bare)
+    print(f"induction-scores-over-forward-gpt2-shape {statistics.median(ratios):.3f} 1.3")
+
+
+if __name__ == "__main__":
+    main()
+    print(f"induction-train-two-layers-seconds {seconds(lambda: induction.train(2)):.1f} 60")

@@ -1,0 +1,103 @@
+"""A model's induction heads and what they are worth: computed for any model, or stored for one that is too large to ship."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from circuitkit._heads import require_bridge
+from circuitkit.induction._loss import InductionLoss, induction_loss
+from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Scores of all heads, and the induction loss with three groups of heads taken out."""
+
+    scores: Scores
+    """Every head on the default rows."""
+    groups: dict[str, tuple[str, ...]]
+    """`"induction"`: heads whose prefix matching reaches the threshold; `"previous token"` and `"random"`: as many."""
+    losses: dict[str, InductionLoss]
+    """Under `"nothing"` the whole model; under a group's name the model without that group."""
+    provenance: dict[str, Any]
+    """Where the weights came from; empty unless the survey was stored."""
+
+
+def survey(model: Any, *, threshold: float = 0.4, batch: int = 8, period: int = 64) -> Survey:
+    """Find a model's induction heads and previous-token heads, take each group out, and measure.
+
+    Induction heads are those with prefix matching of at least `threshold` (the best one if there is none). The group of
+    previous-token heads holds as many heads with the highest previous-token score, and the random group as many other
+    heads, drawn with seed 0 from the layers of the induction heads if those have enough: the comparison that tells
+    whether it matters *which* heads are gone.
+
+    **Error**: as `scores` and `induction_loss`. **Cost**: five forward passes.
+
+    >>> from circuitkit.induction import build_induction_model
+    >>> result = survey(build_induction_model(20, 16))
+    >>> result.groups["induction"], round(result.losses["induction"].accuracy, 2)
+    (('L1H0',), 0.09)
+    """
+    bridge = require_bridge(model, "survey")
+    rows = default_rows("survey", bridge, period=period, batch=batch)
+    found = scores(bridge, rows)
+    k = max(1, int((found.prefix_matching >= threshold).sum()))
+    chosen = {
+        "induction": tuple(name for name, _ in found.top("prefix_matching", k)),
+        "previous token": tuple(name for name, _ in found.top("previous_token", k)),
+    }
+    chosen["random"] = _others(found.names, chosen, k)
+    losses = {"nothing": induction_loss(bridge, rows)}
+    losses |= {name: induction_loss(bridge, rows, without=group) for name, group in chosen.items()}
+    return Survey(found, chosen, losses, {})
+
+
+def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) -> tuple[str, ...]:
+    """`k` heads in no group so far, near the induction heads if there are enough."""
+    left = [name for name in names if not any(name in group for group in chosen.values())]
+    layers = {name.split("H")[0] for name in chosen["induction"]}
+    near = [name for name in left if name.split("H")[0] in layers]
+    pool = near if len(near) >= k else left
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))[:k].tolist()
+    return tuple(pool[i] for i in sorted(order))
+
+
+def as_table(result: Survey, provenance: dict[str, Any]) -> dict[str, Any]:
+    """A survey as plain numbers, rounded to five decimals."""
+    return {
+        "provenance": provenance,
+        "names": list(result.scores.names),
+        "scores": {kind: [round(value, 5) for value in getattr(result.scores, kind).tolist()] for kind in KINDS},
+        "groups": {name: list(group) for name, group in result.groups.items()},
+        "losses": {name: [round(value, 5) for value in loss] for name, loss in result.losses.items()},
+    }
+
+
+@cache
+def stored_survey(name: str = "smollm2-135m") -> Survey:
+    """The survey of a model whose weights do not ship with the book, as `make real-models` last computed it.
+
+    A test in that target computes it again and compares.
+
+    >>> stored_survey().provenance["model"]
+    'SmolLM2-135M-Instruct'
+    """
+    known = sorted(path.stem for path in DATA.glob("*.json"))
+    if name not in known:
+        raise ValueError(
+            f"stored_survey got name={name!r}; expected one of {known}, because only these were computed beforehand. "
+            "For a model you can load, write survey(circuitkit.load_model(name))."
+        )
+    table = json.loads((DATA / f"{name}.json").read_text("utf-8"))
+    return Survey(
+        Scores(tuple(table["names"]), **{kind: torch.tensor(table["scores"][kind]) for kind in KINDS}),
+        {group: tuple(names) for group, names in table["groups"].items()},
+        {group: InductionLoss(*values) for group, values in table["losses"].items()},
+        table["provenance"],
+    )
