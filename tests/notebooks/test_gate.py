@@ -74,6 +74,13 @@ def test_a_large_notebook_is_refused(tmp_path):
     assert any("bytes; at most 1,500,000" in fault for fault in notebook_gate.faults(tmp_path / "large.ipynb"))
 
 
+def test_a_long_cell_is_refused(tmp_path):
+    notebook = json.loads((FIXTURES / "sound.ipynb").read_text())
+    notebook["cells"][3]["source"] = ["x = 1\n"] * 16
+    (tmp_path / "long.ipynb").write_text(json.dumps(notebook))
+    assert any("16 lines of code; at most 15" in fault for fault in notebook_gate.faults(tmp_path / "long.ipynb"))
+
+
 def test_a_reason_in_words_excuses(tmp_path):
     notebook = json.loads((FIXTURES / "excused-without-reason.ipynb").read_text())
     notebook["cells"][3]["metadata"]["circuitkit"] = {"reason": "the error text differs between Python versions"}
@@ -92,6 +99,7 @@ def test_a_reason_in_words_excuses(tmp_path):
         ("print(x)", True),
         ("figures.show(fig, alt='A sentence about it')\ny = 2", True),
         ("%matplotlib inline\nx = 2", False),
+        ("if colab:\n    %pip install x", False),
         ("def f():\n    print(1)", False),
     ],
 )
