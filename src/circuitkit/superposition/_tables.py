@@ -91,9 +91,19 @@ def pair_tables(
 def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
     """`z` of the module docstring for every distinct row.
 
-    Scores are centred between the largest and the smallest of their row of the table, so float32 is safe as long as
-    these differ by less than 160 (`score_range`).
+    Scores are centred between the largest and the smallest of their row of the table. If these differ by less than 160
+    float32 neither overflows nor loses a key; beyond that the sums are made in float64 (below 1400), beyond that as a
+    softmax over `scores + log(counts)`, which is slower and always right.
     """
+    spread = score_range(scores)
+    if spread >= SAFE[scores.dtype]:
+        if scores.dtype is torch.float32 and spread < SAFE[torch.float64]:
+            return _sums(batch.counts.double(), scores.double(), gate.double(), v.double()).float()
+        return _softmax(batch.counts, scores, gate, v)
+    return _sums(batch.counts, scores, gate, v)
+
+
+def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
     r, h, a, _ = scores.shape
     d = v.shape[-1]
     with torch.no_grad():
@@ -101,12 +111,20 @@ def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[T
     e = (scores - centre).exp()
     top = torch.einsum("rhab,rhbd->abrhd", e * gate, v)
     sums = torch.cat([e.permute(2, 3, 0, 1)[..., None], top], dim=-1).reshape(a, a, r * h * (1 + d))
-    out = torch.bmm(batch.counts, sums).view(a, -1, r, h, 1 + d)
+    out = torch.bmm(counts, sums).view(a, -1, r, h, 1 + d)
     return (out[..., 1:] / out[..., :1]).permute(2, 0, 1, 3, 4)
 
 
+def _softmax(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
+    pattern = (scores[:, :, :, None] + counts.log()).softmax(-1)  # [run, head, token, row, key]
+    return torch.einsum("rhanb,rhab,rhbd->ranhd", pattern, gate, v)
+
+
+SAFE = {torch.float32: 160.0, torch.float64: 1400.0}
+
+
 def score_range(scores: Tensor) -> float:
-    """Largest difference of two scores of the same query; `mixed` needs it below 160."""
+    """Largest difference of two scores of the same query, which decides how `mixed` adds them up."""
     return float((scores.detach().amax(-1) - scores.detach().amin(-1)).max())
 
 
