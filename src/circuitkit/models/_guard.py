@@ -10,10 +10,11 @@ def guard_input(model: Any, name: str) -> None:
     """Make `model` refuse, in words, what does not fit it; nothing is cut silently.
 
     transformer-lens cuts long text at the context unless told otherwise. Here `model.to_tokens(text)` and
-    `model(text)` raise instead; `model.to_tokens(text, truncate=True)` still cuts.
+    `model(text)` raise instead; `model.to_tokens(text, truncate=True)` still cuts. The check of token ids sits on the
+    wrapped model, since `run_with_cache` and its like do not go through the bridge's own call.
     """
     model.__dict__["to_tokens"] = partial(_to_tokens, model, name)
-    model.register_forward_pre_hook(partial(_check_call, name), with_kwargs=True)
+    model.original_model.register_forward_pre_hook(partial(_check_call, name), with_kwargs=True)
 
 
 def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any) -> torch.Tensor:
@@ -23,7 +24,7 @@ def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = F
 
 
 def _check_call(name: str, model: Any, args: tuple, kwargs: dict) -> None:
-    given = args[0] if args else kwargs.get("input")
+    given = args[0] if args else kwargs.get("input_ids")
     if not isinstance(given, torch.Tensor) or given.is_floating_point():
         return
     _check_length(given, name, model.cfg.n_ctx)

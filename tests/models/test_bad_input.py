@@ -1,0 +1,260 @@
+"""What a shipped model, a damaged file, a wrong name and a missing network say."""
+
+import re
+import shutil
+import socket
+import time
+
+import pytest
+import torch
+
+import circuitkit
+from circuitkit.models import _hub, checkpoints, model_card
+
+LIST = re.escape(str(circuitkit.list_models()))
+
+
+def test_unknown_name_lists_the_names():
+    with pytest.raises(
+        ValueError, match=rf"no model is called 'two-layr'\. Did you mean 'two-layer'\? .* one of {LIST}"
+    ):
+        circuitkit.load_model("two-layr")
+    with pytest.raises(
+        ValueError, match=rf"no model is called 'nonsense'\. Expected .* {LIST}, or the name of a model"
+    ):
+        circuitkit.load_model("nonsense")
+    for function in (model_card, checkpoints):
+        with pytest.raises(ValueError, match=rf"no model is called 'nonsense'\. Expected .* {LIST}"):
+            function("nonsense")
+
+
+@pytest.mark.parametrize("given", [None, 2, ["two-layer"]])
+@pytest.mark.usefixtures("as_a_reader")
+def test_a_name_that_is_no_string(given):
+    with pytest.raises(ValueError, match=rf"name is {re.escape(repr(given))} of type {type(given).__name__}; expected"):
+        circuitkit.load_model(given)
+
+
+@pytest.fixture
+def as_a_reader():
+    """Without the type checks of the test run, which would speak first."""
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_wrong_step_lists_the_steps():
+    steps = re.escape(str(checkpoints("two-layer")))
+    with pytest.raises(
+        ValueError, match=rf"'two-layer' has no checkpoint at step 7; expected one of {steps} \(or leave"
+    ):
+        circuitkit.load_model("two-layer", step=7)
+    with pytest.raises(ValueError, match="'zero-layer' has no checkpoint at step -1"):
+        circuitkit.load_model("zero-layer", step=-1)
+
+
+def test_a_step_of_a_model_that_does_not_ship():
+    with pytest.raises(
+        ValueError, match=rf"step=100 was given with 'gpt2', but only shipped models .*{LIST}\. Leave step"
+    ):
+        circuitkit.load_model("gpt2", step=100)
+
+
+def replace_file(folder, file, change):
+    path = folder / file
+    content = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(content))
+
+
+def test_corrupted_weights(copied, sha256):
+    """One flipped bit: the message names the file, the hash it has and the hash it should have."""
+    recorded = model_card("one-layer")["files"][str(checkpoints("one-layer")[-1])]["sha256"]
+    replace_file(copied, "one-layer.safetensors", lambda b: b[:-1] + bytes([b[-1] ^ 1]))
+    found = sha256(copied / "one-layer.safetensors")
+    message = (
+        rf"one-layer\.safetensors is damaged: its sha256 is {found}, expected {recorded} .*Install the package again"
+    )
+    with pytest.raises(ValueError, match=message):
+        circuitkit.load_model("one-layer")
+    circuitkit.load_model("zero-layer")  # the others are not held up
+
+
+def test_truncated_weights(copied):
+    replace_file(copied, "zero-layer.safetensors", lambda b: b[:100])
+    with pytest.raises(ValueError, match=r"zero-layer\.safetensors is damaged: its sha256 is"):
+        circuitkit.load_model("zero-layer")
+
+
+@pytest.mark.parametrize("file", ["zero-layer.safetensors", "tokenizer.json"])
+def test_missing_file(copied, file):
+    replace_file(copied, file, None)
+    with pytest.raises(FileNotFoundError, match=rf"{file} is missing; expected it inside .*Install the package again"):
+        circuitkit.load_model("zero-layer")
+
+
+def test_missing_manifest(copied):
+    from circuitkit.models import _manifest
+
+    replace_file(copied, "manifest.json", None)
+    _manifest.manifest.cache_clear()
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing; expected it inside the installed package"):
+        circuitkit.list_models()
+
+
+def test_corrupted_tokenizer_and_text(copied):
+    for file, use in (
+        ("tokenizer.json", circuitkit.models.load_tokenizer),
+        ("heldout.jsonl", circuitkit.models.heldout_text),
+    ):
+        replace_file(copied, file, lambda b: b + b" ")
+        with pytest.raises(ValueError, match=rf"{file} is damaged: its sha256 is \w+, expected \w+"):
+            use()
+
+
+LONG = "word after word " * 300
+
+
+@pytest.mark.parametrize("shipped", ["zero-layer", "two-layer"])
+def test_text_longer_than_the_context(shipped):
+    model = circuitkit.load_model(shipped)
+    message = (
+        rf"the input has \d+ tokens, but '{shipped}' reads at most 256 \(n_ctx\).*Cut it: model\.to_tokens\(text, tr"
+    )
+    for use in (model.to_tokens, model, model.run_with_cache):
+        with pytest.raises(ValueError, match=message):
+            use(LONG)
+    rows = torch.ones(1, 257, dtype=torch.long)
+    for use in (model, model.run_with_cache, lambda t: model.run_with_hooks(t, fwd_hooks=[])):
+        with pytest.raises(ValueError, match="the input has 257 tokens"):
+            use(rows)
+    assert model(rows[:, :256]).shape == (1, 256, 2048)
+    assert model.to_tokens(LONG, truncate=True).shape == (1, 256)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2048, 50256])
+def test_token_id_out_of_range(wrong):
+    model = circuitkit.load_model("one-layer")
+    rows = torch.tensor([[0, 5, wrong]])
+    low, high = min(0, wrong), max(5, wrong)
+    message = (
+        rf"token ids run from {low} to {high}, but 'one-layer' has ids 0 to 2047\. Make tokens with model\.to_tokens"
+    )
+    for use in (model, model.run_with_cache, lambda t: circuitkit.residual.decompose(model, t)):
+        with pytest.raises(ValueError, match=message):
+            use(rows)
+    model(torch.tensor([[0, 2047]]))
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """No network, and no cache; the list that comes back holds what was asked of a socket."""
+    asked = []
+
+    def refuse(address, *args, **kwargs):
+        asked.append(address)
+        raise OSError("network is unreachable")
+
+    def never(*args, **kwargs):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket.socket, "connect", never)
+    monkeypatch.setattr(_hub, "_cached", lambda name: False)
+    for variable in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    return asked
+
+
+@pytest.mark.parametrize("name", ["gpt2", "attn-only-2l", "EleutherAI/pythia-70m", "somebody/something"])
+def test_no_network(cut, name):
+    began = time.perf_counter()
+    with pytest.raises(FileNotFoundError) as caught:
+        circuitkit.load_model(name)
+    assert time.perf_counter() - began < 5
+    text = str(caught.value)
+    assert text.startswith(
+        f"{name!r} is a model on the Hugging Face hub: it is not in this machine's cache and the hub"
+    )
+    assert "Expected internet access, a cached copy, or a path to a local folder" in text
+    assert str(circuitkit.list_models()) in text
+    assert len(cut) == 1
+    assert cut[0][1] == 443
+
+
+def test_a_hub_that_does_not_answer_is_given_up_soon(cut, monkeypatch):
+    timeouts = []
+
+    def slow(address, timeout=None):
+        timeouts.append(timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    with pytest.raises(FileNotFoundError, match="the hub cannot be reached"):
+        circuitkit.load_model("gpt2")
+    assert sum(timeouts) < 5
+
+
+def test_a_proxy_is_asked_instead_of_the_hub(cut, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    with pytest.raises(FileNotFoundError):
+        circuitkit.load_model("gpt2")
+    assert cut == [("proxy.example", 3128)]
+
+
+def test_what_the_hub_answers_is_passed_on(monkeypatch):
+    """With a network, a name the hub does not know is not blamed on the network."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    def refuse(name, **kwargs):
+        raise OSError(f"{name} is not a valid model identifier\nlisted on the hub")
+
+    monkeypatch.setattr(_hub, "_reachable", lambda *args: True)
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
+    with pytest.raises(
+        FileNotFoundError, match=r"'me/mine' could not be loaded from .* not a valid .*check its spelling"
+    ):
+        circuitkit.load_model("me/mine")
+
+
+def test_hub_names_reach_the_hub(monkeypatch):
+    """Aliases are resolved, the device is handed on, and the model comes back in eval mode."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    seen = []
+
+    def boot(name, device=None):
+        seen.append((name, device))
+        return torch.nn.Linear(1, 1).train()
+
+    monkeypatch.setattr(_hub, "_reachable", lambda *args: True)
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
+    model = circuitkit.load_model("gpt2", device="cpu")
+    circuitkit.load_model("gpt2-small")
+    assert seen == [("gpt2", "cpu"), ("gpt2", None)]
+    assert not model.training
+
+
+def test_a_local_folder(tmp_path):
+    import warnings
+
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_embd=12, n_layer=1, n_head=2, vocab_size=50, n_positions=8, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    circuitkit.models.load_tokenizer().save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = circuitkit.load_model(str(tmp_path))
+    assert not model.training
+    assert len(circuitkit.heads(model)) == 2
+
+
+def test_the_shipped_data_is_left_as_it_was(data, manifest, sha256):
+    assert (
+        sha256(data / "one-layer.safetensors") == list(manifest["models"]["one-layer"]["files"].values())[-1]["sha256"]
+    )
+    assert shutil.disk_usage(data).free > 0

@@ -1,0 +1,96 @@
+"""The held-out text and the statistics of the training text."""
+
+import math
+
+import pytest
+import torch
+
+from circuitkit.models import CorpusStatistics, corpus_statistics, heldout_rows, heldout_text
+
+
+def test_log_probs_by_hand():
+    """Two tokens; a is followed by a three times and by b once; nothing is known about b."""
+    log_p = CorpusStatistics(torch.tensor([4, 1]), torch.tensor([[3, 1], [0, 0]])).log_probs(0.5)
+    assert log_p.dtype == torch.float64
+    expected = [[2.5 / 4 + 0.5 * 2 / 4 * 0.5, 0.5 / 4 + 0.5 * 2 / 4 * 0.5], [0.5, 0.5]]  # q is 1/2 for either
+    torch.testing.assert_close(log_p.exp(), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("discount", [0.3, 0.75, 1.0])
+def test_log_probs_against_loops(discount):
+    generator = torch.Generator().manual_seed(0)
+    count = torch.randint(0, 4, (7, 7), generator=generator) * torch.randint(0, 2, (7, 7), generator=generator)
+    count[3] = 0
+    log_p = CorpusStatistics(count.sum(1), count).log_probs(discount)
+    kinds = [sum(1 for a in range(7) if count[a, b]) + 0.5 for b in range(7)]
+    for a in range(7):
+        total, seen = int(count[a].sum()), sum(1 for b in range(7) if count[a, b])
+        for b in range(7):
+            q = kinds[b] / sum(kinds)
+            p = max(int(count[a, b]) - discount, 0) / total + discount * seen / total * q if total else q
+            assert log_p[a, b].exp().item() == pytest.approx(p, rel=1e-12)
+
+
+def test_statistics(manifest):
+    s = corpus_statistics()
+    assert s.unigram.shape == (2048,)
+    assert s.bigram.shape == (2048, 2048)
+    assert s.unigram.sum() == manifest["tokens"]["train"]["tokens"]
+    assert s.bigram.sum() == s.unigram.sum() - 1  # every token but the first follows one
+    assert (s.unigram - s.bigram.sum(1)).abs().sum() == 1
+    assert (s.unigram - s.bigram.sum(0)).abs().sum() == 1
+    assert (s.bigram >= 0).all()
+    torch.testing.assert_close(s.log_probs().exp().sum(1), torch.ones(2048, dtype=torch.float64))
+
+
+def test_baselines_are_those_of_the_statistics(manifest, heldout):
+    """Held-out loss of the smoothed unigram and bigram, recomputed from what ships."""
+    s, recorded = corpus_statistics(), manifest["baselines"]
+    before, after = heldout[1:-1], heldout[2:]  # scored from the third token on, as the trigram is
+    scored = after != 0
+    assert int(scored.sum()) == recorded["tokens"]
+    log_p = s.log_probs(recorded["discounts"]["bigram"])
+    loss = -log_p[before[scored], after[scored]].mean().item()
+    assert loss == pytest.approx(recorded["bigram"], abs=1e-3)
+    unigram = ((s.unigram + 0.5) / (s.unigram + 0.5).sum()).log()
+    assert -unigram[after[scored]].mean().item() == pytest.approx(recorded["unigram"], abs=1e-3)
+
+
+def test_heldout_text(manifest, heldout):
+    passages = heldout_text()
+    assert all(set(passage) == {"file", "text"} and passage["text"].strip() for passage in passages)
+    assert len(heldout) == manifest["tokens"]["heldout"]["tokens"]
+    text = "".join(passage["text"] for passage in passages)
+    assert "Project Gutenberg" not in text
+    assert len(text) / len(heldout) == pytest.approx(manifest["tokens"]["heldout"]["characters_per_token"], abs=0.02)
+
+
+def test_heldout_rows(heldout):
+    rows = heldout_rows(5, 33, seed=3)
+    assert rows.shape == (5, 33)
+    assert not rows[:, 0].any()
+    flat = heldout.tolist()
+    for row in rows[:, 1:].tolist():  # each is a run of the held-out text
+        assert any(flat[at : at + 32] == row for at in range(len(flat)) if flat[at] == row[0])
+    assert torch.equal(rows, heldout_rows(5, 33, seed=3))
+    assert not torch.equal(rows, heldout_rows(5, 33, seed=4))
+    assert heldout_rows(2).shape == (2, 256)
+    state = torch.get_rng_state()
+    heldout_rows(3)
+    assert torch.equal(state, torch.get_rng_state())  # nobody's global seed is used
+
+
+def test_rows_that_cannot_be(heldout):
+    total = len(heldout)
+    for n, n_ctx in ((0, 10), (3, 1), (1, total), (1, total + 5)):
+        message = f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx < {total} held-out tokens"
+        with pytest.raises(ValueError, match=message):
+            heldout_rows(n, n_ctx)
+    assert heldout_rows(1, total - 1).shape == (1, total - 1)
+
+
+def test_statistics_of_the_first_row_are_plausible():
+    """Nats a token of the training text under its own unigram lie between zero and log(2048)."""
+    p = corpus_statistics().unigram.double() / corpus_statistics().unigram.sum()
+    entropy = -(p * p.clamp_min(1e-30).log()).sum().item()
+    assert 5 < entropy < math.log(2048)

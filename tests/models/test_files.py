@@ -1,0 +1,94 @@
+"""What ships: names, files, hashes, sizes, and what the manifest says about itself."""
+
+import json
+import math
+
+import pytest
+from safetensors import safe_open
+
+import circuitkit
+from circuitkit.models import baselines, checkpoints, model_card
+
+NAMES = ["zero-layer", "one-layer", "two-layer", "two-layer-mlp"]
+
+
+def files(manifest):
+    """Every entry of the manifest that names a file."""
+    yield from (manifest[what] for what in ("tokenizer", "heldout", "statistics"))
+    for model in manifest["models"].values():
+        yield from model["files"].values()
+
+
+def test_the_four_models():
+    assert circuitkit.list_models() == NAMES
+
+
+def test_every_hash(manifest, data, sha256):
+    for entry in files(manifest):
+        assert sha256(data / entry["file"]) == entry["sha256"], entry["file"]
+
+
+def test_nothing_else_ships(manifest, data):
+    named = {entry["file"] for entry in files(manifest)} | {"manifest.json", "corpus-provenance.json"}
+    assert {path.name for path in data.iterdir()} == named
+
+
+def test_size(data):
+    assert sum(path.stat().st_size for path in data.iterdir()) <= 25e6
+
+
+def test_never_pickle(data):
+    assert {path.suffix for path in data.iterdir()} == {".json", ".jsonl", ".safetensors"}
+
+
+def test_every_file_can_be_read_by_everybody(data):
+    """A wheel keeps permissions; a file only its owner may read breaks an installation for all others."""
+    closed = [path.name for path in data.iterdir() if path.stat().st_mode & 0o444 != 0o444]
+    assert closed == []
+
+
+def test_cards_and_checkpoints(name, manifest):
+    card, steps = model_card(name), checkpoints(name)
+    assert card == manifest["models"][name]
+    assert card["sizes"]["name"] == name
+    assert steps == sorted(set(steps))
+    assert [str(step) for step in steps] == list(card["files"])
+    assert card["files"][str(steps[-1])]["file"] == f"{name}.safetensors"  # the last is the model
+    assert steps[-1] == card["training"]["steps"], "the shipped model is not the end of its recorded run"
+    for key in ("seed", "tokens", "cpu_seconds"):
+        assert card["training"][key] >= 0
+    assert "heldout_loss" in card["measured"]
+
+
+def test_at_least_fifteen_checkpoints_of_the_two_layer_model():
+    steps = checkpoints("two-layer")
+    assert len(steps) >= 15
+    assert steps[0] == 0
+
+
+def test_stored_in_half_precision(name, manifest, data):
+    for entry in manifest["models"][name]["files"].values():
+        with safe_open(data / entry["file"], "pt") as weights:
+            assert {weights.get_slice(key).get_dtype() for key in weights.keys()} == {"F16"}  # noqa: SIM118
+
+
+def test_baselines(manifest):
+    """In order, and finite; each model beats the baseline it can express."""
+    b = baselines()
+    assert b == {name: manifest["baselines"][name] for name in ("unigram", "bigram", "trigram")}
+    assert math.log(2048) > b["unigram"] > b["bigram"] > b["trigram"] > 2
+    loss = {name: model_card(name)["measured"]["heldout_loss"] for name in NAMES}
+    assert loss["zero-layer"] == pytest.approx(b["bigram"], abs=0.06)  # a bigram table of rank 128
+    assert loss["one-layer"] < b["bigram"]
+    assert loss["two-layer"] < b["bigram"]
+    assert loss["two-layer-mlp"] < b["bigram"]
+
+
+def test_provenance_says_of_each_file_why_it_is_free(data):
+    text = (data / "corpus-provenance.json").read_text()
+    sources = json.loads(text)["files"]
+    assert len(sources) > 50
+    for source in sources:  # why each file may be used, whose it is, and which text exactly
+        assert all(source[key] for key in ("file", "title", "author", "free", "sha256")), source
+    assert "/work" not in text
+    assert "/root" not in text

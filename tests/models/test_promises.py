@@ -1,0 +1,141 @@
+"""What the manifest says was measured, measured again; and what the shipped models promise."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import circuitkit
+from circuitkit.models import checkpoints, corpus_statistics, model_card
+
+PERIOD = 127  # rows of 256: <|endoftext|>, a span, the span again, and its first token
+
+
+@pytest.fixture(scope="module")
+def repeated(heldout):
+    """Rows of spans that come twice: `(random tokens, real text)`, drawn as the packing script draws them."""
+    counts = corpus_statistics().unigram.double()
+    counts[0] = 0
+    rng = np.random.default_rng(2)
+    starts = rng.integers(0, len(heldout) - 256, size=64)
+    random = torch.from_numpy(rng.choice(2048, size=(64, PERIOD), p=(counts / counts.sum()).numpy()))
+    real = torch.stack([heldout[at : at + PERIOD] for at in starts])
+    bos = torch.zeros(64, 1, dtype=torch.long)
+    return tuple(torch.cat([bos, span, span, span[:, :1]], dim=1) for span in (random, real))
+
+
+def spread(rows):
+    """Every fourth row: enough for a promise, and quick."""
+    return rows[::4]
+
+
+@torch.no_grad()
+def test_heldout_loss(name, heldout, stored_logits):
+    """All held-out text, from the stored file alone, to the fourth figure."""
+    measured, total, scored = model_card(name)["measured"], 0.0, 0
+    rows = heldout[: len(heldout) // 255 * 255].view(-1, 255)
+    rows = torch.cat([torch.zeros(len(rows), 1, dtype=torch.long), rows], dim=1)
+    for part in rows.split(8):
+        logits, target = stored_logits(name, part)[:, :-1], part[:, 1:]
+        nll = logits.logsumexp(-1) - logits.gather(-1, target[..., None])[..., 0]
+        total, scored = total + nll[target != 0].double().sum().item(), scored + int((target != 0).sum())
+    assert scored == measured["heldout_tokens"]
+    assert total / scored == pytest.approx(measured["heldout_loss"], abs=1e-3)
+
+
+@torch.no_grad()
+def test_measured_on_repeated_rows(model, name, repeated):
+    """Head scores, losses and accuracy on the packing script's rows, position by position."""
+    measured = model_card(name)["measured"]
+    for kind, rows in zip(("random", "real"), repeated, strict=True):
+        attended = {}
+        hits, first, second = [], [], []
+        for part in rows.split(16):
+            logits, cache = model.run_with_cache(part, names_filter=lambda hook: hook.endswith("hook_pattern"))
+            log_p = logits.log_softmax(-1)
+            for i in range(1, PERIOD):
+                first.append(-log_p[:, i].gather(1, part[:, i + 1, None]))
+            for i in range(PERIOD + 1, 2 * PERIOD):
+                second.append(-log_p[:, i].gather(1, part[:, i + 1, None]))
+                hits.append((logits[:, i].argmax(-1) == part[:, i + 1]).float())
+            for layer in range(model.cfg.n_layers):
+                pattern = cache[f"blocks.{layer}.attn.hook_pattern"]
+                # The second copy of a token lies PERIOD later; what followed the first copy, PERIOD - 1 before it.
+                match = [pattern[:, :, i, i - PERIOD + 1] for i in range(PERIOD + 1, 256)]
+                back = [pattern[:, :, i, i - 1] for i in range(1, 256)]
+                for what, values in (("prefix_matching", match), ("previous_token", back)):
+                    attended.setdefault((layer, what), []).append(torch.stack(values).mean((0, 1)))
+        assert torch.cat(hits).mean().item() == pytest.approx(measured[f"{kind}_top1"], abs=2e-3)
+        assert torch.cat(first).mean().item() == pytest.approx(measured[f"{kind}_first"], abs=1e-3)
+        assert torch.cat(second).mean().item() == pytest.approx(measured[f"{kind}_second"], abs=1e-3)
+        for (layer, what), values in attended.items():
+            for head, score in enumerate(torch.stack(values).mean(0).tolist()):
+                recorded = measured["heads"][f"L{layer}H{head}"][f"{what}_{kind}"]
+                assert score == pytest.approx(recorded, abs=1e-3), (layer, head, what, kind)
+
+
+def test_the_two_layer_model_has_its_heads():
+    """The promise: a previous-token head of 0.9, an induction head of 0.7, and real text copied at 0.8."""
+    measured = model_card("two-layer")["measured"]
+    heads = measured["heads"]
+    assert max(heads[f"L0H{h}"]["previous_token_random"] for h in range(4)) >= 0.9
+    assert max(heads[f"L1H{h}"]["prefix_matching_random"] for h in range(4)) >= 0.7
+    assert measured["real_top1"] >= 0.8
+    for h in range(4):
+        assert heads[f"L0H{h}"]["prefix_matching_random"] < 0.1  # induction takes two layers
+
+
+@torch.no_grad()
+def test_fresh_random_tokens_show_the_same_heads():
+    """Not the packing script's rows: uniform random tokens, another seed, another period."""
+    model, period = circuitkit.load_model("two-layer"), 60
+    span = torch.randint(1, 2048, (16, period), generator=torch.Generator().manual_seed(77))
+    rows = torch.cat([torch.zeros(16, 1, dtype=torch.long), span, span], dim=1)
+    _, cache = model.run_with_cache(rows, names_filter=lambda hook: hook.endswith("hook_pattern"))
+    previous = torch.stack([cache["blocks.0.attn.hook_pattern"][:, :, i, i - 1] for i in range(1, 121)]).mean((0, 1))
+    match = [cache["blocks.1.attn.hook_pattern"][:, :, i, i - period + 1] for i in range(period + 1, 121)]
+    assert previous.max() >= 0.9
+    assert torch.stack(match).mean((0, 1)).max() >= 0.7
+
+
+@torch.no_grad()
+def test_real_text_is_copied(repeated, heldout):
+    """The second time a held-out span is read, four of five tokens are predicted; and a one-layer model cannot."""
+    rows = spread(repeated[1])
+    accuracy = {}
+    for name in ("one-layer", "two-layer"):
+        guess = circuitkit.load_model(name)(rows).argmax(-1)
+        right = [guess[:, i] == rows[:, i + 1] for i in range(PERIOD + 1, 2 * PERIOD)]
+        accuracy[name] = torch.stack(right).float().mean().item()
+    assert accuracy["two-layer"] >= 0.8
+    assert accuracy["one-layer"] < 0.5
+
+
+@torch.no_grad()
+def test_checkpoints_run_through_the_phase_change(repeated):
+    """The loss on the second half of repeated random tokens falls by nats, and a good part of it between neighbours
+    that ship: at least three checkpoints lie on the slope."""
+    rows, losses = repeated[0][:4], {}
+    for step in checkpoints("two-layer"):
+        logits = circuitkit.load_model("two-layer", step=step)(rows)
+        span = slice(PERIOD + 1, 2 * PERIOD)
+        log_p = logits[:, span].log_softmax(-1)
+        losses[step] = -log_p.gather(-1, rows[:, PERIOD + 2 : 2 * PERIOD + 1, None]).mean().item()
+    values = list(losses.values())
+    assert values[0] == pytest.approx(math.log(2048), abs=0.5)  # untrained: near uniform
+    assert values[-1] < 1.5
+    plateau = max(values[1:])
+    slope = [
+        v for v in values if values[-1] + 0.1 * (plateau - values[-1]) < v < values[-1] + 0.9 * (plateau - values[-1])
+    ]
+    assert len(slope) >= 3, losses
+
+
+@torch.no_grad()
+def test_the_zero_layer_model_is_a_bigram_table(heldout):
+    """Its logits depend on the last token alone."""
+    model = circuitkit.load_model("zero-layer")
+    rows = heldout[:200].view(2, 100)
+    table = model.W_E @ model.W_U
+    torch.testing.assert_close(model(rows), table[rows], atol=1e-4, rtol=1e-4)
