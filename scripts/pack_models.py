@@ -2,9 +2,10 @@
 
     python scripts/pack_models.py --runs data/runs
 
-Reads the corpus, the tokenizer and the runs; writes `src/circuitkit/models/data/`: weights in half precision, the
-tokenizer, the held-out text, the sparse unigram and bigram counts, provenance, and `manifest.json`. Every figure in the
-manifest is measured on the packed files, loaded the way a reader loads them.
+Reads the corpus, the tokenizer and the runs; writes `src/circuitkit/models/data/`: weights in half precision (of
+checkpoints before the last, embeddings in 8 bits), the tokenizer, the held-out text, the sparse unigram and bigram
+counts, provenance, and `manifest.json`. Every figure in the manifest is measured on the packed files, loaded the way
+a reader loads them.
 """
 
 import argparse
@@ -21,7 +22,7 @@ TARGET = Path("src/circuitkit/models/data")
 V = 2048
 
 # Steps of the two-layer run that ship: its start, dense through the phase change, and its end.
-CHECKPOINTS = {"two-layer": [0, 500, 1500, 2500, 3000, 3300, 3600, 3900, 4200, 4600, 5200, 6400, 9000, 14000]}
+CHECKPOINTS = {"two-layer": [0, 1000, 3000, 4200, 4600, 4800, 5000, 5100, 5200, 5400, 5700, 6400, 9000, 14000]}
 
 
 def sha256(path: Path) -> str:
@@ -62,13 +63,25 @@ def pack_weights(name: str, run: Path) -> dict:
         weights = load_file(source)
         if not recipe["mlp"]:
             weights["W_pos"] = positions(recipe)
+        if step != last:
+            weights = eight_bit(weights, {"W_E": 1, "W_U": 0})
         save_file(weights, TARGET / file)
         files[str(step)] = entry(file)
     keep = ("n_layers", "mlp", "d_content", "d_pos", "n_heads", "d_head", "d_mlp", "d_vocab", "n_ctx")
     sizes = {"name": name} | {key: recipe[key] for key in keep}
     end = next(row for row in log if row["step"] == last)
-    training = {key: recipe[key] for key in ("seed", "steps", "rows", "repeats", "lr_matrix", "lr_embed", "decay", "annealing_steps")}
+    training = {key: recipe[key] for key in ("seed", "steps", "rows", "repeats", "lr_matrix", "lr_embed", "decay")}
     return {"sizes": sizes, "files": files, "training": training | {k: end[k] for k in ("tokens", "cpu_seconds")}}
+
+
+def eight_bit(weights: dict[str, torch.Tensor], axes: dict[str, int]) -> dict[str, torch.Tensor]:
+    """Store the named matrices in 8 bits, one scale for each token: `axes` are the dimensions that are not tokens."""
+    out = dict(weights)
+    for name, axis in axes.items():
+        scale = (weights[name].float().abs().amax(axis, keepdim=True) / 127).half()
+        out[name] = (weights[name].float() / scale.float()).round().clamp(-127, 127).to(torch.int8)
+        out[f"{name}.scale"] = scale
+    return out
 
 
 def positions(recipe: dict) -> torch.Tensor:
@@ -134,6 +147,7 @@ def main() -> None:
         "tokenizer": entry("tokenizer.json"),
         "heldout": entry("heldout.jsonl"),
         "statistics": entry("statistics.safetensors"),
+        "provenance": entry("corpus-provenance.json"),
         "tokens": json.loads((args.tokens / "tokenizer-report.json").read_text()),
         "baselines": json.loads((args.tokens / "baselines.json").read_text()),
         "models": {},

@@ -13,8 +13,9 @@ stream is `d_content` dimensions that heads write, beside `d_pos` fixed sinusoid
 
 Rows of the two-layer runs: one quarter hold a span that repeats with a random period, half of them spans of random
 tokens (their first pass is not scored, it cannot be predicted) and half spans of real text. Without such rows no
-induction head forms in a corpus of this size within the budget. Once it has formed, a last stage (annealing) cuts such
-rows to a few in a hundred, so that the model spends its capacity on text again; the induction head stays.
+induction head forms in a corpus of this size within the budget. Fewer of them at the end do not help: in a trial that went
+on from the trained two-layer model with 8 such rows in 100, at 0.4 of the rates, its top-1 accuracy on repeated real
+text fell from 0.92 to 0.79 within 600 steps.
 """
 
 import argparse
@@ -54,9 +55,6 @@ class Recipe:
     lr_embed: float = 3e-3
     warmup: int = 100
     decay: float = 0.4  # linear decay over this last share of the steps
-    annealing_steps: int = 0  # after `steps`: fewer repeated rows, a second and lower decay
-    annealing_repeats: float = 0.08
-    annealing_lr: float = 0.4  # share of the base rates at which annealing starts
     seed: int = 0
     save_every: int = 100
 
@@ -64,17 +62,9 @@ class Recipe:
 RECIPES = {
     "zero-layer": Recipe(n_layers=0, steps=12_000, repeats=0.0),
     "one-layer": Recipe(n_layers=1, steps=20_000, repeats=0.0),
-    "two-layer": Recipe(n_layers=2, steps=24_000, repeats=0.25, annealing_steps=10_000),
-    "two-layer-mlp": Recipe(n_layers=2, steps=11_000, repeats=0.25, annealing_steps=5_000, mlp=True),
+    "two-layer": Recipe(n_layers=2, steps=24_000, repeats=0.25),
+    "two-layer-mlp": Recipe(n_layers=2, steps=14_000, repeats=0.25, mlp=True),
 }
-
-
-def schedule(r: Recipe, step: int) -> tuple[float, float]:
-    """Learning-rate factor and share of repeated rows at a step."""
-    warm = min(1.0, (step % r.steps + 1) / r.warmup)
-    if step < r.steps:
-        return min(warm, (r.steps - step) / (r.decay * r.steps)), r.repeats
-    return r.annealing_lr * warm * (1 - (step - r.steps) / r.annealing_steps), r.annealing_repeats
 
 
 def sinusoids(n_ctx: int, d_pos: int, slowest: float = 200.0, amplitude: float = 4.0) -> torch.Tensor:
@@ -169,12 +159,12 @@ class Data:
         counts[BOS] = 0
         self.unigram, self.r = counts / counts.sum(), r
 
-    def batch(self, rng: np.random.Generator, repeats: float):
+    def batch(self, rng: np.random.Generator):
         r, rows, masks = self.r, [], []
         for _ in range(r.rows):
             start = rng.integers(0, len(self.train) - r.n_ctx)
             row, scored = self.train[start : start + r.n_ctx - 1].astype(np.int64), np.ones(r.n_ctx - 1, bool)
-            if rng.random() < repeats:
+            if rng.random() < r.repeats:
                 period = int(rng.integers(r.n_ctx // 8, r.n_ctx // 2))
                 span = row[:period]
                 if rng.random() < 0.5:
@@ -259,8 +249,7 @@ def main() -> None:
         kept = [line for line in (out / "log.jsonl").read_text().splitlines() if json.loads(line)["step"] < step]
         (out / "log.jsonl").write_text("".join(line + "\n" for line in kept))
     (out / "recipe.json").write_text(json.dumps({"name": args.name, **asdict(r)}, indent=1) + "\n")
-    total = r.steps + r.annealing_steps
-    last, began = min(total, args.steps or total), time.process_time()
+    last, began = min(r.steps, args.steps or r.steps), time.process_time()
     while True:
         if step % r.save_every == 0 or step == last:
             weights = {k: v.detach().half().contiguous() for k, v in model.state_dict().items()}
@@ -275,8 +264,8 @@ def main() -> None:
                 os.replace(out / "state.tmp", out / "state.pt")
         if step >= last:
             break
-        scale, repeats = schedule(r, step)
-        tokens, targets = data.batch(rng, repeats)
+        scale = min(1.0, (step + 1) / r.warmup, (r.steps - step) / (r.decay * r.steps))
+        tokens, targets = data.batch(rng)
         with autocast():
             logits, _ = model(tokens[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())

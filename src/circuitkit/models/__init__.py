@@ -1,6 +1,7 @@
 """The shipped models, their text, and one door to models on a hub. Nothing here touches the network by itself."""
 
 from circuitkit.models._corpus import CorpusStatistics as CorpusStatistics
+from circuitkit.models._corpus import corpus_provenance as corpus_provenance
 from circuitkit.models._corpus import corpus_statistics as corpus_statistics
 from circuitkit.models._corpus import heldout_rows as heldout_rows
 from circuitkit.models._corpus import heldout_text as heldout_text
@@ -15,6 +16,7 @@ __all__ = [
     "CorpusStatistics",
     "baselines",
     "checkpoints",
+    "corpus_provenance",
     "corpus_statistics",
     "heldout_rows",
     "heldout_text",

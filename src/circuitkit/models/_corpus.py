@@ -50,6 +50,12 @@ def corpus_statistics() -> CorpusStatistics:
     return CorpusStatistics(unigram, bigram)
 
 
+def corpus_provenance() -> list[dict[str, str | int]]:
+    """Every file of the corpus: `"title"`, `"author"`, why it is `"free"`, its size in `"characters"`, its sha256."""
+    entry = manifest()["provenance"]
+    return json.loads(verified(entry["file"], entry["sha256"]).read_text())["files"]
+
+
 def heldout_text() -> list[dict[str, str]]:
     """Passages that no shipped model was trained on: dictionaries with `"file"` (its source) and `"text"`."""
     entry = manifest()["heldout"]

@@ -26,6 +26,15 @@ def config(sizes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Stored weights as float32; a matrix in 8 bits is multiplied by the scales stored beside it."""
+    full = {name: tensor.float() for name, tensor in stored.items() if not name.endswith(".scale")}
+    for name, tensor in stored.items():
+        if name.endswith(".scale"):
+            full[name.removesuffix(".scale")] *= tensor.float()
+    return full
+
+
 def attention_only(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
     """Bridge weights of a model whose positions live in a subspace of their own.
 
@@ -34,7 +43,7 @@ def attention_only(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str
     positions reach queries and keys and nothing else, exactly.
     """
     d, p = sizes["d_content"], sizes["d_pos"]
-    weight = {name: tensor.float() for name, tensor in stored.items()}
+    weight = unpacked(stored)
     pad = torch.nn.functional.pad
     out = {
         "embed.weight": pad(weight["W_E"], (0, p)),
@@ -55,7 +64,7 @@ def attention_only(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str
 
 def with_mlp(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
     """Bridge weights of the pre-LayerNorm model with MLPs, whose parts only change their names."""
-    weight = {name: tensor.float() for name, tensor in stored.items()}
+    weight = unpacked(stored)
     out = {
         "embed.weight": weight["W_E"],
         "pos_embed.weight": weight["W_pos"],

@@ -19,8 +19,8 @@ def load_model(name: str, *, step: int | None = None, device: torch.device | str
 
     `name` is a shipped model (`list_models()`), a folder with a Hugging Face model, or a name on the hub such as
     `"gpt2"`. `step` picks a training checkpoint of a shipped model (`checkpoints(name)`); `device` is any torch device.
-    Shipped weights are float32 values that were rounded to half precision when stored; the file's sha256 is verified
-    and nothing touches the network. Weights do not require gradients; `model.requires_grad_(True)` undoes that.
+    Shipped weights are float32 values that were rounded when stored: to half precision, and in checkpoints before the
+    last the two embeddings to 8 bits. The file's sha256 is verified and nothing touches the network. Weights do not require gradients; `model.requires_grad_(True)` undoes that.
 
     Raises `ValueError` for an unknown name or step or a damaged file, `FileNotFoundError` for a missing file or a hub
     name without network.
