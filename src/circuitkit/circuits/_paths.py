@@ -46,12 +46,14 @@ class PathLogits(Mapping):
         self._known([name])
         return -1 if name == REST else sum(part.startswith("L") for part in name.split(">"))
 
-    def sum(self, names: Iterable[str] | None = None) -> Float[Tensor, "batch pos d_vocab"]:
-        """The logits of several paths together (all of them by default), unembedded once."""
+    def sum(self, names: Iterable[str] | None = None, *, at: int | slice = slice(None)) -> Float[Tensor, "..."]:
+        """The logits of several paths together (all of them by default), unembedded once; `at` picks positions."""
         names = self._known(list(self._streams if names is None else names))
         final, frozen = self._frozen.final, self._frozen
-        stream = torch.stack([self._streams[name] for name in names]).sum(0) if names else None
-        logits = torch.zeros_like(frozen.logits) if stream is None else final.linear(stream) @ frozen.W_U
+        if not names:
+            return torch.zeros_like(frozen.logits[:, at])
+        stream = torch.stack([self._streams[name] for name in names]).sum(0)
+        logits = final.linear(stream)[:, at] @ frozen.W_U
         if BIAS in names:
             logits = logits if final.bias is None else logits + final.bias @ frozen.W_U
             logits = logits if frozen.b_U is None else logits + frozen.b_U

@@ -1,0 +1,264 @@
+"""Skip trigrams, their evidence in text, and the bugs, against loops over every triple."""
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import circuitkit
+from circuitkit.circuits import (
+    Evidence,
+    corpus_evidence,
+    corpus_trigrams,
+    skip_trigram_bugs,
+    skip_trigram_statistics,
+    skip_trigrams,
+)
+
+
+@pytest.fixture(scope="module")
+def small(boot):
+    return boot(n_layers=1, d_vocab=7, d_model=11, n_ctx=10, bias=False)
+
+
+def by_hand(model, head, unigram, likelihood=None, allowed=range(7), window=32, distance=None):
+    """(strength, a, b, c, w, effect) of every triple, attention weighed place by place."""
+    q, k, v, o = (getattr(model, f"W_{name}")[0, head].detach() for name in "QKVO")
+    W_E, W_pos, W_U = model.W_E.detach(), model.W_pos.detach(), model.W_U.detach()
+    typical = [float(n) / float(sum(unigram)) for n in unigram]
+    ov = W_E @ v @ o @ W_U
+    places = [None] * window if distance is None else list(range(6))
+    at = 0 if distance is None else 5 - distance
+
+    def weight(b, a, place):
+        query = W_E[b] if place is None else W_E[b] + W_pos[5]
+        key = W_E[a] if place is None else W_E[a] + W_pos[place]
+        return math.exp(float((query @ q) @ (key @ k)) / math.sqrt(5))
+
+    rows = []
+    for a, b in itertools.product(allowed, repeat=2):
+        mine = weight(b, a, places[at])
+        others = sum(
+            sum(p * weight(b, other, place) for other, p in enumerate(typical))
+            for number, place in enumerate(places)
+            if number != at
+        )
+        w = mine / (mine + others)
+        for c in allowed:
+            lift = ov[a] - sum(p * ov[other] for other, p in enumerate(typical))
+            effect = float(lift[c] - lift.mean())
+            rows.append((effect * w * (1.0 if likelihood is None else float(likelihood[b, c])), a, b, c, w, effect))
+    return rows
+
+
+def best_per_pair(rows, k):
+    best = {}
+    for row in sorted(rows, key=lambda row: -row[0]):
+        best.setdefault((row[1], row[3]), row)
+    return [row for row in best.values() if row[0] > 0][:k]
+
+
+@pytest.mark.parametrize("distance", [None, 0, 1, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_loops(small, distance, weighted):
+    generator = torch.Generator().manual_seed(1)
+    unigram = torch.rand(7, generator=generator, dtype=torch.float64)
+    likelihood = torch.rand(7, 7, generator=generator, dtype=torch.float64) if weighted else None
+    options = {"likelihood": likelihood, "window": 6, "distance": distance}
+    found = skip_trigrams(small, "L0H1", 15, unigram=unigram, **options)
+    expected = best_per_pair(by_hand(small, 1, unigram, **options), 15)
+    assert len(found) == 15
+    for mine, (strength, a, b, c, w, effect) in zip(found, expected, strict=True):
+        assert tuple(mine[:3]) == (a, b, c)
+        assert mine[3:] == pytest.approx((strength, w, effect), abs=1e-10)
+
+
+def test_uniform_by_default_and_among(small):
+    allowed = torch.tensor([True, False, True, True, False, True, False])
+    found = skip_trigrams(small, "L0H0", 50, among=allowed, window=3)
+    expected = best_per_pair(by_hand(small, 0, [1.0] * 7, allowed=[0, 2, 3, 5], window=3), 50)
+    assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in expected]
+    assert found[0].strength == pytest.approx(expected[0][0], abs=1e-12)
+
+
+def test_rare_pairs_are_left_out(small):
+    counts = torch.tensor([100.0, 50, 20, 10, 5, 2, 1])
+    found = skip_trigrams(small, "L0H0", 50, unigram=counts, window=4, min_together=20.0)
+    assert found
+    for triple in found:
+        assert counts[triple.source] * counts[triple.destination] * 4 / 188 >= 20
+    rows = [row for row in by_hand(small, 0, counts, window=4) if counts[row[1]] * counts[row[2]] * 4 / 188 >= 20]
+    assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in best_per_pair(rows, 50)]
+
+
+def test_rotary_models_rank_at_a_distance(boot):
+    model = boot(n_layers=1, d_vocab=7, positional_embedding_type="rotary", d_head=4)
+    near, far = (skip_trigrams(model, "L0H0", 3, distance=distance) for distance in (1, 6))
+    assert near[0].attention != far[0].attention
+
+
+def counted(triple, rows, nearest, farthest):
+    n_with = hits_with = n_without = hits_without = 0
+    a, b, c = triple
+    for row in rows:
+        for t in range(len(row) - 1):
+            if row[t] != b:
+                continue
+            if any(row[t - d] == a for d in range(nearest, farthest + 1) if t - d >= 0):
+                n_with, hits_with = n_with + 1, hits_with + (row[t + 1] == c)
+            else:
+                n_without, hits_without = n_without + 1, hits_without + (row[t + 1] == c)
+    return Evidence(n_with, hits_with, n_without, hits_without)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.sampled_from([(1, 13), (3, 11), (2, 40)]),
+    window=st.sampled_from([(1, 1), (1, 3), (2, 5), (4, 30)]),
+    seed=st.integers(0, 999),
+)
+def test_evidence_equals_loops(shape, window, seed):
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(0, 4, shape, generator=generator)
+    triples = [(0, 1, 2), (0, 1, 3), (1, 1, 1), (3, 2, 0), (0, 1, 2)]
+    expected = [counted(triple, text.tolist(), *window) for triple in triples]
+    assert corpus_evidence(triples, text, window=window) == expected
+    if shape[0] == 1:
+        assert corpus_evidence(triples, text[0], window=window) == expected
+
+
+def test_evidence_reads_as_shares():
+    some = Evidence(40, 10, 400, 20)
+    assert (some.share_with, some.share_without) == (0.25, 0.05)
+    pooled = 30 / 440
+    assert some.z == pytest.approx(0.2 / math.sqrt(pooled * (1 - pooled) * (1 / 40 + 1 / 400)))
+    assert math.isnan(Evidence(0, 0, 4, 1).share_with)
+    assert math.isnan(Evidence(3, 0, 0, 0).share_without)
+    assert Evidence(0, 0, 4, 1).z == Evidence(3, 0, 4, 0).z == Evidence(3, 3, 4, 4).z == 0
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3])
+def test_corpus_trigrams_equal_a_counter(distance):
+    text = torch.randint(0, 5, (400,), generator=torch.Generator().manual_seed(distance))
+    ids = text.tolist()
+    triples = Counter((ids[t], ids[t + distance], ids[t + distance + 1]) for t in range(len(ids) - distance - 1))
+    pairs = Counter()
+    for (a, b, _), n in triples.items():
+        pairs[a, b] += n
+    found = corpus_trigrams(text, distance=distance, min_count=12, min_share=0.25)
+    expected = {
+        (*triple, pairs[triple[:2]], n)
+        for triple, n in triples.items()
+        if pairs[triple[:2]] >= 12 and n >= 0.25 * pairs[triple[:2]]
+    }
+    assert {tuple(row) for row in found.tolist()} == expected
+    assert len(found) == len(expected) > 0
+    assert found[:, 4].tolist() == sorted(found[:, 4].tolist(), reverse=True)
+
+
+TRIPLES = [(5, 1, 2), (5, 3, 4), (5, 1, 6), (2, 1, 3), (5, 6, 4)]
+
+
+def test_bugs_equal_loops(boot):
+    model = boot(n_layers=2, d_vocab=7)
+    contexts = torch.tensor([[0, 3, 4], [0, 1, 1], [0, 6, 2]])
+    search = skip_trigram_bugs(model, TRIPLES, contexts, 3, first_pass=3, batch=2, occurring=[(5, 3, 6, 99)])
+    crossed = {
+        (a, b2, c1, c2, b1)
+        for (a, b1, c1), (a2, b2, c2) in itertools.product(TRIPLES, repeat=2)
+        if a == a2 and b1 != b2 and c1 != c2 and (a, b2, c1) not in {*TRIPLES, (5, 3, 6)}
+    }
+    assert {tuple(row) for row in search.crossings.tolist()} == crossed
+    chances = {}
+    for a, b2, wrong, right, licensed in crossed:
+        rows = [torch.tensor([[*context, a, b2]]) for context in contexts.tolist()]
+        p = [model(row).detach()[0, -1].softmax(-1) for row in rows]
+        chances[a, b2, wrong, right, licensed] = [sum(float(x[i]) for x in p) / 3 for i in (wrong, right)]
+    for row, p_wrong in zip(search.crossings.tolist(), search.p_wrong.tolist(), strict=True):
+        assert p_wrong == pytest.approx(chances[tuple(row)][0], abs=1e-12)
+    best = sorted(chances.items(), key=lambda item: -item[1][0])
+    assert search.bugs[0].p_wrong == pytest.approx(best[0][1][0], abs=1e-12)
+    for bug in search.bugs:
+        assert [bug.p_wrong, bug.p_right] == pytest.approx(chances[tuple(bug[:5])], abs=1e-12)
+    keys = [(bug.source, bug.destination, bug.wrong) for bug in search.bugs]
+    assert len(set(keys)) == len(keys)
+
+
+def test_direct_share_of_a_bug(boot):
+    model = boot(n_layers=1, d_vocab=7, bias=False)
+    contexts = torch.tensor([[0, 3, 4], [0, 1, 1]])
+    search = skip_trigram_bugs(model, TRIPLES, contexts, 2)
+    for row, alone in zip(search.crossings.tolist(), search.p_wrong_direct.tolist(), strict=True):
+        stream = model.W_E.detach()[row[1]] + model.W_pos.detach()[4]
+        assert alone == pytest.approx(float((stream @ model.W_U.detach()).softmax(-1)[row[2]]), abs=1e-12)
+    for bug in search.bugs:
+        stream = model.W_E.detach()[bug.destination] + model.W_pos.detach()[4]
+        expected = (stream @ model.W_U.detach()).softmax(-1)[bug.wrong]
+        assert bug.p_wrong_direct == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_a_head_raises_the_same_completion_for_both_destinations(small):
+    """The mechanism: with all attention on the source, what one head adds does not depend on the destination."""
+    point, added = "blocks.0.attn.hook_pattern", []
+
+    def on_source(pattern, hook):
+        forced = torch.zeros_like(pattern)
+        forced[..., 0] = 1.0
+        return forced
+
+    def silent(z, hook):
+        return torch.zeros_like(z)
+
+    for destination in (1, 3):
+        tokens = torch.tensor([[5, destination]])
+        both = small.run_with_hooks(tokens, fwd_hooks=[(point, on_source)])
+        none = small.run_with_hooks(tokens, fwd_hooks=[(point, on_source), ("blocks.0.attn.hook_z", silent)])
+        added.append((both - none)[0, 1])
+    torch.testing.assert_close(added[0], added[1], rtol=0, atol=1e-12)
+
+
+def test_shipped_statistics():
+    found = skip_trigram_statistics()
+    assert found.provenance["tokens"] == 5928145
+    assert len(found.evidence) > 800
+    assert all(evidence.hits_with <= evidence.n_with for evidence in found.evidence.values())
+    words = found.words
+    assert (words[:, 4] >= found.provenance["min_share"] * words[:, 3] - 1e-6).all()
+    assert (words[:, 3] >= found.provenance["min_pair"]).all()
+    listed = {tuple(row[:3]) for row in words.tolist()}
+    assert not listed & {tuple(row[:3]) for row in found.occurring.tolist()}
+
+
+def test_shipped_statistics_belong_to_the_shipped_model():
+    """After new weights, run scripts/build_skip_trigram_stats.py again."""
+    files = circuitkit.models.model_card("one-layer")["files"]
+    assert skip_trigram_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m: skip_trigrams(m, "L0H9", 5), ["'L0H9'", "L0H0"]),
+        (lambda m: skip_trigrams(m, "L0H0", 0), ["k=0", "1 or more", "skip_trigrams(model, 'L0H0', 20"]),
+        (lambda m: skip_trigrams(m, "L0H0", among=torch.zeros(7, dtype=torch.bool)), ["among with 0 of 7"]),
+        (lambda m: skip_trigrams(m, "L0H0", window=0), ["window=0", "1 or more places"]),
+        (lambda m: skip_trigrams(m, "L0H0", unigram=-torch.ones(7)), ["unigram of length 7 from -1", "7 counts >= 0"]),
+        (lambda m: skip_trigrams(m, "L0H0", distance=6), ["distance=6", "0 to 5", "distance=1"]),
+        (
+            lambda m: corpus_evidence([(1, 2, 3)], torch.zeros(5).long(), window=(3, 2)),
+            ["window=(3, 2)", "nearest <= farthest"],
+        ),
+        (lambda m: corpus_trigrams(torch.zeros(9, dtype=torch.long), min_share=0.0), ["min_share=0.0", "(0, 1]"]),
+        (lambda m: skip_trigram_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()), ["1 triples", "one source"]),
+        (lambda m: skip_trigram_bugs(m, TRIPLES, torch.zeros(1, 9).long()), ["(1, 9)", "at most 8", "contexts[:, :8]"]),
+    ],
+)
+def test_messages(small, call, said):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        call(small)
+    for words in said:
+        assert words in str(error.value)
