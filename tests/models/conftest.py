@@ -79,6 +79,7 @@ def stored_logits(manifest):
         entry = manifest["models"][name]
         sizes, key = entry["sizes"], str(step) if step is not None else list(entry["files"])[-1]
         w = {k: v.to(dtype) for k, v in load_file(DATA / entry["files"][key]["file"]).items()}
+        w |= {k: v * w[f"{k}.scale"] for k, v in w.items() if f"{k}.scale" in w}  # 8 bits and a scale
         x, positions = w["W_E"][rows], w["W_pos"][: rows.shape[1]]
         if not sizes["mlp"]:
             positions = positions.expand(len(rows), -1, -1)
