@@ -49,7 +49,7 @@ def test_many_lines_are_pooled():
         ax.plot([0, 1], [0, slope])
     numbers = figures.picture(fig, alt=ALT).numbers
     assert len(numbers) == 12
-    assert numbers[-1].startswith("9 more: 36 values, largest 19")
+    assert numbers[-1].startswith("9 more: 18 values, largest 19")
 
 
 @pytest.mark.parametrize("alt", ["", "  ", "loss", "a loss curve"])
@@ -124,3 +124,18 @@ def test_frames_hold_every_step_and_show_the_last():
 def test_one_frame_is_refused():
     with pytest.raises(ValueError, match=r"given 1 step\(s\): \[5\]. A slider needs at least two"):
         slider([5])
+
+
+def test_a_curve_over_a_long_axis_is_marked_by_its_height():
+    def numbers(last):
+        fig, ax = plt.subplots()
+        ax.plot([0, 10_000, 20_000], [4.0, 3.0, last])
+        return figures.picture(fig, alt=ALT).numbers
+
+    assert numbers(2.9) != numbers(3.1)
+
+
+def test_a_path_in_the_plane_is_marked_both_ways():
+    fig, ax = plt.subplots()
+    ax.plot([0, -1, 0], [0, 1, 2])
+    assert [line.split(":")[0] for line in figures.picture(fig, alt=ALT).numbers] == ["line", "line, across"]

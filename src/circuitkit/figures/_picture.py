@@ -99,7 +99,10 @@ def _numbers(fig: Any, most: int = 12) -> list[str]:
 def _drawn(ax: Any) -> Any:
     """Name and flat values of every line, bar, image and point set of an axes, in drawing order."""
     for line in ax.lines:
-        yield _name("line", line), np.asarray(line.get_xydata(), dtype=float).ravel()
+        across, up = np.asarray(line.get_xydata(), dtype=float).T
+        yield _name("line", line), up
+        if not (np.diff(across) > 0).all():  # a path in the plane, not a curve over an axis
+            yield f"{_name('line', line)}, across", across
     bars = [patch for patch in ax.patches if hasattr(patch, "get_height")]
     if bars:
         yield "bars", np.array([[bar.get_x(), bar.get_width(), bar.get_height()] for bar in bars], dtype=float).ravel()
