@@ -30,6 +30,7 @@ def sha256(path: Path) -> str:
 
 
 def entry(file: str) -> dict[str, str]:
+    (TARGET / file).chmod(0o644)  # safetensors writes files that only their owner may read, and wheels keep that
     return {"file": file, "sha256": sha256(TARGET / file)}
 
 
@@ -93,9 +94,9 @@ def positions(recipe: dict) -> torch.Tensor:
 @torch.no_grad()
 def measure(name: str, tokens: Path) -> dict:
     """Held-out loss over all held-out text, and the behaviour on repeated rows, of a packed model."""
-    from circuitkit.models import load_model
-
     from train_model import Data, Recipe
+
+    from circuitkit.models import load_model
 
     model = load_model(name)
     held = np.load(tokens / "heldout.npy").astype(np.int64)
