@@ -63,6 +63,7 @@ coverage: env
 	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit --cov-report=term-missing
 
 notebooks: env
+	$(PY) scripts/setup_cell.py
 	$(PY) scripts/execute_notebooks.py
 
 bench: env
