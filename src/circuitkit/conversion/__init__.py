@@ -36,3 +36,4 @@ from circuitkit.conversion._paper import theorem6 as theorem6
 from circuitkit.conversion._paper import theorem7 as theorem7
 from circuitkit.conversion._report import LayerReport as LayerReport
 from circuitkit.conversion._report import Report as Report
+from circuitkit.conversion._stream import literal_stream as literal_stream

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit._heads import require_bridge
-from circuitkit.conversion._copy import copy_bridge
+from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._find import FoundMLP, find_mlps, largest_reads
 from circuitkit.conversion._gated import GateSum, gate_sum
 from circuitkit.conversion._head_sum import HeadSum, head_sum
@@ -46,7 +46,7 @@ def to_attention_only(
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
     terms = [_terms(mlp, knobs, sharpness, gate_range) for mlp in mlps]
     tokens = _probe_tokens(twin) if probe is None else probe.to(_device(twin))
-    was = [(module, module.training) for module in twin.modules()]
+    was = [(module, module.training) for module in all_modules(twin)]
     try:
         twin.eval()
         before = _logits(twin, tokens)

@@ -18,7 +18,7 @@ def copy_bridge(bridge: Any) -> Any:
     leaves the bridge's inner hooks pointing at the modules of the original. The original is only read.
     """
     memo: dict[int, Any] = {}
-    modules = _all_modules(bridge)
+    modules = all_modules(bridge)
     for module in modules:
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) not in memo:
@@ -35,7 +35,7 @@ def copy_bridge(bridge: Any) -> Any:
     if tokenizer is not None:
         memo[id(tokenizer)] = tokenizer
     twin = copy.deepcopy(bridge, memo)
-    for module in _all_modules(twin):
+    for module in all_modules(twin):
         for kind in _HOOKS:
             hooks = module.__dict__.get(kind) or {}
             for key, hook in list(hooks.items()):
@@ -43,7 +43,8 @@ def copy_bridge(bridge: Any) -> Any:
     return twin
 
 
-def _all_modules(bridge: Any) -> list[nn.Module]:
+def all_modules(bridge: Any) -> list[nn.Module]:
+    """Every module of a bridge, once: its own and those of the model it wraps."""
     found = {id(module): module for module in bridge.modules()}
     found |= {id(module): module for module in bridge.original_model.modules()}
     return list(found.values())

@@ -87,12 +87,12 @@ def gate_sum(
 @cache
 def _fit(activation: str, reach: float, k: int) -> GateSum:
     # Points crowd at the ends, where a fit is worst; the middle is where the activation bends.
-    half = np.linspace(-1, 1, 401)
+    half = np.linspace(-1, 1, 161)
     x = np.unique(np.concatenate([reach * np.sin(half * np.pi / 2), np.clip(half * 6, -reach, reach)]))
     target = _reference(activation, x)
     best = (math.inf, None, None, None)
-    for width in (1.0, 1.4, 2.0, 2.8):
-        for margin in (0.0, 0.15, 0.3):
+    for width in (1.0, 1.4, 2.0):
+        for margin in (0.0, 0.2):
             centres = np.linspace(-1, 1, k - 1) * reach * (1 + margin) if k > 2 else np.zeros(1)
             b = 1 / (width * (centres[1] - centres[0])) if k > 2 else 1 / reach
             features = np.concatenate([_sigmoid(b * (x[:, None] - centres)), np.full((len(x), 1), 0.5)], 1)
@@ -103,16 +103,16 @@ def _fit(activation: str, reach: float, k: int) -> GateSum:
     _, b, centres, weights = best
     columns = np.r_[np.full(k - 1, b), 0.0], np.r_[-b * centres, 0.0], weights
     b, c, w = (tuple(float(v) for v in column) for column in columns)
-    return GateSum(activation, b, c, w, reach, _certified(activation, reach, b, c, w))
+    return GateSum(activation, b, c, w, reach, float(_certified(activation, reach, b, c, w)))
 
 
 def _reweighted(features: np.ndarray, target: np.ndarray, most: float) -> np.ndarray:
     """Lawson's iteration: least squares whose weights grow where the error is largest."""
     importance, best = np.ones(len(target)), (math.inf, np.zeros(features.shape[1]))
     k = features.shape[1]
-    for _ in range(15):
+    for _ in range(8):
         root = np.sqrt(importance)[:, None]
-        for ridge in (1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2):
+        for ridge in (1e-12, 1e-8, 1e-6, 1e-4, 1e-2):
             rows = np.concatenate([features * root, ridge * np.sqrt(len(target)) * np.eye(k)])
             weights = np.linalg.lstsq(rows, np.r_[target * root[:, 0], np.zeros(k)], rcond=None)[0]
             if np.abs(weights).sum() <= most:

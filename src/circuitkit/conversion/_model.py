@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -43,7 +44,8 @@ class AttentionOnlyBridge(TransformerBridge):
         Layers count the sublayers of the converted model: attention of block l is layer 2l, its neurons are 2l + 1 (2l
         where attention and MLP run in parallel). Copies of the weights, built anew at every access.
         """
-        return stack(*(self.neuron_heads(mlp.layer).heads for mlp, _ in self._mlps))
+        with torch.no_grad():
+            return stack(*(self.neuron_heads(mlp.layer).heads for mlp, _ in self._mlps))
 
     @property
     def attention_heads(self) -> Heads:

@@ -1,0 +1,314 @@
+"""Whole models: promised bounds over random configurations, architectures, hooks, routes, refusals."""
+
+import gc
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from circuitkit import heads, to_attention_only
+from circuitkit.conversion import literal_stream
+
+
+def exact_mlp(model, layer, x):
+    """The layer's MLP in float64 from the state dict of the original, with no helper of the library."""
+    state = {name: value.double() for name, value in model.state_dict().items() if f"blocks.{layer}.mlp." in name}
+
+    def linear(part, value):
+        weight = next(v for n, v in state.items() if n.endswith(f"mlp.{part}.weight"))
+        bias = next((v for n, v in state.items() if n.endswith(f"mlp.{part}.bias")), 0)
+        return value @ weight.T + bias
+
+    act = {
+        "silu": lambda t: t * torch.sigmoid(t),
+        "relu": lambda t: t.clamp_min(0),
+        "gelu": lambda t: 0.5 * t * torch.special.erfc(-t / math.sqrt(2)),
+        "gelu_new": lambda t: 0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3))),
+    }[model.cfg.act_fn]
+    x = x.double()
+    if model.cfg.gated_mlp:
+        return linear("out", act(linear("gate", x)) * linear("in", x))
+    return linear("out", act(linear("in", x)))
+
+
+def rounding(model, layer, x, k):
+    """What a careful evaluation may lose: an eps for every operation on the largest sums that occur."""
+    eps = torch.finfo(x.dtype).eps
+    operations = model.cfg.d_model + model.cfg.d_mlp + 8 * k
+    weights = [p.detach().double().abs() for n, p in model.blocks[layer].mlp.named_parameters() if p.ndim == 2]
+    largest = float(x.double().abs().max()) + 1
+    for weight in weights:
+        largest *= 1 + float(weight.sum(1).max())
+    return 8 * operations * eps * largest
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sizes=st.permutations([2, 3, 5, 7, 11]),
+    n_heads=st.integers(1, 3),
+    n_layers=st.integers(1, 2),
+    activation=st.sampled_from(["silu", "relu", "gelu", "gelu_new"]),
+    norm=st.sampled_from([None, "LN", "LNPre", "RMS"]),
+    gated=st.sampled_from([False, False, False, True]),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    k=st.integers(1, 8),
+    seed=st.integers(0, 10**6),
+)
+def test_every_layer_keeps_its_promise(native, sizes, n_heads, n_layers, activation, norm, gated, dtype, k, seed):
+    d_model, d_head, d_mlp, pos, _ = sizes
+    gated = gated and norm is not None
+    config = {"d_head": d_head, "n_heads": n_heads, "d_model": d_model * n_heads, "d_mlp": d_mlp, "n_layers": n_layers}
+    model = native(dtype, seed, act_fn=activation, normalization_type=norm, gated_mlp=gated, n_ctx=13, **config)
+    k = 3 * k if gated else k
+    tokens = torch.randint(37, (2, pos), generator=torch.Generator().manual_seed(seed))
+    converted = to_attention_only(model, heads_per_neuron=max(k, 2) if gated else k, probe=tokens)
+    with torch.no_grad():
+        _, cache = converted.run_with_cache(tokens)
+    for layer, row in enumerate(converted.report.layers):
+        x, out = cache[f"blocks.{layer}.mlp.hook_in"], cache[f"blocks.{layer}.mlp.hook_out"]
+        error = float((out.double() - exact_mlp(model, layer, x)).abs().max())
+        assert error <= row.bound + rounding(model, layer, x, row.heads_per_neuron)
+        assert row.neuron_heads == d_mlp * row.heads_per_neuron
+    exact = model(tokens).detach()
+    reported = converted.report.logit_error
+    assert float((converted(tokens).detach() - exact).abs().max()) == pytest.approx(
+        reported, abs=64 * torch.finfo(dtype).eps * float(exact.abs().max() + 1)
+    )
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.booleans(), st.sampled_from(["gelu", "relu", "silu", "gelu_new"]), st.integers(1, 8), st.integers(0, 99))
+def test_parallel_and_serial_blocks_keep_their_promise(boot_neox, parallel, activation, k, seed):
+    model = boot_neox(seed=seed, use_parallel_residual=parallel, hidden_act=activation)
+    converted = to_attention_only(model, heads_per_neuron=k)
+    assert all(row.measured <= row.bound + 1e-12 for row in converted.report.layers)
+    assert converted.neuron_heads(1).layer == (2 if parallel else 3)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt", "neox", "bert", "llama"])
+def test_hugging_face_models(kind, hugging_face):
+    model = hugging_face(kind)
+    tokens = torch.randint(3, 38, (2, 9), generator=torch.Generator().manual_seed(0))
+    exact = model(tokens)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    names = list(model.hook_dict)
+    converted = to_attention_only(model, heads_per_neuron=48 if kind == "llama" else 8)
+    report = converted.report
+    with torch.no_grad():
+        logits, cache = converted.run_with_cache(tokens)
+    assert (logits - exact).abs().max() < 1e-4
+    assert all(row.measured <= row.bound + 1e-12 for row in report.layers)
+    for layer in (0, 1):
+        mlp = converted.neuron_heads(layer)
+        x, out = cache[f"blocks.{layer}.mlp.hook_in"], cache[f"blocks.{layer}.mlp.hook_out"]
+        assert torch.allclose(mlp(x), out, atol=1e-11)
+        assert torch.allclose(mlp.literal(x), out, atol=1e-10)
+        assert f"blocks.{layer}.mlp.neurons.hook_pattern" in cache
+    with converted.route("literal"):
+        assert torch.allclose(converted(tokens), logits, atol=1e-10)
+    # the input model: its weights, its function, its hooks, and no listener left on it
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(model(tokens), exact)
+    assert list(model.hook_dict) == names
+    assert converted.tokenizer is model.tokenizer
+    assert report.parameters == sum(p.numel() for p in model.original_model.parameters())
+
+
+def test_silu_is_exact_and_free_of_new_parameters(native):
+    model = native(act_fn="silu")
+    converted = to_attention_only(model, max_error=0.0)
+    assert converted.report.bound == 0.0
+    assert converted.report.logit_error <= 1e-13
+    assert set(converted.state_dict()) == set(model.state_dict())
+    assert converted.report.heads == 2 * (3 + 19)
+    assert "L" not in str(converted.report).splitlines()[1]
+    # as heads of their own: W_Q, W_K, W_V, W_O on 13 coordinates and three biases, instead of W_in, W_out, b_in
+    grown = converted.report.parameters_as_heads - converted.report.parameters
+    assert grown == 2 * (19 * (4 * 13 + 3) - (12 * 19 + 19 * 12 + 19))
+
+
+@pytest.mark.parametrize("wanted", [1e-2, 1e-3, 1e-5])
+def test_max_error_bounds_the_activation(native, wanted):
+    report = to_attention_only(native(), max_error=wanted).report
+    assert all(row.activation_error <= wanted for row in report.layers)
+
+
+def test_the_copy_is_independent_and_outlives_the_original(native):
+    model = native(n_layers=2)
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    exact, converted = model(tokens), to_attention_only(model, heads_per_neuron=8)
+    first = converted(tokens)
+    optimizer = torch.optim.SGD(converted.parameters(), lr=1.0)
+    first.square().mean().backward()
+    optimizer.step()
+    assert not torch.allclose(converted(tokens), first)
+    assert torch.equal(model(tokens), exact)
+    again = to_attention_only(model, heads_per_neuron=8)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    del model
+    gc.collect()
+    assert torch.equal(again(tokens), first)
+
+
+def test_hooks_edit_the_pattern(native):
+    model = native()
+    tokens = torch.tensor([[5, 6, 7]])
+    converted = to_attention_only(model, heads_per_neuron=3)
+    _, cache = converted.run_with_cache(tokens)
+    pattern = cache["blocks.1.mlp.neurons.hook_pattern"]
+    assert pattern.shape == (1, 3, 19 * 3, 2)
+    assert torch.allclose(pattern.sum(-1), torch.ones(1, 3, 57).double())
+    single = converted.neuron_heads(1).pattern(cache["blocks.1.mlp.hook_in"][0], ["L1N4.2"])[0]
+    view = converted.neuron_pattern(cache, "L1N4.2")[0]
+    assert torch.allclose(view[:, 0], single[1:, 0], atol=1e-12)
+    assert torch.allclose(view[:, 1], single.diagonal()[1:], atol=1e-12)
+
+    def to_bias_only(pattern, hook):
+        return torch.tensor([1.0, 0.0]).to(pattern).expand_as(pattern)
+
+    hooks = [("blocks.1.mlp.neurons.hook_pattern", to_bias_only)]
+    silent = converted.run_with_hooks(tokens, fwd_hooks=hooks)
+    state = model.state_dict()
+    bias = next(v for n, v in state.items() if n.endswith("blocks.1.mlp.out.bias"))
+    without = model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.mlp.hook_out", lambda out, hook: bias.expand_as(out))])
+    assert (silent - without).abs().max() < 1e-2  # block 0 still differs by its own small error
+
+
+@pytest.mark.parametrize("route", ["two_key", "literal"])
+def test_gradients_through_the_model(native, route):
+    model = native(act_fn="silu")
+    tokens = torch.tensor([[5, 6, 7]])
+    model(tokens).square().sum().backward()
+    converted = to_attention_only(model, heads_per_neuron=1)
+    assert all(parameter.grad is None for parameter in converted.parameters())
+    with converted.route(route):
+        converted(tokens).square().sum().backward()
+    for one, two in zip(model.parameters(), converted.parameters(), strict=True):
+        assert torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_heads_of_a_converted_model(native):
+    model = native(dtype=torch.float32)
+    converted = to_attention_only(model, heads_per_neuron=2)
+    assert heads(converted).names == converted.heads.names
+    assert converted.heads.names[:3] == ("L0N0.0", "L0N0.1", "L0N1.0")
+    assert len(converted.heads) == 2 * 19 * 2
+    assert set(converted.heads.layers) == {1, 3}
+    trained, wide = heads(model), converted.attention_heads
+    assert wide.names == trained.names
+    assert wide.layers == (0, 0, 0, 2, 2, 2)
+    assert torch.equal(wide.W_O[..., :-1], trained.W_O)
+    assert (wide.W_Q[:, -1] == 0).all()
+    assert (wide.W_O[..., -1] == 0).all()
+
+
+def test_dtype_moves_with_the_model(native):
+    converted = to_attention_only(native(dtype=torch.float32), heads_per_neuron=4)
+    tokens = torch.tensor([[1, 2, 3]])
+    wide = converted.to(torch.float64)
+    assert wide(tokens).dtype == torch.float64
+    assert wide(tokens, return_type="loss").ndim == 0
+    assert converted.neuron_heads(0).W_in.dtype == torch.float64
+
+
+def test_the_training_flag_is_kept(native):
+    model = native()
+    model.train()
+    flags = [module.training for module in model.modules()]
+    converted = to_attention_only(model, heads_per_neuron=1)
+    assert [module.training for module in model.modules()] == flags
+    assert converted.blocks[0].mlp.training
+
+
+def test_theorem_4_repaired_on_the_whole_stream(native):
+    """The literal model on N+1 tokens and D+1 coordinates: every sublayer a sum of heads, the bias token untouched."""
+    model = native(act_fn="silu")
+    converted = to_attention_only(model, heads_per_neuron=1)
+    tokens = torch.tensor([5, 6, 7, 8])
+    stream = literal_stream(converted, tokens)
+    _, cache = model.run_with_cache(tokens[None])
+    assert stream.shape == (5, 5, 13)  # embedding, then attention and MLP of two blocks; bias token; bias coordinate
+    for layer in (0, 1):
+        for place, name in ((2 * layer, "resid_pre"), (2 * layer + 1, "resid_mid"), (2 * layer + 2, "resid_post")):
+            assert torch.allclose(stream[place, 1:, :-1], cache[f"blocks.{layer}.hook_{name}"][0], atol=1e-12)
+    bias_row = torch.tensor([0.0] * 12 + [1.0]).double()
+    assert (stream[:, 0] == bias_row).all()
+    assert (stream[:, 1:, -1] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "got neither of max_error and heads_per_neuron; give exactly one"),
+        ({"max_error": 0.1, "heads_per_neuron": 2}, "got both of max_error and heads_per_neuron"),
+        ({"max_error": 1e-12}, "max_error=1e-12 cannot be met for 'gelu': 8 heads per neuron reach"),
+        ({"heads_per_neuron": 0}, "heads_per_neuron is 0; expected a whole number from 1 to 8"),
+    ],
+)
+def test_knobs(native, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        to_attention_only(native(), **arguments)
+
+
+def test_refusals(native):
+    with pytest.raises(ValueError, match="expected a transformer-lens TransformerBridge"):
+        to_attention_only(torch.nn.Linear(2, 2), heads_per_neuron=1)
+    with pytest.raises(ValueError, match=r"block 0: activation .* is not supported; heads can compute \['gelu'"):
+        to_attention_only(native(act_fn="solu"), heads_per_neuron=1)
+    with pytest.raises(ValueError, match="no MLP layers: it is attention-only already"):
+        to_attention_only(native(attn_only=True), heads_per_neuron=1)
+    with pytest.raises(ValueError, match="converted already: its MLPs are heads"):
+        to_attention_only(to_attention_only(native(), heads_per_neuron=1), heads_per_neuron=1)
+    broken = native()
+    with torch.no_grad():
+        broken.blocks[1].mlp.W_out[3, 2] = math.inf
+    with pytest.raises(ValueError, match="block 1: W_out hold infinite or NaN entries"):
+        to_attention_only(broken, heads_per_neuron=1)
+    with pytest.raises(ValueError, match="block 0: a 'silu' gate needs a bounded range.*state gate_range"):
+        to_attention_only(native(act_fn="silu", gated_mlp=True, normalization_type=None), heads_per_neuron=8)
+    with pytest.raises(ValueError, match=r"block 0: max_error=1e-14 cannot be met for a 'silu' gate"):
+        to_attention_only(native(act_fn="silu", gated_mlp=True), max_error=1e-14)
+    with pytest.raises(ValueError, match="route is 'fast'; expected one of"):
+        with to_attention_only(native(), heads_per_neuron=1).route("fast"):
+            pass
+    with pytest.raises(ValueError, match=r"layer 7 has no converted MLP; converted are \[0, 1\]"):
+        to_attention_only(native(), heads_per_neuron=1).neuron_heads(7)
+
+
+def test_a_mixture_of_experts_is_refused(tmp_path, tokenizer):
+    import transformers
+    from transformer_lens.model_bridge import TransformerBridge
+
+    config = transformers.MixtralConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        num_local_experts=2, num_experts_per_tok=1, vocab_size=40, max_position_embeddings=16,
+        architectures=["MixtralForCausalLM"], bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    transformers.MixtralForCausalLM(config).eval().save_pretrained(tmp_path)
+    model = TransformerBridge.boot_transformers(str(tmp_path), tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="block 0: .* is a mixture of experts: its router picks by a discontinuous"):
+        to_attention_only(model, heads_per_neuron=1)
+
+
+def test_a_stated_gate_range_is_used_where_no_norm_bounds_it(native, draw):
+    model = native(act_fn="silu", gated_mlp=True, normalization_type=None)
+    converted = to_attention_only(model, max_error=1e-3, gate_range=30.0)
+    row = converted.report.layers[0]
+    assert row.reach == 30.0
+    assert row.measured_reach < 30
+    assert row.bound == math.inf  # the other branch is unbounded, and the report says so
+
+
+def test_composition_with_neuron_heads(native):
+    from circuitkit.circuits import composition_scores
+
+    converted = to_attention_only(native(dtype=torch.float32), heads_per_neuron=1)
+    read_by = composition_scores(converted.attention_heads[["L0H1"]], converted.heads, "Q")
+    assert read_by.score.shape == (1, 38)
+    W_O, W_in = converted.attention_heads["L0H1"].OV.AB[0], converted.heads["L0N3"].W_Q[0, :, 0]
+    by_hand = (W_O @ W_in).norm() / (W_O.norm() * W_in.norm())
+    assert float(read_by.score[0, 3]) == pytest.approx(float(by_hand), rel=1e-4)

@@ -1,0 +1,81 @@
+"""Gated MLPs: a sigmoid gate is one head, other gates within their bound on their range, refusals."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit.conversion import gate_sum, gated_neuron_heads
+
+GATES = {
+    "sigmoid": torch.sigmoid,
+    "silu": lambda g: g * torch.sigmoid(g),
+    "relu": lambda g: g.clamp_min(0),
+    "gelu": lambda g: 0.5 * g * torch.special.erfc(-g / math.sqrt(2)),
+}
+
+
+def test_a_sigmoid_gate_is_one_head_by_hand():
+    # the gate reads ln 3, so the head looks at itself with weight 3/4; the value reads 4
+    x = torch.tensor([[math.log(3.0), 4.0]], dtype=torch.float64)
+    gate, value, out = (torch.tensor(w).double() for w in ([[1.0], [0.0]], [[0.0], [1.0]], [[2.0, 0.0]]))
+    mlp = gated_neuron_heads(gate, value, out)
+    assert len(mlp) == 1
+    assert torch.allclose(mlp(x), torch.tensor([[6.0, 0.0]]).double())
+    assert torch.allclose(mlp.literal(x), mlp(x))
+
+
+@pytest.mark.parametrize("activation", GATES)
+@pytest.mark.parametrize("biases", [True, False])
+def test_both_routes_against_the_formula(activation, biases, draw):
+    x, gate, value, out = draw(0, 3, 5), draw(1, 5, 7) / 3, draw(2, 5, 7), draw(3, 7, 5)
+    b_gate, b_in, b_out = (draw(4, 7), draw(5, 7), draw(6, 5)) if biases else (None, None, None)
+    knobs = {} if activation == "sigmoid" else {"heads_per_neuron": 16, "gate_range": 8.0}
+    mlp = gated_neuron_heads(gate, value, out, b_gate, b_in, b_out, activation, **knobs)
+    g, u = x @ gate + (b_gate if biases else 0), x @ value + (b_in if biases else 0)
+    exact = (GATES[activation](g) * u) @ out + (b_out if biases else 0)
+    bound = mlp.terms.error * float((u.abs() @ out.abs()).max()) if mlp.terms.error else 0.0
+    assert mlp.measured_reach(x) == pytest.approx(float(g.abs().max()))
+    assert (mlp(x) - exact).abs().max() <= bound + 1e-11
+    assert (mlp.literal(x) - mlp(x)).abs().max() < 1e-10
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["silu", "relu", "gelu", "gelu_new"]), st.sampled_from([0.3, 2.0, 9.0, 40.0]), st.integers(2, 33)
+)
+def test_the_error_is_certified_on_the_whole_range(activation, reach, k):
+    terms = gate_sum(activation, reach, heads_per_neuron=k)
+    x = torch.linspace(-reach, reach, 7919, dtype=torch.float64)
+    exact = torch.nn.functional.gelu(x, approximate="tanh") if activation == "gelu_new" else GATES[activation](x)
+    worst = float((terms(x) - exact).abs().max())
+    assert len(terms) == k
+    assert worst <= terms.error
+    assert terms.error < 2 * worst + 1e-6
+
+
+def test_more_heads_help_and_max_error_takes_the_fewest():
+    errors = [gate_sum("silu", 8.0, heads_per_neuron=k).error for k in (4, 8, 16, 32)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-5
+    terms = gate_sum("silu", 8.0, max_error=1e-3)
+    assert terms.error <= 1e-3
+    assert gate_sum("silu", 8.0, heads_per_neuron=12).error > 1e-3 or len(terms) <= 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("silu", math.inf, 8), "reach is inf; sums of sigmoids follow 'silu' on a finite range only"),
+        (("silu", 1e4, 8), "state the range"),
+        (("tanh", 8.0, 8), "activation is 'tanh'; a gate can be"),
+        (("silu", 8.0), "exactly one of heads_per_neuron and max_error"),
+        (("silu", 8.0, 65), "a gate takes 2 to 64"),
+        (("silu", 150.0, None, 1e-9), r"max_error=1e-09 cannot be met for a 'silu' gate on \[-150, 150\]: 64 heads"),
+    ],
+)
+def test_messages(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        gate_sum(*arguments)

@@ -1,0 +1,163 @@
+"""The post's Omega constructions: against loops, the window, the bound, what large and small Omega do."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit.conversion import (
+    OmegaWarning,
+    choose_omega,
+    mask_as_weights,
+    omega_error_bound,
+    omega_mlp,
+    omega_window,
+)
+
+
+def reference(X, W_in, W_out, b_in, b_out):
+    pre = X @ W_in + b_in
+    return (pre / (1 + torch.exp(-pre))) @ W_out + b_out
+
+
+@pytest.fixture
+def parts(draw):
+    shapes = [(5, 7), (7, 11), (11, 7), (11,), (7,)]
+    return [draw(i, *shape) for i, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("form", ["three_layers", "one_layer"])
+def test_both_forms_compute_the_mlp(form, parts):
+    X, W_in, W_out, b_in, b_out = parts
+    for n_ctx in (5, 8):
+        mlp = omega_mlp(W_in, W_out, b_in, b_out, n_ctx=n_ctx, form=form)
+        error = (mlp(X) - reference(*parts)).abs().max()
+        assert error <= mlp.error_bound(X)
+        assert error < 1e-12
+        assert mlp.d_stream == 7 + (11 if form == "three_layers" else 0) + n_ctx + 1
+    assert torch.allclose(mlp(torch.stack([X, 2 * X]))[1], mlp(2 * X))
+    assert mlp.n_heads == (13 if form == "three_layers" else 12)
+
+
+def test_the_scores_are_the_posts_by_hand():
+    # one unit reading coordinate 0, two tokens and the bias token: row j is (-x, ..., 2 Omega - x at j, ..., 2 Omega)
+    mlp = omega_mlp(torch.eye(1), torch.eye(1), n_ctx=2, omega=9.0, form="one_layer")
+    stream = mlp.augment(torch.tensor([[0.5], [3.0]]))
+    assert stream.tolist() == [[0.5, 1, 0, 0], [3.0, 0, 1, 0], [0, 0, 0, 1]]
+    read = torch.tensor([1.0, 0, 0, 0])
+    scores = stream @ mlp.entry_matrix(read) @ stream.T
+    assert scores.tolist() == [[17.5, -0.5, 18.0], [-3.0, 15.0, 18.0], [0.0, 0.0, 18.0]]
+    row = scores[0].softmax(-1)  # the post's typo: itself 1 - sigmoid(x), the bias sigmoid(x), not sigmoid(-x)
+    assert row[2] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-6)
+
+
+def test_the_middle_step_replaces_x_by_silu_and_the_last_clears_the_scratch(parts):
+    X, W_in, W_out, b_in, b_out = parts
+    mlp = omega_mlp(W_in, W_out, b_in, b_out, n_ctx=5)
+    end = mlp._three_layers(mlp.augment(X))
+    assert end[:, 7:18].abs().max() < 1e-13
+    assert torch.equal(end[:, 18:], mlp.augment(X)[:, 18:])  # positions are never written to
+
+
+def test_the_score_matrix_has_rank_n_plus_1(parts):
+    _, W_in, W_out, *_ = parts
+    mlp = omega_mlp(W_in, W_out, n_ctx=8)
+    assert torch.linalg.matrix_rank(mlp.self_matrix()) == 9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.permutations([1, 2, 3, 5, 7]),
+    st.sampled_from([torch.float64, torch.float32]),
+    st.floats(1.0, 60.0),
+    st.sampled_from(["three_layers", "one_layer"]),
+    st.integers(0, 10**6),
+)
+def test_within_the_stated_bound(sizes, dtype, omega, form, seed):
+    pos, d_model, d_mlp, *_ = sizes
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(pos, d_model), (d_model, d_mlp), (d_mlp, d_model), (d_mlp,), (d_model,)]
+    X, W_in, W_out, b_in, b_out = (torch.randn(*s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OmegaWarning)
+        mlp = omega_mlp(W_in, W_out, b_in, b_out, n_ctx=pos, omega=omega, form=form)
+    exact = reference(*(t.double() for t in (X, W_in, W_out, b_in, b_out)))
+    slack = 8 * torch.finfo(dtype).eps * (float(b_out.abs().max()) + float(X.abs().max()) + 1)
+    assert (mlp(X).double() - exact).abs().max() <= mlp.error_bound(X) + slack
+
+
+def test_the_window_and_its_warning(parts):
+    _, W_in, W_out, *_ = parts
+    with pytest.warns(
+        OmegaWarning, match=r"omega=2 lies outside \[.*\] for 20 positions in torch.float64: other tokens"
+    ):
+        omega_mlp(W_in, W_out, n_ctx=20, omega=2.0)
+    with pytest.warns(OmegaWarning, match="rounded too coarsely"):
+        omega_mlp(W_in, W_out, n_ctx=20, omega=1000.0)  # the post's choice
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        omega_mlp(W_in, W_out, n_ctx=20, omega=25.0)
+    low, high = omega_window(21, torch.float64)
+    assert low == choose_omega(21, torch.float64) < 20
+    assert low == pytest.approx(0.5 * math.log(21 / (16 * 2**-52)))
+    assert high == 64.0
+
+
+def test_in_float32_the_posts_omega_loses_digits_and_in_bfloat16_everything(draw):
+    X, eye = draw(0, 20, 30), torch.eye(30)
+    exact = X * torch.sigmoid(X)
+
+    def error(omega, dtype):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OmegaWarning)
+            mlp = omega_mlp(eye.to(dtype), eye.to(dtype), n_ctx=20, omega=omega, form="one_layer")
+        rounded = X.to(dtype)
+        return (mlp(rounded).double() - rounded.double() * torch.sigmoid(rounded.double())).abs().max()
+
+    assert error(20.0, torch.float64) < 3e-15
+    assert error(20.0, torch.float32) < 2e-6 < 1e-5 < error(1000.0, torch.float32)
+    assert error(1000.0, torch.bfloat16) > 1.0
+    assert torch.isnan(error(40000.0, torch.float16))
+    assert exact.abs().max() > 1
+
+
+def test_the_bound_has_two_walls():
+    at = {omega: omega_error_bound(omega, 21, torch.float32, 3.0) for omega in (2.0, 9.0, 1000.0, 1e9)}
+    assert at[2.0] > at[9.0] < at[1000.0] < at[1e9]
+    assert omega_error_bound(4e4, 21, torch.float16, 3.0) == math.inf
+
+
+@pytest.mark.parametrize("omega", [5.0, 20.0, 40.0])
+def test_any_mask_can_be_written_into_weights(omega, draw):
+    mask = torch.rand(6, 6, generator=torch.Generator().manual_seed(1)) > 0.5
+    mask.fill_diagonal_(True)
+    scores = draw(1, 6, 6)
+    W_Q, W_K = mask_as_weights(mask, omega)
+    exact = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    spread = float(scores.max() - scores.min())
+    error = ((scores + (W_Q @ W_K.T).double()).softmax(-1) - exact).abs().sum(-1).max()
+    assert error <= 2 * 6 * math.exp(spread - omega) + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"form": "two"}, "form is 'two'; expected 'three_layers' or 'one_layer'"),
+        ({"omega": -1.0}, "expected a positive, finite number"),
+        ({"omega": math.inf}, "expected a positive, finite number"),
+        ({"tolerance": 1e-18}, "no omega gives tolerance 1e-18 in torch.float64 with 6 positions"),
+    ],
+)
+def test_messages(changes, message, parts):
+    _, W_in, W_out, *_ = parts
+    with pytest.raises(ValueError, match=message):
+        omega_mlp(W_in, W_out, n_ctx=5, **changes)
+
+
+def test_a_sequence_longer_than_the_construction(parts):
+    X, W_in, W_out, *_ = parts
+    with pytest.raises(ValueError, match="the input has 5 positions and this construction was built for at most 4"):
+        omega_mlp(W_in, W_out, n_ctx=4)(X)

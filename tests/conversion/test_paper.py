@@ -1,0 +1,160 @@
+"""The paper's constructions against its own formulas, its errata as failing statements, and norms repaired."""
+
+import math
+
+import pytest
+import torch
+
+from circuitkit.conversion import (
+    augmented_head,
+    bias_trick,
+    centred_with_gain,
+    direct_sum,
+    layer_norm,
+    masked_softmax,
+    norm_of_first,
+    post_norm_layers,
+    remark3,
+    rms_norm,
+    rms_with_gain,
+    theorem2,
+    theorem6,
+    theorem7,
+    with_bias_token,
+)
+
+
+def summed(heads, x):
+    return sum(head(x) for head in heads)
+
+
+def silu(x):
+    return x * torch.sigmoid(x)
+
+
+@pytest.mark.parametrize(("a1", "a2"), [(1.0, 1.0), (1 / 1.702, 1.702), (-0.5, 3.0)])
+def test_theorem_2(a1, a2, draw):
+    X, V1, V2 = draw(0, 5, 7), draw(1, 7, 11), draw(2, 11, 7)
+    heads = theorem2(V1, V2, 5, a1, a2)
+    assert len(heads) == 11
+    assert heads[0].W_QK.shape == (8, 8)
+    expected = direct_sum(a1 * silu(a2 * X @ V1) @ V2, 0.0)
+    assert (summed(heads, direct_sum(X, 1.0)) - expected).abs().max() < 1e-13
+
+
+def test_theorem_2_pattern_by_hand():
+    x = math.log(3.0)  # sigmoid(x) = 3/4
+    head = theorem2(torch.tensor([[1.0]]), torch.tensor([[1.0]]), 1)[0]
+    pattern = head.pattern(torch.tensor([[x, 0.0], [0.0, 1.0]]))
+    assert torch.allclose(pattern, torch.tensor([[0.75, 0.25], [0.0, 1.0]]))
+
+
+def test_the_sketchs_two_slips_cancel():
+    x = torch.tensor([0.7], dtype=torch.float64)
+    sketch = torch.stack([-x, torch.zeros_like(x)]).softmax(0)[:, 0]  # own score -x, bias 0, as the sketch says
+    assert torch.allclose(sketch, torch.sigmoid(torch.stack([-x, x]))[:, 0])  # not [sigmoid(x), sigmoid(-x)]
+    appendix = torch.stack([torch.zeros_like(x), -x]).softmax(0)[:, 0]
+    assert torch.allclose(appendix, torch.sigmoid(torch.stack([x, -x]))[:, 0])
+
+
+def test_biases_by_the_bias_trick(draw):
+    X, V1, b_in, V2, b_out = draw(0, 5, 7), draw(1, 7, 3), draw(2, 3), draw(3, 3, 7), draw(4, 7)
+    wide1, wide2 = bias_trick(V1, b_in, V2)
+    with_ones = torch.cat([X, X.new_ones(5, 1)], 1)
+    W = torch.zeros(9, 9).double()
+    W[7, :7] = b_out  # reads the column of ones, which the bias token does not have
+    heads = [*theorem2(wide1, wide2, 5), theorem6(W, 6)]
+    expected = torch.cat([silu(X @ V1 + b_in) @ V2 + b_out, torch.zeros(5, 1).double()], 1)
+    assert torch.allclose(summed(heads, direct_sum(with_ones, 1.0)), direct_sum(expected, 0.0), atol=1e-13)
+
+
+def test_theorem_6_is_any_linear_map_whatever_the_scores(draw):
+    X, W = draw(0, 5, 7), draw(1, 7, 7)
+    head = theorem6(W, 5)
+    assert torch.equal(head(X), X @ W)
+    assert torch.allclose(type(head)(draw(2, 7, 7), W, head.mask)(X), X @ W)
+
+
+def test_theorem_7_entry_by_entry_and_through_the_skip(draw):
+    X = draw(0, 3, 5)
+    wide = direct_sum(X, 1.0)
+    assert len(theorem7(5, 3, residual=True)) == 6
+    expected = direct_sum(silu(2 * X) * 3, 0.0)
+    assert torch.allclose(summed(theorem7(5, 3, 3.0, 2.0, like=X), wide), expected, atol=1e-14)
+    through = wide + summed(theorem7(5, 3, residual=True, like=X), wide)
+    assert torch.allclose(through, direct_sum(silu(X), 1.0), atol=1e-14)
+
+
+def test_remark_3_in_the_librarys_convention_not_the_papers(draw):
+    X, V1, V2 = draw(0, 5, 7), draw(1, 7, 11), draw(2, 11, 7)
+    heads = remark3(V1, V2, 0.5, 2.0)
+    expected = 0.5 * silu(2 * X @ V1) @ V2
+    assert torch.allclose(heads.results(with_bias_token(X)).sum(0)[1:, :-1], expected, atol=1e-13)
+    assert torch.equal(heads.W_Q, heads.W_V)
+    assert (heads.W_K[:1] == heads.W_K).all()  # shared: two vectors are left to store per neuron
+    papers = heads.W_K * math.sqrt(8)  # its W_K, whose sqrt(D+1) a library never divides out again
+    from dataclasses import replace
+
+    wrong = replace(heads, W_K=papers).results(with_bias_token(X)).sum(0)[1:, :-1]
+    assert not torch.allclose(wrong, expected, atol=0.1)
+
+
+def test_old_heads_do_not_see_the_bias_token(draw):
+    X, W_QK, W_OV = draw(0, 5, 7), draw(1, 7, 7), draw(2, 7, 7)
+    mask = torch.ones(5, 5).double().tril()
+    expected = masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
+    assert torch.allclose(augmented_head(W_QK, W_OV, mask)(direct_sum(X, 1.0)), direct_sum(expected, 0.0), atol=1e-13)
+
+
+def test_a_row_without_a_source_is_refused():
+    with pytest.raises(ValueError, match=r"rows \[1\] of the mask are all zero"):
+        masked_softmax(torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+
+
+def test_theorem_4s_step_is_false_for_layer_norm(draw):
+    X = draw(0, 20, 16)
+    wrong = layer_norm(direct_sum(X, 1.0))
+    bias_row = torch.tensor([-1 / 4] * 16 + [4.0]).double()  # (-1/sqrt D, ..., sqrt D), not (0, ..., 1)
+    assert torch.allclose(wrong[-1], bias_row, atol=1e-12)
+    assert wrong[:-1, -1].abs().max() > 0.1  # the mean leaks into the bias coordinate of ordinary tokens
+    assert (wrong[:-1, :-1] - layer_norm(X)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.1])
+def test_the_repairs_are_exact(eps, draw):
+    X = draw(0, 20, 16)
+    both = direct_sum(X, 1.0)
+    for norm in (lambda x: layer_norm(x, eps), lambda x: rms_norm(x, eps)):
+        assert torch.allclose(norm_of_first(norm)(both), direct_sum(norm(X), 1.0), atol=1e-13)
+    assert torch.allclose(rms_with_gain(16, eps)(both), direct_sum(rms_norm(X, eps), 1.0), atol=1e-13)
+    centred = torch.block_diag(X - X.mean(-1, keepdim=True), torch.tensor([[1.0, -1.0]]).double())
+    expected = torch.block_diag(layer_norm(X, eps), torch.tensor([[1.0, -1.0]]).double())
+    assert torch.allclose(centred_with_gain(16, eps)(centred), expected, atol=1e-13)
+
+
+def test_norms_by_hand():
+    assert torch.allclose(layer_norm(torch.tensor([[1.0, 3.0]])), torch.tensor([[-1.0, 1.0]]))
+    assert torch.allclose(rms_norm(torch.tensor([[3.0, 4.0]])), torch.tensor([[3.0, 4.0]]) / math.sqrt(12.5))
+
+
+def test_a_deep_post_norm_transformer_with_the_repair_and_without(draw):
+    X, mask = draw(0, 5, 8), torch.ones(5, 5).double()
+    layers, reference = [], X
+    for i in range(3):
+        W_QK, W_OV, V1, V2 = (draw(10 * i + j, *shape) for j, shape in enumerate([(8, 8), (8, 8), (8, 11), (11, 8)]))
+        layers += [[augmented_head(W_QK, W_OV, mask)], theorem2(V1, V2, 5)]
+        reference = layer_norm(reference + masked_softmax(reference @ W_QK @ reference.T, mask) @ reference @ W_OV)
+        reference = layer_norm(reference + silu(reference @ V1) @ V2)
+    repaired = post_norm_layers(direct_sum(X, 1.0), layers, norm_of_first(layer_norm))[-1]
+    assert torch.allclose(repaired, direct_sum(reference, 1.0), atol=1e-11)
+    as_written = post_norm_layers(direct_sum(X, 1.0), layers, layer_norm)[-1]
+    assert (as_written[:-1, :-1] - reference).abs().max() > 0.1
+
+
+def test_remark_5_without_the_skip_the_bias_dies(draw):
+    X = draw(0, 5, 8)
+    layers = [theorem2(draw(1, 8, 3), draw(2, 3, 8), 5), theorem2(draw(3, 8, 3), draw(4, 3, 8), 5)]
+    stream = post_norm_layers(direct_sum(X, 1.0), layers, lambda x: x, skip=False)
+    assert (stream[1][:, -1] == 0).all()
+    half = 0.5 * stream[1][:-1, :-1] @ draw(3, 8, 3) @ draw(4, 3, 8)  # all scores 0: sigmoid(0) = 1/2
+    assert torch.allclose(stream[2][:-1, :-1], half, atol=1e-13)
