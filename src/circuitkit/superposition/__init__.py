@@ -6,7 +6,13 @@ from circuitkit.superposition._hand import hand_specified as hand_specified
 from circuitkit.superposition._hand import ideal_model as ideal_model
 from circuitkit.superposition._hand import one_head_model as one_head_model
 from circuitkit.superposition._hand import two_head_model as two_head_model
+from circuitkit.superposition._layer import GatedLayer as GatedLayer
+from circuitkit.superposition._layer import LayerRecord as LayerRecord
+from circuitkit.superposition._layer import record_layer as record_layer
+from circuitkit.superposition._layer import replacing as replacing
 from circuitkit.superposition._original import train_original as train_original
+from circuitkit.superposition._rates import Rate as Rate
+from circuitkit.superposition._rates import rate as rate
 from circuitkit.superposition._recipe import GATES as GATES
 from circuitkit.superposition._recipe import WRITES as WRITES
 from circuitkit.superposition._recipe import Recipe as Recipe
@@ -26,8 +32,11 @@ from circuitkit.superposition._verdict import head_verdict as head_verdict
 __all__ = [
     "GATES",
     "GatedBlock",
+    "GatedLayer",
     "GatedModel",
     "GatedRuns",
+    "LayerRecord",
+    "Rate",
     "Recipe",
     "SkipTrigramTask",
     "ToyModel",
@@ -42,6 +51,9 @@ __all__ = [
     "load_table",
     "one_head_model",
     "post_recipe",
+    "rate",
+    "record_layer",
+    "replacing",
     "sweep",
     "train_gated",
     "train_original",

@@ -30,6 +30,7 @@ def train_original(
     cosine: bool = True,
     biases: bool = True,
     data_seed: int = 0,
+    dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ToyModel]:
     """One-layer models of the task, one for each seed: next-token cross-entropy on every position, Adam.
@@ -50,23 +51,24 @@ def train_original(
         generator = torch.Generator().manual_seed(run_seed(seed, 20_000))
         for name in _NAMES if biases else _NAMES[:4]:
             torch.nn.init.xavier_normal_(p[name][run], generator=generator)
-    for name in _NAMES if biases else _NAMES[:4]:
-        p[name].requires_grad_()
+    p = {name: value.to(dtype).requires_grad_(biases or name in _NAMES[:4]) for name, value in p.items()}
     recipe = Recipe(
         lr=lr, cosine=cosine, lr_warmup=0.02 if cosine else 0.0, steps=steps, batch=batch, n_prompts=max(n_prompts, batch)
     )
-    data = [_next_tokens(part, v) for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]]
+    data = [_next_tokens(part, v, dtype) for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]]
     optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)]), progress)
-    eye, names = torch.eye(v), tuple(f"L0H{i}" for i in range(h))
+    eye, names = torch.eye(v, dtype=dtype), tuple(f"L0H{i}" for i in range(h))
     return [
         ToyModel(Heads(names, **{name: p[name][run].detach().clone() for name in _NAMES}), task, eye, eye)
         for run in range(len(seeds))
     ]
 
 
-def _next_tokens(tokens: Tensor, d_vocab: int) -> tuple[CountBatch, Float[Tensor, "d_vocab row d_vocab"]]:
+def _next_tokens(
+    tokens: Tensor, d_vocab: int, dtype: torch.dtype
+) -> tuple[CountBatch, Float[Tensor, "d_vocab row d_vocab"]]:
     """Distinct rows of all positions but the last, and the share of each next token among all rows."""
-    batch = count_batch(tokens[:, :-1], d_vocab)
+    batch = count_batch(tokens[:, :-1], d_vocab, dtype)
     n, pos = tokens[:, :-1].shape
     # Number the distinct rows again through their own place: rows that are equal have equal counts.
     one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32).scatter_(2, tokens[:, :-1, None], 1)
@@ -74,10 +76,10 @@ def _next_tokens(tokens: Tensor, d_vocab: int) -> tuple[CountBatch, Float[Tensor
     from circuitkit.superposition._tables import _unique
 
     _, inverse, weight = _unique(keys, pos)
-    following = torch.zeros(len(weight), d_vocab)
-    following.index_put_((inverse, tokens[:, 1:].reshape(-1)), torch.ones(n * pos), accumulate=True)
+    following = torch.zeros(len(weight), d_vocab, dtype=dtype)
+    following.index_put_((inverse, tokens[:, 1:].reshape(-1)), torch.ones(n * pos, dtype=dtype), accumulate=True)
     real = batch.weight > 0
-    out = torch.zeros(*batch.weight.shape, d_vocab)
+    out = torch.zeros(*batch.weight.shape, d_vocab, dtype=dtype)
     out[real] = following[inverse[batch.index[real]]] / (n * pos)
     return batch, out
 
@@ -87,7 +89,7 @@ def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor) -
     z = mixed(batch, scores, torch.ones_like(scores), v)
     r, a, n, h, d = z.shape
     out = (z.reshape(r, a * n, h * d) @ p["W_O"].reshape(r, h * d, a)).view(r, a, n, a)
-    logits = out + torch.eye(a)[:, None]  # the residual stream: the row's own token
+    logits = out + torch.eye(a, dtype=out.dtype)[:, None]  # the residual stream: the row's own token
     return (following.sum(-1) * logits.logsumexp(-1)).sum((1, 2)) - (following * logits).sum((1, 2, 3))
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 PART, PARTS = "part", "parts"
 
@@ -170,7 +170,7 @@ def _lines(header: list[str], rows: list[dict[str, str]], head: bool) -> str:
 class Bar:
     """A progress bar on a terminal; silent anywhere else, so stored outputs never hold one."""
 
-    def __init__(self, total: int, done: int = 0, stream: TextIO | None = None, width: int = 30) -> None:
+    def __init__(self, total: int, done: int = 0, stream: Any = None, width: int = 30) -> None:
         self.total, self.done, self.width = total, done, width
         self.stream = sys.stderr if stream is None else stream
         self._draw()

@@ -82,8 +82,10 @@ def train_gated(
     """Train gated blocks to write what the original's attention layer writes; `inits` of them side by side.
 
     `original` is a `ToyModel` (trained through count tables, exact; the result is a `GatedRuns`) or a `LayerRecord` of
-    any attention layer (plain form, see `train_gated_layer`). Run `i` is the same whatever `inits` is. A run whose loss
-    becomes NaN is named in `.failed`; the others are not touched by it. `progress(step, steps)` is called as it goes.
+    any attention layer (plain form, see `train_gated_layer`). Training runs in the original's dtype; run `i` is the same
+    whatever `inits` is, up to rounding. In float32 training amplifies rounding (Adam divides noise by noise), so another
+    processor may reach another block; in float64 it does not. A run whose loss becomes NaN is named in `.failed`; the
+    others are not touched by it. `progress(step, steps)` is called as it goes.
     """
     recipe = recipe if steps is None else recipe.but(steps=steps)
     if inits < 1:
@@ -101,8 +103,8 @@ def train_gated(
     blocks = [
         GatedBlock(
             recipe, len(original.heads), original.heads.d_model,
-            target_rms=data.rms, seed=run_seed(seed, i), original=original.heads,
-        )
+            target_rms=data.rms, seed=run_seed(seed, i), original=original.heads.to(torch.float32),
+        ).to(original.W_E.dtype)
         for i in range(inits)
     ]  # fmt: skip
     p = stack_parameters(blocks, recipe)
@@ -147,7 +149,7 @@ class _Data:
         self.recipe, self.original, self.embed = recipe, original, original.W_E
         tokens = task.sample(recipe.n_prompts, seed)
         whole = [part for part in tokens.split(recipe.batch) if len(part) == recipe.batch]
-        self.batches = [count_batch(part, task.d_vocab) for part in whole[: recipe.steps]]
+        self.batches = [count_batch(part, task.d_vocab, original.W_E.dtype) for part in whole[: recipe.steps]]
         self.targets = [self._target(part, batch) for part, batch in zip(whole, self.batches, strict=False)]
         rows = [(b.weight[..., None], y) for b, y in zip(self.batches, self.targets, strict=True)]
         n = sum(float(b.weight.sum()) for b in self.batches)
@@ -157,7 +159,7 @@ class _Data:
         if not self.mean_square > 0:
             raise ValueError("the original's attention layer writes nothing on these prompts, so there is nothing to learn")
         checking = task.sample(fresh, seed + 1)
-        self.fresh = count_batch(checking, task.d_vocab)
+        self.fresh = count_batch(checking, task.d_vocab, original.W_E.dtype)
         self.fresh_target = self._target(checking, self.fresh)
 
     def _target(self, tokens: Tensor, batch: Any) -> Float[Tensor, "d_vocab row d_model"]:

@@ -1,0 +1,125 @@
+"""Gated blocks beyond the toy: trained on the recorded input and output of any attention layer."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit._heads import require_bridge
+from circuitkit.superposition._block import GatedBlock
+from circuitkit.superposition._recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerRecord:
+    """What an attention layer read and wrote: `x` and `y`, `[row, pos, d_model]`, output bias left out of `y`."""
+
+    x: Float[Tensor, "row pos d_model"]
+    y: Float[Tensor, "row pos d_model"]
+    n_heads: int
+
+    def __post_init__(self) -> None:
+        if self.x.shape != self.y.shape or self.x.ndim != 3 or self.n_heads < 1:
+            raise ValueError(
+                f"a record needs x and y of one shape [row, pos, d_model] and one head or more; got {tuple(self.x.shape)}, "
+                f"{tuple(self.y.shape)} and n_heads={self.n_heads}. Make one with record_layer(bridge, layer, tokens)."
+            )
+        if not (torch.isfinite(self.x).all() and torch.isfinite(self.y).all()):
+            raise ValueError("the record holds values that are not finite; look at the model that it was recorded from")
+
+    def __repr__(self) -> str:
+        return f"LayerRecord({len(self.x)} rows of {self.x.shape[1]} positions, {self.n_heads} heads)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GatedLayer:
+    """A gated block trained on a record."""
+
+    block: GatedBlock
+    loss: tuple[float, ...]
+    """Training loss every 20 steps."""
+    fvu: float
+    """Squared error over the variance of the target, on rows of the record that were held back."""
+    recipe: Recipe
+
+
+@torch.no_grad()
+def record_layer(model: Any, layer: int, tokens: Int[Tensor, "row pos"], batch: int = 16) -> LayerRecord:
+    """Run the model and keep what attention layer `layer` read (after its norm, if it has one) and wrote."""
+    bridge = require_bridge(model, "record_layer")
+    if not 0 <= layer < bridge.cfg.n_layers:
+        raise ValueError(f"layer {layer} does not exist; the model has layers 0 to {bridge.cfg.n_layers - 1}")
+    read, wrote = f"blocks.{layer}.attn.hook_in", f"blocks.{layer}.hook_attn_out"
+    xs, ys = [], []
+    for part in tokens.split(batch):
+        cache: dict[str, Tensor] = {}
+        keep = [(name, lambda value, hook, name=name: cache.__setitem__(name, value.detach().clone())) for name in (read, wrote)]
+        bridge.run_with_hooks(part, fwd_hooks=keep, return_type=None)
+        xs.append(cache[read])
+        ys.append(cache[wrote] - bridge.b_O[layer])
+    return LayerRecord(torch.cat(xs), torch.cat(ys), int(bridge.cfg.n_heads))
+
+
+def train_gated_layer(
+    record: LayerRecord, recipe: Recipe, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> GatedLayer:
+    """One gated block trained to write `record.y` from `record.x`: the plain form, for any stream.
+
+    The last tenth of the rows is held back for `fvu`. `recipe.batch` counts rows; rows are used in order, again and
+    again. A loss that is not a number stops the training with a `ValueError` that names the step.
+    """
+    n = max(1, len(record.x) * 9 // 10)
+    x, y, held_x, held_y = record.x[:n], record.y[:n], record.x[n:], record.y[n:]
+    if len(held_x) == 0:
+        raise ValueError(f"{record} is too short: a tenth of the rows is held back, so record 2 rows or more")
+    mean_square, l1 = float(y.square().sum(-1).mean()), float(y.abs().sum(-1).mean())
+    rms = math.sqrt(mean_square)
+    block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed)
+    trained = [p for p in block.parameters() if p.requires_grad]
+    adam = torch.optim.Adam(trained, lr=recipe.lr, fused=True)
+    unit = x.shape[-1] if recipe.error == "mse" else mean_square
+    losses = []
+    for step in range(recipe.steps):
+        rows = torch.arange(step * recipe.batch, (step + 1) * recipe.batch) % n
+        adam.param_groups[0]["lr"] = recipe.lr_at(step)
+        adam.zero_grad(set_to_none=True)
+        error = (block(x[rows]) - y[rows]).square().sum(-1).mean() / unit
+        alpha = recipe.alpha_at(step)
+        loss = error + alpha * block.penalty(x[rows], l1, rms) if alpha else error
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise ValueError(f"seed {seed}: the loss became {value} at step {step}. Lower lr={recipe.lr} or alpha={recipe.alpha}.")
+        loss.backward()
+        adam.step()
+        if step % 20 == 0 or step + 1 == recipe.steps:
+            losses.append(value)
+            if progress:
+                progress(step + 1, recipe.steps)
+    block.requires_grad_(False)
+    squared = (block(held_x) - held_y).square().sum()
+    return GatedLayer(block, tuple(losses), float(squared / (held_y - y.mean((0, 1))).square().sum()), recipe)
+
+
+def replacing(model: Any, layer: int, block: GatedBlock, without: tuple[int, ...] = ()) -> list[tuple[str, Callable]]:
+    """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave out.
+
+    Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
+    """
+    bridge = require_bridge(model, "replacing")
+    kept = [head for head in range(block.n_heads) if head not in without]
+    bias, seen = bridge.b_O[layer].detach(), {}
+
+    def read(value: Tensor, hook: Any) -> Tensor:
+        seen["x"] = value
+        return value
+
+    def write(value: Tensor, hook: Any) -> Tensor:
+        if not without:
+            return block(seen.pop("x")) + bias
+        return block.results(seen.pop("x"))[:, kept].sum(1) + bias
+
+    return [(f"blocks.{layer}.attn.hook_in", read), (f"blocks.{layer}.hook_attn_out", write)]

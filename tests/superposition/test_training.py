@@ -1,0 +1,248 @@
+"""Count tables against the plain module, originals, training runs, and recorded layers."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit.superposition import (
+    GATES,
+    WRITES,
+    GatedBlock,
+    LayerRecord,
+    SkipTrigramTask,
+    hand_specified,
+    head_verdict,
+    load_original,
+    post_recipe,
+    record_layer,
+    replacing,
+    train_gated,
+    train_original,
+    two_head_model,
+)
+from circuitkit.superposition import _tables as tables
+from circuitkit.superposition._original import _cross_entropy, _next_tokens
+from circuitkit.superposition._train import run_seed, stack_parameters
+
+
+@pytest.fixture
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("recipe", [
+    post_recipe(2), GATES, WRITES, WRITES.but(gate="none"),
+    GATES.but(d_head=3, d_gate=2, value_bias="unit", penalty="write_norm"),
+    GATES.but(d_head=2, output_scale="learned", gate="relu_tanh"),
+])  # fmt: skip
+def test_tables_equal_the_plain_module(double, recipe):
+    """Error, penalty and every gradient of two runs at once, in float64, to rounding."""
+    task, v = SkipTrigramTask(3), 8
+    blocks = [GatedBlock(recipe, 2, v, target_rms=1.5, seed=seed) for seed in (1, 2)]
+    p, tokens, eye = stack_parameters(blocks, recipe), task.sample(40, 0), torch.eye(8)
+    y = torch.randn(v, v, generator=torch.Generator().manual_seed(0))[tokens].cumsum(1)  # any function of the counts
+    batch = tables.count_batch(tokens, v, torch.float64)
+    error, penalty = tables.loss_terms(recipe, p, eye, batch, y.flatten(0, 1)[batch.index], 2.0, 3.0)
+    (error + 0.7 * penalty).sum().backward()
+    for i, block in enumerate(blocks):
+        plain_error = (block(eye[tokens]) - y).square().sum(-1).mean()
+        plain_penalty = block.penalty(eye[tokens], 2.0, 3.0)
+        (plain_error + 0.7 * plain_penalty).backward()
+        assert error[i].item() == pytest.approx(plain_error.item(), rel=1e-12)
+        assert penalty[i].item() == pytest.approx(plain_penalty.item(), rel=1e-12)
+        for name, value in p.items():
+            if value.requires_grad:
+                assert torch.allclose(value.grad[i], getattr(block, name).grad, atol=1e-12), name
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 5), st.integers(4, 9), st.integers(0, 14), st.integers(0, 999))
+def test_count_rows_are_the_rows(n_trigrams, n_ctx, fillers, seed):
+    """Every row of the batch is there with its multiplicity, whichever way rows are made distinct."""
+    task = SkipTrigramTask(n_trigrams, n_ctx, 2 * n_trigrams + 2 + fillers)
+    tokens = task.sample(30, seed)
+    batch = tables.count_batch(tokens, task.d_vocab)
+    want: dict[tuple, int] = {}
+    for prompt in tokens.tolist():
+        for pos, token in enumerate(prompt):
+            key = (token, tuple(prompt[: pos + 1].count(b) for b in range(task.d_vocab)))
+            want[key] = want.get(key, 0) + 1
+    have = {
+        (a, tuple(int(c) for c in batch.counts[a, n])): int(batch.weight[a, n])
+        for a, n in (batch.weight > 0).nonzero().tolist()
+    }
+    assert have == want
+    for a, n in (batch.weight > 0).nonzero().tolist():
+        place = int(batch.index[a, n])
+        prompt, pos = tokens[place // n_ctx].tolist(), place % n_ctx
+        assert prompt[pos] == a
+        assert [prompt[: pos + 1].count(b) for b in range(task.d_vocab)] == batch.counts[a, n].int().tolist()
+    pairs = sum(prompt[i] == 1 and prompt[j] == 2 for prompt in tokens.tolist() for i in range(n_ctx) for j in range(i + 1))
+    assert float(batch.pairs_causal[1, 2]) == pytest.approx(pairs / (30 * n_ctx * (n_ctx + 1) / 2), abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1.0, 80.0, 900.0])
+def test_scores_of_any_size(size):
+    """Float32 sums, float64 sums and the softmax of scores plus log counts say the same."""
+    generator = torch.Generator().manual_seed(0)
+    batch = tables.count_batch(SkipTrigramTask(3).sample(40, 0), 8)
+    scores = size * torch.randn(2, 3, 8, 8, generator=generator)
+    gate, v = torch.rand(2, 3, 8, 8, generator=generator), torch.randn(2, 3, 8, 2, generator=generator)
+    exact = tables._softmax(batch.counts.double(), scores.double(), gate.double(), v.double())
+    assert (tables.mixed(batch, scores, gate, v) - exact).abs().max() < 1e-5
+    limit = {1.0: 160, 80.0: 1400, 900.0: 10**6}[size]
+    assert tables.score_range(scores) < limit
+
+
+def test_originals_loss_is_the_plain_cross_entropy(double):
+    task = SkipTrigramTask(3)
+    p = {
+        name: torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(i))
+        for i, (name, shape) in enumerate(
+            {"W_Q": (8, 2), "W_K": (8, 2), "W_V": (8, 2), "W_O": (2, 8), "b_Q": (2,), "b_K": (2,), "b_V": (2,)}.items()
+        )
+    }
+    tokens = task.sample(25, 1)
+    loss = _cross_entropy(p, *_next_tokens(tokens, 8, torch.float64))
+    from circuitkit import Heads
+
+    for run in range(2):
+        heads = Heads(("a", "b", "c"), **{name: value[run] for name, value in p.items()})
+        x = torch.eye(8)[tokens]
+        logits = (x + heads.results(x).sum(1))[:, :-1]
+        plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        assert float(loss[run]) == pytest.approx(float(plain), rel=1e-12)
+
+
+def test_trained_originals():
+    """A pinned pair of seeds learns the task; a seed gives the same model alone and in company."""
+    task = SkipTrigramTask(5)
+    pair = train_original(task, 4, seeds=(3, 5), steps=500)
+    alone = train_original(task, 4, seeds=(5,), steps=20, dtype=torch.float64)
+    again = train_original(task, 4, seeds=(3, 5), steps=20, dtype=torch.float64)
+    assert torch.allclose(again[1].heads.W_O, alone[0].heads.W_O, atol=1e-9)
+    assert sum(bool((head_verdict(model, task, rows=60).learnt > 0.8).all()) for model in pair) >= 1
+
+
+def test_stored_originals():
+    model = load_original(4, 5, 0)
+    verdict = head_verdict(model, model.task, rows=100)
+    assert verdict.not_learnt == ()
+    assert not verdict.success
+    with pytest.raises(ValueError, match="no originals with 5 heads"):
+        load_original(5, 6, 0)
+    with pytest.raises(ValueError, match="original 999 of 4H5T is not stored"):
+        load_original(4, 5, 999)
+
+
+def test_a_gated_run_and_its_rate():
+    """Eight runs of the main recipe on one original: figures in their ranges, success common but not promised."""
+    original = load_original(4, 5, 40)
+    runs = train_gated(original, WRITES, inits=8, seed=5, steps=500)
+    assert runs.failed == ()
+    assert runs.best == min(range(8), key=runs.loss.__getitem__)
+    assert all(0 < fvu < 0.2 for fvu in runs.fvu)
+    assert max(runs.value_bias) == 0
+    verdicts = [head_verdict(model, original.task, rows=100) for model in runs.models]
+    assert sum(verdict.success for verdict in verdicts) >= 4
+    # fvu by hand, on other prompts
+    tokens = original.task.sample(2000, 77)
+    x = original.W_E[tokens]
+    y, out = original.heads.results(x).sum(1), runs.models[0].block(x)
+    fvu = float((out - y).square().sum() / (y - y.mean((0, 1))).square().sum())
+    assert fvu == pytest.approx(runs.fvu[0], rel=0.1)
+    heads, residual = runs(tokens)
+    assert torch.equal(residual, x)
+    assert torch.allclose(heads.sum(1), runs.model.block(x), atol=1e-5)
+
+
+def test_a_run_does_not_depend_on_its_neighbours():
+    original = hand_specified(2, 3).to(torch.float64)
+    few = train_gated(original, GATES, inits=2, seed=3, steps=40)
+    many = train_gated(original, GATES, inits=4, seed=3, steps=40)
+    assert torch.allclose(few.models[1].block.W_O, many.models[1].block.W_O, atol=1e-9)
+    assert run_seed(0, 1) != run_seed(1, 0)
+
+
+def test_nan_names_the_run_and_keeps_the_others():
+    original = hand_specified(2, 3)
+    runs = train_gated(original, GATES.but(lr=1e30, cosine=False), inits=2, steps=30)
+    assert all(message.startswith(f"init {i}: the loss is") for i, message in enumerate(runs.failed))
+    assert runs.failed
+    from circuitkit.superposition._train import _Data, _finish
+
+    recipe = GATES.but(steps=5)
+    data = _Data(original, recipe, 0)
+    blocks = [GatedBlock(recipe, 2, 8, seed=s, target_rms=data.rms) for s in range(3)]
+    p = stack_parameters(blocks, recipe)
+    with torch.no_grad():
+        p["W_Q"][1, 0, 0, 0] = float("nan")
+    data.loss(p, 0, 1.0).sum().backward()
+    assert torch.isfinite(p["W_O"].grad[[0, 2]]).all()
+    runs = _finish(original, recipe, blocks, p, data)
+    assert [message[:7] for message in runs.failed] == ["init 1:"]
+    assert runs.best in (0, 2)
+    assert math.isnan(runs.loss[1])
+
+
+def test_training_errors():
+    with pytest.raises(TypeError, match="got a str; expected a ToyModel .* or a LayerRecord"):
+        train_gated("gpt2")
+    with pytest.raises(ValueError, match="inits is 0"):
+        train_gated(hand_specified(2, 3), inits=0)
+    with pytest.raises(ValueError, match="alpha is -0.1"):
+        train_gated(hand_specified(2, 3), GATES.but(alpha=-0.1))
+    with pytest.raises(ValueError, match="n_heads is 0"):
+        train_original(SkipTrigramTask(3), 0)
+
+
+def test_a_recorded_layer_and_its_replacement():
+    """On a bridge: the record is what the layer did, and a block that copies it leaves the logits as they are."""
+    model = two_head_model(3)
+    bridge, tokens = model.bridge(), model.task.sample(60, 0)
+    record = record_layer(bridge, 0, tokens)
+    assert torch.allclose(record.y, model.heads.results(record.x).sum(1), atol=1e-4)
+    recipe = WRITES.but(gate="none", penalty="none", alpha=0.0, expansion=1, d_head=3, steps=3, batch=8, n_prompts=8)
+    layer = train_gated(record, recipe, seed=1)
+    block = layer.block
+    with torch.no_grad():
+        for name in ("W_K", "W_V", "W_O"):
+            getattr(block, name).copy_(getattr(model.heads, name))
+        block.W_Q.copy_(model.heads.W_Q * 3**0.5)  # these heads divide scores by 1, the block by sqrt(3)
+        for name in ("b_Q", "b_K"):
+            getattr(block, name).zero_()
+        same = bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 0, block))
+        assert (same - bridge(tokens)).abs().max() < 1e-3
+        none = bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 0, block, without=(0, 1)))
+        assert torch.allclose(none, torch.eye(8)[tokens], atol=1e-5)
+
+
+def test_training_on_a_record_lowers_its_loss():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 6, 5, generator=generator)
+    y = x.cumsum(1) / torch.arange(1, 7)[:, None] @ torch.randn(5, 5, generator=generator)  # uniform attention, linear map
+    recipe = WRITES.but(d_head=5, penalty="write_norm", alpha=1e-3, expansion=2, steps=150, batch=8, n_prompts=8, lr=2e-2)
+    layer = train_gated(LayerRecord(x, y, 2), recipe)
+    assert layer.loss[-1] < 0.5 * layer.loss[0]
+    assert layer.fvu < 0.5
+
+
+def test_layer_errors():
+    x = torch.zeros(4, 3, 2)
+    with pytest.raises(ValueError, match="one head or more"):
+        LayerRecord(x, x, 0)
+    with pytest.raises(ValueError, match="not finite"):
+        LayerRecord(x, x + float("nan"), 1)
+    with pytest.raises(ValueError, match="layer 3 does not exist; the model has layers 0 to 0"):
+        record_layer(two_head_model(2).bridge(), 3, torch.zeros(1, 3, dtype=torch.long))
+    recipe = WRITES.but(d_head=2, penalty="write_norm", steps=20, batch=2, n_prompts=2, lr=1e38)
+    random = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="seed 0: the loss became .* at step"):
+        train_gated(LayerRecord(random, random, 1), recipe)
+    with pytest.raises(ValueError, match="too short"):
+        train_gated(LayerRecord(random[:1], random[:1], 1), recipe)
