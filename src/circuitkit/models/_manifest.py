@@ -80,6 +80,6 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing; expected it inside the installed package. Install the package again "
-            "(`make book` in a clone), or write it anew with the scripts the README lists."
+            "(`make book` in a clone), or write it anew as book/shipped-models.ipynb describes."
         )
     return path
