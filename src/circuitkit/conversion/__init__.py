@@ -37,3 +37,4 @@ from circuitkit.conversion._paper import theorem7 as theorem7
 from circuitkit.conversion._report import LayerReport as LayerReport
 from circuitkit.conversion._report import Report as Report
 from circuitkit.conversion._stream import literal_stream as literal_stream
+from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
