@@ -3,7 +3,7 @@
     python scripts/superposition_language_model.py --out data/superposition
 
 Trains a block of 8 heads on what the second attention layer (4 heads) reads and writes, once without a penalty and
-twice with the gate penalty, and writes `language_model.csv`: unexplained variance, loss with the block in place, heads
+twice with the penalty on what heads write. The block starts from noisy copies of the original heads, and writes `language_model.csv`: unexplained variance, loss with the block in place, heads
 open on the pairs that carry attention, and how much induction is lost when one head is left out. Rows for training come
 from the first four fifths of the held-out text and, a quarter of them, repeated random tokens; rows for judging from
 the last fifth, and other repeated tokens.
@@ -23,8 +23,8 @@ from circuitkit.superposition import Recipe, record_layer, replacing, train_gate
 
 LAYER, POS = 1, 128
 BASE = Recipe(
-    expansion=2, d_head=32, d_gate=8, value_bias="none", output_scale="fixed", error="variance", pairs="causal",
-    alpha_warmup=0.5, alpha_tail=0.2, lr=4e-3, lr_warmup=0.05, cosine=True, steps=500, batch=8, n_prompts=8,
+    expansion=2, d_head=32, d_gate=8, value_bias="none", normalise=False, init="duplicate", error="variance",
+    penalty="write_norm", alpha_warmup=0.5, alpha_tail=0.2, lr=2e-3, lr_warmup=0.05, cosine=True, steps=400, batch=8, n_prompts=8,
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     out = [describe("original", 0, (), lambda h: zero_heads(LAYER, [h]), n, 0.0, count, 0)]
     silent = zero_heads(LAYER, list(range(n)))
     out.append(describe("layer left out", 0, silent, lambda h: silent, n, 1.0, 0.0, 0))
-    for alpha in (0.0, 0.1, 0.5):
+    for alpha in (0.0, 0.1, 0.4):
         recipe = BASE.but(alpha=alpha, steps=args.steps)
         start = time.process_time()
         with torch.enable_grad():

@@ -16,19 +16,24 @@ from circuitkit.superposition import GATES, WRITES, head_verdict, load_original,
 RECIPES = {
     "writes": WRITES,
     "gates": GATES,
+    "writes, 4 x heads": WRITES.but(expansion=4),  # tried after the failures of "writes" on 3H/4T had been seen
     "writes, no gate": WRITES.but(gate="none"),
     "gates, constant alpha": GATES.but(alpha_warmup=0.0, alpha_tail=0.0),
     "gates, free value bias": GATES.but(value_bias="free"),
     "gates, learned scale": GATES.but(output_scale="learned"),
 }
-# recipe, configurations, number of originals
+# recipe, heads and trigrams, number of originals
 PLAN = (
-    ("writes", ((3, 4), (4, 5)), 24),
-    ("gates", ((4, 5), (3, 4)), 24),
-    ("writes, no gate", ((4, 5), (3, 4)), 24),
-    ("gates, constant alpha", ((4, 5),), 8),
-    ("gates, free value bias", ((4, 5),), 12),
-    ("gates, learned scale", ((4, 5),), 12),
+    ("writes", 3, 4, 24),
+    ("writes", 4, 5, 24),
+    ("gates", 4, 5, 24),
+    ("writes, 4 x heads", 3, 4, 24),
+    ("writes, no gate", 4, 5, 12),
+    ("gates", 3, 4, 24),
+    ("gates, constant alpha", 4, 5, 4),
+    ("gates, free value bias", 4, 5, 8),
+    ("gates, learned scale", 4, 5, 8),
+    ("writes, no gate", 3, 4, 12),
 )
 
 
@@ -71,8 +76,7 @@ def main() -> None:
     table = load_results("originals")
     settings = [
         {"recipe": recipe, "heads": heads, "trigrams": trigrams, "original": seed}
-        for recipe, configs, n in PLAN
-        for heads, trigrams in configs
+        for recipe, heads, trigrams, n in PLAN
         for seed in eligible(table, heads, trigrams, args.first, n)
     ]
     sweep(judge, settings, args.out / "recipes.csv", n_jobs=args.jobs)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
+from circuitkit._heads import Heads, heads, require_bridge
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import Recipe
 
@@ -21,6 +21,8 @@ class LayerRecord:
     x: Float[Tensor, "row pos d_model"]
     y: Float[Tensor, "row pos d_model"]
     n_heads: int
+    heads: Heads | None = None
+    """The layer's own heads, for a block that starts from copies of them (`init="duplicate"`)."""
 
     def __post_init__(self) -> None:
         if self.x.shape != self.y.shape or self.x.ndim != 3 or self.n_heads < 1:
@@ -56,12 +58,12 @@ def record_layer(model: Any, layer: int, tokens: Int[Tensor, "row pos"], batch: 
     read, wrote = f"blocks.{layer}.attn.hook_in", f"blocks.{layer}.hook_attn_out"
     xs, ys = [], []
     for part in tokens.split(batch):
-        cache: dict[str, Tensor] = {}
-        keep = [(name, lambda value, hook, name=name: cache.__setitem__(name, value.detach().clone())) for name in (read, wrote)]
-        bridge.run_with_hooks(part, fwd_hooks=keep, return_type=None)
-        xs.append(cache[read])
+        _, cache = bridge.run_with_cache(part, names_filter=[read, wrote])
+        xs.append(cache[read].clone())
         ys.append(cache[wrote] - bridge.b_O[layer])
-    return LayerRecord(torch.cat(xs), torch.cat(ys), int(bridge.cfg.n_heads))
+    own = heads(bridge)
+    own = own[[i for i, place in enumerate(own.layers) if place == layer]]
+    return LayerRecord(torch.cat(xs), torch.cat(ys), int(bridge.cfg.n_heads), own)
 
 
 def train_gated_layer(
@@ -78,7 +80,7 @@ def train_gated_layer(
         raise ValueError(f"{record} is too short: a tenth of the rows is held back, so record 2 rows or more")
     mean_square, l1 = float(y.square().sum(-1).mean()), float(y.abs().sum(-1).mean())
     rms = math.sqrt(mean_square)
-    block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed)
+    block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed, original=record.heads)
     trained = [p for p in block.parameters() if p.requires_grad]
     adam = torch.optim.Adam(trained, lr=recipe.lr, fused=True)
     unit = x.shape[-1] if recipe.error == "mse" else mean_square

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.superposition._block import activation, across_heads, effective, write_penalty
+from circuitkit.superposition._block import EPSILON, across_heads, activation, effective, write_penalty
 from circuitkit.superposition._recipe import Recipe
 
 
@@ -156,8 +156,6 @@ def loss_terms(
     if recipe.penalty == "write_norm":
         gram = torch.einsum("rhdm,rhem->rhde", W_O, W_O)
         square = torch.einsum("ranhd,rhde,ranhe->ranh", z, gram, z)
-        from circuitkit.superposition._block import EPSILON
-
         rows = across_heads((square + EPSILON**2).sqrt(), recipe.power, axis=-1).view(r, -1)
         return error, rows @ weight / target_rms
     return error, torch.zeros_like(error)
