@@ -34,7 +34,48 @@ from circuitkit.conversion._paper import remark3 as remark3
 from circuitkit.conversion._paper import theorem2 as theorem2
 from circuitkit.conversion._paper import theorem6 as theorem6
 from circuitkit.conversion._paper import theorem7 as theorem7
+from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
 from circuitkit.conversion._report import LayerReport as LayerReport
 from circuitkit.conversion._report import Report as Report
 from circuitkit.conversion._stream import literal_stream as literal_stream
-from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
+
+__all__ = [
+    "GateSum",
+    "GatedNeuronHeads",
+    "HeadSum",
+    "LayerReport",
+    "MaskedHead",
+    "NeuronHeads",
+    "OmegaMLP",
+    "OmegaWarning",
+    "Report",
+    "activation_error",
+    "augmented_head",
+    "bias_trick",
+    "centred_with_gain",
+    "choose_omega",
+    "direct_sum",
+    "gate_sum",
+    "gated_neuron_heads",
+    "generalized_silu",
+    "head_sum",
+    "layer_norm",
+    "literal_stream",
+    "mask_as_weights",
+    "masked_softmax",
+    "neuron_heads",
+    "norm_of_first",
+    "omega_error_bound",
+    "omega_mlp",
+    "omega_window",
+    "post_norm_layers",
+    "remark3",
+    "rms_norm",
+    "rms_with_gain",
+    "stored_encoder_study",
+    "theorem2",
+    "theorem6",
+    "theorem7",
+    "to_attention_only",
+    "with_bias_token",
+]
