@@ -68,7 +68,7 @@ def test_the_score_matrix_has_rank_n_plus_1(parts):
     assert torch.linalg.matrix_rank(mlp.self_matrix()) == 9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.permutations([1, 2, 3, 5, 7]),
     st.sampled_from([torch.float64, torch.float32]),

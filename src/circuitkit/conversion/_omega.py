@@ -84,12 +84,24 @@ class OmegaMLP:
         return self.W_in.shape[1] + (2 if self.form == "three_layers" else extra)
 
     def error_bound(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
-        """Bound on any output entry for this input: each neuron's `omega_error_bound` at the size it really meets."""
+        """Bound on any output entry for this input: leak and rounding of every step, at the sizes really met.
+
+        One entrywise step is `omega_error_bound`. In the three-layer form the two linear steps leak as well: a row
+        keeps `1 - leak` of itself, which moves what it writes by at most `2 leak` of the largest such row; SiLU passes
+        an error on at most 1.1 times, and the bias row, which the first step fills by leak, adds one more.
+        """
         pre = x @ self.W_in + (0 if self.b_in is None else self.b_in)
         largest = max(1.0, float(pre.detach().abs().max()))
-        each = omega_error_bound(self.omega, x.shape[-2] + 1, x.dtype, largest)
+        columns = float(self.W_out.detach().abs().sum(0).max())
+        bias = 0.0 if self.b_out is None else float(self.b_out.detach().abs().max())
+        leak = min(1.0, x.shape[-2] * math.exp(-2 * self.omega))
         rounding = 4 * sum(self.W_in.shape) * torch.finfo(x.dtype).eps * largest
-        return (each + rounding) * float(self.W_out.detach().abs().sum(0).max())
+        if self.form == "one_layer":
+            each = omega_error_bound(self.omega, x.shape[-2] + 1, x.dtype, largest)
+            return (each + rounding) * columns + 2 * leak * bias
+        grown = largest * (1 + 2 * leak)
+        each = omega_error_bound(self.omega, x.shape[-2] + 1, x.dtype, grown) + 3.2 * leak * largest
+        return (each + rounding) * columns + 2 * leak * ((largest + each) * columns + bias)
 
     def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
         if x.shape[-2] > self.n_ctx:
