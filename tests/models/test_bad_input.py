@@ -159,10 +159,13 @@ def cut(monkeypatch):
         raise OSError("network is unreachable")
 
     def never(*args, **kwargs):
-        raise AssertionError("a socket was opened")
+        raise AssertionError("the hub's client was started")
+
+    from transformer_lens.model_bridge import TransformerBridge
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket.socket, "connect", never)
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", never)  # its client retries for half a minute
     monkeypatch.setattr(_hub, "_cached", lambda name: False)
     for variable in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
