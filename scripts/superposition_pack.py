@@ -15,7 +15,7 @@ MADE_BY = {
     "originals.csv": "scripts/superposition_originals.py",
     "post.csv": "scripts/superposition_post.py",
     "recipes.csv": "scripts/superposition_recipes.py",
-    "failures.csv": "scripts/superposition_recipes.py --failures",
+    "block.safetensors": "scripts/superposition_recipes.py --block",
     "language_model.csv": "scripts/superposition_language_model.py",
 }
 

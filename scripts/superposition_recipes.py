@@ -65,6 +65,18 @@ def eligible(table: list[dict], heads: int, trigrams: int, first: int, n: int) -
     return [seed for seed in good if seed >= first][:n]
 
 
+def store_block(path: Path) -> None:
+    """The block of chapter 5's picture: recipe "gates", original 13 of 4H/5T, the chosen one of 8 runs."""
+    import torch
+    from safetensors.torch import save_file
+
+    torch.set_num_threads(1)
+    model = load_original(4, 5, 13)
+    runs = train_gated(model.to(torch.float64), GATES, inits=8, seed=1)
+    assert head_verdict(runs.model, model.task).success
+    save_file({name: value.float().contiguous() for name, value in runs.model.block.state_dict().items()}, path)
+
+
 def main() -> None:
     from circuitkit.superposition import load_results
 
@@ -72,7 +84,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--first", type=int, default=12, help="originals below this seed are for trying things out")
+    parser.add_argument("--block", action="store_true", help="write block.safetensors and stop")
     args = parser.parse_args()
+    if args.block:
+        return store_block(args.out / "block.safetensors")
     table = load_results("originals")
     settings = [
         {"recipe": recipe, "heads": heads, "trigrams": trigrams, "original": seed}

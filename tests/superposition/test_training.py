@@ -246,3 +246,10 @@ def test_layer_errors():
         train_gated(LayerRecord(random, random, 1), recipe)
     with pytest.raises(ValueError, match="too short"):
         train_gated(LayerRecord(random[:1], random[:1], 1), recipe)
+
+
+def test_the_stored_block_passes():
+    from circuitkit.superposition import load_gated
+
+    gated = load_gated()
+    assert head_verdict(gated, gated.original.task, rows=100).exactly_one

@@ -17,6 +17,7 @@ from circuitkit.superposition._recipe import GATES as GATES
 from circuitkit.superposition._recipe import WRITES as WRITES
 from circuitkit.superposition._recipe import Recipe as Recipe
 from circuitkit.superposition._recipe import post_recipe as post_recipe
+from circuitkit.superposition._stored import load_gated as load_gated
 from circuitkit.superposition._stored import load_original as load_original
 from circuitkit.superposition._stored import load_results as load_results
 from circuitkit.superposition._sweep import load_table as load_table
@@ -46,6 +47,7 @@ __all__ = [
     "hand_specified",
     "head_verdict",
     "ideal_model",
+    "load_gated",
     "load_original",
     "load_results",
     "load_table",

@@ -19,7 +19,8 @@ class GatedBlock(nn.Module):
 
     `gate[dst, src] = clamp((x W_GQ + b_GQ) . (x W_GK + b_GK), 0, 1)`; the pattern is the usual causal softmax. Weights
     start Xavier-normal, gate weights orthonormal across heads, gate biases 0; `recipe` says what is normalised.
-    `target_rms` is the root mean square length of a target row, for a fixed or learned output scale.
+    `target_rms` is the root mean square length of a target row, for a fixed or learned output scale. With
+    `dtype=torch.float64` weights are drawn in float64.
     Source: "Gated Attention Blocks", section "Gated Attention Mechanism".
     """
 
@@ -32,6 +33,7 @@ class GatedBlock(nn.Module):
         target_rms: float = 1.0,
         seed: int = 0,
         original: Heads | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.recipe, self.n_heads, self.d_model = recipe, n_heads * recipe.expansion, d_model
@@ -40,17 +42,17 @@ class GatedBlock(nn.Module):
         shapes = {"W_Q": (h, d_model, d), "W_K": (h, d_model, d), "W_V": (h, d_model, d), "W_O": (h, d, d_model)}
         shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (h, d)}
         for name, shape in shapes.items():
-            value = torch.empty(shape)
+            value = torch.empty(shape, dtype=dtype)
             nn.init.xavier_normal_(value, generator=generator)
             if recipe.init == "duplicate":
                 value = value + _copies(original, name, recipe, shape)
             setattr(self, name, nn.Parameter(value))
         for name in ("W_GQ", "W_GK"):
-            value = torch.empty(h, d_model, g)
+            value = torch.empty(h, d_model, g, dtype=dtype)
             nn.init.orthogonal_(value, generator=generator)
             setattr(self, name, nn.Parameter(value))
-        self.b_GQ, self.b_GK = nn.Parameter(torch.zeros(h, g)), nn.Parameter(torch.zeros(h, g))
-        self.log_scale = nn.Parameter(torch.tensor(1.0 + math.log(target_rms)))
+        self.b_GQ, self.b_GK = (nn.Parameter(torch.zeros(h, g, dtype=dtype)) for _ in range(2))
+        self.log_scale = nn.Parameter(torch.tensor(1.0 + math.log(target_rms), dtype=dtype))
         if recipe.value_bias == "none":
             nn.init.zeros_(self.b_V)
         for name in frozen(recipe):

@@ -46,12 +46,12 @@ def train_original(
     v, h, d = task.d_vocab, n_heads, d_head
     shapes = {"W_Q": (h, v, d), "W_K": (h, v, d), "W_V": (h, v, d), "W_O": (h, d, v)}
     shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (h, d)}
-    p: dict[str, Tensor] = {name: torch.zeros(len(seeds), *shape) for name, shape in shapes.items()}
+    p: dict[str, Tensor] = {name: torch.zeros(len(seeds), *shape, dtype=dtype) for name, shape in shapes.items()}
     for run, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(run_seed(seed, 20_000))
         for name in _NAMES if biases else _NAMES[:4]:
             torch.nn.init.xavier_normal_(p[name][run], generator=generator)
-    p = {name: value.to(dtype).requires_grad_(biases or name in _NAMES[:4]) for name, value in p.items()}
+    p = {name: value.requires_grad_(biases or name in _NAMES[:4]) for name, value in p.items()}
     recipe = Recipe(
         lr=lr, cosine=cosine, lr_warmup=0.02 if cosine else 0.0, steps=steps, batch=batch, n_prompts=max(n_prompts, batch)
     )

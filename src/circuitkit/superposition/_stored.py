@@ -9,8 +9,11 @@ from importlib.resources import files
 import torch
 
 from circuitkit._heads import Heads
+from circuitkit.superposition._block import GatedBlock
+from circuitkit.superposition._recipe import GATES
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
+from circuitkit.superposition._train import GatedModel
 
 _DATA = files("circuitkit.superposition") / "data"
 
@@ -53,6 +56,19 @@ def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
     eye = torch.eye(task.d_vocab)
     parts = {name.split("/")[1]: value[seed].clone() for name, value in stored.items() if name.startswith(config + "/")}
     return ToyModel(Heads(tuple(f"L0H{h}" for h in range(n_heads)), **parts), task, eye, eye)
+
+
+def load_gated() -> GatedModel:
+    """The stored gated block of chapter 5: recipe `GATES` on `load_original(4, 5, 13)`, chosen by loss among 8 runs.
+
+    Stored because training amplifies rounding: another processor would find another, equally good block.
+    """
+    from safetensors.torch import load
+
+    original = load_original(4, 5, 13)
+    block = GatedBlock(GATES, 4, original.heads.d_model)
+    block.load_state_dict(load(_checked_bytes("block.safetensors")))
+    return GatedModel(block.requires_grad_(False), original)
 
 
 def load_results(name: str) -> list[dict]:

@@ -48,7 +48,7 @@ class ToyModel:
     __call__ = run
 
     def to(self, dtype: torch.dtype) -> "ToyModel":
-        """The same model in another dtype. In float64 a training run gives the same digits on every processor."""
+        """The same model in another dtype."""
         return ToyModel(self.heads.to(dtype), self.task, self.W_E.to(dtype), self.W_U.to(dtype))
 
     def logits(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
