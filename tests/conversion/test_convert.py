@@ -312,3 +312,40 @@ def test_composition_with_neuron_heads(native):
     W_O, W_in = converted.attention_heads["L0H1"].OV.AB[0], converted.heads["L0N3"].W_Q[0, :, 0]
     by_hand = (W_O @ W_in).norm() / (W_O.norm() * W_in.norm())
     assert float(read_by.score[0, 3]) == pytest.approx(float(by_hand), rel=1e-4)
+
+
+def test_a_neurons_circuits_as_tokens(native):
+    from circuitkit.conversion import read_neuron
+
+    model = native()
+    converted = to_attention_only(model, heads_per_neuron=2)
+    found = read_neuron(converted, "L1N4.1", k=3)
+    reads = [
+        float((model.blocks[1].ln2(model.W_E[None])[0, t] @ model.W_in[1][:, 4] + model.b_in[1][4]).detach())
+        for t in range(37)
+    ]
+    order = sorted(range(37), key=reads.__getitem__)
+    assert [token for token, _ in found.on] == order[:-4:-1]
+    assert [token for token, _ in found.off] == order[:3]
+    assert found.off[0][1] == pytest.approx(min(reads))
+    writes = [float((model.W_out[1][4] @ model.W_U[:, t]).detach()) for t in range(37)]
+    assert found.writes[0] == pytest.approx((max(range(37), key=writes.__getitem__), max(writes)))
+    assert found.lowers[0] == pytest.approx((min(range(37), key=writes.__getitem__), min(writes)))
+    for wrong, message in (("N3", "expected a name such as"), ("L1N99", "layer 1 has neurons 0 to 18")):
+        with pytest.raises(ValueError, match=message):
+            read_neuron(converted, wrong)
+    with pytest.raises(ValueError, match="convert it first with to_attention_only"):
+        read_neuron(model, "L1N4")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_half_precision(native, dtype):
+    model = native(dtype=dtype)
+    converted = to_attention_only(model, heads_per_neuron=5)
+    tokens = torch.tensor([[1, 2, 3]])
+    assert converted(tokens).dtype == dtype
+    exact = model(tokens).detach()
+    # a coarse number format loses a few of its own units, whatever the route
+    assert float((converted(tokens).detach() - exact).abs().max()) < 64 * torch.finfo(dtype).eps * float(
+        exact.abs().max()
+    )

@@ -34,6 +34,8 @@ from circuitkit.conversion._paper import remark3 as remark3
 from circuitkit.conversion._paper import theorem2 as theorem2
 from circuitkit.conversion._paper import theorem6 as theorem6
 from circuitkit.conversion._paper import theorem7 as theorem7
+from circuitkit.conversion._reading import NeuronReading as NeuronReading
+from circuitkit.conversion._reading import read_neuron as read_neuron
 from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
 from circuitkit.conversion._report import LayerReport as LayerReport
 from circuitkit.conversion._report import Report as Report
@@ -49,6 +51,7 @@ __all__ = [
     "OmegaMLP",
     "OmegaWarning",
     "Report",
+    "NeuronReading",
     "activation_error",
     "augmented_head",
     "bias_trick",
@@ -69,6 +72,7 @@ __all__ = [
     "omega_mlp",
     "omega_window",
     "post_norm_layers",
+    "read_neuron",
     "remark3",
     "rms_norm",
     "rms_with_gain",

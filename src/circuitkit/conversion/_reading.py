@@ -1,0 +1,55 @@
+"""What turns a neuron on and what it writes: the full QK and OV circuits of a neuron-head, in tokens."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from circuitkit.conversion._model import AttentionOnlyBridge
+
+
+class NeuronReading(NamedTuple):
+    """Token ids with their scores, largest first."""
+
+    name: str
+    on: tuple[tuple[int, float], ...]
+    """Tokens that turn the neuron on: what it reads from each token's embedding behind its norm, bias included."""
+    off: tuple[tuple[int, float], ...]
+    """Tokens that turn it off, most negative first."""
+    writes: tuple[tuple[int, float], ...]
+    """Tokens whose logits it raises for each unit it is on."""
+    lowers: tuple[tuple[int, float], ...]
+    """Tokens whose logits it lowers, most negative first."""
+
+
+def read_neuron(model: "AttentionOnlyBridge", head: str, k: int = 10) -> NeuronReading:
+    """The two rank-one circuits of a neuron-head as lists of tokens: `W_E W_in` (QK) and `W_out W_U` (OV).
+
+    Read from embeddings alone: what earlier layers add to the stream is left out, and so is the last norm's scale.
+    A gated neuron is read by its gate. Error: exact for what it states. Source: the framework paper's full circuits,
+    here with one direction on either side.
+    """
+    from circuitkit.conversion._model import AttentionOnlyBridge
+
+    if not isinstance(model, AttentionOnlyBridge):
+        raise ValueError(f"read_neuron got a {type(model).__name__}; convert it first with to_attention_only")
+    layer, neuron = head.partition(".")[0].removeprefix("L").split("N") if "N" in head else ("", "")
+    if not (layer.isdigit() and neuron.isdigit()):
+        raise ValueError(f"head is {head!r}; expected a name such as 'L1N37' or 'L1N37.2' from model.heads.names")
+    weights, n = model.neuron_heads(int(layer)), int(neuron)
+    if n >= weights.W_in.shape[1]:
+        raise ValueError(f"{head!r} does not exist: layer {layer} has neurons 0 to {weights.W_in.shape[1] - 1}")
+    W, b = (weights.W_gate, weights.b_gate) if hasattr(weights, "W_gate") else (weights.W_in, weights.b_in)
+    with torch.no_grad():
+        norm = getattr(model.blocks[int(layer)], "ln2", None)
+        stream = model.W_E if norm is None else norm(model.W_E[None])[0]
+        reads = stream @ W[:, n] + (0 if b is None else b[n])
+        writes = weights.W_out[n] @ model.W_U
+    ends = [_top(values, k) for values in (reads, -reads, writes, -writes)]
+    signed = [end if i % 2 == 0 else tuple((token, -score) for token, score in end) for i, end in enumerate(ends)]
+    return NeuronReading(head, *signed)
+
+
+def _top(values: torch.Tensor, k: int) -> tuple[tuple[int, float], ...]:
+    best = values.double().topk(min(k, len(values)))
+    return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
