@@ -1,6 +1,7 @@
 """Attention-head superposition: the skip-trigram task, models of it, a verdict that can fail, and gated blocks."""
 
 from circuitkit.superposition._block import GatedBlock as GatedBlock
+from circuitkit.superposition._coherent import OVCoherentTask as OVCoherentTask
 from circuitkit.superposition._hand import blind_model as blind_model
 from circuitkit.superposition._hand import hand_specified as hand_specified
 from circuitkit.superposition._hand import ideal_model as ideal_model
@@ -37,6 +38,7 @@ __all__ = [
     "GatedModel",
     "GatedRuns",
     "LayerRecord",
+    "OVCoherentTask",
     "Rate",
     "Recipe",
     "SkipTrigramTask",
