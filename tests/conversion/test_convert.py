@@ -349,3 +349,21 @@ def test_half_precision_stays_half_precision(native, dtype):
     assert float((converted(tokens).detach() - exact).abs().max()) < 64 * torch.finfo(dtype).eps * float(
         exact.abs().max()
     )
+
+
+def test_chapter_2s_tools_run_on_neuron_heads(native):
+    from circuitkit.circuits import copying_score, full_ov, full_qk
+    from circuitkit.conversion import augmented
+
+    model = native(dtype=torch.float32)
+    view = augmented(to_attention_only(model, heads_per_neuron=1))
+    reads = (model.W_E @ model.W_in[1][:, 4]).detach()
+    slope = view.heads["L1N4"].W_V[0, :-1, 0] / model.W_in[1][:, 4].detach()  # a of the single head, 1 by the fit
+    qk, ov = full_qk(view, "L1N4").AB, full_ov(view, "L1N4").AB
+    b = float((view.heads["L1N4"].W_Q[0, :-1, 0] / model.W_in[1][:, 4].detach()).mean())
+    assert torch.allclose(qk[:-1, -1], -b * reads, atol=1e-4)
+    assert (qk[:, :-1] == 0).all()
+    expected = torch.outer(reads * slope.mean(), (model.W_out[1][4] @ model.W_U).detach())
+    assert torch.allclose(ov[:-1, :-1], expected, atol=1e-3)
+    assert (ov[:, -1] == 0).all()
+    assert len(copying_score(view.heads[["L1N4", "L0N2"]], view).score) == 2

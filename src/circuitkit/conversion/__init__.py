@@ -34,7 +34,9 @@ from circuitkit.conversion._paper import remark3 as remark3
 from circuitkit.conversion._paper import theorem2 as theorem2
 from circuitkit.conversion._paper import theorem6 as theorem6
 from circuitkit.conversion._paper import theorem7 as theorem7
+from circuitkit.conversion._reading import Augmented as Augmented
 from circuitkit.conversion._reading import NeuronReading as NeuronReading
+from circuitkit.conversion._reading import augmented as augmented
 from circuitkit.conversion._reading import read_neuron as read_neuron
 from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
 from circuitkit.conversion._report import LayerReport as LayerReport
@@ -51,8 +53,10 @@ __all__ = [
     "OmegaMLP",
     "OmegaWarning",
     "Report",
+    "Augmented",
     "NeuronReading",
     "activation_error",
+    "augmented",
     "augmented_head",
     "bias_trick",
     "centred_with_gain",

@@ -3,6 +3,9 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from jaxtyping import Float
+
+from circuitkit._heads import Heads
 
 if TYPE_CHECKING:
     from circuitkit.conversion._model import AttentionOnlyBridge
@@ -53,3 +56,24 @@ def read_neuron(model: "AttentionOnlyBridge", head: str, k: int = 10) -> NeuronR
 def _top(values: torch.Tensor, k: int) -> tuple[tuple[int, float], ...]:
     best = values.double().topk(min(k, len(values)))
     return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+class Augmented(NamedTuple):
+    """A converted model's heads with tables of their size, for tools that take "a model" and read its weights."""
+
+    heads: Heads
+    """All neuron-heads, on d_model + 1 coordinates."""
+    W_E: Float[torch.Tensor, "token_or_bias d_model_and_1"]
+    """The embedding with one more row, the bias token's."""
+    W_U: Float[torch.Tensor, "d_model_and_1 token_or_bias"]
+    """The unembedding: it does not read the bias coordinate, and never predicts the bias token."""
+
+
+def augmented(model: "AttentionOnlyBridge") -> Augmented:
+    """What `full_qk`, `full_ov` and `copying_score` of chapter 2 need to run on neuron-heads.
+
+    `full_qk(augmented(model), "L1N3")` has one column that is not zero, the bias token's: minus what turns the neuron
+    on. Embeddings are as the model holds them, not behind a norm. Error: exact. Source: `X (+) [1]` of the paper.
+    """
+    W_E, W_U = model.W_E.detach(), model.W_U.detach()
+    return Augmented(model.heads, torch.block_diag(W_E, W_E.new_ones(1, 1)), torch.nn.functional.pad(W_U, (0, 1, 0, 1)))
