@@ -135,8 +135,8 @@ class SkipTrigramTask:
 
         `mean_t ( P(idle at t) ln V + P(pending at t) ln (V - 1) + P(forced at t) * 0 )`.
 
-        >>> round(SkipTrigramTask(3).bayes_loss, 3)
-        1.919
+        >>> round(SkipTrigramTask(3).bayes_loss, 2)
+        1.92
         """
         entropy = torch.tensor([math.log(self.d_vocab), math.log(self.d_vocab - 1), 0.0], dtype=torch.float64)
         return float((self.state_probabilities[:-1] @ entropy).mean())

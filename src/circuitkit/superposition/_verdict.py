@@ -19,7 +19,7 @@ from circuitkit.superposition._subsets import always_predicted, margins, never_p
 from circuitkit.superposition._task import SkipTrigramTask
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verdict:
     """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`."""
 
@@ -76,27 +76,25 @@ class Verdict:
         return tuple((1 + (~self.is_learnt).nonzero().flatten()).tolist())
 
     def table(self) -> str:
-        """One line per trigram, as Markdown."""
-        lines = ["| trigram | learnt | quiet without source | carried by | verdict | rows |", "|---|---|---|---|---|---|"]
+        """One line per trigram, in aligned columns."""
+        lines = [("trigram", "learnt", "quiet", "carried by", "verdict", "rows")]
         for i in range(len(self.learnt)):
             heads = self.carriers(i + 1)
             if not self.is_learnt[i]:
                 word = "not learnt"
             else:
-                word = {0: "by no head alone", 1: "one head"}.get(len(heads), f"{len(heads)} heads, each alone")
-            quiet = f"{self.quiet[i]:.3f}" if self.strict else "not asked"
-            named = ", ".join(f"H{head}" for head in heads) or "-"
+                word = {0: "no head alone", 1: "one head"}.get(len(heads), f"{len(heads)} heads, each alone")
+            quiet = f"{self.quiet[i]:.3f}" if self.strict else "-"
             rows = f"{int(self.positives[i])} + {int(self.negatives[i])}"
-            lines.append(f"| {i + 1} | {self.learnt[i]:.3f} | {quiet} | {named} | {word} | {rows} |")
-        return "\n".join(lines)
+            named = " ".join(f"H{head}" for head in heads) or "-"
+            lines.append((str(i + 1), f"{self.learnt[i]:.3f}", quiet, named, word, rows))
+        widths = [max(len(line[column]) for line in lines) for column in range(6)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         form = "strict" if self.strict else "the post's"
         result = "every trigram has a head of its own" if self.success else "not every trigram has a head of its own"
         return f"{form} verdict: {result}\n{self.table()}"
-
-    def _repr_markdown_(self) -> str:
-        return str(self).replace("\n", "\n\n", 1)
 
 
 def head_verdict(
