@@ -70,6 +70,17 @@ def test_sums_to_the_logit(model, tokens, answers, tolerance):
     close(swapped.values, -out.values)
 
 
+def test_against_the_mean_of_the_vocabulary(model, tokens, answers, tolerance):
+    """The mean over all 37 answers of the plain attribution, taken one answer at a time, is what is subtracted."""
+    answer = answers[0]
+    plain = logit_attribution(model, tokens, answer)
+    each = [logit_attribution(model, tokens, torch.full_like(answer, token)) for token in range(37)]
+    out = logit_attribution(model, tokens, answer, "mean")
+    assert out.names == plain.names
+    close(out.values, plain.values - sum(one.values for one in each) / 37, 20 * tolerance)
+    close(out.total, plain.total - sum(one.total for one in each) / 37, 20 * tolerance)
+
+
 @pytest.mark.parametrize("kind_of_norm", [None, "LNPre"])
 def test_against_transformer_lens(boot, tokens, answers, kind_of_norm):
     """Its `logit_attrs` leaves gains out, so the comparison is on models without them."""
@@ -110,6 +121,8 @@ def test_folded_hugging_face_model(gpt2, tokens, answers):
     close(out.total, logit_attribution(gpt2, tokens, *answers).total, 1e-4)  # a difference of logits is untouched
     b_U = folded.b_U.detach()
     close(out.values[-1], b_U[answers[0]] - b_U[answers[1]])
+    mean = logit_attribution(folded, tokens, answers[0], "mean")
+    close(mean.values[-1], b_U[answers[0]] - b_U.mean())
     alone = logit_attribution(folded, tokens, answers[0])
     close(alone.values[-1], b_U[answers[0]])
     close(alone.values.sum(0), alone.total, 1e-5)
@@ -124,6 +137,8 @@ def test_wrong_shapes_and_ids(plain, tokens, answers):
         logit_attribution(plain, tokens, answer, versus[:1])
     with pytest.raises(ValueError, match=r"answer has ids from -1 to -1; expected ids 0 to 36 .*model\.to_tokens"):
         logit_attribution(plain, tokens, torch.full_like(answer, -1))
+    with pytest.raises(ValueError, match="versus is 'median'; expected token ids of the shape of tokens, 'mean', or None"):
+        logit_attribution(plain, tokens, answer, "median")
     with pytest.raises(ValueError, match="versus has ids from 37 to 37; expected ids 0 to 36"):
         logit_attribution(plain, tokens, answer, torch.full_like(answer, 37))
 

@@ -25,9 +25,12 @@ def logit_attribution(
     model: Any,
     tokens: Int[Tensor, "batch pos"],
     answer: Int[Tensor, "batch pos"],
-    versus: Int[Tensor, "batch pos"] | None = None,
+    versus: Int[Tensor, "batch pos"] | str | None = None,
 ) -> LogitAttribution:
     """Split the logit of `answer` at every position (minus that of `versus`, if given) over the components.
+
+    A softmax does not notice a number added to all logits, so a component that raises every logit alike seems to speak
+    for any answer. Give another token as `versus`, or `versus="mean"` for the mean over the vocabulary, to cancel it.
 
     Without a norm, `logit = sum_c r_c . W_U[:, answer]`. With a final LayerNorm or RMSNorm the divisor is a number per
     position; with it frozen at its value in this run the rest is linear: `r_c -> (r_c - mean) / scale * w`, and the
@@ -41,9 +44,11 @@ def logit_attribution(
             f"this model squeezes its logits with a soft cap of {cap:g}, so they are no sum over components; "
             "expected a model without output_logits_soft_cap. Attribute the direction W_U[:, answer] with decompose."
         )
+    if isinstance(versus, str) and versus != "mean":
+        raise ValueError(f"versus is {versus!r}; expected token ids of the shape of tokens, 'mean', or None")
     W_U, norm = bridge.W_U.detach(), bridge.ln_final
     for name, ids in (("answer", answer), ("versus", versus)):
-        if ids is None:
+        if ids is None or isinstance(ids, str):
             continue
         if ids.shape != tokens.shape:
             raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected that of tokens, {tuple(tokens.shape)}")
@@ -53,7 +58,7 @@ def logit_attribution(
                 "of this model's vocabulary. Make them with model.to_tokens(text)."
             )
     split = decompose(bridge, tokens)
-    direction = W_U.T[answer] if versus is None else W_U.T[answer] - W_U.T[versus]
+    direction = _against(W_U.T, W_U.mean(1), answer, versus)
     names, parts = list(split.names), split.parts
     if split.norm_scale is not None:
         if centres(bridge.cfg, final=True):
@@ -69,7 +74,16 @@ def logit_attribution(
     if b_U is not None and b_U.any():
         names.append("unembed bias")
         b_U = b_U.detach()
-        values = torch.cat([values, (b_U[answer] - (0 if versus is None else b_U[versus]))[None]])
+        values = torch.cat([values, _against(b_U, b_U.mean(), answer, versus)[None]])
     pick = lambda ids: split.logits.gather(-1, ids[..., None])[..., 0]  # noqa: E731
-    total = pick(answer) if versus is None else pick(answer) - pick(versus)
+    total = pick(answer)
+    if versus is not None:
+        total = total - (split.logits.mean(-1) if isinstance(versus, str) else pick(versus))
     return LogitAttribution(tuple(names), values, total.detach())
+
+
+def _against(table: Tensor, mean: Tensor, answer: Tensor, versus: Tensor | str | None) -> Tensor:
+    """Rows of `table` for `answer`, minus those for `versus` or minus their mean over the vocabulary."""
+    if versus is None:
+        return table[answer]
+    return table[answer] - (mean if isinstance(versus, str) else table[versus])
