@@ -92,6 +92,15 @@ def test_a_head_that_writes_nothing_copies_nothing(boot):
     assert scores(model).copying.tolist() == [0.0, 0.0]
 
 
+def test_scores_under_ablation(plain, slow):
+    rows = [[3, 7, 1, 3, 7, 1], [5, 5, 8, 5, 9, 8]]
+    found = scores(plain, torch.tensor(rows), without=["L0H1", "L1H0->L2H1.K"])
+    runs = [slow(plain).run(row, [(0, 1)], [((1, 0), (2, 1), "K")])[1] for row in rows]
+    steps = [run[2, 1][dst, dst - 1] for run in runs for dst in range(1, 6)]
+    assert found["L2H1"]["previous_token"] == pytest.approx(np.mean(steps), abs=1e-9)
+    assert found["L2H1"]["previous_token"] != scores(plain, torch.tensor(rows))["L2H1"]["previous_token"]
+
+
 def test_scores_do_not_depend_on_the_order_of_rows(plain):
     rows = repeated_tokens(23, 6, batch=5).tokens
     there, back = scores(plain, rows), scores(plain, rows.flip(0))

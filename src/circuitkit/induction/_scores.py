@@ -132,7 +132,8 @@ class _Watcher:
         W_O = _precise(self.bridge.blocks[layer].attn.W_O)
         value = value.unflatten(-1, (-1, W_O.shape[1])) if value.ndim == 3 else value
         value = _precise(value)[self.sources].transpose(0, 1)
-        value = (value - value.mean(1, keepdim=True)).repeat_interleave(W_O.shape[0] // value.shape[0], dim=0)
+        # Centring the unembedding vectors is enough: what is the same in all values then multiplies to zero.
+        value = value.repeat_interleave(W_O.shape[0] // value.shape[0], dim=0)
         eigenvalues = torch.linalg.eigvals(W_O @ self.unembed @ value)
         total = eigenvalues.abs().sum(-1)
         self.found[layer]["copying"] = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)
