@@ -92,6 +92,7 @@ def main() -> None:
     }
     OUT.parent.mkdir(exist_ok=True)
     save_file(tables, OUT, metadata={"provenance": json.dumps(provenance, sort_keys=True)})
+    OUT.chmod(0o644)  # save_file writes for the owner only
     rows = ", ".join(f"{len(table)} rows of {name}" for name, table in tables.items())
     print(f"{OUT.name}: {OUT.stat().st_size / 1e3:.0f} kB, {rows}, {time.process_time() - began:.0f} s")
 

@@ -21,6 +21,9 @@ def _boot(dtype=torch.float64, seed=0, bias=True, **changes):
                 parameter.copy_(1 + 0.3 * value if is_gain else 0.3 * value * bias)
             else:
                 parameter.copy_(0.4 * value)
+        # Native models have no unembedding bias; the bridge adds one, as folding a norm would fill it.
+        b_U = model.unembed.original_component.bias
+        b_U.copy_(0.3 * bias * torch.randn(b_U.shape, generator=generator, dtype=torch.float64))
     return model
 
 

@@ -90,7 +90,10 @@ def skip_trigram_bugs(
 
 
 def _crossings(triples: Any, occurring: Any) -> Int[Tensor, "crossing 5"]:
-    """(A, B', C, C', B) for every two triples (A, B, C) and (A, B', C') with B != B' and C != C'."""
+    """(A, B', C, C', B) for every two triples (A, B, C) and (A, B', C') such that (A, B', C) is not known.
+
+    Two triples that share the destination or the completion never cross: the crossing is one of them, and known.
+    """
     by_source: dict[int, list[tuple[int, int]]] = {}
     for triple in triples:
         a, b, c = (int(part) for part in tuple(triple)[:3])
@@ -102,7 +105,7 @@ def _crossings(triples: Any, occurring: Any) -> Int[Tensor, "crossing 5"]:
         for a, pairs in by_source.items()
         for b1, c1 in pairs
         for b2, c2 in pairs
-        if b1 != b2 and c1 != c2 and (a, b2, c1) not in known
+        if (a, b2, c1) not in known
     ]
     return torch.tensor(rows, dtype=torch.long).reshape(-1, 5)
 
