@@ -148,9 +148,10 @@ def test_a_head_that_fires_without_the_source_is_caught_even_if_another_cancels_
 def test_given_prompts_count_all_their_rows():
     model = ideal_model(2)
     tokens = torch.tensor([[5, 0, 1, 3, 0, 2, 4, 3, 3, 3, 3], [5, 3, 3, 0, 1, 3, 3, 3, 3, 3, 3]])
-    negatives = torch.tensor([[5, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3]])
+    # The second prompt has a source: its first destination counts, those after the source do not.
+    negatives = torch.tensor([[5, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3], [5, 1, 0, 2, 4, 1, 3, 3, 3, 3, 3]])
     verdict = head_verdict(model, model.task, tokens=tokens, negatives=negatives)
-    assert (verdict.positives.tolist(), verdict.negatives.tolist()) == ([2, 1], [1, 1])
+    assert (verdict.positives.tolist(), verdict.negatives.tolist()) == ([2, 1], [2, 1])
     post = head_verdict(model, model.task, strict=False, tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])]))
     assert post.positives.tolist() == [1, 1]  # the first prompt holds two trigrams and is left out
 
