@@ -367,3 +367,25 @@ def test_chapter_2s_tools_run_on_neuron_heads(native):
     assert torch.allclose(ov[:-1, :-1], expected, atol=1e-3)
     assert (ov[:, -1] == 0).all()
     assert len(copying_score(view.heads[["L1N4", "L0N2"]], view).score) == 2
+
+
+def test_a_gated_layers_promise_by_hand(native):
+    model = native(act_fn="silu", gated_mlp=True, normalization_type="RMS", n_layers=1)
+    row = to_attention_only(model, heads_per_neuron=12).report.layers[0]
+    state = {name: value for name, value in model.state_dict().items() if "blocks.0" in name}
+    gain = next(value for name, value in state.items() if "ln2" in name and name.endswith("weight"))
+    size = {}
+    for part in ("gate", "in"):
+        weight = next(value for name, value in state.items() if name.endswith(f"mlp.{part}.weight"))
+        size[part] = math.sqrt(12) * (weight * gain).norm(dim=1)  # a normalised row has length sqrt(d_model)
+    out = next(value for name, value in state.items() if name.endswith("mlp.out.weight")).abs()
+    assert float(size["gate"].max()) <= row.reach <= 1.12 * float(size["gate"].max())
+    assert row.bound == pytest.approx(row.activation_error * float((out * size["in"]).sum(1).max()), rel=2e-3)
+
+
+def test_no_listener_stays_on_the_converted_model(native):
+    for settings_ in ({}, {"act_fn": "silu", "gated_mlp": True}):
+        converted = to_attention_only(native(**settings_), heads_per_neuron=4)
+        for block in converted.blocks:
+            assert not block.mlp.neurons._forward_hooks
+            assert not block.mlp._forward_pre_hooks

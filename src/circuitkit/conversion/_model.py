@@ -95,7 +95,4 @@ class AttentionOnlyBridge(TransformerBridge):
 
 def is_parallel(block: Any) -> bool:
     """True where the MLP reads what the attention reads, not what it wrote."""
-    if "Parallel" in type(block).__name__:
-        return True
-    original = getattr(block, "original_component", None)
-    return bool(getattr(original, "use_parallel_residual", False))
+    return "Parallel" in type(block).__name__
