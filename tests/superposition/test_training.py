@@ -95,8 +95,13 @@ def test_scores_of_any_size(size):
     gate, v = torch.rand(2, 3, 8, 8, generator=generator), torch.randn(2, 3, 8, 2, generator=generator)
     exact = tables._softmax(batch.counts.double(), scores.double(), gate.double(), v.double())
     assert (tables.mixed(batch, scores, gate, v) - exact).abs().max() < 1e-5
-    limit = {1.0: 160, 80.0: 1400, 900.0: 10**6}[size]
-    assert tables.score_range(scores) < limit
+    low, high = {1.0: (0, 160), 80.0: (160, 1400), 900.0: (1400, 10**6)}[size]
+    assert low < tables.score_range(scores) < high
+    near = tables.closer(scores.double())
+    assert torch.equal(near.argsort(-1), scores.argsort(-1))
+    assert near.sort(-1).values.diff(dim=-1).max() <= 40 + 1e-9
+    kept = scores.double().sort(-1).values.diff(dim=-1).clamp(max=40)
+    assert torch.allclose(near.sort(-1).values.diff(dim=-1), kept, atol=1e-9)
 
 
 def test_originals_loss_is_the_plain_cross_entropy(double):
