@@ -18,7 +18,7 @@ import torch
 
 import circuitkit
 from circuitkit.induction import repeated_tokens
-from circuitkit.models._corpus import _heldout_tokens
+from circuitkit.models import heldout_tokens
 from circuitkit.superposition import Recipe, record_layer, replacing, train_gated
 
 LAYER, POS = 1, 128
@@ -57,7 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     model = circuitkit.load_model("two-layer")
-    held = _heldout_tokens().long()
+    held = heldout_tokens()
     cut = len(held) * 4 // 5
     # A quarter of the rows are repeated random tokens: on text alone the block has little reason to learn induction.
     repeats = repeated_tokens(model.cfg.d_vocab, 63, batch=80, bos=0, generator=torch.Generator().manual_seed(5)).tokens

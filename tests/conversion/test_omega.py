@@ -57,9 +57,23 @@ def test_the_scores_are_the_posts_by_hand():
 def test_the_middle_step_replaces_x_by_silu_and_the_last_clears_the_scratch(parts):
     X, W_in, W_out, b_in, b_out = parts
     mlp = omega_mlp(W_in, W_out, b_in, b_out, n_ctx=5)
-    end = mlp._three_layers(mlp.augment(X))
+    end = mlp.run(mlp.augment(X))
     assert end[:, 7:18].abs().max() < 1e-13
     assert torch.equal(end[:, 18:], mlp.augment(X)[:, 18:])  # positions are never written to
+
+
+@pytest.mark.parametrize("form", ["three_layers", "one_layer"])
+def test_a_row_without_its_position_code_is_wrong_and_the_others_are_not(form, parts):
+    X, W_in, W_out, *_ = parts
+    mlp = omega_mlp(W_in, W_out, n_ctx=5, form=form)
+    stream = mlp.augment(X)
+    assert torch.equal((mlp.run(stream) - stream)[:5, :7], mlp(X))
+    code = stream[2].clone()
+    stream[2, mlp.d_stream - 6 + 2] = 0  # the position code of token 2
+    wrong = ((mlp.run(stream) - stream)[:5, :7] - mlp(X)).abs().amax(1)
+    assert wrong[2] > 0.1
+    assert wrong[[0, 1, 3, 4]].max() < 1e-9
+    assert torch.equal(mlp.augment(X)[2], code)  # augment makes a new stream each time
 
 
 def test_the_score_matrix_has_rank_n_plus_1(parts):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from circuitkit.models import CorpusStatistics, corpus_statistics, heldout_rows, heldout_text
+from circuitkit.models import CorpusStatistics, corpus_statistics, heldout_rows, heldout_text, heldout_tokens
 
 
 def test_log_probs_by_hand():
@@ -63,6 +63,13 @@ def test_heldout_text(manifest, heldout):
     text = "".join(passage["text"] for passage in passages)
     assert "Project Gutenberg" not in text
     assert len(text) / len(heldout) == pytest.approx(manifest["tokens"]["heldout"]["characters_per_token"], abs=0.02)
+
+
+def test_heldout_tokens(heldout):
+    tokens = heldout_tokens()
+    assert torch.equal(tokens, heldout)
+    tokens.zero_()  # the reader's own tensor: nobody else sees this
+    assert torch.equal(heldout_tokens(), heldout)
 
 
 def test_heldout_rows(heldout):

@@ -112,8 +112,11 @@ class OmegaMLP:
         if x.ndim > 2:
             return torch.stack([self(row) for row in x])
         stream = self.augment(x)
-        run = self._three_layers if self.form == "three_layers" else self._one_layer
-        return (run(stream) - stream)[: len(x), : x.shape[-1]]
+        return (self.run(stream) - stream)[: len(x), : x.shape[-1]]
+
+    def run(self, stream: Float[Tensor, "pos_and_bias d_stream"]) -> Float[Tensor, "pos_and_bias d_stream"]:
+        """The attention layers alone, on a stream as `augment` makes it or as something has since changed it."""
+        return self._three_layers(stream) if self.form == "three_layers" else self._one_layer(stream)
 
     def augment(self, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos_and_bias d_stream"]:
         """The post's stream: a bias row last, scratch space of zeros, one-hot positions (the last is the bias's)."""

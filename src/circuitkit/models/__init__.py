@@ -5,6 +5,7 @@ from circuitkit.models._corpus import corpus_provenance as corpus_provenance
 from circuitkit.models._corpus import corpus_statistics as corpus_statistics
 from circuitkit.models._corpus import heldout_rows as heldout_rows
 from circuitkit.models._corpus import heldout_text as heldout_text
+from circuitkit.models._corpus import heldout_tokens as heldout_tokens
 from circuitkit.models._load import load_model as load_model
 from circuitkit.models._manifest import baselines as baselines
 from circuitkit.models._manifest import checkpoints as checkpoints
@@ -20,6 +21,7 @@ __all__ = [
     "corpus_statistics",
     "heldout_rows",
     "heldout_text",
+    "heldout_tokens",
     "list_models",
     "load_model",
     "load_tokenizer",

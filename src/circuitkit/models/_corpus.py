@@ -63,7 +63,7 @@ def heldout_text() -> list[dict[str, str]]:
 
 
 @cache
-def _heldout_tokens() -> Int[Tensor, " token"]:
+def _tokens() -> Int[Tensor, " token"]:
     from tokenizers import Tokenizer
 
     entry = manifest()["tokenizer"]
@@ -72,9 +72,14 @@ def _heldout_tokens() -> Int[Tensor, " token"]:
     return torch.tensor([token for row in rows for token in row])
 
 
+def heldout_tokens() -> Int[Tensor, " token"]:
+    """The whole held-out text as one row of token ids, `<|endoftext|>` (id 0) before each passage; a new tensor."""
+    return _tokens().clone()
+
+
 def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row pos"]:
     """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0)."""
-    tokens = _heldout_tokens()
+    tokens = _tokens()
     if n < 1 or not 2 <= n_ctx < len(tokens):
         raise ValueError(
             f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx < {len(tokens)} held-out tokens"
