@@ -1,0 +1,11 @@
+"""The claims register: what the four sources and the framework paper say, recomputed, with a verdict for each."""
+
+from circuitkit.claims._check import Outcome as Outcome
+from circuitkit.claims._check import check as check
+from circuitkit.claims._check import recompute as recompute
+from circuitkit.claims._register import Claim as Claim
+from circuitkit.claims._register import find as find
+from circuitkit.claims._register import load as load
+from circuitkit.claims._rules import problems as problems
+
+__all__ = ["Claim", "Outcome", "check", "find", "load", "problems", "recompute"]

@@ -1,0 +1,91 @@
+"""Recompute a claim's value and compare it with the stored one."""
+
+from importlib import import_module
+from numbers import Real
+from typing import Any, NamedTuple
+
+from circuitkit.claims._register import VERDICTS, Claim, find
+
+
+class Outcome(NamedTuple):
+    """What a recomputation found. `str(outcome)` is a sentence."""
+
+    id: str
+    holds: bool
+    """True if the recomputed value is the stored one, within the row's tolerance."""
+    value: Any
+    """The value now."""
+    stored: Any
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def computation(claim: Claim):
+    """The function that recomputes a claim, by its name in `claim.by`."""
+    module, _, name = claim.by.partition(".")
+    try:
+        return getattr(import_module(f"circuitkit.claims._{module}"), name)
+    except (ImportError, AttributeError) as problem:
+        raise ValueError(
+            f"claim {claim.id} is computed by {claim.by!r}, which does not exist; expected 'module.function' of "
+            f"circuitkit/claims/_module.py ({problem})"
+        ) from problem
+
+
+def recompute(id: str | Claim) -> Any:
+    """A claim's value, computed now. Takes seconds, changes nothing."""
+    claim = find(id) if isinstance(id, str) else id
+    if not claim.by:
+        raise ValueError(f"claim {claim.id} is {VERDICTS.get(claim.verdict, claim.verdict)}: {claim.note}")
+    value = computation(claim)()
+    if claim.key:
+        if claim.key not in value:
+            raise ValueError(f"claim {claim.id}: {claim.by} has no entry {claim.key!r}; it has {sorted(value)}")
+        value = value[claim.key]
+    return value
+
+
+def check(id: str | Claim) -> Outcome:
+    """Recompute a claim and say whether its stored value still holds.
+
+    >>> print(check("2.2"))
+    claim 2.2 holds: recomputed 0.0203349, stored 0.0203349
+    """
+    claim = find(id) if isinstance(id, str) else id
+    value = recompute(claim)
+    same = agree(value, claim.value, claim.tolerance)
+    text = f"recomputed {shown(value)}, stored {shown(claim.value)}"
+    if same:
+        return Outcome(claim.id, True, value, claim.value, f"claim {claim.id} {VERDICTS[claim.verdict]}: {text}")
+    why = f"the tolerance is {claim.tolerance:g}; either the library changed or the row is stale"
+    return Outcome(claim.id, False, value, claim.value, f"claim {claim.id} has drifted: {text}; {why}")
+
+
+def agree(value: Any, expected: Any, tolerance: float) -> bool:
+    """True if two values have the same form, numbers within `tolerance`, everything else equal."""
+    if isinstance(value, (list, tuple)) and isinstance(expected, (list, tuple)):
+        pairs = zip(value, expected, strict=False)
+        return len(value) == len(expected) and all(agree(a, b, tolerance) for a, b in pairs)
+    if is_number(value) and is_number(expected):
+        return value == expected or abs(value - expected) <= tolerance
+    return type(value) is type(expected) and value == expected
+
+
+def is_number(value: Any) -> bool:
+    """True for numbers proper: a truth value is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """A value in a few characters.
+
+    >>> shown([0.02033526, True, 1e-16])
+    '0.0203353, yes, 1e-16'
+    """
+    if isinstance(value, (list, tuple)):
+        return ", ".join(shown(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""What the framework paper and the notes on it say, recomputed."""

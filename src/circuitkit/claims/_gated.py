@@ -1,0 +1,1 @@
+"""What the post on gated attention blocks says, recomputed."""

@@ -1,0 +1,92 @@
+"""The rows of `claims.toml` as frozen values."""
+
+import tomllib
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+SOURCES = {
+    "framework": "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
+    "post-ffn": "Huben 2023, No Really, Attention is ALL You Need",
+    "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
+    "notes": "Notes on A Mathematical Framework for Transformer Circuits",
+    "post-gated": "Gated Attention Blocks: a post on attention-head superposition",
+}
+VERDICTS = {
+    "holds": "holds",
+    "caveat": "holds with a caveat",
+    "wrong": "wrong",
+    "not checkable": "not checkable",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a source, in our words, with what is computed about it and our verdict."""
+
+    id: str
+    """`source.number`: 0 the framework paper, 1 and 2 the two texts on MLPs, 3 the notes, 4 the gated blocks."""
+    source: str
+    """A key of `SOURCES`."""
+    place: str
+    """Where the source says it."""
+    claim: str
+    computes: str
+    """What is computed here, in a sentence."""
+    verdict: str
+    """A key of `VERDICTS`."""
+    chapter: str = ""
+    """Where the book treats it: `page#anchor`."""
+    note: str = ""
+    """The caveat, or what is right instead."""
+    by: str = ""
+    """The function that recomputes `value`: `paper.f` is `f` in `circuitkit/claims/_paper.py`."""
+    key: str = ""
+    """The entry of the function's result that is this row's value, where one function serves several rows."""
+    value: Any = None
+    """What is computed: a number, a truth value, a text, or a list of these."""
+    tolerance: float = 0.0
+    """How far a recomputed number may lie from `value`."""
+    said: Any = None
+    """The number or list that the source states, if it states one."""
+    said_tolerance: float = 0.0
+    """How near `value` must be to `said` to agree: the precision that the source prints."""
+
+
+def parse(text: str) -> list[Claim]:
+    """Rows of a register in TOML, in order; a field that no row may have is refused by name."""
+    known, rows = {field.name for field in fields(Claim)}, tomllib.loads(text).get("claim", [])
+    required = {field.name for field in fields(Claim)[:6]}
+    wrong = []
+    for number, row in enumerate(rows, 1):
+        name = f"claim {row.get('id', f'in row {number}')}"
+        wrong += [f"{name}: unknown field {key!r}; a row has {sorted(known)}" for key in row.keys() - known]
+        wrong += [f"{name}: field {key!r} is missing" for key in sorted(required - row.keys())]
+    if wrong:
+        raise ValueError("the register cannot be read:\n  " + "\n  ".join(wrong))
+    return [Claim(**row) for row in rows]
+
+
+@cache
+def _shipped() -> tuple[Claim, ...]:
+    return tuple(parse(files("circuitkit.claims").joinpath("claims.toml").read_text("utf-8")))
+
+
+def load() -> list[Claim]:
+    """All claims, source by source."""
+    return list(_shipped())
+
+
+def find(id: str) -> Claim:
+    """The claim with this id.
+
+    >>> find("2.2").place
+    'Section 2'
+    """
+    claims = {claim.id: claim for claim in load()}
+    if id not in claims:
+        near = get_close_matches(str(id), claims, n=3, cutoff=0.3) or list(claims)[:3]
+        raise ValueError(f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}")
+    return claims[id]

@@ -1,0 +1,76 @@
+"""What every row of the register must satisfy before anything is recomputed."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from circuitkit.claims._check import agree, is_number
+from circuitkit.claims._register import SOURCES, VERDICTS, Claim
+
+TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
+PREFIX = {"framework": "0.", "post-ffn": "1.", "paper": "2.", "notes": "3.", "post-gated": "4."}
+
+
+def problems(claims: Iterable[Claim], uncheckable_at_most: int = 8) -> list[str]:
+    """All faults of a register, each as a sentence; empty for a sound one."""
+    claims = list(claims)
+    found = [fault for claim in claims for fault in _row(claim)]
+    found += [f"claim {id}: {n} rows have this id" for id, n in Counter(c.id for c in claims).items() if n > 1]
+    users = Counter((claim.by, claim.key) for claim in claims if claim.by)
+    found += [f"{n} rows show the same value, {by} {key}".rstrip() for (by, key), n in users.items() if n > 1]
+    skipped = sum(claim.verdict == "not checkable" for claim in claims)
+    if skipped > uncheckable_at_most:
+        found.append(f"{skipped} claims are 'not checkable'; at most {uncheckable_at_most} may be")
+    return found
+
+
+def _row(claim: Claim) -> list[str]:
+    found = [f"{name} is empty" for name in TEXTS if not getattr(claim, name).strip()]
+    if claim.source not in SOURCES:
+        found.append(f"source {claim.source!r} is none of {list(SOURCES)}")
+    elif not claim.id.startswith(PREFIX[claim.source]):
+        found.append(f"ids of {claim.source!r} start with {PREFIX[claim.source]!r}")
+    if claim.verdict not in VERDICTS:
+        found.append(f"verdict {claim.verdict!r} is none of {list(VERDICTS)}")
+    if claim.verdict != "holds" and not claim.note.strip():
+        found.append(f"verdict {claim.verdict!r} needs a note that says why")
+    if not claim.chapter and not claim.note.strip():
+        found.append("no chapter treats it, and no note says so")
+    found += _not_checkable(claim) if claim.verdict == "not checkable" else _computed(claim)
+    return [f"claim {claim.id}: {fault}" for fault in found]
+
+
+def _not_checkable(claim: Claim) -> list[str]:
+    return ["'not checkable', and yet computed"] if claim.by or claim.value is not None else []
+
+
+def _computed(claim: Claim) -> list[str]:
+    if not claim.by or claim.value is None:
+        return [f"verdict {claim.verdict!r} needs a computation (by) and its value"]
+    found = []
+    if "." not in claim.by:
+        found.append(f"by {claim.by!r} is not 'module.function'")
+    if any(isinstance(one, float) for one in _flat(claim.value)) and not claim.tolerance > 0:
+        found.append("a computed number needs a tolerance")
+    if not any(is_number(one) for one in _flat(claim.value)) and claim.tolerance:
+        found.append("only numbers have a tolerance")
+    if claim.said is not None:
+        return found + _said(claim)
+    true = [one for one in _flat(claim.value) if isinstance(one, bool)]
+    if claim.verdict == "holds" and not all(true):
+        found.append("'holds', but the computed answer is no")
+    if claim.verdict == "wrong" and true and all(true):
+        found.append("'wrong', but the computed answer is yes")
+    return found
+
+
+def _said(claim: Claim) -> list[str]:
+    agrees = agree(claim.value, claim.said, claim.said_tolerance)
+    if claim.verdict == "holds" and not agrees:
+        return [f"'holds', but {claim.value} is not within {claim.said_tolerance} of {claim.said}"]
+    if claim.verdict == "wrong" and agrees:
+        return [f"'wrong', but {claim.value} is within {claim.said_tolerance} of {claim.said}"]
+    return []
+
+
+def _flat(value) -> list:
+    return [inner for one in value for inner in _flat(one)] if isinstance(value, (list, tuple)) else [value]
