@@ -1,6 +1,6 @@
 """What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
 
-from . import accessible, alt_text, api, offline
+from . import accessible, alt_text, api, equations, offline
 
 
 def setup(app):
@@ -8,4 +8,5 @@ def setup(app):
     offline.setup(app)
     alt_text.setup(app)
     api.setup(app)
+    equations.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
