@@ -60,7 +60,8 @@ test: lint book
 	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile -q -p no:cacheprovider --durations=8
 
 coverage: env
-	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit --cov-report=term-missing
+	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit \
+	  --cov-report=term-missing --cov-fail-under=95
 
 notebooks: env
 	$(PY) scripts/setup_cell.py

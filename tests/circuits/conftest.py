@@ -1,30 +1,15 @@
 """Tiny models with every parameter drawn at random, biases and gains included."""
 
 import pytest
+import tiny_models
 import torch
 
+SIZES = {"d_model": 24, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
 
-def _boot(dtype=torch.float64, seed=0, bias=True, **changes):
-    from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge import TransformerBridge
 
-    sizes = {"d_model": 24, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
-    settings = {"attn_only": True, "normalization_type": None, "act_fn": "gelu", "seed": 0}
-    cfg = TransformerBridgeConfig(**{**sizes, **settings, **changes})
-    model = TransformerBridge.boot_native(cfg).eval().to(dtype)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.ndim == 1:
-                is_gain = name.endswith("weight")
-                parameter.copy_(1 + 0.3 * value if is_gain else 0.3 * value * bias)
-            else:
-                parameter.copy_(0.4 * value)
-        # Native models have no unembedding bias; the bridge adds one, as folding a norm would fill it.
-        b_U = model.unembed.original_component.bias
-        b_U.copy_(0.3 * bias * torch.randn(b_U.shape, generator=generator, dtype=torch.float64))
-    return model
+def _boot(**changes):
+    """With an unembedding bias, as folding a norm would fill it."""
+    return tiny_models.boot(unembedding_bias=True, **SIZES | changes)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import tiny_models
 import torch
 
 
@@ -10,26 +11,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "real_models: needs pretrained weights that `make real-models` fetches")
 
 
-def _randomise(model, seed, size=0.4):
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.ndim == 1:
-                gain = any(word in name.lower() for word in ("norm", "ln")) and name.endswith("weight")
-                parameter.copy_(1 + 0.3 * value if gain else 0.3 * value)
-            else:
-                parameter.copy_(size * value)
-    return model
+SIZES = {"d_model": 12, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 19}
+USUAL = {"attn_only": False, "normalization_type": "LN", "init_weights": True}
 
 
-def _native(dtype=torch.float64, seed=0, **changes):
-    from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge import TransformerBridge
-
-    sizes = {"d_model": 12, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 19}
-    cfg = TransformerBridgeConfig(**{**sizes, "normalization_type": "LN", "act_fn": "gelu", "seed": 0, **changes})
-    return _randomise(TransformerBridge.boot_native(cfg).to(dtype).eval(), seed)
+def _native(**changes):
+    return tiny_models.boot(**SIZES | USUAL | changes)
 
 
 def _tokenizer():
@@ -64,7 +51,8 @@ def _hugging_face(folder, kind, dtype=torch.float64, seed=0, **changes):
     config = getattr(transformers, f"{family}Config")(
         **(sizes | {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2, "architectures": [name]} | changes)
     )
-    model = _randomise(getattr(transformers, name)(config).eval(), seed, 0.2)
+    model = getattr(transformers, name)(config).eval()
+    tiny_models.randomise(model, seed, 0.2)
     transformers.logging.disable_progress_bar()
     model.save_pretrained(folder)
     return TransformerBridge.boot_transformers(str(folder), tokenizer=_tokenizer(), dtype=dtype).eval()

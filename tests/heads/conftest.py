@@ -3,31 +3,17 @@
 import math
 
 import pytest
+import tiny_models
 import torch
 
 from circuitkit import Heads
 
-
-def _boot(dtype=torch.float64, seed=0, **changes):
-    from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge import TransformerBridge
-
-    sizes = {"d_model": 24, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
-    settings = {"attn_only": True, "normalization_type": None, "act_fn": "gelu", "seed": 0, "init_weights": False}
-    cfg = TransformerBridgeConfig(**{**sizes, **settings, **changes})
-    model = TransformerBridge.boot_native(cfg).eval().to(dtype)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            vector = 1 + 0.3 * value if name.endswith("weight") else 0.3 * value
-            parameter.copy_(vector if parameter.ndim == 1 else 0.4 * value)
-    return model
+SIZES = {"d_model": 24, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
 
 
 @pytest.fixture(scope="session")
 def boot():
-    return _boot
+    return lambda **changes: tiny_models.boot(**SIZES | changes)
 
 
 @pytest.fixture(scope="session")

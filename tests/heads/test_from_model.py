@@ -1,12 +1,11 @@
 """Heads read off models: the weights against the state dictionary, what they compute against the model's own hooks."""
 
 import types
-import warnings
 
 import pytest
+import tiny_models
 import torch
 
-import circuitkit
 from circuitkit import Heads, heads
 
 
@@ -134,26 +133,12 @@ def test_not_a_bridge():
         heads(HookedTransformer())
 
 
-def hugging_face(folder, model):
-    """A model with random weights, saved and loaded as a local folder."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    model.save_pretrained(folder)
-    circuitkit.models.load_tokenizer().save_pretrained(folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return circuitkit.load_model(str(folder))
-
-
 def test_gpt2(tmp_path, tokens):
     """Queries, keys and values of GPT-2 are one matrix side by side, stored [in, out]; float32."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_embd=24, n_layer=2, n_head=3, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0)
-    original = GPT2LMHeadModel(config).eval()
-    model = hugging_face(tmp_path, original)
+    original = GPT2LMHeadModel(GPT2Config(**tiny_models.GPT2)).eval()
+    model = tiny_models.from_folder(tmp_path, original)
     stack = heads(model)
     assert stack.names == ("L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2")
     for layer in range(2):
@@ -173,17 +158,9 @@ def test_gpt2(tmp_path, tokens):
 def test_a_checkpoint_without_biases(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=40,
-        vocab_size=50,
-        max_position_embeddings=16,
-    )
-    original = LlamaForCausalLM(config).eval()
-    stack = heads(hugging_face(tmp_path, original))
+    grouped = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    original = LlamaForCausalLM(LlamaConfig(**tiny_models.HUGGING_FACE | grouped)).eval()
+    stack = heads(tiny_models.from_folder(tmp_path, original))
     assert isinstance(stack, Heads)
     assert (len(stack), stack.b_Q, stack.positions, stack.d_head) == (8, None, "rotary", 6)
     attention = original.model.layers[1].self_attn
@@ -205,5 +182,5 @@ def test_gpt_neo_does_not_scale_its_scores(tmp_path, tokens):
         bos_token_id=0,
         eos_token_id=0,
     )
-    stack = heads(hugging_face(tmp_path, GPTNeoForCausalLM(config).eval()))
+    stack = heads(tiny_models.from_folder(tmp_path, GPTNeoForCausalLM(config).eval()))
     assert stack.scale == 1.0

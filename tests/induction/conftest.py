@@ -4,30 +4,18 @@ import math
 
 import numpy as np
 import pytest
-import torch
+import tiny_models
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "real_models: needs pretrained weights that `make real-models` fetches")
 
 
-def _boot(dtype=torch.float64, seed=0, bias=True, **changes):
-    from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformer_lens.model_bridge.sources import native  # noqa: F401  attaches boot_native
+SIZES = {"d_model": 14, "d_head": 5, "n_layers": 3, "n_ctx": 16, "n_heads": 2, "d_vocab": 23, "d_mlp": 11}
 
-    sizes = {"d_model": 14, "d_head": 5, "n_layers": 3, "n_ctx": 16, "n_heads": 2, "d_vocab": 23, "d_mlp": 11}
-    settings = {"attn_only": True, "normalization_type": None, "act_fn": "gelu", "seed": 0}
-    model = TransformerBridge.boot_native(TransformerBridgeConfig(**{**sizes, **settings, **changes})).eval().to(dtype)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.ndim == 1:
-                parameter.copy_(1 + 0.3 * value if name.endswith("weight") else 0.3 * value * bias)
-            else:
-                parameter.copy_(0.5 * value)
-    return model.requires_grad_(False)
+
+def _boot(**changes):
+    return tiny_models.boot(size=0.5, **SIZES | changes).requires_grad_(False)
 
 
 @pytest.fixture(scope="session")

@@ -1,28 +1,17 @@
 """Tiny models with every parameter drawn at random, and a slow forward pass that shares nothing with the library."""
 
 import math
-import warnings
 
 import jaxtyping
 import pytest
+import tiny_models
 import torch
 
+SIZES = {"d_model": 22, "d_head": 4, "n_layers": 2, "n_ctx": 11, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
 
-def _boot(dtype=torch.float64, seed=0, bias=True, **changes):
-    from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge import TransformerBridge
 
-    sizes = {"d_model": 22, "d_head": 4, "n_layers": 2, "n_ctx": 11, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
-    settings = {"attn_only": True, "normalization_type": None, "act_fn": "gelu", "seed": 0, "init_weights": False}
-    cfg = TransformerBridgeConfig(**{**sizes, **settings, **changes})
-    model = TransformerBridge.boot_native(cfg).eval().to(dtype)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            value = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            vector = 1 + 0.3 * value if name.endswith("weight") else 0.3 * value * bias
-            parameter.copy_(vector if parameter.ndim == 1 else 0.4 * value)
-    return model
+def _boot(**changes):
+    return tiny_models.boot(**SIZES | changes)
 
 
 MODELS = {
@@ -92,19 +81,8 @@ def gpt2(tmp_path_factory):
     """A random GPT-2 saved to a folder and loaded from there; float32."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    import circuitkit
-
-    config = GPT2Config(n_embd=24, n_layer=2, n_head=3, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0)
-    original, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in original.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    folder = tmp_path_factory.mktemp("gpt2")
-    original.save_pretrained(folder)
-    circuitkit.models.load_tokenizer().save_pretrained(folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return circuitkit.load_model(str(folder))
+    original = GPT2LMHeadModel(GPT2Config(**tiny_models.GPT2)).eval()
+    return tiny_models.from_folder(tmp_path_factory.mktemp("gpt2"), original)
 
 
 def normalise(x, kind, weights, name, final_rms=False):

@@ -137,7 +137,9 @@ def test_wrong_shapes_and_ids(plain, tokens, answers):
         logit_attribution(plain, tokens, answer, versus[:1])
     with pytest.raises(ValueError, match=r"answer has ids from -1 to -1; expected ids 0 to 36 .*model\.to_tokens"):
         logit_attribution(plain, tokens, torch.full_like(answer, -1))
-    with pytest.raises(ValueError, match="versus is 'median'; expected token ids of the shape of tokens, 'mean', or None"):
+    with pytest.raises(
+        ValueError, match="versus is 'median'; expected token ids of the shape of tokens, 'mean', or None"
+    ):
         logit_attribution(plain, tokens, answer, "median")
     with pytest.raises(ValueError, match="versus has ids from 37 to 37; expected ids 0 to 36"):
         logit_attribution(plain, tokens, answer, torch.full_like(answer, 37))

@@ -1,6 +1,9 @@
 """The stream as a sum: by hand, against a slow forward pass, against transformer-lens."""
 
+import warnings
+
 import pytest
+import tiny_models
 import torch
 
 from circuitkit import heads
@@ -130,25 +133,11 @@ def test_not_a_bridge(tokens):
 
 def test_a_model_that_is_no_sum_is_refused(tmp_path):
     """BERT normalises after it adds, so what its parts wrote does not add up to its stream."""
-    import warnings
-
     from transformers import BertConfig, BertForMaskedLM
 
-    import circuitkit
-
-    config = BertConfig(
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=40,
-        vocab_size=50,
-        max_position_embeddings=16,
-    )
-    BertForMaskedLM(config).save_pretrained(tmp_path)
-    circuitkit.models.load_tokenizer().save_pretrained(tmp_path)
+    model = tiny_models.from_folder(tmp_path, BertForMaskedLM(BertConfig(**tiny_models.HUGGING_FACE)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = circuitkit.load_model(str(tmp_path))
         with pytest.raises(
             ValueError, match=r"do not add up to its final residual stream.*Post-norm encoders such as BERT"
         ):

@@ -1,11 +1,11 @@
 """Products of what writes and what reads: by hand, element by element, and as what they mean."""
 
-import warnings
 
 import pytest
+import tiny_models
 import torch
 
-from circuitkit.residual import components, decompose, virtual_weight_table, virtual_weights
+from circuitkit.residual import components, decompose, memory_scores, virtual_weight_table, virtual_weights
 
 
 def close(a, b, tolerance=1e-12):
@@ -148,27 +148,14 @@ def test_attention_and_mlp_in_parallel(tmp_path):
     """In a GPT-NeoX block the MLP does not read what the heads beside it write."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-    import circuitkit
-
-    config = GPTNeoXConfig(
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=40,
-        vocab_size=50,
-        max_position_embeddings=16,
-    )
-    GPTNeoXForCausalLM(config).save_pretrained(tmp_path)
-    circuitkit.models.load_tokenizer().save_pretrained(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = circuitkit.load_model(str(tmp_path))
+    original = GPTNeoXForCausalLM(GPTNeoXConfig(**tiny_models.HUGGING_FACE))
+    model = tiny_models.from_folder(tmp_path, original)
     reads, writes = order(parallel=True)
     writers, readers, strength = virtual_weight_table(model)
     for i, writer in enumerate(writers):
         for j, reader in enumerate(readers):
             assert strength[i, j].isnan().item() == (writes[writer] >= reads[reader]), (writer, reader)
-    scores = circuitkit.residual.memory_scores(model, torch.randint(0, 50, (2, 9)))
+    scores = memory_scores(model, torch.randint(0, 50, (2, 9)))
     at = scores.names.index
     assert scores.deletion[at("L0 MLP"), at("L0H0")].isnan()
     assert not scores.deletion[at("L1 MLP"), at("L0 MLP")].isnan()
