@@ -22,7 +22,17 @@ _PUBLIC = {
     "load_model": "circuitkit.models",
     "list_models": "circuitkit.models",
 }
-_PACKAGES = ("models", "residual", "circuits", "induction", "conversion", "figures", "superposition", "claims")
+_PACKAGES = (
+    "models",
+    "residual",
+    "circuits",
+    "induction",
+    "conversion",
+    "figures",
+    "superposition",
+    "exercises",
+    "claims",
+)
 
 __all__ = [*_PUBLIC, *_PACKAGES]
 __version__ = "0.1.0"

@@ -1,0 +1,25 @@
+"""Exercises that say what went wrong: each `check_...` takes an answer and names the likely mistake."""
+
+from circuitkit.exercises._catalogue import catalogue as catalogue
+from circuitkit.exercises._check import Result as Result
+from circuitkit.exercises._circuits import check_attention_pattern as check_attention_pattern
+from circuitkit.exercises._circuits import check_copying_head as check_copying_head
+from circuitkit.exercises._circuits import check_copying_score as check_copying_score
+from circuitkit.exercises._circuits import check_head_as_one_matrix as check_head_as_one_matrix
+from circuitkit.exercises._circuits import check_k_composition as check_k_composition
+from circuitkit.exercises._circuits import check_virtual_head as check_virtual_head
+from circuitkit.exercises._exercise import Exercise as Exercise
+from circuitkit.exercises._exercise import Mistake as Mistake
+
+__all__ = [
+    "Exercise",
+    "Mistake",
+    "Result",
+    "catalogue",
+    "check_attention_pattern",
+    "check_copying_head",
+    "check_copying_score",
+    "check_head_as_one_matrix",
+    "check_k_composition",
+    "check_virtual_head",
+]

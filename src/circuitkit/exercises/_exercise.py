@@ -1,0 +1,86 @@
+"""What an exercise is: a slow specification, inputs to try, and the mistakes people make."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Case = dict[str, Any]
+"""Named inputs of one trial, such as `{"x": ..., "W_Q": ...}`."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer that people give, and what to tell them."""
+
+    name: str
+    """What was done, in a few words, such as `the scores are not divided by sqrt(d_head)`."""
+    wrong: Any
+    """The wrong answer itself: whoever gives the same results on every trial made this mistake."""
+    advice: str
+    """One or two sentences that lead on without giving the solution away."""
+    read: str = ""
+    """The section to read, when it is another one than the exercise's."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: `spec` says what is right, `draw` what to try it on, `mistakes` what usually goes wrong."""
+
+    number: str
+    """Chapter and place, such as `2.1`."""
+    title: str
+    minutes: int
+    difficulty: str
+    """`easy`, `medium` or `hard`."""
+    read: str
+    """The section that teaches it, as `page#anchor`, such as `02-qk-and-ov-circuits#two-parts-that-do-not-touch`."""
+    spec: Callable[..., Tensor]
+    """The right result for one case, written to be obviously right: plain loops, no library function of ours."""
+    draw: Callable[[torch.Generator, int], Case]
+    """One case from a generator and a step 0, 1, 2, ...: small first, then larger, all sizes pairwise different."""
+    mistakes: tuple[Mistake, ...]
+    observe: Callable[..., Any] | None = None
+    """What is compared, from the answer and the case; the answer's return value unless given. An exercise with many
+    right answers (build a head that ...) observes what the answer does, not what it is."""
+    square: Callable[[torch.Generator], Case] | None = None
+    """A case whose sizes are all equal. A transposed matrix that crashes on the other cases gets through here."""
+    trials: int = 12
+    tolerance: float = 1e-8
+    """Largest difference allowed, relative to the largest expected magnitude (the cases are float64)."""
+    names: tuple[str, ...] = field(default=())
+    """Names of the result's axes, for messages: `("destination", "source")`."""
+
+    def cases(self) -> Iterator[Case]:
+        """The same cases at every call, the smallest first."""
+        generator = torch.Generator().manual_seed(20 + sum(map(ord, self.number + self.title)))
+        for step in range(self.trials):
+            yield self.draw(generator, step)
+
+    def square_case(self) -> Case | None:
+        return None if self.square is None else self.square(torch.Generator().manual_seed(7))
+
+    def outcome(self, answer: Any, case: Case) -> Any:
+        """What the answer gives on a case; its own copies of the tensors, so that it cannot spoil the next trial."""
+        own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in case.items()}
+        return (self.observe or _call)(answer, **own)
+
+
+def _call(answer: Callable[..., Any], **case: Any) -> Any:
+    return answer(**case)
+
+
+def sizes(generator: torch.Generator, step: int, count: int, smallest: int = 2) -> list[int]:
+    """`count` pairwise different sizes from `smallest` up, growing with `step`, in random order.
+
+    Distinct sizes make a transposed matrix or a swapped axis an error instead of a coincidence.
+    """
+    pool = torch.randperm(count + step, generator=generator)[:count].sort().values + smallest
+    return [int(size) for size in pool[torch.randperm(count, generator=generator)]]
+
+
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    """Standard normal float64 numbers."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
