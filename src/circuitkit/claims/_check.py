@@ -59,15 +59,19 @@ def check(id: str | Claim) -> Outcome:
     text = f"recomputed {shown(value)}, stored {shown(claim.value)}"
     if same:
         return Outcome(claim.id, True, value, claim.value, f"claim {claim.id} {VERDICTS[claim.verdict]}: {text}")
-    why = f"the tolerance is {claim.tolerance:g}; either the library changed or the row is stale"
+    why = f"the tolerance is {shown(claim.tolerance)}; either the library changed or the row is stale"
     return Outcome(claim.id, False, value, claim.value, f"claim {claim.id} has drifted: {text}; {why}")
 
 
-def agree(value: Any, expected: Any, tolerance: float) -> bool:
-    """True if two values have the same form, numbers within `tolerance`, everything else equal."""
+def agree(value: Any, expected: Any, tolerance: float | list) -> bool:
+    """True if two values have the same form, numbers within `tolerance`, everything else equal.
+
+    Lists may have a tolerance for each entry.
+    """
     if isinstance(value, (list, tuple)) and isinstance(expected, (list, tuple)):
-        pairs = zip(value, expected, strict=False)
-        return len(value) == len(expected) and all(agree(a, b, tolerance) for a, b in pairs)
+        each = tolerance if isinstance(tolerance, (list, tuple)) else [tolerance] * len(expected)
+        same_length = len(value) == len(expected) == len(each)
+        return same_length and all(agree(*three) for three in zip(value, expected, each, strict=True))
     if is_number(value) and is_number(expected):
         return value == expected or abs(value - expected) <= tolerance
     return type(value) is type(expected) and value == expected

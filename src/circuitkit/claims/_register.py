@@ -47,11 +47,11 @@ class Claim:
     """The entry of the function's result that is this row's value, where one function serves several rows."""
     value: Any = None
     """What is computed: a number, a truth value, a text, or a list of these."""
-    tolerance: float = 0.0
-    """How far a recomputed number may lie from `value`."""
+    tolerance: float | list = 0.0
+    """How far a recomputed number may lie from `value`; a list gives each entry its own."""
     said: Any = None
-    """The number or list that the source states, if it states one."""
-    said_tolerance: float = 0.0
+    """What the source states, if it states a number: for the first entries of `value` where that is a longer list."""
+    said_tolerance: float | list = 0.0
     """How near `value` must be to `said` to agree: the precision that the source prints."""
 
 

@@ -49,7 +49,7 @@ def _computed(claim: Claim) -> list[str]:
     found = []
     if "." not in claim.by:
         found.append(f"by {claim.by!r} is not 'module.function'")
-    if any(isinstance(one, float) for one in _flat(claim.value)) and not claim.tolerance > 0:
+    if any(isinstance(one, float) for one in _flat(claim.value)) and not max(_flat(claim.tolerance)) > 0:
         found.append("a computed number needs a tolerance")
     if not any(is_number(one) for one in _flat(claim.value)) and claim.tolerance:
         found.append("only numbers have a tolerance")
@@ -64,11 +64,14 @@ def _computed(claim: Claim) -> list[str]:
 
 
 def _said(claim: Claim) -> list[str]:
-    agrees = agree(claim.value, claim.said, claim.said_tolerance)
+    value, said = claim.value, claim.said
+    if isinstance(value, list):
+        value = value[: len(said)] if isinstance(said, list) else value[0]
+    agrees = agree(value, said, claim.said_tolerance)
     if claim.verdict == "holds" and not agrees:
-        return [f"'holds', but {claim.value} is not within {claim.said_tolerance} of {claim.said}"]
+        return [f"'holds', but {value} is not within {claim.said_tolerance} of {said}"]
     if claim.verdict == "wrong" and agrees:
-        return [f"'wrong', but {claim.value} is within {claim.said_tolerance} of {claim.said}"]
+        return [f"'wrong', but {value} is within {claim.said_tolerance} of {said}"]
     return []
 
 

@@ -1,0 +1,28 @@
+"""Seeded random numbers, and the power of ten that an error lies below: its last digits differ between machines."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Float[Tensor, "..."]:
+    """Standard normal numbers from a generator of their own, drawn in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def below(x: float) -> str:
+    """The power of ten that a number lies below.
+
+    >>> below(3e-5), below(0.2), below(float("nan"))
+    ('< 1e-4', '< 1e0', 'not a number')
+    """
+    if math.isnan(x):
+        return "not a number"
+    return f"< 1e{math.floor(math.log10(max(x, 1e-300))) + 1}"
+
+
+def largest(x: Float[Tensor, "..."]) -> float:
+    """The largest entry in size."""
+    return float(x.detach().abs().max())
