@@ -59,5 +59,12 @@ def test_an_equivalent_mutant_needs_its_reason(capsys):
     survivor = mutants.Mutant("p", "n", "f", "a", "b", ("t",))
     assert mutants.report([survivor], [False], 1.0) == 1
     excused = mutants.Mutant("p", "n", "f", "a", "b", ("t",), equivalent="the branch is for speed only")
-    assert mutants.report([excused], [False], 1.0) == 0
-    assert "the branch is for speed only" in capsys.readouterr().out
+    assert mutants.report([survivor] * 19 + [excused], [True] * 19 + [False], 1.0) == 0
+    printed = capsys.readouterr().out
+    assert "the branch is for speed only" in printed
+    assert printed.endswith("killed 19/20 = 95.0% in 1 s; at least 95% are required\n")
+
+
+def test_too_many_survivors_fail_whatever_their_reasons():
+    excused = mutants.Mutant("p", "n", "f", "a", "b", ("t",), equivalent="the branch is for speed only")
+    assert mutants.report([excused] * 20, [True] * 18 + [False] * 2, 1.0) == 1
