@@ -66,6 +66,7 @@ coverage: env
 notebooks: env
 	$(PY) scripts/setup_cell.py
 	$(PY) scripts/execute_notebooks.py
+	$(PY) scripts/exercise_stubs.py
 
 bench: env
 	$(PY) benchmarks/run.py
