@@ -84,3 +84,26 @@ def sizes(generator: torch.Generator, step: int, count: int, smallest: int = 2) 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
     """Standard normal float64 numbers."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
+    """What a build-by-hand answer returned, as float64 tensors of the shapes asked for; `None` for an untouched stub.
+
+    A name in a shape stands for one size of the answer's choosing, such as `W_V=(5, "d_head"), W_O=("d_head", 5)`.
+    """
+    if answer is None or answer is ...:
+        return None
+    names = ", ".join(shapes)
+    if not isinstance(answer, (tuple, list)) or len(answer) != len(shapes):
+        count = f"{len(answer)} things" if isinstance(answer, (tuple, list)) else type(answer).__name__
+        raise ValueError(f"it returned {count}; return {names}, in this order")
+    chosen: dict[str, int] = {}
+    tensors = [torch.as_tensor(part).detach().to("cpu", torch.float64) for part in answer]
+    for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
+        wanted = [chosen.get(size, size) if isinstance(size, str) else size for size in shape]
+        if tensor.ndim != len(shape) or any(
+            size != have for size, have in zip(wanted, tensor.shape, strict=True) if not isinstance(size, str)
+        ):
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected ({', '.join(map(str, wanted))})")
+        chosen |= {size: have for size, have in zip(shape, tensor.shape, strict=True) if isinstance(size, str)}
+    return tensors

@@ -1,0 +1,70 @@
+"""What a reader is told does not depend on number formats, and a built thing of the wrong form is refused by name."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from circuitkit.exercises._check import check
+from circuitkit.exercises._exercise import Exercise, Mistake, built
+
+
+def draw(generator, step):
+    return {"tokens": torch.arange(3 + step), "x": torch.randn(2 + step, generator=generator, dtype=torch.float64)}
+
+
+DOUBLE = Exercise(
+    number="9.1",
+    title="twice",
+    minutes=3,
+    difficulty="easy",
+    read="conventions",
+    spec=lambda tokens, x: torch.tensor([2 * float(v) for v in x], dtype=torch.float64),
+    draw=draw,
+    mistakes=(Mistake("once", lambda tokens, x: x, "How often?"),),
+)
+
+
+def test_an_answer_in_float32_is_right():
+    assert check(DOUBLE, lambda tokens, x: (2 * x).float())
+    assert not check(DOUBLE, lambda tokens, x: (2.001 * x).float())
+
+
+def test_an_answer_in_float64_is_held_to_more_digits():
+    assert not check(DOUBLE, lambda tokens, x: (2 + 1e-6) * x)
+
+
+def test_a_mistake_made_in_float32_is_recognised():
+    assert check(DOUBLE, lambda tokens, x: x.float()).diagnosis == "once"
+
+
+def test_a_short_list_of_tokens_is_shown_and_a_long_tensor_is_not():
+    message = check(DOUBLE, lambda tokens, x: x).message
+    assert "(tokens = [0, 1, 2], x (2,))" in message
+    many = dataclasses.replace(DOUBLE, draw=lambda g, step: draw(g, step) | {"tokens": torch.arange(100)})
+    assert "tokens (100,)" in check(many, lambda tokens, x: x).message
+
+
+def test_built_gives_float64_tensors_in_order():
+    W_V, W_O = built((torch.eye(2), [[1, 2]]), W_V=(2, "d_head"), W_O=(1, 2))
+    assert W_V.dtype == W_O.dtype == torch.float64
+    assert W_O.tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("stub", [None, ...])
+def test_built_passes_a_stub_on(stub):
+    assert built(stub, W_V=(2, 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (torch.eye(2), "it returned Tensor; return W_V, W_O, in this order"),
+        ((torch.eye(2),), "it returned 1 things; return W_V, W_O, in this order"),
+        ((torch.ones(2), torch.ones(1, 2)), r"W_V has shape \(2,\); expected \(2, d_head\)"),
+        ((torch.ones(2, 3), torch.ones(1, 2)), r"W_O has shape \(1, 2\); expected \(3, 2\)"),
+    ],
+)
+def test_built_says_what_has_the_wrong_form(answer, said):
+    with pytest.raises(ValueError, match=said):
+        built(answer, W_V=(2, "d_head"), W_O=("d_head", 2))
