@@ -63,7 +63,7 @@ def check(id: str | Claim) -> Outcome:
     return Outcome(claim.id, False, value, claim.value, f"claim {claim.id} has drifted: {text}; {why}")
 
 
-def agree(value: Any, expected: Any, tolerance: float | list) -> bool:
+def agree(value: Any, expected: Any, tolerance: int | float | list) -> bool:
     """True if two values have the same form, numbers within `tolerance`, everything else equal.
 
     Lists may have a tolerance for each entry.

@@ -47,11 +47,13 @@ class Claim:
     """The entry of the function's result that is this row's value, where one function serves several rows."""
     value: Any = None
     """What is computed: a number, a truth value, a text, or a list of these."""
-    tolerance: float | list = 0.0
+    labels: tuple[str, ...] = ()
+    """What the entries of a list are."""
+    tolerance: int | float | list = 0.0
     """How far a recomputed number may lie from `value`; a list gives each entry its own."""
     said: Any = None
     """What the source states, if it states a number: for the first entries of `value` where that is a longer list."""
-    said_tolerance: float | list = 0.0
+    said_tolerance: int | float | list = 0.0
     """How near `value` must be to `said` to agree: the precision that the source prints."""
 
 
@@ -66,7 +68,7 @@ def parse(text: str) -> list[Claim]:
         wrong += [f"{name}: field {key!r} is missing" for key in sorted(required - row.keys())]
     if wrong:
         raise ValueError("the register cannot be read:\n  " + "\n  ".join(wrong))
-    return [Claim(**row) for row in rows]
+    return [Claim(**{**row, "labels": tuple(row.get("labels", ()))}) for row in rows]
 
 
 @cache

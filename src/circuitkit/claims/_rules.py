@@ -53,6 +53,8 @@ def _computed(claim: Claim) -> list[str]:
         found.append("a computed number needs a tolerance")
     if not any(is_number(one) for one in _flat(claim.value)) and claim.tolerance:
         found.append("only numbers have a tolerance")
+    if claim.labels and not (isinstance(claim.value, list) and len(claim.labels) == len(claim.value)):
+        found.append(f"{len(claim.labels)} labels do not fit the value {claim.value}")
     if claim.said is not None:
         return found + _said(claim)
     true = [one for one in _flat(claim.value) if isinstance(one, bool)]
