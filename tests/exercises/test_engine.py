@@ -51,6 +51,10 @@ def test_built_gives_float64_tensors_in_order():
     assert W_O.tolist() == [[1.0, 2.0]]
 
 
+def test_a_number_may_come_as_a_tensor_of_one():
+    assert [part.tolist() for part in built((2, torch.ones(1)), b_Q=(), b_K=())] == [2.0, 1.0]
+
+
 @pytest.mark.parametrize("stub", [None, ...])
 def test_built_passes_a_stub_on(stub):
     assert built(stub, W_V=(2, 2)) is None

@@ -8,6 +8,12 @@ from circuitkit.exercises._circuits import check_copying_score as check_copying_
 from circuitkit.exercises._circuits import check_head_as_one_matrix as check_head_as_one_matrix
 from circuitkit.exercises._circuits import check_k_composition as check_k_composition
 from circuitkit.exercises._circuits import check_virtual_head as check_virtual_head
+from circuitkit.exercises._conversion import check_mlp_as_heads as check_mlp_as_heads
+from circuitkit.exercises._conversion import check_neuron_as_head as check_neuron_as_head
+from circuitkit.exercises._conversion import check_norm_gain as check_norm_gain
+from circuitkit.exercises._conversion import check_omega_window as check_omega_window
+from circuitkit.exercises._conversion import check_two_places as check_two_places
+from circuitkit.exercises._conversion import check_two_weights as check_two_weights
 from circuitkit.exercises._exercise import Exercise as Exercise
 from circuitkit.exercises._exercise import Mistake as Mistake
 
@@ -21,5 +27,11 @@ __all__ = [
     "check_copying_score",
     "check_head_as_one_matrix",
     "check_k_composition",
+    "check_mlp_as_heads",
+    "check_neuron_as_head",
+    "check_norm_gain",
+    "check_omega_window",
+    "check_two_places",
+    "check_two_weights",
     "check_virtual_head",
 ]

@@ -192,6 +192,8 @@ def _shown(value: Any) -> str:
     """A few whole numbers as they are, a larger tensor by its shape, anything else by its value."""
     if not isinstance(value, Tensor):
         return f"= {value!r}"
+    if value.ndim == 0:
+        return f"= {value.item():.4g}"
     if value.ndim == 1 and value.numel() <= 12 and not value.is_floating_point():
         return f"= {value.tolist()}"
     return str(tuple(value.shape))

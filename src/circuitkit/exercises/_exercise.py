@@ -98,12 +98,15 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
         count = f"{len(answer)} things" if isinstance(answer, (tuple, list)) else type(answer).__name__
         raise ValueError(f"it returned {count}; return {names}, in this order")
     chosen: dict[str, int] = {}
-    tensors = [torch.as_tensor(part).detach().to("cpu", torch.float64) for part in answer]
-    for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
+    tensors = []
+    for (name, shape), part in zip(shapes.items(), answer, strict=True):
+        tensor = torch.as_tensor(part).detach().to("cpu", torch.float64)
+        tensor = tensor.reshape(()) if shape == () and tensor.numel() == 1 else tensor
         wanted = [chosen.get(size, size) if isinstance(size, str) else size for size in shape]
         if tensor.ndim != len(shape) or any(
             size != have for size, have in zip(wanted, tensor.shape, strict=True) if not isinstance(size, str)
         ):
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected ({', '.join(map(str, wanted))})")
         chosen |= {size: have for size, have in zip(shape, tensor.shape, strict=True) if isinstance(size, str)}
+        tensors.append(tensor)
     return tensors
