@@ -3,11 +3,14 @@
 import importlib.metadata
 import json
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
+from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from circuitkit import figures
 from circuitkit.figures._attention import CIRCUITSVIS
@@ -151,6 +154,54 @@ def test_wrong_sizes_are_explained(tokens, patterns, names, message):
 def test_two_faults_are_reported_together():
     with pytest.raises(ValueError, match=r"tokens must label.*; names must have"):
         figures.attention(["a"], PATTERN, ["x", "y"], alt=ALT)
+
+
+def what_github_keeps(text: str) -> str:
+    """The view without what a strict preview takes out: scripts, drawings, classes and ids."""
+    text = re.sub(r"<(script|style|svg)\b.*?</\1>", "", text, flags=re.S)
+    return re.sub(r' (?:class|id|style|role|data-[\w-]+|aria-[\w-]+)="[^"]*"', "", text)
+
+
+def test_without_scripts_and_drawings_a_picture_its_words_and_the_table_remain(view):
+    kept = what_github_keeps(view._repr_html_())
+    assert "<figcaption>" + ALT in kept
+    assert 'alt="Pattern of L0H0, as in the table below" width="460" height="460">' in kept
+    assert len(Table(kept).rows) == 1 + len(TOKENS)
+    assert "circuitkit" not in kept
+
+
+def still(view) -> Image.Image:
+    data = re.search(r'class="ck-still[^>]*base64,([^"]+)"', view._repr_html_())[1]
+    return Image.open(BytesIO(b64decode(data))).convert("RGB")
+
+
+def test_the_still_picture_shows_the_first_head_in_its_colours():
+    """A weight of one is dark blue, minus one dark orange, nothing white, and the future of a causal head grey."""
+    causal = colours(figures.attention(["a", "b"], [[1.0, 0.0], [-1.0, 0.0]], alt=ALT))
+    for named in ((0, 67, 107), (143, 59, 0), (255, 255, 255), (237, 237, 237)):
+        assert causal(named), named
+    half = colours(figures.attention(["a", "b"], [[1.0, 0.0], [0.0, 1.0]], alt=ALT, largest=2.0))
+    assert not half((0, 67, 107))
+    assert half((0, 114, 178))
+
+
+def colours(view):
+    """Whether a colour fills an area of the still picture; a palette of 64 may be off by two."""
+    areas = [colour for count, colour in still(view).getcolors(1 << 20) if count > 10_000]
+    return lambda named: any(max(abs(a - b) for a, b in zip(named, area, strict=True)) <= 2 for area in areas)
+
+
+def test_a_still_picture_leaves_the_style_of_other_figures_alone(view):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    assert still(view).size == (662, 662)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_dollar_in_a_token_is_no_formula():
+    odd = figures.attention(["$", "x_$"], [[1.0, 0.0], [0.5, 0.5]], ["head $"], alt=ALT)
+    assert still(odd).size == (662, 662)
 
 
 def test_no_network_is_touched(view, monkeypatch):

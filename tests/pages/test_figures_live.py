@@ -88,6 +88,11 @@ def test_nothing_is_wrong_with_the_page(visit):
     assert (visit.errors, visit.outside, visit.sideways(), visit.violations()) == ([], [], [], [])
 
 
+def test_the_live_view_takes_the_place_of_the_still_picture(visit):
+    assert visit.page.locator(".ck-view canvas").is_visible()
+    assert not visit.page.locator(".ck-still").is_visible()
+
+
 def test_the_view_is_as_wide_as_a_phone(visit):
     box = visit.page.locator(".ck-view canvas").bounding_box()
     assert box["x"] >= 0
@@ -101,6 +106,7 @@ def test_without_the_script_the_still_view_remains(browser, folder):
         page.goto(f"{address}/blocked.html")
         page.wait_for_timeout(300)
         assert page.locator("svg.ck-map").count() == 2
+        assert page.locator(".ck-still").is_visible()
         assert page.locator(".ck-view").count() == 0
         page.locator("details.ck-table summary").click()
         expect(page.locator("table caption")).to_be_visible()
@@ -110,5 +116,6 @@ def test_without_the_script_the_still_view_remains(browser, folder):
 def test_paper_shows_the_stills(visit):
     visit.page.emulate_media(media="print")
     assert visit.page.locator("svg.ck-map").first.is_visible()
+    assert visit.page.locator(".ck-still").is_visible()
     assert not visit.page.locator(".ck-zoom").is_visible()
     visit.page.emulate_media(media="screen")

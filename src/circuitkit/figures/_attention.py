@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ._mark import mark, to_array
+from ._pattern import pattern_image
 from ._picture import check_alt
 from ._still import heatmap, table, visible
 from ._style import NEGATIVE, POSITIVE
@@ -39,9 +40,12 @@ class Attention:
         lines = [f"  {name}: {mark(pattern)}" for name, pattern in zip(self.names, self.patterns, strict=True)]
         return "\n".join([f"Attention: {self.alt}", f"  tokens: {' '.join(map(visible, self.tokens))}", *lines])
 
+    def _causal(self) -> bool:
+        return bool((np.triu(self.patterns, 1) == 0).all())
+
     def _props(self) -> str:
         props = {
-            "causal": bool((np.triu(self.patterns, 1) == 0).all()),
+            "causal": self._causal(),
             "first": self.first,
             "largest": self.largest,
             "names": self.names,
@@ -60,10 +64,12 @@ class Attention:
             f"<span>{html.escape(label)}</span></div>"
             for label, pattern in zip(self.names, self.patterns, strict=True)
         )
+        shown = self.names[self.first]
+        still = pattern_image(self.tokens, self.patterns[self.first], shown, self.largest, self._causal())
         script = files(__package__).joinpath("attention.js").read_text("utf-8")
         return (
             f'<figure class="ck-attention" id="{name}"><figcaption>{html.escape(self.alt)}</figcaption>'
-            f'<div class="ck-heads">{heads}</div><div class="ck-zoom"></div>'
+            f'<div class="ck-heads">{heads}</div>{still}<div class="ck-zoom"></div>'
             f'<details class="ck-table"><summary>The same as a table</summary>'
             f"{table(list(self.tokens), self.patterns, list(self.names))}</details>\n"
             f'<script type="application/json">{data}</script>\n'

@@ -9,11 +9,18 @@ window.circuitkitAttention ??= function (id, version) {
       const script = Object.assign(document.createElement("script"), { src: source, onload: resolve, onerror: reject });
       document.head.append(script);
     }));
+  // The page comes first: the script is 1.3 MB, and the still picture is there already.
+  const quiet = () =>
+    new Promise((done) => {
+      const rest = () => (window.requestIdleCallback ?? setTimeout)(done);
+      document.readyState === "complete" ? rest() : addEventListener("load", rest, { once: true });
+    });
   const start = async (figure) => {
     try {
+      await quiet();
       await load();
     } catch {
-      return; // the still heatmaps and the table remain
+      return; // the still pictures and the table remain
     }
     const props = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     const zoom = figure.querySelector(".ck-zoom");
@@ -55,7 +62,7 @@ window.circuitkitAttention ??= function (id, version) {
   };
   for (const figure of document.querySelectorAll(`[id="${id}"]:not([data-live])`)) {
     figure.dataset.live = "waiting";
-    // The script is 1.3 MB: fetch it when a reader comes near the first view, not before.
+    // Fetched when a reader comes near the first view, not before.
     new IntersectionObserver(
       (entries, watcher) => {
         if (entries.some((entry) => entry.isIntersecting)) {
