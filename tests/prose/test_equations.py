@@ -7,7 +7,9 @@ import nbformat
 import pytest
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
-CHAPTERS = {path.name: int(path.name[:2]) for path in sorted(BOOK.glob("[0-9][0-9]-*.ipynb"))} | {"conventions.ipynb": 0}
+CHAPTERS = {path.name: int(path.name[:2]) for path in sorted(BOOK.glob("[0-9][0-9]-*.ipynb"))} | {
+    "conventions.ipynb": 0
+}
 REFERENCE = re.compile(r"\[([^\]]*)\]\(([^)\s]*)#(eq-[^)]*)\)")
 
 
