@@ -16,6 +16,18 @@ from circuitkit.exercises._conversion import check_two_places as check_two_place
 from circuitkit.exercises._conversion import check_two_weights as check_two_weights
 from circuitkit.exercises._exercise import Exercise as Exercise
 from circuitkit.exercises._exercise import Mistake as Mistake
+from circuitkit.exercises._induction import check_cut_wire as check_cut_wire
+from circuitkit.exercises._induction import check_induction_head as check_induction_head
+from circuitkit.exercises._induction import check_induction_target as check_induction_target
+from circuitkit.exercises._induction import check_prefix_matching as check_prefix_matching
+from circuitkit.exercises._induction import check_second_pass as check_second_pass
+from circuitkit.exercises._induction import check_without_head as check_without_head
+from circuitkit.exercises._residual import check_bigram_loss as check_bigram_loss
+from circuitkit.exercises._residual import check_heard_part as check_heard_part
+from circuitkit.exercises._residual import check_logit_in_parts as check_logit_in_parts
+from circuitkit.exercises._residual import check_logit_through_norm as check_logit_through_norm
+from circuitkit.exercises._residual import check_note_mover as check_note_mover
+from circuitkit.exercises._residual import check_turned_stream as check_turned_stream
 
 __all__ = [
     "Exercise",
@@ -23,15 +35,27 @@ __all__ = [
     "Result",
     "catalogue",
     "check_attention_pattern",
+    "check_bigram_loss",
     "check_copying_head",
     "check_copying_score",
+    "check_cut_wire",
     "check_head_as_one_matrix",
+    "check_heard_part",
+    "check_induction_head",
+    "check_induction_target",
     "check_k_composition",
+    "check_logit_in_parts",
+    "check_logit_through_norm",
     "check_mlp_as_heads",
     "check_neuron_as_head",
     "check_norm_gain",
+    "check_note_mover",
     "check_omega_window",
+    "check_prefix_matching",
+    "check_second_pass",
+    "check_turned_stream",
     "check_two_places",
     "check_two_weights",
     "check_virtual_head",
+    "check_without_head",
 ]

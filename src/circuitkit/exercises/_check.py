@@ -174,7 +174,10 @@ def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
     gap = (got - expected).abs().nan_to_num(math.inf)
     place = [int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)]
     axes = exercise.names if len(exercise.names) == got.ndim else [f"axis {i}" for i in range(got.ndim)]
-    spot = ", ".join(f"{axis} {index}" for axis, index in zip(axes, place, strict=True))
+    words = [f"{axis} {index}" for axis, index in zip(axes, place, strict=True)]
+    if exercise.columns:
+        words[-1] = exercise.columns[place[-1]]
+    spot = ", ".join(words)
     return f"entry [{spot}] is {got[tuple(place)].item():.6g}; expected {expected[tuple(place)].item():.6g}"
 
 

@@ -52,6 +52,8 @@ class Exercise:
     """Largest difference allowed, relative to the largest expected magnitude (the cases are float64)."""
     names: tuple[str, ...] = field(default=())
     """Names of the result's axes, for messages: `("destination", "source")`."""
+    columns: tuple[str, ...] = field(default=())
+    """What each entry of the last axis is, where they are different things: `("place it looks at", "token it says")`."""
 
     def cases(self) -> Iterator[Case]:
         """The same cases at every call, the smallest first."""
