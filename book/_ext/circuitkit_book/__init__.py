@@ -1,11 +1,12 @@
 """What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
 
-from . import accessible, alt_text, api, equations, offline
+from . import accessible, alt_text, api, equations, light, offline
 
 
 def setup(app):
     accessible.setup(app)
     offline.setup(app)
+    light.setup(app)
     alt_text.setup(app)
     api.setup(app)
     equations.setup(app)

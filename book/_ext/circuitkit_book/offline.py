@@ -4,8 +4,10 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-# The parts of MathJax that the tex-chtml component loads on demand; the whole package is fifteen times as large.
-MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
+# The parts of MathJax that write formulas; its ready-made file adds a menu that is as large as half of them.
+MATHJAX = ("startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml", "ui/lazy")
+# What these load on demand.
+MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 
 
 def folder(package: str) -> Path:
@@ -18,14 +20,17 @@ def copy_scripts(app, error) -> None:
         return
     static = Path(app.outdir) / "_static"
     shutil.copyfile(folder("circuitsvis") / "dist/cdn/iife.js", static / "circuitsvis.js")
-    source = folder("sphinx-mathjax-offline") / "static/mathjax"
-    for part in MATHJAX:
-        target = static / "mathjax" / part
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (source / part).is_dir():
-            shutil.copytree(source / part, target, dirs_exist_ok=True)
-        else:
-            shutil.copyfile(source / part, target)
+    source, target = folder("sphinx-mathjax-offline") / "static/mathjax", static / "mathjax"
+    for part in MATHJAX_FOLDERS:
+        shutil.copytree(source / part, target / part, dirs_exist_ok=True)
+    (target / "tex-chtml.js").write_text(mathjax(source), "utf-8")
+
+
+def mathjax(source: Path) -> str:
+    """The parts in one file. The first starts when the file has ended, and finds the others there."""
+    parts = [(source / f"{part}.js").read_text("utf-8") for part in MATHJAX]
+    names = [f"{part}.js" if "fonts" in part else part for part in ("loader", *MATHJAX)]
+    return "\n;".join([parts[0], f"MathJax.loader.preLoad({', '.join(map(repr, names))});", *parts[1:]])
 
 
 def is_thebe(file) -> bool:
