@@ -1,6 +1,6 @@
 """What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
 
-from . import accessible, alt_text, api, equations, light, offline
+from . import accessible, alt_text, api, claims, equations, glossary, light, offline, times
 
 
 def setup(app):
@@ -9,5 +9,8 @@ def setup(app):
     light.setup(app)
     alt_text.setup(app)
     api.setup(app)
+    claims.setup(app)
     equations.setup(app)
+    glossary.setup(app)
+    times.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -11,8 +11,8 @@ SOURCES = {
     "framework": "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
     "post-ffn": "Huben 2023, No Really, Attention is ALL You Need",
     "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
-    "notes": "Notes on A Mathematical Framework for Transformer Circuits",
-    "post-gated": "Gated Attention Blocks: a post on attention-head superposition",
+    "notes": "Notes on the framework paper, a reader's summary",
+    "post-gated": "Mathwin, Akar and Sharkey 2024, Gated Attention Blocks",
 }
 VERDICTS = {
     "holds": "holds",

@@ -1,0 +1,211 @@
+"""The claims register as a page: counts, and a table for each source that needs no script; `claims.js` filters it."""
+
+import json
+import re
+from collections import Counter
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from docutils.nodes import make_id
+
+PAGE = "book/claims"
+COUNTS, ROWS = "<!-- claims: counts -->", "<!-- claims: rows -->"
+BOOK = Path(__file__).resolve().parents[2]
+
+
+def register():
+    """The rows, the sources and the verdicts; imports nothing heavy."""
+    from circuitkit.claims import load
+    from circuitkit.claims._register import SOURCES, VERDICTS
+
+    claims = load()
+    return claims, {key: name for key, name in SOURCES.items() if any(c.source == key for c in claims)}, VERDICTS
+
+
+def anchor(claim) -> str:
+    return f"claim-{claim.id.replace('.', '-')}"
+
+
+def short(source: str) -> str:
+    """`Huben 2023` of `Huben 2023, No Really, ...`."""
+    return source.partition(",")[0]
+
+
+def counts() -> str:
+    claims, sources, verdicts = register()
+    found = Counter((claim.source, claim.verdict) for claim in claims)
+    head = "".join(f'<th scope="col">{badge(verdict, name)}</th>' for verdict, name in verdicts.items())
+    lines = [
+        line(f'<a href="#{make_id(name)}">{escape(short(name))}</a>', [found[key, verdict] for verdict in verdicts])
+        for key, name in sources.items()
+    ]
+    total = Counter(claim.verdict for claim in claims)
+    lines.append(line("All", [total[verdict] for verdict in verdicts]))
+    return raw(
+        '<div class="ck-scroll"><table class="ck-counts"><caption>Claims of each text by verdict</caption>'
+        f'<thead><tr><th scope="col">Text</th>{head}<th scope="col">all</th></tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>" + controls(claims, sources, verdicts)
+    )
+
+
+def line(name: str, numbers: list[int]) -> str:
+    cells = "".join(f"<td>{number or '–'}</td>" for number in [*numbers, sum(numbers)])
+    return f'<tr><th scope="row">{name}</th>{cells}</tr>'
+
+
+def controls(claims, sources, verdicts) -> str:
+    """The filters; hidden until the script that makes them work is there."""
+    options = "".join(f'<option value="{key}">{escape(short(name))}</option>' for key, name in sources.items())
+    boxes = "".join(
+        f'<label><input type="checkbox" name="verdict" value="{make_id(key)}" checked> {name}</label>'
+        for key, name in verdicts.items()
+    )
+    return (
+        '<form id="ck-filter" class="ck-filter" aria-label="Filter the claims" hidden>'
+        '<label class="ck-field">Words <input type="search" name="words" placeholder="LayerNorm" autocomplete="off"></label>'
+        f'<label class="ck-field">Text <select name="source"><option value="">all</option>{options}</select></label>'
+        f'<fieldset><legend>Verdict</legend>{boxes}</fieldset><p><output role="status">{len(claims)} claims</output> '
+        '<button type="reset">Show all</button></p></form>'
+    )
+
+
+def rows() -> str:
+    claims, sources, _ = register()
+    return "\n\n".join(
+        f"## {name}\n\n" + raw(table(name, [claim for claim in claims if claim.source == key]))
+        for key, name in sources.items()
+    )
+
+
+def table(name: str, claims) -> str:
+    # The roles keep a table a table where a narrow page shows its rows as cards.
+    return (
+        f'<table class="ck-claims" role="table" aria-label="Claims of {escape(short(name))}">'
+        '<thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">Id</th>'
+        '<th scope="col" role="columnheader">Claim</th><th scope="col" role="columnheader">Computed here</th>'
+        '<th scope="col" role="columnheader">Verdict</th></tr></thead>'
+        f'<tbody role="rowgroup">{"".join(row(claim) for claim in claims)}</tbody></table>'
+    )
+
+
+def row(claim) -> str:
+    from circuitkit.claims._register import VERDICTS
+
+    more = [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>'] if claim.chapter else []
+    more += [f"<code>{escape(claim.by)}</code>"] if claim.by else []
+    note = f'<p class="ck-note">{prose(claim.note)}</p>' if claim.note else ""
+    return (
+        f'<tr role="row" class="ck-claim" id="{anchor(claim)}" data-source="{claim.source}" '
+        f'data-verdict="{make_id(claim.verdict)}"><th scope="row" role="rowheader">'
+        f'<a href="#{anchor(claim)}" aria-label="Claim {claim.id}, link to this row">{claim.id}</a></th>'
+        f'<td role="cell" class="ck-what"><p>{prose(claim.claim)}</p><p class="ck-place">{escape(claim.place)}</p>{note}'
+        f'<p class="ck-more">{" · ".join(more)}</p></td>'
+        f'<td role="cell" class="ck-how"><p>{prose(claim.computes)}</p>{values(claim)}</td>'
+        f'<td role="cell" class="ck-judged">{badge(claim.verdict, VERDICTS[claim.verdict])}</td></tr>'
+    )
+
+
+def badge(verdict: str, name: str) -> str:
+    return f'<span class="ck-verdict" data-verdict="{make_id(verdict)}">{name}</span>'
+
+
+def values(claim) -> str:
+    """The numbers, one to a line: what it is, the value here, and what the text says."""
+    if claim.value is None:
+        return ""
+    many = isinstance(claim.value, list)
+    here = claim.value if many else [claim.value]
+    said = claim.said if isinstance(claim.said, list) else [] if claim.said is None else [claim.said]
+    tolerance = claim.tolerance if isinstance(claim.tolerance, list) else [claim.tolerance] * len(here)
+    lines = []
+    for i, value in enumerate(here):
+        label = f"<span>{prose(claim.labels[i])}</span> " if claim.labels else ""
+        text = f" <span>said: {number(said[i])}</span>" if i < len(said) else ""
+        lines.append(f"<li>{label}<strong>{number(value, tolerance[i])}</strong>{text}</li>")
+    return f'<ul class="ck-values">{"".join(lines)}</ul>'
+
+
+def number(value, tolerance: float = 0) -> str:
+    """A value as a reader wants it: four digits, words for truth values, nothing below its tolerance."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(number(one, tolerance) for one in value)
+    if not isinstance(value, (int, float)):
+        return escape(str(value))
+    if tolerance and abs(value) < tolerance:
+        return f"0 (to {tolerance:.0e})".replace("e-0", "e-")
+    if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
+        text = f"{value:,.0f}".replace(",", "\u202f")  # narrow spaces between thousands
+    else:
+        text = f"{value:.4g}".replace("e-0", "e-")
+    return text.replace("-", "\u2212", 1) if text.startswith("-") else text
+
+
+def prose(text: str) -> str:
+    """Text with `code`, and `claim 2.2` as a link."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return re.sub(r"\b([Cc]laim) (\d)\.(\d+)\b", r'<a href="#claim-\2-\3">\1 \2.\3</a>', text)
+
+
+def address(chapter: str) -> str:
+    page, _, place = chapter.partition("#")
+    return f"{page}.html#{place}" if place else f"{page}.html"
+
+
+@cache
+def headings(page: str) -> dict[str, str]:
+    """The headings of a notebook or a Markdown page, by their anchors; the page's title first."""
+    path = BOOK / f"{page}.ipynb"
+    if path.is_file():
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    else:
+        text = path.with_suffix(".md").read_text("utf-8")
+    found = (found[1].strip() for found in re.finditer(r"^#+ (.+)$", text, re.M))
+    return {make_id(title): title for title in found}
+
+
+def heading(chapter: str) -> str:
+    """`Chapter 4, What it costs`."""
+    page, _, place = chapter.partition("#")
+    titles = headings(page)
+    if place not in titles and place:
+        raise ValueError(f"{page} has no heading {place!r}; it has {list(titles)}")
+    title = titles[place] if place else next(iter(titles.values()))
+    chapter_number = re.match(r"0*(\d+)-", page)
+    return f"Chapter {chapter_number[1]}: {title}" if chapter_number else title
+
+
+def raw(html: str) -> str:
+    return f"```{{raw}} html\n{html}\n```"
+
+
+def fill(app, docname, source) -> None:
+    if docname != PAGE:
+        return
+    app.env.note_dependency(str(files("circuitkit.claims") / "claims.toml"))
+    headings.cache_clear()
+    source[0] = source[0].replace(COUNTS, counts()).replace(ROWS, rows())
+
+
+def name_rows(app, doctree) -> None:
+    """Rows are targets: `[claim 2.2](claims.md#claim-2-2)` in a chapter is a link like any other, checked at the build."""
+    if app.env.docname == PAGE:
+        slugs = app.env.metadata[PAGE].setdefault("myst_slugs", {})
+        for claim in register()[0]:
+            slugs[anchor(claim)] = (1, anchor(claim), f"claim {claim.id}")
+
+
+def scripts(app, pagename, templatename, context, doctree) -> None:
+    if pagename == PAGE:
+        app.add_css_file("claims.css")
+        app.add_js_file("claims.js", loading_method="defer")
+
+
+def setup(app) -> None:
+    app.connect("source-read", fill)
+    app.connect("doctree-read", name_rows)
+    app.connect("html-page-context", scripts)
