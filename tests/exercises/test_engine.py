@@ -1,6 +1,7 @@
 """What a reader is told does not depend on number formats, and a built thing of the wrong form is refused by name."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -36,6 +37,16 @@ def test_an_answer_in_float64_is_held_to_more_digits():
 
 def test_a_mistake_made_in_float32_is_recognised():
     assert check(DOUBLE, lambda tokens, x: x.float()).diagnosis == "once"
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_a_mistake_that_gives_odd_numbers_is_recognised_and_nothing_else_is(odd):
+    def wrong(tokens, x, last=3):
+        return torch.cat([x[:1] * odd, last * x[1:]])
+
+    exercise = dataclasses.replace(DOUBLE, mistakes=(Mistake("odd", wrong, "Why?"),))
+    assert check(exercise, wrong).diagnosis == "odd"
+    assert check(exercise, lambda tokens, x: wrong(tokens, x, last=4)).diagnosis == ""
 
 
 def test_a_short_list_of_tokens_is_shown_and_a_long_tensor_is_not():

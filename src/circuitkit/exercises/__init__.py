@@ -28,6 +28,12 @@ from circuitkit.exercises._residual import check_logit_in_parts as check_logit_i
 from circuitkit.exercises._residual import check_logit_through_norm as check_logit_through_norm
 from circuitkit.exercises._residual import check_note_mover as check_note_mover
 from circuitkit.exercises._residual import check_turned_stream as check_turned_stream
+from circuitkit.exercises._superposition import check_gate_price as check_gate_price
+from circuitkit.exercises._superposition import check_gated_pattern as check_gated_pattern
+from circuitkit.exercises._superposition import check_labels as check_labels
+from circuitkit.exercises._superposition import check_one_pair_gate as check_one_pair_gate
+from circuitkit.exercises._superposition import check_strict_verdict as check_strict_verdict
+from circuitkit.exercises._superposition import check_two_heads as check_two_heads
 
 __all__ = [
     "Exercise",
@@ -39,11 +45,14 @@ __all__ = [
     "check_copying_head",
     "check_copying_score",
     "check_cut_wire",
+    "check_gate_price",
+    "check_gated_pattern",
     "check_head_as_one_matrix",
     "check_heard_part",
     "check_induction_head",
     "check_induction_target",
     "check_k_composition",
+    "check_labels",
     "check_logit_in_parts",
     "check_logit_through_norm",
     "check_mlp_as_heads",
@@ -51,9 +60,12 @@ __all__ = [
     "check_norm_gain",
     "check_note_mover",
     "check_omega_window",
+    "check_one_pair_gate",
     "check_prefix_matching",
     "check_second_pass",
+    "check_strict_verdict",
     "check_turned_stream",
+    "check_two_heads",
     "check_two_places",
     "check_two_weights",
     "check_virtual_head",

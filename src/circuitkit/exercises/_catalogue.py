@@ -1,9 +1,9 @@
 """All exercises of the book, in reading order."""
 
-from circuitkit.exercises import _circuits, _conversion, _induction, _residual
+from circuitkit.exercises import _circuits, _conversion, _induction, _residual, _superposition
 from circuitkit.exercises._exercise import Exercise
 
-_CHAPTERS = (_residual, _circuits, _induction, _conversion)
+_CHAPTERS = (_residual, _circuits, _induction, _conversion, _superposition)
 
 
 def catalogue(chapter: int | None = None) -> tuple[Exercise, ...]:
