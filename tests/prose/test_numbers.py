@@ -1,0 +1,106 @@
+"""Every number in the prose is bound to a computed value, and the check that says so can fail."""
+
+import json
+
+import prose_numbers
+import pytest
+from prose_numbers import agrees, numbers, problems
+
+
+def written(text):
+    return [found[0] for found in numbers(text)]
+
+
+def book(folder, prose, outputs="", bindings=""):
+    """A book of one page with some prose, one stored output, and bindings."""
+    (folder / "book").mkdir(exist_ok=True)
+    cells = [
+        {"cell_type": "markdown", "source": prose},
+        {"cell_type": "code", "source": "n = 7", "outputs": [{"output_type": "stream", "text": outputs}]},
+    ]
+    (folder / "book/page.ipynb").write_text(json.dumps({"cells": cells}))
+    (folder / "book/numbers.toml").write_text(bindings or "number = []")
+    return folder
+
+
+def bind(quote, expression, relation=""):
+    more = f'relation = "{relation}"\n' if relation else ""
+    return f"[[number]]\npage = 'page'\nquote = '{quote}'\nis = '''{expression}'''\n{more}"
+
+
+def test_every_number_in_the_book_is_bound_and_holds():
+    assert problems() == []
+
+
+def test_a_number_without_a_binding_is_found(tmp_path):
+    assert "no binding for '0.93'" in problems(book(tmp_path, "It reaches 0.93 of them."))[0]
+
+
+def test_a_binding_holds_when_the_output_rounds_to_what_is_written(tmp_path):
+    bound = bind("reaches 0.93 of", r"out(r'rate (\S+)')")
+    assert problems(book(tmp_path, "It reaches 0.93 of them.", "rate 0.9312\n", bound)) == []
+    assert (
+        "says  0.93, computed 0.9412" in problems(book(tmp_path, "It reaches 0.93 of them.", "rate 0.9412\n", bound))[0]
+    )
+
+
+def test_a_quote_that_has_gone_is_found(tmp_path):
+    bound = bind("reaches 0.93 of", "0.93")
+    assert "is there 0 times" in problems(book(tmp_path, "It fails.", "", bound))[0]
+
+
+def test_an_output_that_has_gone_is_found(tmp_path):
+    bound = bind("reaches 0.93 of", r"out(r'rate (\S+)')")
+    assert "no stored output of this page matches" in problems(book(tmp_path, "It reaches 0.93 of them.", "", bound))[0]
+
+
+def test_a_number_set_in_code_can_be_bound(tmp_path):
+    assert problems(book(tmp_path, "We take 7 of them.", "", bind("take 7 of", r"code(r'n = (\d+)')"))) == []
+    assert problems(book(tmp_path, "We take 8 of them.", "", bind("take 8 of", r"code(r'n = (\d+)')"))) != []
+
+
+def test_two_numbers_want_two_expressions(tmp_path):
+    assert "for 1 expressions" in problems(book(tmp_path, "It is 3 of 4.", "", bind("is 3 of 4", "3")))[0]
+
+
+@pytest.mark.parametrize(
+    ("relation", "value", "holds"),
+    [("below", 0.04, True), ("below", 0.06, False), ("above", 0.06, True), ("above", 0.04, False)]
+    + [("about", 0.054, True), ("about", 0.06, False), ("", 0.0549, True), ("", 0.056, False)],
+)
+def test_what_is_written_may_be_a_bound(relation, value, holds):
+    assert agrees("0.05", value, relation) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5.9", 5.928), ("30%", 0.3), ("70 %", 0.7), ("100,000", 1e5), ("−0.10", -0.1), ("1.4e-3", 1.39e-3)],
+)
+def test_numbers_are_read_as_they_are_written(text, value):
+    assert written(f"It is {text} here.") == [text]
+    assert agrees(text, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see chapter 2 and layers 3 to 5",
+        "as in [(2.1)](#eq-2-1)",
+        "Elhage et al. 2021",
+        "`x[3]` and $x_3 + 4$",
+        "L1H3",
+        "0 or 1",
+    ],
+)
+def test_labels_formulas_and_code_say_nothing(text):
+    assert written(text) == []
+
+
+def test_a_formula_that_is_only_a_number_counts():
+    assert written("a cosine of $-0.1$ and $2x$ and $2048$ rows") == ["-0.1", "2048"]
+
+
+def test_the_command_fails_when_a_binding_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(prose_numbers, "problems", lambda: ["page: no binding for '3'"])
+    assert prose_numbers.main() == 1
+    assert "no binding" in capsys.readouterr().out
