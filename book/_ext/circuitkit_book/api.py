@@ -46,7 +46,9 @@ def to_rst(app, what, name, obj, options, lines) -> None:
 
 
 def paragraph_to_rst(text: str) -> str:
-    text = re.sub(r"(?<![`:\w])`([^`\n]+)`(?![`_])", r"``\1``", text)
+    text = re.sub(
+        r"(?<![`:\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", lambda found: f"``{' '.join(found[1].split())}``", text
+    )
     text = re.sub(r"\$\$(.+?)\$\$", as_math, text, flags=re.S)
     text = re.sub(r"(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", as_math, text)
     pieces = LITERAL.split(text)

@@ -1,0 +1,122 @@
+"""Link the first use of a glossary term in each section to the glossary, with the definition on hover and on focus.
+
+Notebooks stay as they are: the links are made when a page is written. A definition is part of the page, so it needs no
+script; `glossary.js` only lets the Escape key hide one that is in the way.
+"""
+
+import re
+from html import escape
+
+from docutils import nodes
+from sphinx import addnodes
+
+PAGE = "book/glossary"
+# Terms that are everyday words too: a link would often be wrong.
+EVERYDAY = {"key", "query", "source", "value"}
+# Where a link would be wrong (links, code, formulas) or in the way (headings, captions, tables, the API reference).
+LEFT_ALONE = (
+    nodes.title, nodes.reference, addnodes.pending_xref, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block,
+    nodes.raw, nodes.caption, nodes.table, nodes.term, nodes.rubric, nodes.citation, nodes.comment, addnodes.desc, nodes.field_name,
+    addnodes.toctree, addnodes.compact_paragraph,
+)  # fmt: skip
+
+
+class glossed(nodes.Inline, nodes.TextElement):  # noqa: N801 (docutils writes the names of nodes so)
+    """A used term, with `refuri`, `number` and `definition` (HTML)."""
+
+
+def write(self, node) -> None:
+    label = f"gloss-{node['number']}"
+    self.body.append(f'<span class="ck-gloss"><a href="{escape(node["refuri"])}" aria-describedby="{label}">')
+
+
+def close(self, node) -> None:
+    label = f"gloss-{node['number']}"
+    self.body.append(f'</a><span class="ck-definition" role="tooltip" id="{label}">{node["definition"]}</span></span>')
+
+
+def leave_out(self, node) -> None:
+    """Other builders print the words only."""
+
+
+def as_html(node) -> str:
+    """A definition as phrasing content: words, formulas and code, without links."""
+    if isinstance(node, nodes.Text):
+        return escape(str(node))
+    inside = "".join(as_html(child) for child in node.children)
+    if isinstance(node, nodes.math):
+        return f'<span class="math notranslate nohighlight">\\({inside}\\)</span>'
+    if isinstance(node, nodes.literal):
+        return f"<code>{inside}</code>"
+    return inside
+
+
+def entries(env) -> dict[str, tuple[str, str]]:
+    """Every term, in lower case, with the anchor of its entry and the HTML of its definition."""
+    found = {}
+    for item in env.get_doctree(PAGE).findall(nodes.definition_list_item):
+        terms = [node for node in item.children if isinstance(node, nodes.term)]
+        text = " ".join(as_html(paragraph) for paragraph in item.findall(nodes.paragraph)).replace("\n", " ")
+        for term in terms:
+            if term.astext() not in EVERYDAY:
+                found[term.astext().lower()] = (term["ids"][0], text)
+    return found
+
+
+def pattern(terms) -> re.Pattern:
+    """Any of the terms as whole words, the longest first, in singular or plural, hyphenated or over a line break too."""
+    ordered = sorted(terms, key=len, reverse=True)
+    either = "|".join(re.escape(term).replace(r"\ ", r"[\s-]+") for term in ordered)
+    return re.compile(rf"(?<![\w-])({either})(s?)(?![\w-])", re.I)
+
+
+def as_said(words: str) -> str:
+    return re.sub(r"\s+", " ", words.lower())
+
+
+def section_of(node) -> nodes.Node:
+    while node.parent is not None and not isinstance(node, (nodes.section, nodes.document)):
+        node = node.parent
+    return node
+
+
+def untouched(node) -> bool:
+    """Whether the text stands nowhere that is left alone."""
+    while node is not None:
+        if isinstance(node, LEFT_ALONE) or "ck-no-gloss" in getattr(node, "attributes", {}).get("classes", ()):
+            return False
+        node = node.parent
+    return True
+
+
+def link(app, doctree, docname) -> None:
+    if app.builder.format != "html" or docname == PAGE or PAGE not in app.env.all_docs:
+        return
+    known = entries(app.env)
+    search, done, number = pattern(known), set(), 0
+    address = app.builder.get_relative_uri(docname, PAGE)
+    for text in list(doctree.findall(nodes.Text)):
+        if not untouched(text.parent):
+            continue
+        section, rest, parts = id(section_of(text)), str(text), []
+        at = 0
+        for used in search.finditer(rest):
+            anchor, definition = known.get(as_said(used[1])) or known[as_said(used[1]).replace("-", " ")]
+            if (section, definition) in done:
+                continue
+            done.add((section, definition))
+            number += 1
+            node = glossed("", nodes.Text(used[0]), refuri=f"{address}#{anchor}", definition=definition, number=number)
+            node.children[0].parent = node
+            parts += [nodes.Text(rest[at : used.start()]), node]
+            at = used.end()
+        if parts:
+            text.parent.replace(text, [part for part in [*parts, nodes.Text(rest[at:])] if part.astext()])
+
+
+def setup(app) -> None:
+    silent = (leave_out, leave_out)
+    app.add_node(glossed, html=(write, close), latex=silent, text=silent, man=silent, texinfo=silent)
+    app.add_css_file("glossary.css")
+    app.add_js_file("glossary.js", loading_method="defer")
+    app.connect("doctree-resolved", link)

@@ -1,0 +1,44 @@
+"""The table of what every notebook promises, made from the notebooks when the book is built."""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from sphinx.util import logging
+
+log = logging.getLogger(__name__)
+MARKER = "<!-- times -->"
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
+
+import chapter_times  # noqa: E402  (the same count that the tests hold the pages to)
+
+
+def table() -> str:
+    rows = ["| page | minutes to read | counted | seconds to run | fails above |", "|---|---:|---:|---:|---:|"]
+    for path in chapter_times.notebooks():
+        title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
+        minutes, seconds, limit = promised(path)
+        counted = f"{chapter_times.reading_minutes(path):.0f}"
+        rows.append(f"| [{title}]({path.name}) | {minutes} | {counted} | {seconds} | {limit} |")
+    return "\n".join(rows)
+
+
+def promised(path: Path) -> tuple[str, str, str]:
+    """What the page says and where its test fails; dashes, and a warning, when nothing can be read."""
+    try:
+        said = chapter_times.promise(path)
+    except ValueError as error:
+        log.warning("%s", error, location=str(path))
+        said = None
+    if said is None:
+        return "–", "–", "–"
+    return str(said.minutes), str(said.seconds), f"{chapter_times.MOST_OVER * said.seconds:.0f}"
+
+
+def fill(app, docname, source) -> None:
+    if MARKER in source[0]:
+        source[0] = source[0].replace(MARKER, table())
+
+
+def setup(app) -> None:
+    app.connect("source-read", fill)
