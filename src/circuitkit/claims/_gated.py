@@ -1,1 +1,264 @@
-"""What the post on gated attention blocks says, recomputed."""
+"""What the post on gated attention blocks says, recomputed on hand-made models, shipped originals and stored tables."""
+
+import torch
+
+from circuitkit import superposition as sp
+
+SIZES = ((2, 3), (3, 4), (4, 5))
+
+
+def full_attention_on_the_source() -> float:
+    """Largest difference of what each head of an original writes from two destinations, all attention on the source."""
+    made = sp.load_original(4, 5, seed=13)
+    x = made.W_E[torch.tensor([11, 0, 1, 2])]
+    pattern = torch.zeros(4, 4, 4)
+    pattern[..., 1] = 1.0
+    written = made.heads.results(x, pattern=pattern)
+    return float((written[:, 2] - written[:, 3]).abs().max())
+
+
+def any_number() -> list:
+    """Trigrams that no head of the hand-made 2-head, 3-trigram model carries; accuracy of two heads on 3, 5, 20, 100."""
+    shared = sp.hand_specified(2, 3)
+    out = [*sp.head_verdict(shared, shared.task).distributed]
+    for n in (3, 5, 20, 100):
+        made = sp.two_head_model(n)
+        tokens = made.task.sample(2000, seed=2)
+        due = made.task.states(tokens) == 2
+        out.append(float((made.logits(tokens).argmax(-1)[due] == tokens[due] + n).float().mean()))
+    return out
+
+
+def used_sources() -> list:
+    """Length of a prompt; share of destinations after some source that something else than the completion follows."""
+    task = sp.SkipTrigramTask(5)
+    tokens = task.sample(100_000, seed=0)
+    after = task.is_destination(tokens) & ((tokens == task.source).cumsum(1) > 0)
+    missed = tokens[:, 1:] != tokens[:, :-1] + task.n_trigrams
+    return [task.n_ctx, float((after[:, :-1] & missed).sum() / after[:, :-1].sum())]
+
+
+def gates_by_hand() -> list[float]:
+    """Largest error of the stored block's gates against a loop over the formula; mean row sum of its gated patterns."""
+    block, x = sp.load_gated().block, torch.eye(12)
+    dot = lambda h, i, j: (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])  # noqa: E731
+    wanted = torch.tensor(
+        [[[min(max(float(dot(h, i, j)), 0.0), 1.0) for j in range(12)] for i in range(12)] for h in range(12)]
+    )
+    gates, pattern = block.gates(x), block.pattern(x)
+    return [float((gates - wanted).abs().max()), float((gates * pattern).sum(-1).mean())]
+
+
+def gate_reaches_one() -> list:
+    """Whether gates stay below 1 in a block whose gate scores are large, and the largest of them."""
+    block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
+    block.W_GQ.mul_(100)
+    largest = float(block.gates(torch.eye(12)).max())
+    return [largest < 1, largest]
+
+
+def gate_width() -> list:
+    """Whether d_gate is below d_head in the three published settings, and both sizes for each."""
+    sizes = [(recipe.d_gate, recipe.d_head) for recipe in (sp.post_recipe(heads) for heads, _ in SIZES)]
+    return [all(gate < head for gate, head in sizes), *(size for pair in sizes for size in pair)]
+
+
+def two_gates_cost_more() -> list:
+    """Whether sharing costs more: the 0.6 norm across heads of one gate at 1, and of two gates at 0.5."""
+    from circuitkit.superposition._block import across_heads
+
+    one, two = (float(across_heads(torch.tensor(gates), 0.6, 0)) for gates in ([1.0, 0.0], [0.5, 0.5]))
+    return [two > one, one, two]
+
+
+def penalised_pairs() -> list[float]:
+    """Share of pairs of an 11-token prompt that no head can use; their share of the penalty of a fresh block."""
+    task = sp.SkipTrigramTask(5)
+    block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
+    x = torch.eye(12)[task.sample(1000, seed=0)]
+    every, causal = block.penalty(x), sp.GatedBlock.penalty(_causal(block), x)
+    n = task.n_ctx
+    usable = n * (n + 1) / 2 / n**2
+    return [1 - usable, float(1 - usable * causal / every)]
+
+
+def loophole() -> list:
+    """Whether shrinking gates by 1000 and growing values by 1000 leaves little; the share: value bias free, and absent."""
+    x, left = torch.eye(12)[None], []
+    for bias in ("free", "none"):
+        block = sp.GatedBlock(sp.post_recipe(4).but(value_bias=bias), 4, 12).requires_grad_(False)
+        before = block(x).norm()
+        for name, factor in (("W_V", 1000), ("b_V", 1000), ("W_GQ", 0.001), ("b_GQ", 0.001)):
+            getattr(block, name).mul_(factor)
+        left.append(float(block(x).norm() / before))
+    return [max(left) < 0.01, *left]
+
+
+def initial_weights() -> list:
+    """Whether the gate vectors of a fresh block are orthonormal across heads, and whether its value bias is zero."""
+    block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
+    flat = block.W_GQ.flatten(1)
+    return [bool(torch.allclose(flat @ flat.T, torch.eye(8), atol=1e-5)), not bool(block.b_V.any())]
+
+
+def settings() -> list[float]:
+    """alpha and learning rate of the three settings, expansion, power, and epochs of 100 batches."""
+    recipes = [sp.post_recipe(heads) for heads, _ in SIZES]
+    chosen = [value for recipe in recipes for value in (recipe.alpha, recipe.lr)]
+    last = recipes[-1]
+    return [*chosen, last.expansion, last.power, last.steps / (last.n_prompts / last.batch)]
+
+
+def shared_by_originals() -> list[int]:
+    """Shipped 4-head originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form."""
+    made = [sp.load_original(4, 5, seed) for seed in range(48)]
+    verdicts = [sp.head_verdict(one, one.task, strict=False) for one in made]
+    return torch.bincount(torch.tensor([len(v.distributed) for v in verdicts]), minlength=6).tolist()
+
+
+def originals_that_share() -> list:
+    """Whether all do: of the originals of each size that learnt every trigram, those with one or more in no single head."""
+    spread = [_spread(heads, trigrams) for heads, trigrams in SIZES]
+    return [not any(counts[0] for counts in spread), *(n for counts in spread for n in (sum(counts[1:]), sum(counts)))]
+
+
+def own_schedule() -> list[int]:
+    """Trigrams with a head of their own after 100,000 steps: by the post's form, and by the strict one; stored table."""
+    last = [_post_rows(heads)[-1] for heads, _ in SIZES]
+    return [row["post_carried"] for row in last] + [row["strict_carried"] for row in last]
+
+
+def unexplained() -> list[float]:
+    """Share of the original layer's variance that the blocks miss after 100,000 steps; stored table."""
+    return [_post_rows(heads)[-1]["fvu"] for heads, _ in SIZES]
+
+
+def late_training() -> list[float]:
+    """Largest value bias at 2,000 and at 100,000 steps for the three sizes; stored table."""
+    at = {(heads, row["step"]): row["largest_value_bias"] for heads, _ in SIZES for row in _post_rows(heads)}
+    return [at[heads, step] for heads, _ in SIZES for step in (2000, 100000)]
+
+
+def two_forms() -> list[bool]:
+    """Success by the post's form and by the strict one: of two heads that do any number, of one head and the direct path."""
+    made = (sp.two_head_model(5), sp.one_head_model(5))
+    return [sp.head_verdict(one, one.task, strict=strict).success for one in made for strict in (False, True)]
+
+
+def blind_model_passes() -> list[bool]:
+    """Whether the post's form finds fault with a model that never looks at the source, and whether the strict form does."""
+    blind = sp.blind_model(3)
+    return [not sp.head_verdict(blind, blind.task, strict=strict).success for strict in (False, True)]
+
+
+def example_prompts() -> list[int]:
+    """Lengths of the five printed prompts, and how many of them complete their own trigram in the eleven tokens of the task."""
+    task = sp.SkipTrigramTask(5)
+    legal = [
+        len(prompt) == task.n_ctx
+        and any(b == i and c == i + 5 for b, c, due in zip(prompt, prompt[1:], _due(task, prompt), strict=False) if due)
+        for i, prompt in enumerate(PRINTED, 1)
+    ]
+    return [*map(len, PRINTED), sum(legal)]
+
+
+def hand_made() -> list[int]:
+    """d_head, tokens, trigrams with a head of their own and the number of the shared one, for 2 heads and 3 trigrams."""
+    made = sp.hand_specified(2, 3)
+    verdict = sp.head_verdict(made, made.task)
+    alone = sum(len(verdict.carriers(trigram)) == 1 for trigram in made.task.destinations)
+    return [made.heads.d_head, made.task.d_vocab, alone, *verdict.distributed]
+
+
+def and_gates() -> list[bool]:
+    """Whether a shared trigram is lost with any one head: two heads share it; three heads share it."""
+    out = []
+    for heads, trigrams, shared in ((2, 3, None), (3, 4, [(0, 1, 2)])):
+        made = sp.hand_specified(heads, trigrams, shared=shared)
+        prompt = torch.tensor([[made.task.bos, 0, trigrams]])
+        written, residual = (part[0, ..., -1, :] for part in made.run(prompt))
+        without = [(written.sum(0) - written[h] + residual).argmax() == 2 * trigrams for h in range(heads)]
+        out.append(not any(without))
+    return out
+
+
+def withdrawn() -> float:
+    """Largest difference between the logits of two heads and those of one head beside the direct path, 5 trigrams."""
+    one, two = sp.one_head_model(5), sp.two_head_model(5)
+    tokens = one.task.sample(2000, seed=3)
+    return float((one.logits(tokens) - two.logits(tokens)).abs().max())
+
+
+def loopholes_closed() -> list:
+    """The stored block: one head for each trigram; originals with a success among 8 runs chosen by loss: 4H/5T, 3H/4T."""
+    verdict = sp.head_verdict(sp.load_gated(), sp.load_original(4, 5, seed=13).task)
+    return [verdict.exactly_one, *_chosen("gates", 5), *_chosen("gates", 4)]
+
+
+def without_a_gate() -> list[int]:
+    """Originals with a strict success, of all: penalty on writes and no gate, 4H/5T; the gate penalty at constant alpha."""
+    return [*_chosen("writes, no gate", 5), *_chosen("gates, constant alpha", 5)]
+
+
+def attention_on_the_source() -> list:
+    """Whether it is far from full: mean attention on the source where a completion is due: the largest head of original 13, and the mean over heads."""
+    made = sp.load_original(4, 5, seed=13)
+    tokens = made.task.sample(4000, seed=9)
+    due = made.task.states(tokens) == 2
+    on_source = (made.heads.pattern(made.W_E[tokens]) * (tokens == 0)[:, None, None]).sum(-1).transpose(1, 2)[due]
+    per_head = on_source.mean(0)
+    return [bool(per_head.max() < 0.5), float(per_head.max()), float(per_head.mean())]
+
+
+def language_model() -> list[float]:
+    """A gated block in a layer of the two-layer model: loss before, with it; heads on a pair before, with it; stored table."""
+    rows = sp.load_results("language_model")
+    weak = next(row for row in rows if row["block"] == "gated" and row["alpha"] == 0.1)
+    return [rows[0]["loss"], weak["loss"], rows[0]["open_heads"], weak["open_heads"]]
+
+
+def other_gates() -> list:
+    """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks."""
+    original, largest, mean = sp.load_original(4, 5, seed=13), {}, {}
+    for gate in ("clamp", "relu", "relu_tanh"):
+        runs = sp.train_gated(original, sp.GATES.but(gate=gate), inits=4, seed=1, steps=200)
+        found = [made.block.gates(torch.eye(12)) for made in runs.models]
+        largest[gate], mean[gate] = max(float(g.max()) for g in found), sum(runs.mean_gate)
+    return [largest["relu"] > 1 >= largest["clamp"], mean["relu_tanh"] / mean["clamp"]]
+
+
+PRINTED = (
+    (11, 5, 4, 2, 6, 10, 1, 0, 9, 1, 6),
+    (11, 6, 0, 8, 7, 10, 2, 7, 1, 3, 2),
+    (11, 10, 4, 3, 6, 5, 0, 9, 3, 8, 2),
+    (11, 10, 4, 3, 6, 5, 0, 8, 4, 9, 2),
+    (11, 6, 5, 10, 0, 7, 5, 10, 2, 10),
+)
+
+
+def _due(task: sp.SkipTrigramTask, prompt: tuple[int, ...]) -> list[bool]:
+    return (task.states(torch.tensor([prompt]))[0] == 2).tolist()
+
+
+def _causal(block: sp.GatedBlock) -> sp.GatedBlock:
+    """The same block with its penalty over causal pairs only."""
+    other = sp.GatedBlock(block.recipe.but(pairs="causal"), 4, 12).requires_grad_(False)
+    other.load_state_dict(block.state_dict())
+    return other
+
+
+def _spread(heads: int, trigrams: int) -> list[int]:
+    rows = [row for row in sp.load_results("originals") if row["config"] == f"{heads}H{trigrams}T"]
+    learnt = [row for row in rows if row["strict_learnt"] == trigrams]
+    return [sum(row["post_distributed"] == k for row in learnt) for k in range(6)]
+
+
+def _post_rows(heads: int) -> list[dict]:
+    rows = [row for row in sp.load_results("post") if row["heads"] == heads and row["value_bias"] == "free"]
+    return sorted(rows, key=lambda row: row["step"])
+
+
+def _chosen(recipe: str, trigrams: int) -> list[int]:
+    rows = [row for row in sp.load_results("recipes") if (row["recipe"], row["trigrams"]) == (recipe, trigrams)]
+    chosen = [row["strict"] for row in rows if row["chosen"]]
+    return [sum(chosen), len(chosen)]
