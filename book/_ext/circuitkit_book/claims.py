@@ -115,16 +115,17 @@ def values(claim) -> str:
     """The numbers, one to a line: what it is, the value here, and what the text says."""
     if claim.value is None:
         return ""
-    many = isinstance(claim.value, list)
-    here = claim.value if many else [claim.value]
+    here = claim.value if isinstance(claim.value, list) else [claim.value]
     said = claim.said if isinstance(claim.said, list) else [] if claim.said is None else [claim.said]
     tolerance = claim.tolerance if isinstance(claim.tolerance, list) else [claim.tolerance] * len(here)
+    labels = claim.labels or [""] * len(here)
     lines = []
     for i, value in enumerate(here):
-        label = f"<span>{prose(claim.labels[i])}</span> " if claim.labels else ""
-        text = f" <span>said: {number(said[i])}</span>" if i < len(said) else ""
-        lines.append(f"<li>{label}<strong>{number(value, tolerance[i])}</strong>{text}</li>")
-    return f'<ul class="ck-values">{"".join(lines)}</ul>'
+        name = f'<th scope="row">{prose(labels[i])}</th>' if labels[i] else "<td></td>"
+        text = f"<td>{number(said[i]) if i < len(said) else ''}</td>" if said else ""
+        lines.append(f"<tr>{name}<td><strong>{number(value, tolerance[i])}</strong></td>{text}</tr>")
+    head = '<thead><tr><td></td><th scope="col">here</th><th scope="col">said</th></tr></thead>' if said else ""
+    return f'<table class="ck-values">{head}<tbody>{"".join(lines)}</tbody></table>'
 
 
 def number(value, tolerance: float = 0) -> str:

@@ -12,7 +12,7 @@ SOURCES = {
     "post-ffn": "Huben 2023, No Really, Attention is ALL You Need",
     "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
     "notes": "Notes on the framework paper, a reader's summary",
-    "post-gated": "Mathwin, Akar and Sharkey 2024, Gated Attention Blocks",
+    "post-gated": "Mathwin et al. 2024, Gated Attention Blocks",
 }
 VERDICTS = {
     "holds": "holds",
