@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: book test lint check notebooks bench mutants notebook-mutants real-models coverage serve lock clean distclean env
+.PHONY: book test lint check notebooks colab-check bench mutants notebook-mutants real-models coverage serve lock clean distclean env
 
 # --- the environment: made once, then only when the lock or the metadata changes -----------------------------------
 env: $(VENV)/.stamp-install
@@ -67,6 +67,10 @@ notebooks: env
 	$(PY) scripts/setup_cell.py
 	$(PY) scripts/execute_notebooks.py
 	$(PY) scripts/exercise_stubs.py
+
+# Tries the setup cell and the notebooks on what three Colab runtimes have preinstalled; fetches about 1 GB.
+colab-check: env
+	$(PY) scripts/colab_check.py
 
 bench: env
 	$(PY) benchmarks/run.py

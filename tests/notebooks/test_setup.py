@@ -20,7 +20,9 @@ README = (ROOT / "README.md").read_text("utf-8")
 def elsewhere(tmp_path):
     """A repository with another address and another lock."""
     (tmp_path / "_config.yml").write_text("title: x\nrepository:\n  url: https://github.com/a/b\n  branch: v2\n")
-    (tmp_path / "requirements.txt").write_text("# lock\nwadler_lindig==1\njaxtyping==2\ncircuitsvis==3\ntransformer-lens==4\n")
+    (tmp_path / "requirements.txt").write_text(
+        "# lock\nwadler_lindig==1\njaxtyping==2\ncircuitsvis==3\ntransformer-lens==4\n"
+    )
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "03-x.ipynb").write_text("{}")
     return tmp_path
