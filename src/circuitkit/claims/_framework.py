@@ -30,7 +30,7 @@ def virtual_weight() -> float:
 
 
 def norm_and_basis() -> list:
-    """Largest change of a logit of the model with LayerNorm when its stream is turned; whether fixing (1, ..., 1) ends it."""
+    """Largest change of a logit when the stream of the model with LayerNorm is turned; whether fixing (1, ..., 1) ends it."""
     exact, rows = model("two-layer-mlp", exact=True), models.heldout_rows(1, 64)
     ones = torch.ones(exact.cfg.d_model, dtype=torch.float64)
     changes = []
