@@ -21,7 +21,7 @@ LEFT_ALONE = (
 )  # fmt: skip
 
 
-class glossed(nodes.Inline, nodes.TextElement):  # noqa: N801 (docutils writes the names of nodes so)
+class glossed(nodes.Inline, nodes.TextElement):
     """A used term, with `refuri`, `number` and `definition` (HTML)."""
 
 

@@ -29,7 +29,7 @@ def heads(model: Any) -> Heads:
     Weights are the ones the model holds now (after folding, if it was folded); they are copies, detached. Grouped-query
     models give one entry per query head, keys and values repeated. A model whose blocks are preceded by a LayerNorm
     gives heads that read the *normalised* stream. An object with its own `.heads` (a converted model) gives those.
-    Error: none, weights are copied. Source: the model's own `W_Q, W_K, W_V, W_O`, transformer-lens axis order.
+    **Error**: none, weights are copied. **Source**: the model's own `W_Q, W_K, W_V, W_O`, transformer-lens axis order.
     """
     if isinstance(getattr(model, "heads", None), Heads):
         return model.heads

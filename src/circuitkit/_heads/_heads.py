@@ -23,6 +23,9 @@ class Heads:
 
     One head's output on a stream `x[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV` when biases are zero,
     with `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`. The framework paper writes the same with column vectors.
+
+    **Error**: the products are exact up to rounding. **Source**: "A Mathematical Framework for Transformer
+    Circuits", transposed: its vectors are columns.
     """
 
     names: tuple[str, ...]
@@ -178,6 +181,8 @@ def stack(*parts: Heads) -> Heads:
     """One `Heads` with the heads of all parts in order. Parts must agree in d_model, d_head, scale, mask, positions.
 
     A bias that only some parts have is filled with zeros for the others, which changes nothing they compute.
+
+    **Shapes**: `[head, ...]` tensors are joined along `head`. **Error**: none. **Source**: this book.
     """
     if not parts:
         raise ValueError("stack needs at least one Heads; got none")

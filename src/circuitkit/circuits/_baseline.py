@@ -14,6 +14,9 @@ BASELINES = ("random", "analytic", "rotated")
 def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int = 0) -> Heads:
     r"""Heads of independent Gaussian weights with variance $1/d_{model}$, named `L{layer}H{i}`.
 
+    **Shapes**: `W_Q, W_K, W_V[n, d_model, d_head]`, `W_O[n, d_head, d_model]`. **Source**: this book; the baseline
+    of `composition_scores` is its mean.
+
     >>> random_heads(3, 16, 2).W_Q.shape
     torch.Size([3, 16, 2])
     """

@@ -10,7 +10,10 @@ from circuitkit.circuits._paths import BIAS, DIRECT, path_logits
 
 
 class SkipTrigramBug(NamedTuple):
-    """After `source` ... `destination` the model expects `wrong`, which belongs after `source` ... `licensed_by`."""
+    """After `source` ... `destination` the model expects `wrong`, which belongs after `source` ... `licensed_by`.
+
+    **Source**: see `skip_trigram_bugs`.
+    """
 
     source: int
     destination: int
@@ -28,7 +31,10 @@ class SkipTrigramBug(NamedTuple):
 
 
 class BugSearch(NamedTuple):
-    """What `skip_trigram_bugs` returns."""
+    """What `skip_trigram_bugs` returns.
+
+    **Source**: see `skip_trigram_bugs`.
+    """
 
     bugs: list[SkipTrigramBug]
     """Largest `p_wrong` first; of several licences for one wrong triple, the first."""

@@ -14,7 +14,10 @@ KINDS = ("Q", "K", "V")
 
 
 class Composition(NamedTuple):
-    """What `composition_scores` returns."""
+    """What `composition_scores` returns.
+
+    **Source**: see `composition_scores`.
+    """
 
     score: Float[Tensor, "earlier later"]
     """Frobenius ratio, between 0 and 1; exactly 0 where `possible` is False."""

@@ -10,7 +10,10 @@ from circuitkit._heads import Heads, heads, require_bridge
 
 
 class Copying(NamedTuple):
-    """What `copying_score` returns."""
+    """What `copying_score` returns.
+
+    `score = sum(Re eigenvalues) / sum(|eigenvalues|)`. **Source**: see `copying_score`.
+    """
 
     score: Float[Tensor, " head"]
     """Sum of the eigenvalues over the sum of their sizes: 1 all positive (copying), -1 all negative."""

@@ -9,7 +9,11 @@ from torch import Tensor
 
 
 class Evidence(NamedTuple):
-    """Counts for one triple over a text."""
+    """Counts for one triple over a text.
+
+    The completion's share with the source is `hits_with / n_with`, without it `hits_without / n_without`.
+    **Source**: see `corpus_evidence`.
+    """
 
     n_with: int
     """Places with the destination where the source occurs within the window before."""
@@ -50,6 +54,8 @@ def corpus_evidence(
     **Error**: exact counts. Evidence, not proof: a source can stand for its topic, and counts on training text say
     what there was to learn, not what holds elsewhere.
 
+    **Source**: this book.
+
     >>> text = torch.tensor([7, 1, 5, 2, 9, 5, 3])
     >>> corpus_evidence([(7, 5, 2)], text, window=(1, 3))
     [Evidence(n_with=1, hits_with=1, n_without=1, hits_without=0)]
@@ -84,6 +90,8 @@ def corpus_trigrams(
 
     The source stands exactly `distance` tokens before the destination; the pair occurs `n >= min_count` times and the
     completion follows in `hits >= min_share * n` of them. **Error**: exact counts.
+
+    **Source**: this book.
 
     >>> corpus_trigrams(torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 4]), min_count=2).tolist()
     [[1, 2, 3, 3, 2], [2, 3, 1, 2, 2], [3, 1, 2, 2, 2], [1, 2, 4, 3, 1]]

@@ -10,7 +10,10 @@ from circuitkit.circuits._paths import BIAS, PathLogits, path_logits
 
 
 class TermImportance(NamedTuple):
-    """Losses in nats per token, patterns frozen."""
+    """Losses in nats per token, patterns frozen: what is worth how much is `removed[k] - full` for each order `k`.
+
+    **Source**: see `term_importance`.
+    """
 
     full: float
     """The model's own loss."""
@@ -63,5 +66,9 @@ def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tens
 
 
 def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: "list[str] | None" = None) -> float:
-    """Next-token loss of the sum of some paths (all by default), in nats."""
+    """Next-token loss of the sum of some paths (all by default), in nats.
+
+    `mean(-log softmax(sum of the paths' logits)[next token])`. **Error**: float32 rounding. **Source**: "A
+    Mathematical Framework for Transformer Circuits", term importance.
+    """
     return next_token_loss(paths.sum(names), tokens)

@@ -18,6 +18,8 @@ class PathLogits(Mapping):
     `"direct"` is the token straight to the logits, `"L0H1"` through one head, `"L0H1>L1H3"` through two in a row (a
     virtual head), `"MLP0>L1H3"` begins with what an MLP wrote. `"bias"` holds everything that biases add, `"rest"` all
     chains longer than the order asked for. The sum of all values is the model's logits.
+
+    **Source**: see `path_logits`.
     """
 
     def __init__(self, streams: dict[str, Float[Tensor, "batch pos d_model"]], frozen: Frozen):

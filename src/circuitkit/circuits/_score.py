@@ -11,7 +11,10 @@ from circuitkit.circuits._rotary import rotation
 
 
 class ScoreDecomposition(NamedTuple):
-    """What `score_decomposition` returns."""
+    """What `score_decomposition` returns.
+
+    `score` is the sum of `table`. **Source**: see `score_decomposition`.
+    """
 
     table: Float[Tensor, "query key"]
     """`table[i, j]`: component `i` at the destination, read as a query, against component `j` at the source, as a key."""

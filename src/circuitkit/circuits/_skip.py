@@ -10,7 +10,10 @@ from circuitkit.circuits._full import full_ov, full_qk
 
 
 class SkipTrigram(NamedTuple):
-    """One triple of token ids: with `source` earlier in the context, `destination` is followed by `completion`."""
+    """One triple of token ids: with `source` earlier in the context, `destination` is followed by `completion`.
+
+    **Source**: see `skip_trigrams`.
+    """
 
     source: int
     destination: int

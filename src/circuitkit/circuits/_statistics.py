@@ -12,7 +12,10 @@ from circuitkit.circuits._evidence import Evidence
 
 
 class SkipTrigramStatistics(NamedTuple):
-    """What `skip_trigram_statistics` returns; counted by `scripts/build_skip_trigram_stats.py`."""
+    """What `skip_trigram_statistics` returns; counted by `scripts/build_skip_trigram_stats.py`.
+
+    **Source**: counted over the training text by `scripts/build_skip_trigram_stats.py`.
+    """
 
     evidence: dict[tuple[int, int, int], Evidence]
     """For the strongest skip trigrams of the one-layer model's heads: counts over the training text."""
@@ -26,7 +29,10 @@ class SkipTrigramStatistics(NamedTuple):
 
 @cache
 def skip_trigram_statistics() -> SkipTrigramStatistics:
-    """The shipped counts. They were made on text the models learned from: evidence of what there was to learn."""
+    """The shipped counts. They were made on text the models learned from: evidence of what there was to learn.
+
+    **Source**: counted over the training text by `scripts/build_skip_trigram_stats.py`.
+    """
     from safetensors import safe_open
 
     path = files("circuitkit.circuits").joinpath("data/skip_trigrams.safetensors")

@@ -8,7 +8,10 @@ from torch import Tensor
 
 
 class TopEntries(NamedTuple):
-    """Entries of a matrix, largest first."""
+    """Entries of a matrix, largest first.
+
+    `values[i]` is the entry at `[rows[i], columns[i]]`. **Source**: see `top_entries`.
+    """
 
     values: Float[Tensor, " k"]
     rows: Int[Tensor, " k"]
@@ -16,7 +19,10 @@ class TopEntries(NamedTuple):
 
 
 class TopPerRow(NamedTuple):
-    """For every row its largest entries, largest first."""
+    """For every row its largest entries, largest first.
+
+    `values[r, i]` is the entry at `[r, columns[r, i]]`. **Source**: see `top_per_row`.
+    """
 
     values: Float[Tensor, "row k"]
     columns: Int[Tensor, "row k"]
@@ -26,6 +32,8 @@ def top_entries(matrix: Any, k: int = 10, *, largest: bool = True, block: int = 
     """The `k` largest (or smallest) entries of a `FactoredMatrix`, computed `block` rows at a time.
 
     **Shapes**: a matrix without leading axes. **Error**: exact; memory is `block * columns` numbers, not the product.
+
+    **Source**: this book.
 
     >>> from transformer_lens import FactoredMatrix
     >>> top_entries(FactoredMatrix(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0, -1.0]])), 1).values
@@ -50,6 +58,8 @@ def top_per_row(matrix: Any, k: int = 10, *, largest: bool = True, block: int = 
     """The `k` largest (or smallest) entries of every row of a `FactoredMatrix`, `block` rows at a time.
 
     For columns instead of rows give `matrix.T`. **Error**: exact.
+
+    **Shapes**: `[row, column]` gives `[row, k]`. **Source**: this book.
     """
     left, right = _factors(matrix, k, left_times_right=False, what="top_per_row")
     parts = [(left[i : i + block] @ right).topk(k, largest=largest) for i in range(0, left.shape[0], block)]

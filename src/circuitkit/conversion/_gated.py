@@ -25,6 +25,8 @@ class GateSum:
 
     A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is
     one head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only.
+
+    **Source**: this book; the paper leaves gated MLPs out.
     """
 
     activation: str
@@ -56,7 +58,7 @@ def gate_sum(
     `sigmoid` is one head and exact everywhere. Others take `heads_per_neuron` (2 to 64), or the fewest of 4, 6, 8, 12,
     16, ... within `max_error`. Sigmoids sit at equal distances; their weights solve a reweighted least-squares problem
     that tends to the minimax fit; `sum |w|` is kept below `100 reach`, which bounds the loss of digits.
-    Error: `.error`, certified between grid points by a bound on the second derivative. Source: ours; the paper leaves
+    **Error**: `.error`, certified between grid points by a bound on the second derivative. **Source**: ours; the paper leaves
     gated MLPs out.
     """
     if activation == "sigmoid":
@@ -152,7 +154,10 @@ def _reference(activation: str, x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class GatedNeuronHeads:
-    """The heads of one gated MLP, `(f(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`. Call it on the stream."""
+    """The heads of one gated MLP, `(f(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`. Call it on the stream.
+
+    **Source**: this book; the paper leaves gated MLPs out.
+    """
 
     W_gate: Float[Tensor, "d_model d_mlp"]
     W_in: Float[Tensor, "d_model d_mlp"]

@@ -32,6 +32,8 @@ class HeadSum:
 
     The head's query is `b_i x + c_i`; against a bias token with key -1 and value 0 its two-way softmax looks at the
     token itself with weight `sigmoid(b_i x + c_i)` and reads there the value `a_i x + d_i`.
+
+    **Source**: "Attention-Only Transformers", section 2, for one term; sums are this book's.
     """
 
     activation: str
@@ -91,7 +93,7 @@ class HeadSum:
 def generalized_silu(a1: float, a2: float, activation: str = "generalized silu", error: float = 0.0) -> HeadSum:
     """The paper's class of activations with one head: `a1 SiLU(a2 x) = sigmoid(a2 x) (a1 a2 x)`.
 
-    Source: "Attention-Only Transformers", section 2. `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)` is its GELU.
+    **Source**: "Attention-Only Transformers", section 2. `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)` is its GELU.
     """
     return HeadSum(activation, (float(a2),), (0.0,), (float(a1) * float(a2),), (0.0,), error)
 
@@ -112,7 +114,7 @@ def head_sum(
     `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness
     `s` is 16384 unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, minimax on
     the whole line (`scripts/fit_activations.py`). A function that needs one head takes one, whatever is allowed.
-    Error: `.error` bounds the difference on the whole line. Source: section 2 of the paper; the sums are ours.
+    **Error**: `.error` bounds the difference on the whole line. **Source**: section 2 of the paper; the sums are ours.
 
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
     0.0139
@@ -162,7 +164,7 @@ def _relu(max_error: float | None, sharpness: float | None) -> HeadSum:
 def activation_error(activation: str, heads_per_neuron: int | None = None) -> float:
     """The promised sup-norm error of an activation with so many heads per neuron; 0.0 where one head is exact.
 
-    Error: the bound itself, certified over the whole line. Source: `head_sum`.
+    **Error**: the bound itself, certified over the whole line. **Source**: `head_sum`.
 
     >>> activation_error("silu", 1)
     0.0

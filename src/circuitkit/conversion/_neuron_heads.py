@@ -21,6 +21,8 @@ class NeuronHeads:
     Neuron n with head term (b, c, a, d) has, on the stream `X + [1]` (one more coordinate, 1 on the bias token only):
     query `b (x W_in + b_in) + c`, key -1 on the bias token and 0 elsewhere, value `a (x W_in + b_in) + d` and 0 on the
     bias token, output row `W_out[n]`. Its softmax over itself and the bias token is `(sigmoid(q), 1 - sigmoid(q))`.
+
+    **Source**: "Attention-Only Transformers", Theorem 2, with the bias token first.
     """
 
     W_in: Float[Tensor, "d_model d_mlp"]
@@ -43,7 +45,7 @@ class NeuronHeads:
     def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
         """The sublayer's output by the two-key route: two scores per head and position, never a whole pattern.
 
-        Error: `bound`, and rounding as in the MLP itself.
+        **Error**: `bound`, and rounding as in the MLP itself.
         """
         rows, scaled = x.flatten(0, -2), self.terms.scaled_silu
         if scaled is not None:  # one head per neuron: its two scales ride on the two matrix products
@@ -141,7 +143,7 @@ def _affine(x: Tensor, W: Tensor, b: Tensor | None, scale: float = 1.0, bias_sca
 def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:
     """`X + [1]` with the bias token first: one more coordinate, which is 1 on position 0 and 0 on the real tokens.
 
-    Source: the paper's direct sum `X (+) [1]`; it puts the bias token last, which no causal mask admits.
+    **Source**: the paper's direct sum `X (+) [1]`; it puts the bias token last, which no causal mask admits.
 
     >>> with_bias_token(torch.tensor([[5.0, 7.0]])).tolist()
     [[0.0, 0.0, 1.0], [5.0, 7.0, 0.0]]

@@ -13,13 +13,19 @@ Norm = Callable[[Tensor], Tensor]
 
 
 def layer_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tensor, "*batch d_model"]:
-    """Rows with mean 0 and mean square 1; no gain, no bias."""
+    """Rows with mean 0 and mean square 1; no gain, no bias.
+
+    `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)` for each row. **Source**: Ba, Kiros and Hinton 2016.
+    """
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
 def rms_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tensor, "*batch d_model"]:
-    """Rows with mean square 1; no gain."""
+    """Rows with mean square 1; no gain.
+
+    `x / sqrt(mean(x^2) + eps)` for each row. **Source**: Zhang and Sennrich 2019.
+    """
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
@@ -27,7 +33,9 @@ def norm_of_first(norm: Norm, n_extra: int = 1) -> Norm:
     """Repair (c), for every norm: normalise the original coordinates, leave the last `n_extra` as they are.
 
     `norm_of_first(norm)(X (+) [1]) = norm(X) (+) [1]` by definition, up to the bias token's own row, where the norm of
-    zeros is taken to be zeros. This is what a converted model does. Error: exact.
+    zeros is taken to be zeros. This is what a converted model does. **Error**: exact.
+
+    **Source**: this book, a repair of Theorem 4.
     """
 
     def repaired(x: Float[Tensor, "*batch d_model_and_extra"]) -> Float[Tensor, "*batch d_model_and_extra"]:
@@ -44,7 +52,9 @@ def rms_with_gain(d_model: int, eps: float = 0.0) -> Norm:
 
     A token has bias coordinate 0, so its mean square is only diluted, by D/(D+1): gain `sqrt(D/(D+1))` on the stream.
     The bias token's row becomes `sqrt(D+1)` at its coordinate: gain `1/sqrt(D+1)`. With an epsilon inside the root the
-    token's epsilon shrinks by the same D/(D+1), and the bias gain becomes `sqrt(1/(D+1) + eps')`. Error: rounding.
+    token's epsilon shrinks by the same D/(D+1), and the bias gain becomes `sqrt(1/(D+1) + eps')`. **Error**: rounding.
+
+    **Source**: this book, a repair of Theorem 4.
     """
     eps_inside = eps * d_model / (d_model + 1)
     gain = torch.full((d_model + 1,), math.sqrt(d_model / (d_model + 1)), dtype=torch.float64)
@@ -57,6 +67,8 @@ def centred_with_gain(d_model: int, eps: float = 0.0) -> Norm:
 
     Writing weights whose rows have mean 0 keep the stream centred (transformer-lens `center_writing_weights`); the two
     bias coordinates cancel in every mean. Gains `sqrt(D/(D+2))` on the stream, `sqrt(2/(D+2) + eps')` on the two.
+
+    **Shapes**: the returned function keeps `[..., D+2]`. **Error**: rounding. **Source**: this book, a repair of Theorem 4.
     """
     eps_inside = eps * d_model / (d_model + 2)
     gain = torch.full((d_model + 2,), math.sqrt(d_model / (d_model + 2)), dtype=torch.float64)
@@ -74,6 +86,8 @@ def post_norm_layers(
 
     `skip=False` leaves out `X_j`, the counter-example of Remark 5: the bias token is zeroed by the first converted
     layer, and from the second on every neuron sees scores 0 and outputs half its input.
+
+    **Source**: "Attention-Only Transformers", definition of a transformer and Remark 5.
     """
     stream = [x]
     for heads in layers:

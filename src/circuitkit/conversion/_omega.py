@@ -12,7 +12,10 @@ from circuitkit.conversion._checks import check_mlp
 
 
 class OmegaWarning(UserWarning):
-    """Omega lies outside the window where leak and rounding are both small."""
+    """Omega lies outside the window where leak and rounding are both small.
+
+    The window is `omega_window`'s. **Source**: this book.
+    """
 
 
 def omega_window(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> tuple[float, float]:
@@ -22,6 +25,8 @@ def omega_window(n_pos: int, dtype: torch.dtype, tolerance: float | None = None)
     post asks `exp(Omega) > N / tolerance`, twice as much as needed). Rounding: scores near `2 Omega` are known to half
     a unit in the last place, which moves the sigmoid by a quarter of that, so `Omega <= 4 tolerance / eps`.
     `tolerance=None` takes 16 units of rounding of the dtype.
+
+    **Source**: this book, from the two conditions that the post states for Omega.
     """
     eps = torch.finfo(dtype).eps
     tolerance = 16 * eps if tolerance is None else tolerance
@@ -30,6 +35,8 @@ def omega_window(n_pos: int, dtype: torch.dtype, tolerance: float | None = None)
 
 def choose_omega(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> float:
     """The smallest useful Omega for this many positions: past it only rounding grows.
+
+    `ln(n_pos / tolerance) / 2`, the lower end of `omega_window`. **Source**: this book; the post takes 1000.
 
     >>> round(choose_omega(20, torch.float64), 1)
     18.1
@@ -48,6 +55,8 @@ def omega_error_bound(omega: float, n_pos: int, dtype: torch.dtype, largest: flo
 
     `leak + rounding`, with leak `2 (N-1) e^(-2 Omega) largest` (weights that other tokens keep, times their values,
     and what they take from the two keys) and rounding `largest (ulp(2 Omega + largest) / 2 + 8 eps)`.
+
+    **Source**: this book.
     """
     eps = torch.finfo(dtype).eps
     top = 2 * omega + largest
@@ -60,7 +69,10 @@ def omega_error_bound(omega: float, n_pos: int, dtype: torch.dtype, largest: flo
 
 @dataclass(frozen=True, eq=False)
 class OmegaMLP:
-    """An MLP as softmax attention without any mask. Call it on `X[..., N, D]`; it returns what the MLP adds to `X`."""
+    """An MLP as softmax attention without any mask. Call it on `X[..., N, D]`; it returns what the MLP adds to `X`.
+
+    `activation(X W_in + b_in) W_out + b_out`, up to `.error_bound(X)`. **Source**: see `omega_mlp`.
+    """
 
     W_in: Float[Tensor, "d_model d_mlp"]
     W_out: Float[Tensor, "d_mlp d_model"]
@@ -208,7 +220,7 @@ def omega_mlp(
     `omega=None` takes the smallest useful one for `n_ctx`, the weights' dtype and `tolerance` (`choose_omega`); one
     outside `omega_window` is used and warned about. Every score matrix has rank N+1: the heads are wider than any
     trained head. Bias rows are served by the ones of the position code.
-    Error: `.error_bound(x)`. Source: "Attention is all you need, no really" (January 2023), which ignores masks, norms
+    **Error**: `.error_bound(x)`. **Source**: "Attention is all you need, no really" (January 2023), which ignores masks, norms
     and biases and writes 1 - sigma(x) for sigma(x) at the bias token.
     """
     check_mlp(W_in, W_out, b_in, b_out)
@@ -236,7 +248,7 @@ def mask_as_weights(
 
     Positions are one-hot. A forbidden source keeps at most `exp(-omega + spread)` of an allowed one's weight, where
     `spread` is the range of the ordinary scores, so a row's pattern is wrong by at most `2 n_pos exp(spread - omega)`.
-    Source: the third result in the abstract of the published paper; the post's 2 Omega is a case of it.
+    **Source**: the third result in the abstract of the published paper; the post's 2 Omega is a case of it.
     """
     scores = torch.where(mask, 0.0, -omega)
     return scores, torch.eye(mask.shape[1], dtype=scores.dtype, device=scores.device)

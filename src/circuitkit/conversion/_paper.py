@@ -11,7 +11,10 @@ from circuitkit._heads import Heads
 
 @dataclass(frozen=True, eq=False)
 class MaskedHead:
-    """A masked attention head of Definition 1: `msoftmax(X W_QK X^T, mask) X W_OV`, full square matrices."""
+    """A masked attention head of Definition 1: `msoftmax(X W_QK X^T, mask) X W_OV`, full square matrices.
+
+    **Source**: "Attention-Only Transformers", below Definition 1.
+    """
 
     W_QK: Float[Tensor, "d_model d_model"]
     W_OV: Float[Tensor, "d_model d_model"]
@@ -29,7 +32,7 @@ class MaskedHead:
 def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst src"]) -> Float[Tensor, "dst src"]:
     """`rownorm(exp(scores) * mask)`, computed without overflow.
 
-    Error: rounding only. Source: Definition 1 of the paper.
+    **Error**: rounding only. **Source**: Definition 1 of the paper.
 
     >>> masked_softmax(torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]])).tolist()
     [[0.5, 0.0, 0.5]]
@@ -42,6 +45,8 @@ def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst sr
 
 def direct_sum(left: Float[Tensor, "rows columns"], right: float) -> Float[Tensor, "rows_and_1 columns_and_1"]:
     """The paper's `X (+) [right]`: `X` and one number as the diagonal blocks, 0 elsewhere.
+
+    **Source**: "Attention-Only Transformers", notation.
 
     >>> direct_sum(torch.tensor([[5.0, 7.0]]), 1.0).tolist()
     [[5.0, 7.0, 0.0], [0.0, 0.0, 1.0]]
@@ -65,8 +70,8 @@ def theorem2(
 ) -> list[MaskedHead]:
     """Theorem 2: heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X V1) V2 (+) [0]`, one per hidden unit.
 
-    `W_QK = a2 [[0, -V1_i], [0, 0]]` and `W_OV = a1 a2 V1_i V2_i (+) [0]`. Error: exact; rounding as in the MLP.
-    Source: Theorem 2 and its appendix proof. Two slips of the paper are set right: the blocks have sizes d_model and 1
+    `W_QK = a2 [[0, -V1_i], [0, 0]]` and `W_OV = a1 a2 V1_i V2_i (+) [0]`. **Error**: exact; rounding as in the MLP.
+    **Source**: Theorem 2 and its appendix proof. Two slips of the paper are set right: the blocks have sizes d_model and 1
     (it says N and 1), and in the sketch the token's own score is 0 and the bias token's is -x, not the reverse.
     """
     mask, heads = theorem_mask(n_pos, V1), []
@@ -84,12 +89,17 @@ def bias_trick(
 
     The paper's "without loss of generality". It needs that every layer keeps the column, and it leaves out `b_out`,
     which is a Theorem 6 head of its own: it reads the column of ones and writes `b_out`.
+
+    **Source**: "Attention-Only Transformers", proof of Theorem 4.
     """
     return torch.cat([V1, b_in[None]]), torch.cat([V2, V2.new_zeros(len(V2), 1)], 1)
 
 
 def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: int) -> MaskedHead:
-    """Theorem 6: with the identity as mask a head looks at itself only, so it computes `X W` whatever its scores are."""
+    """Theorem 6: with the identity as mask a head looks at itself only, so it computes `X W` whatever its scores are.
+
+    **Error**: rounding. **Source**: "Attention-Only Transformers", Theorem 6.
+    """
     return MaskedHead(torch.zeros_like(W), W, torch.eye(n_pos, dtype=W.dtype, device=W.device))
 
 
@@ -99,7 +109,9 @@ def theorem7(
     """Theorem 7: `d_model` heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X) (+) [0]`, entry by entry.
 
     `residual=True` adds one head that writes `-X`, so that a skip connection turns `X` into the activation itself. The
-    paper's `X I_N` must be `X I_D`. Error: exact.
+    paper's `X I_N` must be `X I_D`. **Error**: exact.
+
+    **Source**: "Attention-Only Transformers", Theorem 7.
     """
     like = torch.zeros(()) if like is None else like
     eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
@@ -115,6 +127,8 @@ def remark3(
     `W_Q = W_V = a2 [V1_i | 0]`, `W_K = [0 | -1]`, `W_O = a1 [V2_i | 0]`. The paper's `W_K` carries `sqrt(D+1)` because
     it divides scores by `sqrt(D+1)`; libraries divide by `sqrt(d_head)`, which is 1 here. `W_Q = W_V` and a shared
     `W_K` leave two vectors to store per neuron, as many numbers as the MLP has.
+
+    **Source**: "Attention-Only Transformers", Remark 3.
     """
     reads = torch.cat([a2 * V1.T, V1.new_zeros(V1.shape[1], 1)], 1)[..., None]
     keys = torch.zeros_like(reads)
@@ -127,5 +141,8 @@ def remark3(
 def augmented_head(
     W_QK: Float[Tensor, "d_model d_model"], W_OV: Float[Tensor, "d_model d_model"], mask: Float[Tensor, "pos pos"]
 ) -> MaskedHead:
-    """An ordinary head made to ignore the bias token: `W_QK (+) [1]`, `W_OV (+) [0]`, `mask (+) [1]` (Theorem 4)."""
+    """An ordinary head made to ignore the bias token: `W_QK (+) [1]`, `W_OV (+) [0]`, `mask (+) [1]` (Theorem 4).
+
+    **Error**: none. **Source**: "Attention-Only Transformers", proof of Theorem 4.
+    """
     return MaskedHead(direct_sum(W_QK, 1.0), direct_sum(W_OV, 0.0), direct_sum(mask, 1.0))

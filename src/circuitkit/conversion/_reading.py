@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class NeuronReading(NamedTuple):
-    """Token ids with their scores, largest first."""
+    """Token ids with their scores, largest first: `W_E W_in` of one neuron for reading, `W_out W_U` for writing.
+
+    **Source**: see `read_neuron`.
+    """
 
     name: str
     on: tuple[tuple[int, float], ...]
@@ -29,7 +32,7 @@ def read_neuron(model: "AttentionOnlyBridge", head: str, k: int = 10) -> NeuronR
     """The two rank-one circuits of a neuron-head as lists of tokens: `W_E W_in` (QK) and `W_out W_U` (OV).
 
     Read from embeddings alone: what earlier layers add to the stream is left out, and so is the last norm's scale.
-    A gated neuron is read by its gate. Error: exact for what it states. Source: the framework paper's full circuits,
+    A gated neuron is read by its gate. **Error**: exact for what it states. **Source**: the framework paper's full circuits,
     here with one direction on either side.
     """
     from circuitkit.conversion._model import AttentionOnlyBridge
@@ -59,7 +62,10 @@ def _top(values: torch.Tensor, k: int) -> tuple[tuple[int, float], ...]:
 
 
 class Augmented(NamedTuple):
-    """A converted model's heads with tables of their size, for tools that take "a model" and read its weights."""
+    """A converted model's heads with tables of their size, for tools that take "a model" and read its weights.
+
+    The bias token and the bias coordinate come last. **Source**: `X (+) [1]` of "Attention-Only Transformers".
+    """
 
     heads: Heads
     """All neuron-heads, on d_model + 1 coordinates."""
@@ -73,7 +79,7 @@ def augmented(model: "AttentionOnlyBridge") -> Augmented:
     """What `full_qk`, `full_ov` and `copying_score` of chapter 2 need to run on neuron-heads.
 
     `full_qk(augmented(model), "L1N3")` has one column that is not zero, the bias token's: minus what turns the neuron
-    on. Embeddings are as the model holds them, not behind a norm. Error: exact. Source: `X (+) [1]` of the paper.
+    on. Embeddings are as the model holds them, not behind a norm. **Error**: exact. **Source**: `X (+) [1]` of the paper.
     """
     W_E, W_U = model.W_E.detach(), model.W_U.detach()
     return Augmented(model.heads, torch.block_diag(W_E, W_E.new_ones(1, 1)), torch.nn.functional.pad(W_U, (0, 1, 0, 1)))

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One converted MLP layer."""
+    """One converted MLP layer: heads it became, the promised `bound` on its output, the `measured` error beside it.
+
+    **Source**: see `to_attention_only`.
+    """
 
     layer: int
     activation: str
@@ -30,7 +33,10 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """Heads, parameters, promised bounds and measured errors of a converted model. `str(report)` is a table."""
+    """Heads, parameters, promised bounds and measured errors of a converted model. `str(report)` is a table.
+
+    **Source**: see `to_attention_only`.
+    """
 
     layers: tuple[LayerReport, ...]
     parameters: int

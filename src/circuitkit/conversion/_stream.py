@@ -22,8 +22,8 @@ def literal_stream(
     Each sublayer adds the sum of its heads' results on the normalised stream, and its output bias on the real tokens.
     Norms act on the original coordinates (the repair of Theorem 4); ordinary heads have the mask `[1] (+) causal`.
     For native models with serial blocks and learned positions, one sequence at a time: for reading and proving, slow.
-    Error: that of the conversion; the last row without its bias equals `hook_resid_post` of the last block.
-    Source: "Attention-Only Transformers", proof of Theorem 4.
+    **Error**: that of the conversion; the last row without its bias equals `hook_resid_post` of the last block.
+    **Source**: "Attention-Only Transformers", proof of Theorem 4.
     """
     from circuitkit.conversion._model import AttentionOnlyBridge, is_parallel
 

@@ -14,7 +14,10 @@ from circuitkit.induction._tokens import Repeated
 
 
 class InductionLoss(NamedTuple):
-    """Loss on repeated random tokens, in nats a token."""
+    """Loss on repeated random tokens, in nats a token.
+
+    **Source**: see `induction_loss`.
+    """
 
     first: float
     """Mean loss on the first pass over the span, which nothing predicts."""
@@ -34,6 +37,7 @@ def induction_loss(
     Both passes leave out their first token, which even a perfect induction head cannot know. `rows` comes from
     `repeated_tokens`, default as in `scores`. `without` leaves out heads or paths, see `hooks`.
 
+    **Shapes**: `rows.tokens[batch, pos]` gives four numbers.
     **Error**: float32 rounding and the sampling error of the rows. **Source**: "In-context Learning and Induction
     Heads"; transformer-lens `evals.induction_loss` measures the second pass alone.
 
@@ -71,6 +75,8 @@ def losses_by_position(
     """Loss of predicting each next token, in nats: entry `t` is about the token at position `t + 1`.
 
     **Shapes**: `[batch, pos]` to `[batch, pos - 1]`. **Error**: float32 rounding.
+
+    `-log softmax(logits[t])[tokens[t + 1]]`. **Source**: the usual cross-entropy.
     """
     logits = run("losses_by_position", model, tokens, None, without, fill)
     return token_losses(logits, tokens.to(logits.device))

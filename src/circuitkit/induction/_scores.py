@@ -18,7 +18,10 @@ KINDS = ("prefix_matching", "previous_token", "duplicate_token", "copying")
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of all heads, each a tensor `[head]` in the order of `names`, which is the order of `heads(model)`."""
+    """Scores of all heads, each a tensor `[head]` in the order of `names`, which is the order of `heads(model)`.
+
+    **Source**: see `scores`.
+    """
 
     names: tuple[str, ...]
     """Head names, such as `"L1H3"`."""

@@ -17,7 +17,10 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Scores of all heads, and the induction loss with three groups of heads taken out."""
+    """Scores of all heads, and the induction loss with three groups of heads taken out.
+
+    **Source**: see `survey`.
+    """
 
     scores: Scores
     """Every head on the default rows."""
@@ -38,6 +41,9 @@ def survey(model: Any, *, threshold: float = 0.4, batch: int = 8, period: int = 
     whether it matters *which* heads are gone.
 
     **Error**: as `scores` and `induction_loss`. **Cost**: five forward passes.
+
+    **Source**: "In-context Learning and Induction Heads", ablation of heads; the three groups and their comparison
+    are this book's.
 
     >>> from circuitkit.induction import build_induction_model
     >>> result = survey(build_induction_model(20, 16))
@@ -84,6 +90,8 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
     """The survey of a model whose weights do not ship with the book, as `make real-models` last computed it.
 
     A test in that target computes it again and compares.
+
+    **Source**: `scripts/real_models_induction.py`.
 
     >>> stored_survey().provenance["model"]
     'SmolLM2-135M-Instruct'

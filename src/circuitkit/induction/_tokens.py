@@ -13,7 +13,10 @@ _WHAT = "repeated_tokens"
 
 
 class Repeated(NamedTuple):
-    """Rows in which one span of random tokens comes several times."""
+    """Rows in which one span of random tokens comes several times.
+
+    **Source**: see `repeated_tokens`.
+    """
 
     tokens: Int[Tensor, "batch pos"]
     """`[batch, pos]`: an opening token if there is one, then the span, then the span again."""
@@ -103,6 +106,8 @@ def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch
 
     **Shapes**: `[batch, pos]` to `[batch, dst, src]`. **Error**: none.
 
+    **Source**: this book; the mask behind `after_occurrences` and the duplicate-token score.
+
     >>> earlier_occurrences(torch.tensor([[5, 7, 5, 5]])).int()[0].tolist()
     [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0]]
     """
@@ -113,6 +118,8 @@ def after_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch d
     """True where the source comes directly after an earlier occurrence of the destination's token.
 
     This is where an induction head looks. **Shapes**: `[batch, pos]` to `[batch, dst, src]`. **Error**: none.
+
+    **Source**: "In-context Learning and Induction Heads", prefix matching.
 
     >>> after_occurrences(torch.tensor([[5, 7, 5, 5]])).int()[0].tolist()
     [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1]]

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A finished training run; every curve has one entry for each step, measured on that step's fresh batch."""
+    """A finished training run; every curve has one entry for each step, measured on that step's fresh batch.
+
+    **Source**: see `train`.
+    """
 
     model: "TransformerBridge"
     """The trained model, attention-only, without norms and biases."""

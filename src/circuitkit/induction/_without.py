@@ -31,6 +31,9 @@ def paths(model: Any, kind: str, *, into: str | None = None, out_of: str | None 
 
     `into` and `out_of` keep those that end or begin at one head. Leaving out all paths of a kind is the comparison of
     Q-, K- and V-composition: later heads then read the stream without earlier heads at that one input.
+
+    **Source**: "A Mathematical Framework for Transformer Circuits", Q-, K- and V-composition; cutting single wires
+    is this book's.
     """
     names = _names(require_bridge(model, "paths"))
     need_choice("paths", "kind", kind, ("Q", "K", "V"))

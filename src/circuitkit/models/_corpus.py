@@ -12,7 +12,11 @@ from circuitkit.models._manifest import manifest, verified
 
 
 class CorpusStatistics(NamedTuple):
-    """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document)."""
+    """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document).
+
+    **Shapes**: `unigram[a]` counts the token a, `bigram[a, b]` counts b right after a. **Source**: counted from the
+    tokens by `scripts/pack_models.py`.
+    """
 
     unigram: Int[Tensor, " d_vocab"]
     """How often each token occurs."""
@@ -36,7 +40,11 @@ class CorpusStatistics(NamedTuple):
 
 @cache
 def corpus_statistics() -> CorpusStatistics:
-    """Unigram and bigram counts of the training text, from the shipped sparse table."""
+    """Unigram and bigram counts of the training text, from the shipped sparse table.
+
+    The bigram table is made dense, `[d_vocab, d_vocab]`. **Error**: none, counts are integers. **Source**: counted
+    from the tokens by `scripts/pack_models.py`.
+    """
     from safetensors.torch import load_file
 
     entry = manifest()["statistics"]
@@ -51,13 +59,19 @@ def corpus_statistics() -> CorpusStatistics:
 
 
 def corpus_provenance() -> list[dict[str, str | int]]:
-    """Every file of the corpus: `"title"`, `"author"`, why it is `"free"`, its size in `"characters"`, its sha256."""
+    """Every file of the corpus: `"title"`, `"author"`, why it is `"free"`, its size in `"characters"`, its sha256.
+
+    **Source**: recorded by `scripts/build_corpus.py`.
+    """
     entry = manifest()["provenance"]
     return json.loads(verified(entry["file"], entry["sha256"]).read_text())["files"]
 
 
 def heldout_text() -> list[dict[str, str]]:
-    """Passages that no shipped model was trained on: dictionaries with `"file"` (its source) and `"text"`."""
+    """Passages that no shipped model was trained on: dictionaries with `"file"` (its source) and `"text"`.
+
+    **Source**: one chunk in thirty-three of the corpus, held out by `scripts/build_corpus.py`.
+    """
     entry = manifest()["heldout"]
     return [json.loads(line) for line in verified(entry["file"], entry["sha256"]).read_text().splitlines()]
 
@@ -73,12 +87,18 @@ def _tokens() -> Int[Tensor, " token"]:
 
 
 def heldout_tokens() -> Int[Tensor, " token"]:
-    """The whole held-out text as one row of token ids, `<|endoftext|>` (id 0) before each passage; a new tensor."""
+    """The whole held-out text as one row of token ids, `<|endoftext|>` (id 0) before each passage; a new tensor.
+
+    **Shapes**: `[1, tokens]`. **Source**: the text of `heldout_text`.
+    """
     return _tokens().clone()
 
 
 def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row pos"]:
-    """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0)."""
+    """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0).
+
+    **Shapes**: `[n, n_ctx]` token ids. **Source**: the text of `heldout_text`.
+    """
     tokens = _tokens()
     if n < 1 or not 2 <= n_ctx < len(tokens):
         raise ValueError(

@@ -17,12 +17,18 @@ def manifest() -> dict[str, Any]:
 
 
 def list_models() -> list[str]:
-    """Names of the shipped models, smallest first; each can be given to `load_model`."""
+    """Names of the shipped models, smallest first; each can be given to `load_model`.
+
+    **Source**: `manifest.json`, written by `scripts/pack_models.py`.
+    """
     return list(manifest()["models"])
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """Sizes, training record and held-out losses (nats a token) of a shipped model, as recorded when it was packed."""
+    """Sizes, training record and held-out losses (nats a token) of a shipped model, as recorded when it was packed.
+
+    **Source**: `manifest.json`, written by `scripts/train_model.py` and `scripts/pack_models.py`.
+    """
     models = manifest()["models"]
     if name not in models:
         raise unknown_model(name)
@@ -33,12 +39,17 @@ def baselines() -> dict[str, float]:
     """Held-out loss in nats a token of smoothed unigram, bigram and trigram models of the same corpus.
 
     Interpolated Kneser-Ney, fitted on the training text; see `scripts/baselines.py`.
+
+    **Source**: Kneser and Ney 1995, in its interpolated form; the discounts are chosen as the script says.
     """
     return {name: manifest()["baselines"][name] for name in ("unigram", "bigram", "trigram")}
 
 
 def checkpoints(name: str) -> list[int]:
-    """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model."""
+    """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model.
+
+    **Source**: `manifest.json`, written by `scripts/pack_models.py`.
+    """
     return [int(step) for step in model_card(name)["files"]]
 
 

@@ -11,7 +11,10 @@ from circuitkit.residual._decompose import centres, decompose
 
 
 class LogitAttribution(NamedTuple):
-    """How much each component adds to one logit at each position."""
+    """How much each component adds to one logit at each position.
+
+    `total` is the sum of `values` over components. **Source**: see `logit_attribution`.
+    """
 
     names: tuple[str, ...]
     """Component names as in `Decomposition`, then `"norm bias"` and `"unembed bias"` where the model has them."""
@@ -36,6 +39,9 @@ def logit_attribution(
     position; with it frozen at its value in this run the rest is linear: `r_c -> (r_c - mean) / scale * w`, and the
     norm's own bias is a component of its own. Exact up to rounding in either case. What freezing hides: a component
     also changes the divisor, and that share is attributed to nobody.
+
+    **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; the shares of a
+    norm are this book's.
     """
     bridge = require_bridge(model, "logit_attribution")
     cap = float(getattr(bridge.cfg, "output_logits_soft_cap", -1.0) or -1.0)

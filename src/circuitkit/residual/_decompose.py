@@ -11,7 +11,10 @@ from circuitkit._heads import require_bridge
 
 
 class Decomposition(NamedTuple):
-    """What each component added to the residual stream."""
+    """What each component added to the residual stream.
+
+    `logits = norm(sum of parts) W_U + b_U`. **Source**: see `decompose`.
+    """
 
     names: tuple[str, ...]
     """`"embed"`, `"pos_embed"`, then in order of depth `"L0H0"`, ..., `"L0 bias"` (b_O) and `"L0 MLP"`."""
@@ -41,7 +44,7 @@ def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
 
     `x_final = embed + pos_embed + sum_h z_h W_O^h + sum_l b_O^l + sum_l mlp^l`. Exact up to rounding; the sum is
     compared with the model's own stream, and a model that does not add its parts up (post-norm encoders, norms on the
-    attention output) is refused. Source: "A Mathematical Framework for Transformer Circuits", section on the residual
+    attention output) is refused. **Source**: "A Mathematical Framework for Transformer Circuits", section on the residual
     stream as a sum; transformer-lens's `ActivationCache.decompose_resid` and `stack_head_results` are the same sum.
     """
     bridge = require_bridge(model, "decompose")

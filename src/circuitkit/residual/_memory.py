@@ -10,7 +10,11 @@ from circuitkit.residual._decompose import decompose, stage
 
 
 class MemoryScores(NamedTuple):
-    """Deletion and mutual direction of what components write, over positions."""
+    """Deletion and mutual direction of what components write, over positions.
+
+    `deletion[b, a] = -<r_b, r_a> / <r_a, r_a>` and `cosine[b, a] = <r_b, r_a> / (|r_b| |r_a|)`, summed over
+    positions. **Source**: see `memory_scores`.
+    """
 
     names: tuple[str, ...]
     """Component names as in `Decomposition`."""
@@ -28,6 +32,10 @@ def memory_scores(model: Any, tokens: Int[Tensor, "batch pos"], *, skip: int = 1
     Measured from activations with the decomposition of `decompose`. There is nothing to delete of a component that
     writes nothing (NaN), and it deletes nothing (0). Heads of one layer write at once, so none of them is later than
     the other; b_O counts with the heads of its layer, and so does the MLP where a model runs both in parallel.
+
+    Component b deletes of a: `-<r_b, r_a> / <r_a, r_a>`, products summed over batch and positions. **Error**:
+    float32 rounding. **Source**: "A Mathematical Framework for Transformer Circuits", on heads and neurons that
+    clear what others wrote; the number is this book's.
     """
     if skip < 0:
         raise ValueError(f"skip is {skip}; expected 0 or more, the number of first positions to leave out")

@@ -13,7 +13,11 @@ from circuitkit._heads import require_bridge
 def random_rotation(
     d_model: int, *, seed: int, fix: Float[Tensor, " d_model"] | None = None, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "d_model d_model"]:
-    """A random orthogonal matrix `R` (Haar measure); with `fix`, one that leaves that direction where it is."""
+    """A random orthogonal matrix `R` (Haar measure); with `fix`, one that leaves that direction where it is.
+
+    **Shapes**: `[d, d]` with `R^T R = I`. **Error**: rounding. **Source**: the QR decomposition of a Gaussian
+    matrix, with the signs of Mezzadri 2007.
+    """
     generator = torch.Generator().manual_seed(seed)
     size = d_model if fix is None else d_model - 1
     q, r = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
@@ -35,6 +39,9 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     The stream turns into `x R`, and every inner product a reader takes is unchanged: `(x R)(R^T W) = x W`. So without
     norms the function is the same, up to rounding. Gains of norms are folded into the readers first (they are tied to
     the coordinates); a LayerNorm still subtracts the mean over coordinates, which singles out the all-ones direction.
+
+    **Source**: "A Mathematical Framework for Transformer Circuits", the residual stream has no privileged basis;
+    the test by rotation is this book's.
     """
     bridge = require_bridge(model, "rotate_basis")
     d_model = bridge.cfg.d_model

@@ -13,6 +13,9 @@ def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model 
     """Orthonormal basis of what each head can read through its queries, keys or values (`kind` "Q", "K" or "V").
 
     A head sees `x W`, so it sees the projection of `x` on the column space of `W` and nothing else.
+
+    **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
+    Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
     if kind not in _READS:
         raise ValueError(f"kind is {kind!r}; expected 'Q', 'K' or 'V'")
@@ -20,7 +23,11 @@ def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model 
 
 
 def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
-    """Orthonormal basis of what each head can write: the row space of `W_O`."""
+    """Orthonormal basis of what each head can write: the row space of `W_O`.
+
+    **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
+    Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
+    """
     return torch.linalg.qr(heads.W_O.transpose(-2, -1))[0]
 
 
@@ -31,6 +38,8 @@ def principal_angles(
 
     `cos(angle_i)` are the singular values of `A^T B` (Bjorck and Golub 1973). 0: a shared direction; pi/2: orthogonal.
     Angles below 1e-4 (float32) or 1e-8 (float64) are not resolved by the cosine.
+
+    **Shapes**: `A[d_model, a]` and `B[d_model, b]` give `min(a, b)` angles. **Source**: Bjorck and Golub 1973.
     """
     return torch.linalg.svdvals(a.transpose(-2, -1) @ b).clamp(max=1.0).acos()
 
@@ -40,6 +49,8 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: str = "V") -> Float[Ten
 
     Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head. Two random subspaces score
     `d_head / d_model` (of the earlier head). Depends on the subspaces only, not on how strongly they are used.
+
+    **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book, from `principal_angles`.
     """
     if earlier.d_model != later.d_model:
         raise ValueError(

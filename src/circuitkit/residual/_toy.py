@@ -8,7 +8,10 @@ from torch import Tensor
 
 
 class ToyModel(NamedTuple):
-    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`."""
+    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`.
+
+    **Source**: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4.
+    """
 
     W: Float[Tensor, "instance feature hidden"]
     """Row `i` is the direction feature `i` is stored in."""
@@ -20,7 +23,7 @@ class ToyModel(NamedTuple):
     def capacity(self) -> Float[Tensor, "instance feature"]:
         """Share of a dimension each feature has to itself, `|w_i|^4 / sum_j (w_i . w_j)^2`; 0.5 for antipodal pairs.
 
-        NaN-free: a feature that is not stored has 0. Source: "Toy Models of Superposition", feature dimensionality
+        NaN-free: a feature that is not stored has 0. **Source**: "Toy Models of Superposition", feature dimensionality
         (there `|w_i|^2 / sum_j (w_i/|w_i| . w_j)^2`, the same number).
         """
         inner = self.W @ self.W.transpose(-2, -1)
@@ -43,7 +46,7 @@ def train_toy_models(
 
     Features are uniform in [0, 1] when on. `pairs="independent"`; `"anticorrelated"`: features 2k and 2k+1 are never
     on together. `importance` is the factor from one feature's weight in the loss to the next. Adam, cosine decay.
-    Source: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4; the trainer is ours.
+    **Source**: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4; the trainer is ours.
     """
     if pairs not in ("independent", "anticorrelated"):
         raise ValueError(f"pairs is {pairs!r}; expected 'independent' or 'anticorrelated'")

@@ -20,6 +20,9 @@ def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     `[d_model, columns]`: `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in; a gated MLP also reads with W_gate,
     `"L1 MLP.gate"`), `"unembed"`. Where a norm precedes a reader, its gain and its centring are folded in,
     `(I - 1/d) diag(w) W`; the divisor, a number per position, is not.
+
+    **Error**: none, weights are copied or folded. **Source**: "A Mathematical Framework for Transformer Circuits",
+    where every layer reads and writes the stream linearly.
     """
     bridge = require_bridge(model, "components")
     cfg = bridge.cfg
@@ -55,6 +58,8 @@ def virtual_weights(model: Any, writer: str, reader: str) -> "FactoredMatrix":
 
     For instance `("L0H1", "L1H0.K")` is `W_O^{0.1} W_K^{1.0}`, `[d_head, d_head]`, and `("embed", "unembed")` is the
     direct path `W_E W_U`. Exact for models without norms; with a norm, exact up to the divisor of each position.
+
+    **Source**: "A Mathematical Framework for Transformer Circuits", virtual weights.
     """
     from transformer_lens import FactoredMatrix
 
@@ -72,7 +77,7 @@ def virtual_weight_table(model: Any) -> tuple[tuple[str, ...], tuple[str, ...], 
 
     Pairs in which the writer does not come before the reader hold NaN. Random matrices of the same shapes score about
     `1 / sqrt(d_model)`. Computed from the two Gram matrices of the factors, `[d_model, d_model]`, never from the
-    (possibly d_vocab-sized) product. Source: framework paper, virtual weights; the ratio is its composition score.
+    (possibly d_vocab-sized) product. **Source**: framework paper, virtual weights; the ratio is its composition score.
     """
     writers, readers = components(model)
     grams_out = torch.stack([w.T @ w for w in writers.values()])

@@ -21,7 +21,7 @@ class GatedBlock(nn.Module):
     start Xavier-normal, gate weights orthonormal across heads, gate biases 0; `recipe` says what is normalised.
     `target_rms` is the root mean square length of a target row, for a fixed or learned output scale. With
     `dtype=torch.float64` weights are drawn in float64.
-    Source: "Gated Attention Blocks", section "Gated Attention Mechanism".
+    **Source**: "Gated Attention Blocks", section "Gated Attention Mechanism".
     """
 
     def __init__(

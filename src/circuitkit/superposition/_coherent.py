@@ -15,7 +15,7 @@ class OVCoherentTask:
     Token 0 is the read-off, `1 .. S` are signals, the rest noise. The answer is one of `S (S + 1) / 2` classes, one for
     each unordered pair of signals, a signal twice included: with the 4 signals of the public description these are its
     10 outputs. No head can read the answer from one source, because each signal is part of several pairs.
-    Source: Greenspan and Wynroe, "An OV-Coherent Toy Model of Attention Head Superposition", as far as its text goes:
+    **Source**: Greenspan and Wynroe, "An OV-Coherent Toy Model of Attention Head Superposition", as far as its text goes:
     it states 12 input tokens (1 read-off, 4 signals, 7 noise) and 10 outputs. That outputs are unordered pairs, the
     prompt length and uniform places are our reading; no code is public.
     """

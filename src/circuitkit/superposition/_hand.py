@@ -28,7 +28,7 @@ def hand_specified(
     `(1 - 0.5 (m - 1)) gain` on the own completion of each member, at most `0.75 (m - 1) gain` on another shared one;
     the first is the largest for every m >= 2. One of them alone writes `gain` on its own completion and `0.75 gain` on
     the shared one, so alone it is wrong.
-    Source: "Gated Attention Blocks", introduction and appendix D; that text gives the mechanism, these numbers are ours.
+    **Source**: "Gated Attention Blocks", introduction and appendix D; that text gives the mechanism, these numbers are ours.
     """
     if n_heads < 1:
         raise ValueError(f"n_heads is {n_heads}; expected 1 or more")
@@ -77,7 +77,7 @@ def two_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
     pattern and writes `-gain` on it, except that from a destination it attends to the source whenever there is one,
     and there it reads nothing. Without a source the two patterns are equal number by number, so the outputs cancel
     exactly; with one, head 0's guess stands. `d_head = n_trigrams`.
-    Source: Conerly, Jermyn and Olah, Circuits Updates of July 2023 (the construction in words).
+    **Source**: Conerly, Jermyn and Olah, Circuits Updates of July 2023 (the construction in words).
     """
     task = SkipTrigramTask(n_trigrams)
     v, n = task.d_vocab, n_trigrams
@@ -100,6 +100,8 @@ def one_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
     inverse, so that they still read the token alone. From a destination the head attends to the source if there is
     one, else to the destination itself, where it writes `-gain` on its completion; from any other token it attends
     away from destinations and reads nothing. `d_head = n_trigrams + 1`. Same logits as `two_head_model` to 1e-5.
+
+    **Source**: this book, after the two-head construction of July 2023.
     """
     task = SkipTrigramTask(n_trigrams)
     v, n = task.d_vocab, n_trigrams
@@ -124,6 +126,8 @@ def blind_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
     """One head a trigram that never looks at the source: it attends to its destination and writes the completion.
 
     It completes every trigram, source or no source. The published check for superposition finds nothing wrong with it.
+
+    **Source**: this book.
     """
     task = SkipTrigramTask(n_trigrams)
     v, n = task.d_vocab, n_trigrams
@@ -140,7 +144,10 @@ def blind_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
 
 
 def ideal_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
-    """One head a trigram, each attending to the source from its own destination alone: no superposition at all."""
+    """One head a trigram, each attending to the source from its own destination alone: no superposition at all.
+
+    **Source**: this book.
+    """
     return hand_specified(n_trigrams, n_trigrams, gain=gain)
 
 

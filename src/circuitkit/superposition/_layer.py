@@ -16,7 +16,10 @@ from circuitkit.superposition._recipe import Recipe
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerRecord:
-    """What an attention layer read and wrote: `x` and `y`, `[row, pos, d_model]`, output bias left out of `y`."""
+    """What an attention layer read and wrote: `x` and `y`, `[row, pos, d_model]`, output bias left out of `y`.
+
+    **Source**: see `record_layer`.
+    """
 
     x: Float[Tensor, "row pos d_model"]
     y: Float[Tensor, "row pos d_model"]
@@ -39,7 +42,10 @@ class LayerRecord:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GatedLayer:
-    """A gated block trained on a record."""
+    """A gated block trained to write `y` from the `x` of a `LayerRecord`, with its losses.
+
+    **Source**: see `train_gated`.
+    """
 
     block: GatedBlock
     loss: tuple[float, ...]
@@ -51,7 +57,10 @@ class GatedLayer:
 
 @torch.no_grad()
 def record_layer(model: Any, layer: int, tokens: Int[Tensor, "row pos"], batch: int = 16) -> LayerRecord:
-    """Run the model and keep what attention layer `layer` read (after its norm, if it has one) and wrote."""
+    """Run the model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
+
+    **Shapes**: `x` and `y` are `[row, pos, d_model]`. **Error**: none. **Source**: this book.
+    """
     bridge = require_bridge(model, "record_layer")
     if not 0 <= layer < bridge.cfg.n_layers:
         raise ValueError(f"layer {layer} does not exist; the model has layers 0 to {bridge.cfg.n_layers - 1}")
@@ -110,6 +119,8 @@ def replacing(model: Any, layer: int, block: GatedBlock, without: tuple[int, ...
     """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave out.
 
     Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
+
+    **Source**: this book.
     """
     bridge = require_bridge(model, "replacing")
     kept = [head for head in range(block.n_heads) if head not in without]

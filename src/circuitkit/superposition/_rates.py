@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 
 class Rate(NamedTuple):
-    """`k` of `n`, with a 95 % interval."""
+    """`k` of `n`, with a 95 % interval.
+
+    **Source**: see `rate`.
+    """
 
     k: int
     n: int
@@ -20,6 +23,8 @@ def rate(k: int, n: int) -> Rate:
     """The share `k / n` with its Wilson 95 % interval, which is sensible at 0 and at n too.
 
     `(k + z^2/2 +- z sqrt(k (n - k) / n + z^2/4)) / (n + z^2)` with z = 1.96.
+
+    **Source**: Wilson 1927.
 
     >>> print(rate(9, 10))
     9/10 = 0.90 (95 % interval 0.60 to 0.98)

@@ -19,6 +19,9 @@ class Recipe:
     """A gated block and how it is trained; frozen, so that a table row can say exactly what was run.
 
     Defaults are the form of "Gated Attention Blocks" (post and configuration, batch of 1,000 prompts, 100,000 steps).
+
+    **Source**: "Gated Attention Blocks" and its public configuration, for the defaults; each field says what it
+    changes.
     """
 
     # the block
@@ -120,7 +123,10 @@ class Recipe:
 
 
 def post_recipe(n_heads: int) -> Recipe:
-    """The post's settings for its three models: 2 heads (appendix B1), 3 heads (B2), 4 heads (main text)."""
+    """The post's settings for its three models: 2 heads (appendix B1), 3 heads (B2), 4 heads (main text).
+
+    **Source**: "Gated Attention Blocks", experiments and appendix B, and its public configuration.
+    """
     settings = {2: (0.5, 5e-4), 3: (0.1, 5e-4), 4: (0.3, 1e-3)}
     if n_heads not in settings:
         raise ValueError(f"the post has models of 2, 3 and 4 heads; {n_heads} heads were asked for")

@@ -31,7 +31,7 @@ def always_predicted(
 
     Proof. Some set fails if and only if for some `u` some set S has `m_h[u] + sum_S m_k[u] + r[u] <= 0`: both are
     "there is", so their order does not matter, and for a fixed `u` the smallest sum over sets takes exactly the negative
-    terms. Cost: one pass instead of `2^(heads - 1)`.
+    terms. **Cost**: one pass instead of `2^(heads - 1)`.
     """
     losses = m.clamp(max=0)
     worst = m - losses + losses.sum(1, keepdim=True) + r[:, None]

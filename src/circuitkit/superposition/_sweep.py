@@ -28,6 +28,8 @@ def sweep(
 
     Jobs run through joblib: `with joblib.parallel_config("dask"): sweep(...)` moves them to a cluster, unchanged; then
     `n_jobs` is ignored. A bar is drawn on stderr if that is a terminal.
+
+    **Source**: this book.
     """
     from joblib import Parallel, delayed
 
@@ -68,7 +70,10 @@ def sweep(
 
 
 def load_table(path: str | Path) -> list[dict[str, str]]:
-    """A finished sweep's rows. A table that was interrupted or damaged raises a `ValueError` that says where."""
+    """A finished sweep's rows. A table that was interrupted or damaged raises a `ValueError` that says where.
+
+    **Source**: this book.
+    """
     header, complete, torn = _read(Path(path))
     if header is None:
         raise ValueError(f"{path} is not a sweep table: it is missing or empty. Run the sweep that writes it.")

@@ -34,7 +34,7 @@ class CountBatch:
 
 
 def count_batch(tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dtype = torch.float32) -> CountBatch:
-    """Distinct rows of a batch of prompts. Error: none; every row is in it, with its multiplicity."""
+    """Distinct rows of a batch of prompts. **Error**: none; every row is in it, with its multiplicity."""
     n, pos = tokens.shape
     one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32).scatter_(2, tokens[..., None], 1)
     counts = one_hot.cumsum(1, dtype=torch.int32)

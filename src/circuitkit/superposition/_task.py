@@ -22,7 +22,7 @@ class SkipTrigramTask:
     - pending (a source was drawn and not used): uniform over all tokens but the source;
     - forced (a destination came while pending): the completion follows, and the source is used up.
 
-    Source: "Gated Attention Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023. A destination after a
+    **Source**: "Gated Attention Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023. A destination after a
     *used* source is not completed, and no position-free model can know which case it is in.
     """
 

@@ -20,6 +20,8 @@ class ToyModel:
 
     `heads` are ordinary `Heads`, so every tool of chapter 2 reads them. Calling the model gives what `head_verdict`
     needs: each head's share of the logits and the share of the residual stream.
+
+    **Source**: "Gated Attention Blocks", experiments on toy models: one layer, one-hot tokens, no positions.
     """
 
     heads: Heads

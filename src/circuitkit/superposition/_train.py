@@ -19,7 +19,10 @@ from circuitkit.superposition._toy import ToyModel
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GatedModel:
-    """A toy model whose attention layer is replaced by a gated block; call it as `head_verdict` needs."""
+    """A toy model whose attention layer is replaced by a gated block; call it as `head_verdict` needs.
+
+    **Source**: see `train_gated`.
+    """
 
     block: GatedBlock
     original: ToyModel
@@ -36,7 +39,10 @@ class GatedModel:
 
 @dataclass(frozen=True, eq=False)
 class GatedRuns:
-    """What `train_gated` returns: every initialisation, and the one with the lowest loss as `.model`."""
+    """What `train_gated` returns: every initialisation, and the one with the lowest loss as `.model`.
+
+    **Source**: see `train_gated`.
+    """
 
     models: tuple[GatedModel, ...]
     loss: tuple[float, ...]
@@ -86,6 +92,9 @@ def train_gated(
     whatever `inits` is, up to rounding. Training amplifies rounding (penalties with a power below 1 have steep slopes near
     0), so another processor finds another block after some hundred steps, in float64 too: compare rates, not blocks. A
     run whose loss becomes NaN is named in `.failed`; the others are not touched by it. `progress(step, steps)` is called as it goes.
+
+    **Source**: "Gated Attention Blocks", section "Gated Attention Block Training"; count tables and several runs at
+    once are this book's.
     """
     recipe = recipe if steps is None else recipe.but(steps=steps)
     if inits < 1:

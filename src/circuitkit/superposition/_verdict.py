@@ -21,7 +21,10 @@ from circuitkit.superposition._task import SkipTrigramTask
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict:
-    """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`."""
+    """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`.
+
+    **Source**: see `head_verdict`.
+    """
 
     strict: bool
     threshold: float
@@ -120,8 +123,8 @@ def head_verdict(
       that hold exactly one trigram; "learnt" still means the whole model. A model that never looks at the source passes.
 
     `rows` places of each trigram are drawn with `seed`; or give `tokens` (and `negatives`), and all their rows count.
-    Error: exact on the given rows; a rate over `rows` rows has a standard error of at most `0.5 / sqrt(rows)`.
-    Source: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
+    **Error**: exact on the given rows; a rate over `rows` rows has a standard error of at most `0.5 / sqrt(rows)`.
+    **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
     of rows, this asks rows for every subset, which is never more lenient on rows with the source.
     """
     if hasattr(run, "run") and not callable(run):
