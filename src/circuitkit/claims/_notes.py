@@ -160,9 +160,9 @@ def chance_scores() -> list[float]:
 
 
 def wires_cut() -> list[float]:
-    """Loss on the second pass with all wires into queries, into keys and into values cut, in nats."""
+    """Loss on the second pass with all wires into queries, into keys and into values cut, and with none, in nats."""
     two = model("two-layer")
-    return [second_pass(*induction.paths(two, kind)).second for kind in "QKV"]
+    return [*(second_pass(*induction.paths(two, kind)).second for kind in "QKV"), second_pass().second]
 
 
 def loss_falls() -> list:

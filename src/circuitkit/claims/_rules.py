@@ -1,5 +1,6 @@
 """What every row of the register must satisfy before anything is recomputed."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -35,8 +36,22 @@ def _row(claim: Claim) -> list[str]:
         found.append(f"verdict {claim.verdict!r} needs a note that says why")
     if not claim.chapter and not claim.note.strip():
         found.append("no chapter treats it, and no note says so")
+    found += [f"the note says {text}, which the row does not compute" for text in _unbound(claim)]
     found += _not_checkable(claim) if claim.verdict == "not checkable" else _computed(claim)
     return [f"claim {claim.id}: {fault}" for fault in found]
+
+
+def _unbound(claim: Claim) -> list[str]:
+    """Decimal numbers of a note that round none of the row's values and stand in none of its other texts."""
+    elsewhere = f"{claim.claim} {claim.computes} {claim.labels} {claim.value}"
+    computed = [abs(one) for one in _flat([claim.value, claim.said]) if is_number(one)]
+    texts = re.findall(r"\d+\.\d+", re.sub(r"[Cc]laim \d\.\d+", "", claim.note))
+    return [
+        text
+        for text in texts
+        if text not in elsewhere
+        and not any(abs(one - float(text)) <= 0.5001 * 10 ** -len(text.partition(".")[2]) for one in computed)
+    ]
 
 
 def _not_checkable(claim: Claim) -> list[str]:
