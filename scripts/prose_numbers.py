@@ -14,6 +14,8 @@ An expression may use `out(regex)` (a number in the stored outputs of that page,
 `cfg(model)`, `card(model)` and arithmetic. The
 value must round to what is written; `relation` may instead say `below`, `above` or `about` (within a tenth).
 
+A number that the text chooses itself, such as the input of a worked example, has `chosen = "the reason"` in place of `is`.
+
 Numbers that say nothing about a result need no binding: 0 and 1, years, and labels such as "chapter 2" or "(2.1)".
 Numbers in code and in formulas are not prose.
 """
@@ -41,7 +43,7 @@ LABELS = [
     r"\]\([^)]*\)|https?://\S+",
     r"^\s*\d+\. |\| \d+\. |\bhead \d+\b|\b1, 2, 3 and so on\b",  # numbered lists, and other counting
     r"\*\*\d+\.\**",
-    r"\b(?:chapter|layer|TransformerLens|block|section|theorem|exercise|claim|remark|appendix|table|figure|dimension|trigram|source"
+    r"\b(?:chapter|layer|place|position|period|word|TransformerLens|block|section|theorem|exercise|claim|remark|appendix|table|figure|dimension|trigram|source"
     r"|step|python|version|page|property|part)s? \d[\d.]*(?:(?:,| and| to| or|–) \d[\d.]*)*",
     r"\(?\b(?:19[5-9]\d|20[0-3]\d)[a-z]?\b\)?",  # years
     r"\barXiv[: ]\S+|\bCC BY \S+",
@@ -123,10 +125,12 @@ class Names:
         return value_of(found[0].replace("_", ""))[0]
 
     def namespace(self) -> dict:
+        import torch
+
         import circuitkit as ck
 
         ours = {"ck": ck, "out": self.out, "code": self.code, "claim": claim, "cfg": cfg, "card": card}
-        return ours | {"math": math, "sum": sum, "min": min, "max": max, "round": round, "len": len}
+        return ours | {"torch": torch, "math": math, "sum": sum, "min": min, "max": max, "round": round, "len": len}
 
 
 @functools.lru_cache(maxsize=1)
@@ -210,6 +214,9 @@ def faults(entry: dict, text: str, clean: str, path: Path, covered: set[int]) ->
     if text.count(quote) != 1:
         return [f"the quote {quote!r} is there {text.count(quote)} times; expected once"]
     start = text.index(quote)
+    if "chosen" in entry:
+        covered |= {n.start() for n in NUMBER.finditer(clean, start, start + len(quote))}
+        return [] if len(entry["chosen"].split()) > 3 else [f"the quote {quote!r} is called chosen without a reason"]
     inside = [n for n in NUMBER.finditer(clean, start, start + len(quote)) if n[0] not in SAYS_NOTHING]
     expressions = [entry["is"]] if isinstance(entry["is"], str) else entry["is"]
     if len(inside) != len(expressions) or not inside:
