@@ -71,12 +71,36 @@ def test_the_book_is_built():
 def test_every_page_file_is_in_the_table_of_contents():
     """A chapter that lies in book/ and is not listed would never be checked."""
     listed = {Path(page).with_suffix("") for page in pages()}
-    there = {
-        path.relative_to(ROOT).with_suffix("")
-        for path in (ROOT / "book").glob("[!_]*.*")
-        if path.suffix in (".md", ".ipynb")
-    }
-    assert there == listed
+    there = {path.relative_to(ROOT) for kind in ("md", "ipynb") for path in (ROOT / "book").rglob(f"*.{kind}")}
+    assert {path.with_suffix("") for path in there if not re.search(r"/[._]", f"/{path}")} == listed
+
+
+def test_every_public_package_has_a_page_of_the_reference():
+    """The page's names come from the package; that there is a page must be said once in the table of contents."""
+    import circuitkit
+
+    packages = {name for name in circuitkit.__all__ if (ROOT / "src/circuitkit" / name / "__init__.py").is_file()}
+    assert {Path(page).stem for page in pages() if page.startswith("book/api/")} == packages
+
+
+def names_of_the_reference() -> list[str]:
+    import importlib
+
+    import circuitkit
+
+    root = [name for name in circuitkit.__all__ if not (ROOT / "src/circuitkit" / name).is_dir()]
+    packages = [name for name in circuitkit.__all__ if name not in root]
+    return [f"circuitkit.{name}" for name in root] + [
+        f"circuitkit.{package}.{name}"
+        for package in packages
+        for name in importlib.import_module(f"circuitkit.{package}").__all__
+        if name not in root
+    ]
+
+
+def test_every_public_name_has_an_entry():
+    entries = set.union(*(read(HTML / page).names for page in pages() if page.startswith("book/api")))
+    assert [name for name in names_of_the_reference() if name not in entries] == []
 
 
 @pytest.mark.parametrize("path", built(), ids=lambda path: str(path.relative_to(HTML)))

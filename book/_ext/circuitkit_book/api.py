@@ -1,12 +1,16 @@
-"""The API reference: one section for each public package, from docstrings written in plain Markdown."""
+"""The API reference: one page for each public package, from docstrings written in plain Markdown.
+
+A page is a file `book/api/<package>.md` that holds the marker; what stands on it is what the package exports.
+"""
 
 import importlib
 import pkgutil
 import re
 
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.nodes import make_refnode
 
-MARKER = "<!-- packages -->"
+INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
 ORDER = ("models", "residual", "circuits", "induction", "conversion", "superposition", "exercises", "claims", "figures")
 
 
@@ -19,7 +23,7 @@ def sections() -> dict[str, list[str]]:
 
     found = [name for _, name, _ in pkgutil.iter_modules(circuitkit.__path__) if not name.startswith("_")]
     found.sort(key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    root = [name for name in getattr(circuitkit, "__all__", ()) if name not in ORDER]
+    root = [name for name in getattr(circuitkit, "__all__", ()) if name not in found]
     modules = {"circuitkit": root}
     for name in found:
         module = importlib.import_module(f"circuitkit.{name}")
@@ -28,12 +32,45 @@ def sections() -> dict[str, list[str]]:
 
 
 def fill(app, docname, source) -> None:
-    if MARKER in source[0]:
-        parts = [
-            f"## {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members: {', '.join(names)}\n```\n"
-            for name, names in sections().items()
-        ]
-        source[0] = source[0].replace(MARKER, "\n".join(parts))
+    if INDEX in source[0]:
+        source[0] = source[0].replace(INDEX, index())
+    elif PAGE in source[0]:
+        module = f"circuitkit.{docname.rpartition('/')[2]}"
+        source[0] = source[0].replace(PAGE, members(module, sections()[module]))
+
+
+def members(module: str, names: list[str]) -> str:
+    """Directives for the names of a module; what is neither function nor class is described where it is assigned."""
+    there = importlib.import_module(module)
+    called = [name for name in names if callable(getattr(there, name))]
+    rst = f".. automodule:: {module}\n   :members: {', '.join(called)}\n"
+    for name in names:
+        if name not in called:
+            text = paragraph_to_rst(" ".join(described(there, name))).strip()
+            rst += f"\n.. py:data:: {name}\n\n   {text}\n"
+    return f"```{{eval-rst}}\n{rst}```\n"
+
+
+def described(module, name: str) -> list[str]:
+    """The string below an assignment, or the comment above it, in the file of the package that has it."""
+    for _, part, _ in pkgutil.iter_modules(module.__path__, f"{module.__name__}."):
+        found = ModuleAnalyzer.for_module(part).find_attr_docs()
+        if ("", name) in found:
+            return found["", name]
+    raise ValueError(f"{module.__name__}.{name} is public and nothing beside its assignment says what it is")
+
+
+def index() -> str:
+    """The names that the root offers in full, and every other public name with a link to its page."""
+    parts = []
+    for module, names in sections().items():
+        package = module.rpartition(".")[2]
+        if module == "circuitkit":
+            root = f"## {module}\n\n{members(module, names)}\n"
+        else:
+            links = ", ".join(f"{{py:obj}}`{name} <{module}.{name}>`" for name in names)
+            parts.append(f"[{module}](api/{package}.md)\n: {links}\n")
+    return "## Every name, by package\n\n" + "\n".join(parts) + "\n" + root
 
 
 LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)", re.S)
