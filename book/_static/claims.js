@@ -40,7 +40,10 @@
   const reveal = () => {
     const row = rows.find((one) => `#${one.id}` === location.hash);
     if (!row) return;
-    if (row.hidden) form.reset();
+    if (row.hidden) {
+      form.reset();
+      show();
+    }
     row.scrollIntoView({ block: "center" });
   };
 

@@ -95,13 +95,14 @@ def row(claim) -> str:
 
     more = [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>'] if claim.chapter else []
     more += [f"<code>{escape(claim.by)}</code>"] if claim.by else []
+    links = f'<p class="ck-more">{" · ".join(more)}</p>' if more else ""
     note = f'<p class="ck-note">{prose(claim.note)}</p>' if claim.note else ""
     return (
         f'<tr role="row" class="ck-claim" id="{anchor(claim)}" data-source="{claim.source}" '
         f'data-verdict="{make_id(claim.verdict)}"><th scope="row" role="rowheader">'
         f'<a href="#{anchor(claim)}" aria-label="Claim {claim.id}, link to this row">{claim.id}</a></th>'
         f'<td role="cell" class="ck-what"><p>{prose(claim.claim)}</p><p class="ck-place">{escape(claim.place)}</p>{note}'
-        f'<p class="ck-more">{" · ".join(more)}</p></td>'
+        f"{links}</td>"
         f'<td role="cell" class="ck-how"><p>{prose(claim.computes)}</p>{values(claim)}</td>'
         f'<td role="cell" class="ck-judged">{badge(claim.verdict, VERDICTS[claim.verdict])}</td></tr>'
     )
