@@ -41,9 +41,11 @@ def norm_and_basis() -> list:
 
 
 def small_subspaces() -> list[float]:
-    """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read."""
+    """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
     stack = heads(model("two-layer"))
-    return [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in "QKV"]
+    found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in "QKV"]
+    writable = int((stack.W_O.abs().amax((0, 1)) > 0).sum())  # the other dimensions hold positions, which values ignore
+    return [*found, stack.d_head / stack.d_model, stack.d_head / writable]
 
 
 def heads_add_up() -> float:
