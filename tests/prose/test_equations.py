@@ -37,7 +37,7 @@ def wrong_references(text: str, name: str, known: dict[str, list]) -> list[str]:
     wrong = []
     for said, page, target in REFERENCE.findall(text):
         number = target.removeprefix("eq-").replace("-", ".")
-        if number not in known.get(page or name, []) or said != f"({number})":
+        if number not in known.get(page.removeprefix("../") or name, []) or said != f"({number})":
             wrong.append(f"[{said}]({page}#{target})")
     return wrong
 
@@ -50,8 +50,8 @@ def test_every_displayed_equation_has_the_next_number(name):
 
 def test_every_reference_leads_to_the_equation_it_names():
     known = {name: tags(prose(BOOK / name)) for name in CHAPTERS}
-    pages = {path.name: prose(path) for path in BOOK.rglob("*.ipynb")}
-    pages |= {path.name: path.read_text("utf-8") for path in BOOK.rglob("*.md")}
+    pages = {str(path.relative_to(BOOK)): prose(path) for path in BOOK.rglob("*.ipynb")}
+    pages |= {str(path.relative_to(BOOK)): path.read_text("utf-8") for path in BOOK.rglob("*.md")}
     assert {name: found for name, text in pages.items() if (found := wrong_references(text, name, known))} == {}
     assert sum(len(REFERENCE.findall(text)) for text in pages.values()) >= len(CHAPTERS)
 
