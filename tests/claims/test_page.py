@@ -149,7 +149,7 @@ def test_an_address_keeps_the_filter_and_a_link_to_a_row_wins(visit):
     wrong = [claim for claim in claims.load() if (claim.verdict, claim.source) == ("wrong", "paper")]
     assert shown(page) == [f"claim-{claim.id.replace('.', '-')}" for claim in wrong]
     page.locator("[name=words]").fill("norm")
-    assert "words=norm" in page.url
+    expect(page).to_have_url(re.compile("words=norm"))
     page.evaluate("location.hash = 'claim-1-3'")
     expect(page.locator("#claim-1-3")).to_be_in_viewport()
     expect(page.locator("output")).to_have_text(f"{ALL} claims")
