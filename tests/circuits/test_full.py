@@ -1,6 +1,7 @@
 """Full QK and OV circuits, their largest entries, and copying scores."""
 
 import dataclasses
+import types
 
 import pytest
 import torch
@@ -272,3 +273,11 @@ def test_rotary_messages(boot):
     )
     with pytest.raises(ValueError, match=r"'LlamaForCausalLM'.*native model.*rotation_matrix"):
         rotation(foreign, 0, 1, "full_qk")
+
+
+def test_a_stand_in_without_embeddings_is_refused(plain):
+    stand_in = types.SimpleNamespace(heads=circuitkit.heads(plain))
+    with pytest.raises(ValueError, match=r"full_ov got a types\.SimpleNamespace; expected a transformer-lens"):
+        full_ov(stand_in, "L0H0")
+    with pytest.raises(ValueError, match=r"copying_score got a types\.SimpleNamespace; expected a transformer-lens"):
+        copying_score(stand_in)

@@ -389,3 +389,100 @@ def test_no_listener_stays_on_the_converted_model(native):
         for block in converted.blocks:
             assert not block.mlp.neurons._forward_hooks
             assert not block.mlp._forward_pre_hooks
+
+
+def test_the_literal_stream_is_for_converted_models_with_positions_in_the_stream(native, hugging_face):
+    tokens = torch.tensor([1, 2, 3])
+    with pytest.raises(ValueError, match="literal_stream got a TransformerBridge; convert it first"):
+        literal_stream(native(), tokens)
+    rotary = to_attention_only(hugging_face("llama"), max_error=1e-2)
+    with pytest.raises(ValueError, match="needs serial blocks and positions in the stream"):
+        literal_stream(rotary, tokens)
+
+
+def test_a_second_activation_is_refused(native):
+    model = native()
+    model.blocks[0].mlp.original_component.activation = torch.nn.ReLU()
+    with pytest.raises(
+        ValueError, match=r"block 0: expected one activation function in .*, found .*\.activation.*; convert"
+    ):
+        to_attention_only(model, heads_per_neuron=1)
+
+
+def test_a_norm_behind_the_activation_is_refused(native):
+    model = native()
+    model.blocks[1].mlp.original_component.ln = torch.nn.LayerNorm(19)
+    with pytest.raises(ValueError, match="block 1: a LayerNorm between activation and output mixes the neurons"):
+        to_attention_only(model, heads_per_neuron=1)
+
+
+class Odd(torch.nn.Module):
+    """In the place of a norm: refuses rows, or bends them as no norm does."""
+
+    def __init__(self, bends):
+        super().__init__()
+        self.bends = bends
+
+    def forward(self, x):
+        if self.bends:
+            return x.sin()
+        raise TypeError("no such rows")
+
+
+@pytest.mark.parametrize("bends", [True, False])
+def test_an_unknown_norm_bounds_no_gate(native, bends):
+    model = native(act_fn="silu", gated_mlp=True)
+    model.blocks[0].ln2._modules["_original_component"] = Odd(bends)
+    with pytest.raises(ValueError, match="block 0: a 'silu' gate needs a bounded range, and no norm in front"):
+        to_attention_only(model, heads_per_neuron=4)
+
+
+def test_without_lazy_copies_the_weights_are_copied_at_once(native, monkeypatch):
+    model, tokens = native(), torch.tensor([[1, 2, 3]])
+    expected = to_attention_only(model, heads_per_neuron=2)(tokens)
+    monkeypatch.delattr(torch, "_lazy_clone")
+    plain = to_attention_only(model, heads_per_neuron=2)
+    assert torch.equal(plain(tokens), expected)
+    before = model.W_E.clone()
+    with torch.no_grad():
+        plain.embed.weight.zero_()
+    assert torch.equal(model.W_E, before)
+
+
+def test_memory_that_torch_does_not_own_is_copied(native, monkeypatch):
+    def refuse(tensor):
+        raise RuntimeError("not backed by an allocator of torch")
+
+    model, tokens = native(), torch.tensor([[1, 2, 3]])
+    expected = to_attention_only(model, heads_per_neuron=2)(tokens)
+    monkeypatch.setattr(torch, "_lazy_clone", refuse)
+    assert torch.equal(to_attention_only(model, heads_per_neuron=2)(tokens), expected)
+
+
+class Counter(torch.nn.Module):
+    """A module whose method a hook calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def count(self):
+        self.calls += 1
+
+
+def calling(method):
+    return lambda module, args, output: method()
+
+
+def test_methods_that_hooks_hold_follow_their_module_into_the_copy(native):
+    model, outside = native(), Counter()
+    model.counter = Counter()
+    for listener in (model.counter, outside):
+        model.blocks[0].register_forward_hook(calling(listener.count))
+    converted = to_attention_only(model, heads_per_neuron=1)
+    heard = outside.calls
+    converted.counter.calls = 0
+    converted(torch.tensor([[1, 2, 3]]))
+    assert model.counter.calls == 0  # the original was never run
+    assert converted.counter.calls == 1
+    assert outside.calls == heard + 1  # a listener from elsewhere hears both models

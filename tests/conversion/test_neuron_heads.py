@@ -198,3 +198,16 @@ def test_messages_name_every_problem_at_once():
         neuron_heads(W_in, torch.zeros(5, 3).double())
     with pytest.raises(ValueError, match=r"W_in has shape \(3,\); expected two axes"):
         neuron_heads(torch.zeros(3), W_out)
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_whole_numbers_and_mixed_dtypes_are_told_together():
+    W_in, W_out = torch.ones(3, 5), torch.ones(5, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"W_out has dtype torch\.int64; expected floating point") as told:
+        neuron_heads(W_in, W_out, torch.zeros(5, dtype=torch.float64))
+    assert "b_in has dtype torch.float64 and W_in torch.float32; bring them to one dtype" in str(told.value)
+
+
+def test_the_repr_counts_neurons_and_heads():
+    mlp = neuron_heads(torch.ones(3, 5), torch.ones(5, 3), activation="gelu", heads_per_neuron=2)
+    assert repr(mlp) == "NeuronHeads(5 neurons x 2 heads, d_model=3, 'gelu')"

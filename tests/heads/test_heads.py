@@ -4,7 +4,6 @@ import dataclasses
 import math
 import re
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -220,14 +219,6 @@ def test_an_unknown_name_lists_the_names(draw):
 def test_an_index_out_of_range(draw, index):
     with pytest.raises(ValueError, match=f"head index {index} is out of range for 3 heads"):
         draw(3, 5, 2)[index]
-
-
-@pytest.fixture
-def as_a_reader():
-    """Without the shape checks of the test run, which would speak first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_a_reader")

@@ -35,16 +35,6 @@ def test_a_name_that_is_no_string(given):
         circuitkit.load_model(given)
 
 
-@pytest.fixture
-def as_a_reader():
-    """Without the type checks of the test run, which would speak first."""
-    import jaxtyping
-
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 def test_wrong_step_lists_the_steps():
     steps = re.escape(str(checkpoints("two-layer")))
     with pytest.raises(
@@ -261,3 +251,36 @@ def test_the_shipped_data_is_left_as_it_was(data, manifest, sha256):
         sha256(data / "one-layer.safetensors") == list(manifest["models"]["one-layer"]["files"].values())[-1]["sha256"]
     )
     assert shutil.disk_usage(data).free > 0
+
+
+def test_a_hub_that_falls_silent_during_the_download_is_told(monkeypatch):
+    from transformer_lens.model_bridge import TransformerBridge
+
+    def boot(name, **_):
+        raise OSError("Connection reset")
+
+    answers = iter([True, False])
+    monkeypatch.setattr(_hub, "_cached", lambda name: False)
+    monkeypatch.setattr(_hub, "_reachable", lambda *args: next(answers))
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
+    with pytest.raises(
+        FileNotFoundError, match="'gpt2' is a model on the Hugging Face hub: it is not in this machine's"
+    ):
+        circuitkit.load_model("gpt2")
+
+
+def test_a_host_that_answers_is_reachable(monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(_hub, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert _hub._reachable()
+    assert not _hub._reachable()
+
+
+def test_embeddings_instead_of_ids_are_not_measured():
+    from circuitkit.models._guard import _check_call
+
+    assert _check_call("two-layer", None, (torch.zeros(1, 5000, 3),), {}) is None
+    assert _check_call("two-layer", None, (), {}) is None

@@ -1,11 +1,19 @@
 """The held-out text and the statistics of the training text."""
 
+import json
 import math
 
 import pytest
 import torch
 
-from circuitkit.models import CorpusStatistics, corpus_statistics, heldout_rows, heldout_text, heldout_tokens
+from circuitkit.models import (
+    CorpusStatistics,
+    corpus_provenance,
+    corpus_statistics,
+    heldout_rows,
+    heldout_text,
+    heldout_tokens,
+)
 
 
 def test_log_probs_by_hand():
@@ -101,3 +109,11 @@ def test_statistics_of_the_first_row_are_plausible():
     p = corpus_statistics().unigram.double() / corpus_statistics().unigram.sum()
     entropy = -(p * p.clamp_min(1e-30).log()).sum().item()
     assert 5 < entropy < math.log(2048)
+
+
+def test_provenance_names_every_source_of_the_text(data):
+    stored = json.loads((data / "corpus-provenance.json").read_text())["files"]
+    files = corpus_provenance()
+    assert files == stored
+    assert len({row["file"] for row in files}) == len(files) > 5
+    assert all(row["title"] and row["author"] and row["free"] and row["characters"] > 0 for row in files)

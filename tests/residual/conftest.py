@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import pytest
 import tiny_models
 import torch
@@ -31,14 +30,6 @@ MODELS = {
 }
 # transformer-lens computes an RMS norm, and a norm without gain, in float32 whatever the model's dtype.
 TOLERANCE = {"LN, final RMS": 2e-6, "LNPre": 2e-6, "RMS, gated, rotary": 1e-5}
-
-
-@pytest.fixture
-def as_a_reader():
-    """Without the shape checks of the test run, which would speak first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

@@ -189,5 +189,12 @@ def test_bad_recipes():
         GATES.but(alfa=1)
     with pytest.raises(ValueError, match="models of 2, 3 and 4 heads; 5"):
         post_recipe(5)
+    with pytest.raises(ValueError, match="(?s)d_head is 0; expected 1 or more.*power is 3.0; expected above 0"):
+        GATES.but(d_head=0, power=3.0)
     with pytest.raises(ValueError, match="alpha is nan"):
         Recipe(alpha=float("nan"))
+
+
+def test_no_penalty_is_zero():
+    block = GatedBlock(GATES.but(penalty="none"), 2, 8)
+    assert block.penalty(torch.eye(8)[None]).item() == 0

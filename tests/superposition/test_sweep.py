@@ -102,6 +102,24 @@ def test_growing_a_sweep_keeps_what_is_there(tmp_path):
     assert len(load_table(path)) == 14
 
 
+def test_a_table_cut_inside_its_first_line_begins_anew(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("name,si")
+    assert len(sweep(measure, SETTINGS[:1], path)) == 2
+    assert path.read_text().startswith("name,size,part,parts,value,init\n")
+
+
+def test_a_stored_table_that_was_changed_is_refused(tmp_path, monkeypatch):
+    from circuitkit.superposition import _stored
+
+    (tmp_path / "originals.csv").write_bytes((_stored._DATA / "originals.csv").read_bytes() + b"\n")
+    known = _stored._manifest()
+    monkeypatch.setattr(_stored, "_DATA", tmp_path)
+    monkeypatch.setattr(_stored, "_manifest", lambda: known)
+    with pytest.raises(ValueError, match=r"originals\.csv is not the file that was shipped"):
+        load_results("originals")
+
+
 def test_bad_sweeps(tmp_path):
     with pytest.raises(ValueError, match="no settings"):
         sweep(measure, [], tmp_path / "t.csv")
@@ -164,5 +182,6 @@ def test_rates():
     assert [round(x, 3) for x in rate(20, 20)[2:]] == [0.839, 1.0]
     low, high = rate(30, 60)[2:]
     assert low + high == pytest.approx(1)
+    assert str(rate(9, 10)) == "9/10 = 0.90 (95 % interval 0.60 to 0.98)"
     with pytest.raises(ValueError, match="a rate of 3 in 2"):
         rate(3, 2)

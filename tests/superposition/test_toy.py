@@ -1,5 +1,7 @@
 """Hand-made models: what they complete, as heads and as a bridge, and what cannot be made."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -129,3 +131,17 @@ def test_errors_say_what_to_write():
     model = hand_specified(2, 3)
     with pytest.raises(ValueError, match="the model has 8 input and 8 output tokens; the task has 10"):
         ToyModel(model.heads, SkipTrigramTask(4), model.W_E, model.W_U)
+
+
+def test_the_repr_counts():
+    assert repr(two_head_model(3)) == "ToyModel(2 heads, 3 trigrams, d_head=3)"
+
+
+def test_biases_go_into_the_bridge():
+    model = hand_specified(2, 3)
+    draw = lambda: torch.randn(2, 1, generator=torch.Generator().manual_seed(1))  # noqa: E731
+    heads = dataclasses.replace(model.heads, b_Q=draw(), b_K=draw(), b_V=draw())
+    biased = ToyModel(heads, model.task, model.W_E, model.W_U)
+    tokens = model.task.sample(20, seed=1)
+    assert (biased.logits(tokens) - model.logits(tokens)).abs().max() > 0.1
+    assert torch.allclose(biased.bridge()(tokens), biased.logits(tokens), atol=1e-4)

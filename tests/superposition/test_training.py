@@ -1,5 +1,6 @@
 """Count tables against the plain module, originals, training runs, and recorded layers."""
 
+import dataclasses
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from circuitkit.superposition import (
     GatedBlock,
     LayerRecord,
     SkipTrigramTask,
+    ToyModel,
     hand_specified,
     head_verdict,
     load_original,
@@ -258,3 +260,29 @@ def test_the_stored_block_passes():
 
     gated = load_gated()
     assert head_verdict(gated, gated.original.task, rows=100).exactly_one
+
+
+def test_progress_is_told_and_a_silent_original_is_refused():
+    told, recipe = [], WRITES.but(steps=60, batch=4, n_prompts=40)
+    train_gated(hand_specified(2, 3), recipe, inits=1, progress=lambda step, steps: told.append((step, steps)))
+    assert told == [(50, 60), (60, 60)]
+    x = torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(0))
+    plain = WRITES.but(d_head=2, penalty="write_norm", steps=25, batch=2, n_prompts=2)
+    told.clear()
+    train_gated(LayerRecord(x, x, 1), plain, progress=lambda step, steps: told.append((step, steps)))
+    assert told == [(1, 25), (21, 25), (25, 25)]
+    model = hand_specified(2, 3)
+    silent = dataclasses.replace(model.heads, W_O=torch.zeros_like(model.heads.W_O))
+    with pytest.raises(ValueError, match="the original's attention layer writes nothing on these prompts"):
+        train_gated(ToyModel(silent, model.task, model.W_E, model.W_U), recipe, inits=1)
+
+
+def test_a_loss_without_penalty(double):
+    recipe, task = GATES.but(penalty="none"), SkipTrigramTask(3)
+    p = stack_parameters([GatedBlock(recipe, 2, 8)], recipe)
+    tokens, target = task.sample(10, 0), torch.ones(8, 8, 8)
+    batch = tables.count_batch(tokens, 8, torch.float64)
+    y = target[tokens].flatten(0, 1)[batch.index]
+    error, penalty = tables.loss_terms(recipe, p, torch.eye(8), batch, y[..., 0, :] if y.ndim > 3 else y, 1.0, 1.0)
+    assert penalty.tolist() == [0.0]
+    assert error.item() > 0

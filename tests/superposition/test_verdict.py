@@ -211,3 +211,13 @@ def test_bad_input():
         head_verdict(model, task, threshold=1.5)
     with pytest.raises(ValueError, match="trigram 4 does not exist"):
         head_verdict(model, task, rows=20).carriers(4)
+
+
+def test_prompts_are_drawn_until_rare_trigrams_have_their_rows():
+    from circuitkit.superposition._rows import enough_positives
+
+    rare = SkipTrigramTask(2, n_ctx=4, d_vocab=60)  # a trigram in few of the first 4096 prompts
+    tokens, places = enough_positives(rare, 40, seed=0, alone=False)
+    assert len(tokens) > 4096
+    assert len(places) == 80
+    assert not torch.equal(tokens[:4096], tokens[4096:8192])

@@ -127,8 +127,6 @@ def head_verdict(
     **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
     of rows, this asks rows for every subset, which is never more lenient on rows with the source.
     """
-    if hasattr(run, "run") and not callable(run):
-        run = run.run
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold is {threshold}; expected a rate above 0 and at most 1, such as 0.99")
     if tokens is None:
