@@ -265,7 +265,7 @@ def printed(cell) -> list[str]:
     rules.read(ROOT / "tests" / "notebooks" / "sanitize.cfg")
     texts = []
     for output in merged(list(cell.outputs)):
-        for kind, text in {"stream": output.get("text", ""), **output.get("data", {})}.items():
+        for kind, text in sorted({"stream": output.get("text", ""), **output.get("data", {})}.items()):
             if not kind.startswith("image/") and text:
                 for rule in rules.sections():
                     text = re.sub(rules[rule]["regex"], rules[rule].get("replace", ""), text)
