@@ -83,3 +83,30 @@ def test_built_passes_a_stub_on(stub):
 def test_built_says_what_has_the_wrong_form(answer, said):
     with pytest.raises(ValueError, match=said):
         built(answer, W_V=(2, "d_head"), W_O=("d_head", 2))
+
+
+def test_a_misfit_is_told_in_plain_words():
+    build = dataclasses.replace(DOUBLE, observe=lambda answer, tokens, x: built(answer(), W_V=(2, 2), W_O=(3,)))
+    message = check(build, lambda: (torch.eye(2), torch.eye(2))).message
+    assert "x (2,)) W_O has shape (2, 2); expected (3,)" in message
+    assert "raised" not in message
+
+
+def test_a_renamed_input_is_explained():
+    message = check(DOUBLE, lambda tokens, y: 2 * y).message
+    assert "raised TypeError" in message
+    assert "leave the first line of the stub as it was" in message
+    assert "first line" not in check(DOUBLE, lambda tokens, x: x + None).message
+
+
+def test_a_constant_is_said_to_be_missing_only_when_it_is_the_same_on_all_cases():
+    single = dataclasses.replace(
+        DOUBLE, mistakes=(), spec=lambda tokens, x: x.sum(), draw=lambda g, step: draw(g, step) | {"tokens": step}
+    )
+    assert "It is 3 times the expected result" in check(single, lambda tokens, x: 3 * x.sum()).message
+    assert "times the expected" not in check(single, lambda tokens, x: (3 + tokens) * x.sum()).message
+
+
+def test_an_answer_that_is_nearly_right_is_told_so():
+    assert "It is nearly right, to 0.001 on" in check(DOUBLE, lambda tokens, x: 2 * x + 1e-3).message
+    assert "nearly" not in check(DOUBLE, lambda tokens, x: 2 * x + 1).message

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._exercise import Case, Exercise, Mistake
+from circuitkit.exercises._exercise import Case, Exercise, Misfit, Mistake
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def check(exercise: Exercise, answer: Any) -> Result:
     parts = [f"{title}: not yet.", fault.text]
     if mistake is not None:
         parts += [f"Likely mistake: {mistake.name}. {mistake.advice}"]
-    elif hint := _resemblance(fault.got, fault.expected):
+    elif hint := _resemblance(exercise, answer, fault, cases):
         parts += [hint]
     parts += [f"Read again: {(mistake and mistake.read) or exercise.read}"]
     return Result(title, False, True, mistake.name if mistake else "", "\n".join(parts))
@@ -90,8 +90,12 @@ def _fault(exercise: Exercise, answer: Any, case: Case) -> _Fault | None:
     expected = torch.as_tensor(exercise.spec(**case), dtype=torch.float64)
     got = _run(exercise, answer, case)
     where = f"On the smallest failing case ({_describe(case)})" if case else "Your answer"
+    if isinstance(got, Misfit):
+        return _Fault(case, f"{where} {got}", got, expected)
     if isinstance(got, Exception):
-        return _Fault(case, f"{where} it raised {type(got).__name__}: {got}", got, expected)
+        named = isinstance(got, TypeError) and "keyword argument" in str(got)
+        remark = ". Inputs come by name: leave the first line of the stub as it was." if named else ""
+        return _Fault(case, f"{where} it raised {type(got).__name__}: {got}{remark}", got, expected)
     if got is None or got is ...:
         raise _NotDone
     tensor = _as_tensor(got)
@@ -152,20 +156,33 @@ def _alike(one: Any, other: Any, tolerance: float) -> bool:
     return one is not None and other is not None and _close(one, other, tolerance)
 
 
-def _resemblance(got: Any, expected: Tensor) -> str:
+def _resemblance(exercise: Exercise, answer: Any, fault: _Fault, cases: list[Case]) -> str:
     """A remark when the mistake is in no catalogue but the result still looks like the right one."""
+    got, expected = fault.got, fault.expected
     if not isinstance(got, Tensor):
         return ""
     if not got.isfinite().all():
         return "Some entries are not finite: is a row masked altogether, or something divided by zero?"
     if got.ndim == 2 and _close(got.mT, expected, 1e-8):
         return "It is the transpose of the expected result."
-    if got.shape != expected.shape or not expected.abs().max() > 0:
+    if got.shape != expected.shape:
         return ""
-    factor = ((got * expected).sum() / expected.square().sum()).item()
-    if factor and not math.isclose(factor, 1) and _close(got, factor * expected, 1e-8):
+    given = torch.cat([_flat(_run(exercise, answer, case)) for case in cases])
+    wanted = torch.cat([_flat(exercise.spec(**case)) for case in cases])
+    if given.shape != wanted.shape or not given.isfinite().all():
+        return ""
+    factor = ((given * wanted).sum() / wanted.square().sum()).item()
+    if factor and not math.isclose(factor, 1, rel_tol=1e-6) and _close(given, factor * wanted, 1e-8):
         return f"It is {factor:.4g} times the expected result: a sign or a constant is missing."
+    if (gap := (given - wanted).abs().max()) < 1e-2 * wanted.abs().max():
+        return f"It is nearly right, to {gap:.1g} on all cases. What is only approximately 0, 1 or equal?"
     return ""
+
+
+def _flat(outcome: Any) -> Tensor:
+    """An outcome as a row of numbers; without any when it is no tensor."""
+    tensor = None if isinstance(outcome, Exception) else _as_tensor(outcome)
+    return torch.zeros(0, dtype=torch.float64) if tensor is None else tensor.flatten()
 
 
 def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
@@ -173,6 +190,9 @@ def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
     if got.ndim == 0:
         return f"it gave {got.item():.6g}; expected {expected.item():.6g}"
     gap = (got - expected).abs().nan_to_num(math.inf)
+    if exercise.columns:  # each depends on those before it, so the first wrong one is the cause
+        wrong = (gap > 1e-5 * expected.abs().max().clamp_min(1)).flatten(0, -2).any(0)
+        gap = torch.where(torch.arange(len(wrong)) == wrong.int().argmax(), gap, 0)
     place = [int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)]
     axes = exercise.names if len(exercise.names) == got.ndim else [f"axis {i}" for i in range(got.ndim)]
     words = [f"{axis} {index}" for axis, index in zip(axes, place, strict=True)]
@@ -198,6 +218,6 @@ def _shown(value: Any) -> str:
         return f"= {value!r}"
     if value.ndim == 0:
         return f"= {value.item():.4g}"
-    if value.ndim == 1 and value.numel() <= 12 and not value.is_floating_point():
+    if value.ndim == 1 and value.numel() <= 12 and value.dtype == torch.int64:
         return f"= {value.tolist()}"
     return str(tuple(value.shape))

@@ -39,7 +39,7 @@ TWO_WEIGHTS = Exercise(
     read=_NEURON,
     spec=_weights_spec,
     draw=lambda generator, step: {"x": 2 * normal(generator, 2 + step)},
-    names=("token", "itself or bias token"),
+    names=("token", "place"),
     mistakes=(
         Mistake(
             "the two weights are exchanged",
@@ -104,13 +104,13 @@ def _mask_spec(scores: Tensor) -> Tensor:
     return pattern
 
 
-def _masked(scores, allowed=None, closed=-math.inf, after=False):
+def _masked(scores, allowed=None, closed=-math.inf, after=False, dim=-1):
     """The pattern with one thing wrong about its mask."""
     if allowed is None:
         allowed = _self_or(scores, 0)
     if after:
         return scores.softmax(-1) * allowed
-    return scores.masked_fill(~allowed, closed).softmax(-1)
+    return scores.masked_fill(~allowed, closed).softmax(dim)
 
 
 def _self_or(scores, place):
@@ -170,6 +170,21 @@ TWO_PLACES = Exercise(
             lambda scores: _masked(scores, closed=0.0),
             "exp(0) = 1: a hidden place still gets attention. What must vanish after exp?",
         ),
+        Mistake(
+            "the two places are hidden and the others shown",
+            lambda scores: _masked(scores, ~_self_or(scores, 0)),
+            "The pattern is 0 exactly where it should not be. `masked_fill` fills where its mask is true.",
+        ),
+        Mistake(
+            "these are the masked scores, without the softmax",
+            lambda scores: scores.masked_fill(~_self_or(scores, 0), -math.inf),
+            "The mask is right. What turns scores into shares?",
+        ),
+        Mistake(
+            "the softmax runs over destinations",
+            lambda scores: _masked(scores, dim=0),
+            "Each destination shares out one unit of attention: rows sum to 1, columns do not.",
+        ),
     ),
 )
 
@@ -216,7 +231,7 @@ def _run_neuron(answer, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor | N
     return _masked(scores) @ (stream @ W_V + b_V) @ W_O
 
 
-def _neuron(w_in, b_in, w_out, *, key=-1.0, query=True, value=True, reads=True, erase=True, first=False):
+def _neuron(w_in, b_in, w_out, *, key=-1.0, query=True, value=True, reads=True, erase=-1.0, first=False, mark=0.0):
     """A neuron-head with one thing wrong."""
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
 
@@ -224,8 +239,8 @@ def _neuron(w_in, b_in, w_out, *, key=-1.0, query=True, value=True, reads=True, 
         return torch.cat([bias, stream] if first else [stream, bias])[:, None]
 
     b_V = b_in * value if reads else 1 + 0 * b_in
-    W_V = wide(w_in * reads, -b_V * one if erase else zero)
-    return wide(w_in, zero), b_in * query, wide(0 * w_in, key * one), W_V, b_V, wide(w_out, zero).T
+    W_V = wide(w_in * reads, erase * b_V * one)
+    return wide(w_in, zero), b_in * query, wide(0 * w_in, key * one), W_V, b_V, wide(w_out, mark * one).T
 
 
 NEURON = Exercise(
@@ -257,9 +272,31 @@ NEURON = Exercise(
         ),
         Mistake(
             "the bias token has a value",
-            lambda w_in, b_in, w_out: _neuron(w_in, b_in, w_out, erase=False),
+            lambda w_in, b_in, w_out: _neuron(w_in, b_in, w_out, erase=0.0),
             "b_V is added at every position, at the bias token, too. Where it is not wanted, something else has to "
             "take it back: which number of the stream marks the bias token?",
+        ),
+        Mistake(
+            "the bias token's value is doubled instead of taken back",
+            lambda w_in, b_in, w_out: _neuron(w_in, b_in, w_out, erase=1.0),
+            "The place is right: the row of W_V that reads the bias coordinate. Its sign is not.",
+        ),
+        Mistake(
+            "b_in stands in the rows of the bias coordinate",
+            lambda w_in, b_in, w_out: (
+                torch.cat([w_in, b_in[None]])[:, None],
+                0.0,
+                _neuron(w_in, b_in, w_out)[2],
+                torch.cat([w_in, b_in[None]])[:, None],
+                0.0,
+                torch.cat([w_out, 0 * w_out[:1]])[None],
+            ),
+            "That coordinate is 1 at the bias token alone, so only the bias token gets b_in. The tokens need it.",
+        ),
+        Mistake(
+            "the head writes into the bias coordinate",
+            lambda w_in, b_in, w_out: _neuron(w_in, b_in, w_out, mark=1.0),
+            "The next layer would take these tokens for bias tokens. What should the head add to that coordinate?",
         ),
         Mistake(
             "the query leaves b_in out",
@@ -316,12 +353,28 @@ def _mlp_spec(x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tenso
     return out
 
 
-def _mlp(x, W_in, b_in, W_out, b_out, terms, *, query=1.0, value=1.0, offsets=1.0, times=1, order="bcad", mean=False):
+def _mlp(
+    x,
+    W_in,
+    b_in,
+    W_out,
+    b_out,
+    terms,
+    *,
+    query=1.0,
+    value=1.0,
+    offsets=1.0,
+    times=1,
+    order="bcad",
+    mean=False,
+    aside=False,
+):
     """The MLP as a sum of heads with one thing wrong."""
     b, c, a, d = (terms[:, order.index(name)] for name in "bcad")
     scores = ((x @ W_in + query * b_in)[..., None] * b + offsets * c).sigmoid()
-    values = (x @ W_in + value * b_in)[..., None] * a + offsets * d
-    heads = (scores * values).mean(-1) if mean else (scores * values).sum(-1)
+    values = (x @ W_in + value * b_in)[..., None] * a
+    terms = scores * values + offsets * d if aside else scores * (values + offsets * d)
+    heads = terms.mean(-1) if mean else terms.sum(-1)
     return heads @ W_out + times * b_out
 
 
@@ -391,6 +444,16 @@ SUM_OF_HEADS = Exercise(
             "the columns of terms are read in the order a, b, c, d",
             lambda **mlp: _mlp(**mlp, order="abcd"),
             "The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.",
+        ),
+        Mistake(
+            "d is added outside of the attention",
+            lambda **mlp: _mlp(**mlp, aside=True),
+            "The value is ay + d, and the head's weight multiplies all of it. Are there brackets around the value?",
+        ),
+        Mistake(
+            "the activation is SiLU, whatever the terms are",
+            lambda terms, **mlp: _mlp(**mlp, terms=terms.new_tensor([[1.0, 0.0, 1.0, 0.0]])),
+            "This is the MLP with one head for each neuron. The rows of terms say which heads there are.",
         ),
         Mistake(
             "the terms are averaged",
@@ -497,6 +560,16 @@ OMEGA = Exercise(
             "Rounding grows with the score. How large are the scores of itself and of the bias token?",
         ),
         Mistake(
+            "scores are taken to be Omega, not 2 Omega",
+            lambda **case: _window(**case, per_omega=1.0, size=1.0),
+            "Both ends are off by two. How far above the other tokens do itself and the bias token stand?",
+        ),
+        Mistake(
+            "the logarithm is upside down",
+            lambda **case: -_window(**case) * torch.tensor([1.0, -1.0], dtype=torch.float64),
+            "The smaller the tolerance, the larger Omega has to be. Which of the two belongs on top of the quotient?",
+        ),
+        Mistake(
             "the two ends are exchanged",
             lambda **case: _window(**case).flip(0),
             "Leak says how large Omega must be at least, rounding how large at most. Return them in this order.",
@@ -583,6 +656,16 @@ NORM = Exercise(
             "the gain of the bias coordinate is upside down",
             lambda d_model: _gain(d_model, math.sqrt(d_model / (d_model + 1)), math.sqrt(d_model + 1)),
             "The tokens are right. The norm makes the bias token's 1 larger; the gain has to bring it back to 1.",
+        ),
+        Mistake(
+            "both gains are upside down",
+            lambda d_model: _gain(d_model, math.sqrt((d_model + 1) / d_model), math.sqrt(d_model + 1)),
+            "These are what the norm does to the two kinds of rows. The gain has to undo it.",
+        ),
+        Mistake(
+            "the bias coordinate is taken to be the first",
+            lambda d_model: _gain(d_model, math.sqrt(d_model / (d_model + 1)), 1 / math.sqrt(d_model + 1)).roll(1),
+            "The numbers are right. X + [1] adds its column at the end.",
         ),
         Mistake(
             "the roots are missing",

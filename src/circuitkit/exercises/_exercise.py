@@ -88,6 +88,10 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+class Misfit(ValueError):
+    """What was built has the wrong form; the text says what was given and what was expected."""
+
+
 def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
     """What a build-by-hand answer returned, as float64 tensors of the shapes asked for; `None` for an untouched stub.
 
@@ -98,7 +102,7 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
     names = ", ".join(shapes)
     if not isinstance(answer, (tuple, list)) or len(answer) != len(shapes):
         count = f"{len(answer)} things" if isinstance(answer, (tuple, list)) else type(answer).__name__
-        raise ValueError(f"it returned {count}; return {names}, in this order")
+        raise Misfit(f"it returned {count}; return {names}, in this order")
     chosen: dict[str, int] = {}
     tensors = []
     for (name, shape), part in zip(shapes.items(), answer, strict=True):
@@ -108,7 +112,8 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
         if tensor.ndim != len(shape) or any(
             size != have for size, have in zip(wanted, tensor.shape, strict=True) if not isinstance(size, str)
         ):
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected ({', '.join(map(str, wanted))})")
+            listed = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")
+            raise Misfit(f"{name} has shape {tuple(tensor.shape)}; expected ({listed})")
         chosen |= {size: have for size, have in zip(shape, tensor.shape, strict=True) if isinstance(size, str)}
         tensors.append(tensor)
     return tensors

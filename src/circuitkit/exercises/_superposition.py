@@ -33,12 +33,12 @@ def _labels_spec(tokens: Tensor, n: int) -> Tensor:
     return torch.tensor(labels)
 
 
-def _labels(tokens, n, *, used="each", needs="before", first=1, completion=None):
+def _labels(tokens, n, *, used="each", needs="before", first=1, last=0, completion=None, free=-1):
     """The labels with one thing wrong."""
-    found, waiting, spent = torch.full_like(tokens, -1), False, False
+    found, waiting, spent = torch.full_like(tokens, free), False, False
     for pos, token in enumerate(tokens.tolist()):
         waiting = token == 0 if needs == "adjacent" and token not in range(1, n + 1) else waiting or token == 0
-        if first <= token <= n and (waiting or needs == "nothing") and not spent:
+        if first <= token <= n - last and (waiting or needs == "nothing") and not spent:
             found[pos] = token + n if completion is None else completion(token)
             waiting, spent = used == "never", used == "once"
     return found
@@ -111,6 +111,16 @@ LABELS = Exercise(
             "Destinations are 1 to n and completions n + 1 to 2n. Which completion belongs to destination 1?",
         ),
         Mistake(
+            "free positions hold 0",
+            lambda tokens, n: _labels(tokens, n, free=0),
+            "0 would say that the source must follow. Where any token may follow, the label is -1.",
+        ),
+        Mistake(
+            "the last destination is forgotten",
+            lambda tokens, n: _labels(tokens, n, last=1),
+            "Destinations are 1 to n, both included.",
+        ),
+        Mistake(
             "the source counts as a destination",
             lambda tokens, n: _labels(tokens, n, first=0),
             "Token 0 is the source; destinations begin with 1.",
@@ -158,6 +168,10 @@ def _verdict(written, residual, completion, has_source, *, sets="all", rest=1.0,
             kept = [tuple(range(n_heads))]
         elif sets == "alone":
             kept = [(head,)]
+        elif sets == "not alone":
+            kept = kept[1:]
+        elif sets == "not whole":
+            kept = kept[:-1]
         elif sets == "without":
             kept = [some for count in range(n_heads + 1) for some in combinations(range(n_heads), count)]
         logits = torch.stack([written[:, list(some)].sum(1) + rest * residual for some in kept])
@@ -165,8 +179,14 @@ def _verdict(written, residual, completion, has_source, *, sets="all", rest=1.0,
         always, ever = (hit.all(0), hit.any(0)) if worst else (hit.double().mean(0), hit.double().mean(0))
         carried, fires = always.double()[has_source].mean(), ever.double()[~has_source].mean()
         silent = {"fires": fires, "unsure": 1 - always.double()[~has_source].mean()}.get(kind, 1 - fires)
-        if kind == "all rows":
+        if kind == "of all rows":
             carried, silent = (always & has_source).double().mean(), (~ever & ~has_source).double().mean()
+        elif kind == "all rows":
+            carried, silent = always.double().mean(), 1 - ever.double().mean()
+        elif kind == "some set":
+            carried = ever.double()[has_source].mean()
+        elif kind == "same rows":
+            silent = 1 - ever.double()[has_source].mean()
         rates.append(torch.stack([carried, torch.ones(()).double() if kind == "no control" else silent]))
     return torch.stack(rates)
 
@@ -229,9 +249,34 @@ VERDICT = Exercise(
             "Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet?",
         ),
         Mistake(
-            "both rates are shares of all rows",
-            lambda **rows: _verdict(**rows, kind="all rows"),
+            "both rates are divided by the number of all rows",
+            lambda **rows: _verdict(**rows, kind="of all rows"),
             "The first rate is a share of the rows with a source, the second of the rows without.",
+        ),
+        Mistake(
+            "rows with and without a source are not told apart",
+            lambda **rows: _verdict(**rows, kind="all rows"),
+            "What a head should do depends on the source: predict with it, keep quiet without. `has_source` says which.",
+        ),
+        Mistake(
+            "the second rate is taken over the rows with a source",
+            lambda **rows: _verdict(**rows, kind="same rows"),
+            "Where there is a source the head should not be quiet. Which rows are the control?",
+        ),
+        Mistake(
+            "the first rate asks for some set, not for every set",
+            lambda **rows: _verdict(**rows, kind="some set"),
+            "Lucky help from other heads would count. The completion has to stay whatever is removed.",
+        ),
+        Mistake(
+            "the set without any other head is not tried",
+            lambda **rows: _verdict(**rows, sets="not alone"),
+            "All others removed is a set, too. Where does your range begin?",
+        ),
+        Mistake(
+            "the set of all heads is not tried",
+            lambda **rows: _verdict(**rows, sets="not whole"),
+            "None removed is a set, too. Where does your range end?",
         ),
         Mistake(
             "the head itself is removed, too",
@@ -365,6 +410,16 @@ TWO_HEADS = Exercise(
             "The OV circuit has to send a destination to its completion, n tokens further on.",
         ),
         Mistake(
+            "the completions are numbered one too low",
+            lambda n, gain: _two(n, gain, onto=lambda b: b + n - 1),
+            "Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?",
+        ),
+        Mistake(
+            "the gain is left out",
+            lambda n, gain: _two(n, 1.0),
+            "The mechanism is right. Something has to be multiplied by `gain`.",
+        ),
+        Mistake(
             "a destination looks at all destinations",
             lambda n, gain: _two(n, gain, match=False),
             "It mixes in the completions of other destinations in the prompt. Which key should answer which query?",
@@ -405,13 +460,26 @@ def _gated(pattern, x, W_GQ, W_GK, b_GQ, b_GK, *, bias=1.0, swap=False, scale=1.
     """The gated pattern with one thing wrong."""
     scores = (x @ W_GQ + bias * b_GQ) @ (x @ W_GK + bias * b_GK).T / scale
     scores = scores.T if swap else scores
-    gate = {"clamp": scores.clamp(0, 1), "sigmoid": scores.sigmoid(), "relu": scores.relu(), "none": scores}[opens]
+    gate = {
+        "clamp": scores.clamp(0, 1),
+        "sigmoid": scores.sigmoid(),
+        "relu": scores.relu(),
+        "none": scores,
+        "step": (scores > 0).double(),
+    }[opens]
     if after == "gate":
         return gate
     if after == "closed":
         return (1 - gate) * pattern
     gated = gate * pattern
-    return gated / gated.sum(-1, keepdim=True) if after == "renormalised" else gated
+    total = gated.sum(-1, keepdim=True)
+    return {
+        "product": gated,
+        "renormalised": gated / total,
+        "guarded": torch.where(total > 0, gated / total, 0.0),
+        "softmax": gated.softmax(-1),
+        "matrix": gate @ pattern,
+    }[after]
 
 
 def _draw_gated(generator: torch.Generator, step: int) -> Case:
@@ -447,6 +515,26 @@ GATED = Exercise(
             lambda **case: _gated(**case, after="renormalised"),
             "A gate that closes has to make the head write less. Renormalising, or gating before the softmax, gives "
             "the weight to other places instead.",
+        ),
+        Mistake(
+            "the rows are made to sum to 1 again, unless all of a row is shut",
+            lambda **case: _gated(**case, after="guarded"),
+            "A gate that closes has to make the head write less, not only when all are shut. Nothing is divided here.",
+        ),
+        Mistake(
+            "there is a softmax after the gate",
+            lambda **case: _gated(**case, after="softmax"),
+            "The pattern has its softmax behind it. A second one opens again what the gate has shut.",
+        ),
+        Mistake(
+            "gate and pattern are multiplied as matrices",
+            lambda **case: _gated(**case, after="matrix"),
+            "Each pair has its own gate: entry by entry, `*` and not `@`.",
+        ),
+        Mistake(
+            "the gate is all or nothing",
+            lambda **case: _gated(**case, opens="step"),
+            "Between 0 and 1 a gate is half open: it is the score itself, cut off at both ends.",
         ),
         Mistake(
             "the gate is a sigmoid",
@@ -529,6 +617,12 @@ def _solved(W_E, token):
     return solution[:-1], solution[-1]
 
 
+def _rows(W_E, token):
+    """A row of the inverse of the embedding with a column of ones, where a column is needed."""
+    inverse = torch.linalg.inv(torch.cat([W_E, torch.ones(len(W_E), 1, dtype=W_E.dtype)], 1))
+    return inverse[token, :-1], inverse[token, -1]
+
+
 def _along(W_E, token, power):
     """The token's own embedding as the direction to read, divided by a power of its length."""
     return W_E[token] / W_E[token].norm() ** power, 0.0
@@ -587,6 +681,11 @@ PAIR = Exercise(
             lambda W_E, query, key: (*_along(W_E, query, 2), *_along(W_E, key, 2)),
             "The pair itself is right now. Other tokens still have a part in these directions. Ask for values instead: "
             "1 at one token, 0 at the others.",
+        ),
+        Mistake(
+            "rows of the inverse are taken instead of columns",
+            lambda W_E, query, key: (*_rows(W_E, query), *_rows(W_E, key)),
+            "W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?",
         ),
         Mistake(
             "the gate never opens",
@@ -671,6 +770,16 @@ PRICE = Exercise(
             "the power 1/p is left out",
             lambda gates, power: _over(_joint(gates, power, root=False)),
             "A single gate at 0.5 should cost 0.5, whatever p is. What has to undo the power after the sum?",
+        ),
+        Mistake(
+            "the root is taken of the mean",
+            lambda gates, power: _over(_joint(gates, power, root=False)) ** (1 / power),
+            "Each pair has its own price. Root first, mean afterwards.",
+        ),
+        Mistake(
+            "the past is left out instead of the future",
+            lambda gates, power: _over(_joint(gates, power).T),
+            "Rows are destinations. Which triangle is the past of a row, `tril` or `triu`?",
         ),
         Mistake(
             "the heads are averaged, not summed",
