@@ -132,12 +132,12 @@ def test_the_link_check_can_fail(tmp_path):
 
 
 def test_colab_and_source_links_come_from_the_one_setting():
-    address = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
-    name = urlparse(address).path.strip("/")
+    where = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]
+    name = f"{urlparse(where['url']).path.strip('/')}/blob/{where['branch']}"
     for page in pages():
         source = ROOT / Path(page).with_suffix(".ipynb")
         if source.exists():
-            expected = f"https://colab.research.google.com/github/{name}/blob/main/{source.relative_to(ROOT)}"
+            expected = f"https://colab.research.google.com/github/{name}/{source.relative_to(ROOT)}"
             assert expected in read(HTML / page).links
 
 

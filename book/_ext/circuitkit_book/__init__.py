@@ -1,6 +1,6 @@
 """What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
 
-from . import accessible, alt_text, api, claims, equations, glossary, light, offline, times
+from . import accessible, alt_text, api, claims, download, equations, glossary, light, offline, times
 
 
 def setup(app):
@@ -10,6 +10,7 @@ def setup(app):
     alt_text.setup(app)
     api.setup(app)
     claims.setup(app)
+    download.setup(app)
     equations.setup(app)
     glossary.setup(app)
     times.setup(app)
