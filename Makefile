@@ -2,6 +2,7 @@
 # make test      everything that CI checks
 # make notebooks re-execute every notebook: the only way its outputs are written
 # make bench     measured ratios     make mutants   planted faults     make serve   the book on http://localhost:8000
+# make archive   the book as one file for no network     make pdf   on paper     make lighthouse   how fast its pages show
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: book test lint check notebooks colab-check bench mutants notebook-mutants cold-runs real-models coverage serve lock clean distclean env
+.PHONY: book test lint check notebooks colab-check bench mutants notebook-mutants cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
 
 # --- the environment: made once, then only when the lock or the metadata changes -----------------------------------
 env: $(VENV)/.stamp-install
@@ -50,6 +51,17 @@ book: $(HTML)/.stamp-book
 
 serve: book
 	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
+
+archive: book
+	$(PY) scripts/archive.py
+
+pdf: book
+	$(PY) scripts/pdf.py
+
+# Lighthouse comes from the npm registry into node_modules, in the versions of package-lock.json.
+lighthouse: book
+	npm ci --silent --no-audit --no-fund
+	$(PY) scripts/lighthouse.py
 
 # --- what CI checks ------------------------------------------------------------------------------------------------
 lint: env

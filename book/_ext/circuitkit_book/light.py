@@ -31,6 +31,7 @@ def finish(app, error) -> None:
     pages = {path: path.read_text("utf-8") for path in sorted(root.rglob("*.html")) if "_static" not in path.parts}
     pages = {path: text for path, text in pages.items() if "<link" in text}
     one_sheet(root, pages)
+    with_formulas(root, pages)
     for path, text in pages.items():
         path.write_text(early(lazy(text, path.parent)), "utf-8")
     for pattern in UNUSED:
@@ -56,7 +57,7 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
     icons.shrink(root / "_static/vendor/fontawesome/webfonts", characters)
     version = hashlib.sha256(css.encode()).hexdigest()[:8]
     for path, text in pages.items():
-        place = f"{'../' * len(path.relative_to(root).parts[:-1])}{SHEET}?v={version}"
+        place = f"{up(path, root)}{SHEET}?v={version}"
         first = LINK.search(text)
         head = text[: first.start()] + f'  <link rel="stylesheet" href="{place}" />\n'
         rest = LINK.sub(
@@ -65,6 +66,22 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
         pages[path] = head + rest
     for file in common:
         file.unlink()
+
+
+def with_formulas(root: Path, pages: dict[Path, str]) -> None:
+    """Sphinx gives MathJax to pages whose own text has formulas; a glossary term may bring one to any page."""
+    lines = re.compile(r"[ \t]*<script>window\.MathJax = .*</script>\n[ \t]*<script [^>]*/mathjax/[^>]*></script>\n")
+    giver = next((path for path, text in pages.items() if lines.search(text)), None)
+    if giver is None:
+        return
+    given = lines.search(pages[giver])[0].replace(up(giver, root) + "_static", "{up}_static")
+    for path, text in pages.items():
+        if 'class="math' in text and not lines.search(text):
+            pages[path] = text.replace("</head>", given.replace("{up}", up(path, root)) + "</head>", 1)
+
+
+def up(path: Path, root: Path) -> str:
+    return "../" * len(path.relative_to(root).parts[:-1])
 
 
 def file_of(link: str, page: Path) -> Path | None:
@@ -77,10 +94,9 @@ def flat(file: Path, target: Path) -> str:
     """A style sheet with its imports in their places and its addresses as seen from the target's folder."""
     css = re.sub(r'@charset "[^"]*";|/\*.*?\*/', "", file.read_text("utf-8").lstrip("\ufeff"), flags=re.S)
     css = re.sub(r'@import "([^"]+)";', lambda found: flat((file.parent / found[1]).resolve(), target), css)
-    up = "../" * len(target.parent.relative_to(target.parents[1]).parts)
     if file.parent != target.parent:
         folder = file.parent.relative_to(target.parents[1]).as_posix()
-        prefix = up + ("" if folder == "." else folder + "/")
+        prefix = up(target, target.parents[1]) + ("" if folder == "." else folder + "/")
         css = re.sub(r"url\((['\"]?)(?!data:|/|#|\.\./)", rf"url(\1{prefix}", css)
     return re.sub(r"\n\s*", "\n", css)
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # The parts of MathJax that write formulas; its ready-made file adds a menu that is as large as half of them.
-MATHJAX = ("startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml", "ui/lazy")
+MATHJAX = ("startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
 # What these load on demand.
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 
@@ -27,10 +27,11 @@ def copy_scripts(app, error) -> None:
 
 
 def mathjax(source: Path) -> str:
-    """The parts in one file. The first starts when the file has ended, and finds the others there."""
+    """The parts in one file. The first of them starts when the file has ended, and finds the others there."""
     parts = [(source / f"{part}.js").read_text("utf-8") for part in MATHJAX]
     names = [f"{part}.js" if "fonts" in part else part for part in ("loader", *MATHJAX)]
-    return "\n;".join([parts[0], f"MathJax.loader.preLoad({', '.join(map(repr, names))});", *parts[1:]])
+    first = Path(__file__).with_name("formulas.js").read_text("utf-8")
+    return "\n;".join([first, parts[0], f"MathJax.loader.preLoad({', '.join(map(repr, names))});", *parts[1:]])
 
 
 def is_thebe(file) -> bool:
