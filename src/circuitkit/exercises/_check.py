@@ -191,8 +191,9 @@ def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
         return f"it gave {got.item():.6g}; expected {expected.item():.6g}"
     gap = (got - expected).abs().nan_to_num(math.inf)
     if exercise.columns:  # each depends on those before it, so the first wrong one is the cause
-        wrong = (gap > 1e-5 * expected.abs().max().clamp_min(1)).flatten(0, -2).any(0)
-        gap = torch.where(torch.arange(len(wrong)) == wrong.int().argmax(), gap, 0)
+        wrong = gap > 1e-5 * expected.abs().max().clamp_min(1)
+        column = wrong.flatten(0, -2).any(0).int().argmax()
+        gap = wrong * (torch.arange(wrong.shape[-1]) == column).double()
     place = [int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)]
     axes = exercise.names if len(exercise.names) == got.ndim else [f"axis {i}" for i in range(got.ndim)]
     words = [f"{axis} {index}" for axis, index in zip(axes, place, strict=True)]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Result, check
-from circuitkit.exercises._exercise import Case, Exercise, Mistake, built, normal, sizes
+from circuitkit.exercises._exercise import Case, Exercise, Misfit, Mistake, built, normal, sizes
 
 _PAGE = "03-induction-heads"
 
@@ -67,6 +67,24 @@ TARGET = Exercise(
             "The shift goes the wrong way: one wants to know what came after the earlier copy.",
         ),
         Mistake(
+            "the token before the earlier copy is marked, and the shift wraps around",
+            lambda tokens: _same(tokens).tril(-1).roll(-1, 1),
+            "The shift goes the wrong way: one wants to know what came after the earlier copy. And roll carries what leaves "
+            "on one side in on the other.",
+        ),
+        Mistake(
+            "the shift wraps around",
+            lambda tokens: _same(tokens).roll(1, 1).tril(),
+            "In column 0 there is nothing to mark: what comes after an earlier copy cannot be the first token. Roll carries "
+            "the last column there.",
+        ),
+        Mistake(
+            "the shift comes before the cut, and both are wrong at the edge",
+            lambda tokens: _same(tokens).roll(1, 1).tril(-1),
+            "Two things: roll carries the last column to the front, and after the shift the destination itself may be "
+            "marked. Cut first: which pairs hold an earlier copy? Then shift.",
+        ),
+        Mistake(
             "a token counts as its own earlier copy",
             lambda tokens: _shifted(_same(tokens).tril(0), 1),
             "So the place after the destination is marked, which lies in the future. Where does the past begin?",
@@ -78,7 +96,7 @@ TARGET = Exercise(
         ),
         Mistake(
             "the shift moves destinations instead of sources",
-            lambda tokens: _shifted(_same(tokens).tril(-1).T, 1).T,
+            lambda tokens: _same(tokens).tril(-1).roll(1, 0),
             "Rows are destinations. The head stays where it is; the place it looks at is one further on.",
         ),
         Mistake(
@@ -90,6 +108,11 @@ TARGET = Exercise(
             "the destination itself is left out",
             lambda tokens: _target_spec(tokens).tril(-1),
             "Take `a a`: the second `a` comes after an earlier `a`. It is a source as good as any, and not in the future.",
+        ),
+        Mistake(
+            "the marks of a row share one unit",
+            lambda tokens: _target_spec(tokens) / _target_spec(tokens).sum(1, keepdim=True).clamp_min(1),
+            "That is what a perfect head would do. Here the question is only where: yes or no.",
         ),
         Mistake(
             "only the latest copy is marked",
@@ -166,6 +189,26 @@ PREFIX = Exercise(
             "One further on is fewer steps back. From destination 10, with period 4: where is its copy, and what is next?",
         ),
         Mistake(
+            "the diagonal is one too far from the middle",
+            lambda pattern, period, start: pattern.diagonal(-period - 1, 1, 2).mean(1),
+            "One further on is fewer steps back. From destination 10, with period 4: where is its copy, and what is next?",
+        ),
+        Mistake(
+            "the diagonal is taken over heads and destinations",
+            lambda pattern, period, start: pattern.diagonal(1 - period).mean(1),
+            "torch takes diagonals of the first two axes unless told otherwise; yours are the last two.",
+        ),
+        Mistake(
+            "one destination of the first pass is left in",
+            lambda pattern, period, start: pattern.diagonal(1 - period, 1, 2)[:, start:].mean(1),
+            "It is the right diagonal, but how long is it? The second pass has `period` destinations and no more.",
+        ),
+        Mistake(
+            "the first destination of the second pass is left out",
+            lambda pattern, period, start: _stripe(pattern, period - 1, start + period + 1, period - 1).mean(1),
+            "The second pass has `period` destinations, and the first of them has an earlier copy as well.",
+        ),
+        Mistake(
             "the whole diagonal is averaged",
             lambda pattern, period, start: pattern.diagonal(1 - period, 1, 2).mean(1),
             "It is the right diagonal. But its first entries belong to destinations of the first pass, which have no "
@@ -220,18 +263,25 @@ def _gain_spec(logits: Tensor, tokens: Tensor, period: int, start: int) -> Tenso
     return sum(first) / len(first) - sum(second) / len(second)
 
 
-def _gain(logits, tokens, period, start, *, read=-1, token=0, log=True, mean=True):
+def _gain(logits, tokens, period, start, *, read=-1, token=0, first=1, log=True, mean=True):
     """The same difference with one thing wrong."""
     scores = logits.log_softmax(-1) if log else logits
     place = torch.arange(1, period) + start
     losses = [-scores[at + read, tokens[at + token]] for at in (place, place + period)]
-    first, second = [part.mean() if mean else part.sum() for part in losses]
-    return first - second
+    early, late = [part.mean() if mean else part.sum() for part in losses]
+    return early - late if first else late
 
 
 def _halves(logits, tokens, period, start):
     losses = -logits.log_softmax(-1)[torch.arange(len(tokens) - 1), tokens[1:]]
     return losses[:period].mean() - losses[period:].mean()
+
+
+def _between(logits, tokens, period, start, *, cuts, lag=1):
+    """Mean loss between the first two cuts minus that behind the second, in places of predicted tokens."""
+    losses = [-logits.log_softmax(-1)[at - lag, tokens[at]] for at in range(lag, len(tokens))]
+    one, two = (start + cut - lag for cut in cuts)
+    return torch.stack(losses[max(one, 0) : two]).mean() - torch.stack(losses[two:]).mean()
 
 
 def _all_second(logits, tokens, period, start):
@@ -280,6 +330,35 @@ GAIN = Exercise(
             "token.",
         ),
         Mistake(
+            "the opening of the second pass is counted to the first",
+            lambda logits, tokens, period, start: _between(logits, tokens, period, start, cuts=(1, period + 1)),
+            "A list of losses begins with the second token: its entry i is about token i + 1. At which entry does the first "
+            "pass end?",
+        ),
+        Mistake(
+            "both passes count their first token",
+            lambda logits, tokens, period, start: _between(logits, tokens, period, start, cuts=(0, period)),
+            "The place is right, but nobody can know the first token of either pass. Leave both out.",
+        ),
+        Mistake(
+            "each token is predicted from its own position, in whole passes",
+            lambda logits, tokens, period, start: _between(logits, tokens, period, start, cuts=(0, period), lag=0),
+            "At a position the model has read its token already. Which position's logits are about this token? And the first "
+            "token of each pass is not to be counted.",
+        ),
+        Mistake(
+            "only the second pass is measured",
+            lambda logits, tokens, period, start: _gain(logits, tokens, period, start, first=0),
+            "A loss alone does not say what the repetition is worth. Lower than what?",
+        ),
+        Mistake(
+            "the opening token is forgotten",
+            lambda logits, tokens, period, start: (
+                _gain(logits, tokens, period, 0) if start == 0 else _gain(logits[:-1], tokens[:-1], period, 0)
+            ),
+            "With an opening token everything stands one place later. Where does `start` come in?",
+        ),
+        Mistake(
             "the row of losses is cut in two",
             _halves,
             "The passes do not lie there: an opening token moves them, and the first token of a pass is predicted from "
@@ -321,6 +400,7 @@ def check_second_pass(answer) -> Result:
 # --- 3.4 an induction head by hand ---------------------------------------------------------------------------------
 
 _CLEAR = 0.9
+_LEVEL, _WEAK = -1, -2
 
 
 def _row(vocab: int, n_ctx: int) -> list[int]:
@@ -347,24 +427,30 @@ def _run_hand(answer, vocab: int, n_ctx: int) -> Tensor | None:
     if pair is None:
         return None
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ValueError("it returned no pair of heads; return (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O)")
+        raise Misfit("it returned no pair of heads; return (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O)")
     words, d_model = _row(vocab, n_ctx), 3 * vocab + n_ctx
     x = torch.zeros(len(words), d_model, dtype=torch.float64)
     for place, word in enumerate(words):
         x[place, word] = x[place, vocab + place] = 1
     reads = (d_model, "d_head")
     looks = []
-    for four in pair:
-        matrices = built(four, W_Q=reads, W_K=reads, W_V=(d_model, "d_value"), W_O=("d_value", d_model))
+    shapes = {"W_Q": reads, "W_K": reads, "W_V": (d_model, "d_value"), "W_O": ("d_value", d_model)}
+    for number, four in enumerate(pair):
+        matrices = built(four, **{f"{name} of head {number}": shape for name, shape in shapes.items()})
         if matrices is None:
             return None
         W_Q, W_K, W_V, W_O = matrices
         pattern = _attention(x @ W_Q, x @ W_K)
-        looks.append(_clear(pattern))
+        looks.append(_clear(pattern[1:] if not looks else pattern[len(words) // 2 + 1 :]))
         x = x + pattern @ x @ W_V @ W_O
-    said = x[:, -vocab:].clamp_min(0)
-    found = torch.stack([*looks, _clear(said / said.sum(1, keepdim=True).clamp_min(1e-9))], dim=1)
-    found[: len(words) // 2 + 1, 1:] = 0
+    said = x[len(words) // 2 + 1 :, -vocab:].clamp_min(0)
+    looks.append(_clear(said / said.sum(1, keepdim=True).clamp_min(1e-9)))
+    found = torch.zeros(len(words), 3, dtype=torch.float64)
+    for column, places in enumerate(looks):
+        found[-len(places) :, column] = places
+        if (places == _WEAK).any():  # the first head that is too quiet is the one to speak of
+            found[-len(places) :, column] = _WEAK
+            break
     return found
 
 
@@ -374,18 +460,21 @@ def _attention(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _clear(shares: Tensor) -> Tensor:
-    """Where nine tenths of each row are; -1 where they are nowhere."""
-    largest, where = shares.max(1)
-    return torch.where(largest > _CLEAR, where, -1)
+    """Where nine tenths of each row are; else -1 if several places are level in front, -2 if one is ahead but not enough."""
+    ahead, where = shares.sort(1, descending=True)
+    level = ahead[:, 0] - ahead[:, 1] < 1e-9
+    return torch.where(ahead[:, 0] > _CLEAR, where[:, 0], torch.where(level, _LEVEL, _WEAK))
 
 
-def _hand(vocab, n_ctx, *, shift=1, sharpness=100.0, note="note", Q="word", K="note", V="word", out="out"):
+def _hand(
+    vocab, n_ctx, *, place="place", shift=1, loud=(100.0, 100.0), note="note", Q="word", K="note", V="word", out="out"
+):
     """The two heads with one thing wrong."""
     directions = torch.eye(3 * vocab + n_ctx).split([vocab, n_ctx, vocab, vocab])
     named = dict(zip(("word", "place", "note", "out"), directions, strict=True))
-    place = named["place"].T
-    first = (sharpness * place, place.roll(shift, 1), named["word"].T, named[note])
-    return first, (sharpness * named[Q].T, named[K].T, named[V].T, named[out])
+    here = named[place].T
+    first = (loud[0] * here, here.roll(shift, 1), named["word"].T, named[note])
+    return first, (loud[1] * named[Q].T, named[K].T, named[V].T, named[out])
 
 
 BY_HAND = Exercise(
@@ -400,9 +489,9 @@ BY_HAND = Exercise(
     trials=4,
     names=("destination", "observed"),
     columns=(
-        "place that head 0 looks at (-1: none has nine tenths of its attention)",
-        "place that head 1 looks at (-1: none has nine tenths of its attention)",
-        "token that the output directions name (-1: none clearly)",
+        "place that head 0 looks at (-1: several alike, -2: one is ahead, but by too little)",
+        "place that head 1 looks at (-1: several alike, -2: one is ahead, but by too little)",
+        "token that stands out in the output (-1: several alike, -2: one is ahead, but by too little)",
     ),
     mistakes=(
         Mistake(
@@ -415,6 +504,11 @@ BY_HAND = Exercise(
             lambda vocab, n_ctx: _hand(vocab, n_ctx, shift=-1),
             "Its best match lies in the future, where a causal head cannot look. The key of place j has to answer the query "
             "of place j + 1.",
+        ),
+        Mistake(
+            "the first head matches words instead of places",
+            lambda vocab, n_ctx: _hand(vocab, n_ctx, place="word", shift=0),
+            "It looks for copies of the word here. One place back is a question of places: which coordinates hold them?",
         ),
         Mistake(
             "the second head copies the note instead of the word",
@@ -442,19 +536,27 @@ BY_HAND = Exercise(
             "that the place it wants was told?",
         ),
         Mistake(
-            "the first head writes over the words",
+            "the notes stay empty",
             lambda vocab, n_ctx: _hand(vocab, n_ctx, note="word"),
-            "Every place now holds two words, and nobody can tell which is which. The note has directions of its own.",
+            "Head 1 looks at all places alike, because no key tells it anything. Into which directions does head 0 write, "
+            "and from which do the keys of head 1 read?",
         ),
         Mistake(
-            "the second head writes where nobody reads",
+            "nothing arrives in the output",
             lambda vocab, n_ctx: _hand(vocab, n_ctx, out="word"),
-            "Both heads look at the right places, but the output directions are empty.",
+            "Both heads look at the right places, but no output direction is above zero. Where does head 1 write?",
         ),
         Mistake(
-            "the scores are too small",
-            lambda vocab, n_ctx: _hand(vocab, n_ctx, sharpness=1.0),
-            "The right place is ahead by a score of 1 / sqrt(d_head), and e to that is not much. Make the queries louder.",
+            "the scores of the first head are too small",
+            lambda vocab, n_ctx: _hand(vocab, n_ctx, loud=(1.0, 100.0)),
+            "The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units "
+            "above all others, after the division by sqrt(d_head). Make the queries louder.",
+        ),
+        Mistake(
+            "the scores of the second head are too small",
+            lambda vocab, n_ctx: _hand(vocab, n_ctx, loud=(100.0, 1.0)),
+            "Head 0 is right. For head 1 the right place is ahead, but not by enough: a softmax needs several units of score, "
+            "after the division by sqrt(d_head). Make its queries louder, too.",
         ),
     ),
 )
@@ -546,6 +648,24 @@ WIRE = Exercise(
             read="02-qk-and-ov-circuits#two-parts-that-do-not-touch",
         ),
         Mistake(
+            "the scores are divided by sqrt(d_model)",
+            lambda x, r, W_Q, W_K: _attention(x @ W_Q * (W_Q.shape[1] / W_Q.shape[0]) ** 0.5, (x - r) @ W_K),
+            "A score sums over the d_head numbers of a query, not over the d_model numbers of the stream.",
+            read="02-qk-and-ov-circuits#two-parts-that-do-not-touch",
+        ),
+        Mistake(
+            "queries and keys are exchanged",
+            lambda x, r, W_Q, W_K: _attention((x - r) @ W_K, x @ W_Q),
+            "Rows are destinations, and a destination asks with W_Q.",
+            read="02-qk-and-ov-circuits#two-parts-that-do-not-touch",
+        ),
+        Mistake(
+            "there is neither mask nor scale",
+            lambda x, r, W_Q, W_K: ((x @ W_Q) @ ((x - r) @ W_K).T).softmax(-1),
+            "The cut is in the right place. What else happens to scores before the softmax? Two things.",
+            read="02-qk-and-ov-circuits#two-parts-that-do-not-touch",
+        ),
+        Mistake(
             "there is no causal mask",
             lambda x, r, W_Q, W_K: (((x @ W_Q) @ ((x - r) @ W_K).T) / W_Q.shape[1] ** 0.5).softmax(-1),
             "Everything else about the head stays as it was: a destination does not see what comes after it.",
@@ -627,6 +747,21 @@ WITHOUT = Exercise(
             "the average runs over heads",
             lambda stream, results, head: stream - results[:, :, head] + results.mean(2),
             "The other heads are not to change, nor to stand in for this one.",
+        ),
+        Mistake(
+            "the average runs over dimensions",
+            lambda stream, results, head: stream - results[:, :, head] + results[:, :, head].mean(2, keepdim=True),
+            "What a head writes is a vector, and so is what it writes on average. Dimensions do not mix.",
+        ),
+        Mistake(
+            "the average is one number",
+            lambda stream, results, head: stream - results[:, :, head] + results[:, :, head].mean(),
+            "What a head writes on average is a vector, at each position another one. Name the axis to average over.",
+        ),
+        Mistake(
+            "the rest of the stream is lost",
+            lambda stream, results, head: results[:, :, head].mean(0, keepdim=True).expand_as(stream),
+            "That is what should stand in the head's place. The other terms of the stream stay.",
         ),
         Mistake(
             "all heads are taken out",

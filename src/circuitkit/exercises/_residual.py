@@ -83,6 +83,26 @@ LOGIT = Exercise(
             "The logarithm of the normaliser does not split into components. The plain mean over the vocabulary does.",
         ),
         Mistake(
+            "the mean runs over the dimensions of W_U",
+            lambda parts, W_U, token: parts @ (W_U[:, token] - W_U.mean(0)),
+            "That mean has one number for each token. You need the average token: one number for each dimension.",
+        ),
+        Mistake(
+            "the mean of all entries of W_U is subtracted",
+            lambda parts, W_U, token: parts @ (W_U[:, token] - W_U.mean()),
+            "One number cannot be the average token, which is a vector of d_model. Which axis is to be averaged away?",
+        ),
+        Mistake(
+            "the logits of all tokens",
+            lambda parts, W_U, token: parts @ W_U,
+            "These are all logits of each component. Which column is asked for, and what is to be subtracted from it?",
+        ),
+        Mistake(
+            "the whole logit, not its parts",
+            lambda parts, W_U, token: (parts.sum(0) @ W_U)[token] - (parts.sum(0) @ W_U).mean(),
+            "That is what the parts have to sum to. Do the same with each row of parts.",
+        ),
+        Mistake(
             "the parts are scaled to sum to 1",
             lambda parts, W_U, token: _logit_spec(parts, W_U, token) / _logit_spec(parts, W_U, token).sum(),
             "Parts can be negative and their sum can be near zero, so shares mislead. Return the parts in logits.",
@@ -125,6 +145,8 @@ def _normed(parts, gain, W_U, token, eps, *, centre="own", scale="std"):
         "sample": (total.var() + eps).sqrt(),
         "norm": (total - total.mean()).norm(),
         "no eps": total.std(correction=0),
+        "torch std": total.std(),
+        "eps outside": total.std(correction=0) + eps,
         "rms": (total.square().mean() + eps).sqrt(),
         "none": 1.0,
     }
@@ -176,6 +198,30 @@ THROUGH_NORM = Exercise(
             "the variance is divided by d_model - 1",
             lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, scale="sample"),
             "torch's var and std are those of a sample unless told otherwise; a LayerNorm divides by d_model.",
+        ),
+        Mistake(
+            "the plain torch.std of the stream",
+            lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, scale="torch std"),
+            "It differs from the model's divisor in two ways: torch.std divides the squares by d_model - 1 unless told "
+            "otherwise, and eps is missing.",
+        ),
+        Mistake(
+            "the plain torch.std of the stream, and the parts are not centred",
+            lambda parts, gain, W_U, token, eps: _normed(
+                parts, gain, W_U, token, eps, centre="none", scale="torch std"
+            ),
+            "Two things. The norm subtracts a mean before it divides; do that to each part. And torch.std divides the squares "
+            "by d_model - 1 unless told otherwise, and knows no eps.",
+        ),
+        Mistake(
+            "eps is added outside of the root",
+            lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, scale="eps outside"),
+            "It is added to the variance, before the root is taken.",
+        ),
+        Mistake(
+            "the mean over the vocabulary is subtracted",
+            lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U - W_U.mean(1, keepdim=True), token, eps),
+            "That was the exercise before. This time the parts are to sum to the logit itself.",
         ),
         Mistake(
             "the length instead of the standard deviation",
@@ -283,6 +329,17 @@ HEARD = Exercise(
             lambda x, W: x @ W,
             "These are d_head coordinates. Bring them back into the stream, as the part of x that they come from.",
         ),
+        Mistake(
+            "the way back into the stream is missing",
+            lambda x, W: x @ torch.linalg.pinv(W).T,
+            "You have the d_head coordinates of the projection. Multiply the directions that they belong to by them.",
+        ),
+        Mistake(
+            "nothing is lost",
+            lambda x, W: x,
+            "You return x as it was. A basis of the column space has d_head vectors; one of all d_model dimensions, such as "
+            "the full U of a singular value decomposition, keeps everything.",
+        ),
     ),
 )
 
@@ -354,6 +411,11 @@ MOVER = Exercise(
             "the note is erased but not written",
             lambda source, target: (source.T, -source),
             "The source directions are empty now, as they should be. The note has to arrive somewhere.",
+        ),
+        Mistake(
+            "the note is doubled, not erased",
+            lambda source, target: (source.T, target + source),
+            "The note arrives at the target. But what you add along the source makes it twice as long there.",
         ),
         Mistake(
             "the signs are the wrong way round",
@@ -438,12 +500,28 @@ BIGRAM = Exercise(
     read=f"{_PAGE}#a-model-with-no-layers-is-a-table",
     spec=_bigram_spec,
     draw=_draw_bigram,
-    names=("predicted token, from 0",),
+    names=("prediction",),
     mistakes=(
         Mistake(
             "the current token is scored instead of the next",
             lambda tokens, W_E, W_U: -_table(W_E, W_U)[tokens[:-1], tokens[:-1]],
             "The row of a token scores what comes after it. Is something shifted by one?",
+        ),
+        Mistake(
+            "each token is scored on itself",
+            lambda tokens, W_E, W_U: -_table(W_E, W_U)[tokens, tokens],
+            "The row of a token scores what comes after it, so rows and columns have to be one place apart.",
+        ),
+        Mistake(
+            "each next token is scored on itself",
+            lambda tokens, W_E, W_U: -_table(W_E, W_U)[tokens[1:], tokens[1:]],
+            "The targets are right. The rows have to be those of the tokens before them.",
+        ),
+        Mistake(
+            "every token is paired with every next one",
+            lambda tokens, W_E, W_U: -_table(W_E, W_U)[tokens[:-1]][:, tokens[1:]],
+            "Two index tensors in one pair of brackets pick entries one by one; one after the other they pick whole rows "
+            "and columns.",
         ),
         Mistake(
             "the table is read backwards",
@@ -476,6 +554,11 @@ BIGRAM = Exercise(
             "These are the chances of the right tokens. The loss, in nats, is a logarithm away.",
         ),
         Mistake(
+            "the loss is in bits",
+            lambda tokens, W_E, W_U: -(W_E @ W_U).softmax(-1)[tokens[:-1], tokens[1:]].log2(),
+            "The losses of this book are in nats: the natural logarithm.",
+        ),
+        Mistake(
             "the mean instead of one loss for each prediction",
             lambda tokens, W_E, W_U: -_table(W_E, W_U)[tokens[:-1], tokens[1:]].mean(),
             "Return the losses one by one, so that one can see where the table does badly.",
@@ -497,11 +580,15 @@ def check_bigram_loss(answer) -> Result:
 
 
 def _turned_spec(R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
-    rows = []
-    for token in range(W_E.shape[0]):
+    vocab, d_model = W_E.shape
+    out = torch.zeros(vocab, max(vocab, d_model), 2, dtype=torch.float64)
+    for token in range(vocab):
         stream = W_E[token] + ((W_E[token] @ W_V) @ W_O)
-        rows.append(torch.cat([stream @ R, stream @ W_U]))
-    return torch.stack(rows)
+        for i in range(d_model):
+            out[token, i, 0] = torch.dot(stream, R[:, i])
+        for word in range(vocab):
+            out[token, word, 1] = torch.dot(stream, W_U[:, word])
+    return out
 
 
 def _run_turned(answer, R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor | None:
@@ -510,8 +597,10 @@ def _run_turned(answer, R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: T
     if matrices is None:
         return None
     W_E, W_V, W_O, W_U = matrices
-    stream = W_E + W_E @ W_V @ W_O
-    return torch.cat([stream, stream @ W_U], dim=1)
+    (vocab, d_model), stream = W_E.shape, W_E + W_E @ W_V @ W_O
+    out = torch.zeros(vocab, max(vocab, d_model), 2, dtype=torch.float64)
+    out[:, :d_model, 0], out[:, :vocab, 1] = stream, stream @ W_U
+    return out
 
 
 def _draw_turned(generator: torch.Generator, step: int) -> Case:
@@ -539,7 +628,8 @@ TURNED = Exercise(
     draw=_draw_turned,
     observe=_run_turned,
     square=lambda generator: _turned_case(generator, 3, 3, 3),
-    names=("token", "column of stream and logits side by side"),
+    names=("token", "number", "observed"),
+    columns=("in the stream", "in the logits"),
     mistakes=(
         Mistake(
             "only the writers are turned",
@@ -560,6 +650,21 @@ TURNED = Exercise(
             "R comes from the right everywhere",
             lambda R, W_E, W_V, W_O, W_U: (W_E @ R, W_V @ R, W_O @ R, W_U @ R),
             "For a reader, the axis that belongs to the stream is the first. On which side does it meet R?",
+        ),
+        Mistake(
+            "R comes from the left everywhere",
+            lambda R, W_E, W_V, W_O, W_U: (R @ W_E, R @ W_V, R @ W_O, R @ W_U),
+            "For a writer, the axis that belongs to the stream is the last. On which side does it meet R?",
+        ),
+        Mistake(
+            "the head's output is turned back",
+            lambda R, W_E, W_V, W_O, W_U: (W_E @ R, R.T @ W_V, W_O @ R.T, R.T @ W_U),
+            "The head writes into the same stream as the embedding does.",
+        ),
+        Mistake(
+            "the head is left as it was",
+            lambda R, W_E, W_V, W_O, W_U: (W_E @ R, W_V, W_O, R.T @ W_U),
+            "The head stands between embedding and unembedding. It reads from the turned stream and writes into it.",
         ),
         Mistake(
             "the stream is turned by the inverse of R",

@@ -1,0 +1,80 @@
+"""Exercises of chapter 3: what they ask for is what the library computes, and other right ways are accepted."""
+
+import pytest
+import torch
+
+from circuitkit import exercises, induction
+
+SPEC = {exercise.number: exercise for exercise in exercises.catalogue(3)}
+
+
+def cases(number):
+    return list(SPEC[number].cases())
+
+
+@pytest.mark.parametrize("case", cases("3.1"))
+def test_the_places_are_those_of_the_library(case):
+    expected = induction.after_occurrences(case["tokens"][None])[0]
+    assert torch.equal(SPEC["3.1"].spec(**case).bool(), expected)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return induction.build_induction_model(20, 32, sharpness=9.0)
+
+
+@pytest.mark.parametrize(("period", "bos"), [(7, None), (5, 0)])
+def test_the_scores_are_those_of_the_library(model, period, bos):
+    rows = induction.repeated_tokens(20, period, batch=1, bos=bos)
+    pattern = model.run_with_cache(rows.tokens)[1]["blocks.1.attn.hook_pattern"][0].double()
+    found = SPEC["3.2"].spec(pattern, rows.period, rows.start)
+    expected = induction.scores(model, rows).prefix_matching[1]
+    assert abs(found.item() - expected.item()) < 1e-6
+    logits = model(rows.tokens)[0].double()
+    worth = SPEC["3.3"].spec(logits, rows.tokens[0], rows.period, rows.start).item()
+    assert worth == pytest.approx(-induction.induction_loss(model, rows).difference, abs=1e-4)
+
+
+def by_hand(loud=100.0, double=1):
+    def answer(vocab, n_ctx):
+        word, place, note, out = torch.eye(3 * vocab + n_ctx).split([vocab, n_ctx, vocab, vocab])
+        first = (loud * place.T.roll(-1, 1), place.T, word.T.repeat(1, double), note.repeat(double, 1))
+        return first, (loud * word.T, note.T, word.T, 3 * out)
+
+    return answer
+
+
+@pytest.mark.parametrize("loud", [40.0, 100.0, 1000.0])
+def test_any_sharpness_and_inner_space_that_does_the_job_is_right(loud):
+    assert exercises.check_induction_head(by_hand(loud, double=2))
+
+
+@pytest.mark.parametrize("loud", [0.5, 2.0, 5.0, 10.0])
+def test_scores_that_are_too_small_are_recognised_whatever_their_size(loud):
+    assert exercises.check_induction_head(by_hand(loud)).diagnosis == "the scores of the first head are too small"
+
+
+def test_matrices_of_the_wrong_shape_are_named_with_their_head():
+    message = exercises.check_induction_head(
+        lambda vocab, n_ctx: (by_hand()(vocab, n_ctx)[0], [torch.eye(4)] * 4)
+    ).message
+    assert "W_Q of head 1 has shape (4, 4); expected (26, d_head)" in message
+    assert "raised" not in message
+
+
+def test_one_head_is_not_enough():
+    message = exercises.check_induction_head(lambda vocab, n_ctx: by_hand()(vocab, n_ctx)[0]).message
+    assert "no pair of heads" in message
+
+
+def test_a_wrong_first_head_is_shown_before_what_follows_from_it():
+    message = exercises.check_induction_head(lambda vocab, n_ctx: [by_hand()(vocab, n_ctx)[1]] * 2).message
+    assert "entry [destination 1, place that head 0 looks at" in message
+
+
+@pytest.mark.parametrize("case", cases("3.6"))
+def test_the_average_over_rows_stays_as_it_was(case):
+    left = SPEC["3.6"].spec(**case)
+    torch.testing.assert_close(left.mean(0), case["stream"].mean(0), rtol=0, atol=1e-12)
+    rest = case["stream"] - case["results"][:, :, case["head"]]
+    torch.testing.assert_close(left - left.mean(0), rest - rest.mean(0), rtol=0, atol=1e-12)
