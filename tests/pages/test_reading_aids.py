@@ -75,7 +75,7 @@ def test_the_download_button_saves_the_executed_notebook(chapter, tmp_path):
 @pytest.mark.parametrize("page", NOTEBOOKS)
 def test_every_notebook_page_offers_its_notebook(page):
     text = (HTML / page).read_text("utf-8")
-    (address,) = re.findall(r'<a href="([^"]*)" download\s+class="[^"]*btn-download-source-button', text)
+    (address,) = re.findall(r'<a href="([^"]*)" download target="_blank"\s+class="[^"]*btn-download-source-button', text)
     assert ((HTML / page).parent / address).resolve().read_bytes() == source_of(page).read_bytes()
 
 
