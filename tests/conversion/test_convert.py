@@ -191,6 +191,15 @@ def test_gradients_through_the_model(native, route):
         assert torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-9)
 
 
+def test_a_route_holds_inside_its_block_only(native):
+    converted = to_attention_only(native(), heads_per_neuron=1)
+    routes = lambda: {block.mlp.neurons.route for block in converted.blocks}  # noqa: E731
+    with pytest.raises(ZeroDivisionError), converted.route("literal"):
+        assert routes() == {"literal"}
+        1 / 0  # noqa: B018
+    assert routes() == {"two_key"}
+
+
 def test_heads_of_a_converted_model(native):
     model = native(dtype=torch.float32)
     converted = to_attention_only(model, heads_per_neuron=2)
