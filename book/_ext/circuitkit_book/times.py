@@ -19,7 +19,7 @@ def table() -> str:
         title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
         minutes, seconds, limit = promised(path)
         counted = f"{chapter_times.reading_minutes(path):.0f}"
-        rows.append(f"| [{title}]({path.name}) | {minutes} | {counted} | {seconds} | {limit} |")
+        rows.append(f"| {title} | {minutes} | {counted} | {seconds} | {limit} |")
     return "\n".join(rows)
 
 
