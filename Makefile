@@ -58,9 +58,9 @@ archive: book
 pdf: book
 	$(PY) scripts/pdf.py
 
-# Lighthouse comes from the npm registry into node_modules, in the versions of package-lock.json.
+# Lighthouse comes from the npm registry, in the versions of scripts/node/package-lock.json.
 lighthouse: book
-	npm ci --silent --no-audit --no-fund
+	npm ci --prefix scripts/node --silent --no-audit --no-fund
 	$(PY) scripts/lighthouse.py
 
 # --- what CI checks ------------------------------------------------------------------------------------------------

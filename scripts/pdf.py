@@ -86,6 +86,9 @@ def body(html: Path, page: str, keys: dict[str, str]) -> Tag:
             cell.decompose()
     for details in article.find_all("details"):
         details["open"] = ""
+        # "Show the solution" and "Hide the solution" are one button's two states.
+        if state := details.summary and details.summary.select_one(".collapsed"):
+            details.summary.string = re.sub(r"^Show ", "", words(state)).capitalize()
     folder = (html / page).parent
     for element in article.find_all(True):
         for attribute in ("aria-describedby", "aria-labelledby", "loading", "tabindex"):
@@ -190,6 +193,9 @@ def write(html: Path, pdf: Path) -> Path:
                 page.pdf(path=pdf, prefer_css_page_size=True, print_background=True, tagged=True, outline=True)
                 numbers = page_numbers(PdfReader(pdf))
             browser.close()
+    titles, pictures = [chapter.title for chapter in book], sum(len(chapter.body.find_all("img")) for chapter in book)
+    if wrong := faults(PdfReader(pdf), titles, pictures):
+        raise SystemExit(f"{pdf} is not as it should be:\n  " + "\n  ".join(wrong))
     return pdf
 
 
@@ -201,6 +207,27 @@ def page_numbers(reader) -> dict[str, int]:
         if number is not None:
             found[name.lstrip("/")] = number + 1
     return found
+
+
+def faults(reader, titles: list[str], pictures: int) -> list[str]:
+    """What is wrong with a printed book: a chapter that is no bookmark, an empty page, a picture that is not there."""
+    marks = {mark.title for mark in bookmarks(reader.outline)}
+    found = [f"no bookmark for the chapter {title!r}" for title in titles if title not in marks]
+    drawn = 0
+    for number, page in enumerate(reader.pages, 1):
+        objects = (page.get("/Resources") or {}).get("/XObject") or {}
+        images = sum(objects[name].get_object().get("/Subtype") == "/Image" for name in objects)
+        drawn += images
+        # A running head and a page number are on an empty page too.
+        if not images and len("".join(page.extract_text().split())) < 20 + max(map(len, titles), default=0):
+            found.append(f"page {number} is empty or nearly so")
+    if drawn < pictures:
+        found.append(f"{drawn} pictures are drawn of {pictures}")
+    return found
+
+
+def bookmarks(outline: list) -> list:
+    return [mark for entry in outline for mark in (bookmarks(entry) if isinstance(entry, list) else [entry])]
 
 
 def main(arguments: list[str] | None = None) -> int:
