@@ -9,7 +9,9 @@ notebook runs without any: it must agree with what is stored, and must call noth
 """
 
 import argparse
+import ast
 import json
+import os
 import sys
 import tempfile
 import time
@@ -17,43 +19,21 @@ import tomllib
 from pathlib import Path
 
 import mutants
-import nbformat
 from mutants import ROOT, Mutant
 
 LIST = ROOT / "tests/notebooks/explained.toml"
 # A fault that stops the import or names nothing is no plausible fault: the reader would never see the page.
 NO_FAULT = {"SyntaxError", "IndentationError", "ImportError", "ModuleNotFoundError", "NameError"}
 
-# Forks of a process that has the slow imports behind it; reads (notebook, trace) and answers one line of JSON each.
+# Forks of a process that has the slow imports behind it, each of which walks through one notebook.
 SERVER = f"""
-import json, os, signal, sys, tempfile
+import sys
 sys.path.insert(0, "scripts")
 import numpy, torch, matplotlib.pyplot, transformer_lens.model_bridge, IPython
-from nbval.plugin import get_sanitize_patterns
 from pathlib import Path
-import notebook_run
+import notebook_run, notebook_walk
 torch.set_num_threads(1)
-patterns = dict(get_sanitize_patterns(notebook_run.SANITIZE.read_text()))
-for line in sys.stdin:
-    path, trace = json.loads(line)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm({mutants.TIMEOUT})
-        os.chdir(tempfile.mkdtemp())
-        calls = notebook_run.Calls(Path(path).parent.parent / "src/circuitkit")
-        if trace:
-            with calls:
-                found = notebook_run.departure(Path(path), patterns)
-        else:
-            found = notebook_run.departure(Path(path), patterns)
-        os.write(writer, json.dumps([found, sorted(calls.names)]).encode())
-        os._exit(0)
-    os.close(writer)
-    answer = b"".join(iter(lambda: os.read(reader, 65536), b""))
-    os.close(reader)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(answer.decode() or json.dumps([[-1, "died", f"exit {{status}}"], []]), flush=True)
+notebook_walk.serve(notebook_run.SANITIZE, {mutants.TIMEOUT})
 """
 
 
@@ -89,40 +69,71 @@ def wrong_names(listed: dict, known: dict[str, Mutant]) -> list[str]:
     return found
 
 
+def enclosing(mutant: Mutant) -> str | None:
+    """The function or method, such as `Heads.OV`, inside whose body the fault lies; None if it lies outside of any."""
+    text = (ROOT / mutant.file).read_text("utf-8")
+    first = text[: text.index(mutant.old)].count("\n") + 1
+    last = first + mutant.old.rstrip("\n").count("\n")
+    functions = [("", node) for node in ast.parse(text).body]
+    functions += [
+        (f"{node.name}.", part) for _, node in functions if isinstance(node, ast.ClassDef) for part in node.body
+    ]
+    for prefix, node in functions:
+        if isinstance(node, ast.FunctionDef) and node.body[0].lineno <= first and last <= node.end_lineno:
+            return prefix + node.name
+    return None
+
+
 class NotebookCopy(mutants.Copy):
     """A copy of the tree with a process that runs notebooks in it."""
 
     server = SERVER
 
-    def run(self, name: str, trace: bool = False) -> tuple[list | None, list[str]]:
-        self.process.stdin.write(json.dumps([str(self.root / f"book/{name}.ipynb"), trace]) + "\n")
+    def __init__(self, folder: Path):
+        empty = folder / "empty"
+        empty.mkdir(parents=True)
+        os.environ["EMPTY_FOLDER"] = str(empty)
+        super().__init__(folder / "tree")
+
+    def walk(self, name: str, planted: dict[str, Mutant]) -> dict:
+        """See `notebook_walk.walk`; `planted` are faults inside functions, by any key."""
+        library = self.root / "src/circuitkit"
+        faults = [
+            {
+                "key": key,
+                "file": mutant.file.removeprefix("src/circuitkit/"),
+                "function": enclosing(mutant),
+                "source": (ROOT / mutant.file).read_text("utf-8").replace(mutant.old, mutant.new),
+            }
+            for key, mutant in planted.items()
+        ]
+        self.process.stdin.write(json.dumps([str(self.root / f"book/{name}.ipynb"), str(library), faults]) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
 
 def check(copy: NotebookCopy, name: str, explains: dict[str, str], aside: dict[str, str], known: dict) -> list[str]:
-    """Everything that is wrong with one notebook; prints a line for each run."""
-    cells = nbformat.read(ROOT / f"book/{name}.ipynb", as_version=4).cells
+    """Everything that is wrong with one notebook; prints a line for each fault."""
     start = time.perf_counter()
-    found, called = copy.run(name, trace=True)
-    print(f"{name}: {len(called)} functions called, {time.perf_counter() - start:.0f} s without a fault", flush=True)
-    if found:
-        return [f"{name} fails without any fault, in cell {found[0]}: {found[1]}: {found[2]}"]
-    wrong = [
-        f"{name} calls {function}, which the list leaves out" for function in called if function not in explains | aside
-    ]
+    inside = {function: known[fault] for function, fault in explains.items() if enclosing(known[fault])}
+    answer = copy.walk(name, inside)
+    print(f"{name}: {len(answer['called'])} functions called", flush=True)
+    if departure := answer["control"]:
+        return [f"{name} fails without any fault, in cell {departure[0]}: {departure[1]}: {departure[2]}"]
+    found = answer["found"]
+    for function in explains.keys() - inside.keys():  # in a constant or a default: planted in the file, from the top
+        with copy.planted(known[explains[function]]):
+            found[function] = copy.walk(name, {})["control"]
+    wrong = [f"{name} calls {f}, which the list leaves out" for f in answer["called"] if f not in explains | aside]
     for function, fault in explains.items():
-        start = time.perf_counter()
-        with copy.planted(known[fault]):
-            found, _ = copy.run(name)
-        told = "SURVIVED" if found is None else f"cell {found[0]} of {len(cells)}, {found[1]}: {found[2]}"
-        print(f"  {function}: {fault}: {told} ({time.perf_counter() - start:.0f} s)", flush=True)
-        if found is None:
+        departure = found[function]
+        told = "SURVIVED" if departure is None else f"cell {departure[0]}, {departure[1]}: {departure[2]}"
+        print(f"  {function}: {fault}: {told}", flush=True)
+        if departure is None:
             wrong.append(f"{name} does not notice: {function}: {fault}")
-        elif found[1] in NO_FAULT:
-            wrong.append(
-                f"{name}: {function}: {fault}: no plausible fault, the code cannot run ({found[1]}: {found[2]})"
-            )
+        elif departure[1] in NO_FAULT:
+            wrong.append(f"{name}: {function}: {fault}: no plausible fault, the code cannot run: {departure[2]}")
+    print(f"  {len(explains)} faults in {time.perf_counter() - start:.0f} s", flush=True)
     return wrong
 
 
@@ -139,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.only:
         chosen = {n: ({f: m for f, m in e.items() if f in options.only}, a | e) for n, (e, a) in chosen.items()}
     with tempfile.TemporaryDirectory() as folder:
-        copy = NotebookCopy(Path(folder) / "tree")
+        copy = NotebookCopy(Path(folder))
         try:
             wrong = [
                 line for name, (explains, aside) in chosen.items() for line in check(copy, name, explains, aside, known)

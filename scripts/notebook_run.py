@@ -58,51 +58,58 @@ def first_difference(a: dict[str, list[str]], b: dict[str, list[str]]) -> str:
     return f"stored {sorted(a)}, fresh {sorted(b)}, or one is longer"
 
 
-def shell():
-    """An IPython shell whose displayed values are caught: `(shell, values)`."""
-    from IPython.core.displayhook import CapturingDisplayHook
-    from IPython.core.displaypub import CapturingDisplayPublisher
-    from IPython.core.interactiveshell import InteractiveShell
+class Page:
+    """A notebook whose cells run in this process, in an empty namespace."""
 
-    made = InteractiveShell.instance()
-    made.display_pub = CapturingDisplayPublisher()
-    made.display_trap.hook = CapturingDisplayHook(made, outputs=made.display_pub.outputs)
-    made.showtraceback = lambda *args, **kwargs: None
-    return made, made.display_pub.outputs
+    def __init__(self, path: Path, patterns: dict[str, str]):
+        from IPython.core.displayhook import CapturingDisplayHook
+        from IPython.core.displaypub import CapturingDisplayPublisher
+        from IPython.core.interactiveshell import InteractiveShell
 
+        self.cells = nbformat.read(path, as_version=4).cells
+        self.patterns = patterns
+        self.shell = InteractiveShell.instance()
+        self.shell.display_pub = CapturingDisplayPublisher()
+        self.values = self.shell.display_pub.outputs
+        self.shell.display_trap.hook = CapturingDisplayHook(self.shell, outputs=self.values)
+        self.shell.showtraceback = lambda *args, **kwargs: None
 
-def departure(path: Path, patterns: dict[str, str]) -> Departure | None:
-    """Run the cells in order, in an empty namespace; stop at the first departure. None if there is none."""
-    notebook = nbformat.read(path, as_version=4)
-    running, values = shell()
-    for number, cell in enumerate(notebook.cells):
+    def run(self, number: int) -> Departure | None:
+        """Run one cell; how it departs from what is stored, or None."""
+        cell = self.cells[number]
         if cell.cell_type != "code":
-            continue
-        values.clear()
+            return None
+        self.values.clear()
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-            result = running.run_cell(cell.source)
+            result = self.shell.run_cell(cell.source)
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
             return Departure(number, type(error).__name__, str(error).strip()[:160])
         if "nbval-ignore-output" in cell.metadata.get("tags", []):
-            continue
+            return None
         streams = [
             {"output_type": "stream", "name": name, "text": text.getvalue()}
             for name, text in (("stdout", out), ("stderr", err))
         ]
-        shown = [{"output_type": "display_data", "data": value["data"]} for value in values]
-        stored, fresh = comparable(cell.outputs, patterns), comparable(streams + shown, patterns)
-        if stored != fresh:
-            return Departure(number, "output", first_difference(stored, fresh))
-    return None
+        shown = [{"output_type": "display_data", "data": value["data"]} for value in self.values]
+        stored, fresh = comparable(cell.outputs, self.patterns), comparable(streams + shown, self.patterns)
+        return None if stored == fresh else Departure(number, "output", first_difference(stored, fresh))
+
+    def run_from(self, number: int) -> Departure | None:
+        """Run the cells from this one on; the first departure, or None."""
+        return next((found for at in range(number, len(self.cells)) if (found := self.run(at)) is not None), None)
 
 
 class Calls:
-    """While it is open, notes which functions of the library are called by cells, by their names."""
+    """While it is open, notes which functions of the library run, and which of them cells call themselves."""
 
     def __init__(self, library: Path):
-        self.library, self.names = library, set()
+        self.library = f"{library}/"
+        self.names: set[str] = set()
+        """Public names of what cells call."""
+        self.ran: set[tuple[str, str]] = set()
+        """File below the library and name of everything that ran."""
 
     def __enter__(self):
         sys.setprofile(self._note)
@@ -112,12 +119,14 @@ class Calls:
         sys.setprofile(None)
 
     def _note(self, frame, event, _):
-        if event != "call" or frame.f_back is None or frame.f_back.f_globals.get("__name__") != "__main__":
-            return
         code = frame.f_code
-        plain = not code.co_name.startswith("_") or code.co_name == "__call__"
-        if plain and code.co_filename.startswith(str(self.library)) and "<" not in code.co_qualname:
-            self.names.add(public_name(Path(code.co_filename).relative_to(self.library).parts[0], code.co_qualname))
+        if event != "call" or not code.co_filename.startswith(self.library):
+            return
+        file, name = code.co_filename.removeprefix(self.library), code.co_qualname
+        self.ran.add((file, name))
+        plain = "<" not in name and (not code.co_name.startswith("_") or code.co_name == "__call__")
+        if plain and frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "__main__":
+            self.names.add(public_name(file.split("/")[0], name))
 
 
 def public_name(package: str, qualname: str) -> str:

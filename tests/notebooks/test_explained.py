@@ -6,14 +6,19 @@ The faults themselves are planted by `make notebook-mutants`.
 import ast
 import importlib
 import inspect
+import json
+import os
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import mutants
 import nbformat
 import notebook_mutants
+import notebook_walk
 import pytest
-from notebook_run import Calls, Departure, departure, public_name
+from notebook_run import Calls, Departure, Page, public_name
 
 LISTED = notebook_mutants.read()
 CHAPTERS = sorted(path.stem for path in (mutants.ROOT / "book").glob("*.ipynb"))
@@ -109,7 +114,7 @@ def notebook(tmp_path: Path, *sources: str, outputs=()) -> Path:
 
 
 def run(path: Path) -> Departure | None:
-    return departure(path, {"ck-[0-9a-f]{4}": "ck-ID"})
+    return Page(path, {"ck-[0-9a-f]{4}": "ck-ID"}).run_from(0)
 
 
 def test_a_notebook_that_agrees_departs_nowhere(tmp_path):
@@ -153,3 +158,71 @@ def test_calls_from_cells_are_noted_and_others_are_not(tmp_path):
         assert run(notebook(tmp_path, *cells, "from tiny_library._heads._b import Heads\nvalue = Heads().OV")) is None
     sys.path.remove(str(tmp_path))
     assert calls.names == {"tools.outer", "Heads.OV"}
+    assert calls.ran >= {("tools/_a.py", "inner"), ("_heads/_b.py", "Heads.OV")}
+
+
+SOURCE = """
+import functools
+
+SCALE = 2
+
+class Head:
+    @property
+    def width(self):
+        return SCALE + 1
+
+@functools.cache
+def doubled(x):
+    def inner():
+        return 2 * x
+    return inner()
+"""
+
+
+def test_a_fault_is_planted_in_functions_that_are_loaded(tmp_path):
+    module = types.ModuleType("tiny")
+    exec(compile(SOURCE, "tiny.py", "exec"), module.__dict__)
+    faulty = compile(SOURCE.replace("2 * x", "3 * x").replace("SCALE + 1", "SCALE - 1"), "tiny.py", "exec")
+    assert (module.doubled(5), module.Head().width) == (10, 3)
+    for name in ("doubled", "Head.width"):
+        notebook_walk.plain_function(module, name).__code__ = notebook_walk.code_of(faulty, name)
+    assert (module.doubled(7), module.Head().width) == (21, 1)
+    with pytest.raises(LookupError, match="Head.height is not in tiny.py"):
+        notebook_walk.code_of(faulty, "Head.height")
+
+
+def test_a_fault_lies_inside_a_function_or_outside_of_any():
+    mutant = notebook_mutants.faults()["heads: missing 1/sqrt(d_head)"]
+    assert notebook_mutants.enclosing(mutant) == "Heads.scores"
+    outside = notebook_mutants.faults()["figures: weights rounded to one digit"]
+    assert notebook_mutants.enclosing(outside) is None
+
+
+def test_a_walk_tries_a_fault_where_its_function_first_runs(tmp_path):
+    """In a process of its own, since a fork of the test run would carry the test run along."""
+    library = mutants.ROOT / "src/circuitkit"
+    cells = "import circuitkit as ck", "print(len(ck.list_models()))", "print(ck.list_models()[0])", "print(1)"
+    path = notebook(tmp_path, *cells, outputs=["", "4\n", "zero-layer\n", "1\n"])
+    faults = []
+    for key, old, new in (
+        ("one lost", 'list(manifest()["models"])', 'list(manifest()["models"])[1:]'),
+        ("turned round", 'list(manifest()["models"])', 'list(manifest()["models"])[::-1]'),
+        ("never runs", '("unigram", "bigram", "trigram")', '("unigram",)'),
+    ):
+        source = (library / "models/_manifest.py").read_text()
+        assert source.count(old) == 1
+        function = "baselines" if key == "never runs" else "list_models"
+        fault = {"key": key, "file": "models/_manifest.py", "function": function, "source": source.replace(old, new)}
+        faults.append(fault)
+    asked = json.dumps([str(path), str(library), faults])
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import notebook_walk, notebook_run; notebook_walk.serve(notebook_run.SANITIZE, 60)"
+    environment = os.environ | {"EMPTY_FOLDER": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], input=asked, capture_output=True, text=True, env=environment, check=True
+    )
+    answer = json.loads(run.stdout)
+    assert answer["control"] is None
+    assert answer["called"] == ["models.list_models"]
+    assert answer["found"]["one lost"][:2] == [1, "output"]
+    assert answer["found"]["turned round"][:2] == [2, "output"]
+    assert answer["found"]["never runs"] is None
