@@ -1,7 +1,9 @@
 """The checker itself: a sound row passes; a drifted value, a missing computation and an untrue verdict are refused."""
 
 import math
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,17 +100,28 @@ def test_what_cannot_be_checked_is_capped():
     assert claims.problems(many) == ["9 claims are 'not checkable'; at most 8 may be"]
 
 
-def test_the_stored_value_holds_and_a_drifted_one_is_named():
-    assert claims.check("2.6") == ("2.6", True, [8, 1], [8, 1], "claim 2.6 wrong: recomputed 8, 1, stored 8, 1")
-    drifted = claims.check(replace(claims.find("2.6"), value=[5, 1]))
+@pytest.fixture
+def computed(monkeypatch):
+    """A row whose computations are here, so that nothing heavy is imported: `half` and a function for several rows."""
+    made = SimpleNamespace(half=lambda: [0.501, 7], several=lambda: {"near": 1, "far": 2})
+    monkeypatch.setitem(sys.modules, "circuitkit.claims._made", made)
+    return replace(SOUND, by="made.half")
+
+
+def test_the_stored_value_holds_and_a_drifted_one_is_named(computed):
+    text = "claim 2.99 holds: recomputed 0.501, 7, stored 0.501, 7"
+    assert claims.check(computed) == ("2.99", True, [0.501, 7], [0.501, 7], text)
+    drifted = claims.check(replace(computed, value=[0.502, 7]))
     assert not drifted.holds
-    assert str(drifted).startswith("claim 2.6 has drifted: recomputed 8, 1, stored 5, 1; the tolerance is 0")
+    assert str(drifted).startswith(
+        "claim 2.99 has drifted: recomputed 0.501, 7, stored 0.502, 7; the tolerance is 1e-06"
+    )
 
 
-@pytest.mark.parametrize("by", ["paper.no_such", "nowhere.gelu_as_silu", "gelu_as_silu"])
-def test_a_missing_computation_is_named(by):
-    with pytest.raises(ValueError, match=f"claim 2.2 is computed by '{by}', which does not exist; expected 'module"):
-        claims.check(replace(claims.find("2.2"), by=by))
+@pytest.mark.parametrize("by", ["made.no_such", "nowhere.half", "half"])
+def test_a_missing_computation_is_named(by, computed):
+    with pytest.raises(ValueError, match=f"claim 2.99 is computed by '{by}', which does not exist; expected 'module"):
+        claims.check(replace(computed, by=by))
 
 
 def test_what_is_not_checkable_says_why():
@@ -116,13 +129,10 @@ def test_what_is_not_checkable_says_why():
         claims.recompute("1.21")
 
 
-def test_a_key_picks_an_entry_and_a_wrong_key_is_named(monkeypatch):
-    from circuitkit.claims import _paper
-
-    monkeypatch.setattr(_paper, "gelu_as_silu", lambda: {"near": 1, "far": 2})
-    claim = replace(claims.find("2.2"), key="far")
+def test_a_key_picks_an_entry_and_a_wrong_key_is_named(computed):
+    claim = replace(computed, by="made.several", key="far")
     assert claims.recompute(claim) == 2
-    with pytest.raises(ValueError, match=r"claim 2.2: paper.gelu_as_silu has no entry 'no'; it has \['far', 'near'\]"):
+    with pytest.raises(ValueError, match=r"claim 2.99: made.several has no entry 'no'; it has \['far', 'near'\]"):
         claims.recompute(replace(claim, key="no"))
 
 
@@ -180,3 +190,7 @@ def test_values_in_words():
 )
 def test_powers_of_ten(x, text):
     assert below(x) == text
+
+
+def test_a_row_of_the_register_is_checked_by_its_id():
+    assert claims.check("2.6") == ("2.6", True, [8, 1], [8, 1], "claim 2.6 wrong: recomputed 8, 1, stored 8, 1")
