@@ -28,7 +28,7 @@ def anchor(claim) -> str:
     return f"claim-{claim.id.replace('.', '-')}"
 
 
-def heading(source: str) -> str:
+def section_of(source: str) -> str:
     """The anchor of a source's section, whose heading is typeset with a curved apostrophe."""
     return make_id(source.replace("'", ""))
 
@@ -43,7 +43,7 @@ def counts() -> str:
     found = Counter((claim.source, claim.verdict) for claim in claims)
     head = "".join(f'<th scope="col">{badge(verdict, name)}</th>' for verdict, name in verdicts.items())
     lines = [
-        line(f'<a href="#{heading(name)}">{escape(short(name))}</a>', [found[key, verdict] for verdict in verdicts])
+        line(f'<a href="#{section_of(name)}">{escape(short(name))}</a>', [found[key, verdict] for verdict in verdicts])
         for key, name in sources.items()
     ]
     total = Counter(claim.verdict for claim in claims)
