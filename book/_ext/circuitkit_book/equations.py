@@ -33,5 +33,16 @@ class NumberedEquations(SphinxTransform):
                 formula["nowrap"] = True
 
 
+def reachable(app, pagename, templatename, context, doctree) -> None:
+    """On a phone an equation may be wider than the page: let the keyboard reach it to scroll it, and give it a name."""
+    context["body"] = re.sub(
+        r'(<div class="math notranslate nohighlight" id="eq-(\d+)-(\d+)")>',
+        r'\1 tabindex="0" role="group" aria-label="Equation \2.\3">',
+        context.get("body") or "",
+    )
+
+
 def setup(app) -> None:
     app.add_transform(NumberedEquations)
+    app.add_css_file("equations.css")
+    app.connect("html-page-context", reachable)
