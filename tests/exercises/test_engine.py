@@ -99,6 +99,36 @@ def test_a_renamed_input_is_explained():
     assert "first line" not in check(DOUBLE, lambda tokens, x: x + None).message
 
 
+def test_an_answer_that_returns_nothing_is_told_so_and_a_stub_is_not():
+    def prints(tokens, x):
+        2 * x
+
+    def stub(tokens, x):
+        raise NotImplementedError
+
+    message = check(DOUBLE, prints).message
+    assert "not done yet" in message
+    assert "Does it end with `return`?" in message
+    assert "return`" not in check(DOUBLE, stub).message
+    assert "Replace the stub" in check(DOUBLE, stub).message
+
+
+def test_a_matrix_of_another_dtype_is_explained():
+    message = check(DOUBLE, lambda tokens, x: 2 * torch.eye(len(x), dtype=torch.float32) @ x).message
+    assert "raised RuntimeError" in message
+    assert "needs dtype=torch.float64" in message
+    assert "float64" not in check(DOUBLE, lambda tokens, x: x @ torch.ones(99, dtype=x.dtype)).message
+
+
+def test_complex_numbers_count_when_they_are_real():
+    assert check(DOUBLE, lambda tokens, x: torch.complex(2 * x, 0 * x))
+
+
+def test_one_number_is_asked_for_without_brackets():
+    number = dataclasses.replace(DOUBLE, mistakes=(), spec=lambda tokens, x: x.sum())
+    assert "expected a number\n" in check(number, lambda tokens, x: x).message
+
+
 def test_a_constant_is_said_to_be_missing_only_when_it_is_the_same_on_all_cases():
     single = dataclasses.replace(
         DOUBLE, mistakes=(), spec=lambda tokens, x: x.sum(), draw=lambda g, step: draw(g, step) | {"tokens": step}

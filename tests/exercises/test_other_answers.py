@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from circuitkit import exercises
@@ -79,3 +80,27 @@ def test_a_gate_may_score_beyond_its_ends():
         return *reader(query, elsewhere), *reader(key, 0.0)
 
     assert exercises.check_one_pair_gate(answer)
+
+
+def pseudo_inverses(W_E, W_U):
+    return torch.linalg.pinv(W_E), torch.linalg.pinv(W_U)
+
+
+BUILT = [
+    (exercises.check_note_mover, lambda source, target: (source.T, target - source)),
+    (exercises.check_turned_stream, lambda R, *W: (W[0] @ R, R.T @ W[1], W[2] @ R, R.T @ W[3])),
+    (exercises.check_copying_head, pseudo_inverses),
+    (exercises.check_virtual_head, lambda A_1, W_1, A_2, W_2: (A_2 @ A_1, W_1 @ W_2)),
+]
+
+
+@pytest.mark.parametrize(("check", "answer"), BUILT)
+def test_matrices_in_float32_or_as_lists_are_right(check, answer):
+    assert check(answer)
+    assert check(lambda *given: [part.float() for part in answer(*given)])
+    assert check(lambda *given: [part.tolist() for part in answer(*given)])
+
+
+@pytest.mark.parametrize("check", [exercises.check_copying_head, exercises.check_virtual_head])
+def test_a_product_in_place_of_two_matrices_is_named(check):
+    assert "it returned Tensor; return" in check(lambda *given: torch.eye(3)).message

@@ -41,14 +41,18 @@ class _Fault:
 
 
 class _NotDone(Exception):
-    """The stub was left as it is."""
+    """The stub was left as it is, or the answer returns nothing; the text says what to do."""
+
+
+_REPLACE = "Replace the stub and run this cell again."
+_RETURN = "Your function returned nothing (None). Does it end with `return`?"
 
 
 def check(exercise: Exercise, answer: Any) -> Result:
     """Try `answer` on all cases of `exercise` and say what came out."""
     title = f"Exercise {exercise.number}, {exercise.title}"
     if answer is None or answer is ...:
-        return _not_done(title)
+        return _not_done(title, _REPLACE)
     if exercise.observe is None and not callable(answer):
         text = f"{title}: not yet.\nIt got {type(answer).__name__}; expected a function. Give the function itself, not a result."
         return Result(title, False, True, "", text)
@@ -57,8 +61,8 @@ def check(exercise: Exercise, answer: Any) -> Result:
         for case in cases:
             if fault := _fault(exercise, answer, case):
                 break
-    except _NotDone:
-        return _not_done(title)
+    except _NotDone as why:
+        return _not_done(title, str(why))
     if fault is None:
         return Result(title, True, True, "", f"{title}: right, on all {len(cases)} cases.")
     mistake = _recognised(exercise, answer, cases)
@@ -71,8 +75,8 @@ def check(exercise: Exercise, answer: Any) -> Result:
     return Result(title, False, True, mistake.name if mistake else "", "\n".join(parts))
 
 
-def _not_done(title: str) -> Result:
-    return Result(title, False, False, "", f"{title}: not done yet. Replace the stub and run this cell again.")
+def _not_done(title: str, advice: str) -> Result:
+    return Result(title, False, False, "", f"{title}: not done yet. {advice}")
 
 
 def _run(exercise: Exercise, answer: Any, case: Case) -> Any:
@@ -80,7 +84,7 @@ def _run(exercise: Exercise, answer: Any, case: Case) -> Any:
     try:
         return exercise.outcome(answer, case)
     except NotImplementedError as error:
-        raise _NotDone from error
+        raise _NotDone(_REPLACE) from error
     except Exception as error:  # a learner's code may raise anything; what it raised is part of the message
         return error
 
@@ -93,11 +97,9 @@ def _fault(exercise: Exercise, answer: Any, case: Case) -> _Fault | None:
     if isinstance(got, Misfit):
         return _Fault(case, f"{where} {got}", got, expected)
     if isinstance(got, Exception):
-        named = isinstance(got, TypeError) and "keyword argument" in str(got)
-        remark = ". Inputs come by name: leave the first line of the stub as it was." if named else ""
-        return _Fault(case, f"{where} it raised {type(got).__name__}: {got}{remark}", got, expected)
+        return _Fault(case, f"{where} it raised {type(got).__name__}: {got}{_remark(got)}", got, expected)
     if got is None or got is ...:
-        raise _NotDone
+        raise _NotDone(_RETURN if got is None else _REPLACE)
     tensor = _as_tensor(got)
     if tensor is None:
         kind = type(got).__name__
@@ -110,7 +112,18 @@ def _fault(exercise: Exercise, answer: Any, case: Case) -> _Fault | None:
     return None
 
 
+def _remark(error: Exception) -> str:
+    """What to do about an exception that says too little to a beginner."""
+    if isinstance(error, TypeError) and "keyword argument" in str(error):
+        return ". Inputs come by name: leave the first line of the stub as it was."
+    if "dtype" in str(error):
+        return ". The inputs are float64: what you make yourself needs dtype=torch.float64, too."
+    return ""
+
+
 def _as_tensor(got: Any) -> Tensor | None:
+    if isinstance(got, Tensor) and got.is_complex() and not got.imag.abs().gt(1e-6).any():
+        got = got.real
     if isinstance(got, Tensor):
         return got.detach().to("cpu", torch.float64)
     try:
@@ -205,7 +218,7 @@ def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
 
 def _wanted(exercise: Exercise, expected: Tensor) -> str:
     axes = f" [{', '.join(exercise.names)}]" if len(exercise.names) == expected.ndim else ""
-    return f"a number{axes}" if expected.ndim == 0 else f"shape {tuple(expected.shape)}{axes}"
+    return "a number" if expected.ndim == 0 else f"shape {tuple(expected.shape)}{axes}"
 
 
 def _describe(case: Case) -> str:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Result, check
-from circuitkit.exercises._exercise import Case, Exercise, Mistake, normal, sizes
+from circuitkit.exercises._exercise import Case, Exercise, Mistake, built, normal, sizes
 
 _PAGE = "02-qk-and-ov-circuits"
 
@@ -37,6 +37,11 @@ def _pattern(x, W_Q, W_K, *, scale=None, mask="before", dim=-1, swap=False):
     if mask == "past":
         future = future.T
     return scores.softmax(dim) if mask == "none" else scores.masked_fill(future, -torch.inf).softmax(dim)
+
+
+def _one_ahead(x, W_Q, W_K):
+    scores = x @ W_Q @ (x @ W_K).T / W_Q.shape[1] ** 0.5
+    return scores.masked_fill(torch.ones_like(scores).triu(2).bool(), -torch.inf).softmax(-1)
 
 
 def _draw_pattern(generator: torch.Generator, step: int) -> Case:
@@ -103,6 +108,16 @@ PATTERN = Exercise(
             lambda x, W_Q, W_K: _pattern(x, W_Q, W_K, swap=True),
             "The destination asks with W_Q; the source answers with W_K.",
         ),
+        Mistake(
+            "there is neither mask nor scale",
+            lambda x, W_Q, W_K: _pattern(x, W_Q, W_K, mask="none", scale=1.0),
+            "Queries, keys and softmax are in place. What else happens to scores before the softmax? Two things.",
+        ),
+        Mistake(
+            "the mask lets one place of the future through",
+            lambda x, W_Q, W_K: _one_ahead(x, W_Q, W_K),
+            "Which diagonal is the destination itself? What lies above it is the future, all of it.",
+        ),
     ),
 )
 
@@ -165,6 +180,12 @@ KRONECKER = Exercise(
             "x.flatten() runs through the dimensions of position 0 first: positions are the outer blocks.",
         ),
         Mistake(
+            "the factors are in the wrong order, and W_OV is not transposed",
+            lambda A, W_V, W_O: torch.kron((W_V @ W_O).contiguous(), A),
+            "Two things. x.flatten() runs through the dimensions of position 0 first: which factor makes the outer blocks? "
+            "And x.flatten() is a column, while W_OV multiplies a row.",
+        ),
+        Mistake(
             "the pattern is transposed",
             lambda A, W_V, W_O: torch.kron(A.T.contiguous(), (W_V @ W_O).T.contiguous()),
             "A is [destination, source], and the rows of the big matrix are destinations.",
@@ -192,10 +213,11 @@ def check_head_as_one_matrix(answer) -> Result:
 
 
 def _full_ov(answer, W_E: Tensor, W_U: Tensor) -> Tensor | None:
-    built = answer(W_E, W_U)
-    if built is None:
+    d_model = W_E.shape[1]
+    matrices = built(answer(W_E, W_U), W_V=(d_model, "d_head"), W_O=("d_head", d_model))
+    if matrices is None:
         return None
-    W_V, W_O = built
+    W_V, W_O = matrices
     return W_E @ W_V @ W_O @ W_U
 
 
@@ -217,6 +239,7 @@ COPYING_HEAD = Exercise(
     spec=lambda W_E, W_U: torch.eye(W_E.shape[0], dtype=torch.float64),
     draw=_draw_vocabulary,
     observe=_full_ov,
+    tolerance=1e-5,  # of matrices in float32
     names=("source token", "raised token"),
     mistakes=(
         Mistake(
@@ -224,6 +247,16 @@ COPYING_HEAD = Exercise(
             lambda W_E, W_U: (W_E.T, W_U.T),
             "A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any "
             "matrix of full rank?",
+        ),
+        Mistake(
+            "the embedding alone is undone by its transpose",
+            lambda W_E, W_U: (W_E.T, torch.linalg.pinv(W_U)),
+            "Your W_O is right. A transpose undoes a matrix only when its rows are orthonormal; what did you use for W_U?",
+        ),
+        Mistake(
+            "the unembedding alone is undone by its transpose",
+            lambda W_E, W_U: (torch.linalg.pinv(W_E), W_U.T),
+            "Your W_V is right. A transpose undoes a matrix only when its columns are orthonormal; what did you use for W_E?",
         ),
         Mistake(
             "the head lowers what it sees",
@@ -283,6 +316,10 @@ def _ratio(values: Tensor) -> Tensor:
     return values.real.sum() / values.abs().sum()
 
 
+def _real_sizes(values: Tensor) -> Tensor:
+    return values.real.sum() / values.real.abs().sum()
+
+
 COPYING_SCORE = Exercise(
     number="2.4",
     title="the copying score without the table",
@@ -319,6 +356,16 @@ COPYING_SCORE = Exercise(
             ),
             "The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the "
             "eigenvalues.",
+        ),
+        Mistake(
+            "the sizes are those of the real parts",
+            lambda W_E, W_V, W_O, W_U: _real_sizes(torch.linalg.eigvals(W_O @ W_U @ W_E @ W_V)),
+            "The size of a complex number counts its imaginary part, too.",
+        ),
+        Mistake(
+            "the share of positive eigenvalues",
+            lambda W_E, W_V, W_O, W_U: (torch.linalg.eigvals(W_O @ W_U @ W_E @ W_V).real > 0).double().mean(),
+            "That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.",
         ),
         Mistake(
             "eigenvalues are counted, not weighed",
@@ -383,6 +430,11 @@ K_COMPOSITION = Exercise(
             "The earlier head writes with the right side of W_OV; that is the side the later head has to meet.",
         ),
         Mistake(
+            "W_OV is transposed",
+            lambda W_OV, W_QK: (W_OV.T @ W_QK).norm() / (W_OV.norm() * W_QK.norm()),
+            "Then the two meet where the early head reads. A row y enters W_OV on its left and leaves it on its right.",
+        ),
+        Mistake(
             "the norm of the product is not divided by the norms",
             lambda W_OV, W_QK: (W_OV @ W_QK.T).norm(),
             "Large matrices would always compose. A score compares the product with what its factors allow.",
@@ -426,10 +478,10 @@ def _virtual_spec(A_1: Tensor, W_1: Tensor, A_2: Tensor, W_2: Tensor) -> Tensor:
 
 
 def _run_virtual(answer, A_1: Tensor, W_1: Tensor, A_2: Tensor, W_2: Tensor) -> Tensor | None:
-    built = answer(A_1, W_1, A_2, W_2)
-    if built is None:
+    matrices = built(answer(A_1, W_1, A_2, W_2), A=tuple(A_1.shape), W=tuple(W_1.shape))
+    if matrices is None:
         return None
-    A, W = built
+    A, W = matrices
     return A @ normal(torch.Generator().manual_seed(3), A_1.shape[0], W_1.shape[0]) @ W
 
 
@@ -453,6 +505,7 @@ VIRTUAL_HEAD = Exercise(
     spec=_virtual_spec,
     draw=_draw_virtual,
     observe=_run_virtual,
+    tolerance=1e-5,  # of matrices in float32
     names=("destination", "dimension"),
     mistakes=(
         Mistake(

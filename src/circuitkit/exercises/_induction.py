@@ -90,6 +90,12 @@ TARGET = Exercise(
             "So the place after the destination is marked, which lies in the future. Where does the past begin?",
         ),
         Mistake(
+            "a token counts as its own earlier copy, and the shift wraps around",
+            lambda tokens: _same(tokens).tril(0).roll(1, 1),
+            "So the place after the destination is marked, which lies in the future, and roll carries the last column to the "
+            "front. Where does the past begin?",
+        ),
+        Mistake(
             "later copies are marked, too",
             lambda tokens: _shifted(_same(tokens), 1),
             "A causal head cannot look ahead, and at this time the later copy has not been read.",
@@ -277,6 +283,11 @@ def _halves(logits, tokens, period, start):
     return losses[:period].mean() - losses[period:].mean()
 
 
+def _open(logits, tokens, period):
+    losses = -logits.log_softmax(-1)[torch.arange(len(tokens) - 1), tokens[1:]]
+    return losses[: period - 1].mean() - losses[period:].mean()
+
+
 def _between(logits, tokens, period, start, *, cuts, lag=1):
     """Mean loss between the first two cuts minus that behind the second, in places of predicted tokens."""
     losses = [-logits.log_softmax(-1)[at - lag, tokens[at]] for at in range(lag, len(tokens))]
@@ -289,6 +300,11 @@ def _all_second(logits, tokens, period, start):
     first = torch.arange(start + 1, start + period)
     second = torch.arange(start + period, start + 2 * period)
     return scores[first - 1, tokens[first]].mean() - scores[second - 1, tokens[second]].mean()
+
+
+def _own(logits, tokens, period, start):
+    losses = -logits.log_softmax(-1)[torch.arange(len(tokens)), tokens]
+    return losses[start : start + period - 1].mean() - losses[start + period : start + 2 * period - 1].mean()
 
 
 def _draw_gain(generator: torch.Generator, step: int) -> Case:
@@ -347,6 +363,11 @@ GAIN = Exercise(
             "token of each pass is not to be counted.",
         ),
         Mistake(
+            "each token is predicted from its own position, from the first of a pass on",
+            lambda logits, tokens, period, start: _own(logits, tokens, period, start),
+            "At a position the model has read its token already. Which position's logits are about the token that follows?",
+        ),
+        Mistake(
             "only the second pass is measured",
             lambda logits, tokens, period, start: _gain(logits, tokens, period, start, first=0),
             "A loss alone does not say what the repetition is worth. Lower than what?",
@@ -359,6 +380,11 @@ GAIN = Exercise(
             "With an opening token everything stands one place later. Where does `start` come in?",
         ),
         Mistake(
+            "the opening token is forgotten, and the second part runs to the end",
+            lambda logits, tokens, period, start: _open(logits, tokens, period),
+            "Without an opening token this is right. With one, everything stands one place later. Where does `start` come in?",
+        ),
+        Mistake(
             "the row of losses is cut in two",
             _halves,
             "The passes do not lie there: an opening token moves them, and the first token of a pass is predicted from "
@@ -367,7 +393,8 @@ GAIN = Exercise(
         Mistake(
             "the sign is the wrong way round",
             lambda logits, tokens, period, start: -_gain(logits, tokens, period, start),
-            "The second pass is worth something when its loss is lower. Then the answer has to be positive.",
+            "The second pass is worth something when its loss is lower: a model that repeats well has to come out above 0. "
+            "On the random numbers of this check either sign can be right.",
         ),
         Mistake(
             "the losses are summed, not averaged",
@@ -377,7 +404,8 @@ GAIN = Exercise(
         Mistake(
             "logits are taken for log-probabilities",
             lambda logits, tokens, period, start: _gain(logits, tokens, period, start, log=False),
-            "A high logit among higher ones is a bad prediction. What turns scores into the logarithm of a probability?",
+            "A high logit among higher ones is a bad prediction. What turns scores into the logarithm of a probability, "
+            "and along which axis?",
         ),
         Mistake(
             "the loss is in bits",

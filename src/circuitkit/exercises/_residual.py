@@ -139,7 +139,13 @@ def _norm_spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float)
 def _normed(parts, gain, W_U, token, eps, *, centre="own", scale="std"):
     """Contributions through a LayerNorm with one thing wrong."""
     total = parts.sum(0)
-    centres = {"own": parts.mean(1, keepdim=True), "whole": total.mean(), "parts": parts.mean(0), "none": 0.0}
+    centres = {
+        "own": parts.mean(1, keepdim=True),
+        "whole": total.mean(),
+        "share": total.mean() / len(parts),
+        "parts": parts.mean(0),
+        "none": 0.0,
+    }
     scales = {
         "std": (total.var(correction=0) + eps).sqrt(),
         "sample": (total.var() + eps).sqrt(),
@@ -148,6 +154,7 @@ def _normed(parts, gain, W_U, token, eps, *, centre="own", scale="std"):
         "torch std": total.std(),
         "eps outside": total.std(correction=0) + eps,
         "rms": (total.square().mean() + eps).sqrt(),
+        "no root": total.var(correction=0) + eps,
         "none": 1.0,
     }
     return ((parts - centres[centre]) / scales[scale] * gain) @ W_U[:, token]
@@ -190,6 +197,12 @@ THROUGH_NORM = Exercise(
             "So it is subtracted once for each component. What must you take from each part so that the sum is right?",
         ),
         Mistake(
+            "each part loses an equal share of the mean",
+            lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, centre="share"),
+            "The sum comes out right, the parts do not: a part without a mean of its own loses something, too. Whose mean "
+            "does each part bring along?",
+        ),
+        Mistake(
             "the mean over the components is subtracted",
             lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, centre="parts"),
             "A LayerNorm knows nothing of components: it averages over the coordinates of one vector.",
@@ -212,6 +225,16 @@ THROUGH_NORM = Exercise(
             ),
             "Two things. The norm subtracts a mean before it divides; do that to each part. And torch.std divides the squares "
             "by d_model - 1 unless told otherwise, and knows no eps.",
+        ),
+        Mistake(
+            "the variance instead of its root",
+            lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, scale="no root"),
+            "A stream twice as long has four times the variance. What divides a length out?",
+        ),
+        Mistake(
+            "it is an RMSNorm",
+            lambda parts, gain, W_U, token, eps: _normed(parts, gain, W_U, token, eps, centre="none", scale="rms"),
+            "No mean is subtracted, neither from the parts nor before the stream is measured. A LayerNorm does both.",
         ),
         Mistake(
             "eps is added outside of the root",
@@ -400,6 +423,7 @@ MOVER = Exercise(
     spec=_moved_spec,
     draw=_draw_notes,
     observe=_run_mover,
+    tolerance=1e-5,  # of matrices in float32
     names=("position", "dimension"),
     mistakes=(
         Mistake(
@@ -627,10 +651,16 @@ TURNED = Exercise(
     spec=_turned_spec,
     draw=_draw_turned,
     observe=_run_turned,
+    tolerance=1e-5,  # of matrices in float32
     square=lambda generator: _turned_case(generator, 3, 3, 3),
     names=("token", "number", "observed"),
     columns=("in the stream", "in the logits"),
     mistakes=(
+        Mistake(
+            "nothing is turned",
+            lambda R, W_E, W_V, W_O, W_U: (W_E, W_V, W_O, W_U),
+            "The logits are right, but the stream is x, not x R. Start with the first that writes into it.",
+        ),
         Mistake(
             "only the writers are turned",
             lambda R, W_E, W_V, W_O, W_U: (W_E @ R, W_V, W_O @ R, W_U),
