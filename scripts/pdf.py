@@ -193,10 +193,33 @@ def write(html: Path, pdf: Path) -> Path:
                 page.pdf(path=pdf, prefer_css_page_size=True, print_background=True, tagged=True, outline=True)
                 numbers = page_numbers(PdfReader(pdf))
             browser.close()
+    mend_bookmarks(pdf, [words(heading) for chapter in book for heading in chapter.body.find_all(re.compile("h[1-6]"))])
     titles, pictures = [chapter.title for chapter in book], sum(len(chapter.body.find_all("img")) for chapter in book)
     if wrong := faults(PdfReader(pdf), titles, pictures):
         raise SystemExit(f"{pdf} is not as it should be:\n  " + "\n  ".join(wrong))
     return pdf
+
+
+def mend_bookmarks(pdf: Path, headings: list[str]) -> None:
+    """Chromium loses the blank where a heading is broken into two lines; the headings have it."""
+    from pypdf import PdfWriter
+    from pypdf.generic import NameObject, TextStringObject
+
+    whole = {"".join(heading.split()): heading for heading in headings}
+    writer = PdfWriter(clone_from=pdf)
+
+    def mend(mark) -> None:
+        while mark is not None:
+            mark = mark.get_object()
+            squeezed = "".join(str(mark.get("/Title", "")).split())
+            if squeezed in whole:
+                mark[NameObject("/Title")] = TextStringObject(whole[squeezed])
+            mend(mark.get("/First"))
+            mark = mark.get("/Next")
+
+    mend(writer.root_object.get("/Outlines"))
+    writer.add_metadata({"/Author": "The circuitkit authors"})
+    writer.write(pdf)
 
 
 def page_numbers(reader) -> dict[str, int]:
