@@ -115,8 +115,14 @@ class Visit:
         )
 
     def missing_images(self) -> list[str]:
+        """Pictures that do not arrive, also those in a closed menu, which load only when it opens."""
         return self.page.evaluate(
-            "[...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src.slice(0, 100))"
+            """async () => {
+                const images = [...document.images];
+                images.forEach(image => { image.loading = 'eager'; });
+                await Promise.all(images.map(image => image.decode().catch(() => null)));
+                return images.filter(i => !i.complete || !i.naturalWidth).map(i => i.src.slice(0, 100));
+            }"""
         )
 
     def silent_figures(self) -> list[str]:
