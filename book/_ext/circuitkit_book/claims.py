@@ -28,9 +28,9 @@ def anchor(claim) -> str:
     return f"claim-{claim.id.replace('.', '-')}"
 
 
-def section_of(source: str) -> str:
-    """The anchor of a source's section, whose heading is typeset with a curved apostrophe."""
-    return make_id(source.replace("'", ""))
+def section_of(title: str) -> str:
+    """The anchor of a heading on the page, where an apostrophe is typeset curved and leaves no trace in the anchor."""
+    return make_id(title.replace("'", ""))
 
 
 def short(source: str) -> str:
@@ -159,7 +159,7 @@ def prose(text: str) -> str:
 
 def address(chapter: str) -> str:
     page, _, place = chapter.partition("#")
-    return f"{page}.html#{place}" if place else f"{page}.html"
+    return f"{page}.html#{section_of(headings(page).get(place, place))}" if place else f"{page}.html"
 
 
 @cache
