@@ -191,6 +191,12 @@ def test_gradients_through_the_model(native, route):
         assert torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-9)
 
 
+def test_the_report_counts_heads_by_hand(native):
+    report = to_attention_only(native(), heads_per_neuron=3).report  # two blocks of 3 heads and 19 neurons
+    assert [row.neuron_heads for row in report.layers] == [57, 57]
+    assert report.heads == 2 * (3 + 57)
+
+
 def test_a_route_holds_inside_its_block_only(native):
     converted = to_attention_only(native(), heads_per_neuron=1)
     routes = lambda: {block.mlp.neurons.route for block in converted.blocks}  # noqa: E731
