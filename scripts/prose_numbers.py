@@ -11,7 +11,7 @@
 
 An expression may use `out(regex)` (a number in the stored outputs of that page, which the notebook's own run checks),
 `code(regex)` (a number set in its code), `claim(id)` (the value in the claims register, recomputed by its tests),
-`cfg(model)`, `card(model)` and arithmetic. The
+`cfg(model)`, `card(model)`, `default(function, argument)` and arithmetic. The
 value must round to what is written; `relation` may instead say `below`, `above` or `about` (within a tenth).
 
 A number that the text chooses itself, such as the input of a worked example, has `chosen = "the reason"` in place of `is`.
@@ -21,6 +21,7 @@ Numbers in code and in formulas are not prose.
 """
 
 import functools
+import inspect
 import json
 import math
 import re
@@ -129,7 +130,15 @@ class Names:
 
         import circuitkit as ck
 
-        ours = {"ck": ck, "out": self.out, "code": self.code, "claim": claim, "cfg": cfg, "card": card}
+        ours = {
+            "ck": ck,
+            "out": self.out,
+            "code": self.code,
+            "claim": claim,
+            "default": default,
+            "cfg": cfg,
+            "card": card,
+        }
         return ours | {"torch": torch, "math": math, "sum": sum, "min": min, "max": max, "round": round, "len": len}
 
 
@@ -160,6 +169,11 @@ def sources_of(path: Path) -> str:
         return ""
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def default(function, name: str):
+    """The default of a function's argument."""
+    return inspect.signature(function).parameters[name].default
 
 
 def claim(number: str, which: int | None = None) -> float:

@@ -16,7 +16,7 @@ MACHINE = re.compile(
 # Another project owns the bare name on the package index.
 INSTALL = re.compile(r"pip3?\s+install\s+(?:-\S+\s+)*[\"']?circuitkit(?![-\w])")
 INDEX = re.compile(
-    r"--(?:extra-)?index-url|--find-links|https?://[\w.-]*(?:pypi|npmjs|artifactory|nexus)[\w.-]*/(?:simple|root|repository)"
+    r"--(?:extra-)?index-url|--find-links[ =]+https?:|https?://[\w.-]*(?:pypi|npmjs|artifactory|nexus)[\w.-]*/(?:simple|root|repository)"
 )
 
 
