@@ -15,8 +15,8 @@ SIZES = {"d_model": 12, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "
 USUAL = {"attn_only": False, "normalization_type": "LN", "init_weights": True}
 
 
-def _native(**changes):
-    return tiny_models.boot(**SIZES | USUAL | changes)
+def _native(dtype=torch.float64, seed=0, **changes):
+    return tiny_models.boot(dtype, seed, **SIZES | USUAL | changes)
 
 
 def _tokenizer():
