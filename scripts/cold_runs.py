@@ -16,11 +16,17 @@ import time
 from pathlib import Path
 
 import nbformat
-from execute_notebooks import ENVIRONMENT, execute, notebooks
+from execute_notebooks import ENVIRONMENT, ROOT, execute, notebooks
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from notebook_run import SANITIZE, comparable, first_difference
 
 ONE_THREAD = "torch.set_num_threads(1)"
+
+
+def label(path: Path) -> str:
+    """The name of a notebook, with its folder where the book has one."""
+    book = ROOT / "book"
+    return str(path.resolve().relative_to(book)) if path.resolve().is_relative_to(book) else path.name
 
 
 def cold(path: Path) -> str | None:
@@ -70,9 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
         except (CellExecutionError, CellTimeoutError) as error:
             found = f"{type(error).__name__}: {error}"
         seconds[path].append(time.perf_counter() - start)
-        print(f"{what}, {path.name}: {'same' if found is None else 'DIFFERS: ' + found}", flush=True)
+        print(f"{what}, {label(path)}: {'same' if found is None else 'DIFFERS: ' + found}", flush=True)
         if found is not None:
-            wrong.append(f"{what}, {path.name}: {found}")
+            wrong.append(f"{what}, {label(path)}: {found}")
 
     for number in range(1, options.runs + 1):
         for path in paths:
@@ -80,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path in paths if options.threads else ():
         note(path, f"{options.threads} threads", lambda path=path: threaded(path, options.threads, patterns))
     for path, taken in seconds.items():
-        print(f"{path.name}: median {statistics.median(taken):.0f} s, longest {max(taken):.0f} s")
+        print(f"{label(path)}: median {statistics.median(taken):.0f} s, longest {max(taken):.0f} s")
     asked = f"{options.runs} cold runs" + (f" and one under {options.threads} threads" if options.threads else "")
     print(f"{len(paths)} notebooks, {asked} of {os.cpu_count()} processors: {len(wrong)} differ")
     return 1 if wrong else 0
