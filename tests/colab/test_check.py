@@ -112,7 +112,7 @@ def test_pip_is_asked_and_a_conflicting_set_is_refused(tmp_path):
     for name in ("lens", "shapes"):
         wheel(tmp_path, name, "2.0", *(["numpy>=2.5"] if name == "lens" else []))
     wheel(tmp_path, "numpy", "2.6")
-    asked = ["--no-index", "--find-links", str(tmp_path), "lens==2.0", "shapes==2.0"]
+    asked = ["--no-index", "-f", str(tmp_path), "lens==2.0", "shapes==2.0"]
     good, bad = runtime(numpy="2.5"), runtime(numpy="2.0", shapes="1.0")
     plan, _ = planned(good, ["--no-deps", *asked], tmp_path / "good")
     assert {entry["name"]: entry["version"] for entry in plan} == {"lens": "2.0", "shapes": "2.0"}
