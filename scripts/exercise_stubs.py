@@ -6,7 +6,7 @@
 What the tags of a solved cell mean:
 
 - `solution`: functions keep signature and docstring and lose their body, other assignments become `= None`;
-- `uses-solution`: it runs on the answer, so the copy lets an untouched stub pass with a remark;
+- `uses-solution`: it runs on the answer, so the copy lets an untouched stub or a wrong answer pass with a remark;
 - any other cell is copied as it is. Outputs are dropped everywhere.
 
 The line that starts with `**Your copy**` in a solved notebook is written here, too, from `repository` in _config.yml.
@@ -23,6 +23,8 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDED = {"hide-input", "hide-cell", "solution", "uses-solution"}
+REMARK = """except Exception as error:
+    print("This cell runs on your answer to the exercise above, which is not right yet:", repr(error))"""
 COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)
 
 
@@ -72,8 +74,7 @@ def emptied(source: str) -> str:
 
 def guarded(source: str) -> str:
     """Code that runs on the answer, made harmless while there is none."""
-    remark = '    print("This cell runs on your answer to the exercise above.")'
-    return f"try:\n{textwrap.indent(source, '    ')}\nexcept NotImplementedError:\n{remark}"
+    return f"try:\n{textwrap.indent(source, '    ')}\n{REMARK}"
 
 
 def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from circuitkit.exercises._check import check
+from circuitkit.exercises._check import _place, check
 from circuitkit.exercises._exercise import Exercise, Mistake, built
 
 
@@ -140,3 +140,8 @@ def test_a_constant_is_said_to_be_missing_only_when_it_is_the_same_on_all_cases(
 def test_an_answer_that_is_nearly_right_is_told_so():
     assert "It is nearly right, to 0.001 on" in check(DOUBLE, lambda tokens, x: 2 * x + 1e-3).message
     assert "nearly" not in check(DOUBLE, lambda tokens, x: 2 * x + 1).message
+
+
+def test_a_section_is_named_in_words():
+    assert _place("02-qk-and-ov-circuits#two-parts") == 'chapter 2, "two parts" (02-qk-and-ov-circuits.ipynb)'
+    assert _place("conventions") == "the page on conventions (conventions.ipynb)"

@@ -71,8 +71,15 @@ def check(exercise: Exercise, answer: Any) -> Result:
         parts += [f"Likely mistake: {mistake.name}. {mistake.advice}"]
     elif hint := _resemblance(exercise, answer, fault, cases):
         parts += [hint]
-    parts += [f"Read again: {(mistake and mistake.read) or exercise.read}"]
+    parts += [f"Read again: {_place((mistake and mistake.read) or exercise.read)}"]
     return Result(title, False, True, mistake.name if mistake else "", "\n".join(parts))
+
+
+def _place(read: str) -> str:
+    """A section in words: `02-qk-and-ov-circuits#a-b` is chapter 2, "a b"."""
+    page, _, section = read.partition("#")
+    name = f"chapter {int(page[:2])}" if page[:2].isdigit() else f"the page on {page}"
+    return f'{name}, "{section.replace("-", " ")}" ({page}.ipynb)' if section else f"{name} ({page}.ipynb)"
 
 
 def _not_done(title: str, advice: str) -> Result:
