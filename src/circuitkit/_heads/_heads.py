@@ -127,12 +127,14 @@ class Heads:
                 f"these heads {why} (positions={self.positions!r}); expected positions='absolute'. "
                 "Read their pattern from the model's cache: model.run_with_cache(tokens)[1]['blocks.0.attn.hook_pattern']."
             )
+        _need_stream(self, x)
         q = torch.einsum("...pm,hmd->...hpd", x, self.W_Q) + _row(self.b_Q)
         k = torch.einsum("...pm,hmd->...hpd", x, self.W_K) + _row(self.b_K)
         return q @ k.transpose(-2, -1) / self.scale
 
     def pattern(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
         """Attention pattern `[..., head, dst, src]`: softmax over allowed sources; rows sum to 1."""
+        _need_stream(self, x)
         allowed = allowed_pairs(self.mask, x.shape[-2], x.device)
         return self.scores(x).masked_fill(~allowed, -math.inf).softmax(-1)
 
@@ -140,8 +142,24 @@ class Heads:
         self, x: Float[Tensor, "*batch pos d_model"], pattern: Float[Tensor, "*batch head pos pos"] | None = None
     ) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, `[..., head, pos, d_model]`, with its own pattern or a given (frozen) one."""
+        _need_stream(self, x)
         v = torch.einsum("...pm,hmd->...hpd", x, self.W_V) + _row(self.b_V)
         return (self.pattern(x) if pattern is None else pattern) @ v @ self.W_O
+
+
+def _need_stream(heads: Heads, x: Tensor) -> None:
+    """A `ValueError` unless these heads can read `x`."""
+    W = heads.W_Q
+    if not isinstance(x, Tensor):
+        given = f"a {type(x).__name__}"
+    elif x.ndim < 2 or x.shape[-1] != heads.d_model or (x.dtype, x.device) != (W.dtype, W.device):
+        given = f"shape {tuple(x.shape)}, {x.dtype}, on {x.device}"
+    else:
+        return
+    raise ValueError(
+        f"these heads got a stream x of {given}; expected [..., pos, d_model] with d_model={heads.d_model}, {W.dtype}, on "
+        f"{W.device}, as their weights are. Bring the heads to the stream with heads.to(x)."
+    )
 
 
 def _row(bias: Tensor | None) -> Tensor | float:
@@ -186,6 +204,12 @@ def stack(*parts: Heads) -> Heads:
     """
     if not parts:
         raise ValueError("stack needs at least one Heads; got none")
+    for part in parts:
+        if not isinstance(part, Heads):
+            raise ValueError(
+                f"stack got a {type(part).__name__}; expected Heads, each an argument of its own: stack(*list_of_heads), "
+                "or circuitkit.heads(model) for a model's."
+            )
     first = parts[0]
     for name in ("d_model", "d_head", "scale", "mask", "positions"):
         values = [getattr(part, name) for part in parts]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from circuitkit._heads import Heads
 from circuitkit.circuits._baseline import composition_baseline
-from circuitkit.circuits._order import require_same_stream, runs_before
+from circuitkit.circuits._order import in_one_dtype, require_same_stream, runs_before
 
 KINDS = ("Q", "K", "V")
 
@@ -66,7 +66,7 @@ def composition_scores(
     **Shapes**: heads of any number and any `d_head` on either side, one `d_model`; score `[earlier, later]`.
     **Baseline**: `"random"` (mean over seeded Gaussian heads of these shapes), `"analytic"` ($1/\sqrt{d_{model}}$) or
     `"rotated"` (per later head, outputs turned at random within the coordinates that the earlier heads write at all).
-    **Error**: exact up to rounding; matrices larger than `d_head x d_head` are never multiplied out for a pair, and
+    **Error**: exact up to rounding (float32 for half precision); matrices larger than `d_head x d_head` are never multiplied out for a pair, and
     nothing is squared. Pairs out of order score 0. Biases and a LayerNorm between the two heads are not part of it.
     **Source**: "A Mathematical Framework for Transformer Circuits", two-layer models; there in column vectors and
     without a baseline.
@@ -83,6 +83,7 @@ def composition_scores(
         )
     require_same_stream(earlier, later, "composition_scores")
     possible = runs_before(earlier, later, "composition_scores")
+    earlier, later = in_one_dtype(earlier, later, torch.float32)  # half precision has no decompositions
     writes, reads = _written(earlier), _read(later, kind)
     if scale_free:
         writes, reads = _flatten(writes), _flatten(reads.mT).mT

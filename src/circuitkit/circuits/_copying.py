@@ -7,6 +7,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from circuitkit._heads import Heads, heads, require_bridge
+from circuitkit._precision import full_precision
 
 
 class Copying(NamedTuple):
@@ -54,7 +55,7 @@ def copying_score(heads_or_model: Any, model: Any = None) -> Copying:
     else:
         stack = heads_or_model
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
-    eigenvalues = torch.linalg.eigvals(_full_precision(middle @ stack.W_V))
+    eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.W_V))
     sizes = eigenvalues.abs()
     order = sizes.argsort(dim=-1, descending=True)
     eigenvalues, sizes = eigenvalues.gather(-1, order), sizes.gather(-1, order)
@@ -74,8 +75,4 @@ def _unembed_then_embed(model: Any, stack: Heads) -> Float[Tensor, "d_model d_mo
             f"copying_score got heads of d_model {stack.d_model} and a model of d_model {model.W_E.shape[1]}; expected "
             "the model the heads belong to, because its W_E and W_U must fit them. Write copying_score(model)."
         )
-    return model.W_U.detach() @ model.W_E.detach()
-
-
-def _full_precision(matrix: Tensor) -> Tensor:
-    return matrix.float() if matrix.dtype in (torch.float16, torch.bfloat16) else matrix
+    return (model.W_U.detach() @ model.W_E.detach()).to(stack.W_O)

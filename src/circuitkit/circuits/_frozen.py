@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._heads import Heads, heads, require_bridge
+from circuitkit._precision import rounding_hint
+from circuitkit._token_ids import need_ids
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ def freeze(model: Any, tokens: Int[Tensor, "*batch pos"], what: str) -> Frozen:
     """Run the model once and collect the parts; a `ValueError` for tokens of another shape."""
     if not isinstance(getattr(model, "heads", None), Heads):
         require_bridge(model, what)
+    if type(model).__name__ == "AttentionOnlyBridge":
+        raise ValueError(
+            f"{what} got a converted model; expected the model it was made from, because paths run through whole MLPs "
+            "and not through each of their neuron-heads. Give the original: it computes the same up to the report's bound."
+        )
+    tokens = need_ids(what, model, tokens)
     if tokens.ndim not in (1, 2) or tokens.numel() == 0:
         raise ValueError(
             f"{what} got tokens of shape {tuple(tokens.shape)}; expected [pos] or [batch, pos] with at least one token, "
@@ -108,6 +116,7 @@ def _affine(model: Any, parent: Any, name: str, cache: Any, point: str, what: st
             f"{what} cannot freeze {point}, a norm of kind {model.cfg.normalization_type!r}: (x - mean) / scale * gain + "
             "bias with its own parameters does not give what the model computed; expected a LayerNorm or RMSNorm before "
             "attention. Fold the norm (model.enable_compatibility_mode()) or give an attention-only model."
+            + rounding_hint(y)
         )
     return affine
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._token_ids import need_tensor
 from circuitkit.circuits._paths import BIAS, PathLogits, path_logits
 
 
@@ -36,6 +37,7 @@ def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bo
     **Error**: as `path_logits`. **Source**: "A Mathematical Framework for Transformer Circuits", "Term importance
     analysis". Losses of two orders do not add up: cross-entropy is no sum over paths.
     """
+    need_tensor("term_importance", tokens)
     if tokens.ndim != 2 or tokens.shape[1] < 2:
         raise ValueError(
             f"term_importance got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least 2 positions, "
@@ -62,7 +64,7 @@ def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bo
 
 def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]) -> float:
     """Mean cross-entropy of predicting each next token, in nats."""
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long()).item()
 
 
 def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: "list[str] | None" = None) -> float:

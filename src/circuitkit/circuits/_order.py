@@ -1,5 +1,6 @@
 """Which head runs before which, and whether two stacks live in one residual stream."""
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -24,6 +25,12 @@ def require_same_stream(earlier: Any, later: Any, what: str) -> None:
             f"{what} got earlier heads of d_model {earlier.d_model} and later heads of d_model {later.d_model}; "
             "expected one size, because both must live in one residual stream. Take both from the same model."
         )
+
+
+def in_one_dtype(earlier: Heads, later: Heads, *least: torch.dtype) -> tuple[Heads, Heads]:
+    """Both stacks in the finer of their dtypes, or in `least` if that is finer."""
+    dtype = reduce(torch.promote_types, (later.W_Q.dtype, *least), earlier.W_Q.dtype)
+    return earlier.to(dtype), later.to(dtype)
 
 
 def runs_before(earlier: Heads, later: Heads, what: str, *, every: bool = False) -> Bool[Tensor, "earlier later"]:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._precision import rounding_hint
 from circuitkit.circuits._frozen import Affine, Frozen, freeze
 
 DIRECT, BIAS, REST = "direct", "bias", "rest"
@@ -103,6 +104,7 @@ def path_logits(
             f"path_logits: the paths sum to logits that are off by {off:.3g}; expected the model's own (largest "
             f"{largest:.3g}), because a path expansion that leaves something out explains nothing. This model has parts "
             "between its blocks that are not known here (a soft cap, a norm after attention, a scaled residual)."
+            + rounding_hint(frozen.logits)
         )
     return paths
 

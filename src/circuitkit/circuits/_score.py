@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._precision import rounding_hint
 from circuitkit.circuits._frozen import Frozen, freeze
 from circuitkit.circuits._rotary import rotation
 
@@ -123,5 +124,5 @@ def _check(model: Any, frozen: Frozen, stack: Any, layer: int, query: Tensor, ke
             f"score_decomposition: the scores of {stack.names[0]} do not give the model's own pattern (off by "
             f"{(ours - theirs).abs().max().item():.2g}); expected softmax(q k^T / {stack.scale:g}) over earlier tokens. "
             "This model changes scores on the way (a soft cap, norms of queries and keys, added distances, a window), "
-            "and that is not known here."
+            "and that is not known here." + rounding_hint(ours)
         )

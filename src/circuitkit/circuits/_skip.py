@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from circuitkit._heads import Heads, require_bridge
 from circuitkit.circuits._full import full_ov, full_qk
 
 
@@ -52,12 +53,20 @@ def skip_trigrams(
     would meet less often within `window` by chance in a text with these `unigram` counts: too rare to find evidence.
 
     **Error**: the ranking is exact for these formulas; they are a mean-field picture of attention, which
-    `corpus_evidence` and the model itself must confirm. Norms are ignored, biases too.
+    `corpus_evidence` and the model itself must confirm. Norms are ignored, biases too. Of models with rotary
+    positions only native ones can be asked.
     **Source**: "A Mathematical Framework for Transformer Circuits", skip trigrams, where triples were read off by eye.
     """
+    if not isinstance(getattr(model, "heads", None), Heads):
+        require_bridge(model, "skip_trigrams")
+    if not isinstance(head, (str, int)):
+        raise ValueError(
+            f"skip_trigrams got head={head!r}; expected one name or number, because trigrams are ranked within one head. "
+            "Write 'L0H0'."
+        )
     d_vocab = model.cfg.d_vocab
     allowed = torch.ones(d_vocab, dtype=torch.bool) if among is None else among
-    _check(k, allowed, unigram, d_vocab, window)
+    _check(k, allowed, unigram, likelihood, d_vocab, window)
     ids = allowed.nonzero().flatten()
     typical = (torch.ones(d_vocab) if unigram is None else unigram).to(model.W_E.detach())
     typical = typical / typical.sum()
@@ -116,7 +125,9 @@ def _attention(
     return ratio * share / (1 + (ratio - 1) * share)
 
 
-def _check(k: int, allowed: Tensor, unigram: Tensor | None, d_vocab: int, window: int) -> None:
+def _check(
+    k: int, allowed: Tensor, unigram: Tensor | None, likelihood: Tensor | None, d_vocab: int, window: int
+) -> None:
     wrong = []
     if k < 1:
         wrong.append(f"k={k}, expected 1 or more triples")
@@ -124,6 +135,8 @@ def _check(k: int, allowed: Tensor, unigram: Tensor | None, d_vocab: int, window
         wrong.append(f"among with {int(allowed.sum())} of {len(allowed)} tokens, expected some of {d_vocab}")
     if unigram is not None and (len(unigram) != d_vocab or float(unigram.min()) < 0 or float(unigram.sum()) <= 0):
         wrong.append(f"unigram of length {len(unigram)} from {float(unigram.min()):g}, expected {d_vocab} counts >= 0")
+    if likelihood is not None and tuple(likelihood.shape) != (d_vocab, d_vocab):
+        wrong.append(f"likelihood of shape {tuple(likelihood.shape)}, expected {(d_vocab, d_vocab)}")
     if window < 1:
         wrong.append(f"window={window}, expected 1 or more places")
     if wrong:

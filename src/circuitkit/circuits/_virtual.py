@@ -3,7 +3,7 @@
 import torch
 
 from circuitkit._heads import Heads
-from circuitkit.circuits._order import require_same_stream, runs_before
+from circuitkit.circuits._order import in_one_dtype, require_same_stream, runs_before
 
 
 def virtual_head(earlier: Heads, later: Heads) -> Heads:
@@ -23,6 +23,7 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     """
     require_same_stream(earlier, later, "virtual_head")
     runs_before(earlier, later, "virtual_head", every=True)
+    earlier, later = in_one_dtype(earlier, later)
     between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
     value = earlier.W_V[:, None].expand(-1, len(later), -1, -1)
     output = later.W_O[None].expand(len(earlier), -1, -1, -1)

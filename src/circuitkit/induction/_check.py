@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from circuitkit._heads import require_bridge
+from circuitkit._token_ids import need_tensor
 
 
 def need_count(what: str, name: str, value: Any, least: int = 1) -> int:
@@ -30,7 +32,8 @@ def need_positions(what: str, wanted: int, n_ctx: int, advice: str) -> None:
 def need_tokens(what: str, model: Any, tokens: Tensor) -> Tensor:
     """Token ids `[batch, pos]` that this bridge can read, or a `ValueError` that lists everything wrong."""
     bridge, wrong = require_bridge(model, what), []
-    if tokens.ndim != 2 or tokens.is_floating_point():
+    need_tensor(what, tokens)
+    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
         wrong.append("they must be integers with the two axes [batch, pos]; one row is tokens[None]")
     else:
         if not 2 <= tokens.shape[1] <= bridge.cfg.n_ctx:

@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._heads import require_bridge
+from circuitkit._precision import rounding_hint
+from circuitkit._token_ids import need_ids
 
 
 class Decomposition(NamedTuple):
@@ -48,7 +50,12 @@ def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
     stream as a sum; transformer-lens's `ActivationCache.decompose_resid` and `stack_head_results` are the same sum.
     """
     bridge = require_bridge(model, "decompose")
-    cfg = bridge.cfg
+    cfg, tokens = bridge.cfg, need_ids("decompose", bridge, tokens)
+    if tokens.ndim != 2 or not tokens.numel():
+        raise ValueError(
+            f"decompose got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least one token, because "
+            "the stream is taken apart position by position. Write tokens[None] for one row."
+        )
     wanted = ("hook_embed", "hook_pos_embed", "hook_z", "hook_mlp_out", "hook_resid_post", "hook_scale")
     with torch.no_grad():
         logits, cache = bridge.run_with_cache(
@@ -105,5 +112,5 @@ def _require_sum(total: Tensor, final: Tensor) -> None:
         raise ValueError(
             f"the parts of this model do not add up to its final residual stream (relative error {error:.2g}); "
             "expected a model that only adds to the stream, with norms before each block (pre-norm). "
-            "Post-norm encoders such as BERT, and norms on a block's output, have no such sum."
+            "Post-norm encoders such as BERT, and norms on a block's output, have no such sum." + rounding_hint(total)
         )
