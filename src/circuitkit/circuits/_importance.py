@@ -64,7 +64,8 @@ def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bo
 
 def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]) -> float:
     """Mean cross-entropy of predicting each next token, in nats."""
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long()).item()
+    tokens = tokens.long()
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
 def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: "list[str] | None" = None) -> float:

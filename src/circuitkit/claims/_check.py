@@ -36,7 +36,7 @@ def computation(claim: Claim):
 
 def recompute(id: str | Claim) -> Any:
     """A claim's value, computed now. Takes seconds, changes nothing."""
-    claim = find(id) if isinstance(id, str) else id
+    claim = id if isinstance(id, Claim) else find(id)
     if not claim.by:
         raise ValueError(f"claim {claim.id} is {VERDICTS.get(claim.verdict, claim.verdict)}: {claim.note}")
     value = computation(claim)()
@@ -53,7 +53,7 @@ def check(id: str | Claim) -> Outcome:
     >>> print(check("2.2"))
     claim 2.2 holds: recomputed 0.0203349, stored 0.0203349
     """
-    claim = find(id) if isinstance(id, str) else id
+    claim = id if isinstance(id, Claim) else find(id)
     value = recompute(claim)
     same = agree(value, claim.value, claim.tolerance)
     text = f"recomputed {shown(value)}, stored {shown(claim.value)}"

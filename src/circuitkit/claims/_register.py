@@ -88,6 +88,10 @@ def find(id: str) -> Claim:
     'Section 2'
     """
     claims = {claim.id: claim for claim in load()}
+    if not isinstance(id, str):
+        raise ValueError(
+            f"a claim's id is a text such as '2.2'; got {id!r}, a {type(id).__name__}. Write it in quotes."
+        )
     if id not in claims:
         near = get_close_matches(str(id), claims, n=3, cutoff=0.3) or list(claims)[:3]
         raise ValueError(f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}")

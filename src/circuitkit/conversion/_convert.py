@@ -8,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit._heads import require_bridge
+from circuitkit._token_ids import need_ids
 from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._find import FoundMLP, find_mlps, largest_reads
 from circuitkit.conversion._gated import GateSum, gate_sum
@@ -40,6 +41,15 @@ def to_attention_only(
     """
     _check(model, max_error, heads_per_neuron)
     bridge = require_bridge(model, "to_attention_only")
+    if probe is not None and not need_ids("to_attention_only(probe=...)", bridge, probe).numel():
+        raise ValueError(
+            "to_attention_only got a probe without tokens; expected some to measure on, or leave probe out"
+        )
+    if gate_range is not None and not 0 < gate_range < math.inf:
+        raise ValueError(
+            f"to_attention_only got gate_range={gate_range!r}; expected a positive, finite number: the largest size of a "
+            "gate pre-activation. Leave it out and it follows from the layer's norm."
+        )
     find_mlps(bridge)  # every problem is reported before anything is copied
     twin = copy_bridge(bridge)
     mlps = find_mlps(twin)

@@ -67,5 +67,10 @@ class Report:
                 f"{row.layer:>5} {row.activation:>10} {row.attention_heads:>12} {row.neuron_heads:>12} "
                 f"{row.bound:>9.1e} {row.measured:>9.1e}"
             )
+            if row.reach is not None and row.measured_reach is not None and row.measured_reach > row.reach:
+                lines.append(
+                    f"{row.layer:>5} a gate met {row.measured_reach:.2g}, beyond the stated range {row.reach:.2g}: the bound "
+                    "does not hold here; give a larger gate_range, or leave it out"
+                )
         lines.append(f"{self.heads} heads, {self.parameters} parameters; largest logit error {self.logit_error:.1e}")
         return "\n".join(lines)

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._heads import require_bridge
+from circuitkit._token_ids import need_ids, need_tensor
 from circuitkit.residual._decompose import centres, decompose
 
 
@@ -52,10 +53,12 @@ def logit_attribution(
         )
     if isinstance(versus, str) and versus != "mean":
         raise ValueError(f"versus is {versus!r}; expected token ids of the shape of tokens, 'mean', or None")
+    need_ids("logit_attribution", bridge, tokens)
     W_U, norm = bridge.W_U.detach(), bridge.ln_final
     for name, ids in (("answer", answer), ("versus", versus)):
         if ids is None or isinstance(ids, str):
             continue
+        need_tensor(f"logit_attribution({name}=...)", ids)
         if ids.shape != tokens.shape:
             raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected that of tokens, {tuple(tokens.shape)}")
         if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= W_U.shape[1]):

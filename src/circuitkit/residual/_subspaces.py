@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._heads import Heads
+from circuitkit._precision import full_precision
 
 _READS = {"Q": "W_Q", "K": "W_K", "V": "W_V"}
 
@@ -19,7 +20,7 @@ def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model 
     """
     if kind not in _READS:
         raise ValueError(f"kind is {kind!r}; expected 'Q', 'K' or 'V'")
-    return torch.linalg.qr(getattr(heads, _READS[kind]))[0]
+    return torch.linalg.qr(full_precision(getattr(heads, _READS[kind])))[0]
 
 
 def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
@@ -28,7 +29,7 @@ def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
-    return torch.linalg.qr(heads.W_O.transpose(-2, -1))[0]
+    return torch.linalg.qr(full_precision(heads.W_O).transpose(-2, -1))[0]
 
 
 def principal_angles(

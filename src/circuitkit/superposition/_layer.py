@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._heads import Heads, heads, require_bridge
+from circuitkit._precision import full_precision
+from circuitkit._token_ids import need_ids
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import Recipe
 
@@ -59,20 +61,27 @@ class GatedLayer:
 def record_layer(model: Any, layer: int, tokens: Int[Tensor, "row pos"], batch: int = 16) -> LayerRecord:
     """Run the model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
 
-    **Shapes**: `x` and `y` are `[row, pos, d_model]`. **Error**: none. **Source**: this book.
+    **Shapes**: `x` and `y` are `[row, pos, d_model]`, in float32 for a model in half precision. **Error**: none. **Source**: this book.
     """
     bridge = require_bridge(model, "record_layer")
     if not 0 <= layer < bridge.cfg.n_layers:
         raise ValueError(f"layer {layer} does not exist; the model has layers 0 to {bridge.cfg.n_layers - 1}")
+    need_ids("record_layer", bridge, tokens)
     read, wrote = f"blocks.{layer}.attn.hook_in", f"blocks.{layer}.hook_attn_out"
     xs, ys = [], []
     for part in tokens.split(batch):
         _, cache = bridge.run_with_cache(part, names_filter=[read, wrote])
-        xs.append(cache[read].clone())
-        ys.append(cache[wrote] - bridge.b_O[layer])
-    own = heads(bridge)
+        xs.append(full_precision(cache[read]).clone())
+        ys.append(full_precision(cache[wrote] - _output_bias(bridge, layer)))
+    own = heads(bridge).to(xs[0].dtype)
     own = own[[i for i, place in enumerate(own.layers) if place == layer]]
     return LayerRecord(torch.cat(xs), torch.cat(ys), int(bridge.cfg.n_heads), own)
+
+
+def _output_bias(bridge: Any, layer: int) -> Tensor | float:
+    """What the layer adds whatever its heads do; 0 for a checkpoint without biases."""
+    biases = getattr(bridge, "b_O", None)
+    return 0.0 if biases is None else biases[layer].detach()
 
 
 def train_gated_layer(
@@ -124,7 +133,7 @@ def replacing(model: Any, layer: int, block: GatedBlock, without: tuple[int, ...
     """
     bridge = require_bridge(model, "replacing")
     kept = [head for head in range(block.n_heads) if head not in without]
-    bias, seen = bridge.b_O[layer].detach(), {}
+    bias, seen = _output_bias(bridge, layer), {}
 
     def read(value: Tensor, hook: Any) -> Tensor:
         seen["x"] = value

@@ -37,6 +37,13 @@ class ToyModel:
                 f"A task of {self.task.n_trigrams} trigrams needs {v} of each; make both for the same task."
             )
 
+        d = self.heads.d_model
+        if self.W_E.shape[1] != d or self.W_U.shape[0] != d:
+            raise ValueError(
+                f"the heads read and write {d} dimensions, W_E has {self.W_E.shape[1]} and W_U {self.W_U.shape[0]}; expected "
+                f"one size, because all share one residual stream. Give W_E [{v}, {d}] and W_U [{d}, {v}]."
+            )
+
     def __repr__(self) -> str:
         return f"ToyModel({len(self.heads)} heads, {self.task.n_trigrams} trigrams, d_head={self.heads.d_head})"
 
@@ -44,6 +51,11 @@ class ToyModel:
         self, tokens: Int[Tensor, "batch pos"]
     ) -> tuple[Float[Tensor, "batch head pos d_vocab"], Float[Tensor, "batch pos d_vocab"]]:
         """`(head_logits, residual_logits)`; their sum over heads plus the residual is the model's logits, exactly."""
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(self.W_E):
+            raise ValueError(
+                f"the model got tokens {int(tokens.min())} to {int(tokens.max())}; expected 0 to {len(self.W_E) - 1}, as its "
+                f"own task has ({self.task.n_trigrams} trigrams). Give prompts of that task: model.task.sample(n, seed)."
+            )
         x = self.W_E[tokens]
         return self.heads.results(x) @ self.W_U, x @ self.W_U
 

@@ -96,6 +96,8 @@ def train_gated(
     **Source**: "Gated Attention Blocks", section "Gated Attention Block Training"; count tables and several runs at
     once are this book's.
     """
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"train_gated got recipe={recipe!r}; expected a Recipe, such as GATES or GATES.but(steps=500)")
     recipe = recipe if steps is None else recipe.but(steps=steps)
     if inits < 1:
         raise ValueError(f"inits is {inits}; expected 1 or more")
@@ -107,6 +109,11 @@ def train_gated(
         raise TypeError(
             f"train_gated got a {type(original).__name__}; expected a ToyModel (hand_specified, two_head_model, "
             "train_original) or a LayerRecord (record_layer(bridge, layer, tokens))."
+        )
+    if original.W_E.dtype in (torch.float16, torch.bfloat16):
+        raise ValueError(
+            f"train_gated got a model in {original.W_E.dtype}; expected float32 or float64, because its training amplifies "
+            "rounding. Write original.to(torch.float32)."
         )
     data = _Data(original, recipe, run_seed(seed if data_seed is None else data_seed, 10_000))
     blocks = [

@@ -127,6 +127,9 @@ def head_verdict(
     **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
     of rows, this asks rows for every subset, which is never more lenient on rows with the source.
     """
+    if not isinstance(task, SkipTrigramTask):
+        given = task.__name__ if isinstance(task, type) else repr(task)
+        raise ValueError(f"head_verdict got task={given}; expected a task, such as model.task or SkipTrigramTask(3)")
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold is {threshold}; expected a rate above 0 and at most 1, such as 0.99")
     if tokens is None:

@@ -1,0 +1,242 @@
+"""What a researcher gives by mistake: half precision, lists for tokens, another model, a stream that does not fit."""
+
+import dataclasses
+import re
+
+import pytest
+import tiny_models
+import torch
+
+import circuitkit as ck
+from circuitkit import circuits, claims, induction, residual, superposition
+from circuitkit._token_ids import need_ids, need_tensor
+
+SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23, "d_mlp": 19}
+TOKENS = torch.arange(8)[None]
+HALF = [torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_models.boot(torch.float32, attn_only=False, normalization_type="LN", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def coarse():
+    """Rounding of bfloat16 is larger than what the checks of a norm and of a sum allow."""
+    return tiny_models.boot(torch.bfloat16, attn_only=False, normalization_type="LN", **SIZES)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("scale_free", [False, True])
+def test_composition_of_heads_in_half_precision(model, dtype, scale_free):
+    heads = ck.heads(model).to(dtype)
+    found = circuits.composition_scores(heads[:3], heads[3:], "K", scale_free=scale_free)
+    again = heads.to(torch.float32)
+    expected = circuits.composition_scores(again[:3], again[3:], "K", scale_free=scale_free)
+    assert found.score.dtype == torch.float32
+    torch.testing.assert_close(found.score, expected.score, rtol=0, atol=0)
+    assert found.baseline == expected.baseline
+
+
+def test_heads_of_two_dtypes_meet_in_the_finer_one(model):
+    heads = ck.heads(model)
+    fine = heads.to(torch.float64)
+    for one, two in ((heads[:3], fine[3:]), (fine[:3], heads[3:])):
+        found = circuits.composition_scores(one, two, "V", baseline="analytic").score
+        assert found.dtype == torch.float64
+        expected = circuits.composition_scores(fine[:3], fine[3:], "V", baseline="analytic").score
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert circuits.virtual_head(heads["L0H0"], fine["L1H0"]).W_V.dtype == torch.float64
+    torch.testing.assert_close(
+        circuits.copying_score(fine, model).score.float(), circuits.copying_score(model).score, rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: circuits.path_logits(model, TOKENS),
+        lambda model: circuits.score_decomposition(model, TOKENS, "L1H0", 3, 2),
+        lambda model: residual.decompose(model, TOKENS),
+    ],
+)
+def test_a_check_that_half_precision_fails_says_so(coarse, call):
+    with pytest.raises(ValueError, match=r"computes in torch.bfloat16, whose rounding.*try model.to\(torch.float32\)"):
+        call(coarse)
+
+
+@pytest.mark.parametrize(("given", "kind"), [([1, 2], "list"), ("Mr. D", "str"), (None, "NoneType")])
+@pytest.mark.usefixtures("as_a_reader")
+def test_tokens_that_are_no_tensor(given, kind):
+    with pytest.raises(
+        ValueError, match=rf"f got tokens as a {kind}; expected a torch tensor.*torch.tensor\(\[ids\]\)"
+    ):
+        need_tensor("f", given)
+
+
+CALLS = {
+    "path_logits": circuits.path_logits,
+    "decompose": residual.decompose,
+    "term_importance": circuits.term_importance,
+    "probe": lambda model, tokens: ck.to_attention_only(model, heads_per_neuron=1, probe=tokens),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (TOKENS + 20, r"ids must lie in 0..22, the model's vocabulary"),
+        (TOKENS - 1, r"ids must lie in 0..22"),
+        (TOKENS.repeat(1, 3), "rows must have at most 16 positions"),
+    ],
+)
+def test_ids_the_model_cannot_read(model, call, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        call(model, tokens)
+
+
+def test_ids_must_be_integers(model):
+    for tokens in (TOKENS.float(), TOKENS > 2):
+        with pytest.raises(ValueError, match=rf"{tokens.dtype}: they must be integers; write tokens.long\(\)"):
+            need_ids("f", model, tokens)
+    assert need_ids("f", model, TOKENS.int()).dtype == torch.int32
+    assert circuits.term_importance(model, TOKENS.int()).full == circuits.term_importance(model, TOKENS).full
+
+
+def test_nothing_to_decompose(model):
+    with pytest.raises(ValueError, match=r"shape \(0, 5\); expected \[batch, pos\] with at least one token"):
+        residual.decompose(model, torch.empty(0, 5, dtype=torch.long))
+    with pytest.raises(ValueError, match="a probe without tokens"):
+        ck.to_attention_only(model, heads_per_neuron=1, probe=torch.empty(0, 5, dtype=torch.long))
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_a_stream_that_the_heads_cannot_read(model):
+    heads, good = ck.heads(model), torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
+    for x, words in (
+        (good[:, :11], "shape (5, 11), torch.float32, on cpu; expected [..., pos, d_model] with d_model=12"),
+        (good[0], "shape (12,)"),
+        (good.double(), "torch.float64, on cpu; expected"),
+        (good.tolist(), "a list; expected"),
+    ):
+        for call in (heads.scores, heads.pattern, heads.results):
+            with pytest.raises(ValueError, match=re.escape(words)):
+                call(x)
+    assert heads.to(torch.float64).pattern(good.double()).shape == (6, 5, 5)
+
+
+@pytest.mark.parametrize("given", [torch.nn.Linear(2, 2), None, "two-layer"])
+def test_skip_trigrams_of_no_model(given):
+    with pytest.raises(ValueError, match="skip_trigrams got a .*; expected a transformer-lens TransformerBridge"):
+        circuits.skip_trigrams(given, "L0H0")
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_skip_trigrams_of_two_heads_or_with_a_table_of_another_size(model):
+    with pytest.raises(ValueError, match=r"head=\['L0H0'\]; expected one name or number.*Write 'L0H0'"):
+        circuits.skip_trigrams(model, ["L0H0"])
+    with pytest.raises(ValueError, match=r"likelihood of shape \(5, 5\), expected \(23, 23\)"):
+        circuits.skip_trigrams(model, "L0H0", likelihood=torch.ones(5, 5))
+
+
+def test_a_converted_model_has_no_paths_of_its_own(model):
+    converted = ck.to_attention_only(model, heads_per_neuron=1)
+    with pytest.raises(ValueError, match="path_logits got a converted model; expected the model it was made from"):
+        circuits.path_logits(converted, TOKENS)
+
+
+@pytest.mark.parametrize("given", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_range_of_gates_that_is_none(model, given):
+    with pytest.raises(ValueError, match=f"gate_range={given!r}; expected a positive, finite number"):
+        ck.to_attention_only(model, heads_per_neuron=4, gate_range=given)
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_stack_wants_heads(model):
+    heads = ck.heads(model)
+    with pytest.raises(ValueError, match=r"stack got a list; expected Heads.*stack\(\*list_of_heads\)"):
+        ck.stack([heads])
+    with pytest.raises(ValueError, match=r"stack got a TransformerBridge; .*circuitkit.heads\(model\)"):
+        ck.stack(model)
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_claims_by_another_thing_than_their_id():
+    for call in (claims.find, claims.check, claims.recompute):
+        with pytest.raises(ValueError, match="id is a text such as '2.2'; got 2.2, a float. Write it in quotes"):
+            call(2.2)
+
+
+def toy(n, dtype=torch.float32):
+    v = 2 * n + 2
+    heads = circuits.random_heads(2, v, 3).to(dtype)
+    return superposition.ToyModel(
+        heads, superposition.SkipTrigramTask(n), torch.eye(v, dtype=dtype), torch.eye(v, dtype=dtype)
+    )
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_a_toy_model_and_what_does_not_fit_it():
+    made = toy(3)
+    with pytest.raises(ValueError, match=r"heads read and write 8 dimensions, W_E has 9 and W_U 8"):
+        dataclasses.replace(made, W_E=torch.zeros(8, 9))
+    with pytest.raises(ValueError, match=r"got tokens 0 to 11; expected 0 to 7, as its own task has \(3 trigrams\)"):
+        superposition.head_verdict(made, superposition.SkipTrigramTask(5))
+    for task, shown in ((superposition.SkipTrigramTask, "SkipTrigramTask"), (3, "3")):
+        with pytest.raises(ValueError, match=f"got task={shown}; expected a task, such as model.task"):
+            superposition.head_verdict(made, task)
+    with pytest.raises(ValueError, match="got recipe='gates'; expected a Recipe, such as GATES"):
+        superposition.train_gated(made, "gates")
+    for dtype in HALF:
+        with pytest.raises(ValueError, match=rf"a model in {dtype}; expected float32 or float64"):
+            superposition.train_gated(toy(3, dtype), inits=1, steps=1)
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_induction_scores_of_a_list_and_of_truth_values(model):
+    with pytest.raises(ValueError, match="scores got tokens as a list"):
+        induction.scores(model, [[1, 2, 1, 2]])
+    with pytest.raises(ValueError, match="scores got tokens of shape .*torch.bool: they must be integers"):
+        induction.scores(model, TOKENS > 2)
+
+
+def test_subspaces_in_half_precision(model):
+    heads = ck.heads(model).to(torch.bfloat16)
+    found = residual.subspace_overlap(heads[:3], heads[3:], "K")
+    again = heads.to(torch.float32)
+    torch.testing.assert_close(found, residual.subspace_overlap(again[:3], again[3:], "K"), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_attribution_of_lists(model):
+    with pytest.raises(ValueError, match="logit_attribution got tokens as a list"):
+        residual.logit_attribution(model, TOKENS.tolist(), TOKENS)
+    with pytest.raises(ValueError, match=r"logit_attribution\(answer=...\) got tokens as a list"):
+        residual.logit_attribution(model, TOKENS, TOKENS.tolist())
+
+
+def test_a_stated_range_that_a_gate_leaves_is_told():
+    gated = tiny_models.boot(
+        torch.float32, attn_only=False, normalization_type="LN", gated_mlp=True, **SIZES | {"act_fn": "silu"}
+    )
+    told = str(ck.to_attention_only(gated, heads_per_neuron=8, gate_range=0.01).report)
+    assert told.count("beyond the stated range 0.01: the bound does not hold here; give a larger gate_range") == 2
+    assert "beyond" not in str(ck.to_attention_only(gated, heads_per_neuron=8).report)
+
+
+def test_a_layer_without_biases_is_recorded_and_replaced(tmp_path):
+    import transformers
+
+    config = transformers.LlamaConfig(
+        **tiny_models.HUGGING_FACE, bos_token_id=0, eos_token_id=0, architectures=["LlamaForCausalLM"]
+    )
+    llama = tiny_models.from_folder(tmp_path, transformers.LlamaForCausalLM(config))
+    record = superposition.record_layer(llama, 0, TOKENS)
+    wrote = llama.run_with_cache(TOKENS)[1]["blocks.0.hook_attn_out"]
+    torch.testing.assert_close(record.y, wrote, rtol=0, atol=1e-6)
+    recipe = superposition.GATES.but(steps=2, batch=2)
+    block = superposition.train_gated(superposition.record_layer(llama, 0, TOKENS.repeat(4, 1)), recipe).block
+    hooks = superposition.replacing(llama, 0, block)
+    assert not torch.equal(llama.run_with_hooks(TOKENS, fwd_hooks=hooks), llama(TOKENS))
