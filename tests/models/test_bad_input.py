@@ -246,6 +246,12 @@ def test_a_local_folder(tmp_path):
     assert len(circuitkit.heads(model)) == 2
 
 
+@pytest.mark.parametrize("path", ["/no/such/folder", "./nowhere", "~/model"])
+def test_a_folder_that_is_not_there(path):
+    with pytest.raises(FileNotFoundError, match=f"there is no folder '{path}'; expected one that a model was saved to"):
+        circuitkit.load_model(path)
+
+
 def test_the_shipped_data_is_left_as_it_was(data, manifest, sha256):
     assert (
         sha256(data / "one-layer.safetensors") == list(manifest["models"]["one-layer"]["files"].values())[-1]["sha256"]

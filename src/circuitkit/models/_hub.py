@@ -18,6 +18,11 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
 
     if Path(name).is_dir():
         return TransformerBridge.boot_transformers(name, device=device)
+    if Path(name).is_absolute() or name.startswith((".", "~")):
+        raise FileNotFoundError(
+            f"there is no folder {name!r}; expected one that a model was saved to, with its config.json. Check the path "
+            "(a leading ~ is not expanded), or give a shipped model's name: " + ", ".join(list_models()) + "."
+        )
     official = _official_name(name)
     if official is None:
         raise unknown_model(name)
