@@ -240,3 +240,13 @@ def test_a_layer_without_biases_is_recorded_and_replaced(tmp_path):
     block = superposition.train_gated(superposition.record_layer(llama, 0, TOKENS.repeat(4, 1)), recipe).block
     hooks = superposition.replacing(llama, 0, block)
     assert not torch.equal(llama.run_with_hooks(TOKENS, fwd_hooks=hooks), llama(TOKENS))
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_subspaces_of_a_model_in_the_place_of_its_heads(model):
+    heads = ck.heads(model)
+    for call in (residual.reading_basis, residual.writing_basis, lambda it: residual.subspace_overlap(heads, it)):
+        with pytest.raises(
+            ValueError, match=r"got a TransformerBridge in the place of heads.*circuitkit.heads\(model\)"
+        ):
+            call(model)

@@ -1,5 +1,7 @@
 """The subspaces of the residual stream that heads read from and write to, and the angles between them."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -18,6 +20,7 @@ def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model 
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
+    _need_heads(heads)
     if kind not in _READS:
         raise ValueError(f"kind is {kind!r}; expected 'Q', 'K' or 'V'")
     return torch.linalg.qr(full_precision(getattr(heads, _READS[kind])))[0]
@@ -29,6 +32,7 @@ def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
+    _need_heads(heads)
     return torch.linalg.qr(full_precision(heads.W_O).transpose(-2, -1))[0]
 
 
@@ -53,9 +57,19 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: str = "V") -> Float[Ten
 
     **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book, from `principal_angles`.
     """
+    _need_heads(earlier)
+    _need_heads(later)
     if earlier.d_model != later.d_model:
         raise ValueError(
             f"the heads live in streams of {earlier.d_model} and {later.d_model} dimensions; expected equal"
         )
     a, b = writing_basis(earlier), reading_basis(later, kind)
     return torch.einsum("emi,lmj->elij", a, b).pow(2).sum((-2, -1)) / later.d_head
+
+
+def _need_heads(heads: Any) -> None:
+    if not isinstance(heads, Heads):
+        raise ValueError(
+            f"got a {type(heads).__name__} in the place of heads; expected Heads, whose matrices span the subspaces. Write "
+            "circuitkit.heads(model), or circuitkit.heads(model)[['L0H0', 'L0H1']] for some of them."
+        )
