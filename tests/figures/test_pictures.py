@@ -8,6 +8,7 @@ from io import BytesIO
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
 from circuitkit import figures
@@ -60,7 +61,8 @@ def test_alt_text_must_be_a_sentence(alt):
     plt.close(fig)
 
 
-def test_show_displays(capsys):
+def test_show_displays(capsys, monkeypatch):
+    monkeypatch.setattr(InteractiveShell, "_instance", None)  # another test may have left a shell that displays
     figures.show(drawn(), alt=ALT)
     assert f"Figure: {ALT}" in capsys.readouterr().out
 

@@ -133,9 +133,11 @@ def test_token_id_out_of_range(wrong):
     message = (
         rf"token ids run from {low} to {high}, but 'one-layer' has ids 0 to 2047\. Make tokens with model\.to_tokens"
     )
-    for use in (model, model.run_with_cache, lambda t: circuitkit.residual.decompose(model, t)):
+    for use in (model, model.run_with_cache):
         with pytest.raises(ValueError, match=message):
             use(rows)
+    with pytest.raises(ValueError, match=r"ids must lie in 0\.\.2047"):
+        circuitkit.residual.decompose(model, rows)
     model(torch.tensor([[0, 2047]]))
 
 

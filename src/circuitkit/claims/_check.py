@@ -50,8 +50,8 @@ def recompute(id: str | Claim) -> Any:
 def check(id: str | Claim) -> Outcome:
     """Recompute a claim and say whether its stored value still holds.
 
-    >>> print(check("2.2"))
-    claim 2.2 holds: recomputed 0.0203349, stored 0.0203349
+    >>> print(check("2.19"))
+    claim 2.19 holds: recomputed 2, 512, stored 2, 512
     """
     claim = id if isinstance(id, Claim) else find(id)
     value = recompute(claim)
