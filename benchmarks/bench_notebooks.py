@@ -1,12 +1,8 @@
 """How long each notebook runs in a fresh kernel, imports included."""
 
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
-
-from execute_notebooks import execute, notebooks
+from tools.notebooks.execute import execute, notebooks
 
 if __name__ == "__main__":
     for path in notebooks():

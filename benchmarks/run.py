@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 def measure(path: Path) -> list[tuple[str, float, float | None]]:
     """The lines that one benchmark prints."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE.parent)}
     done = subprocess.run([sys.executable, "-W", "ignore", str(path)], stdout=subprocess.PIPE, text=True, env=env)
     if done.returncode:
         raise SystemExit(f"{path.name} failed")

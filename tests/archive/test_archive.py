@@ -2,10 +2,11 @@
 
 import zipfile
 
-import archive
 import pytest
 from browser_tools import HTML, chromium, pages
 from playwright.sync_api import sync_playwright
+
+from tools.publish import archive
 
 
 @pytest.fixture(scope="module")

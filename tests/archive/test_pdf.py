@@ -3,11 +3,12 @@
 import re
 from io import BytesIO
 
-import pdf
 import pytest
 from browser_tools import HTML, pages
 from bs4 import BeautifulSoup
 from pypdf import PdfReader, PdfWriter
+
+from tools.publish import pdf
 
 
 @pytest.fixture(scope="module")

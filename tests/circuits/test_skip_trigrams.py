@@ -234,7 +234,7 @@ def test_shipped_statistics():
 
 
 def test_shipped_statistics_belong_to_the_shipped_model():
-    """After new weights, run scripts/build_skip_trigram_stats.py again."""
+    """After new weights, run tools/train/skip_trigram_statistics.py again."""
     files = circuitkit.models.model_card("one-layer")["files"]
     assert skip_trigram_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]
 

@@ -7,11 +7,12 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-import colab_check
 import nbformat
 import pytest
-from colab_check import PackageSet, difference, judged, planned, printed, read_set, run_notebook, stub
-from setup_cell import locked, setup_source
+
+from tools.check import colab as colab_check
+from tools.check.colab import PackageSet, difference, judged, planned, printed, read_set, run_notebook, stub
+from tools.notebooks.setup_cell import locked, setup_source
 
 ROOT = Path(__file__).resolve().parents[2]
 SETS = sorted((ROOT / "colab").glob("*.txt"))
@@ -190,7 +191,7 @@ def test_a_notebook_with_another_setup_cell_is_a_fault(colab, tmp_path):
     path = written(tmp_path)
     path.write_text(path.read_text().replace("git+https", "git+ssh"))
     (fault,), _, _ = run_notebook(path, *colab)
-    assert "run scripts/setup_cell.py" in fault
+    assert "run tools/notebooks/setup_cell.py" in fault
 
 
 def test_a_slow_setup_cell_is_a_fault(colab, tmp_path, monkeypatch):

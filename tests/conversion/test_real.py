@@ -1,22 +1,12 @@
 """The stored study of a pretrained encoder: its form always, its numbers where the weights are."""
 
-import importlib.util
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from circuitkit.conversion import activation_error, stored_encoder_study
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "real_models_conversion.py"
-
-
-def script():
-    spec = importlib.util.spec_from_file_location("real_models_conversion", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tools.study import real_conversion
 
 
 def test_the_stored_rows_keep_their_promises():
@@ -27,7 +17,7 @@ def test_the_stored_rows_keep_their_promises():
         assert 0 < row.measured <= row.bound
         assert 0 <= row.neighbours_kept <= 1
     assert len(provenance["sha256"]) == 64
-    assert provenance["sha256"] == script().SHA256
+    assert provenance["sha256"] == real_conversion.SHA256
 
 
 def test_embeddings_of_a_tiny_encoder_are_masked_means(hugging_face):
@@ -53,7 +43,7 @@ def test_embeddings_of_a_tiny_encoder_are_masked_means(hugging_face):
 def test_the_stored_study_is_what_the_weights_give():
     """Promises are exact; what was measured contains rounding, so another processor may move it by a few percent."""
     stored, _ = stored_encoder_study()
-    for row, found in zip(stored, script().study(), strict=True):
+    for row, found in zip(stored, real_conversion.study(), strict=True):
         assert found["bound"] == pytest.approx(row.bound, rel=1e-5)
         assert found["neighbours_kept"] == pytest.approx(row.neighbours_kept, abs=0.01)
         if row.heads_per_neuron <= 4:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-import mutants
 import pytest
+
+from tools.check import mutants
 
 LISTS = sorted(Path(__file__).parent.glob("*.toml"))
 LIST = """

@@ -1,9 +1,10 @@
 """Cold runs tell a notebook that agrees from one that is stale, and really run under several threads."""
 
-import cold_runs
-import execute_notebooks
 import nbformat
 import pytest
+
+from tools.notebooks import cold_runs
+from tools.notebooks import execute as execute_notebooks
 
 CELL = "import torch\ntorch.set_num_threads(1)\nprint('threads', torch.get_num_threads())"
 

@@ -4,9 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
-import execute_notebooks as script
 import nbformat
 import pytest
+
+from tools.notebooks import execute as script
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/notebooks"
 

@@ -13,12 +13,13 @@ import sys
 import types
 from pathlib import Path
 
-import mutants
 import nbformat
-import notebook_mutants
-import notebook_walk
 import pytest
-from notebook_run import Calls, Departure, Page, public_name
+
+from tools.check import mutants
+from tools.notebooks import faults as notebook_mutants
+from tools.notebooks import walk as notebook_walk
+from tools.notebooks.run import Calls, Departure, Page, public_name
 
 LISTED = notebook_mutants.read()
 CHAPTERS = sorted(path.stem for path in (mutants.ROOT / "book").glob("*.ipynb"))
@@ -68,7 +69,7 @@ def test_every_function_that_a_notebook_calls_has_a_fault_or_a_reason(name):
     missing = sorted(called(source(name)) - explains.keys() - aside.keys() - exceptions())
     assert not missing, (
         f"book/{name}.ipynb calls {missing}: name a fault for each in tests/notebooks/explained.toml under which the "
-        "notebook fails (scripts/notebook_mutants.py tries it), or a reason why none is planted"
+        "notebook fails (tools/notebooks/faults.py tries it), or a reason why none is planted"
     )
 
 
@@ -215,7 +216,7 @@ def test_a_walk_tries_a_fault_where_its_function_first_runs(tmp_path):
         fault = {"key": key, "file": "models/_manifest.py", "function": function, "source": source.replace(old, new)}
         faults.append(fault)
     asked = json.dumps([str(path), str(library), faults])
-    code = f"import sys; sys.path[:0] = {sys.path!r}; import notebook_walk, notebook_run; notebook_walk.serve(notebook_run.SANITIZE, 60)"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from tools.notebooks import run, walk; walk.serve(run.SANITIZE, 60)"
     environment = os.environ | {"EMPTY_FOLDER": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", code], input=asked, capture_output=True, text=True, env=environment, check=True

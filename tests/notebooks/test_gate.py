@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import notebook_gate
 import pytest
-from execute_notebooks import notebooks
+
+from tools.notebooks import gate as notebook_gate
+from tools.notebooks.execute import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/fixtures/notebooks"

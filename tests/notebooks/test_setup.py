@@ -8,10 +8,11 @@ from importlib.metadata import version
 
 import nbformat
 import pytest
-import setup_cell
-from execute_notebooks import notebooks
 from IPython.core.interactiveshell import InteractiveShell
-from setup_cell import ROOT, TAG, colab_links, locked, repository, setup_source, version_tag
+
+from tools.notebooks import setup_cell
+from tools.notebooks.execute import notebooks
+from tools.notebooks.setup_cell import ROOT, TAG, colab_links, locked, repository, setup_source, version_tag
 
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -31,7 +32,7 @@ def elsewhere(tmp_path):
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.name)
 def test_the_first_code_cell_is_the_setup_cell(path):
     first = next(cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
-    assert first.source == setup_source(), f"run scripts/setup_cell.py; {path.name} has another setup cell"
+    assert first.source == setup_source(), f"run tools/notebooks/setup_cell.py; {path.name} has another setup cell"
     assert TAG in first.metadata["tags"]
     assert first.outputs == []
 
@@ -45,7 +46,7 @@ def test_address_version_and_packages_come_from_the_configuration_and_the_lock(e
 
 
 def test_the_readme_has_the_links():
-    assert f"<!-- colab -->\n{colab_links()}\n<!-- /colab -->" in README, "run scripts/setup_cell.py"
+    assert f"<!-- colab -->\n{colab_links()}\n<!-- /colab -->" in README, "run tools/notebooks/setup_cell.py"
 
 
 def test_readers_get_main_or_the_tag_of_this_version():

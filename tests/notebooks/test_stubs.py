@@ -3,11 +3,11 @@
 import ast
 from pathlib import Path
 
-import exercise_stubs
 import nbformat
 import pytest
 
 from circuitkit import exercises
+from tools.notebooks import stubs as exercise_stubs
 
 ROOT = Path(exercise_stubs.ROOT)
 SOLVED = sorted((ROOT / "book/exercises").glob("*.ipynb"))
@@ -41,7 +41,7 @@ def values(sources):
 
 def test_making_them_again_changes_nothing():
     stale = [path.name for path, text in exercise_stubs.written().items() if path.read_text("utf-8") != text]
-    assert stale == [], "run scripts/exercise_stubs.py"
+    assert stale == [], "run tools/notebooks/stubs.py"
     assert {path.name for path in (ROOT / "exercises").glob("*.ipynb")} == {path.name for path in SOLVED}
 
 

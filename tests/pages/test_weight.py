@@ -6,8 +6,9 @@ from urllib.parse import urlparse
 
 import pytest
 from browser_tools import HTML, chromium, pages
-from lighthouse import served
 from playwright.sync_api import sync_playwright
+
+from tools.publish.lighthouse import served
 
 MOST = 3_000_000
 

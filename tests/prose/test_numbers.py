@@ -2,9 +2,10 @@
 
 import json
 
-import prose_numbers
 import pytest
-from prose_numbers import agrees, numbers, problems
+
+from tools.check import prose_numbers
+from tools.check.prose_numbers import agrees, numbers, problems
 
 
 def written(text):

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import chapter_times
 import nbformat
 import pytest
 from nbformat import v4
+
+from tools.notebooks import promises as chapter_times
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = "**Time**: about {} minutes to read, {} seconds to run on two processor cores."
@@ -73,10 +74,10 @@ def test_a_promise_in_other_words_is_refused(tmp_path, said):
 def run_timed(folder: Path, *options: str) -> subprocess.CompletedProcess:
     """pytest with nbval on the notebooks of a folder, with the plugin that `make test` loads."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", ".", "--nbval", "--nbval-current-env", "-q", "-p", "notebook_times"]
+        [sys.executable, "-m", "pytest", ".", "--nbval", "--nbval-current-env", "-q", "-p", "tools.notebooks.times"]
         + ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={folder}", *options],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
@@ -106,5 +107,5 @@ def test_a_notebook_that_keeps_its_promise_passes(tmp_path):
 
 
 def test_make_test_loads_the_clock(pytestconfig):
-    assert "notebook_times" in (ROOT / "conftest.py").read_text()
+    assert "tools.notebooks.times" in (ROOT / "conftest.py").read_text()
     assert pytestconfig.pluginmanager.hasplugin("notebook_times")

@@ -12,9 +12,9 @@ from circuitkit.circuits._evidence import Evidence
 
 
 class SkipTrigramStatistics(NamedTuple):
-    """What `skip_trigram_statistics` returns; counted by `scripts/build_skip_trigram_stats.py`.
+    """What `skip_trigram_statistics` returns; counted by `tools/train/skip_trigram_statistics.py`.
 
-    **Source**: counted over the training text by `scripts/build_skip_trigram_stats.py`.
+    **Source**: counted over the training text by `tools/train/skip_trigram_statistics.py`.
     """
 
     evidence: dict[tuple[int, int, int], Evidence]
@@ -31,7 +31,7 @@ class SkipTrigramStatistics(NamedTuple):
 def skip_trigram_statistics() -> SkipTrigramStatistics:
     """The shipped counts. They were made on text the models learned from: evidence of what there was to learn.
 
-    **Source**: counted over the training text by `scripts/build_skip_trigram_stats.py`.
+    **Source**: counted over the training text by `tools/train/skip_trigram_statistics.py`.
     """
     from safetensors import safe_open
 

@@ -113,7 +113,7 @@ def head_sum(
 
     `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness
     `s` is 16384 unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, minimax on
-    the whole line (`scripts/fit_activations.py`). A function that needs one head takes one, whatever is allowed.
+    the whole line (`tools/train/activations.py`). A function that needs one head takes one, whatever is allowed.
     **Error**: `.error` bounds the difference on the whole line. **Source**: section 2 of the paper; the sums are ours.
 
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)

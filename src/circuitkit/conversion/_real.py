@@ -71,9 +71,9 @@ def _neighbours(embeddings: Tensor) -> Tensor:
 
 
 def stored_encoder_study() -> tuple[list[EncoderRow], dict]:
-    """The rows `scripts/real_models_conversion.py` stored, and where the weights came from.
+    """The rows `tools/study/real_conversion.py` stored, and where the weights came from.
 
-    **Source**: `scripts/real_models_conversion.py`.
+    **Source**: `tools/study/real_conversion.py`.
     """
     table = json.loads(files("circuitkit.conversion").joinpath("data/minilm.json").read_text())
     return [EncoderRow(**row) for row in table["rows"]], table["provenance"]

@@ -91,7 +91,7 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
 
     A test in that target computes it again and compares.
 
-    **Source**: `scripts/real_models_induction.py`.
+    **Source**: `tools/study/real_induction.py`.
 
     >>> stored_survey().provenance["model"]
     'SmolLM2-135M-Instruct'

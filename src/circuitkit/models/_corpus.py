@@ -15,7 +15,7 @@ class CorpusStatistics(NamedTuple):
     """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document).
 
     **Shapes**: `unigram[a]` counts the token a, `bigram[a, b]` counts b right after a. **Source**: counted from the
-    tokens by `scripts/pack_models.py`.
+    tokens by `tools/train/pack.py`.
     """
 
     unigram: Int[Tensor, " d_vocab"]
@@ -43,7 +43,7 @@ def corpus_statistics() -> CorpusStatistics:
     """Unigram and bigram counts of the training text, from the shipped sparse table.
 
     The bigram table is made dense, `[d_vocab, d_vocab]`. **Error**: none, counts are integers. **Source**: counted
-    from the tokens by `scripts/pack_models.py`.
+    from the tokens by `tools/train/pack.py`.
     """
     from safetensors.torch import load_file
 
@@ -61,7 +61,7 @@ def corpus_statistics() -> CorpusStatistics:
 def corpus_provenance() -> list[dict[str, str | int]]:
     """Every file of the corpus: `"title"`, `"author"`, why it is `"free"`, its size in `"characters"`, its sha256.
 
-    **Source**: recorded by `scripts/build_corpus.py`.
+    **Source**: recorded by `tools/train/corpus.py`.
     """
     entry = manifest()["provenance"]
     return json.loads(verified(entry["file"], entry["sha256"]).read_text())["files"]
@@ -70,7 +70,7 @@ def corpus_provenance() -> list[dict[str, str | int]]:
 def heldout_text() -> list[dict[str, str]]:
     """Passages that no shipped model was trained on: dictionaries with `"file"` (its source) and `"text"`.
 
-    **Source**: one chunk in thirty-three of the corpus, held out by `scripts/build_corpus.py`.
+    **Source**: one chunk in thirty-three of the corpus, held out by `tools/train/corpus.py`.
     """
     entry = manifest()["heldout"]
     return [json.loads(line) for line in verified(entry["file"], entry["sha256"]).read_text().splitlines()]

@@ -25,7 +25,7 @@ def load_model(name: str, *, step: int | None = None, device: torch.device | str
     Raises `ValueError` for an unknown name or step or a damaged file, `FileNotFoundError` for a missing file or a hub
     name without network.
 
-    **Source**: shipped weights were trained by `scripts/train_model.py`; others are read by transformer-lens.
+    **Source**: shipped weights were trained by `tools/train/model.py`; others are read by transformer-lens.
     """
     if not isinstance(name, str):
         raise ValueError(f"name is {name!r} of type {type(name).__name__}; expected a string, one of {list_models()}")

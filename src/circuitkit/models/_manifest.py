@@ -19,7 +19,7 @@ def manifest() -> dict[str, Any]:
 def list_models() -> list[str]:
     """Names of the shipped models, smallest first; each can be given to `load_model`.
 
-    **Source**: `manifest.json`, written by `scripts/pack_models.py`.
+    **Source**: `manifest.json`, written by `tools/train/pack.py`.
     """
     return list(manifest()["models"])
 
@@ -27,7 +27,7 @@ def list_models() -> list[str]:
 def model_card(name: str) -> dict[str, Any]:
     """Sizes, training record and held-out losses (nats a token) of a shipped model, as recorded when it was packed.
 
-    **Source**: `manifest.json`, written by `scripts/train_model.py` and `scripts/pack_models.py`.
+    **Source**: `manifest.json`, written by `tools/train/model.py` and `tools/train/pack.py`.
     """
     models = manifest()["models"]
     if name not in models:
@@ -38,7 +38,7 @@ def model_card(name: str) -> dict[str, Any]:
 def baselines() -> dict[str, float]:
     """Held-out loss in nats a token of smoothed unigram, bigram and trigram models of the same corpus.
 
-    Interpolated Kneser-Ney, fitted on the training text; see `scripts/baselines.py`.
+    Interpolated Kneser-Ney, fitted on the training text; see `tools/train/baselines.py`.
 
     **Source**: Kneser and Ney 1995, in its interpolated form; the discounts are chosen as the script says.
     """
@@ -48,7 +48,7 @@ def baselines() -> dict[str, float]:
 def checkpoints(name: str) -> list[int]:
     """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model.
 
-    **Source**: `manifest.json`, written by `scripts/pack_models.py`.
+    **Source**: `manifest.json`, written by `tools/train/pack.py`.
     """
     return [int(step) for step in model_card(name)["files"]]
 

@@ -14,7 +14,7 @@ BOS = "<|endoftext|>"
 def load_tokenizer() -> "PreTrainedTokenizerFast":
     """The tokenizer of the shipped models: 2,048 entries; `<|endoftext|>` (id 0) begins every text.
 
-    **Source**: a byte-level BPE, trained on the corpus by `scripts/build_tokenizer.py`.
+    **Source**: a byte-level BPE, trained on the corpus by `tools/train/tokenizer.py`.
     """
     from transformers import PreTrainedTokenizerFast
 

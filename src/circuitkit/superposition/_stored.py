@@ -43,7 +43,7 @@ def _originals() -> dict[str, torch.Tensor]:
 def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
     """A stored original model of the skip-trigram task, as `train_original` made it with that seed.
 
-    **Source**: `scripts/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
+    **Source**: `tools/study/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
     """
     config, stored = f"{n_heads}H{n_trigrams}T", _originals()
     configs = sorted({name.split("/")[0] for name in stored})
@@ -63,7 +63,7 @@ def load_gated() -> GatedModel:
 
     Stored because training amplifies rounding: another processor would find another, equally good block.
 
-    **Source**: `scripts/superposition_pack.py`.
+    **Source**: `tools/study/superposition_pack.py`.
     """
     from safetensors.torch import load
 
@@ -76,7 +76,7 @@ def load_gated() -> GatedModel:
 def load_results(name: str) -> list[dict]:
     """A stored table, one dict a row, numbers as numbers: `originals`, `post`, `recipes`, `language_model`.
 
-    **Source**: `scripts/superposition_recipes.py`, `superposition_post.py` and `superposition_language_model.py`.
+    **Source**: `tools/study/superposition_recipes.py`, `tools/study/superposition_post.py` and `tools/study/superposition_language_model.py`.
     """
     rows = list(csv.DictReader(_checked_bytes(f"{name}.csv").decode().splitlines()))
     return [{key: _number(value) for key, value in row.items()} for row in rows]

@@ -1,0 +1,196 @@
+"""Plant one plausible fault at a time and require that a test notices.
+
+    python -m tools mutants                    every list in tests/mutants/
+    python -m tools mutants figures heads      these lists
+    python -m tools mutants --workers 2
+
+A list is a TOML file: `tests` (files or folders to run), `chapter`, and `[[mutant]]` entries with `name`, `file`, `old`
+and `new`; a mutant may name its own `tests`. A survivor that is known to be harmless carries `equivalent = "reason"`.
+
+Faults are planted in a copy of the tree, never in the tree. Each run is a fork of a process that has imported torch, so
+it costs as much as its tests.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("src", "tests", "tools", "pyproject.toml", "_toc.yml", "_config.yml")
+TIMEOUT = 300  # a mutant that hangs is noticed, too
+LEAST = 0.95  # of all mutants must be killed, whatever the reasons of the others
+
+# Runs pytest in forks of a process that has the slow imports behind it: reads one line of arguments for each run.
+SERVER = f"""
+import os, signal, sys
+import numpy, torch, matplotlib.pyplot, pytest, transformer_lens.model_bridge
+torch.set_num_threads(1)
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        signal.alarm({TIMEOUT})
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1); os.dup2(quiet, 2)
+        os._exit(pytest.main(line.split()))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: `old` becomes `new` in `file`, and one of `tests` must fail."""
+
+    package: str
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    equivalent: str = ""
+
+
+def read(path: Path) -> list[Mutant]:
+    table = tomllib.loads(path.read_text("utf-8"))
+    return [
+        Mutant(**{"package": path.stem, **entry, "tests": tuple(entry.get("tests", table["tests"]))})
+        for entry in table["mutant"]
+    ]
+
+
+def misfits(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
+    """Entries whose `old` text is not in the file exactly once, or which change nothing."""
+    found = []
+    for mutant in mutants:
+        path = root / mutant.file
+        count = path.read_text("utf-8").count(mutant.old) if path.is_file() else -1
+        if count != 1 or mutant.old == mutant.new:
+            why = "no such file" if count < 0 else "changes nothing" if count == 1 else f"found {count} times"
+            found.append(f"{mutant.package}: {mutant.name}: {mutant.file}: {why}: {mutant.old[:60]!r}")
+    return found
+
+
+class Copy:
+    """A copy of the tree with a process that runs tests in it."""
+
+    server = SERVER
+
+    def __init__(self, folder: Path):
+        self.root = folder
+        for name in COPIED:
+            source, target = ROOT / name, folder / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            elif source.exists():
+                shutil.copyfile(source, target)
+        (folder / "book").symlink_to(ROOT / "book")
+        # The copy must win over an editable install; compiled files of a second ago would hide a mutant.
+        threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        env = (
+            os.environ
+            | threads
+            | {
+                "PYTHONPATH": str(folder / "src"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "MPLBACKEND": "agg",
+                "HF_HUB_OFFLINE": "1",
+            }
+        )
+        command = [sys.executable, "-W", "ignore", "-c", self.server]
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def test(self, tests: tuple[str, ...]) -> int:
+        """pytest's exit code: 0 all passed, 1 some failed, 2 and more or negative: could not be run."""
+        options = f"-x -q -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider -p no:xdist -p no:nbval --rootdir={self.root} -c {self.root / 'pyproject.toml'}"
+        self.process.stdin.write(f"{options} {' '.join(tests)}\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    @contextmanager
+    def planted(self, mutant: Mutant) -> Iterator[None]:
+        """The fault is in the copy inside the block, and only there."""
+        path = self.root / mutant.file
+        original = path.read_text("utf-8")
+        path.write_text(original.replace(mutant.old, mutant.new), "utf-8")
+        try:
+            yield
+        finally:
+            path.write_text(original, "utf-8")
+
+    def killed(self, mutant: Mutant) -> bool:
+        with self.planted(mutant):
+            return self.test(mutant.tests) != 0
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(TIMEOUT)
+        self.process.stdout.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("packages", nargs="*", help="names of lists; all by default")
+    parser.add_argument("--lists", type=Path, default=ROOT / "tests/mutants", help="folder with the lists")
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args(arguments)
+    lists = [
+        path for path in sorted(options.lists.glob("*.toml")) if not options.packages or path.stem in options.packages
+    ]
+    mutants = [mutant for path in lists for mutant in read(path)]
+    if wrong := misfits(mutants):
+        print("These entries no longer fit the code; mend the list:", *wrong, sep="\n  ")
+        return 2
+    start, free = time.perf_counter(), Queue()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
+        copies = [Copy(Path(folder) / str(number)) for number in range(options.workers)]
+        try:
+            unmutated = sorted({mutant.tests for mutant in mutants})
+            if broken := [tests for tests in unmutated if copies[0].test(tests) != 0]:
+                print("These tests fail without any mutant:", *map(" ".join, broken), sep="\n  ")
+                return 2
+            for copy in copies:
+                free.put(copy)
+
+            def try_one(mutant: Mutant) -> bool:
+                copy = free.get()
+                try:
+                    return copy.killed(mutant)
+                finally:
+                    free.put(copy)
+
+            killed = list(pool.map(try_one, mutants))
+        finally:
+            for copy in copies:
+                copy.close()
+    return report(mutants, killed, time.perf_counter() - start)
+
+
+def report(mutants: list[Mutant], killed: list[bool], seconds: float) -> int:
+    """Print killed/total and the survivors; 1 if one survives without a reason, or if too many survive."""
+    survivors = [mutant for mutant, noticed in zip(mutants, killed, strict=True) if not noticed]
+    for package in sorted({mutant.package for mutant in mutants}):
+        outcome = [noticed for mutant, noticed in zip(mutants, killed, strict=True) if mutant.package == package]
+        print(f"{package}: {sum(outcome)}/{len(outcome)}")
+    for mutant in survivors:
+        print(
+            f"  survived: {mutant.package}: {mutant.name} ({mutant.file}){': ' + mutant.equivalent if mutant.equivalent else ''}"
+        )
+    share = sum(killed) / max(len(mutants), 1)
+    print(f"killed {sum(killed)}/{len(mutants)} = {share:.1%} in {seconds:.0f} s; at least {LEAST:.0%} are required")
+    return 1 if share < LEAST or any(not mutant.equivalent for mutant in survivors) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

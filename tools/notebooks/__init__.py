@@ -1,0 +1,1 @@
+"""How notebooks are written, executed, timed and guarded."""

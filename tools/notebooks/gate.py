@@ -1,0 +1,102 @@
+"""Refuse a notebook whose green test would prove nothing.
+
+    python -m tools gate book/01-residual-stream.ipynb
+
+Comparison with a fresh run (nbval) is silent about a cell that was stored without being run, and about a cell that is
+excused. This check reads the stored file alone and names every such fault.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+
+MOST_BYTES = 1_500_000
+MOST_LINES = 15
+TALKS = {"print", "display", "show"}  # a top-level call to one of these leaves an output
+MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.M)
+
+
+def faults(path: Path) -> list[str]:
+    """Everything that makes the stored notebook hollow, one sentence each; empty for a sound one."""
+    found = []
+    if path.stat().st_size > MOST_BYTES:
+        found.append(f"the file has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are allowed")
+    notebook = nbformat.read(path, as_version=4)
+    number = 0
+    for position, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code":
+            continue
+        number += 1
+        found += [f"cell {position}: {fault}" for fault in cell_faults(cell, number)]
+    if not number:
+        found.append("there is no code cell")
+    return found
+
+
+def cell_faults(cell, number: int) -> list[str]:
+    """The faults of the `number`-th code cell."""
+    found = []
+    if not cell.source.strip():
+        return ["the cell is empty"]
+    if (lines := len(cell.source.splitlines())) > MOST_LINES:
+        found.append(f"{lines} lines of code; at most {MOST_LINES}: move what is used twice to src/")
+    if cell.execution_count is None:
+        found.append("never executed")
+    elif cell.execution_count != number:
+        found.append(f"count is {cell.execution_count}, not {number}: not run from the top in a fresh kernel")
+    if expects_output(cell.source) and not cell.outputs:
+        found.append("an output is expected and none is stored")
+    for output in cell.outputs:
+        found += output_faults(output)
+    if excused(cell) and len(str(cell.metadata.get("circuitkit", {}).get("reason", "")).split()) < 4:
+        found.append(f"excused from comparison ({excused(cell)}) without metadata.circuitkit.reason in words")
+    return found
+
+
+def output_faults(output) -> list[str]:
+    if output.output_type == "error":
+        return [f"the output is an error: {output.ename}"]
+    if output.get("name") == "stderr":
+        return ["the output has text on stderr (a warning?), which differs between machines"]
+    data, metadata = output.get("data", {}), output.get("metadata", {})
+    found = [f"the output is a widget ({kind}), which needs a kernel" for kind in data if "widget" in kind]
+    for kind in data:
+        if kind.startswith("image/") and not metadata.get(kind, {}).get("alt"):
+            found.append(f"{kind} without alt text: use circuitkit.figures.show(fig, alt=...)")
+    return found
+
+
+def excused(cell) -> str:
+    """The markers that take a cell out of the comparison."""
+    tags = [tag for tag in cell.metadata.get("tags", []) if tag.startswith("nbval-") or tag == "raises-exception"]
+    return ", ".join(tags + MARKER.findall(cell.source))
+
+
+def expects_output(source: str) -> bool:
+    """Whether the cell prints, shows, or ends in a value that is not a call (a call may return None)."""
+    source = re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.M)  # magics are not Python
+    body = ast.parse(source).body
+    for statement in body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            called = statement.value.func
+            if getattr(called, "id", getattr(called, "attr", None)) in TALKS:
+                return True
+    if not body or not isinstance(body[-1], ast.Expr) or source.rstrip().endswith(";"):
+        return False
+    value = body[-1].value
+    return not isinstance(value, ast.Call) and not (isinstance(value, ast.Constant) and value.value in (None, ...))
+
+
+def main() -> int:
+    wrong = {path: faults(Path(path)) for path in sys.argv[1:]}
+    for path, found in wrong.items():
+        for fault in found:
+            print(f"{path}: {fault}")
+    return 1 if any(wrong.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""A pytest plugin: sum what each notebook's cells take, print it, and fail when one takes half as long again as promised.
+
+The durations are nbval's, one report a cell, so they include starting the kernel and comparing outputs. Under xdist the
+reports of all workers reach the process that the user started, and only that one adds them up.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tools.notebooks.promises import MOST_OVER, promise
+
+
+class NotebookTimes:
+    def __init__(self, root: Path):
+        self.root, self.seconds = root, defaultdict(float)
+
+    def pytest_runtest_logreport(self, report) -> None:
+        name = report.nodeid.split("::")[0]
+        if name.endswith(".ipynb"):
+            self.seconds[name] += report.duration
+
+    def promised(self, name: str) -> int | None:
+        """The promised seconds; `None` where there are none, or none that can be read, which another test refuses."""
+        try:
+            said = promise(self.root / name)
+        except ValueError:
+            return None
+        return said and said.seconds
+
+    def late(self) -> list[str]:
+        """The notebooks that took too long, one sentence each."""
+        return [
+            f"{name} took {taken:.1f} s and promises {said} s: at most {MOST_OVER:g} times that is allowed. "
+            "Make it faster, or promise more in its **Time** line."
+            for name, taken in sorted(self.seconds.items())
+            if (said := self.promised(name)) and taken > MOST_OVER * said
+        ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session) -> None:
+        if self.late() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        if self.seconds:
+            terminalreporter.section("seconds that notebooks took")
+        for name, taken in sorted(self.seconds.items()):
+            said = self.promised(name)
+            terminalreporter.line(f"{taken:6.1f}  {name}" + (f" (promised: {said})" if said else ""))
+        for line in self.late():
+            terminalreporter.line(f"TOO SLOW: {line}", red=True)
+
+
+def pytest_configure(config) -> None:
+    if not hasattr(config, "workerinput"):  # a worker of xdist only runs tests
+        config.pluginmanager.register(NotebookTimes(config.rootpath), "notebook-times")

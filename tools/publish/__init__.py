@@ -1,0 +1,1 @@
+"""The built book in other forms: archive, PDF, pictures, and how fast its pages show."""

@@ -1,0 +1,113 @@
+"""Pack the built book into one archive that opens from the file system: no server, no network.
+
+    make archive     or     python -m tools archive [--html FOLDER] [--to FILE]
+
+A browser refuses one thing to a page that was opened as a file: to read another file. The search page does that for
+the lines around a found word, so the archive carries the text of each page in a script. The same book gives the same
+bytes: the archive keeps no times and no owners.
+"""
+
+import argparse
+import json
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build/html"
+NAME = "circuitkit-book"
+TEXTS = "_static/page-texts.js"
+LEFT_OUT = {".buildinfo", ".stamp-book", "objects.inv"}
+START = """\
+circuitkit: transformer circuits you can run
+
+Open index.html in a browser. Nothing has to be installed, and no network is asked.
+The notebooks themselves are in the folder _sources/book; to run them, see "How to start" in the book.
+"""
+# The search page asks for a page's address and reads its text; here it gets the text from the script.
+ANSWER = """\
+window.fetch = (address) => {
+  const name = String(address).replace(/^\\.\\//, "").split(/[?#]/)[0];
+  return Promise.resolve({ ok: name in pageTexts, text: () => Promise.resolve(pageTexts[name] ?? "") });
+};
+"""
+
+
+def page_text(html: str) -> str | None:
+    """What the search page needs of a page: its main text, with the places that a result can link to."""
+    main = BeautifulSoup(html, "html.parser").select_one('[role="main"] article')
+    if main is None:
+        return None
+    for unread in main.select("script, style, svg, img, .headerlink, .ck-table, .ck-definition, mjx-container"):
+        unread.decompose()
+    for element in main.find_all(True):
+        element.attrs = {"id": element["id"]} if element.get("id") else {}
+    for element in main.find_all(lambda tag: not tag.attrs and tag.name not in ("p", "li", "pre", "td", "dd", "dt")):
+        if element is not main:
+            element.unwrap()
+    return f'<div role="main">{main.decode_contents()}</div>'
+
+
+def texts(html: Path) -> str:
+    """The script with the text of every page that the search can find."""
+    found = {}
+    for path in pages(html):
+        if text := page_text(path.read_text("utf-8")):
+            found[path.relative_to(html).as_posix()] = text
+    data = json.dumps(found, ensure_ascii=False, sort_keys=True, separators=(",", ":")).replace("</", "<\\/")
+    return f"const pageTexts = {data};\n{ANSWER}"
+
+
+def pages(html: Path) -> list[Path]:
+    return [path for path in sorted(html.rglob("*.html")) if not path.relative_to(html).parts[0].startswith("_")]
+
+
+def contents(html: Path) -> dict[str, bytes]:
+    """Every file of the archive by its name in it."""
+    if not (html / "index.html").is_file():
+        raise SystemExit(f"{html} holds no built book. Build it first: make book")
+    files = {
+        path.relative_to(html).as_posix(): path.read_bytes()
+        for path in sorted(html.rglob("*"))
+        if path.is_file() and path.name not in LEFT_OUT and not path.relative_to(html).parts[0].startswith(".")
+    }
+    search = files["search.html"].decode("utf-8")
+    place = re.search(r'<script[^>]*src="_static/searchtools\.js', search)
+    if not place:
+        raise SystemExit(
+            "search.html loads no searchtools.js: Sphinx has changed how it searches; mend tools/publish/archive.py"
+        )
+    script = f'<script defer src="{TEXTS}"></script>\n  '
+    files["search.html"] = (search[: place.start()] + script + search[place.start() :]).encode("utf-8")
+    files[TEXTS] = texts(html).encode("utf-8")
+    files["START.txt"] = START.encode("utf-8")
+    return files
+
+
+def pack(html: Path, archive: Path) -> Path:
+    """Write the archive; its bytes depend on the book only."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
+        for name, data in sorted(contents(html).items()):
+            entry = zipfile.ZipInfo(f"{NAME}/{name}")  # its time is 1980
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            zipped.writestr(entry, data)
+    return archive
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--html", type=Path, default=HTML, help="the built book")
+    parser.add_argument("--to", type=Path, default=ROOT / f"_build/{NAME}.zip", help="the archive")
+    options = parser.parse_args(arguments)
+    archive = pack(options.html, options.to)
+    print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB. Unpack it and open {NAME}/index.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

