@@ -32,8 +32,15 @@ $(PY):
 	  || { echo "circuitkit needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.stamp-lock: requirements.txt | $(PY)
-	$(PY) -m pip install --quiet -r requirements.txt
+# TORCH=cpu takes torch from the index of builds for the processor alone; otherwise whatever the package index gives.
+$(VENV)/.stamp-lock: requirements.txt requirements-cuda.txt | $(PY)
+ifeq ($(TORCH),cpu)
+	$(PY) -m pip install --quiet uv
+	$(PY) -m uv pip install --quiet --python $(PY) --torch-backend cpu $$(grep -o '^torch==[^ ]*' requirements.txt)
+endif
+	$(PY) -m pip install --quiet --no-deps --require-hashes -r requirements.txt
+	$(PY) -m pip check >/dev/null || $(PY) -m pip install --quiet --no-deps --require-hashes -r requirements-cuda.txt
+	$(PY) -m pip check
 	@touch $@
 
 $(VENV)/.stamp-install: pyproject.toml $(VENV)/.stamp-lock
@@ -107,7 +114,7 @@ real-models: env
 
 # --- housekeeping --------------------------------------------------------------------------------------------------
 lock: env
-	$(PY) -m tools lock
+	$(PY) -m tools lock $(UPGRADE)
 
 clean:
 	rm -rf _build build dist .pytest_cache .ruff_cache .coverage

@@ -39,7 +39,7 @@ def repository(root: Path = ROOT) -> tuple[str, str]:
 def locked(root: Path = ROOT) -> list[str]:
     """The packages that Colab lacks, in the versions of requirements.txt."""
     lock = (root / "requirements.txt").read_text("utf-8")
-    versions = {name.replace("_", "-"): version for name, version in re.findall(r"^(\S+)==(\S+)$", lock, re.M)}
+    versions = {name.replace("_", "-"): version for name, version in re.findall(r"^([\w.-]+)==([\w.!]+)", lock, re.M)}
     if missing := [name for name in LACKING if name not in versions]:
         raise ValueError(f"requirements.txt has no line for {', '.join(missing)}; run `make lock`")
     return [f"{name}=={versions[name]}" for name in LACKING]
