@@ -12,7 +12,7 @@ tests = ["tests/figures/test_style.py"]
 chapter = "all"
 [[mutant]]
 name = "{name}"
-file = "src/circuitkit/figures/_style.py"
+where = "{where}"
 old = '''{old}'''
 new = '''{new}'''
 """
@@ -29,9 +29,9 @@ def test_every_entry_fits_the_code(path):
 def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
     target = mutants.ROOT / "src/circuitkit/figures/_style.py"
     before = target.read_bytes()
-    (tmp_path / "a.toml").write_text(LIST.format(name="fatal", old='"vmin": -largest', new='"vmin": 0.0'))
+    (tmp_path / "a.toml").write_text(LIST.format(name="fatal", where="signed", old='"vmin": -largest', new='"vmin": 0.0'))
     (tmp_path / "b.toml").write_text(
-        LIST.format(name="harmless", old='"lines.linewidth": 2', new='"lines.linewidth": 3')
+        LIST.format(name="harmless", where="style", old='"lines.linewidth": 2', new='"lines.linewidth": 3')
     )
     assert mutants.main(["--lists", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
@@ -41,19 +41,79 @@ def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("where", "old", "new", "why"),
     [
-        ("no such text", "x", "found 0 times"),
-        ("largest", "x", "found"),
-        ('"vmin": -largest', '"vmin": -largest', "changes nothing"),
+        ("signed", "no such text", "x", "found 0 times"),
+        ("signed", "largest", "x", "found 5 times"),
+        ("signed", '"vmin": -largest', '"vmin": -largest', "changes nothing"),
+        ("singed", '"vmin": -largest', '"vmin": 0.0', "nothing is called so"),
+        ("unsigned", '"vmin": -largest', '"vmin": 0.0', "found 0 times"),  # it stands in another function of the file
     ],
 )
-def test_an_entry_that_does_not_fit_stops_the_run(tmp_path, capsys, old, new, why):
-    (tmp_path / "a.toml").write_text(LIST.format(name="misfit", old=old, new=new))
+def test_an_entry_that_does_not_fit_stops_the_run(tmp_path, capsys, where, old, new, why):
+    (tmp_path / "a.toml").write_text(LIST.format(name="misfit", where=where, old=old, new=new))
     assert mutants.main(["--lists", str(tmp_path)]) == 2
     printed = capsys.readouterr().out
     assert "no longer fit the code" in printed
     assert why in printed
+
+
+LIBRARY = """
+import functools
+
+LIMITS = {"most": 3}
+
+class Head:
+    rank = 4
+
+    @functools.cached_property
+    def width(self):
+        return self.rank - 1
+
+if LIMITS:
+    def doubled(x):
+        return x * 2
+else:
+    def doubled(x):
+        return x + x
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "old"),
+    [
+        ("LIMITS", "3"),
+        ("Head", "rank = 4"),
+        ("Head.rank", "4"),
+        ("Head.width", "cached_property"),
+        ("Head.width", "- 1"),
+        ("doubled", "x * 2"),
+        ("doubled", "x + x"),
+        ("table.toml", "a = 1"),
+    ],
+)
+def test_a_fault_follows_its_definition_to_another_file(tmp_path, where, old):
+    """Two trees with the same definitions in other files, among others of the same name, get the same fault."""
+    mutant = mutants.Mutant("p", "n", where, old, "FAULT", ("t",))
+    for number, path in enumerate(("src/one/_a.py", "src/two/parts/_b.py")):
+        tree = tmp_path / str(number)
+        (tree / path).parent.mkdir(parents=True)
+        (tree / path).write_text(LIBRARY)
+        (tree / "src/table.toml").write_text("a = 1\n")
+        (tree / "src/_c.py").write_text("def doubled(x):\n    return 2 * x\n\ndef other():\n    return 4 - 1, LIMITS[3]\n")
+        assert mutants.misfits([mutant], tree) == []
+        changed, text = mutants.faulty(mutant, tree)
+        source = (tree / changed).read_text()
+        assert changed == Path("src/table.toml" if where == "table.toml" else path)
+        assert text == source.replace(old, "FAULT")
+
+
+def test_the_same_text_in_two_definitions_of_one_name_is_a_misfit(tmp_path):
+    (tmp_path / "src").mkdir()
+    for name in "ab":
+        (tmp_path / f"src/{name}.py").write_text("def check(x):\n    return x > 0\n")
+    [told] = mutants.misfits([mutants.Mutant("p", "n", "check", "x > 0", "x < 0", ("t",))], tmp_path)
+    assert "check: found 2 times" in told
 
 
 def test_an_equivalent_mutant_needs_its_reason(capsys):

@@ -4,14 +4,17 @@
     python -m tools mutants figures heads      these lists
     python -m tools mutants --workers 2
 
-A list is a TOML file: `tests` (files or folders to run), `chapter`, and `[[mutant]]` entries with `name`, `file`, `old`
-and `new`; a mutant may name its own `tests`. A survivor that is known to be harmless carries `equivalent = "reason"`.
+A list is a TOML file: `tests` (files or folders to run), `chapter`, and `[[mutant]]` entries with `name`, `where`, `old`
+and `new`; a mutant may name its own `tests`. `where` is the name of a function, class, method or constant of the library,
+such as `composition_scores` or `Heads.scores`, in whatever file it stands; where several are called so, `old` tells which.
+A survivor that is known to be harmless carries `equivalent = "reason"`.
 
 Faults are planted in a copy of the tree, never in the tree. Each run is a fork of a process that has imported torch, so
 it costs as much as its tests.
 """
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
@@ -23,6 +26,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from queue import Queue
 
@@ -49,11 +53,11 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: `old` becomes `new` in `file`, and one of `tests` must fail."""
+    """A fault: `old` becomes `new` in the definition `where`, and one of `tests` must fail."""
 
     package: str
     name: str
-    file: str
+    where: str
     old: str
     new: str
     tests: tuple[str, ...]
@@ -68,15 +72,77 @@ def read(path: Path) -> list[Mutant]:
     ]
 
 
+@dataclass(frozen=True)
+class Definition:
+    """A piece of the library that has a name: `text[start:end]` of a file; a function's body begins at `body`."""
+
+    path: Path
+    start: int
+    end: int
+    body: int | None = None
+
+
+@cache
+def definitions(root: Path = ROOT) -> dict[str, list[Definition]]:
+    """Everything in the library by its name within its file: `Heads`, `Heads.scores`, `MASKS`; data files by theirs."""
+    found: dict[str, list[Definition]] = {}
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix == ".py":
+            text = path.read_text("utf-8")
+            starts = [0]  # of each line
+            for line in text.splitlines(keepends=True):
+                starts.append(starts[-1] + len(line))
+            for name, node in _named(ast.parse(text).body):
+                first = min([node.lineno, *(part.lineno for part in getattr(node, "decorator_list", []))])
+                body = starts[node.body[0].lineno - 1] if isinstance(node, ast.FunctionDef) else None
+                part = Definition(path.relative_to(root), starts[first - 1], starts[node.end_lineno], body)
+                found.setdefault(name, []).append(part)
+        elif path.suffix in (".toml", ".js", ".css"):
+            found.setdefault(path.name, []).append(Definition(path.relative_to(root), 0, len(path.read_text("utf-8"))))
+    return found
+
+
+def _named(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield prefix + node.name, node
+        if isinstance(node, ast.ClassDef):
+            yield from _named(node.body, f"{prefix}{node.name}.")
+        if isinstance(node, ast.If):
+            yield from _named(node.body + node.orelse, prefix)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((prefix + name.id, node) for t in targets for name in ast.walk(t) if isinstance(name, ast.Name))
+
+
+def places(mutant: Mutant, root: Path = ROOT) -> dict[tuple[Path, int], Definition]:
+    """Wherever `old` stands in a definition called `where`: file and offset."""
+    found = {}
+    for part in definitions(root).get(mutant.where, []):
+        text = (root / part.path).read_text("utf-8")
+        at = text.find(mutant.old, part.start, part.end)
+        while at >= 0:
+            found[part.path, at] = part
+            at = text.find(mutant.old, at + len(mutant.old), part.end)
+    return found
+
+
+def faulty(mutant: Mutant, root: Path = ROOT) -> tuple[Path, str]:
+    """The file that the fault changes, within `root`, and its text with the fault."""
+    [(path, at)] = places(mutant, root)
+    text = (root / path).read_text("utf-8")
+    return path, text[:at] + mutant.new + text[at + len(mutant.old) :]
+
+
 def misfits(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
-    """Entries whose `old` text is not in the file exactly once, or which change nothing."""
+    """Entries whose `old` text is not in the definition exactly once, or which change nothing."""
     found = []
     for mutant in mutants:
-        path = root / mutant.file
-        count = path.read_text("utf-8").count(mutant.old) if path.is_file() else -1
+        count = len(places(mutant, root))
         if count != 1 or mutant.old == mutant.new:
-            why = "no such file" if count < 0 else "changes nothing" if count == 1 else f"found {count} times"
-            found.append(f"{mutant.package}: {mutant.name}: {mutant.file}: {why}: {mutant.old[:60]!r}")
+            known = mutant.where in definitions(root)
+            why = "changes nothing" if count == 1 else f"found {count} times" if known else "nothing is called so"
+            found.append(f"{mutant.package}: {mutant.name}: {mutant.where}: {why}: {mutant.old[:60]!r}")
     return found
 
 
@@ -121,9 +187,10 @@ class Copy:
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
         """The fault is in the copy inside the block, and only there."""
-        path = self.root / mutant.file
+        changed, text = faulty(mutant, self.root)
+        path = self.root / changed
         original = path.read_text("utf-8")
-        path.write_text(original.replace(mutant.old, mutant.new), "utf-8")
+        path.write_text(text, "utf-8")
         try:
             yield
         finally:
@@ -185,7 +252,7 @@ def report(mutants: list[Mutant], killed: list[bool], seconds: float) -> int:
         print(f"{package}: {sum(outcome)}/{len(outcome)}")
     for mutant in survivors:
         print(
-            f"  survived: {mutant.package}: {mutant.name} ({mutant.file}){': ' + mutant.equivalent if mutant.equivalent else ''}"
+            f"  survived: {mutant.package}: {mutant.name} ({mutant.where}){': ' + mutant.equivalent if mutant.equivalent else ''}"
         )
     share = sum(killed) / max(len(mutants), 1)
     print(f"killed {sum(killed)}/{len(mutants)} = {share:.1%} in {seconds:.0f} s; at least {LEAST:.0%} are required")

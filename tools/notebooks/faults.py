@@ -9,7 +9,6 @@ notebook runs without any: it must agree with what is stored, and must call noth
 """
 
 import argparse
-import ast
 import json
 import os
 import sys
@@ -70,17 +69,8 @@ def wrong_names(listed: dict, known: dict[str, Mutant]) -> list[str]:
 
 def enclosing(mutant: Mutant) -> str | None:
     """The function or method, such as `Heads.OV`, inside whose body the fault lies; None if it lies outside of any."""
-    text = (ROOT / mutant.file).read_text("utf-8")
-    first = text[: text.index(mutant.old)].count("\n") + 1
-    last = first + mutant.old.rstrip("\n").count("\n")
-    functions = [("", node) for node in ast.parse(text).body]
-    functions += [
-        (f"{node.name}.", part) for _, node in functions if isinstance(node, ast.ClassDef) for part in node.body
-    ]
-    for prefix, node in functions:
-        if isinstance(node, ast.FunctionDef) and node.body[0].lineno <= first and last <= node.end_lineno:
-            return prefix + node.name
-    return None
+    [((_, at), part)] = mutants.places(mutant).items()
+    return mutant.where if part.body is not None and part.body <= at else None
 
 
 class NotebookCopy(mutants.Copy):
@@ -97,15 +87,11 @@ class NotebookCopy(mutants.Copy):
     def walk(self, name: str, planted: dict[str, Mutant]) -> dict:
         """See `notebook_walk.walk`; `planted` are faults inside functions, by any key."""
         library = self.root / "src/circuitkit"
-        faults = [
-            {
-                "key": key,
-                "file": mutant.file.removeprefix("src/circuitkit/"),
-                "function": enclosing(mutant),
-                "source": (ROOT / mutant.file).read_text("utf-8").replace(mutant.old, mutant.new),
-            }
-            for key, mutant in planted.items()
-        ]
+        faults = []
+        for key, mutant in planted.items():
+            path, source = mutants.faulty(mutant)
+            file = path.relative_to("src/circuitkit").as_posix()
+            faults.append({"key": key, "file": file, "function": enclosing(mutant), "source": source})
         self.process.stdin.write(json.dumps([str(self.root / f"book/{name}.ipynb"), str(library), faults]) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
