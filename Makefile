@@ -73,6 +73,8 @@ lighthouse: book
 # --- what CI checks ------------------------------------------------------------------------------------------------
 lint: env
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/actionlint -shellcheck=$(VENV)/bin/shellcheck .github/workflows/*.yml
+	$(VENV)/bin/zizmor --offline --strict-collection --quiet .github
 
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg
 
