@@ -3,8 +3,7 @@
 import zipfile
 
 import pytest
-from browser_tools import HTML, chromium, pages
-from playwright.sync_api import sync_playwright
+from browser_tools import HTML, pages
 
 from tools.publish import archive
 
@@ -25,11 +24,10 @@ def book(packed):
 
 
 @pytest.fixture(scope="module")
-def context():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
-        browser.close()
+def context(browser):
+    made = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from browser_tools import ROOT, Visit, chromium, served
-from playwright.sync_api import expect, sync_playwright
+from browser_tools import ROOT, Visit, served
+from playwright.sync_api import expect
 
 from circuitkit import claims
 
@@ -89,14 +89,6 @@ def address(tmp_path_factory):
         (folder / name).write_text((ROOT / "book/_static" / name).read_text("utf-8"), "utf-8")
     with served(folder) as place:
         yield place
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

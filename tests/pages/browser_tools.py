@@ -1,6 +1,5 @@
 """The built book on a local server, opened in headless Chromium with the network cut."""
 
-import shutil
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -14,14 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
 SCREENSHOTS = ROOT / "_build/screenshots"
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
-
-
-def chromium() -> str:
-    """The path of an installed Chromium; says what to install when there is none."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    raise RuntimeError("the page tests need Chromium. Install it, such as with: apt-get install -y chromium")
 
 
 def pages() -> list[str]:

@@ -5,8 +5,8 @@ import re
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from browser_tools import ROOT, Visit, chromium, served
-from playwright.sync_api import expect, sync_playwright
+from browser_tools import ROOT, Visit, served
+from playwright.sync_api import expect
 
 from circuitkit import figures
 
@@ -41,14 +41,6 @@ def folder(tmp_path_factory):
     source = Path(find_spec("circuitsvis").origin).parent / "dist/cdn/iife.js"
     (made / "_static/circuitsvis.js").write_bytes(source.read_bytes())
     return made
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

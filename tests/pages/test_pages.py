@@ -3,8 +3,7 @@
 from functools import partial
 
 import pytest
-from browser_tools import HTML, WIDTHS, Visit, chromium, pages, served
-from playwright.sync_api import sync_playwright
+from browser_tools import HTML, WIDTHS, Visit, pages, served
 
 THEMES = ("light", "dark")
 
@@ -22,14 +21,6 @@ FAULTY = {
     "contrast": ("<p style='color: #bbb; background: #fff'>faint</p>", lambda visit: visit.violations()),
 }
 PAGE = "<!doctype html><html lang='en'><head><title>t</title><link rel='icon' href='data:,'></head><body><main><h1>Title</h1>{}</main></body></html>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from browser_tools import HTML, ROOT, Visit, chromium, pages, served
-from playwright.sync_api import expect, sync_playwright
+from browser_tools import HTML, ROOT, Visit, pages, served
+from playwright.sync_api import expect
 
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]
 CHAPTERS = [page for page in pages() if re.match(r"book/\d\d-", page)]
 NOTEBOOKS = [page for page in pages() if (ROOT / page).with_suffix(".ipynb").is_file()]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +67,9 @@ def test_the_download_button_saves_the_executed_notebook(chapter, tmp_path):
 @pytest.mark.parametrize("page", NOTEBOOKS)
 def test_every_notebook_page_offers_its_notebook(page):
     text = (HTML / page).read_text("utf-8")
-    (address,) = re.findall(r'<a href="([^"]*)" download target="_blank"\s+class="[^"]*btn-download-source-button', text)
+    (address,) = re.findall(
+        r'<a href="([^"]*)" download target="_blank"\s+class="[^"]*btn-download-source-button', text
+    )
     assert ((HTML / page).parent / address).resolve().read_bytes() == source_of(page).read_bytes()
 
 

@@ -5,20 +5,11 @@ from collections import Counter
 from urllib.parse import urlparse
 
 import pytest
-from browser_tools import HTML, chromium, pages
-from playwright.sync_api import sync_playwright
+from browser_tools import HTML, pages
 
 from tools.publish.lighthouse import served
 
 MOST = 3_000_000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 def loaded(browser, address: str) -> list[tuple[str, int]]:

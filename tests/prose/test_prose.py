@@ -1,10 +1,11 @@
 """What tracked files must not say: a machine's paths, a wrong install command, a word that belittles."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tools.check import sources
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = {".md", ".py", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".cff", ".ipynb", ".js", ".css", ".bib", ".json", ""}
@@ -21,9 +22,8 @@ INDEX = re.compile(
 
 
 def tracked() -> list[str]:
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    names = [name for name in done.stdout.split("\0") if Path(name).suffix in TEXT and name != THIS]
-    return [name for name in names if (ROOT / name).is_file() and (ROOT / name).stat().st_size < 3_000_000]
+    names = [name for name in sources.files() if Path(name).suffix in TEXT and name != THIS]
+    return [name for name in names if (ROOT / name).stat().st_size < 3_000_000]
 
 
 def lines_with(pattern: re.Pattern, names: list[str]) -> list[str]:

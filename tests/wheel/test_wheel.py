@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.check import sources
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,13 +24,9 @@ def run(*command, **options):
 def wheel(tmp_path_factory):
     """Built from a copy of the tracked and new files, so that an old build folder cannot help."""
     source = tmp_path_factory.mktemp("source")
-    listed = run(
-        "git", "ls-files", "-z", "-co", "--exclude-standard", "src", "pyproject.toml", "README.md", "LICENSE", cwd=ROOT
-    )
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
+    for name in sources.files("src", "pyproject.toml", "README.md", "LICENSE"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
     out = tmp_path_factory.mktemp("dist")
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-cache-dir")
     run(*pip, "--wheel-dir", out, source)

@@ -36,6 +36,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tools.check.sources import files
 from tools.notebooks.execute import merged, notebooks
 from tools.notebooks.setup_cell import locked, repository
 
@@ -160,9 +161,7 @@ def judged(runtime: PackageSet, plan: list[dict]) -> tuple[list[str], list[str]]
 
 def build_wheel(folder: Path) -> Path:
     """The wheel of the tracked and new files."""
-    listing = ["git", "ls-files", "-z", "-co", "--exclude-standard", "src", "pyproject.toml", "README.md", "LICENSE"]
-    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    for name in filter(lambda name: name and (ROOT / name).is_file(), names):
+    for name in files("src", "pyproject.toml", "README.md", "LICENSE"):
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / "source" / name)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]

@@ -22,7 +22,8 @@ from io import BytesIO
 from pathlib import Path
 from statistics import median
 
-from tools.publish.pdf import chromium, listed
+from tools.check.machine import get_browser
+from tools.publish.pdf import listed
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
@@ -77,7 +78,7 @@ def score(address: str, name: str, device: str, categories: list[str]) -> dict[s
     command += [f"--only-categories={','.join(categories)}", "--chrome-flags=--headless=new --no-sandbox"]
     if device == "desktop":
         command.append("--preset=desktop")
-    done = subprocess.run(command, env=os.environ | {"CHROME_PATH": chromium()}, capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | {"CHROME_PATH": get_browser()}, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"Lighthouse failed on {address}:\n{done.stderr[-2000:]}")
     found = json.loads(report.read_text("utf-8"))

@@ -9,7 +9,6 @@ are counted once. It is printed twice: the first time tells on which page each h
 import argparse
 import os
 import re
-import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import yaml
 from bs4 import BeautifulSoup, Tag
+
+from tools.check.machine import get_browser
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
@@ -162,13 +163,6 @@ def entry(anchor: str, title: str, numbers: dict[str, int]) -> str:
     return f'<a href="#{anchor}">{escape(title)}<span>{numbers.get(anchor, "000")}</span></a>'
 
 
-def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    raise SystemExit("make pdf needs Chromium. Install it, such as with: apt-get install -y chromium")
-
-
 def write(html: Path, pdf: Path) -> Path:
     """Print the book, look up the page of each heading, and print it again with the numbers."""
     from playwright.sync_api import sync_playwright
@@ -180,7 +174,7 @@ def write(html: Path, pdf: Path) -> Path:
     pdf.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=html, prefix=".print-", suffix=".html", encoding="utf-8") as file:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=get_browser(), args=["--no-sandbox"])
             page = browser.new_context(offline=True, color_scheme="light").new_page()
             numbers: dict[str, int] = {}
             for _ in range(2):
