@@ -110,7 +110,7 @@ def get_browser() -> str:
             return found
         print("did not work.", end="", flush=True)
     print(flush=True)
-    raise SystemExit(f"make test needs Chromium or Google Chrome. Install one{hint('chromium')}, and start again.")
+    raise SystemExit(f"The pages need Chromium or Google Chrome. Install one{hint('chromium')}, and start again.")
 
 
 # --- an environment -------------------------------------------------------------------------------------------------
