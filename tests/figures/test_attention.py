@@ -90,6 +90,11 @@ def test_the_table_names_the_strongest_source_of_each_row(view):
     assert rows[4] == ["</script> (3)", "</script> (3) 0.40", "</script> (3) 0.16"]
 
 
+def test_the_strongest_source_has_the_largest_magnitude():
+    rows = Table(figures.attention(["a", "b"], [[0.25, 0.0], [0.5, -0.75]], alt=ALT)._repr_html_()).rows
+    assert [cells[1] for cells in rows[1:]] == ["a (0) 0.25", "b (1) -0.75"]
+
+
 def test_near_ties_go_to_the_first_source():
     row = [[1, 0, 0], [0.5, 0.5, 0], [0.3331, 0.3334, 0.3335]]
     rows = Table(figures.attention(["a", "b", "c"], row, alt=ALT)._repr_html_()).rows

@@ -78,6 +78,7 @@ def reference_mark(values):
 def test_mark_is_as_defined():
     values = [0.3, -1.7, 2.25, 0.0, 11.0]
     assert figures.mark(values) == reference_mark(values)
+    assert figures.mark([-3.0, 1.0]) == reference_mark([-3.0, 1.0])
 
 
 def test_mark_sees_order_and_scale_but_not_noise():
@@ -141,3 +142,51 @@ def test_a_path_in_the_plane_is_marked_both_ways():
     fig, ax = plt.subplots()
     ax.plot([0, -1, 0], [0, 1, 2])
     assert [line.split(":")[0] for line in figures.picture(fig, alt=ALT).numbers] == ["line", "line, across"]
+
+
+def numbers_of(draw):
+    fig, ax = plt.subplots()
+    draw(ax)
+    return list(figures.picture(fig, alt=ALT).numbers)
+
+
+def reference(name, values):
+    return [f"{name}: {reference_mark(values)}"]
+
+
+def test_bars_are_marked_by_place_width_and_height():
+    numbers = numbers_of(lambda ax: ax.bar([1.0, 4.0], [0.5, -2.0], width=0.25))
+    assert numbers == reference("bars", [0.875, 0.25, 0.5, 3.875, 0.25, -2.0])
+
+
+def test_bars_that_lie_are_marked_by_their_length():
+    assert numbers_of(lambda ax: ax.barh([1, 2], [3.0, 5.0])) != numbers_of(lambda ax: ax.barh([1, 2], [3.0, 4.0]))
+
+
+def test_points_are_marked_by_both_coordinates():
+    assert numbers_of(lambda ax: ax.scatter([1, 2], [3, -7])) == reference("points", [1, 3, 2, -7])
+
+
+def test_coloured_points_are_marked_by_their_colours():
+    assert numbers_of(lambda ax: ax.scatter([1, 2], [3, 4], c=[0.5, -3.0])) == reference("cells", [0.5, -3.0])
+
+
+def test_an_image_is_marked_row_by_row_and_masked_cells_count_as_missing():
+    cells = np.ma.masked_equal([[1.0, -4.0], [2.0, 9.0]], 9.0)
+    assert numbers_of(lambda ax: ax.imshow([[1.0, -4.0], [2.0, 3.0]])) == reference("image", [1, -4, 2, 3])
+    missing = numbers_of(lambda ax: ax.imshow(cells))[0]
+    assert missing == f"image: 4 values, 1 not finite; the others: {reference_mark([1, -4, 2])}"
+
+
+def test_a_colour_bar_is_no_data_and_panels_are_numbered():
+    fig, (left, right) = plt.subplots(1, 2)
+    fig.colorbar(left.imshow([[1.0, 2.0]]))
+    right.plot([0, 1], [0.0, -3.0], label="loss")
+    numbers = figures.picture(fig, alt=ALT).numbers
+    assert numbers == (f"1: image: {reference_mark([1, 2])}", f"2: line 'loss': {reference_mark([0, -3])}")
+
+
+def test_a_line_back_and_forth_is_marked_across_too():
+    numbers = numbers_of(lambda ax: ax.plot([0, -2, 5], [1, 2, 3]))
+    assert numbers == reference("line", [1, 2, 3]) + reference("line, across", [0, -2, 5])
+    assert len(numbers_of(lambda ax: ax.plot([0, 0, 1], [1, 2, 3]))) == 2

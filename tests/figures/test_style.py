@@ -60,6 +60,7 @@ def test_limits_can_be_shared_and_zeros_are_drawn():
     assert figures.signed([1.0], limit=7)["vmax"] == 7.0
     assert figures.unsigned([1.0], limit=7)["vmax"] == 7.0
     assert figures.signed([0.0])["vmax"] == 1.0
+    assert figures.signed([-3.0, -2.0])["vmax"] == 3.0  # the largest magnitude, whatever its sign
 
 
 def test_unsigned_refuses_a_sign():

@@ -86,6 +86,11 @@ def test_zero_biases_are_left_out(boot):
     stack = heads(model)
     assert stack.b_K is None
     assert stack.b_Q is not None
+    with torch.no_grad():  # one number that is not zero is enough
+        model.blocks[1].attn.k.bias[3] = 0.5
+        model.blocks[0].attn.q.bias[0] = 0.0
+    assert (heads(model).b_K != 0).sum() == 1
+    assert heads(model).b_Q is not None
 
 
 def test_weights_are_copies(boot):
