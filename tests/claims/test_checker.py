@@ -24,13 +24,12 @@ SOUND = claims.Claim(
     value=[0.501, 7],
     labels=("half", "other"),
     tolerance=[1e-6, 0],
+    kind=["computed", "exact"],
     said=0.5,
     said_tolerance=0.005,
 )
-YES = replace(SOUND, value=True, labels=(), tolerance=0, said=None)
-NOT = replace(
-    SOUND, verdict="not checkable", note="It takes a cluster.", by="", value=None, labels=(), tolerance=0, said=None
-)
+YES = replace(SOUND, value=True, labels=(), tolerance=0, kind="exact", said=None, said_tolerance=0)
+NOT = replace(YES, verdict="not checkable", note="It takes a cluster.", by="", value=None)
 
 FAULTS = {
     "no place": (SOUND, {"place": " "}, "place is empty"),
@@ -46,6 +45,11 @@ FAULTS = {
     "by without a module": (SOUND, {"by": "gelu"}, "by 'gelu' is not 'module.function'"),
     "float without a tolerance": (SOUND, {"tolerance": 0}, "a computed number needs a tolerance"),
     "tolerance of an answer": (YES, {"tolerance": 0.1}, "only numbers have a tolerance"),
+    "unknown kind": (SOUND, {"kind": "vague"}, "kind 'vague' is none of ['exact', 'rounding'"),
+    "wider than its kind": (SOUND, {"tolerance": [0.002, 0]}, "tolerance 0.002 is wider than 0.0015, the most for"),
+    "an exact number may move": (SOUND, {"tolerance": [1e-6, 1]}, "tolerance 1 is wider than 0, the most for"),
+    "no reason": (SOUND, {"kind": "exact"}, "tolerance 1e-06 is wider than 0, the most for 'exact'"),
+    "said less precisely than printed": (SOUND, {"said_tolerance": 0.06}, "said_tolerance 0.06 is wider than 0.05"),
     "too few labels": (SOUND, {"labels": ("half",)}, "1 labels do not fit the value [0.501, 7]"),
     "holds and is not near": (SOUND, {"value": [0.52, 7]}, "'holds', but 0.52 is not within 0.005 of 0.5"),
     "holds and answer is no": (YES, {"value": [True, False]}, "'holds', but the computed answer is no"),
@@ -70,6 +74,24 @@ def test_a_faulty_row_is_refused(name):
     assert all(fault.startswith("claim ") for fault in found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "widest"),
+    [("exact", 7.0, 0.0), ("rounding", 0.0, 1e-9), ("rounding", 50.0, 5e-8), ("measured", -0.2, 0.005)]
+    + [("measured", 6.0, 0.03), ("computed", 0.02, 6e-5), ("trained", 1.0, 0.2), ("single", 0.0, 1e-4)],
+)
+def test_each_kind_has_a_widest_tolerance(kind, value, widest):
+    row = replace(SOUND, value=value, labels=(), said=None, said_tolerance=0, kind=kind)
+    assert claims.problems([replace(row, tolerance=widest)]) == []
+    assert "is wider than" in claims.problems([replace(row, tolerance=1.01 * widest + 1e-12)])[0]
+
+
+@pytest.mark.parametrize(("said", "half"), [(500, 50), (20, 5), (1.278, 5e-4), (0.5, 0.05), (1e-14, 5e-15)])
+def test_a_text_is_compared_to_half_a_unit_of_its_last_digit(said, half):
+    row = replace(SOUND, value=said, said=said, labels=(), tolerance=0, kind="exact")
+    assert claims.problems([replace(row, said_tolerance=half)]) == []
+    assert "said_tolerance" in claims.problems([replace(row, said_tolerance=1.1 * half)])[0]
+
+
 @pytest.mark.parametrize("note", ["It is 0.50.", "Claim 2.20 says more.", "A half is 0.5.", "Seven: 7.0."])
 def test_a_note_may_round_what_the_row_computes(note):
     assert claims.problems([replace(SOUND, note=note)]) == []
@@ -81,9 +103,9 @@ def test_a_note_may_not_round_wrongly(note):
 
 
 def test_said_as_a_list_is_compared_entry_by_entry():
-    both = replace(SOUND, said=[0.5, 7.4], said_tolerance=[0.005, 0.5])
+    both = replace(SOUND, said=[0.5, 7.04], said_tolerance=[0.005, 0.05])
     assert claims.problems([both]) == []
-    assert "is not within" in claims.problems([replace(both, said_tolerance=[0.005, 0.3])])[0]
+    assert "is not within" in claims.problems([replace(both, said_tolerance=[0.005, 0.03])])[0]
 
 
 def test_two_rows_with_one_id_or_one_value_are_refused():

@@ -21,6 +21,16 @@ VERDICTS = {
     "not checkable": "not checkable",
 }
 
+#: Why a stored number may move: the reason, and the widest tolerance as a part of the number (or of 1, if that is more).
+KINDS = {
+    "exact": ("a count, a size or a setting: nothing is rounded", 0.0),
+    "rounding": ("an identity in float64: processors add in another order", 1e-9),
+    "single": ("the same in float32", 1e-4),
+    "computed": ("a formula or a search, stored to the digits shown; no part of 1", 0.003),
+    "measured": ("shares and losses of a float32 model: a near tie may fall the other way", 0.005),
+    "trained": ("a model is trained at every check", 0.2),
+}
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -51,6 +61,8 @@ class Claim:
     """What the entries of a list are."""
     tolerance: int | float | list = 0.0
     """How far a recomputed number may lie from `value`; a list gives each entry its own."""
+    kind: str | list = "exact"
+    """Why it may: a key of `KINDS`, which limits the tolerance; a list gives each entry its own."""
     said: Any = None
     """What the source states, if it states a number: for the first entries of `value` where that is a longer list."""
     said_tolerance: int | float | list = 0.0

@@ -1,11 +1,14 @@
 """What every row of the register must satisfy before anything is recomputed."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
 
 from circuitkit.claims._check import agree, is_number
-from circuitkit.claims._register import SOURCES, VERDICTS, Claim
+from circuitkit.claims._register import KINDS, SOURCES, VERDICTS, Claim
 
 TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
 PREFIX = {"framework": "0.", "post-ffn": "1.", "paper": "2.", "notes": "3.", "post-gated": "4."}
@@ -64,10 +67,7 @@ def _computed(claim: Claim) -> list[str]:
     found = []
     if "." not in claim.by:
         found.append(f"by {claim.by!r} is not 'module.function'")
-    if any(isinstance(one, float) for one in _flat(claim.value)) and not max(_flat(claim.tolerance)) > 0:
-        found.append("a computed number needs a tolerance")
-    if not any(is_number(one) for one in _flat(claim.value)) and claim.tolerance:
-        found.append("only numbers have a tolerance")
+    found += _tolerated(claim)
     if claim.labels and not (isinstance(claim.value, list) and len(claim.labels) == len(claim.value)):
         found.append(f"{len(claim.labels)} labels do not fit the value {claim.value}")
     if claim.said is not None:
@@ -78,6 +78,49 @@ def _computed(claim: Claim) -> list[str]:
     if claim.verdict == "wrong" and true and all(true):
         found.append("'wrong', but the computed answer is yes")
     return found
+
+
+def _tolerated(claim: Claim) -> list[str]:
+    """Tolerances that are missing, without a reason, or wider than their reason allows."""
+    values, kinds = _flat(claim.value), _flat(claim.kind)
+    if unknown := set(kinds) - set(KINDS):
+        return [f"kind {unknown.pop()!r} is none of {list(KINDS)}"]
+    if not any(map(is_number, values)) and claim.tolerance:
+        return ["only numbers have a tolerance"]
+    if any(isinstance(one, float) for one in values) and {*kinds} != {"exact"} and not max(_flat(claim.tolerance)) > 0:
+        return ["a computed number needs a tolerance"]
+    limits = [_widest(kind, value) for kind, value in _pairs(kinds, values)]
+    said = [] if claim.said is None else _flat(claim.said)
+    printed = [max(_printed(one), _widest(kind, one)) for kind, one in _pairs(kinds, said)]
+    return [
+        f"{name} {given} is wider than {limit:.3g}, the most for {claim.kind!r} or for what a text prints"
+        for name, tolerance, most in (
+            ("tolerance", claim.tolerance, limits),
+            ("said_tolerance", claim.said_tolerance, printed),
+        )
+        for given, limit in _pairs(_flat(tolerance), most)
+        if given > limit * (1 + 1e-9)
+    ]
+
+
+def _pairs(each: list, values: list) -> list[tuple]:
+    """Each value with its own setting, or all with the one there is; a longer list of settings loses its end."""
+    return list(zip(each if len(each) > 1 else each * len(values), values, strict=False))
+
+
+def _widest(kind: str, value: Any) -> float:
+    """The widest tolerance of a value; answers and texts are compared as they are, and so have no limit."""
+    if not is_number(value):
+        return math.inf
+    return KINDS[kind][1] * (abs(value) if kind == "computed" else max(1.0, abs(value)))
+
+
+def _printed(value: Any) -> float:
+    """Half a unit of the last digit that a text prints: 50 for 500, 0.0005 for 1.278."""
+    if not is_number(value) or value == 0:
+        return 0.0
+    digits = Decimal(repr(value)).normalize()
+    return 0.5001 * 10.0 ** int(digits.as_tuple().exponent)
 
 
 def _said(claim: Claim) -> list[str]:
