@@ -103,9 +103,9 @@ def test_a_note_may_not_round_wrongly(note):
 
 
 def test_said_as_a_list_is_compared_entry_by_entry():
-    both = replace(SOUND, said=[0.5, 7.04], said_tolerance=[0.005, 0.05])
+    both = replace(SOUND, value=[0.501, 7.3], said=[0.5, 7], said_tolerance=[0.005, 0.5])
     assert claims.problems([both]) == []
-    assert "is not within" in claims.problems([replace(both, said_tolerance=[0.005, 0.03])])[0]
+    assert "is not within" in claims.problems([replace(both, said_tolerance=[0.005, 0.2])])[0]
 
 
 def test_two_rows_with_one_id_or_one_value_are_refused():

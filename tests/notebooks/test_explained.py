@@ -216,7 +216,9 @@ def test_a_walk_tries_a_fault_where_its_function_first_runs(tmp_path):
         fault = {"key": key, "file": "models/_manifest.py", "function": function, "source": source.replace(old, new)}
         faults.append(fault)
     asked = json.dumps([str(path), str(library), faults])
-    code = f"import sys; sys.path[:0] = {sys.path!r}; from tools.notebooks import run, walk; walk.serve(run.SANITIZE, 60)"
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}; from tools.notebooks import run, walk; walk.serve(run.SANITIZE, 60)"
+    )
     environment = os.environ | {"EMPTY_FOLDER": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", code], input=asked, capture_output=True, text=True, env=environment, check=True

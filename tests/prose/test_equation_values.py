@@ -21,11 +21,10 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 N, D, H, V = 5, 6, 3, 7  # positions, d_model, d_head, d_vocab
 
 
-@cache
-def equations() -> dict[str, str]:
-    """Every displayed formula of the book by its number."""
+def equations(book: Path = BOOK) -> dict[str, str]:
+    """Every displayed formula of a book by its number."""
     found = {}
-    for path in BOOK.glob("*.ipynb"):
+    for path in book.glob("*.ipynb"):
         text = "\n\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
         for formula in re.findall(r"\$\$(.+?)\$\$", text, re.S):
             found[re.search(r"\\tag\{([\d.]+)\}", formula)[1]] = formula

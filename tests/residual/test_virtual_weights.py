@@ -1,6 +1,5 @@
 """Products of what writes and what reads: by hand, element by element, and as what they mean."""
 
-
 import pytest
 import tiny_models
 import torch

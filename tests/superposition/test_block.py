@@ -89,7 +89,9 @@ def test_output_and_gates_against_a_slow_loop(recipe):
             total = 0.0
             for pos in range(5):
                 for u in range(7):
-                    total += sum(((abs(z[h, pos]) + e) * (abs(W_O[h, u]) + e)) ** p for h in range(block.n_heads)) ** (1 / p)
+                    total += sum(((abs(z[h, pos]) + e) * (abs(W_O[h, u]) + e)) ** p for h in range(block.n_heads)) ** (
+                        1 / p
+                    )
             assert float(block.penalty(x[None], target_l1=2.0)) == pytest.approx(float(total) / 5 / 2, abs=1e-12)
     finally:
         torch.set_default_dtype(torch.float32)
@@ -163,7 +165,9 @@ def test_as_ordinary_heads():
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0, 1), st.floats(0.01, 1), st.integers(10, 2000))
 def test_schedules(warmup, tail, steps):
-    recipe = Recipe(alpha=2.0, alpha_warmup=warmup, alpha_tail=tail, tail_factor=0.25, steps=steps, cosine=True, lr_warmup=0.1)
+    recipe = Recipe(
+        alpha=2.0, alpha_warmup=warmup, alpha_tail=tail, tail_factor=0.25, steps=steps, cosine=True, lr_warmup=0.1
+    )
     alphas = [recipe.alpha_at(step) for step in range(steps)]
     assert alphas[-1] == (0.5 if tail * steps >= 1 else alphas[-1])
     assert max(alphas) <= 2.0
@@ -179,7 +183,9 @@ def test_schedules_by_hand():
 
 
 def test_bad_recipes():
-    with pytest.raises(ValueError, match="(?s)gate is 'soft'.*alpha is -1.0.*lr is 0.0.*alpha_tail is 2.0.*n_prompts 10 is less"):
+    with pytest.raises(
+        ValueError, match="(?s)gate is 'soft'.*alpha is -1.0.*lr is 0.0.*alpha_tail is 2.0.*n_prompts 10 is less"
+    ):
         Recipe(gate="soft", alpha=-1.0, lr=0.0, alpha_tail=2.0, n_prompts=10)
     with pytest.raises(ValueError, match="needs d_head 1, here it is 2. Write penalty='write_norm'"):
         WRITES.but(d_head=2)

@@ -60,7 +60,9 @@ def test_shared_trigrams_are_carried_by_no_head(n_heads, n_trigrams):
     verdict = head_verdict(model, model.task, rows=60)
     assert verdict.not_learnt == ()
     assert verdict.distributed == tuple(range(n_heads + 1, n_trigrams + 1))
-    assert [verdict.carriers(i + 1) for i in range(min(n_heads, n_trigrams))] == [(i,) for i in range(min(n_heads, n_trigrams))]
+    assert [verdict.carriers(i + 1) for i in range(min(n_heads, n_trigrams))] == [
+        (i,) for i in range(min(n_heads, n_trigrams))
+    ]
 
 
 def test_a_trigram_shared_by_all_four_heads():

@@ -84,7 +84,9 @@ def test_count_rows_are_the_rows(n_trigrams, n_ctx, fillers, seed):
         prompt, pos = tokens[place // n_ctx].tolist(), place % n_ctx
         assert prompt[pos] == a
         assert [prompt[: pos + 1].count(b) for b in range(task.d_vocab)] == batch.counts[a, n].int().tolist()
-    pairs = sum(prompt[i] == 1 and prompt[j] == 2 for prompt in tokens.tolist() for i in range(n_ctx) for j in range(i + 1))
+    pairs = sum(
+        prompt[i] == 1 and prompt[j] == 2 for prompt in tokens.tolist() for i in range(n_ctx) for j in range(i + 1)
+    )
     assert float(batch.pairs_causal[1, 2]) == pytest.approx(pairs / (30 * n_ctx * (n_ctx + 1) / 2), abs=1e-6)
 
 
@@ -232,8 +234,12 @@ def test_a_recorded_layer_and_its_replacement():
 def test_training_on_a_record_lowers_its_loss():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(24, 6, 5, generator=generator)
-    y = x.cumsum(1) / torch.arange(1, 7)[:, None] @ torch.randn(5, 5, generator=generator)  # uniform attention, linear map
-    recipe = WRITES.but(d_head=5, penalty="write_norm", alpha=1e-3, expansion=2, steps=150, batch=8, n_prompts=8, lr=2e-2)
+    y = (
+        x.cumsum(1) / torch.arange(1, 7)[:, None] @ torch.randn(5, 5, generator=generator)
+    )  # uniform attention, linear map
+    recipe = WRITES.but(
+        d_head=5, penalty="write_norm", alpha=1e-3, expansion=2, steps=150, batch=8, n_prompts=8, lr=2e-2
+    )
     layer = train_gated(LayerRecord(x, y, 2), recipe)
     assert layer.loss[-1] < 0.5 * layer.loss[0]
     assert layer.fvu < 0.5

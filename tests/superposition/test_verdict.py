@@ -152,7 +152,9 @@ def test_given_prompts_count_all_their_rows():
     negatives = torch.tensor([[5, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3], [5, 1, 0, 2, 4, 1, 3, 3, 3, 3, 3]])
     verdict = head_verdict(model, model.task, tokens=tokens, negatives=negatives)
     assert (verdict.positives.tolist(), verdict.negatives.tolist()) == ([2, 1], [2, 1])
-    post = head_verdict(model, model.task, strict=False, tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])]))
+    post = head_verdict(
+        model, model.task, strict=False, tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])])
+    )
     assert post.positives.tolist() == [1, 1]  # the first prompt holds two trigrams and is left out
 
 

@@ -1,6 +1,6 @@
-"""Every number in the book's prose is bound to a value that is computed; this finds the ones that are not.
+"""Every number, count in words and head name in the prose is bound to a computed value; this finds what is not.
 
-    python -m tools prose-numbers          list numbers without a binding, and bindings that no longer hold
+    python -m tools prose-numbers          list what has no binding, and bindings that no longer hold
 
 `book/numbers.toml` binds a quote to one expression for each number in it:
 
@@ -9,15 +9,27 @@
     quote = "counts are over the 5.9 million tokens"
     is = "out(r'counted over (\\S+) million')"
 
+Where the quote has marks, what stands between them is bound instead, whatever it is: a number, a count in words
+(`half`, `twice`, `three`, `first`), a head's name or a word of an output:
+
+    quote = "«Eight» heads of «270»"
+    quote = "The largest part comes from «L1H3»"        is = "name(r'of which .* by (\\S+)')"
+
 An expression may use `out(regex)` (a number in the stored outputs of that page, which the notebook's own run checks),
-`code(regex)` (a number set in its code), `claim(id)` (the value in the claims register, recomputed by its tests),
-`cfg(model)`, `card(model)`, `default(function, argument)` and arithmetic. The
-value must round to what is written; `relation` may instead say `below`, `above` or `about` (within a tenth).
+`name(regex)` (a text in them), `code(regex)` (a number set in its code), `claim(id)` (the value in the claims register,
+recomputed by its tests), `cfg(model)`, `card(model)`, `default(function, argument)`, `command(regex)` (a number in
+the Makefile, the settings or the tools), `files(pattern)` (how many there are) and arithmetic. The value must round
+to what is written; `relation` may instead say `below`, `above` or `about` (within a tenth).
 
-A number that the text chooses itself, such as the input of a worked example, has `chosen = "the reason"` in place of `is`.
+`holds = "expression"` in place of `is` binds a comparison: the sentence says something that is True.
 
-Numbers that say nothing about a result need no binding: 0 and 1, years, and labels such as "chapter 2" or "(2.1)".
-Numbers in code and in formulas are not prose.
+A number that the text chooses itself has `chosen = "category: reason"`, with a category of CHOSEN whose test it passes;
+its `quote` may be a list.
+
+Two kinds are bound by themselves: a head's name that stands in an output beside its cell, and a count in words that
+stands there, in the code beside it or as a number of the same paragraph. Numbers that say nothing need no binding: 0,
+1 and 2 in words, 0 and 1 in digits, years, and labels such as "chapter 2" or "(2.1)". Numbers in code and in formulas
+are not prose; formulas have a test of their own. `python -m tools statements` keeps all of them as they were read.
 """
 
 import functools
@@ -33,6 +45,31 @@ ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = ROOT / "book" / "numbers.toml"
 NUMBER = re.compile(r"(?<![\w.^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)")
 SAYS_NOTHING = {"0", "1", "+1", "−1", "-1"}
+HEAD = re.compile(r"\bL\d+H\d+\b")
+_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_TENS = {
+    "fifteen": 15,
+    "sixteen": 16,
+    "twenty": 20,
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "eighty": 80,
+    "ninety": 90,
+    "hundred": 100,
+}
+WORDS = {
+    **{word: value for value, word in enumerate(_UNITS)},
+    **_TENS,
+    **{f"{ten}-{unit}": _TENS[ten] + i for ten in list(_TENS)[2:-1] for i, unit in enumerate(_UNITS[:10]) if i},
+    **{"half": 0.5, "third": 1 / 3, "thirds": 1 / 3, "quarter": 0.25, "quarters": 0.25, "fifth": 0.2, "tenth": 0.1},
+    **{"once": 1, "twice": 2, "triples": 3, "first": 1, "second": 2, "fourth": 4},
+}
+#: Counts that need a binding; smaller ones are as often articles and pronouns.
+COUNT = re.compile(
+    r"\b(?:" + "|".join(word for word, value in WORDS.items() if value > 2) + r")\b(?!-layer|-head)", re.I
+)
 LABELS = [
     r"```.*?```",
     r"`[^`]*`",
@@ -44,8 +81,8 @@ LABELS = [
     r"\]\([^)]*\)|https?://\S+",
     r"^\s*\d+\. |\| \d+\. |\bhead \d+\b|\b1, 2, 3 and so on\b",  # numbered lists, and other counting
     r"\*\*\d+\.\**",
-    r"\b(?:chapter|layer|place|position|period|word|TransformerLens|block|section|theorem|exercise|claim|remark|appendix|table|figure|dimension|trigram|source"
-    r"|step|python|version|page|property|part)s? \d[\d.]*(?:(?:,| and| to| or|–) \d[\d.]*)*",
+    r"\b(?:chapter|place|position|period|word|TransformerLens|block|section|theorem|exercise|claim|remark|appendix|table|figure|dimension|trigram|source"
+    r"|python|transformers|version|page|property|part)s? \d[\d.]*(?:(?:,| and| to| or|–) \d[\d.]*)*",
     r"\(?\b(?:19[5-9]\d|20[0-3]\d)[a-z]?\b\)?",  # years
     r"\barXiv[: ]\S+|\bCC BY \S+",
     r"\*\*Time\*\*[^\n]*|\((?:[^()]*, )?\d+ minutes\)|\(\d+\)|\d+ minutes\b|\*(?:easy|medium|hard) · \d+ minutes\*",
@@ -78,11 +115,14 @@ def pages(root: Path = ROOT) -> dict[str, Path]:
     """The pages of the book by name, such as `02-qk-and-ov-circuits` or `exercises/02-qk-and-ov-circuits`."""
     book = root / "book"
     found = [path for pattern in ("*.ipynb", "exercises/*.ipynb", "*.md") for path in sorted(book.glob(pattern))]
-    return {str(path.relative_to(book).with_suffix("")): path for path in found}
+    named = {str(path.relative_to(book).with_suffix("")): path for path in found}
+    return named | {path.stem: path for path in (root / "README.md", root / "CHANGELOG.md") if path.is_file()}
 
 
 def value_of(written: str) -> tuple[float, float]:
-    """A number as it is written, and half a unit of its last digit."""
+    """A number as it is written, in digits or words, and half a unit of its last digit."""
+    if (word := written.lower()) in WORDS:
+        return WORDS[word], 0.5 if WORDS[word] >= 1 else 0.05
     plain = written.replace(",", "").replace("−", "-").replace(" ", "")
     scale = 0.01 if plain.endswith("%") else 1.0
     plain = plain.rstrip("%")
@@ -118,6 +158,13 @@ class Names:
             raise ValueError(f"no stored output of this page matches {pattern!r} {which + 1} times")
         return value_of(found[which])[0]
 
+    def name(self, pattern: str, which: int = 0) -> str:
+        """The text that `pattern`'s group finds in the stored outputs of the page."""
+        found = re.findall(pattern, self.outputs)
+        if len(found) <= which:
+            raise ValueError(f"no stored output of this page matches {pattern!r} {which + 1} times")
+        return found[which]
+
     def code(self, pattern: str) -> float:
         """The number that `pattern`'s group finds in the code of the page: a choice made there, not a result."""
         found = re.findall(pattern, self.sources)
@@ -133,13 +180,36 @@ class Names:
         ours = {
             "ck": ck,
             "out": self.out,
+            "name": self.name,
+            "outputs": self.outputs,
+            "sources": self.sources,
+            "re": re,
             "code": self.code,
             "claim": claim,
+            "command": command,
+            "files": lambda pattern: len(list(ROOT.glob(pattern))),
+            "megabytes": lambda pattern: sum(path.stat().st_size for path in ROOT.glob(pattern)) / 1e6,
+            "text_of": lambda page: text_of(pages()[page]),
             "default": default,
             "cfg": cfg,
             "card": card,
         }
-        return ours | {"torch": torch, "math": math, "sum": sum, "min": min, "max": max, "round": round, "len": len}
+        return ours | {
+            "torch": torch,
+            "math": math,
+            "sum": sum,
+            "min": min,
+            "max": max,
+            "round": round,
+            "len": len,
+            "abs": abs,
+            "all": all,
+            "set": set,
+            "sorted": sorted,
+            "int": int,
+            "range": range,
+            "float": float,
+        }
 
 
 @functools.lru_cache(maxsize=1)
@@ -156,11 +226,15 @@ def outputs_of(path: Path) -> str:
     """All text that the notebook's stored outputs show."""
     if path.suffix != ".ipynb":
         return ""
-    shown = []
-    for cell in json.loads(path.read_text("utf-8"))["cells"]:
-        for output in cell.get("outputs", []):
-            shown.append("".join(output.get("text", "")) or "".join(output.get("data", {}).get("text/plain", "")))
-    return "\n".join(shown)
+    return "\n".join(shown for cell in json.loads(path.read_text("utf-8"))["cells"] for shown in shown_by(cell))
+
+
+def shown_by(cell: dict) -> list[str]:
+    """The text of each stored output of a cell."""
+    return [
+        "".join(output.get("text", "")) or "".join(output.get("data", {}).get("text/plain", ""))
+        for output in cell.get("outputs", [])
+    ]
 
 
 def sources_of(path: Path) -> str:
@@ -176,12 +250,26 @@ def default(function, name: str):
     return inspect.signature(function).parameters[name].default
 
 
-def claim(number: str, which: int | None = None) -> float:
+def claim(number: str, which: int | None = None) -> float | str:
     """The value of a claim in the register."""
     from circuitkit import claims
 
     value = claims.find(number).value
     return value if which is None else value[which]
+
+
+@functools.cache
+def _commands() -> str:
+    places = [ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("tools/*/*.py"), *ROOT.glob("tests/pages/*.py")]
+    return "\n".join(path.read_text("utf-8") for path in places if path != Path(__file__).resolve())
+
+
+def command(pattern: str) -> float:
+    """The number that `pattern`'s group finds in what runs: the Makefile, the settings, the tools, the pages' tests."""
+    found = re.findall(pattern, _commands())
+    if not found:
+        raise ValueError(f"no command matches {pattern!r}")
+    return value_of(found[0].replace("_", ""))[0]
 
 
 def card(model: str) -> dict:
@@ -201,6 +289,46 @@ def bindings(path: Path = NUMBERS) -> list[dict]:
     return tomllib.loads(path.read_text("utf-8"))["number"]
 
 
+def beside(path: Path, outputs: bool = True) -> list[tuple[str, str]]:
+    """Each Markdown cell with the outputs (and code) of the code cells next to it, on both sides."""
+    if path.suffix != ".ipynb":
+        return [(path.read_text("utf-8"), "")]
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    groups: list[list] = []
+    for cell in cells:
+        if not groups or groups[-1][0] != cell["cell_type"]:
+            groups.append([cell["cell_type"], "", ""])
+        groups[-1][1] += "".join(cell["source"]) + "\n\n"
+        groups[-1][2] += "\n".join(shown_by(cell)) + "\n"
+    found = []
+    for i, (kind, source, _) in enumerate(groups):
+        near = groups[max(i - 1, 0) : i] + groups[i + 1 : i + 2]
+        if kind == "markdown":
+            found.append((source, "\n".join(shown if outputs else shown + text for _, text, shown in near)))
+    return found
+
+
+def unbound_names(path: Path, covered: list[tuple[int, int]]) -> list[str]:
+    """Head names and counts in words that nothing beside them shows; `covered` are places with a binding of their own."""
+    found, offset = [], 0
+    for (text, shown), (_, near) in zip(beside(path), beside(path, outputs=False), strict=True):
+        clean = prose(text)
+        heads, counts = set(HEAD.findall(shown)), {value_of(n)[0] for n in re.findall(r"\d+(?:\.\d+)?", near)}
+        for word in [
+            *HEAD.finditer(re.sub(r"```.*?```", lambda m: " " * len(m[0]), text, flags=re.S)),
+            *COUNT.finditer(clean),
+        ]:
+            start = word.start() + offset
+            around = clean[clean.rfind("\n\n", 0, word.start()) + 1 : (clean + "\n\n").find("\n\n", word.end())]
+            own = {abs(value_of(number[0])[0]) for number in NUMBER.finditer(around)}
+            known = word[0] in heads if HEAD.fullmatch(word[0]) else WORDS[word[0].lower()] in counts | own
+            if not known and not any(a <= start < b for a, b in covered):
+                line = re.sub(r"\s", " ", text[max(0, word.start() - 40) : word.end() + 40])
+                found.append(f"nothing beside it shows {word[0]!r} in '...{line}...'")
+        offset += len(text)
+    return found
+
+
 def problems(root: Path = ROOT, bound: list[dict] | None = None) -> list[str]:
     """Everything that is wrong, one line each: a number without a binding, a binding that does not hold."""
     found, bound = [], bindings(root / "book" / "numbers.toml") if bound is None else bound
@@ -210,47 +338,101 @@ def problems(root: Path = ROOT, bound: list[dict] | None = None) -> list[str]:
             found.append(f"{entry['page']}: no such page")
     for name, path in by_page.items():
         # Blanks stand for line breaks, so that a quote may run over the end of a line.
-        text = re.sub(r"\s", " ", text_of(path))
-        clean = re.sub(r"\s", " ", prose(text_of(path)))
-        covered: set[int] = set()
+        text = re.sub(r"\s", " ", "".join(source for source, _ in beside(path)))
+        clean = re.sub(r"\s", " ", prose("".join(source for source, _ in beside(path))))
+        covered: list[tuple[int, int]] = []
         for entry in (entry for entry in bound if entry["page"] == name):
-            found += [f"{name}: {problem}" for problem in faults(entry, text, clean, path, covered)]
+            for quote in [entry["quote"]] if isinstance(entry["quote"], str) else entry["quote"]:
+                found += [
+                    f"{name}: {problem}" for problem in faults({**entry, "quote": quote}, text, clean, path, covered)
+                ]
         for number in NUMBER.finditer(clean):
-            if number[0] not in SAYS_NOTHING and number.start() not in covered:
+            if number[0] not in SAYS_NOTHING and not any(a <= number.start() < b for a, b in covered):
                 around = text[max(0, number.start() - 40) : number.end() + 30]
                 found.append(f"{name}: no binding for {number[0]!r} in '...{around}...'")
+        found += [f"{name}: {problem}" for problem in unbound_names(path, covered)]
     return found
 
 
-def faults(entry: dict, text: str, clean: str, path: Path, covered: set[int]) -> list[str]:
-    """What is wrong with one binding; the numbers it covers are added to `covered`."""
-    quote = entry["quote"]
+def marked(quote: str) -> tuple[str, list[tuple[int, int]]]:
+    """The quote without its marks, and where what they mark stands in it."""
+    places, plain = [], quote
+    while found := re.search("«(.*?)»", plain):
+        plain = plain[: found.start()] + found[1] + plain[found.end() :]
+        places.append((found.start(), found.start() + len(found[1])))
+    return plain, places
+
+
+def faults(entry: dict, text: str, clean: str, path: Path, covered: list[tuple[int, int]]) -> list[str]:
+    """What is wrong with one binding; the places it covers are added to `covered`."""
+    quote, places = marked(entry["quote"])
     if text.count(quote) != 1:
         return [f"the quote {quote!r} is there {text.count(quote)} times; expected once"]
-    start = text.index(quote)
+    start, end = text.index(quote), text.index(quote) + len(quote)
     if "chosen" in entry:
-        covered |= {n.start() for n in NUMBER.finditer(clean, start, start + len(quote))}
-        return [] if len(entry["chosen"].split()) > 3 else [f"the quote {quote!r} is called chosen without a reason"]
-    inside = [n for n in NUMBER.finditer(clean, start, start + len(quote)) if n[0] not in SAYS_NOTHING]
+        covered.append((start, end))
+        return [
+            f"the quote {quote!r} {problem}" for problem in unfounded(entry["chosen"], start, end, text, clean, path)
+        ]
+    if "holds" in entry:
+        covered.append((start, end))
+        value, wrong = evaluate(entry["holds"], path)
+        return wrong or ([] if value is True else [f"{quote!r} does not hold: {entry['holds']} is {value!r}"])
+    numbers_in = [n.span() for n in NUMBER.finditer(clean, start, end) if n[0] not in SAYS_NOTHING]
+    inside = [(start + a, start + b) for a, b in places] or numbers_in
     expressions = [entry["is"]] if isinstance(entry["is"], str) else entry["is"]
     if len(inside) != len(expressions) or not inside:
-        return [f"the quote {quote!r} has numbers {[n[0] for n in inside]} for {len(expressions)} expressions"]
-    covered |= {n.start() for n in inside}
-    wrong = []
-    for number, expression in zip(inside, expressions, strict=True):
-        try:
-            value = float(eval(expression, {"__builtins__": {}} | names_of(path)))
-        except Exception as error:  # an expression may fail in any way; which one failed is what matters
-            wrong.append(f"{quote!r}: {expression} failed: {error}")
-            continue
-        if not agrees(number[0], value, entry.get("relation", "")):
-            wrong.append(f"{quote!r} says {entry.get('relation', '')} {number[0]}, computed {value:.6g} ({expression})")
-    return wrong
+        return [f"the quote {quote!r} has {[text[a:b] for a, b in inside]} for {len(expressions)} expressions"]
+    covered += inside
+    found = []
+    for (a, b), expression in zip(inside, expressions, strict=True):
+        value, wrong = evaluate(expression, path)
+        relation = entry.get("relation", "")
+        same = value == text[a:b] if isinstance(value, str) else wrong or agrees(text[a:b], float(value), relation)
+        found += (
+            wrong if wrong or same else [f"{quote!r} says {relation} {text[a:b]}, computed {value!s:.8} ({expression})"]
+        )
+    return found
+
+
+def evaluate(expression: str, path: Path):
+    """The value of an expression, or why there is none."""
+    try:
+        return eval(expression, {"__builtins__": {}} | names_of(path)), []
+    except Exception as error:  # an expression may fail in any way; which one failed is what matters
+        return None, [f"{expression} failed: {error}"]
+
+
+#: What a text may choose itself, and what must then be true of the paragraph or the page.
+CHOSEN = {
+    "reader": "belongs to an exercise or a question",
+    "example": "is a number of a worked example that comes back in it",
+    "source": "is said of a text that is named beside it",
+    "list": "counts what is listed beside it: at least so many commas, full stops, signs or items",
+}
+
+
+def unfounded(chosen: str, start: int, end: int, text: str, clean: str, path: Path) -> list[str]:
+    """Why a quote may not be called chosen."""
+    category, _, reason = chosen.partition(": ")
+    if category not in CHOSEN or len(reason.split()) < 3:
+        return [f"is called chosen without a category of {list(CHOSEN)} and a reason: {chosen!r}"]
+    around = text[max(0, start - 300) : end + 300]
+    written = [n[0] for pattern in (NUMBER, COUNT) for n in pattern.finditer(clean, start, end)]
+    values = [abs(value_of(one)[0]) for one in written if one not in SAYS_NOTHING]
+    exercise = path.parent.name == "exercises"
+    right = {
+        "reader": exercise or bool(re.search(r"minutes\)|Check yourself|[Tt]ry |<summary>", around)),
+        "example": exercise or all(around.count(one) > 1 for one in written),
+        "source": bool(re.search(r"claim|[Nn]otes|[Pp]aper|[Pp]ost|et al|20[12]\d|Theorem", around)),
+        "list": all(len(re.findall(r"[,.;:|]|\band\b|\bor\b", around)) + 1 >= value for value in values),
+    }
+    return [] if right[category] else [f"is called {category!r}, but nothing there {CHOSEN[category]}"]
 
 
 def main() -> int:
     found = problems()
-    print("\n".join(found) or f"{len(bindings())} quotes, every number in the prose is bound")
+    print("\n".join(found) or f"{len(bindings())} quotes, every number, count and head in the prose is bound")
     return 1 if found else 0
 
 
