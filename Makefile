@@ -24,7 +24,7 @@ endif
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: FORCE help browser book test lint check notebooks colab-check bench mutants notebook-mutants cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
+.PHONY: FORCE help browser book test lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
 
 # --- the environment: made once, then only when the lock, the metadata or the place changes --------------------------
 # TORCH=cpu takes torch from the index of builds for the processor alone; otherwise it is what the package index gives.

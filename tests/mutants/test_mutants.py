@@ -29,7 +29,9 @@ def test_every_entry_fits_the_code(path):
 def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
     target = mutants.ROOT / "src/circuitkit/figures/_style.py"
     before = target.read_bytes()
-    (tmp_path / "a.toml").write_text(LIST.format(name="fatal", where="signed", old='"vmin": -largest', new='"vmin": 0.0'))
+    (tmp_path / "a.toml").write_text(
+        LIST.format(name="fatal", where="signed", old='"vmin": -largest', new='"vmin": 0.0')
+    )
     (tmp_path / "b.toml").write_text(
         LIST.format(name="harmless", where="style", old='"lines.linewidth": 2', new='"lines.linewidth": 3')
     )
@@ -100,7 +102,9 @@ def test_a_fault_follows_its_definition_to_another_file(tmp_path, where, old):
         (tree / path).parent.mkdir(parents=True)
         (tree / path).write_text(LIBRARY)
         (tree / "src/table.toml").write_text("a = 1\n")
-        (tree / "src/_c.py").write_text("def doubled(x):\n    return 2 * x\n\ndef other():\n    return 4 - 1, LIMITS[3]\n")
+        (tree / "src/_c.py").write_text(
+            "def doubled(x):\n    return 2 * x\n\ndef other():\n    return 4 - 1, LIMITS[3]\n"
+        )
         assert mutants.misfits([mutant], tree) == []
         changed, text = mutants.faulty(mutant, tree)
         source = (tree / changed).read_text()

@@ -64,6 +64,67 @@ def test_two_numbers_want_two_expressions(tmp_path):
     assert "for 1 expressions" in problems(book(tmp_path, "It is 3 of 4.", "", bind("is 3 of 4", "3")))[0]
 
 
+def test_layers_and_steps_are_numbers_like_others(tmp_path):
+    assert "no binding for '17'" in problems(book(tmp_path, "All lie in layer 17, not in layer 0."))[0]
+
+
+@pytest.mark.parametrize(
+    ("quote", "expression", "right"),
+    [
+        ("«Seven» heads", r"out(r'of (\d+) heads')", True),
+        ("«Seven» heads", r"out(r'of (\d+) heads') + 1", False),
+        ("heads, «half» of", r"out(r'share (\S+)')", True),
+        ("heads, «half» of", r"out(r'share (\S+)') / 2", False),
+        ("the first is «L1H3»", r"name(r'first (\S+)')", True),
+        ("the first is «L1H3»", r"name(r'last (\S+)')", False),
+    ],
+)
+def test_what_stands_between_marks_is_bound(tmp_path, quote, expression, right):
+    prose, outputs = "Seven heads, half of them: the first is L1H3.", "of 7 heads share 0.5 first L1H3 last L0H0\n"
+    found = [line for line in problems(book(tmp_path, prose, outputs, bind(quote, expression))) if "computed" in line]
+    assert (not found) is right
+
+
+@pytest.mark.parametrize(
+    ("expression", "right"), [("out(r'a (.)') > out(r'b (.)')", True), ("False", False), ("1", False)]
+)
+def test_a_comparison_holds_or_not(tmp_path, expression, right):
+    bound = bind("a is above b", expression).replace("is = ", "holds = ")
+    assert (
+        any("does not hold" in line for line in problems(book(tmp_path, "a is above b", "a 3 b 2", bound))) is not right
+    )
+
+
+def test_a_head_and_a_count_are_bound_by_what_stands_beside_them(tmp_path):
+    assert problems(book(tmp_path, "Seven heads, L1H3 first.", "L1H3")) == []
+    assert "nothing beside it shows 'L1H3'" in problems(book(tmp_path, "L1H3 is first.", "L0H3"))[0]
+    assert "nothing beside it shows 'eight'" in problems(book(tmp_path, "Two of eight.", "L0H3"))[0]
+    assert problems(book(tmp_path, "Some 8 % and eight more.", "0.08", bind("Some 8 %", "out(r'(.*)')"))) != []
+
+
+@pytest.mark.parametrize(
+    ("prose", "chosen", "wrong"),
+    [
+        ("Three are: a, b, c.", "list: what is named", None),
+        ("Thirty are: a, b, c.", "list: what is named", "is called 'list', but nothing there"),
+        ("Try 30 of them.", "reader: a setting to try", None),
+        ("There are 30 of them.", "reader: a setting to try", "is called 'reader', but"),
+        ("With 30, that makes 30.", "example: comes back in it", None),
+        ("With 30, that makes 40.", "example: comes back in it", "is called 'example', but"),
+        ("The paper says 30.", "source: the paper's number", None),
+        ("It says 30.", "source: the paper's number", "is called 'source', but"),
+        ("torch has 30 MB.", "package: the size of torch", None),
+        ("It has 30 MB.", "package: the size of it", "is called 'package', but"),
+        ("It says 30.", "because I say so", "without a category of"),
+        ("Try 30 of them.", "reader: so", "without a category of"),
+    ],
+)
+def test_a_number_is_chosen_with_a_category_that_fits(tmp_path, prose, chosen, wrong):
+    bound = f"[[number]]\npage = 'page'\nquote = '{prose}'\nchosen = \"{chosen}\"\n"
+    found = problems(book(tmp_path, prose, "", bound))
+    assert (wrong in found[0]) if wrong else found == []
+
+
 @pytest.mark.parametrize(
     ("relation", "value", "holds"),
     [("below", 0.04, True), ("below", 0.06, False), ("above", 0.06, True), ("above", 0.04, False)]
@@ -85,7 +146,7 @@ def test_numbers_are_read_as_they_are_written(text, value):
 @pytest.mark.parametrize(
     "text",
     [
-        "see chapter 2 and layers 3 to 5",
+        "see chapter 2 and section 3 to 5",
         "as in [(2.1)](#eq-2-1)",
         "Elhage et al. 2021",
         "`x[3]` and $x_3 + 4$",

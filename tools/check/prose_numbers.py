@@ -39,6 +39,7 @@ import math
 import re
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,11 +146,12 @@ def agrees(written: str, value: float, relation: str = "") -> bool:
     return abs(value - stated) <= half * (1 + 1e-9)
 
 
+@dataclass(frozen=True)
 class Names:
-    """What an expression may use on one page."""
+    """What an expression may use on one page: its outputs and its code."""
 
-    def __init__(self, path: Path):
-        self.outputs, self.sources = outputs_of(path), sources_of(path)
+    outputs: str
+    sources: str
 
     def out(self, pattern: str, which: int = 0) -> float:
         """The number that `pattern`'s group finds in the stored outputs of the page."""
@@ -210,16 +212,6 @@ class Names:
             "range": range,
             "float": float,
         }
-
-
-@functools.lru_cache(maxsize=1)
-def _names(path: Path, changed: int) -> dict:
-    return Names(path).namespace()
-
-
-def names_of(path: Path) -> dict:
-    """The names of a page, read once for all its expressions."""
-    return _names(path, path.stat().st_mtime_ns)
 
 
 def outputs_of(path: Path) -> str:
@@ -340,11 +332,12 @@ def problems(root: Path = ROOT, bound: list[dict] | None = None) -> list[str]:
         # Blanks stand for line breaks, so that a quote may run over the end of a line.
         text = re.sub(r"\s", " ", "".join(source for source, _ in beside(path)))
         clean = re.sub(r"\s", " ", prose("".join(source for source, _ in beside(path))))
-        covered: list[tuple[int, int]] = []
+        names, covered = Names(outputs_of(path), sources_of(path)), []
         for entry in (entry for entry in bound if entry["page"] == name):
             for quote in [entry["quote"]] if isinstance(entry["quote"], str) else entry["quote"]:
                 found += [
-                    f"{name}: {problem}" for problem in faults({**entry, "quote": quote}, text, clean, path, covered)
+                    f"{name}: {problem}"
+                    for problem in faults({**entry, "quote": quote}, text, clean, path, names, covered)
                 ]
         for number in NUMBER.finditer(clean):
             if number[0] not in SAYS_NOTHING and not any(a <= number.start() < b for a, b in covered):
@@ -363,7 +356,7 @@ def marked(quote: str) -> tuple[str, list[tuple[int, int]]]:
     return plain, places
 
 
-def faults(entry: dict, text: str, clean: str, path: Path, covered: list[tuple[int, int]]) -> list[str]:
+def faults(entry: dict, text: str, clean: str, path: Path, names: Names, covered: list[tuple[int, int]]) -> list[str]:
     """What is wrong with one binding; the places it covers are added to `covered`."""
     quote, places = marked(entry["quote"])
     if text.count(quote) != 1:
@@ -376,7 +369,7 @@ def faults(entry: dict, text: str, clean: str, path: Path, covered: list[tuple[i
         ]
     if "holds" in entry:
         covered.append((start, end))
-        value, wrong = evaluate(entry["holds"], path)
+        value, wrong = evaluate(entry["holds"], names)
         return wrong or ([] if value is True else [f"{quote!r} does not hold: {entry['holds']} is {value!r}"])
     numbers_in = [n.span() for n in NUMBER.finditer(clean, start, end) if n[0] not in SAYS_NOTHING]
     inside = [(start + a, start + b) for a, b in places] or numbers_in
@@ -386,7 +379,7 @@ def faults(entry: dict, text: str, clean: str, path: Path, covered: list[tuple[i
     covered += inside
     found = []
     for (a, b), expression in zip(inside, expressions, strict=True):
-        value, wrong = evaluate(expression, path)
+        value, wrong = evaluate(expression, names)
         relation = entry.get("relation", "")
         same = value == text[a:b] if isinstance(value, str) else wrong or agrees(text[a:b], float(value), relation)
         found += (
@@ -395,10 +388,11 @@ def faults(entry: dict, text: str, clean: str, path: Path, covered: list[tuple[i
     return found
 
 
-def evaluate(expression: str, path: Path):
-    """The value of an expression, or why there is none."""
+@functools.cache
+def evaluate(expression: str, names: Names) -> tuple:
+    """The value of an expression, or why there is none; the same page gives the same value, whatever its prose says."""
     try:
-        return eval(expression, {"__builtins__": {}} | names_of(path)), []
+        return eval(expression, {"__builtins__": {}} | names.namespace()), []
     except Exception as error:  # an expression may fail in any way; which one failed is what matters
         return None, [f"{expression} failed: {error}"]
 
@@ -408,6 +402,7 @@ CHOSEN = {
     "reader": "belongs to an exercise or a question",
     "example": "is a number of a worked example that comes back in it",
     "source": "is said of a text that is named beside it",
+    "package": "is a fact about a package of others that is named beside it",
     "list": "counts what is listed beside it: at least so many commas, full stops, signs or items",
 }
 
@@ -425,6 +420,7 @@ def unfounded(chosen: str, start: int, end: int, text: str, clean: str, path: Pa
         "reader": exercise or bool(re.search(r"minutes\)|Check yourself|[Tt]ry |<summary>", around)),
         "example": exercise or all(around.count(one) > 1 for one in written),
         "source": bool(re.search(r"claim|[Nn]otes|[Pp]aper|[Pp]ost|et al|20[12]\d|Theorem", around)),
+        "package": bool(re.search(r"torch|transformers|Python|Node|Playwright|Colab", around)),
         "list": all(len(re.findall(r"[,.;:|]|\band\b|\bor\b", around)) + 1 >= value for value in values),
     }
     return [] if right[category] else [f"is called {category!r}, but nothing there {CHOSEN[category]}"]
