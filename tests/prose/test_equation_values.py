@@ -8,14 +8,14 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from latex import sides
-from tiny_models import boot
 
 import circuitkit as ck
 from circuitkit import circuits, conversion, induction, residual
 from circuitkit import superposition as sp
 from circuitkit.conversion import _paper as paper
 from circuitkit.superposition._subsets import always_predicted
+from tests.support.latex import sides
+from tests.support.tiny_models import boot
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 N, D, H, V = 5, 6, 3, 7  # positions, d_model, d_head, d_vocab

@@ -72,7 +72,7 @@ def noticed(fault: Fault, root: Path, before: set[str] | None) -> str:
 
 def wrong_equations(fault: Fault, root: Path) -> list[str]:
     """Numbered equations of the page that the fault changed and that no longer hold."""
-    import test_equation_values as values
+    from tests.prose import test_equation_values as values
 
     now, found = values.equations(root / "book"), []
     for number, latex in values.equations().items():
@@ -95,7 +95,6 @@ def copy(root: Path) -> None:
 
 def try_all(faults: list[Fault], values: bool = True) -> list[str]:
     """For each fault, who notices it; without `values` nothing is computed and only the list is asked."""
-    sys.path += [str(ROOT / "tests" / "prose"), str(ROOT / "tests" / "support")]
     with tempfile.TemporaryDirectory() as folder:
         root, found = Path(folder), []
         copy(root)
