@@ -92,6 +92,9 @@ bench: env ## measured ratios
 mutants: env ## faults planted in the library
 	$(PY) -m tools mutants --workers $(WORKERS)
 
+text-faults: env ## slips of the pen in the pages, planted one at a time
+	$(PY) -m tools text-faults
+
 notebook-mutants: env ## faults planted under the notebooks
 	$(PY) -m tools faults
 
