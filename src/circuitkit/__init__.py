@@ -9,20 +9,19 @@ that need them.
 """
 
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from circuitkit._identity import refuse_namesake as _refuse_namesake
 
 _refuse_namesake()
 
-_PUBLIC = {
-    "Heads": "circuitkit._heads",
-    "heads": "circuitkit._heads",
-    "stack": "circuitkit._heads",
-    "to_attention_only": "circuitkit.conversion",
-    "load_model": "circuitkit.models",
-    "list_models": "circuitkit.models",
-}
-_PACKAGES = (
+__all__ = [
+    "Heads",
+    "heads",
+    "stack",
+    "to_attention_only",
+    "load_model",
+    "list_models",
     "models",
     "residual",
     "circuits",
@@ -32,21 +31,30 @@ _PACKAGES = (
     "superposition",
     "exercises",
     "claims",
-)
-
-__all__ = [*_PUBLIC, *_PACKAGES]
+]
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
+    from circuitkit import circuits, claims, conversion, exercises, figures, induction, models, residual, superposition
+    from circuitkit._heads import Heads, heads, stack
+    from circuitkit.conversion import to_attention_only
+    from circuitkit.models import list_models, load_model
+else:
+    _HOMES = {
+        "Heads": "_heads",
+        "heads": "_heads",
+        "stack": "_heads",
+        "to_attention_only": "conversion",
+        "load_model": "models",
+        "list_models": "models",
+    }
 
-def __getattr__(name: str):
-    if name in _PUBLIC:
-        value = getattr(_import_module(_PUBLIC[name]), name)
-    elif name in _PACKAGES:
-        value = _import_module(f"circuitkit.{name}")
-    else:
-        raise AttributeError(f"module 'circuitkit' has no attribute {name!r}; it has {sorted(__all__)}")
-    globals()[name] = value
-    return value
+    def __getattr__(name: str):
+        if name not in __all__:
+            raise AttributeError(f"module 'circuitkit' has no attribute {name!r}; it has {sorted(__all__)}")
+        module = _import_module(f"circuitkit.{_HOMES.get(name, name)}")
+        globals()[name] = value = getattr(module, name) if name in _HOMES else module
+        return value
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from circuitkit._heads._heads import Heads
+from circuitkit._heads._heads import Heads, Positions
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -74,7 +74,7 @@ def _score_divisor(attention: Any) -> float | None:
     return scale if isinstance(scale, float) else None
 
 
-def _positions(cfg: Any) -> str:
+def _positions(cfg: Any) -> Positions:
     kind = str(getattr(cfg, "positional_embedding_type", None) or "standard").lower()
     capped = float(getattr(cfg, "attn_scores_soft_cap", -1.0) or -1.0) > 0
     local = bool(getattr(cfg, "use_local_attn", False) or getattr(cfg, "window_size", None))

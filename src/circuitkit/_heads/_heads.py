@@ -3,26 +3,28 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._heads._mask import MASKS, allowed_pairs
+from circuitkit._heads._mask import MASKS, Mask, allowed_pairs
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
+Positions = Literal["absolute", "rotary", "other"]
 _TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Heads:
     """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.
 
     One head's output on a stream `x[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV` when biases are zero,
     with `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`. The framework paper writes the same with column vectors.
+    Left out: biases mean zero, `layers` layer 0 for every head, `scale` sqrt(d_head).
 
     **Error**: the products are exact up to rounding. **Source**: "A Mathematical Framework for Transformer
     Circuits", transposed: its vectors are columns.
@@ -34,28 +36,40 @@ class Heads:
     W_K: Float[Tensor, "head d_model d_head"]
     W_V: Float[Tensor, "head d_model d_head"]
     W_O: Float[Tensor, "head d_head d_model"]
-    b_Q: Float[Tensor, "head d_head"] | None = None
+    b_Q: Float[Tensor, "head d_head"] | None
     """Query bias; `None` means zero. Likewise `b_K`, `b_V`. Output biases belong to a layer, not to a head."""
-    b_K: Float[Tensor, "head d_head"] | None = None
-    b_V: Float[Tensor, "head d_head"] | None = None
-    layers: tuple[int, ...] | None = None
-    """The layer each head sits in; a head composes only with heads of earlier layers. `None`: all in layer 0."""
-    scale: float | None = None
-    """Scores are divided by this; `None` means sqrt(d_head)."""
-    mask: str = "causal"
-    """One of `MASKS`: `"causal"`, `"full"`, `"self_or_first"`."""
-    positions: str = "absolute"
+    b_K: Float[Tensor, "head d_head"] | None
+    b_V: Float[Tensor, "head d_head"] | None
+    layers: tuple[int, ...]
+    """The layer each head sits in; a head composes only with heads of earlier layers."""
+    scale: float
+    """Scores are divided by this."""
+    mask: Mask
+    positions: Positions
     """`"absolute"`: positions are part of the stream. `"rotary"`: queries and keys are rotated by position, so `QK` as
     given here holds for two tokens at the same position only. `"other"`: scores hold more than these matrices (ALiBi,
     relative positions, a soft cap, a local window)."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "names", tuple(self.names))
-        if self.layers is None:
-            object.__setattr__(self, "layers", (0,) * len(self.names))
-        object.__setattr__(self, "layers", tuple(int(layer) for layer in self.layers))
-        if self.scale is None and self.W_Q.ndim == 3:
-            object.__setattr__(self, "scale", math.sqrt(self.W_Q.shape[-1]))
+    def __init__(
+        self,
+        names: Sequence[str],
+        W_Q: Float[Tensor, "head d_model d_head"],
+        W_K: Float[Tensor, "head d_model d_head"],
+        W_V: Float[Tensor, "head d_model d_head"],
+        W_O: Float[Tensor, "head d_head d_model"],
+        b_Q: Float[Tensor, "head d_head"] | None = None,
+        b_K: Float[Tensor, "head d_head"] | None = None,
+        b_V: Float[Tensor, "head d_head"] | None = None,
+        layers: Sequence[int] | None = None,
+        scale: float | None = None,
+        mask: Mask = "causal",
+        positions: Positions = "absolute",
+    ) -> None:
+        names = tuple(names)
+        layers = (0,) * len(names) if layers is None else tuple(int(layer) for layer in layers)
+        scale = math.sqrt((1, *W_Q.shape)[-1]) if scale is None else scale
+        given = (names, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, layers, scale, mask, positions)
+        vars(self).update(zip((field.name for field in fields(self)), given, strict=True))
         problems = _problems(self)
         if problems:
             raise ValueError("these heads do not fit together:\n  " + "\n  ".join(problems))
@@ -190,7 +204,7 @@ def _problems(heads: Heads) -> list[str]:
         out.append(f"layers has {len(heads.layers)} entries for {n} names")
     if heads.mask not in MASKS:
         out.append(f"mask is {heads.mask!r}; expected one of {list(MASKS)}")
-    if heads.positions not in ("absolute", "rotary", "other"):
+    if heads.positions not in get_args(Positions):
         out.append(f"positions is {heads.positions!r}; expected 'absolute', 'rotary' or 'other'")
     return out
 

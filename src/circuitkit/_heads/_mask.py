@@ -1,13 +1,16 @@
 """Which source positions a destination position may look at."""
 
+from typing import Literal, get_args
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-MASKS = ("causal", "full", "self_or_first")
+Mask = Literal["causal", "full", "self_or_first"]
+MASKS: tuple[Mask, ...] = get_args(Mask)
 
 
-def allowed_pairs(mask: str, n_pos: int, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+def allowed_pairs(mask: Mask, n_pos: int, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
     """True where attention is allowed.
 
     - `"causal"`: the position itself and everything before it.

@@ -89,7 +89,7 @@ def skip_trigram_bugs(
     judged, judged_direct = _probabilities(model, chosen, contexts, batch)
     best = judged[:, 0].argsort(descending=True, stable=True)[:k].tolist()
     bugs = [
-        SkipTrigramBug(*chosen[i].tolist(), judged[i, 0].item(), judged[i, 1].item(), judged_direct[i].item())
+        SkipTrigramBug._make([*chosen[i].tolist(), *judged[i].tolist(), judged_direct[i].item()])
         for i in best
     ]
     return BugSearch(bugs, crossings, full[:, 0], direct)

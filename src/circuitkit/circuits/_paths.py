@@ -136,7 +136,7 @@ def _expand(frozen: Frozen, order: int) -> dict[str, Tensor]:
         names = list(streams)
         moved = _through(heads, pattern, norm.linear(torch.stack([*streams.values(), bias, rest])))
         bias = bias + moved[-2].sum(0) + _constant(heads, pattern, norm)
-        bias = bias if frozen.output_biases[number] is None else bias + frozen.output_biases[number]
+        bias = bias if (written := frozen.output_biases[number]) is None else bias + written
         rest = rest + moved[-1].sum(0)
         for row, name in enumerate(names):
             if orders[name] >= order:
@@ -145,8 +145,8 @@ def _expand(frozen: Frozen, order: int) -> dict[str, Tensor]:
             for head, label in enumerate(heads.names):
                 path = label if name == DIRECT else f"{name}>{label}"
                 streams[path], orders[path] = moved[row, head], orders[name] + 1
-        if frozen.mlps[number] is not None:
-            streams[f"MLP{number}"], orders[f"MLP{number}"] = frozen.mlps[number], 0
+        if (mlp := frozen.mlps[number]) is not None:
+            streams[f"MLP{number}"], orders[f"MLP{number}"] = mlp, 0
     streams = dict(sorted(streams.items(), key=lambda item: orders[item[0]]))
     if _has_biases(frozen):
         streams[BIAS] = bias

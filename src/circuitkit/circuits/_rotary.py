@@ -13,7 +13,7 @@ def rotation(model: Any, layer: int, offset: int, what: str) -> Float[Tensor, "d
     **Error**: as exact as the model's tables of cosines (float32 in a float32 model). Only native models store their
     tables in one known way; for others this raises.
     """
-    tables = getattr(getattr(model.blocks[layer].attn, "original_component", None), "rotary", None)
+    tables: Any = getattr(getattr(model.blocks[layer].attn, "original_component", None), "rotary", None)
     if not hasattr(tables, "apply_rope"):
         raise ValueError(
             f"{what} got a model of kind {getattr(model.cfg, 'architecture', None)!r} with rotary positions; expected a "

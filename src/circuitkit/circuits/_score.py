@@ -70,8 +70,8 @@ def score_decomposition(
     names, read = (*parts, "bias"), frozen.norms[layer].linear(_padded(torch.stack(list(parts.values())), n_rows, row))
     read = read[:, row]
     constant = frozen.norms[layer].linear(_padded(bias[None], n_rows, row))[0, row]
-    if frozen.norms[layer].bias is not None:
-        constant = constant + frozen.norms[layer].bias
+    if (shift := frozen.norms[layer].bias) is not None:
+        constant = constant + shift
     streams = torch.cat([read, constant[None]])
     queries, keys = streams @ stack.W_Q[0], streams @ stack.W_K[0]
     if stack.b_Q is not None:
@@ -93,11 +93,11 @@ def _components(frozen: Frozen, layer: int, row: int) -> tuple[dict[str, Tensor]
         stream = norm.linear(_padded(stream[None], len(frozen.logits), row))[0, row]
         read = stream if norm.bias is None else stream + norm.bias
         written = heads.results(read, frozen.patterns[number][row])
-        if frozen.output_biases[number] is not None:
-            bias = bias + frozen.output_biases[number]
+        if (own := frozen.output_biases[number]) is not None:
+            bias = bias + own
         parts |= dict(zip(heads.names, written, strict=True))
-        if frozen.mlps[number] is not None:
-            parts[f"MLP{number}"] = frozen.mlps[number][row]
+        if (mlp := frozen.mlps[number]) is not None:
+            parts[f"MLP{number}"] = mlp[row]
     return parts, bias
 
 

@@ -116,11 +116,12 @@ def _attention(
                 f"skip_trigrams got distance={distance}; expected 0 to {middle}, half the context, because the destination "
                 "is put in the middle of it. Write distance=1 for a source right before the destination."
             )
-        own = full_qk(model, head, query="position").AB[middle]
+        own = full_qk(model, head, query="position")
         there = full_qk(model, head, key="position")
         places = there.A[ids] @ there.B[:, : middle + 1]
-        places = places + full_qk(model, head, query="position", key="position").AB[middle, : middle + 1]
-        content, share = content + own, places.softmax(-1)[:, middle - distance, None]
+        apart = full_qk(model, head, query="position", key="position")
+        places = places + apart.A[middle] @ apart.B[:, : middle + 1]
+        content, share = content + own.A[middle] @ own.B, places.softmax(-1)[:, middle - distance, None]
     ratio = (content[:, ids] - (content + typical.log()).logsumexp(-1, keepdim=True)).exp()
     return ratio * share / (1 + (ratio - 1) * share)
 

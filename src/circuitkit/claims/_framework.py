@@ -6,7 +6,7 @@ import torch
 
 from circuitkit import circuits, induction, models, residual
 from circuitkit._heads import heads
-from circuitkit.claims._shipped import model, relative, repeats, second_pass, unigram
+from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, unigram
 
 
 def stream_is_a_sum() -> float:
@@ -62,7 +62,7 @@ def kronecker_products() -> float:
     two = model("two-layer", exact=True)
     cache = two.run_with_cache(two.to_tokens("Mr. D said"))[1]
     first, second = (cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3)))
-    early, late = heads(two)["L0H1"].OV.AB[0], heads(two)["L1H3"].OV.AB[0]
+    early, late = (product(heads(two)[name].OV)[0] for name in ("L0H1", "L1H3"))
     large = torch.kron(second, late.T.contiguous()) @ torch.kron(first, early.T.contiguous())
     small = torch.kron(second @ first, (early @ late).T.contiguous())
     return relative(large - small, small)

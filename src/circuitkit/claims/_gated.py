@@ -20,7 +20,7 @@ def full_attention_on_the_source() -> float:
 def any_number() -> list:
     """Trigrams that no head of the hand-made 2-head, 3-trigram model carries; accuracy of two heads on 3, 5, 20, 100."""
     shared = sp.hand_specified(2, 3)
-    out = [*sp.head_verdict(shared, shared.task).distributed]
+    out: list[float] = [*sp.head_verdict(shared, shared.task).distributed]
     for n in (3, 5, 20, 100):
         made = sp.two_head_model(n)
         tokens = made.task.sample(2000, seed=2)

@@ -6,7 +6,7 @@ import torch
 
 from circuitkit import circuits, induction, models, residual, superposition
 from circuitkit._heads import heads
-from circuitkit.claims._shipped import model, relative, repeats, second_pass, token, unigram
+from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, token, unigram
 
 
 def setting() -> bool:
@@ -61,7 +61,7 @@ def pattern_formula() -> list[float]:
     """Largest error of L0H0's pattern: scaled and masked, without the scale, without the mask."""
     cache, head = _one_head()
     x, wanted = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
-    scores = x @ head.QK.AB[0] @ x.T
+    scores = x @ product(head.QK)[0] @ x.T
     future = torch.ones_like(scores).triu(1).bool()
     variants = (scores / head.scale).masked_fill(future, -torch.inf), scores.masked_fill(future, -torch.inf)
     return [float((s.softmax(-1) - wanted).abs().max()) for s in (*variants, scores / head.scale)]
@@ -72,7 +72,7 @@ def kronecker_product() -> float:
     cache, head = _one_head()
     x, pattern = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
     wrote = cache["blocks.0.attn.hook_z"][0, :, 0] @ head.W_O[0]
-    large = torch.kron(pattern, head.OV.AB[0].T.contiguous()) @ x.flatten()
+    large = torch.kron(pattern, product(head.OV)[0].T.contiguous()) @ x.flatten()
     return relative(large.view_as(wrote) - wrote, wrote)
 
 
@@ -104,8 +104,8 @@ def content_times_place() -> list:
     keys = (one.W_E[:, None] + one.W_pos[place - 63 : place + 1]) @ head.W_K[0]
     factors = keys @ query / head.scale
     values = torch.linalg.svdvals((factors - factors.max()).exp())
-    places = circuits.full_qk(one, "L0H1", query="position", key="position").AB[place, : place + 1]
-    places = places + circuits.full_qk(one, "L0H1", key="position").AB[:, : place + 1]
+    places = product(circuits.full_qk(one, "L0H1", query="position", key="position"))[place, : place + 1]
+    places = places + product(circuits.full_qk(one, "L0H1", key="position"))[:, : place + 1]
     alone = (unigram().double() @ places.softmax(-1)).flip(0)
     rows = models.heldout_rows(16)
     pattern = model("one-layer").run_with_cache(rows)[1]["blocks.0.attn.hook_pattern"][:, 1, 64:].mean(0)
@@ -146,7 +146,7 @@ def factored_differently() -> list:
     U, S, Vh = torch.linalg.svd(late.W_V, full_matrices=False)
     turn = Vh.mT * (torch.logspace(-1, 1, late.d_head, dtype=S.dtype) / S)[:, None]
     again = dataclasses.replace(late, W_V=late.W_V @ turn, W_O=torch.linalg.inv(turn) @ late.W_O)
-    written = early.OV.AB[0]
+    written = product(early.OV)[0]
     loose = [float((written @ b.W_V[0]).norm() / (written.norm() * b.W_V[0].norm())) for b in (late, again)]
     tight = [float(circuits.composition_scores(early, b, "V").score) for b in (late, again)]
     return [abs(loose[0] - loose[1]) < 1e-6, *loose, *tight]
@@ -238,7 +238,7 @@ def matching_tokens() -> list:
     two = model("two-layer")
     stack, W_E = heads(two), two.W_E.detach()
     query = W_E @ stack["L1H3"].W_Q[0]
-    keys = (W_E @ stack["L0H1"].OV.AB[0], W_E)
+    keys = (W_E @ product(stack["L0H1"].OV)[0], W_E)
     first = [(query @ (key @ stack["L1H3"].W_K[0]).T).argmax(1) for key in keys]
     shares = [float((top == torch.arange(len(W_E))).float().mean()) for top in first]
     return [shares[0] > 0.9, *shares]

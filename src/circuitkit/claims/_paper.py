@@ -19,7 +19,7 @@ def _parts():
 
 
 def _summed(heads, X):
-    return sum(head(X) for head in heads)
+    return sum((head(X) for head in heads), start=torch.zeros(()))
 
 
 def _grid(reach: float):

@@ -1,12 +1,15 @@
 """The shipped models and the text that computations share, loaded once."""
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit import induction, models
+
+if TYPE_CHECKING:
+    from transformer_lens import FactoredMatrix
 
 
 @cache
@@ -36,6 +39,11 @@ def unigram() -> Float[Tensor, " d_vocab"]:
 def token(name: str, word: str) -> int:
     """The id of a word that is one token."""
     return int(model(name).to_single_token(word))
+
+
+def product(factors: "FactoredMatrix") -> Tensor:
+    """The matrix itself."""
+    return factors.A @ factors.B
 
 
 def relative(difference: Tensor, whole: Tensor) -> float:

@@ -86,21 +86,21 @@ def _check(model: Any, max_error: float | None, heads_per_neuron: int | None) ->
 
 
 def _terms(mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None) -> HeadSum | GateSum:
-    weights = mlp.weights
-    broken = [name for name, w in weights.items() if w is not None and not torch.isfinite(w.detach()).all()]
+    weights, biases = mlp.weights, mlp.biases
+    broken = [name for name, w in (weights | biases).items() if w is not None and not torch.isfinite(w.detach()).all()]
     if broken:
         raise ValueError(f"block {mlp.layer}: {', '.join(broken)} hold infinite or NaN entries; no bound would hold")
     if not mlp.gated:
         return head_sum(mlp.activation, **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
     if mlp.activation == "sigmoid":
         return gate_sum("sigmoid", math.inf)
-    reads = largest_reads(mlp, weights["W_gate"], weights["b_gate"]) if gate_range is None else None
-    if gate_range is None and reads is None:
+    reads = largest_reads(mlp, weights["W_gate"], biases["b_gate"]) if gate_range is None else None
+    reach = gate_range if reads is None else float(reads.max())
+    if reach is None:
         raise ValueError(
             f"block {mlp.layer}: a {mlp.activation!r} gate needs a bounded range, and no norm in front of this MLP "
             "bounds it; state gate_range=..., the largest gate pre-activation you can promise"
         )
-    reach = float(gate_range) if reads is None else float(reads.max())
     try:
         return gate_sum(mlp.activation, _round_up(reach), knobs["heads_per_neuron"], knobs["max_error"])
     except ValueError as problem:
@@ -137,8 +137,8 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
     def listen(place: int, mlp: FoundMLP, reads: Tensor, gathered: Tensor) -> None:
         weights, wrong = mlp.weights, gathered - mlp.function(reads)
         if mlp.gated:
-            other = inputs.pop(place) @ weights["W_in"]
-            wrong = wrong * (other if weights["b_in"] is None else other + weights["b_in"])
+            other, bias = inputs.pop(place) @ weights["W_in"], mlp.biases["b_in"]
+            wrong = wrong * (other if bias is None else other + bias)
         seen[place] = float((wrong @ weights["W_out"]).abs().max()), float(reads.abs().max())
 
     handles = []
@@ -167,8 +167,8 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
 def _row(bridge: Any, mlp: FoundMLP, terms: HeadSum | GateSum, measured: tuple[float, float]) -> LayerReport:
     W_out = mlp.weights["W_out"].detach()
     weight, reach = W_out.abs(), None
-    if mlp.gated:
-        other = largest_reads(mlp, mlp.weights["W_in"], mlp.weights["b_in"])
+    if isinstance(terms, GateSum):
+        other = largest_reads(mlp, mlp.weights["W_in"], mlp.biases["b_in"])
         weight = weight * (math.inf if other is None and terms.error else 0.0 if other is None else other[:, None])
         reach = terms.reach
     return LayerReport(
@@ -212,9 +212,9 @@ def _count(bridge: Any) -> int:
 def _count_as_heads(bridge: Any, mlps: list, terms: list) -> int:
     total = _count(bridge)
     for mlp, term in zip(mlps, terms, strict=True):
-        weights = {name: w for name, w in mlp.weights.items() if w is not None and name != "b_out"}
-        d_mlp, d_model = weights["W_out"].shape
-        total += d_mlp * len(term) * (4 * (d_model + 1) + 3) - sum(w.numel() for w in weights.values())
+        d_mlp, d_model = mlp.weights["W_out"].shape
+        replaced = [*mlp.weights.values(), *(b for name, b in mlp.biases.items() if b is not None and name != "b_out")]
+        total += d_mlp * len(term) * (4 * (d_model + 1) + 3) - sum(w.numel() for w in replaced)
     return total
 
 

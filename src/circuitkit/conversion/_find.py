@@ -28,12 +28,16 @@ class FoundMLP:
     gated: bool
 
     @property
-    def weights(self) -> dict[str, Tensor | None]:
-        """`W_in, W_out, b_in, b_out` (and `W_gate, b_gate`), transformer-lens orientation, as the model holds them."""
-        mlp = self.block.mlp
+    def weights(self) -> dict[str, Tensor]:
+        """`W_in`, `W_out` (and `W_gate`), transformer-lens orientation, as the model holds them."""
+        names = ("W_in", "W_out", "W_gate") if self.gated else ("W_in", "W_out")
+        return {name: getattr(self.block.mlp, name) for name in names}
+
+    @property
+    def biases(self) -> dict[str, Tensor | None]:
+        """`b_in`, `b_out` (and `b_gate`); None where the checkpoint has none."""
         names = ("in", "out", "gate") if self.gated else ("in", "out")
-        found = {f"W_{name}": getattr(mlp, f"W_{name}") for name in names}
-        return found | {f"b_{name}": _bias(mlp, name) for name in names}
+        return {f"b_{name}": _bias(self.block.mlp, name) for name in names}
 
 
 def _bias(mlp: Any, name: str) -> Tensor | None:

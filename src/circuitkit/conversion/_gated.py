@@ -43,11 +43,8 @@ class GateSum:
 
     def __call__(self, gate: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The sum, entry by entry."""
-        total = None
-        for b, c, w in zip(self.b, self.c, self.w, strict=True):
-            head = torch.sigmoid(gate * b + c) * w
-            total = head if total is None else total + head
-        return total
+        heads = (torch.sigmoid(gate * b + c) * w for b, c, w in zip(self.b, self.c, self.w, strict=True))
+        return sum(heads, start=torch.zeros_like(gate))
 
 
 def gate_sum(
@@ -70,19 +67,19 @@ def gate_sum(
             f"reach is {reach:g}; sums of sigmoids follow {activation!r} on a finite range only, here up to "
             f"{_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is"
         )
-    if (heads_per_neuron is None) == (max_error is None):
-        raise ValueError("give exactly one of heads_per_neuron and max_error: each decides the other")
-    if heads_per_neuron is not None:
+    if heads_per_neuron is not None and max_error is None:
         if heads_per_neuron not in range(2, MOST_GATE_HEADS + 1):
             raise ValueError(f"heads_per_neuron is {heads_per_neuron!r}; a gate takes 2 to {MOST_GATE_HEADS}")
         return _fit(activation, float(reach), int(heads_per_neuron))
-    for k in (4, 6, 8, 12, 16, 24, 32, 48, 64):
+    if heads_per_neuron is not None or max_error is None:
+        raise ValueError("give exactly one of heads_per_neuron and max_error: each decides the other")
+    for k in (4, 6, 8, 12, 16, 24, 32, 48, MOST_GATE_HEADS):
         fit = _fit(activation, float(reach), k)
         if fit.error <= max_error:
             return fit
     raise ValueError(
         f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{reach:g}, {reach:g}]: {MOST_GATE_HEADS} "
-        f"heads per neuron reach {fit.error:.3g}; allow more error or state a smaller gate_range that holds"
+        f"heads per neuron reach {_fit(activation, float(reach), MOST_GATE_HEADS).error:.3g}; allow more error or state a smaller gate_range that holds"
     )
 
 
@@ -92,18 +89,16 @@ def _fit(activation: str, reach: float, k: int) -> GateSum:
     half = np.linspace(-1, 1, 161)
     x = np.unique(np.concatenate([reach * np.sin(half * np.pi / 2), np.clip(half * 6, -reach, reach)]))
     target = _reference(activation, x)
-    best = (math.inf, None, None, None)
+    tried = []
     for width in (1.0, 1.4, 2.0):
         for margin in (0.0, 0.2):
             centres = np.linspace(-1, 1, k - 1) * reach * (1 + margin) if k > 2 else np.zeros(1)
             b = 1 / (width * (centres[1] - centres[0])) if k > 2 else 1 / reach
             features = np.concatenate([_sigmoid(b * (x[:, None] - centres)), np.full((len(x), 1), 0.5)], 1)
             weights = _reweighted(features, target, _WEIGHT_PER_REACH * max(reach, 1.0))
-            error = np.abs(features @ weights - target).max()
-            if error < best[0]:
-                best = (error, b, centres, weights)
-    _, b, centres, weights = best
-    columns = np.r_[np.full(k - 1, b), 0.0], np.r_[-b * centres, 0.0], weights
+            tried.append((np.abs(features @ weights - target).max(), b, centres, weights))
+    _, slope, centres, weights = min(tried, key=lambda fit: fit[0])
+    columns = np.r_[np.full(k - 1, slope), 0.0], np.r_[-slope * centres, 0.0], weights
     b, c, w = (tuple(float(v) for v in column) for column in columns)
     return GateSum(activation, b, c, w, reach, float(_certified(activation, reach, b, c, w)))
 
@@ -127,8 +122,8 @@ def _reweighted(features: np.ndarray, target: np.ndarray, most: float) -> np.nda
     return best[1]
 
 
-def _certified(activation: str, reach: float, b: tuple, c: tuple, w: tuple) -> float:
-    b, c, w = map(np.array, (b, c, w))
+def _certified(activation: str, reach: float, *terms: tuple[float, ...]) -> float:
+    b, c, w = map(np.array, terms)
     x = np.linspace(-reach, reach, 40001)
     approx = np.zeros_like(x)
     for bi, ci, wi in zip(b, c, w, strict=True):

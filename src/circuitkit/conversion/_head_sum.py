@@ -55,11 +55,8 @@ class HeadSum:
         if self.scaled_silu is not None:
             scale, factor = self.scaled_silu
             return F.silu(x) if scale == factor == 1.0 else F.silu(x * scale) * factor
-        total = None
-        for b, c, a, d in self.terms:
-            head = torch.sigmoid(x * b + c) * (x * a + d)
-            total = head if total is None else total + head
-        return total
+        heads = (torch.sigmoid(x * b + c) * (x * a + d) for b, c, a, d in self.terms)
+        return sum(heads, start=torch.zeros_like(x))
 
     @property
     def scaled_silu(self) -> tuple[float, float] | None:

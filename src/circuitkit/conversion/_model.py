@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit._heads import Heads, heads, stack
 from circuitkit.conversion._find import FoundMLP
-from circuitkit.conversion._gated import GatedNeuronHeads
+from circuitkit.conversion._gated import GatedNeuronHeads, GateSum
 from circuitkit.conversion._neuron_heads import NeuronHeads
 from circuitkit.conversion._report import Report
 from circuitkit.conversion._two_key import ROUTES, NeuronAttention
@@ -65,10 +65,12 @@ class AttentionOnlyBridge(TransformerBridge):
         """One layer's neuron-heads with the weights the model holds now; gradients flow to them."""
         for mlp, attention in self._mlps:
             if mlp.layer == layer:
-                weights = mlp.weights
-                order = 2 * layer + (0 if is_parallel(mlp.block) else 1)
-                kind = GatedNeuronHeads if mlp.gated else NeuronHeads
-                return kind(**weights, terms=attention.terms, name=f"L{layer}", layer=order)
+                W, b, terms = mlp.weights, mlp.biases, attention.terms
+                name, order = f"L{layer}", 2 * layer + (0 if is_parallel(mlp.block) else 1)
+                plain = W["W_in"], W["W_out"]
+                if isinstance(terms, GateSum):
+                    return GatedNeuronHeads(W["W_gate"], *plain, b["b_gate"], b["b_in"], b["b_out"], terms, name, order)
+                return NeuronHeads(*plain, b["b_in"], b["b_out"], terms, name, order)
         raise ValueError(f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}")
 
     @contextmanager

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 
 from circuitkit._heads import Heads
+from circuitkit.conversion._gated import GatedNeuronHeads
 
 if TYPE_CHECKING:
     from circuitkit.conversion._model import AttentionOnlyBridge
@@ -45,7 +46,7 @@ def read_neuron(model: "AttentionOnlyBridge", head: str, k: int = 10) -> NeuronR
     weights, n = model.neuron_heads(int(layer)), int(neuron)
     if n >= weights.W_in.shape[1]:
         raise ValueError(f"{head!r} does not exist: layer {layer} has neurons 0 to {weights.W_in.shape[1] - 1}")
-    W, b = (weights.W_gate, weights.b_gate) if hasattr(weights, "W_gate") else (weights.W_in, weights.b_in)
+    W, b = (weights.W_gate, weights.b_gate) if isinstance(weights, GatedNeuronHeads) else (weights.W_in, weights.b_in)
     with torch.no_grad():
         norm = getattr(model.blocks[int(layer)], "ln2", None)
         stream = model.W_E if norm is None else norm(model.W_E[None])[0]

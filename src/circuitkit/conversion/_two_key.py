@@ -1,15 +1,12 @@
 """The attention of one converted layer, evaluated over its two keys: the token itself and the bias token."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-if TYPE_CHECKING:
-    from circuitkit.conversion._gated import GateSum
-    from circuitkit.conversion._head_sum import HeadSum
+from circuitkit.conversion._gated import GateSum
+from circuitkit.conversion._head_sum import HeadSum
 
 ROUTES = ("two_key", "literal")
 _MOST_PATTERN_NUMBERS = 2**22
@@ -23,7 +20,7 @@ class NeuronAttention(nn.Module):
     `hook_scores`, `hook_pattern` over the keys (bias, itself), `hook_v` and `hook_z`. Editing one takes effect.
     """
 
-    def __init__(self, terms: "HeadSum | GateSum") -> None:
+    def __init__(self, terms: HeadSum | GateSum) -> None:
         super().__init__()
         self.terms = terms
         self.route = "two_key"
@@ -46,7 +43,7 @@ class NeuronAttention(nn.Module):
         terms, like = self.terms, reads[..., None]
         b, c = reads.new_tensor(terms.b), reads.new_tensor(terms.c)
         query = (like * b + c).flatten(-2)
-        if hasattr(terms, "w"):  # a gate: the value's other factor is multiplied in behind this module
+        if isinstance(terms, GateSum):  # a gate: the value's other factor is multiplied in behind this module
             value = reads.new_tensor(terms.w).expand(*reads.shape, len(terms)).flatten(-2)
         else:
             value = (like * reads.new_tensor(terms.a) + reads.new_tensor(terms.d)).flatten(-2)

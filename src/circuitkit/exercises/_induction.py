@@ -264,9 +264,9 @@ def _gain_spec(logits: Tensor, tokens: Tensor, period: int, start: int) -> Tenso
         chances = torch.exp(logits[place - 1])
         return -torch.log(chances[tokens[place]] / sum(chances))
 
-    first = [loss(start + i) for i in range(1, period)]
-    second = [loss(start + period + i) for i in range(1, period)]
-    return sum(first) / len(first) - sum(second) / len(second)
+    first = torch.stack([loss(start + i) for i in range(1, period)])
+    second = torch.stack([loss(start + period + i) for i in range(1, period)])
+    return first.mean() - second.mean()
 
 
 def _gain(logits, tokens, period, start, *, read=-1, token=0, first=1, log=True, mean=True):
@@ -499,7 +499,7 @@ def _hand(
 ):
     """The two heads with one thing wrong."""
     directions = torch.eye(3 * vocab + n_ctx).split([vocab, n_ctx, vocab, vocab])
-    named = dict(zip(("word", "place", "note", "out"), directions, strict=True))
+    named: dict[str, Tensor] = dict(zip(("word", "place", "note", "out"), directions, strict=True))
     here = named[place].T
     first = (loud[0] * here, here.roll(shift, 1), named["word"].T, named[note])
     return first, (loud[1] * named[Q].T, named[K].T, named[V].T, named[out])

@@ -127,7 +127,7 @@ def _norm_spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float)
     components, d_model = parts.shape
     total = [sum(parts[c, i] for c in range(components)) for i in range(d_model)]
     mean = sum(total) / d_model
-    scale = (sum((number - mean) ** 2 for number in total) / d_model + eps).sqrt()
+    scale = (sum((number - mean) ** 2 for number in total) / d_model + eps) ** 0.5
     out = torch.zeros(components, dtype=torch.float64)
     for c in range(components):
         own = sum(parts[c]) / d_model

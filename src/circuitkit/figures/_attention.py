@@ -66,7 +66,7 @@ class Attention:
         )
         shown = self.names[self.first]
         still = pattern_image(self.tokens, self.patterns[self.first], shown, self.largest, self._causal())
-        script = files(__package__).joinpath("attention.js").read_text("utf-8")
+        script = files("circuitkit.figures").joinpath("attention.js").read_text("utf-8")
         return (
             f'<figure class="ck-attention" id="{name}"><figcaption>{html.escape(self.alt)}</figcaption>'
             f'<div class="ck-heads">{heads}</div>{still}<div class="ck-zoom"></div>'

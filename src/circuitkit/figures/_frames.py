@@ -48,7 +48,7 @@ class Frames:
             f'<div class="ck-slider"></div>'
             f"<details><summary>Every step in words</summary><ul>{words}</ul></details>\n"
             f'<script type="application/json">{data}</script>\n'
-            f'<script>{files(__package__).joinpath("frames.js").read_text("utf-8")}circuitkitFrames("{name}");</script>'
+            f'<script>{files("circuitkit.figures").joinpath("frames.js").read_text("utf-8")}circuitkitFrames("{name}");</script>'
             f"</figure>"
         )
 

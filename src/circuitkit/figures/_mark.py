@@ -40,6 +40,6 @@ def mark(values: object) -> str:
     )
 
 
-def _short(values: Iterable[float]) -> str:
+def _short(values: np.ndarray) -> str:
     """The mean to three decimals, without a negative zero."""
     return f"{round(float(np.mean(values)), 3) + 0.0:g}"

@@ -1,6 +1,7 @@
 """The repeated-token task and the small model that learns it: plain torch, so that a step costs milliseconds."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int
@@ -34,25 +35,26 @@ class Net(nn.Module):
         self.W_U = normal(d_content, d_vocab, std=0.02)
         self.layers = nn.ModuleList()
         for _ in range(n_layers):
-            layer = nn.Module()
-            layer.W_Q = normal(d_content + W_pos.shape[1], width, std=0.09)
-            layer.W_K = normal(d_content + W_pos.shape[1], width, std=0.09)
-            layer.W_V = normal(d_content, width, std=0.09)
-            layer.W_O = normal(width, d_content, std=0.06)
-            self.layers.append(layer)
+            W_Q, W_K = (normal(d_content + W_pos.shape[1], width, std=0.09) for _ in range(2))
+            W_V, W_O = normal(d_content, width, std=0.09), normal(width, d_content, std=0.06)
+            self.layers.append(nn.ParameterList([W_Q, W_K, W_V, W_O]))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
         x, patterns, (batch, n_pos) = self.W_E[tokens], [], tokens.shape
         positions = self.W_pos[:n_pos].expand(batch, -1, -1)
         future = torch.ones(n_pos, n_pos, dtype=torch.bool).triu(1)
         split = lambda y: y.view(batch, n_pos, self.n_heads, -1).transpose(1, 2)  # noqa: E731
-        for layer in self.layers:
+        for W_Q, W_K, W_V, W_O in self.weights():
             stream = torch.cat([x, positions], -1)
-            q, k, v = split(stream @ layer.W_Q), split(stream @ layer.W_K), split(x @ layer.W_V)
+            q, k, v = split(stream @ W_Q), split(stream @ W_K), split(x @ W_V)
             scores = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(future, -math.inf)
             patterns.append(scores.softmax(-1))
-            x = x + (patterns[-1] @ v).transpose(1, 2).reshape(batch, n_pos, -1) @ layer.W_O
+            x = x + (patterns[-1] @ v).transpose(1, 2).reshape(batch, n_pos, -1) @ W_O
         return x @ self.W_U, patterns
+
+    def weights(self) -> Iterator[Iterator[Tensor]]:
+        """`W_Q, W_K, W_V, W_O` of each layer, heads side by side."""
+        return (layer.parameters() for layer in self.layers)
 
     def parts(self) -> dict[str, Tensor]:
         """`W_E`, `W_pos` and `W_U` over the whole stream, content before position, as copies."""

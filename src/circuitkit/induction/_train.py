@@ -116,14 +116,14 @@ def _measure(net: Net, rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 def to_bridge(net: Net) -> "TransformerBridge":
     """The same function as a `TransformerBridge`; the weights are copied."""
     parts = {name: [] for name in ("W_Q", "W_K", "W_V", "W_O")}
-    for layer in net.layers:
+    for W_Q, W_K, W_V, W_O in net.weights():
         split = lambda w: w.detach().unflatten(1, (net.n_heads, -1)).transpose(0, 1)  # noqa: E731
         pad = nn.functional.pad
         d_pos = net.W_pos.shape[1]
-        parts["W_Q"].append(split(layer.W_Q))
-        parts["W_K"].append(split(layer.W_K))
-        parts["W_V"].append(pad(split(layer.W_V), (0, 0, 0, d_pos)))
-        parts["W_O"].append(pad(layer.W_O.detach().unflatten(0, (net.n_heads, -1)), (0, d_pos)))
+        parts["W_Q"].append(split(W_Q))
+        parts["W_K"].append(split(W_K))
+        parts["W_V"].append(pad(split(W_V), (0, 0, 0, d_pos)))
+        parts["W_O"].append(pad(W_O.detach().unflatten(0, (net.n_heads, -1)), (0, d_pos)))
     layers = tuple(layer for layer in range(len(net.layers)) for _ in range(net.n_heads))
     names = tuple(f"{number}" for number in range(len(layers)))
     heads = Heads(names=names, layers=layers, **{name: torch.cat(stacked) for name, stacked in parts.items()})

@@ -68,7 +68,7 @@ def _reachable(seconds: float = 3.0) -> bool:
 
     url = urlparse(constants.ENDPOINT)
     proxy = getproxies().get(url.scheme)
-    if proxy and not proxy_bypass(url.hostname):
+    if proxy and not proxy_bypass(url.hostname or ""):
         url = urlparse(proxy if "//" in proxy else f"//{proxy}")
     try:
         with socket.create_connection((url.hostname, url.port or 443), timeout=seconds):

@@ -39,9 +39,9 @@ def load_model(name: str, *, step: int | None = None, device: torch.device | str
     path, sizes = weight_file(name, step), model_card(name)["sizes"]
     from safetensors.torch import load_file
     from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources import boot_native
 
-    model = TransformerBridge.boot_native(TransformerBridgeConfig(**config(sizes)), tokenizer=load_tokenizer())
+    model = boot_native(TransformerBridgeConfig(**config(sizes)), tokenizer=load_tokenizer())
     model.load_state_dict((with_mlp if sizes["mlp"] else attention_only)(load_file(path), sizes), strict=True)
     guard_input(model, name)
     model.requires_grad_(False)

@@ -65,13 +65,12 @@ def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
     if "hook_pos_embed" in cache:
         names.append("pos_embed")
         parts.append(cache["hook_pos_embed"].expand_as(parts[0]))
-    if cfg.n_layers:
-        W_O, b_O = bridge.W_O.detach(), getattr(bridge, "b_O", None)  # None: a checkpoint without biases
+    b_O = getattr(bridge, "b_O", None) if cfg.n_layers else None  # None: a checkpoint without biases
     for layer in range(cfg.n_layers):
         z = cache[f"blocks.{layer}.attn.hook_z"].detach()
         z = z.unflatten(-1, (cfg.n_heads, cfg.d_head)) if z.ndim == 3 else z
         names += [f"L{layer}H{head}" for head in range(cfg.n_heads)]
-        parts += list(torch.einsum("bphd,hdm->hbpm", z, W_O[layer]))
+        parts += list(torch.einsum("bphd,hdm->hbpm", z, bridge.W_O[layer].detach()))
         if b_O is not None and b_O[layer].any():
             names.append(f"L{layer} bias")
             parts.append(b_O[layer].expand_as(parts[0]))
@@ -95,7 +94,7 @@ def stage(name: str, cfg: Any) -> int:
     """
     if name in ("embed", "pos_embed"):
         return -1
-    layer = int(re.match(r"L(\d+)", name)[1])
+    layer = int(re.split(r"L(\d+)", name)[1])
     return 2 * layer + ("MLP" in name and not getattr(cfg, "parallel_attn_mlp", False))
 
 

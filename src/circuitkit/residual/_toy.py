@@ -62,6 +62,7 @@ def train_toy_models(
     weight = importance ** torch.arange(n_features, dtype=torch.float32)
     optimiser = torch.optim.Adam([W, b], lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    loss = torch.full((n,), torch.nan)
     with torch.enable_grad():
         for _ in range(steps):
             x = _sample(density, n_features, batch, pairs, generator)

@@ -24,6 +24,14 @@ class GatedBlock(nn.Module):
     **Source**: "Gated Attention Blocks", section "Gated Attention Mechanism".
     """
 
+    W_Q: nn.Parameter
+    W_K: nn.Parameter
+    b_Q: nn.Parameter
+    b_K: nn.Parameter
+    b_V: nn.Parameter
+    W_GQ: nn.Parameter
+    W_GK: nn.Parameter
+
     def __init__(
         self,
         recipe: Recipe,

@@ -11,7 +11,7 @@ from torch import Tensor
 IDLE, PENDING, FORCED = 0, 1, 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class SkipTrigramTask:
     """Prompts of random tokens in which a destination that follows an unused source is completed at once.
 
@@ -27,14 +27,14 @@ class SkipTrigramTask:
     """
 
     n_trigrams: int
-    n_ctx: int = 11
+    n_ctx: int
     """Prompt length, the beginning token included."""
-    d_vocab: int | None = None
-    """Number of tokens; `None` means `2 * n_trigrams + 2`. More tokens are fillers."""
+    d_vocab: int
+    """Number of tokens; `2 * n_trigrams + 2` if left out. More tokens are fillers."""
 
-    def __post_init__(self) -> None:
-        if self.d_vocab is None:
-            object.__setattr__(self, "d_vocab", 2 * self.n_trigrams + 2)
+    def __init__(self, n_trigrams: int, n_ctx: int = 11, d_vocab: int | None = None) -> None:
+        d_vocab = 2 * n_trigrams + 2 if d_vocab is None else d_vocab
+        vars(self).update(n_trigrams=n_trigrams, n_ctx=n_ctx, d_vocab=d_vocab)
         problems = []
         if self.n_trigrams < 1:
             problems.append(f"n_trigrams is {self.n_trigrams}; expected 1 or more")

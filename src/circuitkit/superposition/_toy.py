@@ -75,14 +75,14 @@ class ToyModel:
         Position embeddings and output biases, which native models always have, are zero.
         """
         from transformer_lens.config import TransformerBridgeConfig
-        from transformer_lens.model_bridge import TransformerBridge
+        from transformer_lens.model_bridge.sources import boot_native
 
         heads, v = self.heads, self.task.d_vocab
         config = TransformerBridgeConfig(
             d_model=heads.d_model, d_head=heads.d_head, n_heads=len(heads), n_layers=1, n_ctx=self.task.n_ctx,
             d_vocab=v, attn_only=True, normalization_type=None, act_fn="relu", seed=0,
         )  # fmt: skip
-        model = TransformerBridge.boot_native(config)
+        model = boot_native(config)
         state = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
         divisor = heads.scale / heads.d_head**0.5  # the bridge divides by sqrt(d_head)
         state["embed.weight"], state["unembed.weight"] = self.W_E, self.W_U.T
