@@ -60,6 +60,7 @@ class Heads:
         b_Q: Float[Tensor, "head d_head"] | None = None,
         b_K: Float[Tensor, "head d_head"] | None = None,
         b_V: Float[Tensor, "head d_head"] | None = None,
+        *,
         layers: Sequence[int] | None = None,
         scale: float | None = None,
         mask: Mask = "causal",

@@ -103,7 +103,7 @@ def skip_trigrams() -> list[float]:
         one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
         among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
     )  # fmt: skip
-    evidence = [counted.evidence[tuple(triple[:3])] for triple in found]
+    evidence = [counted.evidence[triple.source, triple.destination, triple.completion] for triple in found]
     likelier = sum(e.share_with > e.share_without for e in evidence) / len(found)
     return [likelier, sum(e.z > 3 for e in evidence) / len(found)]
 

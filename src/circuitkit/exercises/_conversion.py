@@ -608,11 +608,11 @@ def _some_rows(d_model: int) -> Tensor:
 def _run_norm(answer, d_model: int) -> Tensor | None:
     """RMSNorm with the gain, on a few rows and the bias token."""
     gain = answer(d_model)
-    if gain is None:
+    found = built(None if gain is None else [gain], gain=(d_model + 1,))
+    if found is None:
         return None
-    [gain] = built([gain], gain=(d_model + 1,))
     stream = torch.block_diag(_some_rows(d_model), torch.ones(1, 1, dtype=torch.float64))
-    return stream / stream.square().mean(-1, keepdim=True).sqrt() * gain
+    return stream / stream.square().mean(-1, keepdim=True).sqrt() * found[0]
 
 
 def _gain(d_model, stream, bias):

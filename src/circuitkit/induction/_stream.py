@@ -45,13 +45,13 @@ def run(
         fwd_hooks = hooks(bridge, without, fill=fill) + [watcher(*each) for each in watched]
         logits = bridge.run_with_hooks(tokens.to(_device(bridge)), fwd_hooks=fwd_hooks)
         missing = [f"blocks.{layer}.attn.{name}" for name, layer, _ in watched if (name, layer) not in fired]
-    if missing:
-        raise ValueError(
-            f"{what} waited for {missing[0]} ({len(missing)} such hooks), which this model does not offer or never "
-            "called; expected every layer to be attention that shows its pattern, because the scores are read there. "
-            "Boot a Hugging Face model with eager attention (attn_implementation='eager')."
-        )
-    return logits
+        if not missing:
+            return logits
+    raise ValueError(
+        f"{what} waited for {missing[0]} ({len(missing)} such hooks), which this model does not offer or never "
+        "called; expected every layer to be attention that shows its pattern, because the scores are read there. "
+        "Boot a Hugging Face model with eager attention (attn_implementation='eager')."
+    )
 
 
 def _device(bridge: Any) -> torch.device:

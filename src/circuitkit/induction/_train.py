@@ -126,7 +126,7 @@ def to_bridge(net: Net) -> "TransformerBridge":
         parts["W_O"].append(pad(W_O.detach().unflatten(0, (net.n_heads, -1)), (0, d_pos)))
     layers = tuple(layer for layer in range(len(net.layers)) for _ in range(net.n_heads))
     names = tuple(f"{number}" for number in range(len(layers)))
-    heads = Heads(names=names, layers=layers, **{name: torch.cat(stacked) for name, stacked in parts.items()})
+    heads = Heads(names, *(torch.cat(stacked) for stacked in parts.values()), layers=layers)
     return bridge_from_parts(heads=heads, **net.parts())
 
 

@@ -62,7 +62,7 @@ def train_original(
     optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)]), progress)
     eye, names = torch.eye(v, dtype=dtype), tuple(f"L0H{i}" for i in range(h))
     return [
-        ToyModel(Heads(names, **{name: p[name][run].detach().clone() for name in _NAMES}), task, eye, eye)
+        ToyModel(Heads(names, *(p[name][run].detach().clone() for name in _NAMES)), task, eye, eye)
         for run in range(len(seeds))
     ]
 

@@ -54,8 +54,8 @@ def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
         raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")
     task = SkipTrigramTask(n_trigrams)
     eye = torch.eye(task.d_vocab)
-    parts = {name.split("/")[1]: value[seed].clone() for name, value in stored.items() if name.startswith(config + "/")}
-    return ToyModel(Heads(tuple(f"L0H{h}" for h in range(n_heads)), **parts), task, eye, eye)
+    parts = (stored[f"{config}/{name}"][seed].clone() for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"))
+    return ToyModel(Heads(tuple(f"L0H{h}" for h in range(n_heads)), *parts), task, eye, eye)
 
 
 def load_gated() -> GatedModel:

@@ -49,7 +49,8 @@ def sweep(
     if missing:
         jobs = (delayed(_guarded)(function, setting) for setting in missing)
         n = None if n_jobs == 1 else n_jobs
-        for setting, results in Parallel(n_jobs=n, return_as="generator_unordered")(jobs) or ():
+        finished: Any = Parallel(n_jobs=n, return_as="generator_unordered")(jobs)
+        for setting, results in finished:
             rows = [
                 {**{k: str(v) for k, v in setting.items()}, PART: str(i), PARTS: str(len(results)), **_text(result)}
                 for i, result in enumerate(results)
