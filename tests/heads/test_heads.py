@@ -58,7 +58,7 @@ def test_masks_by_hand():
     assert allowed_pairs("self_or_first", 3).tolist() == [[yes, no, no], [yes, yes, no], [yes, no, yes]]
 
 
-def test_unknown_mask():
+def test_unknown_mask(as_a_reader):
     with pytest.raises(ValueError, match=r"mask is 'diagonal'; expected one of \['causal', 'full', 'self_or_first'\]"):
         allowed_pairs("diagonal", 3)
 
