@@ -1,7 +1,6 @@
 """A short fingerprint of an array, in digits that survive another processor's rounding."""
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 
