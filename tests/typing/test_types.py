@@ -74,7 +74,7 @@ def test_a_script_is_typed(told):
         n: line.rpartition("  # ")[2] for n, line in enumerate(lines) if "reveal_type(" in line and "  # " in line
     }
     assert revealed(entries) == wanted
-    assert len(wanted) > 30
+    assert len(wanted) >= 30
 
 
 @pytest.mark.parametrize("number", range(len(README)))
@@ -91,7 +91,7 @@ def test_slips_are_underlined_and_nothing_else(told):
     wanted = {n: RULE.search(line)[1] for n, line in enumerate(lines) if RULE.search(line)}
     entries = told[f"{FIXTURES.relative_to(ROOT)}/mistakes.py"]
     assert {e["range"]["start"]["line"]: e["rule"] for e in entries if e["severity"] == "error"} == wanted
-    assert len(wanted) > 10
+    assert len(wanted) >= 10
 
 
 def test_nothing_is_excused_without_a_reason():
