@@ -24,7 +24,7 @@ endif
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: FORCE help browser book test lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
+.PHONY: FORCE help browser book test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
 
 # --- the environment: made once, then only when the lock, the metadata or the place changes --------------------------
 # TORCH=cpu takes torch from the index of builds for the processor alone; otherwise it is what the package index gives.
@@ -72,6 +72,9 @@ browser: env
 test: browser ## everything that CI checks, in about eight minutes; gets a browser if there is none
 	@$(MAKE) --no-print-directory -j2 lint book
 	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q -p no:cacheprovider --durations=8
+
+typecheck: env ## what an editor knows of the library (part of the tests)
+	$(PY) -m pytest tests/typing -q -p no:cacheprovider
 
 coverage: env ## which lines of the library the tests run
 	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit \

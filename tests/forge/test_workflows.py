@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tools.__main__ import commands
+from tools.check import colab
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -92,6 +93,19 @@ def test_every_package_of_the_library_is_tested(name):
     packages = {path.parent.name.lstrip("_") for path in (ROOT / "src/circuitkit").glob("*/__init__.py")}
     tested = {Path(path).name for path in asked(script(ROOT / f".github/workflows/{name}.yml"))["path"]}
     assert {name for name in packages if (ROOT / "tests" / name).is_dir()} - tested <= {"figures", "claims"}
+
+
+def test_the_list_of_colab_is_read(tmp_path):
+    """The step, run on a list in Colab's form: what it writes is a set that `tools colab` reads."""
+    [step] = [step for step in steps(ROOT / ".github/workflows/weekly.yml") if step.get("name") == "Colab's own list"]
+    (tmp_path / "colab").mkdir()
+    address = "https://example.org/whl/cpu/torch-2.11.0%2Bcpu-cp313-cp313-manylinux_2_28_x86_64.whl#sha256=0"
+    (tmp_path / "list").write_text(f"numpy==2.1.3\ntorch @ {address}\nplotly==5.24.1\n")
+    subprocess.run(["bash", "-c", "curl() { cat list; }\n" + step["run"]], cwd=tmp_path, check=True)
+    runtime = colab.read_set(tmp_path / "colab/today.txt")
+    assert runtime.packages == {"numpy": "2.1.3", "torch": "2.11.0+cpu", "plotly": "5.24.1"}
+    assert runtime.complete
+    assert allowed(runtime.python)
 
 
 def test_every_action_is_pinned_by_a_hash_and_says_its_version():
