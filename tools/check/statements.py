@@ -31,7 +31,7 @@ COMPARED = (
     "shortest better best worse worst stronger strongest weaker weakest faster slower narrower wider cheaper dearer equal "
     "same different near nearly almost hardly far about exactly roughly only up down rises rise rose falls fall fell raises "
     "raise lowers lower increases decreases grows shrinks gains loses positive negative high low large small strong weak "
-    "at_most at_least enough too twofold"
+    "single double enough too twofold"
 )
 DENIED = (
     "not no never nothing nobody nowhere neither nor cannot without unless all every each always any some many few often "
@@ -43,7 +43,12 @@ NAMED = (
     "embedding unembedding causal linear even odd upper minimum maximum mean median product ratio root "
     "first-layer second-layer one-layer two-layer zero-layer training held-out validation"
 )
-PLAIN = sorted({*COUNTS, *(" ".join((ORDER, COMPARED, DENIED, NAMED)).split())}, key=len, reverse=True)
+DOES = (
+    "reads read writes write wrote copies copy deletes adds add subtracts subtract multiplies divides divided orthogonal "
+    "parallel random real repeated trained gelu relu silu swiglu softmax sigmoid tanh layernorm rmsnorm opening previous-token "
+    "january february april june july august september october november december"
+)
+PLAIN = sorted({*COUNTS, *(" ".join((ORDER, COMPARED, DENIED, NAMED, DOES)).split())}, key=len, reverse=True)
 SAID = re.compile(
     r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]*[\d=><+*/-][^`\n]*`"  # formulas, and code that says a number
     r"|(?:[QKV]- and )?\b[QKV]-composition\b|\bL\d+[HN]\d+\b|[−+-]?\d[\d,.]*\d(?:e-?\d+)?|[−+-]?\d|%"
@@ -55,12 +60,17 @@ SENTENCE = re.compile(r"(?<=[.?!:;|])\s+|\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )")
 
 def said(text: str) -> list[str]:
     """A line for each sentence that states something: what it states, in order."""
-    text = re.sub(r"\]\([^)]*\)|https?://\S+|<!--.*?-->|</?[a-z][^>]*>", " ", text, flags=re.S)
-    lines = [
-        " · ".join(re.sub(r"\s+", " ", token).lower().strip(",.") for token in SAID.findall(part))
-        for part in SENTENCE.split(text)
-    ]
+    text = re.sub(r"\]\([^)]*\)|https?://\S+|<!--.*?-->|</?[a-z][a-z0-9]*(?:\s[^<>]*)?>", " ", text, flags=re.S)
+    # A formula is one piece, whatever signs of the end of a sentence stand in it.
+    text = re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]*`", lambda m: re.sub(r"\s+", "\0", m[0]), text, flags=re.S)
+    lines = [" · ".join(_plain(token) for token in SAID.findall(part)) for part in SENTENCE.split(text)]
     return [line for line in lines if line]
+
+
+def _plain(token: str) -> str:
+    """A word in small letters; a formula or code as it is, on one line."""
+    token = re.sub(r"[\s\0]+", " ", token)
+    return token if token[0] in "$`" else token.lower().strip(",.")
 
 
 def of_page(path: Path) -> list[str]:
