@@ -2,7 +2,7 @@
 
 The book's library. `heads(model)` turns the attention heads of a model into one small value; every other tool works
 on such values, whether the heads were trained, built by hand, made from MLP neurons or gated. Sub-packages follow the
-reader's path: `heads`, `models`, `residual`, `circuits`, `induction`, `conversion`, `superposition`.
+reader's path: `heads`, `anatomy`, `models`, `residual`, `circuits`, `induction`, `conversion`, `superposition`.
 
 Importing circuitkit imports nothing heavy: transformer-lens, matplotlib and circuitsvis are loaded by the functions
 that need them.
@@ -22,6 +22,7 @@ __all__ = [
     "to_attention_only",
     "load_model",
     "list_models",
+    "anatomy",
     "models",
     "residual",
     "circuits",
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
     from circuitkit import circuits, claims, conversion, exercises, figures, induction, models, residual, superposition
     from circuitkit._heads import Heads, heads, stack
+    from circuitkit.anatomy import anatomy
     from circuitkit.conversion import to_attention_only
     from circuitkit.models import list_models, load_model
 else:

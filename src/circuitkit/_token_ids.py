@@ -19,7 +19,7 @@ def need_tensor(what: str, tokens: Any) -> Tensor:
 def need_ids(what: str, model: Any, tokens: Any) -> Tensor:
     """Token ids `[..., pos]` that this model can read, or a `ValueError` that lists everything wrong."""
     need_tensor(what, tokens)
-    cfg, wrong = model.cfg, []
+    cfg, wrong = getattr(model, "cfg", model), []  # a bridge, or what has n_ctx and d_vocab itself
     if tokens.is_floating_point() or tokens.dtype == torch.bool:
         wrong.append("they must be integers; write tokens.long() if they are ids")
     elif tokens.numel() and not (int(tokens.min()) >= 0 and int(tokens.max()) < cfg.d_vocab):

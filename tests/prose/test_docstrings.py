@@ -8,7 +8,7 @@ import pytest
 
 import circuitkit
 
-PACKAGES = ("models", "residual", "circuits", "induction", "conversion", "superposition")
+PACKAGES = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition")
 SHAPE = re.compile(r"\[[\w .,+*{}^-]*\]|\*\*Shapes\*\*|\bd_model\b|\bscalar\b")
 SOURCE = re.compile(r"\*\*Source\*\*: \S")
 

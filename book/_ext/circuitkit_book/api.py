@@ -11,7 +11,7 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.nodes import make_refnode
 
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
-ORDER = ("models", "residual", "circuits", "induction", "conversion", "superposition", "exercises", "claims", "figures")
+ORDER = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition", "exercises", "claims", "figures")
 
 
 def sections() -> dict[str, list[str]]:

@@ -6,5 +6,6 @@ from circuitkit._heads._heads import Heads as Heads
 from circuitkit._heads._heads import stack as stack
 from circuitkit._heads._mask import MASKS as MASKS
 from circuitkit._heads._mask import allowed_pairs as allowed_pairs
+from circuitkit._heads._turn import Turn as Turn
 
-__all__ = ["MASKS", "Heads", "allowed_pairs", "heads", "require_bridge", "stack"]
+__all__ = ["MASKS", "Heads", "Turn", "allowed_pairs", "heads", "require_bridge", "stack"]

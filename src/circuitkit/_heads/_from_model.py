@@ -57,14 +57,14 @@ def heads(model: Any) -> Heads:
     return Heads(
         names=tuple(f"L{layer}H{head}" for layer, head in pairs),
         layers=tuple(layer for layer, _ in pairs),
-        scale=_score_divisor(bridge.blocks[0].attn.original_component),
+        scale=score_divisor(bridge.blocks[0].attn.original_component),
         mask=mask,
         positions=positions,
         **parts,
     )
 
 
-def _score_divisor(attention: Any) -> float | None:
+def score_divisor(attention: Any) -> float | None:
     """What the model's own attention divides scores by; its configuration does not always say. `None`: sqrt(d_head)."""
     if type(attention).__name__ == "GPTNeoSelfAttention":
         return 1.0

@@ -3,19 +3,22 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._heads._mask import MASKS, Mask, allowed_pairs
+from circuitkit._heads._turn import Turn
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
 Positions = Literal["absolute", "rotary", "other"]
 _TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
+_SHARED = ("W_K", "W_V", "b_K", "b_V", "norm_K")
+"""What the heads of a group have in common."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -33,13 +36,14 @@ class Heads:
     names: tuple[str, ...]
     """One name per head, such as `"L1H3"`; unique."""
     W_Q: Float[Tensor, "head d_model d_head"]
-    W_K: Float[Tensor, "head d_model d_head"]
-    W_V: Float[Tensor, "head d_model d_head"]
+    W_K: Float[Tensor, "group d_model d_head"]
+    """One key and one value matrix for each head, or for each group of heads where `groups` says so."""
+    W_V: Float[Tensor, "group d_model d_head"]
     W_O: Float[Tensor, "head d_head d_model"]
     b_Q: Float[Tensor, "head d_head"] | None
     """Query bias; `None` means zero. Likewise `b_K`, `b_V`. Output biases belong to a layer, not to a head."""
-    b_K: Float[Tensor, "head d_head"] | None
-    b_V: Float[Tensor, "head d_head"] | None
+    b_K: Float[Tensor, "group d_head"] | None
+    b_V: Float[Tensor, "group d_head"] | None
     layers: tuple[int, ...]
     """The layer each head sits in; a head composes only with heads of earlier layers."""
     scale: float
@@ -47,29 +51,47 @@ class Heads:
     mask: Mask
     positions: Positions
     """`"absolute"`: positions are part of the stream. `"rotary"`: queries and keys are rotated by position, so `QK` as
-    given here holds for two tokens at the same position only. `"other"`: scores hold more than these matrices (ALiBi,
-    relative positions, a soft cap, a local window)."""
+    given here holds for two tokens at the same position only; scores need `turn`. `"other"`: scores hold more than is
+    known here (ALiBi, relative positions)."""
+    groups: tuple[int, ...] | None
+    """Grouped queries: the row of `W_K`, `W_V` that each head reads with. `None`: its own."""
+    turn: Turn | None
+    """Rotary positions."""
+    norm_Q: Any
+    """A norm of the queries, gain `[head, 1, d_head]` (`circuitkit.anatomy.Norm`); `norm_K` likewise by group."""
+    norm_K: Any
+    cap: float | None
+    """Scores are squeezed to `cap * tanh(score / cap)`."""
+    window: int | None
+    """A destination sees itself and the `window - 1` positions before it; `None`: all that the mask allows."""
 
     def __init__(
         self,
         names: Sequence[str],
         W_Q: Float[Tensor, "head d_model d_head"],
-        W_K: Float[Tensor, "head d_model d_head"],
-        W_V: Float[Tensor, "head d_model d_head"],
+        W_K: Float[Tensor, "group d_model d_head"],
+        W_V: Float[Tensor, "group d_model d_head"],
         W_O: Float[Tensor, "head d_head d_model"],
         b_Q: Float[Tensor, "head d_head"] | None = None,
-        b_K: Float[Tensor, "head d_head"] | None = None,
-        b_V: Float[Tensor, "head d_head"] | None = None,
+        b_K: Float[Tensor, "group d_head"] | None = None,
+        b_V: Float[Tensor, "group d_head"] | None = None,
         *,
         layers: Sequence[int] | None = None,
         scale: float | None = None,
         mask: Mask = "causal",
         positions: Positions = "absolute",
+        groups: tuple[int, ...] | None = None,
+        turn: Turn | None = None,
+        norm_Q: Any = None,
+        norm_K: Any = None,
+        cap: float | None = None,
+        window: int | None = None,
     ) -> None:
         names = tuple(names)
         layers = (0,) * len(names) if layers is None else tuple(int(layer) for layer in layers)
         scale = math.sqrt((1, *W_Q.shape)[-1]) if scale is None else scale
         given = (names, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, layers, scale, mask, positions)
+        given += (groups, turn, norm_Q, norm_K, cap, window)
         vars(self).update(zip((field.name for field in fields(self)), given, strict=True))
         problems = _problems(self)
         if problems:
@@ -103,9 +125,25 @@ class Heads:
         return int(key) % len(self)
 
     def _take(self, rows: list[int]) -> "Heads":
-        picked = {name: getattr(self, name)[rows] for name in _TENSORS if getattr(self, name) is not None}
-        layers = tuple(self.layers[row] for row in rows)
-        return replace(self, names=tuple(self.names[row] for row in rows), layers=layers, **picked)
+        """These heads, as views where they lie side by side."""
+        groups, picked = self.groups, {}
+        if groups is not None:
+            kept = sorted({groups[row] for row in rows})
+            groups = tuple(kept.index(groups[row]) for row in rows)
+        own, shared = _rows(rows), _rows(rows if groups is None else kept)
+        for name in (*_TENSORS, "norm_Q", "norm_K"):
+            value, where = getattr(self, name), shared if name in _SHARED else own
+            if value is not None:
+                picked[name] = value.take(where) if name.startswith("norm") else value[where]
+        if groups == tuple(range(len(rows))):
+            groups = None
+        names, layers = (tuple(field[row] for row in rows) for field in (self.names, self.layers))
+        return replace(self, names=names, layers=layers, groups=groups, **picked)
+
+    def by_head(self, name: str) -> Tensor:
+        """`W_Q`, `W_K`, `W_V`, `b_K`, ... with one entry for each head: repeated where heads share it, a view elsewhere."""
+        value = getattr(self, name)
+        return value if self.groups is None or name not in _SHARED else value[list(self.groups)]
 
     @property
     def d_model(self) -> int:
@@ -120,46 +158,84 @@ class Heads:
         """`W_Q @ W_K^T`, `[head, d_model, d_model]`, kept as its two factors. Not divided by `scale`."""
         from transformer_lens import FactoredMatrix
 
-        return FactoredMatrix(self.W_Q, self.W_K.transpose(-2, -1))
+        return FactoredMatrix(self.W_Q, self.by_head("W_K").mT)
+
+    def QK_at(self, distance: int) -> "FactoredMatrix":
+        """`W_Q R W_K^T` for a source `distance` tokens back, under rotary positions; without them it is `QK`.
+
+        Biases and norms of queries and keys are not part of it.
+        """
+        from transformer_lens import FactoredMatrix
+
+        _need_turn(self)
+        left = self.W_Q if self.turn is None else self.W_Q @ self.turn.matrix(distance, self.d_head).to(self.W_Q)
+        return FactoredMatrix(left, self.by_head("W_K").mT)
 
     @property
     def OV(self) -> "FactoredMatrix":
         """`W_V @ W_O`, `[head, d_model, d_model]`, kept as its two factors."""
         from transformer_lens import FactoredMatrix
 
-        return FactoredMatrix(self.W_V, self.W_O)
+        return FactoredMatrix(self.by_head("W_V"), self.W_O)
 
     def to(self, *args, **kwargs) -> "Heads":
         """The same heads on another device or in another dtype; arguments as in `torch.Tensor.to`."""
-        moved = {name: getattr(self, name).to(*args, **kwargs) for name in _TENSORS if getattr(self, name) is not None}
+        held = (*_TENSORS, "norm_Q", "norm_K")
+        moved = {name: getattr(self, name).to(*args, **kwargs) for name in held if getattr(self, name) is not None}
         return replace(self, **moved)
 
     def scores(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
         """Attention scores before mask and softmax, `[..., head, dst, src]`, on what the heads read."""
-        if self.positions != "absolute":
-            why = "rotate queries and keys by position" if self.positions == "rotary" else "do not score by QK alone"
-            raise ValueError(
-                f"these heads {why} (positions={self.positions!r}); expected positions='absolute'. "
-                "Read their pattern from the model's cache: model.run_with_cache(tokens)[1]['blocks.0.attn.hook_pattern']."
-            )
+        return self.scores_of(self.side("Q", x), self.side("K", x))
+
+    def side(self, kind: str, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
+        """Queries, keys or values (`kind` "Q", "K", "V") as they are compared: with biases, norms and rotation."""
+        if kind != "V":
+            _need_turn(self)
+        out = self.projected(kind, x)
+        norm = getattr(self, f"norm_{kind}", None)
+        out = out if norm is None else norm(out)
+        out = out if self.turn is None or kind == "V" else self.turn(out)
+        return out if kind == "Q" or self.groups is None else out[..., list(self.groups), :, :]
+
+    def projected(self, kind: str, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch group pos d_head"]:
+        """`x W + b` for queries, keys or values, by head or, where heads share, by group."""
         _need_stream(self, x)
-        q = torch.einsum("...pm,hmd->...hpd", x, self.W_Q) + _row(self.b_Q)
-        k = torch.einsum("...pm,hmd->...hpd", x, self.W_K) + _row(self.b_K)
-        return q @ k.transpose(-2, -1) / self.scale
+        return torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{kind}")) + _row(getattr(self, f"b_{kind}"))
+
+    def scores_of(
+        self, q: Float[Tensor, "*batch head dst d_head"], k: Float[Tensor, "*batch head src d_head"]
+    ) -> Float[Tensor, "*batch head dst src"]:
+        """Scores of given queries and keys: divided by `scale`, squeezed by `cap`."""
+        scores = q @ k.mT / self.scale
+        return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
 
     def pattern(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
         """Attention pattern `[..., head, dst, src]`: softmax over allowed sources; rows sum to 1."""
-        _need_stream(self, x)
-        allowed = allowed_pairs(self.mask, x.shape[-2], x.device)
-        return self.scores(x).masked_fill(~allowed, -math.inf).softmax(-1)
+        return self.pattern_of(self.scores(x))
+
+    def pattern_of(self, scores: Float[Tensor, "*batch head pos pos"]) -> Float[Tensor, "*batch head pos pos"]:
+        """The softmax of scores over the sources that mask and window allow."""
+        allowed = allowed_pairs(self.mask, scores.shape[-1], scores.device)
+        allowed = allowed if self.window is None else allowed & torch.ones_like(allowed).triu(1 - self.window)
+        return scores.masked_fill(~allowed, -math.inf).softmax(-1)
 
     def results(
         self, x: Float[Tensor, "*batch pos d_model"], pattern: Float[Tensor, "*batch head pos pos"] | None = None
     ) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, `[..., head, pos, d_model]`, with its own pattern or a given (frozen) one."""
-        _need_stream(self, x)
-        v = torch.einsum("...pm,hmd->...hpd", x, self.W_V) + _row(self.b_V)
-        return (self.pattern(x) if pattern is None else pattern) @ v @ self.W_O
+        return (self.pattern(x) if pattern is None else pattern) @ self.side("V", x) @ self.W_O
+
+
+def _need_turn(heads: Heads) -> None:
+    """A `ValueError` unless everything is known that these heads do to queries and keys."""
+    if heads.positions == "other" or (heads.positions == "rotary" and heads.turn is None):
+        why = "rotate queries and keys by position" if heads.positions == "rotary" else "do not score by QK alone"
+        raise ValueError(
+            f"these heads {why} (positions={heads.positions!r}); expected positions='absolute'. "
+            "Read their pattern from the model's cache: model.run_with_cache(tokens)[1]['blocks.0.attn.hook_pattern']. Or "
+            "take heads that know their rotation: circuitkit.anatomy(model)['L0H0']."
+        )
 
 
 def _need_stream(heads: Heads, x: Tensor) -> None:
@@ -177,6 +253,11 @@ def _need_stream(heads: Heads, x: Tensor) -> None:
     )
 
 
+def _rows(rows: list[int]) -> slice | list[int]:
+    """Rows side by side as a slice, which gives views."""
+    return slice(rows[0], rows[-1] + 1) if rows and rows == list(range(rows[0], rows[-1] + 1)) else rows
+
+
 def _row(bias: Tensor | None) -> Tensor | float:
     return 0.0 if bias is None else bias[:, None, :]
 
@@ -184,16 +265,14 @@ def _row(bias: Tensor | None) -> Tensor | float:
 def _problems(heads: Heads) -> list[str]:
     """Everything that is wrong with the parts of a `Heads`, each as one line."""
     n, out = len(heads.names), []
-    wanted = {"W_Q": "[head, d_model, d_head]", "W_K": "[head, d_model, d_head]", "W_V": "[head, d_model, d_head]"}
-    wanted |= {
-        "W_O": "[head, d_head, d_model]",
-        "b_Q": "[head, d_head]",
-        "b_K": "[head, d_head]",
-        "b_V": "[head, d_head]",
-    }
+    group = "head" if heads.groups is None else "group"
+    wanted = {name: f"[{group if name in _SHARED else 'head'}, d_model, d_head]" for name in ("W_Q", "W_K", "W_V")}
+    wanted |= {"W_O": "[head, d_head, d_model]", "b_Q": "[head, d_head]"}
+    wanted |= {"b_K": f"[{group}, d_head]", "b_V": f"[{group}, d_head]"}
     if heads.W_Q.ndim != 3:
         out.append(f"W_Q has shape {tuple(heads.W_Q.shape)}; expected three axes {wanted['W_Q']}")
-    sizes = {"head": n, **dict(zip(("d_model", "d_head"), heads.W_Q.shape[1:], strict=False))}
+    n_groups = n if heads.groups is None else 1 + max(heads.groups, default=-1)
+    sizes = {"head": n, "group": n_groups, **dict(zip(("d_model", "d_head"), heads.W_Q.shape[1:], strict=False))}
     for name in _TENSORS if heads.W_Q.ndim == 3 else ():
         tensor = getattr(heads, name)
         expected = tuple(sizes[axis] for axis in wanted[name].strip("[]").split(", "))
@@ -201,6 +280,8 @@ def _problems(heads: Heads) -> list[str]:
             out.append(f"{name} has shape {tuple(tensor.shape)}; expected {expected} = {wanted[name]}")
     if len(set(heads.names)) != n:
         out.append(f"names are not unique: {sorted({name for name in heads.names if heads.names.count(name) > 1})}")
+    if heads.groups is not None and len(heads.groups) != n:
+        out.append(f"groups has {len(heads.groups)} entries for {n} names")
     if len(heads.layers) != n:
         out.append(f"layers has {len(heads.layers)} entries for {n} names")
     if heads.mask not in MASKS:
@@ -211,7 +292,7 @@ def _problems(heads: Heads) -> list[str]:
 
 
 def stack(*parts: Heads) -> Heads:
-    """One `Heads` with the heads of all parts in order. Parts must agree in d_model, d_head, scale, mask, positions.
+    """One `Heads` with the heads of all parts in order. Parts must agree in d_model, d_head, scale, mask, positions, cap, window, turn.
 
     A bias that only some parts have is filled with zeros for the others, which changes nothing they compute.
 
@@ -226,20 +307,33 @@ def stack(*parts: Heads) -> Heads:
                 "or circuitkit.heads(model) for a model's."
             )
     first = parts[0]
-    for name in ("d_model", "d_head", "scale", "mask", "positions"):
+    if len(parts) == 1:
+        return first
+    for name in ("d_model", "d_head", "scale", "mask", "positions", "cap", "window", "turn"):
         values = [getattr(part, name) for part in parts]
-        if any(value != values[0] for value in values):
+        if any(value is not values[0] if name == "turn" else value != values[0] for value in values):
             raise ValueError(f"cannot stack heads whose {name} differ: {values}; keep them apart")
-    joined = {}
+    joined: dict[str, Any] = {}
     for name in _TENSORS:
         tensors = [getattr(part, name) for part in parts]
         if all(tensor is None for tensor in tensors):
             continue
         filled = [
-            part.W_Q.new_zeros(len(part), part.d_head) if t is None else t
+            part.W_Q.new_zeros(len(part.W_K) if name in _SHARED else len(part), part.d_head) if t is None else t
             for part, t in zip(parts, tensors, strict=True)
         ]
         joined[name] = torch.cat(filled)
-    same = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in (*_TENSORS, "names", "layers")}
+    for name in ("norm_Q", "norm_K"):
+        norms = [getattr(part, name) for part in parts]
+        if any(norm is not None for norm in norms):
+            if any(norm is None for norm in norms):
+                raise ValueError(f"cannot stack heads of which only some have a {name}; keep them apart")
+            joined[name] = norms[0].join(norms)
+    if any(part.groups is not None for part in parts):
+        before = [0, *torch.tensor([len(part.W_K) for part in parts]).cumsum(0).tolist()]
+        own = [range(len(part)) if part.groups is None else part.groups for part in parts]
+        joined["groups"] = tuple(first + g for first, groups in zip(before, own, strict=False) for g in groups)
+    kept = (*_TENSORS, "names", "layers", "norm_Q", "norm_K", "groups")
+    same = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in kept}
     names = tuple(name for part in parts for name in part.names)
     return Heads(names=names, layers=tuple(layer for part in parts for layer in part.layers), **same, **joined)

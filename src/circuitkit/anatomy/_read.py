@@ -1,0 +1,309 @@
+"""Any model as an `Anatomy`: what is a model is asked here, once, and every read is checked against the model's logits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from circuitkit._heads import Heads, Turn, require_bridge
+from circuitkit._heads._from_model import score_divisor
+from circuitkit._precision import rounding_hint
+from circuitkit.anatomy._neurons import Neurons
+from circuitkit.anatomy._norm import Norm
+from circuitkit.anatomy._sublayer import UNLIMITED, Anatomy, Step, Sublayer, from_heads
+
+_NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
+_WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
+
+
+def anatomy(model: Any) -> Anatomy:
+    """A model as one value: embeddings, steps of sublayers, an unembedding, with one language of names.
+
+    Takes a `TransformerBridge` (GPT-2, Llama, Qwen, NeoX, Gemma, Mistral, Phi, OPT, BERT, OLMo 2, native; rotary,
+    grouped-query, parallel), a converted model, the toy models of chapter 5 and their gated blocks. Where a norm stands
+    is found by running the model once; a mixture of experts is one part, an MLP that was not converted as well.
+
+    **Shapes**: weights are views. **Error**: the model's logits on 2 rows of random tokens are computed again and must
+    agree to 3e-4 of the largest (float32 and float64; the square root of the spacing in half precision), else this
+    raises. In float64 they agree to 1e-12, to 1e-5 where transformers computes norms or rotations in float32.
+    **Source**: this book.
+
+    >>> import circuitkit as ck
+    >>> ck.anatomy(ck.load_model("one-layer")).parts()[:3]
+    ('embed', 'pos', 'L0H0')
+    """
+    if isinstance(model, Anatomy):
+        return model
+    if isinstance(model, Heads):
+        raise ValueError(
+            "anatomy(model) got Heads, which are no model by themselves; expected what they read from and write to as well. "
+            "Write circuitkit.anatomy.from_heads(heads, W_E, W_U)."
+        )
+    if hasattr(model, "models") and hasattr(model, "model"):
+        return anatomy(model.model)  # several runs of a training, of which one was chosen
+    if hasattr(model, "block") and hasattr(model, "original"):
+        toy, gates = model.original, model.block.gates
+        return _agreeing(model, from_heads(model.block.heads, toy.W_E, toy.W_U, gate=gates))
+    if isinstance(getattr(model, "heads", None), Heads) and hasattr(model, "run") and not hasattr(model, "cfg"):
+        return _agreeing(model, from_heads(model.heads, model.W_E, model.W_U))
+    bridge = require_bridge(model, "anatomy(model)")
+    with torch.no_grad(), _still(bridge):
+        tokens = _probe(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
+        logits, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
+        try:
+            out = _bridge(bridge, tokens, cache)
+            own = out.run(tokens).logits
+        except (AttributeError, KeyError, RuntimeError, TypeError) as problem:
+            raise ValueError(
+                f"anatomy cannot read this model ({type(bridge.original_model).__name__}): {type(problem).__name__}: {problem}. "
+                "Expected blocks of attention and an MLP that read and write one stream. Look at run_with_cache instead."
+            ) from problem
+    return _compared(type(bridge.original_model).__name__, out, own, logits)
+
+
+def _agreeing(model: Any, out: Anatomy) -> Anatomy:
+    """A toy model's anatomy, compared with `(head_logits, residual_logits)` of its own."""
+    with torch.no_grad():
+        tokens = _probe(out.d_vocab, 8)
+        shares, rest = model.run(tokens)
+        return _compared(type(model).__name__, out, out.run(tokens).logits, shares.sum(1) + rest)
+
+
+def _compared(kind: str, out: Anatomy, own: Tensor, logits: Tensor) -> Anatomy:
+    allowed = max(torch.finfo(logits.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
+    size = float(logits.abs().max())
+    off = float((own - logits).abs().max()) if own.shape == logits.shape else float("nan")
+    if not off <= allowed * max(size, 1e-6):
+        raise ValueError(
+            f"anatomy cannot read this model ({kind}): its parts give logits that are off by {off:.3g} (largest {size:.3g}); "
+            "expected the model's own, because nothing said about the parts would hold of it. It has something between its "
+            "blocks that is not known here (another norm, scores by distance, scaled logits or residuals)."
+            + rounding_hint(logits)
+        )
+    return out
+
+
+@contextmanager
+def _still(bridge: Any) -> Iterator[None]:
+    """Without dropout while it is read."""
+    was = [(module, module.training) for module in {*bridge.modules(), *bridge.original_model.modules()}]
+    try:
+        for module, _ in was:
+            module.training = False
+        yield
+    finally:
+        for module, training in was:
+            module.training = training
+
+
+def _probe(d_vocab: int, n: int) -> Tensor:
+    return torch.randint(d_vocab, (2, n), generator=torch.Generator().manual_seed(0))
+
+
+def _probe_length(bridge: Any) -> int:
+    """Long enough to tell a window from none, where that is affordable."""
+    windows = [
+        _window(block.attn.original_component, n) for n, block in enumerate(bridge.blocks) if hasattr(block, "attn")
+    ]
+    short = [window for window in windows if window is not None and window < 512]
+    return min(int(bridge.cfg.n_ctx), max([12, *(window + 4 for window in short)]))
+
+
+def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
+    W_E, steps = bridge.W_E.detach(), []
+    for layer, block in enumerate(bridge.blocks):
+        steps += _block(bridge, layer, block, cache)
+    opening = _norm(bridge._modules.get("embed_ln"), W_E.shape[1], W_E, bridge.cfg)
+    begun = cache["embed_ln.hook_in" if opening else "blocks.0.hook_resid_pre" if steps else "ln_final.hook_in"]
+    W_pos, rest = None, begun
+    if "pos_embed.hook_out" in cache:
+        W_pos = _positions(bridge, cache["pos_embed.hook_out"][0])
+        if "token_type_embed.hook_out" in cache:  # the same at every position: a sentence alone
+            W_pos = W_pos + cache["token_type_embed.hook_out"][0, 0]
+        rest = begun - W_pos[: tokens.shape[1]]
+    embedded = W_E[tokens].double()
+    gain = float((rest.double() * embedded).sum() / embedded.square().sum())
+    head = None
+    if "mlm_head" in bridge._modules:
+        transform = bridge.original_model.cls.predictions.transform
+        head = lambda x: transform.transform_act_fn(transform.dense(x))  # noqa: E731
+    cap = float(getattr(bridge.cfg, "output_logits_soft_cap", None) or -1.0)
+    return Anatomy(
+        W_E=W_E,
+        steps=tuple(steps),
+        W_U=bridge.W_U.detach(),
+        W_pos=W_pos,
+        final=_norm(bridge._modules.get("ln_final"), W_E.shape[1], W_E, bridge.cfg),
+        b_U=_given(getattr(bridge, "b_U", None)),
+        gain=1.0 if abs(gain - 1) < 1e-3 else gain,
+        opening=opening,
+        head=head,
+        cap=cap if cap > 0 else None,
+        n_ctx=int(bridge.cfg.n_ctx or UNLIMITED),
+    )
+
+
+def _positions(bridge: Any, seen: Tensor) -> Tensor:
+    """The rows of the table of positions, from the one that position 0 has."""
+    table = bridge.W_pos.detach()
+    first = next(n for n in range(8) if torch.equal(table[n : n + len(seen)], seen))
+    return table[first : first + int(bridge.cfg.n_ctx)]
+
+
+def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
+    """The one or two steps of a block. A norm stands before what its output enters, after what it reads, or closes a step."""
+    at, cfg, like = f"blocks.{layer}.", bridge.cfg, bridge.W_E.detach()
+    entered = {n: cache[f"{at}{n}.hook_in"] for n in _NORMS if n in block._modules and f"{at}{n}.hook_in" in cache}
+    left = {n: cache[f"{at}{n}.hook_out"] for n in entered}
+    found = {n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered}
+    seen = {"attn": (cache[f"{at}attn.hook_in"], _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"))}
+    if "mlp" in block._modules:
+        seen["mlp"] = (
+            _first(cache, f"{at}mlp.hook_in", f"{at}mlp.in.hook_in"),
+            _first(cache, f"{at}mlp.out.hook_out", f"{at}mlp.hook_out"),
+        )
+    used: set[str | None] = set()
+    subs, streams = [], []
+    for part, (goes_in, comes_out) in seen.items():
+        # what the MLP reads from "ln1" is the stream itself, unless the attention read it there as well
+        allowed = [n for n in entered if part == "attn" or n[2] == "2" or n in used]
+        before = next((n for n in allowed if torch.equal(left[n], goes_in)), None)
+        after = next((n for n in entered if n != before and torch.equal(entered[n], comes_out)), None)
+        used |= {before, after}
+        inside, bias = _attention(bridge, layer, block.attn, cache) if part == "attn" else _mlp(bridge, layer, block)
+        subs.append(Sublayer(layer, inside, found.get(before), found.get(after), bias))
+        streams.append(goes_in if before is None else entered[before])
+    if len(subs) == 2 and torch.equal(*streams):
+        return [Step(tuple(subs))]
+    closing = [next((found[n] for n in _NORMS if n in found and n not in used and n[2] == k), None) for k in "12"]
+    return [Step((sub,), norm) for sub, norm in zip(subs, closing, strict=False)]
+
+
+def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, Tensor | None]:
+    original, cfg = attn.original_component, bridge.cfg
+    W = {name: getattr(attn, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O")}
+    n, d_head = W["W_Q"].shape[0], W["W_Q"].shape[2]
+    n_groups = W["W_K"].shape[0]
+    norms = {}
+    for kind, count in (("Q", n), ("K", n_groups)):
+        module = attn._modules.get(f"{kind.lower()}_norm")
+        if module is not None:
+            width = int(module.original_component.weight.numel())
+            norm, per_head = _norm(module, width, W["W_Q"], cfg), (count, 1, d_head)
+            shaped = lambda v, to=per_head: (
+                None if v is None else v.expand(to[0] * to[2]).view(to) if len(v) > to[2] else v.expand(to)
+            )  # noqa: E731
+            norms[f"norm_{kind}"] = Norm(
+                shaped(norm.gain), shaped(norm.bias), norm.eps, norm.centre, across=width > d_head
+            )
+    turn = _turn(original, cache, layer, getattr(bridge, "rotary_emb", None))
+    heads = Heads(
+        names=tuple(f"L{layer}H{h}" for h in range(n)),
+        layers=(layer,) * n,
+        scale=score_divisor(original),
+        mask="full" if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional" else "causal",
+        positions="absolute" if turn is None else "rotary",
+        groups=None if n_groups == n else tuple(h * n_groups // n for h in range(n)),
+        turn=turn,
+        cap=_positive(getattr(original, "attn_logit_softcapping", None), getattr(cfg, "attn_scores_soft_cap", None)),
+        window=_window(original, layer),
+        **{name: _given(getattr(attn, name, None)) for name in ("b_Q", "b_K", "b_V")},
+        **W,
+        **norms,
+    )
+    return heads, _given(getattr(attn, "b_O", None))
+
+
+def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
+    """Neuron-heads and their bias, or the whole MLP as one function that holds its own."""
+    if hasattr(bridge, "neuron_heads"):
+        held = bridge.neuron_heads(layer)
+        weights = {n: getattr(held, n, None) for n in ("W_in", "W_out", "b_in", "W_gate", "b_gate")}
+        weights = {n: None if w is None else w.detach() for n, w in weights.items()}
+        return Neurons(layer, terms=held.terms, **weights), _given(held.b_out)
+    mlp, original = block.mlp, block.mlp.original_component
+    if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows
+        act = (
+            original.activation_fn if hasattr(original, "activation_fn") else original.intermediate.intermediate_act_fn
+        )
+        return lambda x: mlp.out(act(getattr(mlp, "in")(x))).reshape(x.shape), None
+
+    def whole(x: Tensor) -> Tensor:
+        out = mlp(x)
+        return out[0] if isinstance(out, tuple) else out  # a mixture of experts tells its choices as well
+
+    return whole, None
+
+
+def _norm(module: Any, size: int, like: Tensor, cfg: Any) -> Norm | None:
+    """The norm that a module computes, found on random rows of ordinary and of tiny size."""
+    if module is None:
+        return None
+    rows = torch.randn(1, 4, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = torch.cat([rows, 1e-3 * rows], 1).to(like)
+    out, bias = module(rows), _given(module(torch.zeros_like(rows[:, :1]))[0, 0])
+    if torch.equal(out, rows):
+        return None
+    original, weight = module.original_component, getattr(module, "weight", None)
+    gains = [None] if weight is None else [weight.detach(), 1 + weight.detach(), None]
+    sizes = {
+        float(eps)
+        for eps in (getattr(original, "eps", None), getattr(original, "variance_epsilon", None), cfg.eps)
+        if eps
+    }
+    known = [Norm(gain, bias, eps, centre) for gain in gains for eps in sizes for centre in (True, False)]
+    off = [float((norm(rows) - out).abs().max() / out.abs().max()) for norm in known]
+    best = min(range(len(known)), key=off.__getitem__)
+    if not off[best] <= max(torch.finfo(like.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
+        raise TypeError(
+            f"{type(original).__name__} is no LayerNorm or RMSNorm (off by {off[best]:.2g} of its largest output)"
+        )
+    return known[best]
+
+
+def _turn(original: Any, cache: Any, layer: int, rotary: Any) -> Turn | None:
+    """The rotation that a layer's tables of cosines and sines describe."""
+    tables = getattr(original, "rotary", None)
+    at = f"blocks.{layer}.attn."
+    if tables is not None:
+        cos, sin = tables.cos_cached, tables.sin_cached
+    elif f"{at}hook_cos" in cache:
+        cos, sin = (cache[f"{at}{name}"].flatten(0, -3)[0] for name in ("hook_cos", "hook_sin"))
+    else:
+        return None
+    half = cos.shape[-1] // 2
+    dims = torch.arange(2 * half, device=cos.device)
+    in_halves = torch.equal(cos[:, :half], cos[:, half:])
+    planes = dims.view(2, half).T if in_halves else dims.view(half, 2)
+    angles = torch.atan2(sin[1].float(), cos[1].float())[planes[:, 0]]
+    # the model's own numbers, where they are at hand: an angle read off a table is off in its last digit
+    known = [] if rotary is None else [b.float() for name, b in rotary.named_buffers() if name.endswith("inv_freq")]
+    if tables is not None:
+        speed = 1.0 / (tables.effective_base ** (torch.arange(0, 2 * half, 2).float() / (2 * half)))
+        known.append(speed.to(angles) / tables.position_scale)
+    near = [b for b in known if len(b) == half and torch.allclose(b, angles, rtol=2e-2, atol=1e-6)]
+    exact = min(near, key=lambda b: float((b - angles).abs().max()), default=angles)
+    return Turn(planes, exact, float(cos[0, 0]))
+
+
+def _window(original: Any, layer: int) -> int | None:
+    config = getattr(original, "config", None)
+    kinds = getattr(config, "attention_layers", None)  # GPT-Neo
+    if kinds:
+        return int(config.window_size) if kinds[layer] == "local" else None
+    return getattr(original, "sliding_window", getattr(config, "sliding_window", None))
+
+
+def _first(cache: Any, *names: str) -> Tensor:
+    return next(cache[name] for name in names if name in cache)
+
+
+def _positive(*values: Any) -> float | None:
+    return next((float(value) for value in values if value is not None and float(value) > 0), None)
+
+
+def _given(value: Any) -> Tensor | None:
+    """A tensor that is not zero everywhere, detached."""
+    return value.detach() if isinstance(value, Tensor) and value.any() else None

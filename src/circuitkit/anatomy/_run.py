@@ -1,0 +1,436 @@
+"""One loop that runs any anatomy and keeps what every part did, with parts and wires taken out where asked."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit._heads import Heads
+from circuitkit._token_ids import need_ids
+from circuitkit.anatomy._address import read
+from circuitkit.anatomy._neurons import Neurons
+from circuitkit.anatomy._norm import Norm
+from circuitkit.anatomy._sublayer import Anatomy, Sublayer
+
+_MOST_NUMBERS = 2**24
+Fill = Callable[[Tensor], Tensor]
+
+
+@dataclass(eq=False, repr=False)
+class Run:
+    """One forward pass in parts. A part's values are made from what its sublayer gathered when they are asked for.
+
+    **Shapes**: streams and parts `[batch, pos, d_model]`. **Error**: the parts add up to the stream up to rounding.
+    **Source**: "A Mathematical Framework for Transformer Circuits", the residual stream as a sum.
+    """
+
+    model: Anatomy
+    tokens: Int[Tensor, "batch pos"]
+    starts: dict[str, Tensor] = field(default_factory=dict)
+    gathered: dict[str, Tensor] = field(default_factory=dict)
+    """By sublayer: `z[batch, head, pos, d_head]` of heads, what a whole MLP wrote; `z` of neurons if it was changed."""
+    patterns: dict[str, Tensor] = field(default_factory=dict)
+    """By sublayer of heads, `[batch, head, dst, src]`, unless they were watched instead."""
+    norms: dict[str, tuple[Norm | None, Norm | None]] = field(default_factory=dict)
+    """By sublayer: the norms before and after it, frozen."""
+    closings: dict[int, Norm] = field(default_factory=dict)
+    """Frozen norms of the whole stream, by step; -1 is the opening one."""
+    streams: list[Tensor] = field(default_factory=list)
+    """The stream before each step, and the last one."""
+    silent: frozenset[str] = frozenset()
+    """Sublayers whose bias was taken out."""
+    unembedded: Tensor | None = None
+    """What the unembedding reads where that is not the last stream, because wires into it were cut."""
+
+    def __repr__(self) -> str:
+        return f"Run({tuple(self.tokens.shape)} tokens through {self.model!r})"
+
+    @cached_property
+    def final(self) -> Norm | None:
+        """The last norm, frozen."""
+        return None if self.model.final is None else self.model.final.freeze(self._last)
+
+    @property
+    def _last(self) -> Tensor:
+        last = self.streams[-1] if self.unembedded is None else self.unembedded
+        return last if self.model.head is None else self.model.head(last)
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "batch pos d_vocab"]:
+        model = self.model
+        out = (self._last if self.final is None else self.final(self._last)) @ model.W_U
+        out = out if model.b_U is None else out + model.b_U
+        return out if model.cap is None else model.cap * (out / model.cap).tanh()
+
+    def read_by(self, sub: Sublayer, stream: Tensor) -> Tensor:
+        norm = self.norms[sub.name][0]
+        return stream if norm is None else norm(stream)
+
+    def pattern(self, head: str) -> Float[Tensor, "batch pos *src"]:
+        """The pattern of one head; of a neuron-head, `[batch, pos]`, its attention on the token itself, not the bias token."""
+        step, sub, rows, _ = self.model.find(head)
+        if rows is None or len(rows) != 1:
+            raise ValueError(f"{head!r} is not one head; patterns belong to heads such as 'L0H1' and 'L0N12.0'")
+        if isinstance(sub.inside, Neurons):
+            gate, _ = sub.inside.reads(self.read_by(sub, self.streams[step]))
+            return sub.inside.pattern(gate)[..., rows[0]]
+        return self.patterns[sub.name][..., rows[0], :, :]
+
+    def z(self, sub: Sublayer) -> Tensor:
+        """What the heads of a sublayer gathered, `[batch, head, pos, d_head]`; of neuron-heads `[batch, pos, head]`."""
+        if isinstance(sub.inside, Neurons) and sub.name not in self.gathered:
+            step = self.model.find(f"L{sub.layer} MLP").step
+            return sub.inside.z(*sub.inside.reads(self.read_by(sub, self.streams[step])))
+        return self.gathered[sub.name]
+
+    def part(self, name: str, before: int | None = None) -> Float[Tensor, "batch pos d_model"]:
+        """What one part left in the stream before a step (by default, the last stream); norms behind it are frozen."""
+        step, sub, rows, is_bias = self.model.find(name)
+        if step == len(self.model.steps):
+            raise ValueError(f"{name!r} writes nothing; parts are {', '.join(self.model.parts()[:6])}, ...")
+        if is_bias:
+            return self._bias(step, sub, before)
+        if sub is None:
+            return self._carried(self.starts[read(name)[0].kind], step, before)
+        z, after, inside = self.gathered.get(sub.name), self.norms[sub.name][1], sub.inside
+        if isinstance(inside, Heads):
+            out = torch.einsum("...hpd,hdm->...pm", z[..., list(rows), :, :], inside.W_O[list(rows)])
+        elif isinstance(inside, Neurons):
+            z, k = self.z(sub), len(inside.terms)
+            if rows is None:  # "L0 MLP" is the whole of it, its bias too, as it was before it became heads
+                out = z.unflatten(-1, (-1, k)).sum(-1) @ inside.W_out
+                out = out if sub.bias is None or sub.name in self.silent else out + sub.bias
+            else:
+                out = z[..., list(rows)] @ inside.W_out[[row // k for row in rows]]
+        else:
+            out = z
+        return self._carried(out if after is None else after.linear(out), step, before)
+
+    def _bias(self, step: int, sub: Sublayer | None, before: int | None) -> Tensor:
+        """What is added whatever the stream holds: by a sublayer, and by the norm that closes its step."""
+        out, closing = torch.zeros_like(self.streams[0]), self.closings.get(step)
+        if sub is not None:
+            after = self.norms[sub.name][1]
+            own = out if sub.bias is None or sub.name in self.silent else out + sub.bias
+            own = own if after is None else after.linear(own)
+            own = own if after is None or after.bias is None else own + after.bias
+            out = self._carried(own, step, before)
+        if (
+            closing is not None
+            and closing.bias is not None
+            and (sub is None or sub is self.model.steps[step].sublayers[-1])
+        ):
+            out = out + self._carried(torch.zeros_like(out) + closing.bias, step + 1, before)
+        return out
+
+    def _carried(self, out: Tensor, step: int, before: int | None) -> Tensor:
+        """A share of the stream behind the norms of the whole stream that follow."""
+        for number in range(step, len(self.model.steps) if before is None else before):
+            out = self.closings[number].linear(out) if number in self.closings else out
+        return out
+
+    def shares(
+        self, W: Float[Tensor, "*row d_model out"], before: int | None = None
+    ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos out"]]]:
+        """`part @ W` for every part in the stream before a step, a group at a time: no part is formed in d_model.
+
+        `W` may differ from row to row, `[batch, pos, d_model, out]`. **Error**: rounding; norms are frozen.
+        """
+        for step, sub, names in self.model.groups(before):
+            plain = names if sub is None else names[sub.n_parts :]
+            if sub is not None:
+                V = self._pulled(W, step, sub, before)
+                yield from self._shares_of(sub, names[: sub.n_parts], V)
+            if plain:
+                yield plain, torch.stack([_times(self.part(name, before), W) for name in plain])
+
+    def _pulled(self, W: Tensor, step: int, sub: Sublayer, before: int | None) -> Tensor:
+        """The matrix that does to what a sublayer writes what frozen norms and then `W` do."""
+        norms = [self.closings.get(n) for n in range(len(self.model.steps) if before is None else before) if n >= step]
+        for norm in [*reversed(norms), self.norms[sub.name][1]]:
+            W = W if norm is None else norm.fold(W) / norm.scale[..., None]
+        return W
+
+    def _shares_of(self, sub: Sublayer, names: tuple[str, ...], V: Tensor) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+        z, inside = self.z(sub), sub.inside
+        if isinstance(inside, Neurons):
+            k = len(inside.terms)
+            step = max(1, _MOST_NUMBERS // max(1, z[..., 0].numel() * V.shape[-1] * k))
+            for first in range(0, inside.W_out.shape[0], step):
+                rows = slice(first, first + step)
+                some = z.unflatten(-1, (-1, k))[..., rows, :].movedim((-2, -1), (0, 1))
+                written = (inside.W_out[rows] @ V).movedim(-2, 0)
+                written = written[:, None] if V.ndim > 2 else written[:, None, None, None]
+                shares = (some[..., None] * written).flatten(0, 1)
+                yield names[first * k : first * k + len(shares)], shares
+        elif isinstance(inside, Heads):
+            yield names, _times(torch.einsum("...hpd,hdm->h...pm", z, inside.W_O), V)
+        else:
+            yield names, _times(z, V)[None]
+
+    def where(self, row: int, pos: int) -> "Run":
+        """The same run at one position of one row, `[1, 1, d_model]`: enough for shares, not for patterns."""
+        at = (slice(row, row + 1), slice(pos, pos + 1))
+        norm = lambda n: None if n is None else n.at(*at)  # noqa: E731
+        heads = {sub.name for sub in self.model.sublayers if isinstance(sub.inside, Heads)}
+        return replace(
+            self,
+            tokens=self.tokens[at],
+            starts={name: value[at] for name, value in self.starts.items()},
+            gathered={n: z[at[0], :, at[1]] if n in heads else z[at] for n, z in self.gathered.items()},
+            patterns={},
+            norms={name: (norm(before), norm(after)) for name, (before, after) in self.norms.items()},
+            closings={number: closing.at(*at) for number, closing in self.closings.items()},
+            streams=[stream[at] for stream in self.streams],
+            unembedded=None if self.unembedded is None else self.unembedded[at],
+        )
+
+    def score_table(
+        self, head: str, dst: int, src: int, row: int = 0
+    ) -> tuple[tuple[str, ...], Float[Tensor, "query key"]]:
+        """One score as a sum over (part at `dst`, read as a query) x (part at `src`, read as a key), and `"bias"` last.
+
+        Norms are frozen; rotary positions, groups and norms of queries and keys are in it. The sum is the score before
+        a cap. **Error**: rounding.
+        """
+        step, sub, rows, _ = self.model.find(head)
+        if sub is None or not isinstance(sub.inside, Heads) or rows is None:
+            raise ValueError(f"{head!r} is no attention head; scores are taken apart for heads such as 'L1H3'")
+        heads, own = sub.inside, sub.inside[list(rows)]
+        sides = []
+        for kind, pos in (("Q", dst), ("K", src)):
+            here = self.where(row, pos)
+            before, W = here.norms[sub.name][0], getattr(own, f"W_{kind}")[0]
+            pulled = W if before is None else before.fold(W) / before.scale[..., None]
+            groups = list(here.shares(pulled, step))
+            table = torch.cat([values[:, 0, 0] for _, values in groups])
+            constant = torch.zeros_like(table[:1]) if before is None or before.bias is None else (before.bias @ W)[None]
+            b = getattr(own, f"b_{kind}")
+            table = torch.cat([table, constant if b is None else constant + b])[None]
+            norm = getattr(own, f"norm_{kind}")
+            if norm is not None:
+                whole = heads.projected(kind, here.read_by(sub, here.streams[step]))[0]
+                group = rows[0] if kind == "Q" or heads.groups is None else heads.groups[rows[0]]
+                norm = getattr(heads, f"norm_{kind}").freeze(whole).only(group)
+                table = norm.linear(table)
+                if norm.bias is not None:
+                    table[:, -1] += norm.bias[0, 0]
+            table = table if own.turn is None else own.turn(table, torch.full(table.shape[1:2], pos))
+            sides.append(table[0])
+        names = tuple(name for some, _ in groups for name in some)
+        return (*names, "bias"), sides[0] @ sides[1].T / own.scale
+
+
+def _times(parts: Tensor, W: Tensor) -> Tensor:
+    return parts @ W if W.ndim == 2 else torch.einsum("...m,...mo->...o", parts, W)
+
+
+_INPUTS = {Heads: "QKV", Neurons: "QV"}
+
+
+class _Cuts:
+    """What to take out, by sublayer: heads of it, its bias, and wires into it."""
+
+    def __init__(self, model: Anatomy, without: Sequence[str], fill: "str | Fill"):
+        self.model, self.starts = model, set()
+        self.fill = {"zero": torch.zeros_like, "mean": _mean}.get(fill, fill)
+        self.rows: dict[str, list[int] | None] = {}
+        self.biases: set[str] = set()
+        self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        if not callable(self.fill):
+            raise ValueError(f"fill is {fill!r}; expected 'zero', 'mean' or a function of what was written")
+        steps = [self._add(name) for name in ([without] if isinstance(without, str) else without)]
+        self.first = min(steps, default=len(model.steps))
+
+    def _add(self, name: str) -> int:
+        """Note one name; the step from which on the run is another."""
+        *earlier, last = read(name)
+        place = self.model.find(last)
+        if not earlier:
+            step, sub, rows, is_bias = place
+            if last.input is not None or step == len(self.model.steps):
+                raise ValueError(
+                    f"without got {name!r}, an input; expected a part, or a wire that ends there: 'embed->{name}'"
+                )
+            if sub is None:
+                self.starts.add(last.kind)
+            elif is_bias:
+                self.biases.add(sub.name)
+            elif rows is None:
+                self.rows[sub.name] = None
+                self.biases |= {sub.name} if isinstance(sub.inside, Neurons) else set()
+            elif self.rows.get(sub.name, ()) is not None:
+                self.rows[sub.name] = [*self.rows.get(sub.name, []), *rows]
+            return step
+        if len(earlier) > 1:
+            raise ValueError(
+                f"without got {name!r}, a path; expected a part or a wire such as 'L0H1->L1H3.K'. Cut one of its wires."
+            )
+        source = str(earlier[0])
+        if self.model.find(source).step >= place.step or place.is_bias or earlier[0].input:
+            raise ValueError(
+                f"without got {name!r}; expected a part before the arrow that runs before what is behind it, because a part "
+                "reads only what earlier steps have written. Parts of one layer that read the same stream run side by side."
+            )
+        sub = place.sublayer
+        kinds = "" if sub is None else _INPUTS.get(type(sub.inside), "")
+        if last.input is not None and last.input not in kinds:
+            has = f"the inputs {', '.join(kinds)}" if kinds else "one input"
+            raise ValueError(
+                f"without got {name!r}; {last.part} has {has}" + (": its keys read the bias token" * (kinds == "QV"))
+            )
+        for kind in last.input or kinds or " ":
+            self.wires["unembed" if sub is None else sub.name][kind, place.rows].append(source)
+        return place.step
+
+
+def _mean(x: Tensor) -> Tensor:
+    return x.mean(0, keepdim=True).expand_as(x)
+
+
+def run(
+    model: Anatomy,
+    tokens: Int[Tensor, "batch pos"],
+    without: "str | Sequence[str]",
+    fill: "str | Fill",
+    edit: Callable[[Sublayer, Tensor], Tensor] | None,
+    watch: Callable[[Sublayer, Tensor, Tensor], None] | None,
+    base: Run | None,
+    grad: bool,
+) -> Run:
+    """The loop behind `Anatomy.run`."""
+    tokens = need_ids("run", model, tokens)
+    if tokens.ndim != 2 or not tokens.numel():
+        raise ValueError(
+            f"run got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least one token"
+        )
+    cuts = _Cuts(model, without, fill)
+    with torch.set_grad_enabled(grad):
+        now = Run(model, tokens.to(model.W_E.device), silent=frozenset(cuts.biases))
+        begin = min(cuts.first, len(model.steps)) if base is not None and edit is None and watch is None else -1
+        x = _resumed(now, base, begin) if begin > 0 else _opened(now, cuts)
+        for number, step in enumerate(model.steps):
+            if number < begin:
+                continue
+            now.streams.append(x)
+            x = x + sum(_through(now, number, sub, x, cuts, edit, watch) for sub in step.sublayers)
+            x = _closed(now, number, step.closing, x)
+        now.streams.append(x)
+        if "unembed" in cuts.wires:
+            (now.unembedded,) = _wired(now, "unembed", None, x, len(model.steps), cuts).values()
+    return now
+
+
+def _opened(now: Run, cuts: _Cuts) -> Tensor:
+    model = now.model
+    embed = model.W_E[now.tokens]
+    now.starts["embed"] = embed if model.gain == 1.0 else embed * model.gain
+    if model.W_pos is not None:
+        now.starts["pos"] = model.W_pos[: now.tokens.shape[1]].expand_as(embed)
+    for name in cuts.starts:
+        now.starts[name] = cuts.fill(now.starts[name])
+    return _closed(now, -1, model.opening, sum(now.starts.values()))
+
+
+def _resumed(now: Run, base: Run, begin: int) -> Tensor:
+    """Take over what ran before the first change."""
+    if base.tokens.shape != now.tokens.shape or not torch.equal(base.tokens, now.tokens):
+        raise ValueError("base is a run of other tokens; expected one of the same tokens through the same model")
+    kept = {sub.name for step in now.model.steps[:begin] for sub in step.sublayers}
+    now.starts, now.streams = dict(base.starts), base.streams[:begin]
+    for mine, its in ((now.gathered, base.gathered), (now.patterns, base.patterns), (now.norms, base.norms)):
+        mine.update({name: value for name, value in its.items() if name in kept})
+    now.closings = {number: norm for number, norm in base.closings.items() if number < begin}
+    return base.streams[begin]
+
+
+def _closed(now: Run, number: int, closing: Norm | None, x: Tensor) -> Tensor:
+    if closing is None:
+        return x
+    now.closings[number] = closing.freeze(x)
+    return now.closings[number](x)
+
+
+def _wired(now: Run, name: str, norm: Norm | None, x: Tensor, step: int, cuts: _Cuts) -> dict[tuple, Tensor]:
+    """What the inputs with cut wires read, by `(kind, heads)`: the norm of the stream without the wires' sources."""
+    readers: dict[tuple, list[int]] = defaultdict(list)
+    for (kind, rows), sources in cuts.wires.get(name, {}).items():
+        readers[tuple(dict.fromkeys(sources)), kind] += () if rows is None else rows
+    less: dict[tuple[str, ...], Tensor] = {}
+    for sources in {sources for sources, _ in readers}:
+        parts = (now.part(source, step) for source in sources)
+        stream = x + sum(cuts.fill(part) - part for part in parts)
+        less[sources] = stream if norm is None else norm(stream)
+    return {(kind, tuple(rows)): less[sources] for (sources, kind), rows in readers.items()}
+
+
+def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit: Any, watch: Any) -> Tensor:
+    """What one sublayer adds to the stream."""
+    before = None if sub.before is None else sub.before.freeze(x)
+    now.norms[sub.name] = (before, None)
+    read = x if before is None else before(x)
+    wires = _wired(now, sub.name, sub.before, x, number, cuts)
+    rows = cuts.rows.get(sub.name, [])
+    how = (wires, rows, cuts.fill, edit)
+    if isinstance(sub.inside, Heads):
+        out = _attend(now, sub, read, *how, watch)
+    elif isinstance(sub.inside, Neurons):
+        out = _choose(now, sub, read, *how)
+    else:
+        out = sub.inside(next(iter(wires.values()), read))
+        out = cuts.fill(out) if rows is None else out
+        out = now.gathered[sub.name] = out if edit is None else edit(sub, out)
+    if sub.bias is not None and sub.name not in cuts.biases:
+        out = out + sub.bias
+    if sub.after is None:
+        return out
+    now.norms[sub.name] = (before, sub.after.freeze(out))
+    return now.norms[sub.name][1](out)
+
+
+def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill: Fill, edit: Any, watch: Any) -> Tensor:
+    heads = sub.inside
+    sides = {kind: heads.side(kind, read) for kind in "QKV"}
+    for (kind, which), stream in wires.items():
+        which = list(which) or list(range(len(heads)))
+        mixed = getattr(getattr(heads, f"norm_{kind}", None), "across", False)
+        new = heads.side(kind, stream)[..., which, :, :] if mixed else heads[which].side(kind, stream)
+        sides[kind] = sides[kind].index_copy(-3, torch.tensor(which, device=new.device), new)
+    pattern = heads.pattern_of(heads.scores_of(sides["Q"], sides["K"]))
+    pattern = pattern if sub.gate is None else pattern * sub.gate(read)
+    if watch is None:
+        now.patterns[sub.name] = pattern
+    else:
+        watch(sub, pattern, sides["V"])
+    z = pattern @ sides["V"]
+    if rows:
+        z[..., rows, :, :] = fill(z[..., rows, :, :])
+    z = now.gathered[sub.name] = z if edit is None else edit(sub, z)
+    return torch.einsum("...hpd,hdm->...pm", z, heads.W_O)
+
+
+def _choose(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill: Fill, edit: Any) -> Tensor:
+    neurons = sub.inside
+    gate, value = neurons.reads(read)
+    if not wires and rows == [] and edit is None:
+        return neurons.written(gate, value)
+    z = neurons.z(gate, value)
+    changed: dict[Any, dict[str, tuple[Tensor, Tensor]]] = defaultdict(dict)
+    for (kind, which), stream in wires.items():
+        changed[which][kind] = neurons.reads(stream)
+    for which, kinds in changed.items():
+        g, v = kinds.get("Q", (gate, value))[0], kinds.get("V", (gate, value))[1]
+        new, which = neurons.z(g, v), list(which) or slice(None)
+        z[..., which] = new[..., which]
+    if rows != []:
+        which = slice(None) if rows is None else rows
+        z[..., which] = fill(z[..., which])
+    z = now.gathered[sub.name] = z if edit is None else edit(sub, z)
+    return z.unflatten(-1, (-1, len(neurons.terms))).sum(-1) @ neurons.W_out

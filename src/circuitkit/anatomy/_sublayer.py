@@ -1,0 +1,244 @@
+"""A model as one value: embeddings, steps of sublayers that read one stream, an unembedding."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit._heads import Heads, stack
+from circuitkit.anatomy._address import Address, read, unknown
+from circuitkit.anatomy._neurons import Neurons
+from circuitkit.anatomy._norm import Norm
+
+if TYPE_CHECKING:
+    from circuitkit.anatomy._run import Run
+
+UNLIMITED = 1 << 30
+"""The context of a model without positions."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sublayer:
+    """What reads the stream at one place and adds to it: `after(inside(before(x)) + bias)`.
+
+    **Source**: "A Mathematical Framework for Transformer Circuits": each layer reads and writes the stream.
+    """
+
+    layer: int
+    inside: "Heads | Neurons | Callable[[Tensor], Tensor]"
+    """Heads, neuron-heads, or a whole MLP as one function."""
+    before: Norm | None = None
+    after: Norm | None = None
+    bias: Float[Tensor, " d_model"] | None = None
+    """What is added at every position: `b_O`, or `b_out` of neuron-heads; a whole MLP keeps its own."""
+    gate: Callable[[Tensor], Tensor] | None = None
+    """Of gated heads: the stream to gates `[head, dst, src]`, which multiply the pattern."""
+
+    @property
+    def name(self) -> str:
+        return f"L{self.layer}" if isinstance(self.inside, Heads) else f"L{self.layer} MLP"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of what it is made of, without its bias."""
+        return self.inside.names if isinstance(self.inside, (Heads, Neurons)) else (self.name,)
+
+    @property
+    def n_parts(self) -> int:
+        return len(self.inside) if isinstance(self.inside, (Heads, Neurons)) else 1
+
+
+class Step(NamedTuple):
+    """Sublayers that read the stream side by side, and a norm of the whole stream behind them (BERT). **Source**: this book."""
+
+    sublayers: tuple[Sublayer, ...]
+    closing: Norm | None = None
+
+
+class Place(NamedTuple):
+    """Where a name stands. **Source**: this book."""
+
+    step: int
+    """-1 for embeddings, the number of steps for the unembedding."""
+    sublayer: Sublayer | None
+    rows: tuple[int, ...] | None
+    """Heads of the sublayer; `None` for the whole of it, or for its bias."""
+    is_bias: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Anatomy:
+    """Any model as one value: what it is made of, by name, and one loop that runs it. Made by `circuitkit.anatomy(model)`.
+
+    `logits = cap(final(stream) W_U + b_U)`; the stream begins as `W_E[tokens] + W_pos` and every sublayer adds to it.
+    **Shapes**: weights are views of the model's own. **Error**: checked against the model's logits when read.
+    **Source**: "A Mathematical Framework for Transformer Circuits".
+    """
+
+    W_E: Float[Tensor, "d_vocab_in d_model"]
+    steps: tuple[Step, ...]
+    W_U: Float[Tensor, "d_model d_vocab"]
+    W_pos: Float[Tensor, "n_ctx d_model"] | None = None
+    final: Norm | None = None
+    b_U: Float[Tensor, " d_vocab"] | None = None
+    gain: float = 1.0
+    """Token embeddings are multiplied by this (Gemma)."""
+    opening: Norm | None = None
+    """A norm of the stream before the first step (BERT)."""
+    head: Callable[[Tensor], Tensor] | None = None
+    """What stands between the stream and the last norm and is no norm (BERT): then logits are no sum over parts."""
+    cap: float | None = None
+    n_ctx: int = UNLIMITED
+
+    def __repr__(self) -> str:
+        shown = [f"{sub.n_parts} in {sub.name!r}" for step in self.steps for sub in step.sublayers]
+        most = ", ".join(shown[:4]) + (f", ... ({len(shown)} sublayers)" if len(shown) > 4 else "")
+        return f"Anatomy(d_model={self.d_model}, d_vocab={self.d_vocab}; {most or 'no layers'})"
+
+    @property
+    def d_model(self) -> int:
+        return self.W_E.shape[1]
+
+    @property
+    def d_vocab(self) -> int:
+        return self.W_E.shape[0]
+
+    @property
+    def sublayers(self) -> tuple[Sublayer, ...]:
+        return tuple(sub for step in self.steps for sub in step.sublayers)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return ("embed",) if self.W_pos is None else ("embed", "pos")
+
+    def bias_name(self, step: int, sub: Sublayer) -> str | None:
+        """The name of what this sublayer adds whatever it reads, or `None`; a closing norm's bias goes to the last one."""
+        closing = self.steps[step].closing if sub is self.steps[step].sublayers[-1] else None
+        given = (sub.bias, sub.after and sub.after.bias, closing and closing.bias)
+        return f"{sub.name} bias" if any(value is not None for value in given) else None
+
+    def groups(self, before: int | None = None) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
+        """The parts that stand in the stream before a step (by default, all), group by group, without their values."""
+        opening = ("embed bias",) if self.opening is not None and self.opening.bias is not None else ()
+        yield -1, None, (*self.starts, *opening)
+        for number, step in enumerate(self.steps[:before]):
+            for sub in step.sublayers:
+                bias = self.bias_name(number, sub)
+                yield number, sub, (*sub.parts, *([] if bias is None else [bias]))
+
+    def parts(self, before: int | None = None) -> tuple[str, ...]:
+        """Names of the parts whose sum is the stream before a step (by default, the last stream)."""
+        return tuple(name for *_, names in self.groups(before) for name in names)
+
+    @cached_property
+    def _by_layer(self) -> dict[tuple[int, bool], tuple[int, Sublayer]]:
+        return {
+            (sub.layer, isinstance(sub.inside, Heads)): (number, sub)
+            for number, step in enumerate(self.steps)
+            for sub in step.sublayers
+        }
+
+    def find(self, name: "str | Address") -> Place:
+        """The place of a part or an input by its name; the nearest names where there is none."""
+        address = read(name)[-1] if isinstance(name, str) else name
+        if address.layer is None:
+            if address.kind == "unembed":
+                return Place(len(self.steps), None, None)
+            if address.kind in self.parts(0):
+                return Place(-1, None, None, address.kind == "embed bias")
+        else:
+            step, sub = self._by_layer.get((address.layer, address.kind in ("H", "bias")), (0, None))
+            if sub is not None and address.kind in ("MLP", "bias", "MLP bias"):
+                if address.kind == "MLP" or self.bias_name(step, sub) is not None:
+                    return Place(step, sub, None, address.kind != "MLP")
+            elif sub is not None and address.kind == "H" and address.number < len(sub.inside):
+                return Place(step, sub, (address.number,))
+            elif sub is not None and isinstance(sub.inside, Neurons):
+                rows = sub.inside.rows(address.number, address.term)
+                if rows:
+                    return Place(step, sub, tuple(rows))
+        whole = (sub.name for sub in self.sublayers if isinstance(sub.inside, Neurons))
+        raise unknown("part", str(address), [*self.parts(), *whole, "unembed"])
+
+    def __getitem__(self, names: "str | Sequence[str]") -> Heads:
+        """Heads by name: of attention as views, of neurons built now on `d_model + 1` coordinates; a list is stacked."""
+        found: list[tuple[Sublayer, list[int]]] = []
+        for name in [names] if isinstance(names, str) else names:
+            _, sub, rows, _ = self.find(name)
+            if rows is None or sub is None:
+                raise ValueError(
+                    f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'"
+                )
+            if found and found[-1][0] is sub:
+                found[-1][1].extend(rows)
+            else:
+                found.append((sub, list(rows)))
+        return stack(
+            *(sub.inside.heads(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for sub, rows in found)
+        )
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [name for sub in self.sublayers if sub.n_parts < 2048 for name in sub.parts]
+
+    def run(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        *,
+        without: "str | Sequence[str]" = (),
+        fill: "str | Callable[[Tensor], Tensor]" = "zero",
+        edit: Callable[[Sublayer, Tensor], Tensor] | None = None,
+        watch: Callable[[Sublayer, Tensor, Tensor], None] | None = None,
+        base: "Run | None" = None,
+        grad: bool = False,
+    ) -> "Run":
+        """One forward pass that keeps what every part did; `without` takes out parts and wires by their names.
+
+        A part `"L0H1"` is replaced where it is written, for all who read it; a wire `"L0H1->L1H3.K"` only where that input
+        reads it, norms applied anew to the smaller stream. `fill` says by what: `"zero"`, `"mean"` over the rows at each
+        position, or a function along the rows, such as `lambda x: x[order]` for another row's. `edit(sublayer, z)` returns
+        what its heads gathered (what a whole MLP wrote) as it shall be; `watch(sublayer, pattern, values)` sees patterns,
+        which are then not kept. `base`, an earlier run of the same tokens, saves the steps before the first change.
+
+        **Error**: rounding. **Source**: path patching; "A Mathematical Framework for Transformer Circuits", ablations.
+        """
+        from circuitkit.anatomy._run import run
+
+        return run(self, tokens, without, fill, edit, watch, base, grad)
+
+
+def from_heads(
+    heads: Heads,
+    W_E: Float[Tensor, "d_vocab_in d_model"],
+    W_U: Float[Tensor, "d_model d_vocab"],
+    W_pos: Float[Tensor, "n_ctx d_model"] | None = None,
+    *,
+    gate: Callable[[Tensor], Tensor] | None = None,
+) -> Anatomy:
+    """The attention-only model without norms that these heads make, layer by layer; heads get names by their place.
+
+    **Shapes**: as annotated. **Error**: none, weights are shared. **Source**: "A Mathematical Framework for Transformer
+    Circuits", attention-only models.
+
+    >>> import torch
+    >>> from circuitkit.circuits import random_heads
+    >>> from_heads(random_heads(2, 8, 3), torch.eye(8), torch.eye(8)).parts()
+    ('embed', 'L0H0', 'L0H1')
+    """
+    if heads.d_model != W_E.shape[1] or heads.d_model != W_U.shape[0]:
+        raise ValueError(
+            f"the heads read and write {heads.d_model} dimensions, W_E has {W_E.shape[1]} and W_U {W_U.shape[0]}; expected "
+            "one size, because all share one residual stream"
+        )
+    steps = []
+    for layer in sorted(set(heads.layers)):
+        rows = [row for row, at in enumerate(heads.layers) if at == layer]
+        steps.append(Step((Sublayer(layer, named(heads[rows], layer), gate=gate),)))
+    return Anatomy(W_E, tuple(steps), W_U, W_pos, n_ctx=UNLIMITED if W_pos is None else len(W_pos))
+
+
+def named(heads: Heads, layer: int) -> Heads:
+    """The heads of one layer under their addresses."""
+    return replace(heads, names=tuple(f"L{layer}H{n}" for n in range(len(heads))), layers=(layer,) * len(heads))

@@ -1,0 +1,245 @@
+"""What becomes an anatomy, what is refused in words, and that every read is checked."""
+
+import dataclasses
+
+import pytest
+import tiny_models
+import torch
+from zoo import SHAPES, converted, make
+
+import circuitkit as ck
+from circuitkit.anatomy import Anatomy, _read, from_heads
+from circuitkit.circuits import random_heads
+
+
+def close(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, b.to(a), atol=tolerance, rtol=tolerance)
+
+
+def test_names_of_an_ordinary_model():
+    anatomy = ck.anatomy(make("native-mlp"))
+    heads = [f"L{layer}H{h}" for layer in range(2) for h in range(4)]
+    parts = ("embed", "pos", *heads[:4], "L0 bias", "L0 MLP", *heads[4:], "L1 bias", "L1 MLP")
+    assert anatomy.parts() == parts
+    assert anatomy.parts(1) == parts[:7]
+    assert anatomy.parts(0) == parts[:2]
+    assert (anatomy.d_model, anatomy.d_vocab, anatomy.n_ctx) == (12, 50, 12)
+    assert ck.anatomy(anatomy) is anatomy
+    assert repr(anatomy) == "Anatomy(d_model=12, d_vocab=50; 4 in 'L0', 1 in 'L0 MLP', 4 in 'L1', 1 in 'L1 MLP')"
+    assert anatomy._ipython_key_completions_() == [name for name in parts if name[-1].isdigit() or "MLP" in name]
+
+
+def test_heads_by_name_are_the_models():
+    model = make("llama")
+    anatomy = ck.anatomy(model)
+    attn = model.blocks[1].attn
+    one = anatomy["L1H3"]
+    assert one.names == ("L1H3",)
+    assert torch.equal(one.W_Q[0], attn.W_Q[3])
+    assert torch.equal(one.W_K[0], attn.W_K[1])  # four heads share two keys
+    two = anatomy[["L1H0", "L1H3"]]
+    assert torch.equal(two.by_head("W_V"), attn.W_V[[0, 1]])
+    close(two.OV.AB[1], attn.W_V[1] @ attn.W_O[3])
+    with pytest.raises(ValueError, match="'L1 MLP' is no head; heads are called 'L3H5'"):
+        anatomy["L1 MLP"]
+    with pytest.raises(ValueError, match="no part is called 'L1H4'; the nearest of .* are L1H3"):
+        anatomy["L1H4"]
+
+
+@pytest.mark.parametrize("kind", ["native-mlp", "gated"])
+def test_neurons_by_name_are_those_of_the_conversion(kind):
+    model = converted(kind)
+    anatomy, held = ck.anatomy(model), model.neuron_heads(1).heads
+    k = len(model.neuron_heads(1).terms)
+    for names, rows in (("L1N7", range(7 * k, 8 * k)), ("L1N7.1", [7 * k + 1])):
+        ours, theirs = anatomy[names], held[list(rows)]
+        assert ours.names == theirs.names
+        assert (ours.mask, ours.scale) == (theirs.mask, theirs.scale)
+        for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_V"):
+            close(getattr(ours, name), getattr(theirs, name))
+
+
+def test_the_toy_models_of_chapter_5():
+    from circuitkit import superposition as sup
+
+    toy = sup.hand_specified(3, 5).to(torch.float64)
+    anatomy, tokens = ck.anatomy(toy), toy.task.sample(6, 0)
+    assert anatomy.parts() == ("embed", "L0H0", "L0H1", "L0H2")
+    run = anatomy.run(tokens)
+    close(run.logits, toy.logits(tokens))
+    for head in range(3):
+        close(run.part(f"L0H{head}") @ toy.W_U, toy(tokens)[0][:, head])
+    block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(False)
+    gated = sup.GatedModel(block, toy)
+    run = ck.anatomy(gated).run(tokens)
+    shares, rest = gated.run(tokens)
+    close(run.logits, shares.sum(1) + rest)
+    close(run.part("L0H1") @ toy.W_U, shares[:, 1])
+    close(run.pattern("L0H1"), (block.gates(toy.W_E[tokens]) * block.pattern(toy.W_E[tokens]))[:, 1])
+
+
+def test_hand_made_models():
+    from circuitkit.induction import build_induction_model
+
+    model = build_induction_model(5, 8)
+    run = ck.anatomy(model).run(torch.tensor([[3, 1, 4, 3]]))
+    assert run.logits[0, -1].argmax() == 1
+    heads = ck.stack(random_heads(2, 8, 3), random_heads(2, 8, 3, layer=1, seed=1))
+    eye = torch.eye(8)
+    made = from_heads(heads, eye, eye, eye[:4])
+    x = eye[[1, 2]] + eye[:2]
+    x = x + heads[:2].results(x).sum(0)
+    close(made.run(torch.tensor([[1, 2]])).logits[0], x + heads[2:].results(x).sum(0), 1e-6)
+    assert made.n_ctx == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (random_heads(2, 8, 3), r"got Heads, which are no model by themselves.*from_heads\(heads, W_E, W_U\)"),
+        ("gpt2", "got a builtins.str; expected a transformer-lens TransformerBridge"),
+        (torch.nn.Linear(2, 2), "got a torch.nn.modules.linear.Linear; expected a transformer-lens TransformerBridge"),
+    ],
+)
+def test_what_is_no_model_is_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        ck.anatomy(model)
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_heads_of_another_size_are_refused():
+    with pytest.raises(
+        ValueError, match="the heads read and write 8 dimensions, W_E has 7 and W_U 8; expected one size"
+    ):
+        from_heads(random_heads(2, 8, 3), torch.eye(7), torch.eye(8))
+
+
+def test_every_read_is_checked(monkeypatch):
+    """A reader that gets one thing wrong is caught by the logits."""
+    right = _read._bridge
+
+    def wrong(bridge, tokens, cache):
+        anatomy = right(bridge, tokens, cache)
+        return dataclasses.replace(anatomy, W_pos=anatomy.W_pos.roll(1, 0))
+
+    monkeypatch.setattr(_read, "_bridge", wrong)
+    with pytest.raises(
+        ValueError, match=r"cannot read this model \(NativeModel\): its parts give logits that are off by"
+    ):
+        ck.anatomy(make("native"))
+
+
+def test_what_a_toy_says_is_checked():
+    from circuitkit import superposition as sup
+
+    class Other(sup.ToyModel):
+        def run(self, tokens):
+            heads, residual = super().run(tokens)
+            return heads, 2 * residual
+
+    toy = sup.ideal_model(2)
+    with pytest.raises(ValueError, match=r"cannot read this model \(Other\)"):
+        ck.anatomy(Other(toy.heads, toy.task, toy.W_E, toy.W_U))
+
+
+UNKNOWN = {
+    "alibi": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 24, "n_layer": 2, "n_head": 3, "vocab_size": 50}),
+    "scaled": ("GraniteForCausalLM", "GraniteConfig", {"logits_scaling": 8.0, "residual_multiplier": 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_architectures_with_something_else_between_the_blocks_are_refused(name, tmp_path):
+    import transformers
+    from zoo import SIZES
+
+    model, config, settings = UNKNOWN[name]
+    settings = settings if name == "alibi" else SIZES | settings
+    torch.manual_seed(0)
+    original = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    with pytest.raises(ValueError, match="anatomy cannot read this model"):
+        ck.anatomy(tiny_models.from_folder(tmp_path, original))
+
+
+def test_a_model_in_training_is_read_without_dropout_and_left_in_training():
+    model = make("gpt2", torch.float32)
+    model.train()
+    try:
+        modules = {name: module.training for name, module in model.named_modules()}
+        assert isinstance(ck.anatomy(model), Anatomy)
+        assert {name: module.training for name, module in model.named_modules()} == modules
+    finally:
+        model.eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    assert ck.anatomy(make("native-mlp", dtype)).W_E.dtype == dtype
+
+
+def test_folded_weights_are_read():
+    """After transformer-lens's processing norms have no gains and the unembedding is centred."""
+    model = tiny_models.boot(
+        d_model=12, d_head=5, n_heads=4, n_layers=2, n_ctx=12, d_vocab=50, attn_only=False, normalization_type="LN"
+    )
+    model.enable_compatibility_mode()
+    tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        close(ck.anatomy(model).run(tokens).logits, model(tokens), 1e-9)
+
+
+def test_positions_that_begin_later_in_their_table():
+    anatomy = ck.anatomy(make("opt"))
+    table = make("opt").original_model.model.decoder.embed_positions.weight
+    assert torch.equal(anatomy.W_pos, table[2:])
+
+
+def test_windows_and_groups_are_those_of_the_configuration():
+    windows = {
+        name: [sub.inside.window for sub in ck.anatomy(make(name)).sublayers[::2]]
+        for name in ("gemma3", "mistral", "llama")
+    }
+    assert windows == {"gemma3": [5, None, 5], "mistral": [5, 5, 5], "llama": [None] * 3}
+    assert ck.anatomy(make("gemma1")).sublayers[0].inside.groups == (0, 0, 0, 0)
+    assert ck.anatomy(make("gpt2")).sublayers[0].inside.groups is None
+    assert SHAPES["gemma3"][2]["sliding_window"] == 5
+
+
+def test_no_weight_is_copied_when_neurons_are_read():
+    """What an anatomy of a converted model holds beyond the model does not grow with the weights."""
+    sizes = []
+    for d_mlp in (32, 256):
+        model = tiny_models.boot(
+            torch.float32,
+            d_model=24,
+            d_head=8,
+            n_heads=3,
+            n_layers=2,
+            n_ctx=16,
+            d_vocab=50,
+            attn_only=False,
+            d_mlp=d_mlp,
+        )
+        model = ck.to_attention_only(model, heads_per_neuron=5)
+        owned = {p.untyped_storage().data_ptr() for p in model.original_model.parameters()}
+        held, seen = _tensors(ck.anatomy(model)), set()
+        extra = 0
+        for tensor in held:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in owned | seen:
+                seen.add(storage.data_ptr())
+                extra += storage.nbytes()
+        sizes.append(extra)
+    assert sizes[1] == sizes[0] <= 4096
+
+
+def _tensors(value):
+    """Every tensor that a value holds, functions left out."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _tensors(getattr(value, field.name))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
