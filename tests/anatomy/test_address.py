@@ -1,7 +1,7 @@
 """The grammar of names: printed and read, in order, completed, and helpful when a name is not known."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit.anatomy import Address, complete, join, read
@@ -18,6 +18,7 @@ parts = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(parts, min_size=1, max_size=4))
 def test_what_is_printed_is_read(chain):
     text = join(*chain)
@@ -25,6 +26,7 @@ def test_what_is_printed_is_read(chain):
     assert join(*read(text)) == text
 
 
+@settings(deadline=None)
 @given(parts, parts)
 def test_two_parts_have_two_names(one, other):
     assert (str(one) == str(other)) == (one == other)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit.anatomy import Norm
@@ -24,6 +24,7 @@ def test_by_hand():
     close(Norm(None, None, eps=11.0, centre=False)(x + 0), [[0.75, 0.25, -0.25, -0.75]])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.integers(2, 7), st.booleans(), st.sampled_from([1e-5, 0.3]))
 def test_against_torch(seed, size, centre, eps):
     x, gain, bias = 3 * draw(5, size, seed=seed), draw(size, seed=seed + 1), draw(size, seed=seed + 2)
@@ -34,6 +35,7 @@ def test_against_torch(seed, size, centre, eps):
         close(norm(x), torch.nn.functional.rms_norm(x, (size,), gain, eps))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.booleans())
 def test_frozen_it_is_affine_and_folded_a_matrix(seed, centre):
     x, W, b = draw(4, 6, seed=seed), draw(6, 3, seed=seed + 1), draw(3, seed=seed + 4)

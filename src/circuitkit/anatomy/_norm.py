@@ -72,10 +72,10 @@ class Norm:
 
     def take(self, rows: Any) -> "Norm":
         """The norm of some heads; one over all heads together is kept whole."""
-        return self if self.across else self._each(lambda value: value[rows])
+        return self if self.across else self.each(lambda value: value[rows])
 
     def to(self, *args: Any, **kwargs: Any) -> "Norm":
-        return self._each(lambda value: value.to(*args, **kwargs))
+        return self.each(lambda value: value.to(*args, **kwargs))
 
     def join(self, norms: "Sequence[Norm]") -> "Norm":
         """Norms of the heads of several layers as one."""
@@ -92,6 +92,7 @@ class Norm:
         )
         return replace(self, gain=gain, bias=bias)
 
-    def _each(self, move: Any) -> "Norm":
+    def each(self, move: Any) -> "Norm":
+        """The norm whose gain and bias went through a function."""
         gain, bias = (None if value is None else move(value) for value in (self.gain, self.bias))
         return replace(self, gain=gain, bias=bias)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -191,13 +192,8 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
         module = attn._modules.get(f"{kind.lower()}_norm")
         if module is not None:
             width = int(module.original_component.weight.numel())
-            norm, per_head = _norm(module, width, W["W_Q"], cfg), (count, 1, d_head)
-            shaped = lambda v, to=per_head: (
-                None if v is None else v.expand(to[0] * to[2]).view(to) if len(v) > to[2] else v.expand(to)
-            )  # noqa: E731
-            norms[f"norm_{kind}"] = Norm(
-                shaped(norm.gain), shaped(norm.bias), norm.eps, norm.centre, across=width > d_head
-            )
+            norm = _norm(module, width, W["W_Q"], cfg).each(lambda v, n=count: v.view(-1, 1, d_head).expand(n, -1, -1))
+            norms[f"norm_{kind}"] = replace(norm, across=width > d_head)
     turn = _turn(original, cache, layer, getattr(bridge, "rotary_emb", None))
     heads = Heads(
         names=tuple(f"L{layer}H{h}" for h in range(n)),

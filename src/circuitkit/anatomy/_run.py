@@ -295,7 +295,7 @@ def _mean(x: Tensor) -> Tensor:
     return x.mean(0, keepdim=True).expand_as(x)
 
 
-def run(
+def forward(
     model: Anatomy,
     tokens: Int[Tensor, "batch pos"],
     without: "str | Sequence[str]",
@@ -306,7 +306,7 @@ def run(
     grad: bool,
 ) -> Run:
     """The loop behind `Anatomy.run`."""
-    tokens = need_ids("run", model, tokens)
+    tokens = need_ids("Anatomy.run", model, tokens)
     if tokens.ndim != 2 or not tokens.numel():
         raise ValueError(
             f"run got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least one token"

@@ -204,9 +204,9 @@ class Anatomy:
 
         **Error**: rounding. **Source**: path patching; "A Mathematical Framework for Transformer Circuits", ablations.
         """
-        from circuitkit.anatomy._run import run
+        from circuitkit.anatomy._run import forward
 
-        return run(self, tokens, without, fill, edit, watch, base, grad)
+        return forward(self, tokens, without, fill, edit, watch, base, grad)
 
 
 def from_heads(
