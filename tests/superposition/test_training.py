@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from importlib.resources import files
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 
 from circuitkit.superposition import (
     GATES,
@@ -139,6 +141,9 @@ def test_trained_originals():
 
 
 def test_stored_originals():
+    with safe_open(files("circuitkit.superposition") / "data/originals.safetensors", "pt") as stored:
+        for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"):
+            assert torch.equal(getattr(load_original(4, 5, 13).heads, name), stored.get_tensor(f"4H5T/{name}")[13])
     model = load_original(4, 5, 0)
     verdict = head_verdict(model, model.task, rows=100)
     assert verdict.not_learnt == ()
