@@ -1,19 +1,27 @@
-"""How long the book takes to build from nothing, and how much a reader fetches."""
+"""How long the book takes to build from nothing, in seconds of the reference, and how much a reader fetches."""
 
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from reference import in_reference_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT, "--path-output", folder, "--quiet"]
-        start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        print(f"book-build-seconds {time.perf_counter() - start:.1f} 30")
+        command = [
+            sys.executable,
+            Path(sys.executable).with_name("jupyter-book"),
+            "build",
+            ROOT,
+            "--path-output",
+            folder,
+            "--quiet",
+        ]
+        taken = in_reference_seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+        print(f"book-build-reference-seconds {taken:.1f} 30")
         html = Path(folder) / "_build/html"
         pages = [path for path in (html / "book").glob("*.html")]
         print(f"book-largest-page-megabytes {max(path.stat().st_size for path in pages) / 1e6:.2f} 2")

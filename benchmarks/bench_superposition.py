@@ -49,4 +49,6 @@ if __name__ == "__main__":
     generator = torch.Generator().manual_seed(0)
     margins, rest = torch.randn(1500, 8, 11, generator=generator), torch.zeros(1500, 11)
     closed = cpu(lambda: always_predicted(margins, rest), 20)
-    print(f"closed-form-verdict-over-brute-force-at-8-heads {closed / cpu(lambda: brute_force(margins, rest), 1):.5f} 0.02")
+    print(
+        f"closed-form-verdict-over-brute-force-at-8-heads {closed / cpu(lambda: brute_force(margins, rest), 1):.5f} 0.02"
+    )
