@@ -41,7 +41,7 @@ def heads(model: Any) -> Heads:
     if n_layers == 0:
         empty = torch.zeros(0, cfg.d_model, cfg.d_head)
         return Heads((), empty, empty, empty, empty.transpose(1, 2), mask=mask, positions=positions)
-    parts: dict[str, torch.Tensor] = {}
+    parts: dict[str, Any] = {}
     for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"):
         stacked = getattr(bridge, name, None) if name.startswith("b_") else getattr(bridge, name)
         if stacked is None:

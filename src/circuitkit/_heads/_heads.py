@@ -126,11 +126,11 @@ class Heads:
 
     def _take(self, rows: list[int]) -> "Heads":
         """These heads, as views where they lie side by side."""
-        groups, picked = self.groups, {}
+        groups, picked, kept = self.groups, {}, rows
         if groups is not None:
             kept = sorted({groups[row] for row in rows})
             groups = tuple(kept.index(groups[row]) for row in rows)
-        own, shared = _rows(rows), _rows(rows if groups is None else kept)
+        own, shared = _rows(rows), _rows(kept)
         for name in (*_TENSORS, "norm_Q", "norm_K"):
             value, where = getattr(self, name), shared if name in _SHARED else own
             if value is not None:

@@ -25,8 +25,8 @@ class Norm:
     """Whether the mean is taken out: a LayerNorm does, an RMSNorm does not."""
     across: bool = False
     """Over all heads together (Olmo 2), for norms of queries and keys `[head, pos, d_head]`."""
-    scale: Float[Tensor, "*row"] | None = None
-    """The divisor of each row once the norm is frozen."""
+    scale: Any = None
+    """The divisor of each row once the norm is frozen, `[..., 1]`."""
 
     def _centred(self, x: Tensor) -> Tensor:
         return x - x.mean(-1, keepdim=True) if self.centre else x

@@ -47,7 +47,7 @@ def anatomy(model: Any) -> Anatomy:
     if hasattr(model, "block") and hasattr(model, "original"):
         toy, gates = model.original, model.block.gates
         return _agreeing(model, from_heads(model.block.heads, toy.W_E, toy.W_U, gate=gates))
-    if isinstance(getattr(model, "heads", None), Heads) and hasattr(model, "run") and not hasattr(model, "cfg"):
+    if not hasattr(model, "cfg") and hasattr(model, "run") and isinstance(getattr(model, "heads", None), Heads):
         return _agreeing(model, from_heads(model.heads, model.W_E, model.W_U))
     bridge = require_bridge(model, "anatomy(model)")
     with torch.no_grad(), _still(bridge):
@@ -158,7 +158,7 @@ def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
     at, cfg, like = f"blocks.{layer}.", bridge.cfg, bridge.W_E.detach()
     entered = {n: cache[f"{at}{n}.hook_in"] for n in _NORMS if n in block._modules and f"{at}{n}.hook_in" in cache}
     left = {n: cache[f"{at}{n}.hook_out"] for n in entered}
-    found = {n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered}
+    found: dict[str | None, Norm | None] = {n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered}
     seen = {"attn": (cache[f"{at}attn.hook_in"], _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"))}
     if "mlp" in block._modules:
         seen["mlp"] = (
@@ -192,7 +192,8 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
         module = attn._modules.get(f"{kind.lower()}_norm")
         if module is not None:
             width = int(module.original_component.weight.numel())
-            norm = _norm(module, width, W["W_Q"], cfg).each(lambda v, n=count: v.view(-1, 1, d_head).expand(n, -1, -1))
+            norm: Any = _norm(module, width, W["W_Q"], cfg)
+            norm = norm.each(lambda v, n=count: v.view(-1, 1, d_head).expand(n, -1, -1))
             norms[f"norm_{kind}"] = replace(norm, across=width > d_head)
     turn = _turn(original, cache, layer, getattr(bridge, "rotary_emb", None))
     heads = Heads(
@@ -217,8 +218,8 @@ def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
     if hasattr(bridge, "neuron_heads"):
         held = bridge.neuron_heads(layer)
         weights = {n: getattr(held, n, None) for n in ("W_in", "W_out", "b_in", "W_gate", "b_gate")}
-        weights = {n: None if w is None else w.detach() for n, w in weights.items()}
-        return Neurons(layer, terms=held.terms, **weights), _given(held.b_out)
+        detached: dict[str, Any] = {n: None if w is None else w.detach() for n, w in weights.items()}
+        return Neurons(layer, terms=held.terms, **detached), _given(held.b_out)
     mlp, original = block.mlp, block.mlp.original_component
     if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows
         act = (
@@ -285,7 +286,7 @@ def _turn(original: Any, cache: Any, layer: int, rotary: Any) -> Turn | None:
 
 
 def _window(original: Any, layer: int) -> int | None:
-    config = getattr(original, "config", None)
+    config: Any = getattr(original, "config", None)
     kinds = getattr(config, "attention_layers", None)  # GPT-Neo
     if kinds:
         return int(config.window_size) if kinds[layer] == "local" else None

@@ -97,7 +97,8 @@ class Run:
             return self._bias(step, sub, before)
         if sub is None:
             return self._carried(self.starts[read(name)[0].kind], step, before)
-        z, after, inside = self.gathered.get(sub.name), self.norms[sub.name][1], sub.inside
+        after, inside = self.norms[sub.name][1], sub.inside
+        z: Any = self.gathered.get(sub.name)
         if isinstance(inside, Heads):
             out = torch.einsum("...hpd,hdm->...pm", z[..., list(rows), :, :], inside.W_O[list(rows)])
         elif isinstance(inside, Neurons):
@@ -238,8 +239,9 @@ class _Cuts:
 
     def __init__(self, model: Anatomy, without: Sequence[str], fill: "str | Fill"):
         self.model, self.starts = model, set()
-        self.fill = {"zero": torch.zeros_like, "mean": _mean}.get(fill, fill)
-        self.rows: dict[str, list[int] | None] = {}
+        named: dict[Any, Any] = {"zero": torch.zeros_like, "mean": _mean}
+        self.fill: Any = named.get(fill, fill)
+        self.rows: dict[str, Any] = {}
         self.biases: set[str] = set()
         self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
             lambda: defaultdict(list)
@@ -314,8 +316,8 @@ def forward(
     cuts = _Cuts(model, without, fill)
     with torch.set_grad_enabled(grad):
         now = Run(model, tokens.to(model.W_E.device), silent=frozenset(cuts.biases))
-        begin = min(cuts.first, len(model.steps)) if base is not None and edit is None and watch is None else -1
-        x = _resumed(now, base, begin) if begin > 0 else _opened(now, cuts)
+        begin = cuts.first if base is not None and edit is None and watch is None else -1
+        x = _opened(now, cuts) if base is None or begin <= 0 else _resumed(now, base, begin)
         for number, step in enumerate(model.steps):
             if number < begin:
                 continue
@@ -336,7 +338,8 @@ def _opened(now: Run, cuts: _Cuts) -> Tensor:
         now.starts["pos"] = model.W_pos[: now.tokens.shape[1]].expand_as(embed)
     for name in cuts.starts:
         now.starts[name] = cuts.fill(now.starts[name])
-    return _closed(now, -1, model.opening, sum(now.starts.values()))
+    begun = now.starts["embed"] if model.W_pos is None else now.starts["embed"] + now.starts["pos"]
+    return _closed(now, -1, model.opening, begun)
 
 
 def _resumed(now: Run, base: Run, begin: int) -> Tensor:
@@ -345,7 +348,8 @@ def _resumed(now: Run, base: Run, begin: int) -> Tensor:
         raise ValueError("base is a run of other tokens; expected one of the same tokens through the same model")
     kept = {sub.name for step in now.model.steps[:begin] for sub in step.sublayers}
     now.starts, now.streams = dict(base.starts), base.streams[:begin]
-    for mine, its in ((now.gathered, base.gathered), (now.patterns, base.patterns), (now.norms, base.norms)):
+    pairs: Any = ((now.gathered, base.gathered), (now.patterns, base.patterns), (now.norms, base.norms))
+    for mine, its in pairs:
         mine.update({name: value for name, value in its.items() if name in kept})
     now.closings = {number: norm for number, norm in base.closings.items() if number < begin}
     return base.streams[begin]
@@ -391,8 +395,9 @@ def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit:
         out = out + sub.bias
     if sub.after is None:
         return out
-    now.norms[sub.name] = (before, sub.after.freeze(out))
-    return now.norms[sub.name][1](out)
+    after = sub.after.freeze(out)
+    now.norms[sub.name] = (before, after)
+    return after(out)
 
 
 def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill: Fill, edit: Any, watch: Any) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,8 +28,8 @@ class Sublayer:
     """
 
     layer: int
-    inside: "Heads | Neurons | Callable[[Tensor], Tensor]"
-    """Heads, neuron-heads, or a whole MLP as one function."""
+    inside: Any
+    """`Heads`, `Neurons`, or a whole MLP as one function of what it reads."""
     before: Norm | None = None
     after: Norm | None = None
     bias: Float[Tensor, " d_model"] | None = None
@@ -63,9 +63,10 @@ class Place(NamedTuple):
 
     step: int
     """-1 for embeddings, the number of steps for the unembedding."""
-    sublayer: Sublayer | None
-    rows: tuple[int, ...] | None
-    """Heads of the sublayer; `None` for the whole of it, or for its bias."""
+    sublayer: Any
+    """A `Sublayer`, or `None` for embeddings and the unembedding."""
+    rows: Any
+    """The numbers of heads of the sublayer; `None` for the whole of it, or for its bias."""
     is_bias: bool = False
 
 
@@ -144,6 +145,7 @@ class Anatomy:
     def find(self, name: "str | Address") -> Place:
         """The place of a part or an input by its name; the nearest names where there is none."""
         address = read(name)[-1] if isinstance(name, str) else name
+        number: Any = address.number
         if address.layer is None:
             if address.kind == "unembed":
                 return Place(len(self.steps), None, None)
@@ -154,10 +156,10 @@ class Anatomy:
             if sub is not None and address.kind in ("MLP", "bias", "MLP bias"):
                 if address.kind == "MLP" or self.bias_name(step, sub) is not None:
                     return Place(step, sub, None, address.kind != "MLP")
-            elif sub is not None and address.kind == "H" and address.number < len(sub.inside):
-                return Place(step, sub, (address.number,))
+            elif sub is not None and address.kind == "H" and number < len(sub.inside):
+                return Place(step, sub, (number,))
             elif sub is not None and isinstance(sub.inside, Neurons):
-                rows = sub.inside.rows(address.number, address.term)
+                rows = sub.inside.rows(number, address.term)
                 if rows:
                     return Place(step, sub, tuple(rows))
         whole = (sub.name for sub in self.sublayers if isinstance(sub.inside, Neurons))
