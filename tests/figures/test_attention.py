@@ -1,6 +1,5 @@
 """The attention view: deterministic, escaped, complete when still, and clear about wrong sizes."""
 
-import importlib.metadata
 import json
 import re
 from base64 import b64decode
@@ -13,7 +12,6 @@ import torch
 from PIL import Image
 
 from circuitkit import figures
-from circuitkit.figures._attention import CIRCUITSVIS
 
 TOKENS = ["<bos>", " the", " cat\n", "</script>"]
 PATTERN = np.array(
@@ -215,7 +213,3 @@ def test_no_network_is_touched(view, monkeypatch):
 
     monkeypatch.setattr("socket.socket.connect", refuse)
     assert "<figure" in view._repr_html_()
-
-
-def test_the_script_outside_the_book_is_of_the_installed_version():
-    assert importlib.metadata.version("circuitsvis") == CIRCUITSVIS

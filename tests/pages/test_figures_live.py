@@ -1,5 +1,6 @@
 """Attention views and step sliders as a reader uses them: keyboard only, script blocked, and on paper."""
 
+import importlib.util
 import re
 
 import matplotlib.pyplot as plt
@@ -9,6 +10,11 @@ from browser_tools import ROOT, Visit, served
 from playwright.sync_api import expect
 
 from circuitkit import figures
+from circuitkit.figures import _live as live
+
+spec = importlib.util.spec_from_file_location("offline", ROOT / "book/_ext/circuitkit_book/offline.py")
+offline = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(offline)
 
 TOKENS = ["<bos>", " the", " cat", " sat"]
 PATTERNS = np.tril(np.random.default_rng(0).dirichlet(np.ones(4), size=(2, 4)))
@@ -23,23 +29,22 @@ def draw(step):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A page that stands where a page of the book stands: the script in _static beside it."""
-    from importlib.util import find_spec
-    from pathlib import Path
-
     made = tmp_path_factory.mktemp("live")
     view = figures.attention(TOKENS, PATTERNS, ["L0H0", "L0H1"], alt="Both heads look back at random")
     slider = figures.frames(draw, [0, 10, 20], alt=lambda step: f"At step {step} the line ends at {step}")
     page = (
         "<!doctype html><html lang='en' data-content_root='./'><head><title>t</title><link rel='icon' href='data:,'>"
-        "<link rel='stylesheet' href='_static/circuitkit.css'></head><body><main class='bd-content'><h1>Figures</h1>"
+        "<link rel='stylesheet' href='_static/attention.css'><link rel='stylesheet' href='_static/circuitkit.css'>"
+        "<script defer src='_static/attention.js'></script></head><body><main class='bd-content'><h1>Figures</h1>"
         f"{view._repr_html_()}{slider._repr_html_()}</main></body></html>"
     )
     (made / "page.html").write_text(page)
     (made / "blocked.html").write_text(page.replace("./", "./nowhere/"))
     (made / "_static").mkdir()
     (made / "_static/circuitkit.css").write_text((ROOT / "book/_static/circuitkit.css").read_text())
-    source = Path(find_spec("circuitsvis").origin).parent / "dist/cdn/iife.js"
-    (made / "_static/circuitsvis.js").write_bytes(source.read_bytes())
+    (made / "_static/attention.css").write_text(live.part("css"))
+    (made / "_static/attention.js").write_text(live.part("js") + offline.BRING)
+    (made / "_static/circuitsvis.js").write_text(live.circuitsvis())
     return made
 
 

@@ -4,10 +4,19 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from circuitkit.figures import _live as live
+
 # The parts of MathJax that write formulas; its ready-made file adds a menu that is as large as half of them.
 MATHJAX = ("startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
 # What these load on demand.
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
+# What attention views load, once for a page.
+BRING = """
+circuitkitAttention(() => new Promise((resolve, reject) => {
+  const src = `${document.documentElement.dataset.content_root}_static/circuitsvis.js`;
+  document.head.append(Object.assign(document.createElement("script"), { src, onload: resolve, onerror: reject }));
+}));
+"""
 
 
 def folder(package: str) -> Path:
@@ -15,11 +24,14 @@ def folder(package: str) -> Path:
     return Path(find_spec(package).origin).parent
 
 
-def copy_scripts(app, error) -> None:
-    if error or app.builder.format != "html":
+def copy_scripts(app) -> None:
+    if app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
-    shutil.copyfile(folder("circuitsvis") / "dist/cdn/iife.js", static / "circuitsvis.js")
+    static.mkdir(parents=True, exist_ok=True)
+    (static / "circuitsvis.js").write_text(live.circuitsvis(), "utf-8")
+    (static / "attention.js").write_text(live.part("js") + BRING, "utf-8")
+    (static / "attention.css").write_text(live.part("css"), "utf-8")
     source, target = folder("sphinx-mathjax-offline") / "static/mathjax", static / "mathjax"
     for part in MATHJAX_FOLDERS:
         shutil.copytree(source / part, target / part, dirs_exist_ok=True)
@@ -45,6 +57,8 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
 
 
 def setup(app) -> None:
+    app.add_css_file("attention.css")
     app.add_css_file("circuitkit.css")
+    app.add_js_file("attention.js", loading_method="defer")
     app.connect("html-page-context", drop_thebe, priority=900)
-    app.connect("build-finished", copy_scripts)
+    app.connect("builder-inited", copy_scripts)

@@ -5,11 +5,11 @@ import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from ._live import bring_to_life
 from ._mark import mark, to_array
 from ._pattern import pattern_image
 from ._picture import check_alt
@@ -17,8 +17,6 @@ from ._still import heatmap, table, visible
 from ._style import NEGATIVE, POSITIVE
 
 DIGITS = 4
-#: Used outside the book only; inside it, the same file comes from the book's own _static folder.
-CIRCUITSVIS = "1.43.3"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +64,17 @@ class Attention:
         )
         shown = self.names[self.first]
         still = pattern_image(self.tokens, self.patterns[self.first], shown, self.largest, self._causal())
-        script = files("circuitkit.figures").joinpath("attention.js").read_text("utf-8")
         return (
             f'<figure class="ck-attention" id="{name}"><figcaption>{html.escape(self.alt)}</figcaption>'
-            f'<div class="ck-heads">{heads}</div>{still}<div class="ck-zoom"></div>'
+            f'<div class="ck-heads" style="display:flex;flex-wrap:wrap;gap:0.5rem">{heads}</div>{still}<div class="ck-zoom"></div>'
             f'<details class="ck-table"><summary>The same as a table</summary>'
             f"{table(list(self.tokens), self.patterns, list(self.names))}</details>\n"
-            f'<script type="application/json">{data}</script>\n'
-            f'<script>{script}circuitkitAttention("{name}", "{CIRCUITSVIS}");</script></figure>'
+            f'<script type="application/json">{data}</script>\n</figure>'
         )
+
+    def _ipython_display_(self) -> None:
+        if not bring_to_life(self._repr_html_(), repr(self)):
+            raise NotImplementedError  # IPython then stores what the page shows anywhere: text and HTML
 
 
 def attention(

@@ -1,14 +1,9 @@
-window.circuitkitAttention ??= function (id, version) {
-  const root = document.documentElement.dataset.content_root;
-  const source =
-    root === undefined
-      ? `https://unpkg.com/circuitsvis@${version}/dist/cdn/iife.js`
-      : `${root}_static/circuitsvis.js`;
-  const load = () =>
-    (window.circuitkitScript ??= new Promise((resolve, reject) => {
-      const script = Object.assign(document.createElement("script"), { src: source, onload: resolve, onerror: reject });
-      document.head.append(script);
-    }));
+// Makes the attention views of a page live: those that are there, and those that come. `bring` loads circuitsvis, which
+// leaves window.CircuitsVis; `css` is the style of the views, where the page does not have it.
+window.circuitkitAttention = (bring, css = "") => {
+  document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
+  let brought;
+  let views = 0;
   // The page comes first: the script is 1.3 MB, and the still picture is there already.
   const quiet = () =>
     new Promise((done) => {
@@ -18,7 +13,7 @@ window.circuitkitAttention ??= function (id, version) {
   const start = async (figure) => {
     try {
       await quiet();
-      await load();
+      await (brought ??= bring());
     } catch {
       return; // the still pictures and the table remain
     }
@@ -27,7 +22,7 @@ window.circuitkitAttention ??= function (id, version) {
     const heads = [...figure.querySelectorAll(".ck-head")];
     const choose = (chosen) => {
       heads.forEach((head, number) => head.setAttribute("aria-pressed", number === chosen));
-      const view = Object.assign(document.createElement("div"), { id: `${id}-view`, className: "ck-view" });
+      const view = Object.assign(document.createElement("div"), { id: `ck-view-${views++}`, className: "ck-view" });
       const title = Object.assign(document.createElement("div"), { className: "ck-title" });
       title.textContent = props.names[chosen];
       zoom.replaceChildren(title, view);
@@ -60,17 +55,24 @@ window.circuitkitAttention ??= function (id, version) {
     choose(props.first);
     figure.dataset.live = "ready";
   };
-  for (const figure of document.querySelectorAll(`[id="${id}"]:not([data-live])`)) {
-    figure.dataset.live = "waiting";
-    // Fetched when a reader comes near the first view, not before.
-    new IntersectionObserver(
-      (entries, watcher) => {
-        if (entries.some((entry) => entry.isIntersecting)) {
-          watcher.disconnect();
-          start(figure);
+  // Fetched when a reader comes near the first view, not before.
+  const near = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries)
+        if (isIntersecting) {
+          near.unobserve(target);
+          start(target);
         }
-      },
-      { rootMargin: "400px" },
-    ).observe(figure);
-  }
+    },
+    { rootMargin: "400px" },
+  );
+  // An editor takes the scripts out of the outputs that it does not trust: without its numbers a view stays still.
+  const find = () => {
+    for (const numbers of document.querySelectorAll('.ck-attention:not([data-live]) > script[type="application/json"]')) {
+      numbers.parentElement.dataset.live = "waiting";
+      near.observe(numbers.parentElement);
+    }
+  };
+  find();
+  new MutationObserver(find).observe(document.body, { childList: true, subtree: true });
 };
