@@ -24,7 +24,7 @@ endif
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: FORCE help browser book test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
+.PHONY: FORCE help browser book lab test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs real-models coverage serve lock clean distclean env archive pdf lighthouse
 
 # --- the environment: made once, then only when the lock, the metadata or the place changes --------------------------
 # TORCH=cpu takes torch from the index of builds for the processor alone; otherwise it is what the package index gives.
@@ -47,7 +47,10 @@ book: $(HTML)/.stamp-book ## the rendered book; prints where it is
 serve: book ## the book on http://localhost:8000 (PORT=...)
 	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
 
-archive: book ## the book as one file for no network
+lab: env ## the chapters in JupyterLab
+	$(PY) -m jupyterlab book
+
+archive: book ## the book and, for Colab, the wheel as one file for no network
 	$(PY) -m tools archive
 
 pdf: book ## the book on paper

@@ -2,10 +2,13 @@
 
 import zipfile
 
+import nbformat
 import pytest
-from browser_tools import HTML, pages
+from browser_tools import HTML, ROOT, pages
 
-from tools.publish import archive
+from tools.notebooks.setup_cell import locked, setup_source
+from tools.publish import archive, wheel
+from tools.publish.home import home
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,31 @@ def test_the_archive_holds_every_page_and_says_how_to_begin(packed):
         names = set(zipped.namelist())
     assert {f"{archive.NAME}/{name}" for name in [*pages(), "index.html", "search.html", "START.txt"]} <= names
     assert not [name for name in names if not name.startswith(f"{archive.NAME}/")]
+
+
+def first_code(path):
+    return next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+
+
+def test_for_colab_it_holds_the_wheel_and_notebooks_that_know_it(book):
+    (made,) = (book / "colab").glob("*.whl")
+    assert made.name == home().wheel
+    cell = setup_source(home()._replace(seal=wheel.seal(made)), locked())
+    chapters = sorted((ROOT / "book").glob("[0-9]*.ipynb"))
+    for folder, originals in (("colab", chapters), ("colab/exercises", sorted((ROOT / "exercises").glob("*.ipynb")))):
+        copies = sorted((book / folder).glob("*.ipynb"))
+        assert [path.name for path in copies] == [path.name for path in originals]
+        for copy, original in zip(copies, originals, strict=True):
+            old, new = (nbformat.read(path, as_version=4) for path in (original, copy))
+            assert first_code(copy) == cell
+            next(c for c in old.cells if c.cell_type == "code").source = cell
+            assert new == old
+    assert {first_code(path) for path in book.rglob("*.ipynb")} == {cell}
+
+
+def test_it_says_how_to_use_them(book):
+    text = (book / "START.txt").read_text("utf-8")
+    assert "upload a notebook from the folder colab" in text
 
 
 @pytest.mark.parametrize("name", [*pages(), "search.html", "genindex.html"])

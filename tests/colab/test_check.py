@@ -11,8 +11,21 @@ import nbformat
 import pytest
 
 from tools.check import colab as colab_check
-from tools.check.colab import PackageSet, difference, judged, planned, printed, read_set, run_notebook, stub
-from tools.notebooks.setup_cell import locked, setup_source
+from tools.check.colab import (
+    PackageSet,
+    difference,
+    judged,
+    planned,
+    printed,
+    read_set,
+    released,
+    run_notebook,
+    stub,
+    uploaded,
+)
+from tools.notebooks.setup_cell import BEGINS, locked
+from tools.publish.home import Home
+from tools.publish.wheel import seal
 
 ROOT = Path(__file__).resolve().parents[2]
 SETS = sorted((ROOT / "colab").glob("*.txt"))
@@ -146,16 +159,17 @@ def colab(tmp_path_factory):
     (site / "these.pth").write_text(sysconfig.get_path("purelib") + "\n")
     wheels = folder / "wheels"
     wheels.mkdir()
-    wheel(wheels, "circuitkit_book", "9.9", code="answer = 42")
     for line in locked():
         name, _, version = line.partition("==")
         wheel(wheels, name.replace("-", "_"), version)
-    return folder / "env" / "bin" / "python", wheels, stub(folder / "stubs")
+    ours = wheel(folder, "circuitkit_book", "9.9", code="answer = 42")
+    here = Home("https://circuitkit.invalid/x", "main", "9.9", seal(ours))
+    return here, ours, (folder / "env" / "bin" / "python", wheels, stub(folder / "stubs"))
 
 
 def written(folder, *cells):
-    """A notebook with the setup cell and these (source, stored output) pairs."""
-    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(setup(), execution_count=1)])
+    """A notebook with a setup cell and these (source, stored output) pairs."""
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BEGINS, execution_count=1)])
     for source, text in cells:
         output = nbformat.v4.new_output("stream", name="stdout", text=text)
         page.cells.append(nbformat.v4.new_code_cell(source, outputs=[output], execution_count=2))
@@ -164,39 +178,45 @@ def written(folder, *cells):
     return path
 
 
-def setup():
-    """The book's setup cell; here the packages are empty, and the library is always installed anew."""
-    source = setup_source()
-    assert 'find_spec("circuitkit") is None' in source
-    return source.replace('importlib.util.find_spec("circuitkit") is None', "True").replace(
-        " import transformer_lens", " pass"
-    )
+def run(colab, path, route=uploaded, *more):
+    """The cell of that route; this Python sees the real library and transformer-lens, so the wheel is always installed."""
+    here, ours, places = colab
+    source, beside = route(here, ours, *more)
+    always = source.replace('importlib.util.find_spec("circuitkit") is None', "True")
+    assert always != source
+    return run_notebook(path, always, *places, beside)
 
 
-def test_a_notebook_runs_as_on_colab_from_the_wheel_without_a_network(colab, tmp_path):
+def test_a_notebook_runs_as_on_colab_from_the_uploaded_wheel_without_a_network(colab, tmp_path):
     told = "colab_check: the network is cut"
-    cells = ("import os\nprint(os.listdir())", "[]\n"), (NETWORK, f"<urlopen error {told}>\n")
-    faults, said, _ = run_notebook(written(tmp_path, *cells), *colab)
+    listed = "['circuitkit_book-9.9-py3-none-any.whl']\n"
+    cells = ("import os\nprint(os.listdir())", listed), (NETWORK, f"<urlopen error {told}>\n")
+    faults, said, _ = run(colab, written(tmp_path, *cells))
     assert faults == []
-    assert "circuitkit-book 9.9" in said
-    assert said.endswith("ready\n")
+    assert said.endswith("circuitkit-book 9.9 | ready\n")
+
+
+def test_or_from_the_release_at_the_home_of_the_book(colab, tmp_path):
+    cell = ("import os\nprint(os.listdir())", "[]\n")
+    faults, said, _ = run(colab, written(tmp_path, cell), released, tmp_path)
+    assert faults == []
+    assert said.endswith("circuitkit-book 9.9 | ready\n")
 
 
 def test_another_output_is_a_fault(colab, tmp_path):
-    (fault,), _, _ = run_notebook(written(tmp_path, ("print(6 * 7)", "41\n")), *colab)
+    (fault,), _, _ = run(colab, written(tmp_path, ("print(6 * 7)", "41\n")))
     assert fault == "code cell 2 prints something else: stored 'stdout: 41', fresh 'stdout: 42'"
 
 
-def test_a_notebook_with_another_setup_cell_is_a_fault(colab, tmp_path):
-    path = written(tmp_path)
-    path.write_text(path.read_text().replace("git+https", "git+ssh"))
-    (fault,), _, _ = run_notebook(path, *colab)
-    assert "run tools/notebooks/setup_cell.py" in fault
+def test_a_wheel_that_is_not_the_sealed_one_is_a_fault(colab, tmp_path):
+    here, ours, places = colab
+    faults, _, _ = run((here._replace(seal="0" * 64), ours, places), written(tmp_path))
+    assert "The book's library is not installed, for one of three likely reasons" in faults[0]
 
 
 def test_a_slow_setup_cell_is_a_fault(colab, tmp_path, monkeypatch):
     monkeypatch.setattr(colab_check, "SETUP_SECONDS", 0.01)
-    (fault,), _, _ = run_notebook(written(tmp_path), *colab)
+    (fault,), _, _ = run(colab, written(tmp_path))
     assert "of processor time, more than 0.01" in fault
 
 

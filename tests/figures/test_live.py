@@ -38,7 +38,7 @@ def shown(monkeypatch):
 
     request = {}
     monkeypatch.setattr(shell.display_pub, "publish", publish)
-    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
     monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
     monkeypatch.setattr(InteractiveShell, "instance", lambda: shell)
     monkeypatch.setattr(shell, "kernel", types.SimpleNamespace(get_parent=lambda: request), raising=False)
@@ -86,10 +86,9 @@ def test_outside_a_kernel_nothing_is_sent(view):
 
 def test_on_colab_a_view_asks_the_kernel_which_answers_with_the_scripts(view, shown, monkeypatch):
     answers = {}
-    colab = types.ModuleType("google.colab")
-    colab.output = types.SimpleNamespace(register_callback=lambda name, answer: answers.update({name: answer}))
-    monkeypatch.setitem(sys.modules, "google", types.ModuleType("google"))
-    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    output = types.SimpleNamespace(register_callback=lambda name, answer: answers.update({name: answer}))
+    for name, module in {"google": None, "google.colab": None, "google.colab.output": output}.items():
+        monkeypatch.setitem(sys.modules, name, module or types.ModuleType(name))
     live._answer_colab.cache_clear()
     view._ipython_display_()
     live._answer_colab.cache_clear()

@@ -103,7 +103,8 @@ def test_a_solution_cell_with_a_loop_is_refused():
 
 
 def test_a_stale_copy_is_noticed(tmp_path):
-    (tmp_path / "_config.yml").write_text((ROOT / "_config.yml").read_text())
+    for name in ("_config.yml", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
     (tmp_path / "book/exercises").mkdir(parents=True)
     path = tmp_path / "book/exercises" / SOLVED[0].name
     path.write_text(SOLVED[0].read_text())

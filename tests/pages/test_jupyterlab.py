@@ -11,8 +11,8 @@ import urllib.request
 
 import nbformat
 import pytest
-from browser_tools import SCREENSHOTS, chromium
-from playwright.sync_api import expect, sync_playwright
+from browser_tools import SCREENSHOTS
+from playwright.sync_api import expect
 
 from circuitkit import figures
 from circuitkit.figures import _live as live
@@ -137,16 +137,10 @@ class Tab:
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture(scope="module")
 def untrusted(browser, lab):
-    return Tab(browser, lab[0])
+    tab = Tab(browser, lab[0])
+    yield tab
+    tab.page.context.close()
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +187,10 @@ def test_what_jupyterlab_saves_holds_no_script(first_visit):
         assert all(output["data"].keys() == {"text/html", "text/plain"} for output in new.get("outputs", []))
 
 
-def test_opened_again_the_trusted_views_are_still_until_one_of_them_is_run(first_visit, browser, lab):
+def test_opened_again_the_trusted_views_are_still_until_one_of_them_is_run(first_visit, browser, lab, request):
     """The kernel is the same and the page is another: the script is sent once more, and every view lives."""
     tab = Tab(browser, lab[0])
+    request.addfinalizer(tab.page.context.close)
     assert [tab.state(cell) for cell in VIEWS] == [STILL, STILL]
     tab.picture("trusted")
     tab.page.evaluate("cell => { jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }", VIEWS[1])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.check import sources
+from tools.notebooks.setup_cell import setup_source
+from tools.publish import wheel as wheels
+from tools.publish.home import home
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,16 +25,7 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy of the tracked and new files, so that an old build folder cannot help."""
-    source = tmp_path_factory.mktemp("source")
-    for name in sources.files("src", "pyproject.toml", "README.md", "LICENSE"):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes((ROOT / name).read_bytes())
-    out = tmp_path_factory.mktemp("dist")
-    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-cache-dir")
-    run(*pip, "--wheel-dir", out, source)
-    (made,) = out.glob("*.whl")
-    return made
+    return wheels.build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +37,23 @@ def installed(wheel, tmp_path_factory):
 
 def test_the_wheel_has_the_distribution_name(wheel):
     assert wheel.name.startswith("circuitkit_book-")
+
+
+def test_the_same_sources_give_the_same_bytes(wheel, tmp_path):
+    assert wheels.build(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_the_seal_is_what_the_setup_cell_computes_from_an_installed_wheel(wheel, installed):
+    lines = setup_source(home()._replace(seal=wheels.seal(wheel)), []).splitlines()
+    (files, found, condition) = [line.strip() for line in lines if re.match(r" +(files =|found =|if hashlib)", line)]
+    seal = condition.removeprefix("if ").partition(" != ")[0]
+    code = f"import hashlib\nfrom importlib.metadata import distributions\n{files}\n{found}\nprint(len(found), {seal})"
+    output = run(sys.executable, "-S", "-c", code, env={"PYTHONPATH": str(installed)})
+    assert output.split() == [str(len(list(files_of(wheel)))), wheels.seal(wheel)]
+
+
+def files_of(wheel):
+    return (name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name)
 
 
 def test_every_file_of_the_package_is_inside(wheel):

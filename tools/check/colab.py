@@ -7,8 +7,9 @@
 First the install of the setup cell, asked of pip itself: an environment in which every package of the set *looks*
 installed, and the report of `pip install --dry-run`. It fails when pip would replace a preinstalled package, or when
 something that the library needs would be missing. Then the notebooks: a fresh environment with the set's own versions of
-what the book imports (but this Python, and this torch), a stub of `google.colab`, the wheel in the place of the
-repository, an empty folder and no network. What is printed must be what is stored; pictures are not compared.
+what the book imports (but this Python, and this torch), a stub of `google.colab`, a folder of its own and no network. Every
+notebook finds the wheel beside it, as after an upload; one more finds it in a release, in a folder that stands for the
+book's home. What is printed must be what is stored; pictures are not compared.
 """
 
 import argparse
@@ -36,9 +37,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tools.check.sources import files
+from circuitkit.figures import _live as live
 from tools.notebooks.execute import merged, notebooks
-from tools.notebooks.setup_cell import locked, repository
+from tools.notebooks.setup_cell import locked, setup_source, with_cell
+from tools.publish import wheel as wheels_of
+from tools.publish.home import Home, home
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP_SECONDS = 15
@@ -159,17 +162,6 @@ def judged(runtime: PackageSet, plan: list[dict]) -> tuple[list[str], list[str]]
 # --- the notebooks -------------------------------------------------------------------------------------------------
 
 
-def build_wheel(folder: Path) -> Path:
-    """The wheel of the tracked and new files."""
-    for name in files("src", "pyproject.toml", "README.md", "LICENSE"):
-        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / "source" / name)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    subprocess.run([*pip, folder / "source"], check=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
 def needed(names: tuple[str, ...] = IMPORTED) -> list[str]:
     """What the library and the packages it adds require beyond themselves, with this Python's versions of torch and co."""
     lacking = {line.partition("==")[0] for line in locked()} | set(UNUSED) | set(IMPORTED)
@@ -193,9 +185,10 @@ def make_environment(runtime: PackageSet, folder: Path) -> Path:
 
 
 def stub(folder: Path) -> Path:
-    """A folder for PYTHONPATH with an empty `google.colab`, and a start-up file that cuts the network."""
+    """A folder for PYTHONPATH with the little of `google.colab` that is used, and a start-up file that cuts the network."""
     (folder / "google" / "colab").mkdir(parents=True)
     (folder / "google" / "colab" / "__init__.py").write_text("")
+    (folder / "google" / "colab" / "output.py").write_text("def register_callback(name, answer):\n    pass\n")
     (folder / "sitecustomize.py").write_text(GUARD)
     return folder
 
@@ -214,25 +207,28 @@ def kernel_of(python: Path) -> type[AsyncKernelManager]:
     return Kernel
 
 
-def run_notebook(path: Path, python: Path, wheels: Path, stubs: Path) -> tuple[list[str], str, float]:
-    """Differences between stored and fresh outputs, what the setup cell printed, and its processor seconds."""
+def run_notebook(
+    path: Path, source: str, python: Path, wheels: Path, stubs: Path, beside=()
+) -> tuple[list[str], str, float]:
+    """Differences between stored and fresh outputs, what the setup cell printed, and its processor seconds.
+
+    `source` takes the place of the setup cell, and the files `beside` lie beside the notebook.
+    """
     stored, fresh = nbformat.read(path, as_version=4), nbformat.read(path, as_version=4)
-    url, reference = repository()
-    address, (wheel,) = f"git+{url}@{reference}", wheels.glob("circuitkit_book-*.whl")
+    with_cell(fresh, source, path.name)
     code = [cell for cell in fresh.cells if cell.cell_type == "code"]
-    if address not in code[0].source:
-        return [f"the setup cell does not install {address}; run tools/notebooks/setup_cell.py"], "", 0.0
-    code[0].source = code[0].source.replace(address, str(wheel))
     environment = os.environ | {"PYTHONPATH": str(stubs), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environment |= {"HOME": str(stubs), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     faults, used = [], []
-    with tempfile.TemporaryDirectory() as empty:
+    with tempfile.TemporaryDirectory() as folder:
+        for file in beside:
+            shutil.copy(file, folder)
         client = NotebookClient(
             fresh,
             kernel_manager_class=kernel_of(python),
             timeout=240,
-            resources={"metadata": {"path": empty}},
+            resources={"metadata": {"path": folder}},
             extra_arguments=["--log-level=40"],
         )
         client.on_cell_executed = lambda **_: used.append(processor_seconds(client))
@@ -242,7 +238,7 @@ def run_notebook(path: Path, python: Path, wheels: Path, stubs: Path) -> tuple[l
             faults.append(f"did not run: {str(error).strip().splitlines()[-1]}")
     said = "".join(output.get("text", "") for output in code[0].outputs)
     took = used[0] if used else 0.0
-    if "ready" not in said.splitlines():
+    if not said.endswith("| ready\n"):
         faults.append(f"the setup cell did not get ready: {said.strip()[-300:]}")
     elif took > SETUP_SECONDS:
         faults.append(f"the setup cell took {took:.1f} s of processor time, more than {SETUP_SECONDS}")
@@ -253,6 +249,19 @@ def run_notebook(path: Path, python: Path, wheels: Path, stubs: Path) -> tuple[l
     return faults, said, took
 
 
+def uploaded(here: Home, wheel: Path) -> tuple[str, list[Path]]:
+    """The setup cell as it is, and the wheel beside the notebook."""
+    return setup_source(here, locked()), [wheel]
+
+
+def released(here: Home, wheel: Path, folder: Path) -> tuple[str, list[Path]]:
+    """The setup cell of a book with a home, which is a folder here, and nothing beside the notebook."""
+    release = folder / "home" / "releases" / "download" / here.tag
+    release.mkdir(parents=True, exist_ok=True)
+    shutil.copy(wheel, release)
+    return setup_source(here._replace(url=(folder / "home").as_uri()), locked()), []
+
+
 def processor_seconds(client: NotebookClient) -> float:
     """Processor time of the kernel and what it started; unlike the clock, it does not count what else the machine does."""
     used = psutil.Process(client.km.provisioner.pid).cpu_times()
@@ -260,7 +269,10 @@ def processor_seconds(client: NotebookClient) -> float:
 
 
 def printed(cell) -> list[str]:
-    """The texts of a cell's outputs after the replacements that `make test` makes as well; pictures left out."""
+    """The texts of a cell's outputs after the replacements that `make test` makes as well; pictures left out.
+
+    So is what an attention view asks the kernel for, which it does on Colab only.
+    """
     rules = configparser.ConfigParser(interpolation=None)
     rules.read(ROOT / "tests" / "notebooks" / "sanitize.cfg")
     texts = []
@@ -269,7 +281,7 @@ def printed(cell) -> list[str]:
             if not kind.startswith("image/") and text:
                 for rule in rules.sections():
                     text = re.sub(rules[rule]["regex"], rules[rule].get("replace", ""), text)
-                texts.append(f"{output.get('name', kind)}: {text}")
+                texts.append(f"{output.get('name', kind)}: {text.replace(live.ASK_COLAB, '')}")
     return texts
 
 
@@ -295,9 +307,12 @@ def main(arguments: list[str] | None = None) -> int:
         folder = Path(place)
         wheels, stubs = folder / "wheels", stub(folder / "stubs")
         wheels.mkdir()
-        wheel = build_wheel(wheels)
+        wheel = wheels_of.build(folder / "release")
+        here = home()._replace(seal=wheels_of.seal(wheel))
         fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheels, *locked()]
         subprocess.run([str(part) for part in fetch], check=True)
+        routes = [(path, "uploaded", *uploaded(here, wheel)) for path in options.notebooks]
+        routes += [(path, "from home", *released(here, wheel, folder)) for path in options.notebooks[:1]]
         for name in options.sets:
             runtime = read_set(ROOT / "colab" / f"{name}.txt")
             plan, asked = planned(runtime, ["--no-deps", str(wheel), *locked()], folder / f"plan-{name}")
@@ -317,14 +332,12 @@ def main(arguments: list[str] | None = None) -> int:
             if faults or not options.notebooks:
                 continue
             python = make_environment(runtime, folder / f"env-{name}")
-            for path in options.notebooks:
+            for path, route, source, beside in routes:
                 start = time.perf_counter()
-                differ, _, took = run_notebook(path, python, wheels, stubs)
+                differ, _, took = run_notebook(path, source, python, wheels, stubs, beside)
                 failed |= bool(differ)
-                state = "; ".join(differ) or "as stored"
-                print(
-                    f"  {path.name:36s} {time.perf_counter() - start:6.1f} s, setup {took:4.1f} s: {state}", flush=True
-                )
+                state, seconds = "; ".join(differ) or "as stored", time.perf_counter() - start
+                print(f"  {path.name:36s} {route:9s} {seconds:6.1f} s, setup {took:4.1f} s: {state}", flush=True)
                 uninstall = [python, "-m", "pip", "uninstall", "--quiet", "--yes", "circuitkit-book", *needed_again()]
                 subprocess.run([str(part) for part in uninstall], check=True)
     return int(failed)

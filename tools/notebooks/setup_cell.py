@@ -1,39 +1,28 @@
-"""The first code cell of every notebook, and the README's Colab links: made from `repository` in _config.yml.
+"""The first code cell of every notebook: on Colab it installs the library and checks it; anywhere else it does nothing.
 
-    python -m tools setup-cell              write them
-    python -m tools setup-cell --release    first set `repository.branch` to the tag of this version, v0.1.0 for 0.1.0
+    python -m tools setup-cell        write it into every notebook; outputs are not touched
 
-The cell installs the library on Colab and does nothing, and prints nothing, anywhere else. `repository.branch` is the one
-setting that says which version Colab opens and installs: `main`, or for a release the tag of the version in
-pyproject.toml. The book's own Colab buttons are made from the same two lines. Outputs are not touched.
+It takes the wheel of its own version: from the folder of the notebook, where a reader may upload it, or else from the
+release of that tag at the book's home. While the home is a placeholder it knows the first way only. A wheel runs nothing
+while it is installed; before anything is imported, the cell compares the seal of what was installed with its own
+(`tools/publish/wheel.py`). When that fails it ends in one sentence with the likely causes.
 
 The cell gives pip `--no-deps`, so pip adds what Colab lacks and cannot change what Colab has; a newer torch or numpy in a
 running session would force a restart. Without a resolver nobody would notice a new requirement, so the added packages
-have the exact versions of requirements.txt. `make colab-check` tests both halves of that bargain.
+have the exact versions of requirements.txt. `make colab-check` tries all of that.
 """
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import nbformat
 
-ROOT = Path(__file__).resolve().parents[2]
-TAG = "hide-cell"
-COLAB = "https://colab.research.google.com/github/"
+from tools.publish.home import ROOT, Home, home
+
+BEGINS = "# On Colab this cell installs the book's library"
 LACKING = ("transformer-lens", "circuitsvis", "jaxtyping", "wadler-lindig")
 """What the library needs and Colab does not have."""
-SETTING = re.compile(r"^(repository:\n  url: )(\S+)(\n  branch: )(\S+)$", re.M)
-LINKS = re.compile(r"(?<=<!-- colab -->\n).*(?=\n<!-- /colab -->)", re.S)
-
-
-def repository(root: Path = ROOT) -> tuple[str, str]:
-    """The address of the repository, and the branch or tag that readers get."""
-    found = SETTING.search((root / "_config.yml").read_text("utf-8"))
-    if found is None:
-        raise ValueError("_config.yml has no `repository:` with `url` and `branch` below it; the Colab cells need both")
-    return found[2], found[4]
 
 
 def locked(root: Path = ROOT) -> list[str]:
@@ -45,59 +34,54 @@ def locked(root: Path = ROOT) -> list[str]:
     return [f"{name}=={versions[name]}" for name in LACKING]
 
 
-def setup_source(root: Path = ROOT) -> str:
+def setup_source(here: Home, packages: list[str]) -> str:
     """The source of the cell."""
-    url, reference = repository(root)
+    if here.public:
+        where = f'wheel if os.path.exists(wheel) else "{here.url}/releases/download/{here.tag}/" + wheel'
+        causes = (
+            "the session has no internet; the book has moved from its address (then upload {wheel} beside this page); or "
+            "something else called circuitkit was here first (then restart the session)"
+        )
+    else:
+        where = "wheel"
+        causes = (
+            "{wheel}, from the book's archive, is not beside this page; it is not of this page's version; or the session "
+            "has no internet for the other packages"
+        )
     return f"""\
-# On Colab this cell installs the book's library; anywhere else it does nothing.
-import importlib.util, sys
+{BEGINS} and checks that it is the right one; anywhere else it does nothing.
+import sys
 if "google.colab" in sys.modules:
-    if importlib.util.find_spec("circuitkit") is None:
-        # --no-deps: what Colab lacks is added; what it has, torch and numpy included, stays.
-        add = "{" ".join(locked(root))}"
-        %pip install -q --no-deps git+{url}@{reference} {{add}}
-    from importlib.metadata import version
-    import transformer_lens
-    parts = ("torch", "transformer-lens", "circuitkit-book")
-    print("python", sys.version.split()[0], *(f"| {{part}} {{version(part)}}" for part in parts))
-    print("ready")"""
+    import hashlib, importlib.util, os
+    from importlib.metadata import distributions, version
+    wheel = "{here.wheel}"  # a file beside this page comes first
+    where = {where}
+    add = "{" ".join(packages)}"
+    if importlib.util.find_spec("circuitkit") is None:  # --no-deps: what Colab has, torch and numpy included, stays
+        %pip install -q --no-deps {{where}} {{add}}
+    files = [f for d in distributions(name="circuitkit-book") if d.version == "{here.version}" for f in d.files or () if f.suffix != ".pyc"]
+    found = sorted((str(f), hashlib.sha256(f.read_binary()).hexdigest()) for f in files if ".dist-info/" not in str(f))
+    if hashlib.sha256(str(found).encode()).hexdigest() != "{here.seal}" or not importlib.util.find_spec("transformer_lens"):
+        raise ImportError(f"The book's library is not installed, for one of three likely reasons: {causes}.")
+    print("python", sys.version.split()[0], *(f"| {{name}} {{version(name)}}" for name in ("torch", "transformer-lens", "circuitkit-book")), "| ready")"""
 
 
-def colab_links(root: Path = ROOT) -> str:
-    """One Colab link for each chapter, for the README."""
-    url, reference = repository(root)
-    where = f"{COLAB}{url.removeprefix('https://github.com/')}/blob/{reference}/book"
-    chapters = sorted((root / "book").glob("[0-9]*.ipynb"))
-    return " ·\n".join(f"[chapter {int(path.name[:2])}]({where}/{path.name})" for path in chapters)
-
-
-def version_tag(root: Path = ROOT) -> str:
-    """The tag of a release of this version."""
-    return "v" + tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-
-
-def write_notebook(path: Path) -> bool:
-    """Put the cell into a notebook; True if that changed it."""
-    notebook = nbformat.read(path, as_version=4)
+def with_cell(notebook: nbformat.NotebookNode, source: str, name: str = "notebook") -> nbformat.NotebookNode:
+    """The notebook with this source in its first code cell."""
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    if TAG not in first.metadata.get("tags", []):
-        raise ValueError(f"{path.name}: its first code cell has no tag {TAG!r}; add a setup cell there")
-    if first.source == setup_source():
-        return False
-    first.source = setup_source()
-    path.write_text(nbformat.writes(notebook) + "\n", "utf-8")
-    return True
+    if not first.source.startswith(BEGINS):
+        raise ValueError(f"{name}: its first code cell does not begin with {BEGINS!r}; add a setup cell there")
+    first.source = source
+    return notebook
 
 
-def main() -> int:
-    if "--release" in sys.argv[1:]:
-        config = ROOT / "_config.yml"
-        config.write_text(SETTING.sub(rf"\g<1>\g<2>\g<3>{version_tag()}", config.read_text("utf-8")), "utf-8")
-    for path in sorted((ROOT / "book").rglob("*.ipynb")):
-        if write_notebook(path):
+def main(root: Path = ROOT) -> int:
+    source = setup_source(home(root), locked(root))
+    for path in sorted((root / "book").rglob("*.ipynb")):
+        text = nbformat.writes(with_cell(nbformat.read(path, as_version=4), source, path.name)) + "\n"
+        if path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
             print(f"{path.name}: written")
-    readme = ROOT / "README.md"
-    readme.write_text(LINKS.sub(colab_links(), readme.read_text("utf-8")), "utf-8")
     return 0
 
 

@@ -9,7 +9,8 @@ What the tags of a solved cell mean:
 - `uses-solution`: it runs on the answer, so the copy lets an untouched stub or a wrong answer pass with a remark;
 - any other cell is copied as it is. Outputs are dropped everywhere.
 
-The line that starts with `**Your copy**` in a solved notebook is written here, too, from `repository` in _config.yml.
+The line that starts with `**Your copy**` in a solved notebook is written here, too; it has a link to Colab where the book
+has a home (`tools/publish/home.py`).
 """
 
 import argparse
@@ -21,30 +22,19 @@ from pathlib import Path
 
 import nbformat
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools.publish.home import ROOT, home
+
 FOLDED = {"hide-input", "hide-cell", "solution", "uses-solution"}
 REMARK = """except Exception as error:
     print("This cell runs on your answer to the exercise above, which is not right yet:", repr(error))"""
 COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)
 
 
-def repository(root: Path = ROOT) -> tuple[str, str]:
-    """`owner/name` and branch, from _config.yml."""
-    config = (root / "_config.yml").read_text("utf-8")
-    found = re.search(r"^repository:\n  url: https://github\.com/(\S+)\n  branch: (\S+)$", config, re.M)
-    if found is None:
-        raise ValueError("_config.yml has no `repository:` with a GitHub `url` and a `branch` below it")
-    return found[1], found[2]
-
-
 def copy_line(name: str, root: Path = ROOT) -> str:
     """The line that offers the reader's copy at the head of a solved notebook."""
-    where, branch = repository(root)
-    return (
-        "**Your copy**, the same page without solutions: "
-        f"[open it in Colab](https://colab.research.google.com/github/{where}/blob/{branch}/exercises/{name}) or "
-        f"[take the file](../../exercises/{name})."
-    )
+    here = home(root)
+    colab = f"[open it in Colab]({here.colab(f'exercises/{name}')}) or " if here.public else ""
+    return f"**Your copy**, the same page without solutions: {colab}[take the file](../../exercises/{name})."
 
 
 def emptied(source: str) -> str:

@@ -5,16 +5,25 @@
 A browser refuses one thing to a page that was opened as a file: to read another file. The search page does that for
 the lines around a found word, so the archive carries the text of each page in a script. The same book gives the same
 bytes: the archive keeps no times and no owners.
+
+For Colab without a public home the folder `colab` holds the wheel of the library, the chapters and the exercises. The
+notebooks of the archive carry the seal of that very wheel in their first cell.
 """
 
 import argparse
 import json
 import re
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
+import nbformat
 from bs4 import BeautifulSoup
+
+from tools.notebooks.setup_cell import locked, setup_source, with_cell
+from tools.publish import wheel
+from tools.publish.home import home
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
@@ -25,7 +34,11 @@ START = """\
 circuitkit: transformer circuits you can run
 
 Open index.html in a browser. Nothing has to be installed, and no network is asked.
-The notebooks themselves are in the folder _sources/book; to run them, see "How to start" in the book.
+
+To run a chapter on Colab, at https://colab.research.google.com: upload a notebook from the folder colab, then, in the panel
+of files on the left, the file that ends in .whl from the same folder; then choose Runtime, Run all. The first cell finds
+that file, and takes the few packages that Colab lacks from the package index. In colab/exercises are the exercises
+without their solutions.
 """
 # The search page asks for a page's address and reads its text; here it gets the text from the script.
 ANSWER = """\
@@ -84,7 +97,25 @@ def contents(html: Path) -> dict[str, bytes]:
     files["search.html"] = (search[: place.start()] + script + search[place.start() :]).encode("utf-8")
     files[TEXTS] = texts(html).encode("utf-8")
     files["START.txt"] = START.encode("utf-8")
-    return files
+    return files | for_colab(files)
+
+
+def for_colab(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The wheel and the notebooks, and the notebooks that pages offer, all with the seal of the wheel."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = wheel.build(Path(folder))
+        found, seal = {f"colab/{made.name}": made.read_bytes()}, wheel.seal(made)
+    source = setup_source(home()._replace(seal=seal), locked())
+
+    def sealed(path: str, text: bytes) -> bytes:
+        page = with_cell(nbformat.reads(text.decode("utf-8"), as_version=4), source, path)
+        return (nbformat.writes(page) + "\n").encode("utf-8")
+
+    for path in sorted((ROOT / "book").glob("[0-9]*.ipynb")):
+        found[f"colab/{path.name}"] = sealed(path.name, path.read_bytes())
+    for path in sorted((ROOT / "exercises").glob("*.ipynb")):
+        found[f"colab/exercises/{path.name}"] = sealed(path.name, path.read_bytes())
+    return found | {name: sealed(name, text) for name, text in files.items() if name.endswith(".ipynb")}
 
 
 def pack(html: Path, archive: Path) -> Path:

@@ -1,6 +1,19 @@
 """What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
 
-from . import accessible, alt_text, api, claims, download, equations, glossary, light, offline, reader_copies, times
+from . import (
+    accessible,
+    alt_text,
+    api,
+    claims,
+    download,
+    equations,
+    glossary,
+    home,
+    light,
+    offline,
+    reader_copies,
+    times,
+)
 
 
 def setup(app):
@@ -13,6 +26,7 @@ def setup(app):
     download.setup(app)
     equations.setup(app)
     glossary.setup(app)
+    home.setup(app)
     reader_copies.setup(app)
     times.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

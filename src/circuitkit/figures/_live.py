@@ -10,8 +10,9 @@ import json
 import sys
 import warnings
 from functools import cache
+from importlib import import_module
+from importlib.metadata import distribution
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 SHA256 = "1ea7bcd5dcd28ffdb23f4dea9c60db3606dac627fddce1a3b5141b7dfb490763"
@@ -29,7 +30,7 @@ _pages: set[str] = set()
 
 def circuitsvis() -> str:
     """The script of the installed circuitsvis, if it is the one that this library was tried with."""
-    script = Path(find_spec("circuitsvis").origin).parent / "dist/cdn/iife.js"
+    script = Path(str(distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")))
     found = hashlib.sha256(script.read_bytes()).hexdigest()
     if found != SHA256:
         raise ValueError(
@@ -41,7 +42,7 @@ def circuitsvis() -> str:
 
 def part(kind: str) -> str:
     """`js` or `css` of attention views."""
-    return files(__package__).joinpath(f"attention.{kind}").read_text("utf-8")
+    return files("circuitkit.figures").joinpath(f"attention.{kind}").read_text("utf-8")
 
 
 @cache
@@ -54,8 +55,8 @@ def script() -> str:
 
 def bring_to_life(html: str, text: str) -> bool:
     """Show a view in a page that can have it live; False where it is enough to show what is stored."""
-    from IPython import get_ipython
-    from IPython.display import display
+    from IPython.core.display_functions import DisplayHandle, display
+    from IPython.core.getipython import get_ipython
 
     try:
         if "google.colab" in sys.modules:
@@ -65,7 +66,8 @@ def bring_to_life(html: str, text: str) -> bool:
         page = _page(get_ipython())
         if page is None or page in _pages:
             return False
-        shown = display({"application/javascript": script()}, raw=True, display_id=True)
+        shown = DisplayHandle()
+        shown.display({"application/javascript": script()}, raw=True)
     except ValueError as error:
         warnings.warn(str(error), stacklevel=2)
         return False
@@ -82,8 +84,7 @@ def _page(shell) -> str | None:
 
 @cache
 def _answer_colab() -> None:
-    from google.colab import output
-    from IPython.display import JSON
+    from IPython.core.display import JSON
 
     text = script()
-    output.register_callback("circuitkit.attention", lambda: JSON({"script": text}))
+    import_module("google.colab.output").register_callback("circuitkit.attention", lambda: JSON({"script": text}))

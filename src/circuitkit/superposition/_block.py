@@ -183,5 +183,7 @@ def _copies(original: Heads | None, name: str, recipe: Recipe, shape: tuple[int,
     value = torch.zeros(len(original), original.d_head) if value is None else value
     copies = value.repeat(recipe.expansion, *[1] * (value.ndim - 1))
     if tuple(copies.shape) != shape:
-        raise ValueError(f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}")
+        raise ValueError(
+            f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}"
+        )
     return copies

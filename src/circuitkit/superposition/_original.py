@@ -56,9 +56,17 @@ def train_original(
             torch.nn.init.xavier_normal_(p[name][run], generator=generator)
     p = {name: value.requires_grad_(biases or name in _NAMES[:4]) for name, value in p.items()}
     recipe = Recipe(
-        lr=lr, cosine=cosine, lr_warmup=0.02 if cosine else 0.0, steps=steps, batch=batch, n_prompts=max(n_prompts, batch)
+        lr=lr,
+        cosine=cosine,
+        lr_warmup=0.02 if cosine else 0.0,
+        steps=steps,
+        batch=batch,
+        n_prompts=max(n_prompts, batch),
     )
-    data = [_next_tokens(part, v, dtype) for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]]
+    data = [
+        _next_tokens(part, v, dtype)
+        for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]
+    ]
     optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)]), progress)
     eye, names = torch.eye(v, dtype=dtype), tuple(f"L0H{i}" for i in range(h))
     return [

@@ -48,7 +48,9 @@ def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
     config, stored = f"{n_heads}H{n_trigrams}T", _originals()
     configs = sorted({name.split("/")[0] for name in stored})
     if config not in configs:
-        raise ValueError(f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}")
+        raise ValueError(
+            f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}"
+        )
     n = stored[f"{config}/W_Q"].shape[0]
     if not 0 <= seed < n:
         raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")

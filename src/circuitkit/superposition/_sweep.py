@@ -57,7 +57,9 @@ def sweep(
             ]
             header = header or list(rows[0])
             if any(list(row) != header for row in rows):
-                raise ValueError(f"setting {setting} gave columns {list(rows[0])}; the table has {header}. Return the same keys.")
+                raise ValueError(
+                    f"setting {setting} gave columns {list(rows[0])}; the table has {header}. Return the same keys."
+                )
             _append(path, header, rows)
             complete += rows
             if bar:
@@ -92,7 +94,9 @@ def _setting_columns(settings: Sequence[dict[str, Any]]) -> list[str]:
     keys = [_key(setting, columns) for setting in settings]
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"setting {dict(zip(columns, twice, strict=True))} is given twice; a sweep runs each setting once")
+        raise ValueError(
+            f"setting {dict(zip(columns, twice, strict=True))} is given twice; a sweep runs each setting once"
+        )
     return columns
 
 
