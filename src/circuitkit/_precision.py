@@ -17,3 +17,11 @@ def rounding_hint(tensor: Tensor) -> str:
     return (
         f" This model computes in {tensor.dtype}, whose rounding alone can do that: try model.to(torch.float32) first."
     )
+
+
+def require_same(ours: Tensor, theirs: Tensor, most: float, text: str) -> None:
+    """A `ValueError` when what was computed here is not what the model computed, to an absolute difference of `most`."""
+    off = float((ours - theirs).detach().abs().max())
+    if not off <= most:
+        size = float(theirs.detach().abs().max())
+        raise ValueError(f"{text} (off by {off:.2g}; the largest value is {size:.2g}).{rounding_hint(ours)}")

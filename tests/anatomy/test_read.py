@@ -97,8 +97,8 @@ def test_hand_made_models():
     ("model", "message"),
     [
         (random_heads(2, 8, 3), r"got Heads, which are no model by themselves.*from_heads\(heads, W_E, W_U\)"),
-        ("gpt2", "got a builtins.str; expected a transformer-lens TransformerBridge"),
-        (torch.nn.Linear(2, 2), "got a torch.nn.modules.linear.Linear; expected a transformer-lens TransformerBridge"),
+        ("gpt2", "anatomy got model='gpt2'; expected a transformer-lens TransformerBridge"),
+        (torch.nn.Linear(2, 2), "anatomy got model as a Linear; expected a transformer-lens TransformerBridge"),
     ],
 )
 def test_what_is_no_model_is_refused(model, message):

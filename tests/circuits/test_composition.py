@@ -249,12 +249,12 @@ EARLY, LATE = random_heads(2, 8, 2), random_heads(2, 8, 2, layer=1)
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: composition_scores(EARLY, LATE, "O"), ["kind='O'", "['Q', 'K', 'V']", "kind='K'"]),
+        (lambda: composition_scores(EARLY, LATE, "O"), ["kind='O'", "['Q', 'K', 'V']", "kind='Q'"]),
         (lambda: composition_scores(LATE, EARLY), ["L1H0 (layer 1)", "lower layer", "Swap", "dataclasses.replace"]),
         (lambda: virtual_head(LATE, EARLY), ["virtual_head", "every earlier head in a lower layer", "Swap"]),
         (lambda: composition_scores(EARLY, random_heads(1, 9, 2, layer=1)), ["d_model 8", "d_model 9", "same model"]),
         (lambda: composition_scores(EARLY, LATE, baseline="none"), ["'none'", "'rotated'", "baseline='random'"]),
-        (lambda: composition_scores(EARLY[[]], LATE), ["no heads as earlier", "at least one"]),
+        (lambda: composition_scores(EARLY[[]], LATE), ["earlier with 0 heads", "at least one"]),
     ],
 )
 def test_messages(call, said):
@@ -265,7 +265,5 @@ def test_messages(call, said):
 
 
 def test_a_model_instead_of_heads():
-    from circuitkit.circuits._order import require_same_stream
-
-    with pytest.raises(ValueError, match=r"got a dict as later; expected Heads.*circuitkit.heads\(model\)"):
-        require_same_stream(EARLY, {}, "composition_scores")
+    with pytest.raises(ValueError, match=r"got later=\{\}; expected Heads.*circuitkit.heads\(model\)"):
+        composition_scores(EARLY, {})

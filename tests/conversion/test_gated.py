@@ -68,11 +68,11 @@ def test_more_heads_help_and_max_error_takes_the_fewest():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("silu", math.inf, 8), "reach is inf; sums of sigmoids follow 'silu' on a finite range only"),
+        (("silu", math.inf, 8), "reach=inf, activation='silu'; expected a finite range up to 200"),
         (("silu", 1e4, 8), "state the range"),
-        (("tanh", 8.0, 8), "activation is 'tanh'; a gate can be"),
-        (("silu", 8.0), "exactly one of heads_per_neuron and max_error"),
-        (("silu", 8.0, 65), "a gate takes 2 to 64"),
+        (("tanh", 8.0, 8), "activation='tanh'; expected one of .* a gate can be"),
+        (("silu", 8.0), r"exactly one of heads_per_neuron \(2 to 64\) and max_error"),
+        (("silu", 8.0, 65), "heads_per_neuron=65; expected an integer from 1 to 64"),
         (("silu", 150.0, None, 1e-9), r"max_error=1e-09 cannot be met for a 'silu' gate on \[-150, 150\]: 64 heads"),
     ],
 )

@@ -107,16 +107,16 @@ def test_generalized_silu_and_quick_gelu():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"activation": "solu"}, r"activation is 'solu'; heads can compute \['gelu', 'gelu_new'"),
+        ({"activation": "solu"}, r"activation='solu'; expected one of \['silu', 'relu', 'gelu'"),
         ({"activation": "gelu", "heads_per_neuron": 2, "max_error": 0.1}, "not both: each decides the other"),
-        ({"activation": "gelu", "heads_per_neuron": 9}, "heads_per_neuron is 9; expected a whole number from 1 to 8"),
-        ({"activation": "gelu", "heads_per_neuron": True}, "whole number from 1 to 8"),
+        ({"activation": "gelu", "heads_per_neuron": 9}, "heads_per_neuron=9; expected an integer from 1 to 8"),
+        ({"activation": "gelu", "heads_per_neuron": True}, "heads_per_neuron=True; expected an integer from 1 to 8"),
         ({"activation": "gelu", "max_error": 1e-9}, r"max_error=1e-09 cannot be met for 'gelu': 8 heads .* reach"),
-        ({"activation": "gelu", "max_error": -1.0}, "expected a number >= 0"),
-        ({"activation": "gelu", "max_error": math.nan}, "expected a number >= 0"),
-        ({"activation": "gelu", "sharpness": 3.0}, "sharpness is a knob of relu only"),
+        ({"activation": "gelu", "max_error": -1.0}, "expected a finite number, 0 or more"),
+        ({"activation": "gelu", "max_error": math.nan}, "expected a finite number, 0 or more"),
+        ({"activation": "gelu", "sharpness": 3.0}, "expected no sharpness, a knob of relu only"),
         ({"activation": "relu", "max_error": 0.0}, "never zero"),
-        ({"activation": "relu", "max_error": 0.1, "sharpness": 2.0}, "either sharpness or max_error"),
+        ({"activation": "relu", "max_error": 0.1, "sharpness": 2.0}, "either, not both: the error is 0.2785 / sharpness"),
         ({"activation": "relu", "sharpness": -1.0}, "positive, finite number"),
     ],
 )

@@ -107,7 +107,7 @@ def test_old_heads_do_not_see_the_bias_token(draw):
 
 
 def test_a_row_without_a_source_is_refused():
-    with pytest.raises(ValueError, match=r"rows \[1\] of the mask are all zero"):
+    with pytest.raises(ValueError, match=r"rows \[1\] are all zero"):
         masked_softmax(torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
 
 

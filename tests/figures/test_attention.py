@@ -142,11 +142,11 @@ def test_the_first_head_by_name_or_number():
 @pytest.mark.parametrize(
     ("tokens", "patterns", "names", "message"),
     [
-        (["a"], PATTERN, None, r"given 1 tokens, patterns of shape \(1, 4, 4\).*tokens must label every position"),
+        (["a"], PATTERN, None, r"tokens=\['a'\].*expected 4 tokens, one for every position.*shape \(4, 4\)"),
         (TOKENS, PATTERN[:3], None, r"as many destinations as sources"),
-        (TOKENS, PATTERN, ["a", "b"], r"names must have one name for each head"),
-        (TOKENS, PATTERN[0], None, r"must be \[head, dst, src\] or \[dst, src\]"),
-        (TOKENS, np.where(PATTERN > 0, PATTERN, -np.inf), None, r"must be finite; pass the pattern after the softmax"),
+        (TOKENS, PATTERN, ["a", "b"], r"expected 1 names, one for each head"),
+        (TOKENS, PATTERN[0], None, r"expected patterns \[head, dst, src\] or \[dst, src\]"),
+        (TOKENS, np.where(PATTERN > 0, PATTERN, -np.inf), None, r"finite weights; pass the pattern after the softmax"),
     ],
 )
 def test_wrong_sizes_are_explained(tokens, patterns, names, message):
@@ -155,7 +155,7 @@ def test_wrong_sizes_are_explained(tokens, patterns, names, message):
 
 
 def test_two_faults_are_reported_together():
-    with pytest.raises(ValueError, match=r"tokens must label.*; names must have"):
+    with pytest.raises(ValueError, match=r"4 tokens, one for every.*; 1 names"):
         figures.attention(["a"], PATTERN, ["x", "y"], alt=ALT)
 
 

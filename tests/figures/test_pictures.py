@@ -125,7 +125,7 @@ def test_frames_hold_every_step_and_show_the_last():
 
 
 def test_one_frame_is_refused():
-    with pytest.raises(ValueError, match=r"given 1 step\(s\): \[5\]. A slider needs at least two"):
+    with pytest.raises(ValueError, match=r"steps=\[5\]; expected two steps or more"):
         slider([5])
 
 

@@ -64,7 +64,7 @@ def test_limits_can_be_shared_and_zeros_are_drawn():
 
 
 def test_unsigned_refuses_a_sign():
-    with pytest.raises(ValueError, match=r"given values down to -0.5.*Use signed\(values\) instead"):
+    with pytest.raises(ValueError, match=r"values=\[1.0, -0.5\]; expected values that are 0 or more.*Use signed\(values\) instead"):
         figures.unsigned([1.0, -0.5])
 
 

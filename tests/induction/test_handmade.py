@@ -140,15 +140,15 @@ def test_shift_by_hand():
         (
             build_induction_model,
             {"vocab": 4, "n_ctx": 8, "sharpness": 2.0},
-            "sharpness=2.0; expected 5.1 to 1000 for n_ctx=8",
+            "sharpness=2.0, n_ctx=8; expected 5.1 to 1000 for n_ctx=8",
         ),
         (build_induction_model, {"vocab": 4, "n_ctx": 8, "sharpness": 1e4}, "expected 5.1 to 1000"),
         (
             build_virtual_head_model,
             {"vocab": 4, "n_ctx": 3},
-            r"back=\(1, 2\) and n_ctx=3; expected two positive distances",
+            r"back=\(1, 2\), n_ctx=3; expected two positive distances",
         ),
-        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, "expected two positive distances"),
+        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, r"back=\(0, 2\); expected 2 times an integer of at least 1"),
         (
             build_virtual_head_model,
             {"vocab": 4, "n_ctx": 9, "sharpness": 1.0},

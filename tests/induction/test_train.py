@@ -94,11 +94,11 @@ def test_marks_of_a_training_batch():
     [
         ({"n_layers": 0}, "n_layers=0; expected an integer of at least 1"),
         ({"steps": 0}, "steps=0; expected an integer of at least 1"),
-        ({"n_ctx": 7}, "n_ctx=7; expected an integer of at least 8"),
-        ({"d_vocab": 7}, "d_vocab=7; expected an integer of at least 8"),
+        ({"n_ctx": 7}, "n_ctx=7.*expected an integer of at least 8"),
+        ({"d_vocab": 7}, "d_vocab=7, n_ctx=16; expected an integer of at least 8"),
         ({"d_pos": 3}, "d_pos=3; expected an even number.*Write d_pos=4"),
         ({"d_pos": 0}, "d_pos=0; expected an integer of at least 2"),
-        ({"checkpoints": [0, 99]}, r"checkpoints \[99\]; expected steps from 0 to 5"),
+        ({"checkpoints": [0, 99]}, r"checkpoints=\[0, 99\], steps=5; expected steps from 0 to 5"),
     ],
 )
 def test_errors(settings, words):

@@ -158,10 +158,10 @@ def test_handmade_circuits_break_where_they_should():
         ("H1", r"without got 'H1'; expected a head such as 'L0H1' or a path such as 'L0H1->L1H3.K'"),
         ("L0H0->L1H1", "expected a head such as"),
         ("L0H0->L1H1.O", "expected a head such as"),
-        ("L0H7", "no head is called 'L0H7'; expected one of L0H0, L0H1, L1H0.*3 layers of 2 heads"),
+        ("L0H7", "no head is called 'L0H7'; .*The heads are L0H0, L0H1, L1H0"),
         ("L0H0->L3H0.K", "no head is called 'L3H0'"),
-        ("L1H0->L0H0.K", "from layer 1 to layer 0; expected an earlier layer before the arrow.*other way round"),
-        ("L1H0->L1H1.K", "from layer 1 to layer 1; .*Heads of one layer run side by side"),
+        ("L1H0->L0H0.K", "from an earlier layer .*because a head reads only what layers before its own"),
+        ("L1H0->L1H1.K", "from an earlier layer to the .* of a head in a later one"),
     ],
 )
 def test_bad_names_are_refused(plain, cut, words):
@@ -176,7 +176,7 @@ def test_other_errors(plain):
         paths(plain, "O")
     with pytest.raises(ValueError, match="no head is called 'L5H0'"):
         paths(plain, "K", into="L5H0")
-    with pytest.raises(ValueError, match="paths got a builtins.int; expected a transformer-lens TransformerBridge"):
+    with pytest.raises(ValueError, match="paths got model=3; expected a transformer-lens TransformerBridge"):
         paths(3, "K")
 
 

@@ -98,7 +98,7 @@ def test_heldout_rows(heldout):
 def test_rows_that_cannot_be(heldout):
     total = len(heldout)
     for n, n_ctx in ((0, 10), (3, 1), (1, total), (1, total + 5)):
-        message = f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx < {total} held-out tokens"
+        message = f"n={n}, n_ctx={n_ctx}; expected 2 <= n_ctx < {total} held-out tokens|n=0; expected an integer of at least 1"
         with pytest.raises(ValueError, match=message):
             heldout_rows(n, n_ctx)
     assert heldout_rows(1, total - 1).shape == (1, total - 1)

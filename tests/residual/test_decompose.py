@@ -127,7 +127,7 @@ def test_fields_by_number_and_parts_by_name(plain, tokens):
 
 
 def test_not_a_bridge(tokens):
-    with pytest.raises(ValueError, match=r"decompose got a builtins\.str; expected .* circuitkit\.load_model\(name\)"):
+    with pytest.raises(ValueError, match=r"decompose got model='two-layer'; expected .* circuitkit\.load_model\(name\)"):
         decompose("two-layer", tokens)
 
 

@@ -39,7 +39,7 @@ def test_fixed_direction():
     close(R @ R.T, torch.eye(5))
     close(fix.double() @ R, fix)
     assert not torch.equal(R, turn(5, seed=1, fix=fix))
-    with pytest.raises(ValueError, match=r"fix has shape \(3,\); expected \(5,\), one direction of the stream"):
+    with pytest.raises(ValueError, match=r"fix of shape \(3,\), .*; expected \(5,\), a direction"):
         turn(5, fix=torch.ones(3))
 
 
@@ -98,11 +98,11 @@ def test_a_shipped_model(tokens):
 
 
 def test_errors(plain, gpt2, boot):
-    with pytest.raises(ValueError, match=r"rotation is not orthogonal: R R\^T differs from the identity by "):
+    with pytest.raises(ValueError, match=r"rotation of shape .*orthogonal: R R\^T differs from the identity by \d"):
         rotate_basis(plain, 2 * turn())
-    with pytest.raises(ValueError, match=r"expects a native bridge \(boot_native, .* wraps a GPT2LMHeadModel"):
+    with pytest.raises(ValueError, match=r"expected a native bridge \(boot_native, load_model of a shipped model\)"):
         rotate_basis(gpt2, turn(24))
-    with pytest.raises(ValueError, match=r"rotate_basis got a builtins\.str; expected a transformer-lens"):
+    with pytest.raises(ValueError, match=r"rotate_basis got model='two-layer'; expected a transformer-lens"):
         rotate_basis("two-layer", turn())
     gated = boot(attn_only=False, normalization_type="LN", gated_mlp=True, act_fn="silu")
     with pytest.raises(
@@ -113,5 +113,5 @@ def test_errors(plain, gpt2, boot):
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_a_rotation_of_another_size(plain):
-    with pytest.raises(ValueError, match=r"rotation has shape \(5, 5\); expected \(22, 22\) = \[d_model, d_model\]"):
+    with pytest.raises(ValueError, match=r"rotation of shape \(5, 5\), .*expected \(22, 22\) = \[d_model, d_model\]"):
         rotate_basis(plain, turn(5))

@@ -165,5 +165,5 @@ def test_unknown_names_are_listed(plain):
         virtual_weights(plain, "L0H9", "L1H0.K")
     with pytest.raises(ValueError, match=r"no reader is called 'L1H0'; the readers are: L0H0\.Q, .*, unembed$"):
         virtual_weights(plain, "L0H0", "L1H0")
-    with pytest.raises(ValueError, match=r"components got a builtins\.NoneType; expected a transformer-lens"):
+    with pytest.raises(ValueError, match=r"components got model=None; expected a transformer-lens"):
         components(None)

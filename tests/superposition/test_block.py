@@ -150,7 +150,7 @@ def test_duplicate_init_copies_the_original():
     block = GatedBlock(post_recipe(2).but(init="duplicate"), 2, 8, seed=0, original=original)
     noise = GatedBlock(post_recipe(2), 2, 8, seed=0)
     assert torch.allclose(block.W_K - noise.W_K, original.W_K.repeat(2, 1, 1), atol=1e-5)
-    with pytest.raises(ValueError, match="pass original=heads"):
+    with pytest.raises(ValueError, match="expected original=heads"):
         GatedBlock(post_recipe(2).but(init="duplicate"), 2, 8)
     with pytest.raises(ValueError, match=r"gives \(4, 8, 1\), the block needs \(4, 8, 2\)"):
         GatedBlock(post_recipe(2).but(init="duplicate", d_head=2), 2, 8, original=original)
@@ -183,17 +183,17 @@ def test_schedules_by_hand():
 
 
 def test_bad_recipes():
-    with pytest.raises(
-        ValueError, match="(?s)gate is 'soft'.*alpha is -1.0.*lr is 0.0.*alpha_tail is 2.0.*n_prompts 10 is less"
-    ):
+    with pytest.raises(ValueError, match="(?s)gate='soft'.*alpha=-1.0.*alpha_tail=2.0.*lr=0.0"):
         Recipe(gate="soft", alpha=-1.0, lr=0.0, alpha_tail=2.0, n_prompts=10)
-    with pytest.raises(ValueError, match="needs d_head 1, here it is 2. Write penalty='write_norm'"):
+    with pytest.raises(ValueError, match="n_prompts=10, batch=1000; expected one batch of prompts or more"):
+        Recipe(n_prompts=10)
+    with pytest.raises(ValueError, match="d_head=2; expected d_head=1 for penalty 'write'. Write penalty='write_norm'"):
         WRITES.but(d_head=2)
-    with pytest.raises(ValueError, match="needs a gate"):
+    with pytest.raises(ValueError, match="expected a gate for penalty 'gate'"):
         GATES.but(gate="none")
     with pytest.raises(ValueError, match=r"no field \['alfa'\]"):
         GATES.but(alfa=1)
-    with pytest.raises(ValueError, match="models of 2, 3 and 4 heads; 5"):
+    with pytest.raises(ValueError, match="n_heads=5; expected 2, 3 or 4: the post has models of so many heads"):
         post_recipe(5)
     with pytest.raises(ValueError, match="(?s)d_head is 0; expected 1 or more.*power is 3.0; expected above 0"):
         GATES.but(d_head=0, power=3.0)

@@ -31,5 +31,5 @@ def test_the_public_sizes_and_uniform_places():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="n_ctx=2: expected at least 1 signal"):
+    with pytest.raises(ValueError, match="n_ctx=2; expected an integer of at least 3, because a prompt holds two signals"):
         OVCoherentTask(n_ctx=2)

@@ -183,5 +183,5 @@ def test_rates():
     low, high = rate(30, 60)[2:]
     assert low + high == pytest.approx(1)
     assert str(rate(9, 10)) == "9/10 = 0.90 (95 % interval 0.60 to 0.98)"
-    with pytest.raises(ValueError, match="a rate of 3 in 2"):
+    with pytest.raises(ValueError, match="k=3, n=2; expected 0 <= k <= n"):
         rate(3, 2)

@@ -129,7 +129,7 @@ def test_seeds_differ():
 
 
 def test_too_many_trigrams_for_the_vocabulary():
-    with pytest.raises(ValueError, match=r"9 trigrams do not fit into d_vocab=12.*d_vocab=20 or more, or n_trigrams=5"):
+    with pytest.raises(ValueError, match=r"d_vocab=12, n_trigrams=9; expected.*d_vocab=20 or more, or n_trigrams=5"):
         SkipTrigramTask(9, d_vocab=12)
-    with pytest.raises(ValueError, match="(?s)n_trigrams is 0.*n_ctx is 3"):
+    with pytest.raises(ValueError, match="(?s)n_trigrams=0; .*n_ctx=3; "):
         SkipTrigramTask(0, n_ctx=3)

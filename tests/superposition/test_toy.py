@@ -122,16 +122,16 @@ def test_rank_of_the_constructions():
 
 
 def test_errors_say_what_to_write():
-    with pytest.raises(ValueError, match=r"4 trigrams on 2 heads.*so 3 is the most.*two_head_model"):
+    with pytest.raises(ValueError, match=r"4 trigrams on 2 heads.*two_head_model"):
         hand_specified(2, 4)
     with pytest.raises(ValueError, match=r"(?s)shared has 2 groups for 1 .*\[0, 1\] lies inside"):
         hand_specified(4, 5, shared=[(0, 1), (0, 1, 2)])
     with pytest.raises(ValueError, match="needs two or more heads below 4"):
         hand_specified(4, 5, shared=[(0, 7)])
-    with pytest.raises(ValueError, match="n_heads is 0"):
+    with pytest.raises(ValueError, match="n_heads=0; expected an integer of at least 1"):
         hand_specified(0, 1)
     model = hand_specified(2, 3)
-    with pytest.raises(ValueError, match="the model has 8 input and 8 output tokens; the task has 10"):
+    with pytest.raises(ValueError, match=r"W_E of shape \(8, 8\).*expected W_E \[10, 8\]"):
         ToyModel(model.heads, SkipTrigramTask(4), model.W_E, model.W_U)
 
 

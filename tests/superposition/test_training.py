@@ -205,13 +205,13 @@ def test_nan_names_the_run_and_keeps_the_others():
 
 
 def test_training_errors():
-    with pytest.raises(TypeError, match="got a str; expected a ToyModel .* or a LayerRecord"):
+    with pytest.raises(ValueError, match="got original='gpt2'; expected a ToyModel .* or a LayerRecord"):
         train_gated("gpt2")
-    with pytest.raises(ValueError, match="inits is 0"):
+    with pytest.raises(ValueError, match="inits=0; expected an integer of at least 1"):
         train_gated(hand_specified(2, 3), inits=0)
-    with pytest.raises(ValueError, match="alpha is -0.1"):
+    with pytest.raises(ValueError, match="alpha=-0.1; expected a finite number, 0 or more"):
         train_gated(hand_specified(2, 3), GATES.but(alpha=-0.1))
-    with pytest.raises(ValueError, match="n_heads is 0"):
+    with pytest.raises(ValueError, match="n_heads=0; expected"):
         train_original(SkipTrigramTask(3), 0)
 
 
@@ -252,11 +252,11 @@ def test_training_on_a_record_lowers_its_loss():
 
 def test_layer_errors():
     x = torch.zeros(4, 3, 2)
-    with pytest.raises(ValueError, match="one head or more"):
+    with pytest.raises(ValueError, match="n_heads=0; expected an integer of at least 1"):
         LayerRecord(x, x, 0)
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="NaN or infinite entries"):
         LayerRecord(x, x + float("nan"), 1)
-    with pytest.raises(ValueError, match="layer 3 does not exist; the model has layers 0 to 0"):
+    with pytest.raises(ValueError, match="layer=3; expected one of the model's layers, 0 to 0"):
         record_layer(two_head_model(2).bridge(), 3, torch.zeros(1, 3, dtype=torch.long))
     recipe = WRITES.but(d_head=2, penalty="write_norm", steps=20, batch=2, n_prompts=2, lr=1e38)
     random = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))

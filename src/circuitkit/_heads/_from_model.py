@@ -1,29 +1,15 @@
 """The attention heads of a `TransformerBridge` as `Heads`."""
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from circuitkit._contract import HasHeads, public
 from circuitkit._heads._heads import Heads, Positions
 
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
-
-def require_bridge(model: Any, what: str = "this function") -> "TransformerBridge":
-    """Return `model` if it is a transformer-lens `TransformerBridge`; otherwise a `ValueError` that says what to do."""
-    module = sys.modules.get("transformer_lens.model_bridge")
-    if module is not None and isinstance(model, module.TransformerBridge):
-        return model
-    kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    hint = "circuitkit.load_model(name), or TransformerBridge.boot_transformers(...) for a Hugging Face model"
-    if type(model).__name__.startswith("Hooked"):
-        hint += "; transformer-lens 4 replaced HookedTransformer by TransformerBridge"
-    raise ValueError(f"{what} got a {kind}; expected a transformer-lens TransformerBridge. Make one with {hint}.")
-
-
-def heads(model: Any) -> Heads:
+@public
+def heads(model: HasHeads) -> Heads:
     """All attention heads of a model as one `Heads`, named `L{layer}H{head}`, in the order of the layers.
 
     Weights are the ones the model holds now (after folding, if it was folded); they are copies, detached. Grouped-query
@@ -33,8 +19,7 @@ def heads(model: Any) -> Heads:
     """
     if isinstance(getattr(model, "heads", None), Heads):
         return model.heads
-    bridge = require_bridge(model, "heads(model)")
-    cfg = bridge.cfg
+    bridge, cfg = model, model.cfg
     n_layers, n_heads = cfg.n_layers, max(int(cfg.n_heads), 1)
     positions = _positions(cfg)
     mask = "full" if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional" else "causal"

@@ -3,24 +3,61 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._heads._mask import MASKS, Mask, allowed_pairs
+from circuitkit._contract import (
+    AS_IT_IS,
+    Count,
+    HeadName,
+    HeadNames,
+    Integer,
+    Natural,
+    Place,
+    Positive,
+    kind,
+    must,
+    one_dtype,
+    public,
+    reads,
+)
+from circuitkit._heads._mask import Mask, allowed_pairs
 from circuitkit._heads._turn import Turn
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
 Positions = Literal["absolute", "rotary", "other"]
+Kind = Literal["Q", "K", "V"]
+NormLike = Annotated[Any, kind(lambda norm: type(norm).__name__ == "Norm", "a norm", "it is applied to each head", "Write anatomy.Norm(...).")]
 _TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 _SHARED = ("W_K", "W_V", "b_K", "b_V", "norm_K")
 """What the heads of a group have in common."""
 
 
+def _known(queries: Tensor, keys: Tensor) -> Any:
+    whole = all(W.isfinite().all() or W.isnan().all() for W in (queries, keys))
+    return whole or "finite W_Q and W_K, or NaN alone: no circuit at all"
+
+
+def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) -> Any:
+    n = len(names) if groups is None else 1 + max(groups, default=-1)
+    good = len(W_K) == n and (groups is None or len(groups) == len(names))
+    return good or f"[{n}, d_model, d_head], and a group for each of {len(names)} heads where heads share"
+
+
+@public
+@must(lambda names, W_Q: len(names) == len({*names}) == len(W_Q) or f"one name for each of {len(W_Q)} heads, and unique ones")
+@must(lambda layers, names: layers is None or len(layers) == len(names) or f"layers with {len(names)} entries, one a head")
+@must(_grouped)
+@must(_known, "W_Q", "W_K")
+@one_dtype(*_TENSORS)
+@reads("W_Q")
+@one_dtype("pattern", "x")
+@one_dtype("q", "k")
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Heads:
     """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.
@@ -68,34 +105,31 @@ class Heads:
     def __init__(
         self,
         names: Sequence[str],
-        W_Q: Float[Tensor, "head d_model d_head"],
-        W_K: Float[Tensor, "group d_model d_head"],
+        W_Q: Annotated[Float[Tensor, "head d_model d_head"], AS_IT_IS],
+        W_K: Annotated[Float[Tensor, "group d_model d_head"], AS_IT_IS],
         W_V: Float[Tensor, "group d_model d_head"],
         W_O: Float[Tensor, "head d_head d_model"],
         b_Q: Float[Tensor, "head d_head"] | None = None,
         b_K: Float[Tensor, "group d_head"] | None = None,
         b_V: Float[Tensor, "group d_head"] | None = None,
         *,
-        layers: Sequence[int] | None = None,
-        scale: float | None = None,
+        layers: Sequence[Natural] | None = None,
+        scale: Positive | None = None,
         mask: Mask = "causal",
         positions: Positions = "absolute",
-        groups: tuple[int, ...] | None = None,
+        groups: tuple[Natural, ...] | None = None,
         turn: Turn | None = None,
-        norm_Q: Any = None,
-        norm_K: Any = None,
-        cap: float | None = None,
-        window: int | None = None,
+        norm_Q: NormLike | None = None,
+        norm_K: NormLike | None = None,
+        cap: Positive | None = None,
+        window: Count | None = None,
     ) -> None:
         names = tuple(names)
         layers = (0,) * len(names) if layers is None else tuple(int(layer) for layer in layers)
-        scale = math.sqrt((1, *W_Q.shape)[-1]) if scale is None else scale
+        scale = math.sqrt(W_Q.shape[-1]) if scale is None else scale
         given = (names, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, layers, scale, mask, positions)
         given += (groups, turn, norm_Q, norm_K, cap, window)
         vars(self).update(zip((field.name for field in fields(self)), given, strict=True))
-        problems = _problems(self)
-        if problems:
-            raise ValueError("these heads do not fit together:\n  " + "\n  ".join(problems))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -107,13 +141,13 @@ class Heads:
         shown = ", ".join(self.names[:6]) + (", ..." if len(self) > 6 else "")
         return f"Heads([{shown}], n={len(self)}, d_model={self.d_model}, d_head={self.d_head}, mask={self.mask!r})"
 
-    def __getitem__(self, key: "str | int | slice | Sequence[str | int]") -> "Heads":
+    def __getitem__(self, key: HeadNames | slice) -> "Heads":
         """Heads by name (`"L1H3"`), by a list of names, by index or by slice; always `Heads` again."""
         if isinstance(key, slice):
             return self._take(list(range(len(self)))[key])
         return self._take([self.index(k) for k in ([key] if isinstance(key, (str, int)) else key)])
 
-    def index(self, key: "str | int") -> int:
+    def index(self, key: HeadName) -> int:
         """Position of a head in the stack, by name or by (possibly negative) index."""
         if isinstance(key, str):
             if key not in self.names:
@@ -140,7 +174,7 @@ class Heads:
         names, layers = (tuple(field[row] for row in rows) for field in (self.names, self.layers))
         return replace(self, names=names, layers=layers, groups=groups, **picked)
 
-    def by_head(self, name: str) -> Tensor:
+    def by_head(self, name: Literal["W_K", "W_V", "b_K", "b_V", "W_Q", "W_O", "b_Q"]) -> Tensor:
         """`W_Q`, `W_K`, `W_V`, `b_K`, ... with one entry for each head: repeated where heads share it, a view elsewhere."""
         value = getattr(self, name)
         return value if self.groups is None or name not in _SHARED else value[list(self.groups)]
@@ -160,7 +194,7 @@ class Heads:
 
         return FactoredMatrix(self.W_Q, self.by_head("W_K").mT)
 
-    def QK_at(self, distance: int) -> "FactoredMatrix":
+    def QK_at(self, distance: Integer) -> "FactoredMatrix":
         """`W_Q R W_K^T` for a source `distance` tokens back, under rotary positions; without them it is `QK`.
 
         Biases and norms of queries and keys are not part of it.
@@ -178,7 +212,7 @@ class Heads:
 
         return FactoredMatrix(self.by_head("W_V"), self.W_O)
 
-    def to(self, *args, **kwargs) -> "Heads":
+    def to(self, *args: Place, **kwargs) -> "Heads":
         """The same heads on another device or in another dtype; arguments as in `torch.Tensor.to`."""
         held = (*_TENSORS, "norm_Q", "norm_K")
         moved = {name: getattr(self, name).to(*args, **kwargs) for name in held if getattr(self, name) is not None}
@@ -188,7 +222,7 @@ class Heads:
         """Attention scores before mask and softmax, `[..., head, dst, src]`, on what the heads read."""
         return self.scores_of(self.side("Q", x), self.side("K", x))
 
-    def side(self, kind: str, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
+    def side(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values (`kind` "Q", "K", "V") as they are compared: with biases, norms and rotation."""
         if kind != "V":
             _need_turn(self)
@@ -198,13 +232,12 @@ class Heads:
         out = out if self.turn is None or kind == "V" else self.turn(out)
         return out if kind == "Q" or self.groups is None else out[..., list(self.groups), :, :]
 
-    def projected(self, kind: str, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch group pos d_head"]:
+    def projected(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch group pos d_head"]:
         """`x W + b` for queries, keys or values, by head or, where heads share, by group."""
-        _need_stream(self, x)
         return torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{kind}")) + _row(getattr(self, f"b_{kind}"))
 
     def scores_of(
-        self, q: Float[Tensor, "*batch head dst d_head"], k: Float[Tensor, "*batch head src d_head"]
+        self, q: Annotated[Float[Tensor, "*batch head dst d_head"], AS_IT_IS], k: Annotated[Float[Tensor, "*batch head src d_head"], AS_IT_IS]
     ) -> Float[Tensor, "*batch head dst src"]:
         """Scores of given queries and keys: divided by `scale`, squeezed by `cap`."""
         scores = q @ k.mT / self.scale
@@ -214,7 +247,7 @@ class Heads:
         """Attention pattern `[..., head, dst, src]`: softmax over allowed sources; rows sum to 1."""
         return self.pattern_of(self.scores(x))
 
-    def pattern_of(self, scores: Float[Tensor, "*batch head pos pos"]) -> Float[Tensor, "*batch head pos pos"]:
+    def pattern_of(self, scores: Annotated[Float[Tensor, "*batch head pos pos"], AS_IT_IS]) -> Float[Tensor, "*batch head pos pos"]:
         """The softmax of scores over the sources that mask and window allow."""
         allowed = allowed_pairs(self.mask, scores.shape[-1], scores.device)
         allowed = allowed if self.window is None else allowed & torch.ones_like(allowed).triu(1 - self.window)
@@ -238,21 +271,6 @@ def _need_turn(heads: Heads) -> None:
         )
 
 
-def _need_stream(heads: Heads, x: Tensor) -> None:
-    """A `ValueError` unless these heads can read `x`."""
-    W = heads.W_Q
-    if not isinstance(x, Tensor):
-        given = f"a {type(x).__name__}"
-    elif x.ndim < 2 or x.shape[-1] != heads.d_model or (x.dtype, x.device) != (W.dtype, W.device):
-        given = f"shape {tuple(x.shape)}, {x.dtype}, on {x.device}"
-    else:
-        return
-    raise ValueError(
-        f"these heads got a stream x of {given}; expected [..., pos, d_model] with d_model={heads.d_model}, {W.dtype}, on "
-        f"{W.device}, as their weights are. Bring the heads to the stream with heads.to(x)."
-    )
-
-
 def _rows(rows: list[int]) -> slice | list[int]:
     """Rows side by side as a slice, which gives views."""
     return slice(rows[0], rows[-1] + 1) if rows and rows == list(range(rows[0], rows[-1] + 1)) else rows
@@ -262,35 +280,7 @@ def _row(bias: Tensor | None) -> Tensor | float:
     return 0.0 if bias is None else bias[:, None, :]
 
 
-def _problems(heads: Heads) -> list[str]:
-    """Everything that is wrong with the parts of a `Heads`, each as one line."""
-    n, out = len(heads.names), []
-    group = "head" if heads.groups is None else "group"
-    wanted = {name: f"[{group if name in _SHARED else 'head'}, d_model, d_head]" for name in ("W_Q", "W_K", "W_V")}
-    wanted |= {"W_O": "[head, d_head, d_model]", "b_Q": "[head, d_head]"}
-    wanted |= {"b_K": f"[{group}, d_head]", "b_V": f"[{group}, d_head]"}
-    if heads.W_Q.ndim != 3:
-        out.append(f"W_Q has shape {tuple(heads.W_Q.shape)}; expected three axes {wanted['W_Q']}")
-    n_groups = n if heads.groups is None else 1 + max(heads.groups, default=-1)
-    sizes = {"head": n, "group": n_groups, **dict(zip(("d_model", "d_head"), heads.W_Q.shape[1:], strict=False))}
-    for name in _TENSORS if heads.W_Q.ndim == 3 else ():
-        tensor = getattr(heads, name)
-        expected = tuple(sizes[axis] for axis in wanted[name].strip("[]").split(", "))
-        if tensor is not None and tuple(tensor.shape) != expected:
-            out.append(f"{name} has shape {tuple(tensor.shape)}; expected {expected} = {wanted[name]}")
-    if len(set(heads.names)) != n:
-        out.append(f"names are not unique: {sorted({name for name in heads.names if heads.names.count(name) > 1})}")
-    if heads.groups is not None and len(heads.groups) != n:
-        out.append(f"groups has {len(heads.groups)} entries for {n} names")
-    if len(heads.layers) != n:
-        out.append(f"layers has {len(heads.layers)} entries for {n} names")
-    if heads.mask not in MASKS:
-        out.append(f"mask is {heads.mask!r}; expected one of {list(MASKS)}")
-    if heads.positions not in get_args(Positions):
-        out.append(f"positions is {heads.positions!r}; expected 'absolute', 'rotary' or 'other'")
-    return out
-
-
+@public
 def stack(*parts: Heads) -> Heads:
     """One `Heads` with the heads of all parts in order. Parts must agree in d_model, d_head, scale, mask, positions, cap, window, turn.
 
@@ -300,12 +290,6 @@ def stack(*parts: Heads) -> Heads:
     """
     if not parts:
         raise ValueError("stack needs at least one Heads; got none")
-    for part in parts:
-        if not isinstance(part, Heads):
-            raise ValueError(
-                f"stack got a {type(part).__name__}; expected Heads, each an argument of its own: stack(*list_of_heads), "
-                "or circuitkit.heads(model) for a model's."
-            )
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -6,11 +6,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from circuitkit._contract import Natural, public
+
 Mask = Literal["causal", "full", "self_or_first"]
 MASKS: tuple[Mask, ...] = get_args(Mask)
 
 
-def allowed_pairs(mask: Mask, n_pos: int, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+@public
+def allowed_pairs(mask: Mask, n_pos: Natural, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
     """True where attention is allowed.
 
     - `"causal"`: the position itself and everything before it.
@@ -18,8 +21,6 @@ def allowed_pairs(mask: Mask, n_pos: int, device: torch.device | str | None = No
     - `"self_or_first"`: the position itself and position 0, the bias token of a neuron that became a head
       (the mask matrix of "Attention-Only Transformers", Theorem 2, with the bias token first, so that it is causal).
     """
-    if mask not in MASKS:
-        raise ValueError(f"mask is {mask!r}; expected one of {list(MASKS)}")
     pairs = torch.ones(n_pos, n_pos, dtype=torch.bool, device=device)
     if mask == "causal":
         return pairs.tril()

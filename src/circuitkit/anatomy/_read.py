@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitkit._heads import Heads, Turn, require_bridge
+from circuitkit._contract import Model, public
+from circuitkit._heads import Heads, Turn
 from circuitkit._heads._from_model import score_divisor
 from circuitkit._precision import rounding_hint
 from circuitkit.anatomy._neurons import Neurons
@@ -49,7 +50,12 @@ def anatomy(model: Any) -> Anatomy:
         return _agreeing(model, from_heads(model.block.heads, toy.W_E, toy.W_U, gate=gates))
     if not hasattr(model, "cfg") and hasattr(model, "run") and isinstance(getattr(model, "heads", None), Heads):
         return _agreeing(model, from_heads(model.heads, model.W_E, model.W_U))
-    bridge = require_bridge(model, "anatomy(model)")
+    return _anatomy(model)
+
+
+@public
+def _anatomy(model: Model) -> Anatomy:
+    bridge = model
     with torch.no_grad(), _still(bridge):
         tokens = _probe(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
         logits, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))

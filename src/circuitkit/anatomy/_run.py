@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._heads import Heads
-from circuitkit._token_ids import need_ids
+from circuitkit._heads._heads import Kind
 from circuitkit.anatomy._address import read
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._norm import Norm
@@ -203,8 +203,8 @@ class Run:
         if sub is None or not isinstance(sub.inside, Heads) or rows is None:
             raise ValueError(f"{head!r} is no attention head; scores are taken apart for heads such as 'L1H3'")
         heads, own = sub.inside, sub.inside[list(rows)]
-        sides = []
-        for kind, pos in (("Q", dst), ("K", src)):
+        sides, groups = [], []
+        for kind, pos in cast("tuple[tuple[Kind, int], ...]", (("Q", dst), ("K", src))):
             here = self.where(row, pos)
             before, W = here.norms[sub.name][0], getattr(own, f"W_{kind}")[0]
             pulled = W if before is None else before.fold(W) / before.scale[..., None]
@@ -308,11 +308,6 @@ def forward(
     grad: bool,
 ) -> Run:
     """The loop behind `Anatomy.run`."""
-    tokens = need_ids("Anatomy.run", model, tokens)
-    if tokens.ndim != 2 or not tokens.numel():
-        raise ValueError(
-            f"run got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least one token"
-        )
     cuts = _Cuts(model, without, fill)
     with torch.set_grad_enabled(grad):
         now = Run(model, tokens.to(model.W_E.device), silent=frozenset(cuts.biases))

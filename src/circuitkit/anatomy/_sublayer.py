@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import ids, public
 from circuitkit._heads import Heads, stack
 from circuitkit.anatomy._address import Address, read, unknown
 from circuitkit.anatomy._neurons import Neurons
@@ -185,6 +186,8 @@ class Anatomy:
     def _ipython_key_completions_(self) -> list[str]:
         return [name for sub in self.sublayers if sub.n_parts < 2048 for name in sub.parts]
 
+    @public
+    @ids(model="self")
     def run(
         self,
         tokens: Int[Tensor, "batch pos"],

@@ -1,17 +1,20 @@
 """What composition scores are worth: the score of heads that have nothing to do with each other."""
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import Count, Natural, Seed, public
 from circuitkit._heads import Heads
 
-BASELINES = ("random", "analytic", "rotated")
+Baseline = Literal["random", "analytic", "rotated"]
 
 
-def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int = 0) -> Heads:
+@public
+def random_heads(n: Count, d_model: Count, d_head: Count, *, layer: Natural = 0, seed: Seed = 0) -> Heads:
     r"""Heads of independent Gaussian weights with variance $1/d_{model}$, named `L{layer}H{i}`.
 
     **Shapes**: `W_Q, W_K, W_V[n, d_model, d_head]`, `W_O[n, d_head, d_model]`. **Source**: this book; the baseline
@@ -33,7 +36,7 @@ def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int
 
 
 def composition_baseline(
-    earlier: Heads, reads: Float[Tensor, "later d_model d_late"], baseline: str, *, scale_free: bool, seed: int
+    earlier: Heads, reads: Float[Tensor, "later d_model d_late"], baseline: Baseline, *, scale_free: bool, seed: int
 ) -> "float | Float[Tensor, 'later']":
     r"""The score of unrelated heads; see `composition_scores`.
 
@@ -48,12 +51,7 @@ def composition_baseline(
         written = earlier.W_O.abs().amax(dim=(0, 1)) > 0
         within = reads[:, written].flatten(1).norm(dim=1) / reads.flatten(1).norm(dim=1)
         return within / math.sqrt(int(written.sum()))
-    if baseline == "random":
-        return _measured(earlier.d_model, earlier.d_head, reads.shape[-1], scale_free=scale_free, seed=seed)
-    raise ValueError(
-        f"composition_scores got baseline={baseline!r}; expected one of {list(BASELINES)}, because a score means "
-        "something only against what unrelated heads score. Write baseline='random'."
-    )
+    return _measured(earlier.d_model, earlier.d_head, reads.shape[-1], scale_free=scale_free, seed=seed)
 
 
 def _measured(d_model: int, d_early: int, d_late: int, *, scale_free: bool, seed: int) -> float:

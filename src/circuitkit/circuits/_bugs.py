@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Count, Model, Triples, ids, must, public
 from circuitkit.circuits._paths import BIAS, DIRECT, path_logits
 
 
@@ -46,15 +47,25 @@ class BugSearch(NamedTuple):
     """The same from the direct path alone."""
 
 
+def _in_vocabulary(triples: Any, model: Any) -> Any:
+    known = all(0 <= int(part) < model.cfg.d_vocab for triple in triples for part in tuple(triple)[:3])
+    return known or f"ids in 0..{model.cfg.d_vocab - 1}, the model's vocabulary. Use its own tokenizer"
+
+
+@public
+@ids("contexts")
+@must(_in_vocabulary, "triples", "model")
+@must(lambda contexts, model: contexts.shape[1] + 2 <= model.cfg.n_ctx
+     or f"at most {model.cfg.n_ctx - 2} tokens, because two more are appended. Write contexts[:, :{model.cfg.n_ctx - 2}]")
 def skip_trigram_bugs(
-    model: Any,
-    triples: Any,
+    model: Model,
+    triples: Triples,
     contexts: Int[Tensor, "context pos"],
-    k: int = 10,
+    k: Count = 10,
     *,
-    occurring: Any = (),
-    first_pass: int = 2,
-    batch: int = 512,
+    occurring: Triples = (),
+    first_pass: Count = 2,
+    batch: Count = 512,
 ) -> BugSearch:
     r"""Cross all triples that share a source, and ask the model which crossings it falls for.
 
@@ -76,11 +87,6 @@ def skip_trigram_bugs(
         raise ValueError(
             f"skip_trigram_bugs got {len(triples)} triples without a crossing; expected two with one source, different "
             "destinations and different completions, because that is what a bug is made of. Give more triples."
-        )
-    if contexts.ndim != 2 or contexts.shape[1] + 2 > model.cfg.n_ctx:
-        raise ValueError(
-            f"skip_trigram_bugs got contexts of shape {tuple(contexts.shape)}; expected [context, pos] with at most "
-            f"{model.cfg.n_ctx - 2} tokens, because two more are appended. Write contexts[:, :{model.cfg.n_ctx - 2}]."
         )
     full, direct = _probabilities(model, crossings, contexts[:first_pass], batch)
     order = full[:, 0].argsort(descending=True, stable=True).tolist()

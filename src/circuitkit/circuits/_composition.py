@@ -1,18 +1,20 @@
 """How strongly one head's output feeds another head's query, key or value: composition scores from weights alone."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
-from circuitkit.circuits._baseline import composition_baseline
-from circuitkit.circuits._order import in_one_dtype, require_same_stream, runs_before
+from circuitkit.circuits._baseline import Baseline, composition_baseline
+from circuitkit.circuits._order import in_one_dtype, runs_before
 
-KINDS = ("Q", "K", "V")
+Kind = Literal["Q", "K", "V"]
 
 
+@public
 class Composition(NamedTuple):
     """What `composition_scores` returns.
 
@@ -37,7 +39,7 @@ class Composition(NamedTuple):
         """`score - baseline` where composition is possible, 0 elsewhere."""
         return torch.where(self.possible, self.score - self.baseline, torch.zeros_like(self.score))
 
-    def strongest(self, k: int = 5) -> list[tuple[str, str, float]]:
+    def strongest(self, k: Count = 5) -> list[tuple[str, str, float]]:
         """The `k` pairs with the largest excess: (earlier name, later name, excess), best first."""
         excess = self.excess.masked_fill(~self.possible, -torch.inf).flatten()
         best = excess.topk(min(k, int(self.possible.sum())))
@@ -48,14 +50,16 @@ class Composition(NamedTuple):
         ]
 
 
+@public
+@one_stream()
 def composition_scores(
     earlier: Heads,
     later: Heads,
-    kind: str = "K",
+    kind: Kind = "K",
     *,
     scale_free: bool = False,
-    baseline: str = "random",
-    seed: int = 0,
+    baseline: Baseline = "random",
+    seed: Seed = 0,
 ) -> Composition:
     r"""Composition of every earlier head with every later head.
 
@@ -76,12 +80,6 @@ def composition_scores(
     >>> composition_scores(early, late, "V").score.shape
     torch.Size([2, 3])
     """
-    if kind not in KINDS:
-        raise ValueError(
-            f"composition_scores got kind={kind!r}; expected one of {list(KINDS)}: the input of the later head that "
-            "the earlier head feeds. Write kind='K' for the keys."
-        )
-    require_same_stream(earlier, later, "composition_scores")
     possible = runs_before(earlier, later, "composition_scores")
     earlier, later = in_one_dtype(earlier, later, torch.float32)  # half precision has no decompositions
     writes, reads = _written(earlier), _read(later, kind)

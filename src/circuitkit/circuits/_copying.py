@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from circuitkit._heads import Heads, heads, require_bridge
+from circuitkit._contract import HasWeights, must, public
+from circuitkit._heads import Heads, heads
 from circuitkit._precision import full_precision
 
 
@@ -25,7 +26,12 @@ class Copying(NamedTuple):
     names: tuple[str, ...]
 
 
-def copying_score(heads_or_model: Any, model: Any = None) -> Copying:
+@public
+@must(lambda heads_or_model, model: model is None
+     or (isinstance(heads_or_model, Heads) and model.W_E.shape[1] == heads_or_model.d_model)
+     or f"Heads first, and the model they belong to (this one has d_model {model.W_E.shape[1]}), because it only supplies W_E and "
+     "W_U. Write copying_score(heads, model) or copying_score(model)")
+def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None = None) -> Copying:
     r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
 
     `copying_score(model)` and `copying_score(heads, model)` take the full circuit $W_E W_V W_O W_U$: an eigenvector
@@ -44,16 +50,11 @@ def copying_score(heads_or_model: Any, model: Any = None) -> Copying:
     >>> copying_score(random_heads(2, 8, 3)).score.shape
     torch.Size([2])
     """
-    if not isinstance(heads_or_model, Heads):
-        if model is not None:
-            raise ValueError(
-                f"copying_score got a {type(heads_or_model).__name__} and a model; expected Heads first, because the "
-                "second argument only supplies W_E and W_U. Write copying_score(heads, model) or copying_score(model)."
-            )
-        model = heads_or_model
-        stack = heads(model)
-    else:
+    if isinstance(heads_or_model, Heads):
         stack = heads_or_model
+    else:
+        stack = heads(heads_or_model)
+        model = heads_or_model
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
     eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.W_V))
     sizes = eigenvalues.abs()
@@ -68,11 +69,4 @@ def copying_score(heads_or_model: Any, model: Any = None) -> Copying:
 
 def _unembed_then_embed(model: Any, stack: Heads) -> Float[Tensor, "d_model d_model"]:
     """`W_U @ W_E`: formed once for all heads."""
-    if not hasattr(model, "W_E") or not hasattr(model, "W_U"):
-        require_bridge(model, "copying_score")
-    if model.W_E.shape[1] != stack.d_model:
-        raise ValueError(
-            f"copying_score got heads of d_model {stack.d_model} and a model of d_model {model.W_E.shape[1]}; expected "
-            "the model the heads belong to, because its W_E and W_U must fit them. Write copying_score(model)."
-        )
     return (model.W_U.detach() @ model.W_E.detach()).to(stack.W_O)

@@ -1,11 +1,12 @@
 """Evidence in text: does the completion really become likelier when the source came before?"""
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+from circuitkit._contract import Count, Share, Triples, must, public
 
 
 class Evidence(NamedTuple):
@@ -43,8 +44,11 @@ class Evidence(NamedTuple):
         return (self.share_with - self.share_without) / variance**0.5
 
 
+@public
+@must(lambda tokens: tokens.ndim < 3 and tokens.numel() and tokens.min() >= 0 or "ids, 0 or more, [pos] or [row, pos]")
+@must(lambda window: window[0] <= window[1] or "(nearest, farthest) with 1 <= nearest <= farthest. Write window=(1, 32)")
 def corpus_evidence(
-    triples: Iterable[Sequence], tokens: Int[Tensor, "*row pos"], *, window: tuple[int, int] = (1, 32)
+    triples: Triples, tokens: Int[Tensor, "*row pos"], *, window: tuple[Count, Count] = (1, 32)
 ) -> list[Evidence]:
     """Counts for triples (source, destination, completion, ...) in a text: one `Evidence` each, in order.
 
@@ -61,11 +65,6 @@ def corpus_evidence(
     [Evidence(n_with=1, hits_with=1, n_without=1, hits_without=0)]
     """
     nearest, farthest = window
-    if not 1 <= nearest <= farthest:
-        raise ValueError(
-            f"corpus_evidence got window={tuple(window)}; expected (nearest, farthest) with 1 <= nearest <= farthest, "
-            "counted in tokens before the destination. Write window=(1, 32)."
-        )
     rows = tokens[None] if tokens.ndim == 1 else tokens
     wanted = [tuple(int(part) for part in tuple(triple)[:3]) for triple in triples]
     follows = rows[:, 1:]
@@ -83,8 +82,11 @@ def corpus_evidence(
     return [out[triple] for triple in wanted]
 
 
+@public
+@must(lambda tokens, distance: (len(tokens) > distance + 1 and 0 <= int(tokens.min()) <= int(tokens.max()) < 2**20)
+     or f"ids from 0 to {2**20 - 1}, more than {distance + 1} of them, because three of them make one number here")
 def corpus_trigrams(
-    tokens: Int[Tensor, " pos"], *, distance: int = 1, min_count: int = 40, min_share: float = 0.3
+    tokens: Int[Tensor, " pos"], *, distance: Count = 1, min_count: Count = 40, min_share: Share = 0.3
 ) -> Int[Tensor, "triple 5"]:
     """Triples that a text teaches: rows (source, destination, completion, n, hits), most frequent pair first.
 
@@ -96,14 +98,7 @@ def corpus_trigrams(
     >>> corpus_trigrams(torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 4]), min_count=2).tolist()
     [[1, 2, 3, 3, 2], [2, 3, 1, 2, 2], [3, 1, 2, 2, 2], [1, 2, 4, 3, 1]]
     """
-    if distance < 1 or min_count < 1 or not 0 < min_share <= 1:
-        raise ValueError(
-            f"corpus_trigrams got distance={distance}, min_count={min_count}, min_share={min_share}; expected a distance "
-            "and a count of 1 or more and a share in (0, 1], because rarer patterns cannot be told from chance. "
-            "Write distance=1, min_count=40, min_share=0.3."
-        )
     size = int(tokens.max()) + 1
-    tokens = tokens.long()
     source, destination, completion = tokens[: -distance - 1], tokens[distance:-1], tokens[distance + 1 :]
     keys, hits = torch.unique((source * size + destination) * size + completion, return_counts=True)
     pairs, which = torch.unique(keys // size, return_inverse=True)

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import Heads, heads, require_bridge
-from circuitkit._precision import rounding_hint
-from circuitkit._token_ids import need_ids
+from circuitkit._heads import Heads, heads
+from circuitkit._precision import require_same
 
 
 @dataclass(frozen=True)
@@ -61,20 +60,7 @@ class Frozen:
 
 
 def freeze(model: Any, tokens: Int[Tensor, "*batch pos"], what: str) -> Frozen:
-    """Run the model once and collect the parts; a `ValueError` for tokens of another shape."""
-    if not isinstance(getattr(model, "heads", None), Heads):
-        require_bridge(model, what)
-    if type(model).__name__ == "AttentionOnlyBridge":
-        raise ValueError(
-            f"{what} got a converted model; expected the model it was made from, because paths run through whole MLPs "
-            "and not through each of their neuron-heads. Give the original: it computes the same up to the report's bound."
-        )
-    tokens = need_ids(what, model, tokens)
-    if tokens.ndim not in (1, 2) or tokens.numel() == 0:
-        raise ValueError(
-            f"{what} got tokens of shape {tuple(tokens.shape)}; expected [pos] or [batch, pos] with at least one token, "
-            "because a path is followed position by position. Make them with model.to_tokens(text)."
-        )
+    """Run the model once and collect the parts."""
     tokens = tokens[None] if tokens.ndim == 1 else tokens
     wanted = ("hook_embed", "hook_pos_embed", "hook_pattern", "ln1.hook_in", "ln1.hook_out", "hook_mlp_out")
     wanted += ("ln_final.hook_in", "ln_final.hook_out")
@@ -111,13 +97,9 @@ def _affine(model: Any, parent: Any, name: str, cache: Any, point: str, what: st
     gain, bias = _parameter(module, "w"), _parameter(module, "b") if centre else None
     affine = Affine(centre, scale, gain, bias)
     again = affine.linear(x) if bias is None else affine.linear(x) + bias
-    if not torch.allclose(again, y, rtol=1e-3, atol=1e-3 * float(y.abs().max())):
-        raise ValueError(
-            f"{what} cannot freeze {point}, a norm of kind {model.cfg.normalization_type!r}: (x - mean) / scale * gain + "
-            "bias with its own parameters does not give what the model computed; expected a LayerNorm or RMSNorm before "
-            "attention. Fold the norm (model.enable_compatibility_mode()) or give an attention-only model."
-            + rounding_hint(y)
-        )
+    text = f"{what} cannot freeze {point}, a norm of kind {model.cfg.normalization_type!r}: expected a LayerNorm or RMSNorm before "
+    text += "attention. Fold the norm (model.enable_compatibility_mode()) or give an attention-only model"
+    require_same(again, y, 2e-3 * float(y.abs().max()), text)
     return affine
 
 

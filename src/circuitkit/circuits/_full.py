@@ -1,24 +1,27 @@
 """Full QK and OV circuits: from tokens and positions in, to scores and logits out, as two thin factors."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._heads import Heads, heads, require_bridge
+from circuitkit._contract import HasWeights, HeadNames, Natural, must, public
+from circuitkit._heads import heads
 from circuitkit.circuits._rotary import rotation
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
-SIDES = ("token", "position")
+Side = Literal["token", "position"]
 
 
+@public
+@must(lambda embed, model: (embed.shape[1], embed.dtype) == (model.W_E.shape[1], model.W_E.dtype)
+     or f"[row, {model.W_E.shape[1]}] in {model.W_E.dtype}, as the model's W_E")
 def full_ov(
-    model: Any,
-    head: "str | int | Sequence[str | int]",
+    model: HasWeights,
+    head: HeadNames,
     *,
     embed: Float[Tensor, "row d_model"] | None = None,
     biases: bool = False,
@@ -36,7 +39,7 @@ def full_ov(
     from transformer_lens import FactoredMatrix
 
     stack = heads(model)[head]
-    rows = _embedding(model, "token", "full_ov") if embed is None else embed
+    rows = _embedding(model, "token") if embed is None else embed
     left = rows @ stack.W_V
     if biases and stack.b_V is not None:
         left = left + stack.b_V[:, None, :]
@@ -44,13 +47,34 @@ def full_ov(
     return FactoredMatrix(*_unstacked(head, left, right))
 
 
+def _places(query: Side, key: Side, model: Any) -> Any:
+    known = "position" not in (query, key) or hasattr(model, "W_pos")
+    return known or "'token' on both sides, because this model has no table of positions. Use offset= if they are rotary"
+
+
+def _how_far(model: Any, offset: int | None, rotation_matrix: Tensor | None) -> Any:
+    if heads(model).positions == "rotary":
+        given = offset is not None or rotation_matrix is not None
+        return given or (
+            "an offset, because queries and keys are rotated by their positions and no one table holds for all distances. "
+            "Write offset=1 for the previous token, offset=0 for the token itself"
+        )
+    return offset is None or "none: positions are added to the stream (query='position', key='position'). Leave offset out"
+
+
+@public
+@must(_places)
+@must(_how_far)
+@must(lambda rotation_matrix, model: rotation_matrix is None
+     or (len(rotation_matrix), rotation_matrix.dtype) == (model.cfg.d_head, model.W_E.dtype)
+     or f"[{model.cfg.d_head}, {model.cfg.d_head}] in {model.W_E.dtype}, as the model's heads")
 def full_qk(
-    model: Any,
-    head: "str | int | Sequence[str | int]",
+    model: HasWeights,
+    head: HeadNames,
     *,
-    query: str = "token",
-    key: str = "token",
-    offset: int | None = None,
+    query: Side = "token",
+    key: Side = "token",
+    offset: Natural | None = None,
     rotation_matrix: Float[Tensor, "d_head d_head"] | None = None,
     biases: bool = False,
 ) -> "FactoredMatrix":
@@ -70,53 +94,21 @@ def full_qk(
     from transformer_lens import FactoredMatrix
 
     stack = heads(model)[head]
-    for name, side in (("query", query), ("key", key)):
-        if side not in SIDES:
-            raise ValueError(
-                f"full_qk got {name}={side!r}; expected one of {list(SIDES)}, because a stream begins as the sum of a "
-                f"token and a position. Write {name}='token'."
-            )
-    left = _embedding(model, query, "full_qk") @ stack.W_Q
-    right = _embedding(model, key, "full_qk") @ stack.W_K
+    left = _embedding(model, query) @ stack.W_Q
+    right = _embedding(model, key) @ stack.W_K
     if biases and stack.b_Q is not None:
         left = left + stack.b_Q[:, None, :]
     if biases and stack.b_K is not None:
         right = right + stack.b_K[:, None, :]
     if rotation_matrix is not None:
         left = left @ rotation_matrix
-    elif stack.positions == "rotary" or offset is not None:
-        left = left @ _turns(model, stack, offset).to(left)
+    elif stack.positions == "rotary":
+        left = left @ torch.stack([rotation(model, layer, offset or 0) for layer in stack.layers]).to(left)
     return FactoredMatrix(*_unstacked(head, left / stack.scale, right.mT))
 
 
-def _turns(model: Any, stack: Heads, offset: int | None) -> Float[Tensor, "head d_head d_head"]:
-    if stack.positions != "rotary":
-        raise ValueError(
-            f"full_qk got offset={offset} for a model whose positions are added to the stream; expected no offset, "
-            "because its scores depend on positions through query='position' and key='position'. Leave offset out."
-        )
-    if offset is None:
-        raise ValueError(
-            "full_qk got no offset for a model with rotary positions; expected how many tokens back the source lies, "
-            "because queries and keys are rotated by their positions and no one table holds for all distances. "
-            "Write offset=1 for the previous token, offset=0 for the token itself."
-        )
-    return torch.stack([rotation(model, layer, offset, "full_qk") for layer in stack.layers])
-
-
-def _embedding(model: Any, side: str, what: str) -> Float[Tensor, "row d_model"]:
-    if not hasattr(model, "W_E") or not hasattr(model, "W_U"):
-        require_bridge(model, what)
-    if side == "token":
-        return model.W_E.detach()
-    try:
-        return model.W_pos.detach()
-    except AttributeError:
-        raise ValueError(
-            f"{what} was asked for positions, but this model has no table of positions (its kind: "
-            f"{model.cfg.positional_embedding_type!r}); expected learned or fixed positions that are added to the "
-            "stream. For rotary positions use query='token', key='token' and offset=."
-        ) from None
+def _embedding(model: Any, side: Side) -> Float[Tensor, "row d_model"]:
+    return (model.W_E if side == "token" else model.W_pos).detach()
 
 
 def _unstacked(head: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

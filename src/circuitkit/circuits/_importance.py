@@ -1,12 +1,12 @@
 """Which orders of paths carry the loss: the term-importance analysis of the framework paper."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._token_ids import need_tensor
+from circuitkit._contract import Model, Names, ids, must, public, unconverted
 from circuitkit.circuits._paths import BIAS, PathLogits, path_logits
 
 
@@ -28,7 +28,10 @@ class TermImportance(NamedTuple):
     """Predictions averaged over."""
 
 
-def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
+@public
+@unconverted
+@ids(least=2)
+def term_importance(model: Model, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
     """Loss when terms of order 0, 1, 2, ... are kept or removed, and when each single path is removed.
 
     Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. The model is not run
@@ -37,12 +40,6 @@ def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bo
     **Error**: as `path_logits`. **Source**: "A Mathematical Framework for Transformer Circuits", "Term importance
     analysis". Losses of two orders do not add up: cross-entropy is no sum over paths.
     """
-    need_tensor("term_importance", tokens)
-    if tokens.ndim != 2 or tokens.shape[1] < 2:
-        raise ValueError(
-            f"term_importance got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least 2 positions, "
-            "because it scores the prediction of each next token. Write tokens[None] for one row."
-        )
     paths = path_logits(model, tokens)
     orders = {name: paths.order(name) for name in paths if name != BIAS}
     always = [BIAS] if BIAS in paths else []
@@ -64,11 +61,14 @@ def term_importance(model: Any, tokens: Int[Tensor, "batch pos"], *, by_path: bo
 
 def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]) -> float:
     """Mean cross-entropy of predicting each next token, in nats."""
-    tokens = tokens.long()
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
-def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: "list[str] | None" = None) -> float:
+@public
+@must(
+     lambda tokens, paths: (tokens.shape == (shape := paths._frozen.logits.shape)[:2] and 0 <= tokens.min() <= tokens.max() < shape[2])
+     or "the tokens that the paths were made on, because the loss is of predicting them")
+def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: Names | None = None) -> float:
     """Next-token loss of the sum of some paths (all by default), in nats.
 
     `mean(-log softmax(sum of the paths' logits)[next token])`. **Error**: float32 rounding. **Source**: "A

@@ -1,30 +1,12 @@
-"""Which head runs before which, and whether two stacks live in one residual stream."""
+"""Which head runs before which."""
 
 from functools import reduce
-from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from circuitkit._heads import Heads
-
-
-def require_same_stream(earlier: Any, later: Any, what: str) -> None:
-    """A `ValueError` unless both stacks read and write vectors of one size."""
-    for name, value in (("earlier", earlier), ("later", later)):
-        if not isinstance(value, Heads):
-            raise ValueError(
-                f"{what} got a {type(value).__name__} as {name}; expected Heads, because it reads weights only. "
-                "Write circuitkit.heads(model), or circuitkit.heads(model)[['L0H0', 'L0H1']] for some of them."
-            )
-        if not len(value):
-            raise ValueError(f"{what} got no heads as {name}; expected at least one. Choose some by name.")
-    if earlier.d_model != later.d_model:
-        raise ValueError(
-            f"{what} got earlier heads of d_model {earlier.d_model} and later heads of d_model {later.d_model}; "
-            "expected one size, because both must live in one residual stream. Take both from the same model."
-        )
 
 
 def in_one_dtype(earlier: Heads, later: Heads, *least: torch.dtype) -> tuple[Heads, Heads]:
@@ -41,10 +23,9 @@ def runs_before(earlier: Heads, later: Heads, what: str, *, every: bool = False)
     if before.all() if every else before.any():
         return before
     raise ValueError(
-        f"{what} got earlier heads {_named(earlier)} and later heads {_named(later)}; expected "
-        f"{'every' if every else 'at least one'} earlier head in a lower layer, because a head reads only what earlier "
-        "layers wrote. Swap the two arguments, choose other heads, or set the layers of hand-built heads with "
-        "dataclasses.replace(heads, layers=(1,) * len(heads))."
+        f"{what} got earlier heads {_named(earlier)} and later heads {_named(later)}; expected {'every' if every else 'at least one'} "
+        "earlier head in a lower layer, because a head reads only what earlier layers wrote. Swap the two arguments, choose other "
+        "heads, or set the layers of hand-built heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
     )
 
 

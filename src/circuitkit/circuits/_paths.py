@@ -1,18 +1,19 @@
 """The path expansion: logits as an exact sum over paths through frozen attention patterns."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._precision import rounding_hint
+from circuitkit._contract import Count, Integer, Model, Names, Natural, ids, public, unconverted
+from circuitkit._precision import require_same
 from circuitkit.circuits._frozen import Affine, Frozen, freeze
 
 DIRECT, BIAS, REST = "direct", "bias", "rest"
 
 
+@public
 class PathLogits(Mapping):
     """A mapping from path name to that path's logits `[batch, pos, d_vocab]`, made when asked for.
 
@@ -49,9 +50,9 @@ class PathLogits(Mapping):
         self._known([name])
         return -1 if name == REST else sum(part.startswith("L") for part in name.split(">"))
 
-    def sum(self, names: Iterable[str] | None = None, *, at: int | slice = slice(None)) -> Float[Tensor, "..."]:
+    def sum(self, names: Names | None = None, *, at: Integer | slice = slice(None)) -> Float[Tensor, "..."]:
         """The logits of several paths together (all of them by default), unembedded once; `at` picks positions."""
-        names = self._known(list(self._streams if names is None else names))
+        names = self._known(list(self._streams if names is None else [names] if isinstance(names, str) else names))
         final, frozen = self._frozen.final, self._frozen
         if not names:
             return torch.zeros_like(frozen.logits[:, at])
@@ -69,15 +70,16 @@ class PathLogits(Mapping):
     def _known(self, names: list[str]) -> list[str]:
         unknown = [name for name in names if name not in self._streams]
         if unknown:
-            shown = ", ".join(list(self._streams)[:12])
-            raise ValueError(
-                f"no path is called {unknown[0]!r}; the paths are: {shown}{', ...' if len(self) > 12 else ''}"
-            )
+            shown = ", ".join([*self._streams][:12]) + ", ..." * (len(self) > 12)
+            raise ValueError(f"no path is called {unknown[0]!r}; the paths are: {shown}")
         return names
 
 
+@public
+@unconverted
+@ids()
 def path_logits(
-    model: Any, tokens: Int[Tensor, "*batch pos"], *, max_order: int | None = None, most: int = 4096
+    model: Model, tokens: Int[Tensor, "*batch pos"], *, max_order: Natural | None = None, most: Count = 4096
 ) -> PathLogits:
     r"""Logits as a sum over paths with every attention pattern frozen at its value on these tokens.
 
@@ -93,19 +95,11 @@ def path_logits(
     """
     frozen = freeze(model, tokens, "path_logits")
     order = frozen.n_layers if max_order is None else max_order
-    if order < 0:
-        raise ValueError(f"path_logits got max_order={max_order}; expected 0 (the direct path alone) or more. Write 1.")
     _require_few(frozen, order, most)
     paths = PathLogits(_expand(frozen, order), frozen)
-    total, largest = paths.sum(), float(frozen.logits.abs().max())
-    off = float((total - frozen.logits).abs().max())
-    if not off <= 1e-3 * max(1.0, largest):
-        raise ValueError(
-            f"path_logits: the paths sum to logits that are off by {off:.3g}; expected the model's own (largest "
-            f"{largest:.3g}), because a path expansion that leaves something out explains nothing. This model has parts "
-            "between its blocks that are not known here (a soft cap, a norm after attention, a scaled residual)."
-            + rounding_hint(frozen.logits)
-        )
+    text = "path_logits: the paths do not sum to the model's own logits. It has parts between its blocks that are not known here "
+    text += "(a soft cap, a norm after attention, a scaled residual), and an expansion that leaves something out explains nothing"
+    require_same(paths.sum(), frozen.logits, 1e-3 * max(1.0, float(frozen.logits.abs().max())), text)
     return paths
 
 
@@ -120,9 +114,8 @@ def _require_few(frozen: Frozen, order: int, most: int) -> None:
     if n_paths > most:
         affordable = [k for k in range(len(by_order)) if sum(by_order[: k + 1]) <= most]
         raise ValueError(
-            f"path_logits would keep {n_paths} paths apart for {frozen.n_layers} layers and chains of up to {order} heads; "
-            f"expected at most {most}, because each is a stream of its own. Write max_order={affordable[-1]} (longer "
-            "chains are then summed in 'rest'), or raise most=."
+            f"path_logits would keep {n_paths} paths of up to {order} heads apart; expected at most {most}, because each is a stream of "
+            f"its own. Write max_order={affordable[-1]} (longer chains are then summed in 'rest'), or raise most=."
         )
 
 

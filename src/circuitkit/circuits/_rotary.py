@@ -7,23 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def rotation(model: Any, layer: int, offset: int, what: str) -> Float[Tensor, "d_head d_head"]:
+def rotation(model: Any, layer: int, offset: int) -> Float[Tensor, "d_head d_head"]:
     r"""$R$ such that the score of a source `offset` tokens back is $q R k^\top$, from the model's own tables.
 
     **Error**: as exact as the model's tables of cosines (float32 in a float32 model). Only native models store their
     tables in one known way; for others this raises.
     """
     tables: Any = getattr(getattr(model.blocks[layer].attn, "original_component", None), "rotary", None)
-    if not hasattr(tables, "apply_rope"):
+    if not hasattr(tables, "apply_rope") or not 0 <= offset < model.cfg.n_ctx:
         raise ValueError(
-            f"{what} got a model of kind {getattr(model.cfg, 'architecture', None)!r} with rotary positions; expected a "
-            "native model, because each library orders the rotated dimensions in its own way and a wrong guess would "
-            "give plausible, wrong scores. Read patterns from run_with_cache, or give full_qk(rotation_matrix=...)."
-        )
-    if not 0 <= offset < model.cfg.n_ctx:
-        raise ValueError(
-            f"{what} got offset={offset}; expected 0 to {model.cfg.n_ctx - 1}, because attention looks back at most "
-            "over the context. Write offset=1 for the previous token."
+            f"offset={offset} in a model of kind {model.cfg.architecture!r}; expected 0 to {model.cfg.n_ctx - 1} and a native model: others "
+            "order the rotated dimensions in their own ways. Read patterns from run_with_cache, or give full_qk(rotation_matrix=...)."
         )
     d_head = model.cfg.d_head
     rows = torch.eye(d_head, device=tables.cos_cached.device, dtype=tables.cos_cached.dtype)[None, None]

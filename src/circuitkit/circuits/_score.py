@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._precision import rounding_hint
+from circuitkit._contract import Count, HeadName, Model, Natural, ids, must, public, unconverted
+from circuitkit._precision import require_same
 from circuitkit.circuits._frozen import Frozen, freeze
 from circuitkit.circuits._rotary import rotation
 
 
+@public
 class ScoreDecomposition(NamedTuple):
     """What `score_decomposition` returns.
 
@@ -34,7 +36,7 @@ class ScoreDecomposition(NamedTuple):
         """Each component's share on the key side, summed over queries."""
         return self.table.sum(0)
 
-    def largest(self, k: int = 5) -> list[tuple[str, str, float]]:
+    def largest(self, k: Count = 5) -> list[tuple[str, str, float]]:
         """The `k` pairs of largest size: (query component, key component, share)."""
         order = self.table.abs().flatten().topk(min(k, self.table.numel())).indices.tolist()
         width = len(self.components)
@@ -43,8 +45,13 @@ class ScoreDecomposition(NamedTuple):
         ]
 
 
+@public
+@unconverted
+@ids()
+@must(lambda dst, src, row, tokens: (src <= dst < tokens.shape[-1] and row < (len(tokens) if tokens.ndim == 2 else 1))
+     or f"0 <= src <= dst < {tokens.shape[-1]} and a row of the batch, because a head looks back. Count from 0")
 def score_decomposition(
-    model: Any, tokens: Int[Tensor, "*batch pos"], head: str, dst: int, src: int, *, row: int = 0
+    model: Model, tokens: Int[Tensor, "*batch pos"], head: HeadName, dst: Natural, src: Natural, *, row: Natural = 0
 ) -> ScoreDecomposition:
     r"""Who makes a head look there: its score at (`dst`, `src`) split by what earlier components wrote.
 
@@ -58,13 +65,7 @@ def score_decomposition(
     """
     frozen = freeze(model, tokens, "score_decomposition")
     stack = frozen.heads[head]
-    n_rows, n_pos = frozen.logits.shape[:2]
-    if not (0 <= src <= dst < n_pos and 0 <= row < n_rows):
-        raise ValueError(
-            f"score_decomposition got dst={dst}, src={src}, row={row} for tokens of shape {(n_rows, n_pos)}; expected "
-            f"0 <= src <= dst < {n_pos} and 0 <= row < {n_rows}, because a head looks back from a destination. "
-            "Count from 0, the first token."
-        )
+    n_rows = len(frozen.logits)
     layer = stack.layers[0]
     parts, bias = _components(frozen, layer, row)
     names, read = (*parts, "bias"), frozen.norms[layer].linear(_padded(torch.stack(list(parts.values())), n_rows, row))
@@ -111,7 +112,7 @@ def _padded(x: Float[Tensor, "path pos d_model"], n_rows: int, row: int) -> Floa
 def _turned(model: Any, stack: Any, layer: int, queries: Tensor, distance: int) -> Tensor:
     if stack.positions != "rotary":
         return queries
-    return queries @ rotation(model, layer, distance, "score_decomposition").to(queries)
+    return queries @ rotation(model, layer, distance).to(queries)
 
 
 def _check(model: Any, frozen: Frozen, stack: Any, layer: int, query: Tensor, keys: Tensor, row: int, dst: int) -> None:
@@ -119,10 +120,6 @@ def _check(model: Any, frozen: Frozen, stack: Any, layer: int, query: Tensor, ke
     turned = [_turned(model, stack, layer, query, dst - src) @ keys[src] for src in range(dst + 1)]
     ours = (torch.stack(turned) / stack.scale).softmax(-1)
     theirs = frozen.patterns[layer][row, frozen.layer(layer).index(stack.names[0]), dst, : dst + 1]
-    if not torch.allclose(ours, theirs, atol=1e-3):
-        raise ValueError(
-            f"score_decomposition: the scores of {stack.names[0]} do not give the model's own pattern (off by "
-            f"{(ours - theirs).abs().max().item():.2g}); expected softmax(q k^T / {stack.scale:g}) over earlier tokens. "
-            "This model changes scores on the way (a soft cap, norms of queries and keys, added distances, a window), "
-            "and that is not known here." + rounding_hint(ours)
-        )
+    text = f"score_decomposition: softmax(q k^T / {stack.scale:g}) of {stack.names[0]} is not the model's own pattern. It changes scores on "
+    text += "the way (a soft cap, norms of queries and keys, added distances, a window), and that is not known here"
+    require_same(ours, theirs, 1e-3, text)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit._heads import Heads, require_bridge
+from circuitkit._contract import Count, HeadName, Model, Natural, NonNegative, must, public
 from circuitkit.circuits._full import full_ov, full_qk
 
 
@@ -27,17 +27,30 @@ class SkipTrigram(NamedTuple):
     """What full attention on the source, instead of on typical tokens, adds to the completion's logit."""
 
 
+def _one_a_token(table: Tensor, model: Any) -> Any:
+    good = all(size == model.cfg.d_vocab for size in table.shape) and table.min() >= 0 and table.any()
+    return bool(good) or f"{model.cfg.d_vocab} tokens on each axis, nothing negative and not all zero: one vocabulary"
+
+
+_half = "half the context, because the destination is put in the middle of it. Write distance=1 for a source right before it"
+
+
+@public
+@must(_one_a_token, "unigram", "model")
+@must(_one_a_token, "likelihood", "model")
+@must(_one_a_token, "among", "model")
+@must(lambda distance, model: distance <= model.cfg.n_ctx // 2 or f"0 to {model.cfg.n_ctx // 2}, {_half}")
 def skip_trigrams(
-    model: Any,
-    head: "str | int",
-    k: int = 20,
+    model: Model,
+    head: HeadName,
+    k: Count = 20,
     *,
     unigram: Float[Tensor, " d_vocab"] | None = None,
     likelihood: Float[Tensor, "d_vocab d_vocab"] | None = None,
     among: Bool[Tensor, " d_vocab"] | None = None,
-    window: int = 32,
-    distance: int | None = None,
-    min_together: float = 0.0,
+    window: Count = 32,
+    distance: Natural | None = None,
+    min_together: NonNegative = 0.0,
 ) -> list[SkipTrigram]:
     r"""The `k` strongest skip trigrams A ... B -> C of a head; each pair (A, C) once, with its best B.
 
@@ -57,16 +70,8 @@ def skip_trigrams(
     positions only native ones can be asked.
     **Source**: "A Mathematical Framework for Transformer Circuits", skip trigrams, where triples were read off by eye.
     """
-    if not isinstance(getattr(model, "heads", None), Heads):
-        require_bridge(model, "skip_trigrams")
-    if not isinstance(head, (str, int)):
-        raise ValueError(
-            f"skip_trigrams got head={head!r}; expected one name or number, because trigrams are ranked within one head. "
-            "Write 'L0H0'."
-        )
     d_vocab = model.cfg.d_vocab
     allowed = torch.ones(d_vocab, dtype=torch.bool) if among is None else among
-    _check(k, allowed, unigram, likelihood, d_vocab, window)
     ids = allowed.nonzero().flatten()
     typical = (torch.ones(d_vocab) if unigram is None else unigram).to(model.W_E.detach())
     typical = typical / typical.sum()
@@ -111,11 +116,6 @@ def _attention(
     content, share = qk.A[ids] @ qk.B, 1 / window
     if distance is not None and not rotary:
         middle = model.cfg.n_ctx // 2
-        if not 0 <= distance <= middle:
-            raise ValueError(
-                f"skip_trigrams got distance={distance}; expected 0 to {middle}, half the context, because the destination "
-                "is put in the middle of it. Write distance=1 for a source right before the destination."
-            )
         own = full_qk(model, head, query="position")
         there = full_qk(model, head, key="position")
         places = there.A[ids] @ there.B[:, : middle + 1]
@@ -125,23 +125,3 @@ def _attention(
     ratio = (content[:, ids] - (content + typical.log()).logsumexp(-1, keepdim=True)).exp()
     return ratio * share / (1 + (ratio - 1) * share)
 
-
-def _check(
-    k: int, allowed: Tensor, unigram: Tensor | None, likelihood: Tensor | None, d_vocab: int, window: int
-) -> None:
-    wrong = []
-    if k < 1:
-        wrong.append(f"k={k}, expected 1 or more triples")
-    if len(allowed) != d_vocab or not allowed.any():
-        wrong.append(f"among with {int(allowed.sum())} of {len(allowed)} tokens, expected some of {d_vocab}")
-    if unigram is not None and (len(unigram) != d_vocab or float(unigram.min()) < 0 or float(unigram.sum()) <= 0):
-        wrong.append(f"unigram of length {len(unigram)} from {float(unigram.min()):g}, expected {d_vocab} counts >= 0")
-    if likelihood is not None and tuple(likelihood.shape) != (d_vocab, d_vocab):
-        wrong.append(f"likelihood of shape {tuple(likelihood.shape)}, expected {(d_vocab, d_vocab)}")
-    if window < 1:
-        wrong.append(f"window={window}, expected 1 or more places")
-    if wrong:
-        raise ValueError(
-            f"skip_trigrams got {'; '.join(wrong)}: triples are ranked over one vocabulary. Such as "
-            "skip_trigrams(model, 'L0H0', 20, unigram=circuitkit.models.corpus_statistics().unigram.float())."
-        )

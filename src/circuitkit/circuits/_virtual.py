@@ -2,10 +2,13 @@
 
 import torch
 
+from circuitkit._contract import one_stream, public
 from circuitkit._heads import Heads
-from circuitkit.circuits._order import in_one_dtype, require_same_stream, runs_before
+from circuitkit.circuits._order import in_one_dtype, runs_before
 
 
+@public
+@one_stream()
 def virtual_head(earlier: Heads, later: Heads) -> Heads:
     r"""V-composition of every earlier with every later head, as heads named `"L0H1>L1H3"`, earlier-major order.
 
@@ -21,7 +24,6 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     >>> virtual_head(random_heads(1, 12, 2), random_heads(2, 12, 3, layer=1)).names
     ('L0H0>L1H0', 'L0H0>L1H1')
     """
-    require_same_stream(earlier, later, "virtual_head")
     runs_before(earlier, later, "virtual_head", every=True)
     earlier, later = in_one_dtype(earlier, later)
     between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)

@@ -4,6 +4,7 @@ from importlib import import_module
 from numbers import Real
 from typing import Any, NamedTuple
 
+from circuitkit._contract import public
 from circuitkit.claims._register import VERDICTS, Claim, find
 
 
@@ -34,6 +35,7 @@ def computation(claim: Claim):
         ) from problem
 
 
+@public
 def recompute(id: str | Claim) -> Any:
     """A claim's value, computed now. Takes seconds, changes nothing."""
     claim = id if isinstance(id, Claim) else find(id)
@@ -47,6 +49,7 @@ def recompute(id: str | Claim) -> Any:
     return value
 
 
+@public
 def check(id: str | Claim) -> Outcome:
     """Recompute a claim and say whether its stored value still holds.
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ N, D = 20, 30
 FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def _omega(omega, W_in, W_out, n_ctx, form="one_layer", **biases) -> conversion.OmegaMLP:
+def _omega(omega, W_in, W_out, n_ctx, form: Any = "one_layer", **biases) -> conversion.OmegaMLP:
     """The post's layer for any Omega, sensible or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", conversion.OmegaWarning)

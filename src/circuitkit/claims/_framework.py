@@ -1,12 +1,15 @@
 """What the framework paper says, recomputed on the shipped models."""
 
 import math
+from typing import Literal
 
 import torch
 
 from circuitkit import circuits, induction, models, residual
 from circuitkit._heads import heads
 from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, unigram
+
+KINDS: tuple[Literal["Q", "K", "V"], ...] = ("Q", "K", "V")
 
 
 def stream_is_a_sum() -> float:
@@ -43,7 +46,7 @@ def norm_and_basis() -> list:
 def small_subspaces() -> list[float]:
     """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
     stack = heads(model("two-layer"))
-    found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in "QKV"]
+    found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in KINDS]
     writable = int((stack.W_O.abs().amax((0, 1)) > 0).sum())  # the other dimensions hold positions, which values ignore
     return [*found, stack.d_head / stack.d_model, stack.d_head / writable]
 
@@ -136,7 +139,7 @@ def chance_composition() -> list[float]:
 def scores_and_signals() -> list:
     """The pair with the highest K-composition and what its wire carries in nats; L0H1->L1H3.Q, above chance and carried."""
     stack = heads(model("two-layer"))
-    scored = {kind: circuits.composition_scores(stack[:4], stack[4:], kind) for kind in "QK"}
+    scored = {kind: circuits.composition_scores(stack[:4], stack[4:], kind) for kind in KINDS[:2]}
     early, late, _ = scored["K"].strongest(1)[0]
     whole = second_pass().second
     loud, quiet = f"{early}->{late}.K", "L0H1->L1H3.Q"

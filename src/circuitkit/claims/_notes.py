@@ -6,6 +6,7 @@ import torch
 
 from circuitkit import circuits, induction, models, residual, superposition
 from circuitkit._heads import heads
+from circuitkit.claims._framework import KINDS
 from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, token, unigram
 
 
@@ -162,7 +163,7 @@ def chance_scores() -> list[float]:
 def wires_cut() -> list[float]:
     """Loss on the second pass with all wires into queries, into keys and into values cut, and with none, in nats."""
     two = model("two-layer")
-    return [*(second_pass(*induction.paths(two, kind)).second for kind in "QKV"), second_pass().second]
+    return [*(second_pass(*induction.paths(two, kind)).second for kind in KINDS), second_pass().second]
 
 
 def loss_falls() -> list:
@@ -175,7 +176,7 @@ def loss_falls() -> list:
 def what_is_copied() -> list:
     """Whether copying needs layer 0 in the values of L1H3: accuracy on the second pass, whole, without it, without it in the keys."""
     two = model("two-layer")
-    cuts = [(), *(induction.paths(two, kind, into="L1H3") for kind in "VK")]
+    cuts = [(), *(induction.paths(two, kind, into="L1H3") for kind in KINDS[:0:-1])]
     whole, no_values, no_keys = (second_pass(*cut).accuracy for cut in cuts)
     return [no_values < 0.5 * whole, whole, no_values, no_keys]
 

@@ -7,6 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from circuitkit._contract import public
+
 SOURCES = {
     "framework": "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
     "post-ffn": "Huben 2023, No Really, Attention is ALL You Need",
@@ -93,6 +95,7 @@ def load() -> list[Claim]:
     return list(_shipped())
 
 
+@public
 def find(id: str) -> Claim:
     """The claim with this id.
 
@@ -100,10 +103,6 @@ def find(id: str) -> Claim:
     'Section 2'
     """
     claims = {claim.id: claim for claim in load()}
-    if not isinstance(id, str):
-        raise ValueError(
-            f"a claim's id is a text such as '2.2'; got {id!r}, a {type(id).__name__}. Write it in quotes."
-        )
     if id not in claims:
         near = get_close_matches(str(id), claims, n=3, cutoff=0.3) or list(claims)[:3]
         raise ValueError(f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}")

@@ -3,10 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from circuitkit._contract import Natural, public
 from circuitkit.claims._check import agree, is_number
 from circuitkit.claims._register import KINDS, SOURCES, VERDICTS, Claim
 
@@ -14,7 +15,8 @@ TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
 PREFIX = {"framework": "0.", "post-ffn": "1.", "paper": "2.", "notes": "3.", "post-gated": "4."}
 
 
-def problems(claims: Iterable[Claim], uncheckable_at_most: int = 8) -> list[str]:
+@public
+def problems(claims: Sequence[Claim], uncheckable_at_most: Natural = 8) -> list[str]:
     """All faults of a register, each as a sentence; empty for a sound one."""
     claims = list(claims)
     found = [fault for claim in claims for fault in _row(claim)]

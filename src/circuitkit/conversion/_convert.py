@@ -1,31 +1,35 @@
 """`to_attention_only`: every MLP of a model becomes attention heads."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
-from circuitkit._token_ids import need_ids
+from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
 from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._find import FoundMLP, find_mlps, largest_reads
-from circuitkit.conversion._gated import GateSum, gate_sum
-from circuitkit.conversion._head_sum import HeadSum, head_sum
+from circuitkit.conversion._gated import GateHeads, GateSum, gate_sum
+from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
 from circuitkit.conversion._report import LayerReport, Report
 
 if TYPE_CHECKING:
     from circuitkit.conversion._model import AttentionOnlyBridge
 
 
+@public
+@must(lambda model: type(model).__name__ != "AttentionOnlyBridge" or "a model that is not converted already: see model.report")
+@must(lambda model, max_error, heads_per_neuron: (max_error is None) != (heads_per_neuron is None)
+     or "exactly one of the two, since each decides the other, for instance heads_per_neuron=5 or max_error=1e-4")
+@ids("probe")
 def to_attention_only(
-    model: Any,
-    max_error: float | None = None,
-    heads_per_neuron: int | None = None,
+    model: Model,
+    max_error: NonNegative | None = None,
+    heads_per_neuron: GateHeads | None = None,
     *,
-    sharpness: float | None = None,
-    gate_range: float | None = None,
+    sharpness: Positive | None = None,
+    gate_range: Positive | None = None,
     probe: Int[Tensor, "batch pos"] | None = None,
 ) -> "AttentionOnlyBridge":
     """A model that computes what `model` computes, with attention heads in the place of every MLP.
@@ -39,19 +43,11 @@ def to_attention_only(
     **Error**: `.report` holds each layer's promised bound and the errors measured on `probe` (seeded random tokens if
     not given). **Source**: "Attention-Only Transformers", Theorem 4, repaired: norms act on the original coordinates.
     """
-    _check(model, max_error, heads_per_neuron)
-    bridge = require_bridge(model, "to_attention_only")
-    if probe is not None and not need_ids("to_attention_only(probe=...)", bridge, probe).numel():
-        raise ValueError(
-            "to_attention_only got a probe without tokens; expected some to measure on, or leave probe out"
-        )
-    if gate_range is not None and not 0 < gate_range < math.inf:
-        raise ValueError(
-            f"to_attention_only got gate_range={gate_range!r}; expected a positive, finite number: the largest size of a "
-            "gate pre-activation. Leave it out and it follows from the layer's norm."
-        )
-    find_mlps(bridge)  # every problem is reported before anything is copied
-    twin = copy_bridge(bridge)
+    found = find_mlps(model)  # every problem is reported before anything is copied
+    for knob, used in (("sharpness", [m.activation == "relu" for m in found]), ("gate_range", [m.gated for m in found])):
+        if locals()[knob] is not None and not any(used):
+            raise ValueError(f"to_attention_only got {knob}={locals()[knob]}, which no layer here has a use for; leave it out")
+    twin = copy_bridge(model)
     mlps = find_mlps(twin)
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
     terms = [_terms(mlp, knobs, sharpness, gate_range) for mlp in mlps]
@@ -74,24 +70,13 @@ def to_attention_only(
     return _dressed(twin, mlps, attentions, report)
 
 
-def _check(model: Any, max_error: float | None, heads_per_neuron: int | None) -> None:
-    if type(model).__name__ == "AttentionOnlyBridge":
-        raise ValueError("this model is converted already: its MLPs are heads, see model.report")
-    if (max_error is None) == (heads_per_neuron is None):
-        given = "neither" if max_error is None else "both"
-        raise ValueError(
-            f"to_attention_only got {given} of max_error and heads_per_neuron; give exactly one, since each decides "
-            "the other, for instance heads_per_neuron=5 or max_error=1e-4"
-        )
-
-
 def _terms(mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None) -> HeadSum | GateSum:
     weights, biases = mlp.weights, mlp.biases
     broken = [name for name, w in (weights | biases).items() if w is not None and not torch.isfinite(w.detach()).all()]
     if broken:
         raise ValueError(f"block {mlp.layer}: {', '.join(broken)} hold infinite or NaN entries; no bound would hold")
     if not mlp.gated:
-        return head_sum(mlp.activation, **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
+        return head_sum(cast("Activation", mlp.activation), **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
     if mlp.activation == "sigmoid":
         return gate_sum("sigmoid", math.inf)
     reads = largest_reads(mlp, weights["W_gate"], biases["b_gate"]) if gate_range is None else None
@@ -157,10 +142,8 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
             handle.remove()
     silent = [mlp.layer for mlp, attention in zip(mlps, attentions, strict=True) if attention.n_calls != 1]
     if silent:
-        raise ValueError(
-            f"the MLPs of blocks {silent} do not apply their activation through one replaceable function (processed "
-            "weights of a gated MLP do that); convert the model before enable_compatibility_mode"
-        )
+        why = "do not apply their activation through one replaceable function (processed weights of a gated MLP do that)"
+        raise ValueError(f"the MLPs of blocks {silent} {why}; convert the model before enable_compatibility_mode")
     return logits, seen
 
 
@@ -199,9 +182,7 @@ def _logits(bridge: Any, tokens: Tensor) -> Tensor:
     with torch.no_grad():
         out = bridge(tokens)
     if not isinstance(out, Tensor):
-        raise ValueError(
-            f"the model returned {type(out).__name__} for the probe tokens; expected logits [batch, pos, vocab]"
-        )
+        raise ValueError(f"the model returned {type(out).__name__} for the probe tokens; expected logits [batch, pos, vocab]")
     return out
 
 

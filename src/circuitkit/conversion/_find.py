@@ -66,16 +66,12 @@ def _find(layer: int, block: Any) -> FoundMLP:
     kind = type(block.mlp).__name__
     names = [name.lower() for name, _ in block.mlp.named_modules()]
     if "moe" in kind.lower() or any(name.split(".")[-1] in ("experts", "router") for name in names):
-        raise ValueError(
-            f"{kind} is a mixture of experts: its router picks by a discontinuous choice, which no sum of neuron-heads "
-            "follows within a bound; convert a dense model, or one expert's weights with neuron_heads"
-        )
+        why = "its router picks by a discontinuous choice, which no sum of neuron-heads follows within a bound"
+        raise ValueError(f"{kind} is a mixture of experts: {why}; convert a dense model, or one expert with neuron_heads")
     places = list(_places(block))
     if len(places) != 1:
         seen = ", ".join(f"{type(owner).__name__}.{name}" for owner, name in places) or "none"
-        raise ValueError(
-            f"expected one activation function in {kind}, found {seen}; convert the layer's weights with neuron_heads"
-        )
+        raise ValueError(f"expected one activation function in {kind}, found {seen}; give its weights to neuron_heads")
     owner, attribute = places[0]
     if getattr(owner, "ln", None) is not None:
         raise ValueError("a LayerNorm between activation and output mixes the neurons; they are not separate heads")

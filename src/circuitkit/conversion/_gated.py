@@ -3,22 +3,25 @@
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import Limit, NonNegative, must, one_dtype, public, reads, whole
 from circuitkit._heads import Heads
-from circuitkit.conversion._checks import check_mlp
 from circuitkit.conversion._head_sum import FUNCTIONS
 from circuitkit.conversion._neuron_heads import with_bias_token
 
 MOST_GATE_HEADS = 64
+GateHeads = Annotated[int, whole(1, MOST_GATE_HEADS, "a neuron has as many heads")]
 _MOST_REACH = 200.0
 _WEIGHT_PER_REACH = 100.0
 
 
+@public
 @dataclass(frozen=True)
 class GateSum:
     """`f(g) = sum_i w_i sigmoid(b_i g + c_i)` for `|g| <= reach`: one term is one head whose value is `w_i u`.
@@ -47,8 +50,18 @@ class GateSum:
         return sum(heads, start=torch.zeros_like(gate))
 
 
+def _one_knob(activation: str, heads_per_neuron: int | None, max_error: float | None) -> Any:
+    one = (heads_per_neuron is None) != (max_error is None) and heads_per_neuron != 1
+    return activation == "sigmoid" or one or f"exactly one of heads_per_neuron (2 to {MOST_GATE_HEADS}) and max_error: each decides the other"
+
+
+@public
+@must(lambda activation: activation in (*FUNCTIONS, "sigmoid") or f"one of {sorted([*FUNCTIONS, 'sigmoid'])}, which a gate can be")
+@must(lambda reach, activation: activation == "sigmoid" or reach <= _MOST_REACH
+     or f"a finite range up to {_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is")
+@must(_one_knob)
 def gate_sum(
-    activation: str, reach: float, heads_per_neuron: int | None = None, max_error: float | None = None
+    activation: str, reach: Limit, heads_per_neuron: GateHeads | None = None, max_error: NonNegative | None = None
 ) -> GateSum:
     """Sigmoids that follow a gate's activation on `[-reach, reach]`, fitted here and now.
 
@@ -60,16 +73,7 @@ def gate_sum(
     """
     if activation == "sigmoid":
         return GateSum("sigmoid", (1.0,), (0.0,), (1.0,), math.inf, 0.0)
-    if activation not in FUNCTIONS:
-        raise ValueError(f"activation is {activation!r}; a gate can be {sorted([*FUNCTIONS, 'sigmoid'])}")
-    if not 0 < reach <= _MOST_REACH:
-        raise ValueError(
-            f"reach is {reach:g}; sums of sigmoids follow {activation!r} on a finite range only, here up to "
-            f"{_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is"
-        )
     if heads_per_neuron is not None and max_error is None:
-        if heads_per_neuron not in range(2, MOST_GATE_HEADS + 1):
-            raise ValueError(f"heads_per_neuron is {heads_per_neuron!r}; a gate takes 2 to {MOST_GATE_HEADS}")
         return _fit(activation, float(reach), int(heads_per_neuron))
     if heads_per_neuron is not None or max_error is None:
         raise ValueError("give exactly one of heads_per_neuron and max_error: each decides the other")
@@ -147,6 +151,8 @@ def _reference(activation: str, x: np.ndarray) -> np.ndarray:
     return FUNCTIONS[activation](torch.from_numpy(x)).numpy()
 
 
+@public
+@reads("W_in")
 @dataclass(frozen=True, eq=False)
 class GatedNeuronHeads:
     """The heads of one gated MLP, `(f(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`. Call it on the stream.
@@ -207,18 +213,20 @@ class GatedNeuronHeads:
         )
 
 
+@public
+@one_dtype("W_gate", "W_in", "W_out", "b_gate", "b_in", "b_out")
 def gated_neuron_heads(
-    W_gate: Float[Tensor, "..."],
-    W_in: Float[Tensor, "..."],
-    W_out: Float[Tensor, "..."],
-    b_gate: Float[Tensor, "..."] | None = None,
-    b_in: Float[Tensor, "..."] | None = None,
-    b_out: Float[Tensor, "..."] | None = None,
+    W_gate: Float[Tensor, "d_model d_mlp"],
+    W_in: Float[Tensor, "d_model d_mlp"],
+    W_out: Float[Tensor, "d_mlp d_model"],
+    b_gate: Float[Tensor, " d_mlp"] | None = None,
+    b_in: Float[Tensor, " d_mlp"] | None = None,
+    b_out: Float[Tensor, " d_model"] | None = None,
     activation: str = "sigmoid",
-    heads_per_neuron: int | None = None,
+    heads_per_neuron: GateHeads | None = None,
     *,
-    gate_range: float = math.inf,
-    max_error: float | None = None,
+    gate_range: Limit = math.inf,
+    max_error: NonNegative | None = None,
 ) -> GatedNeuronHeads:
     """A gated MLP as heads. Gated by a sigmoid, a neuron is one head exactly: `W_Q` is the gate and `W_V` the input.
 
@@ -226,6 +234,5 @@ def gated_neuron_heads(
     wrong by at most `error * max_j sum_n |u_n W_out[n, j]|`, with `u` the other branch.
     **Shapes**: W_gate and W_in `[d_model, d_mlp]`, W_out `[d_mlp, d_model]`. **Source**: ours.
     """
-    check_mlp(W_in, W_out, b_in, b_out, W_gate)
     terms = gate_sum(activation, gate_range, heads_per_neuron, max_error)
     return GatedNeuronHeads(W_gate, W_in, W_out, b_gate, b_in, b_out, terms)

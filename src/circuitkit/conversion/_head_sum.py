@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from circuitkit._contract import Finite, NonNegative, Positive, must, public, whole
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -21,11 +24,15 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """The activation functions that can be converted, as torch computes them."""
 
+Activation = Literal["silu", "relu", "gelu", "gelu_new", "quick_gelu"]
+NeuronHeadCount = Annotated[int, whole(1, 8, "a neuron has as many heads")]
 DEFAULT_SHARPNESS = 2.0**14
 _PIECE = 2**17
 _RELU_ERROR = 0.27846454276107367  # max of |relu(x) - silu(x)|, at |x| = 1.27846, the root of x = 1 + exp(-x)
 
 
+@public
+@must(lambda a, b, c, d: len(a) == len(b) == len(c) == len(d) > 0 or "one number of each for every head")
 @dataclass(frozen=True)
 class HeadSum:
     """`f(x) = sum_i sigmoid(b_i x + c_i) (a_i x + d_i)`: one term is one head of internal dimension 1.
@@ -38,11 +45,11 @@ class HeadSum:
 
     activation: str
     """The function this approximates."""
-    b: tuple[float, ...]
-    c: tuple[float, ...]
-    a: tuple[float, ...]
-    d: tuple[float, ...]
-    error: float
+    b: tuple[Finite, ...]
+    c: tuple[Finite, ...]
+    a: tuple[Finite, ...]
+    d: tuple[Finite, ...]
+    error: NonNegative
     """Largest absolute difference from `activation` over the whole real line, in exact arithmetic."""
 
     def __len__(self) -> int:
@@ -87,7 +94,8 @@ class HeadSum:
         return tuple(zip(self.b, self.c, self.a, self.d, strict=True))
 
 
-def generalized_silu(a1: float, a2: float, activation: str = "generalized silu", error: float = 0.0) -> HeadSum:
+@public
+def generalized_silu(a1: Finite, a2: Finite, activation: str = "generalized silu", error: NonNegative = 0.0) -> HeadSum:
     """The paper's class of activations with one head: `a1 SiLU(a2 x) = sigmoid(a2 x) (a1 a2 x)`.
 
     **Source**: "Attention-Only Transformers", section 2. `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)` is its GELU.
@@ -100,11 +108,16 @@ def _fits() -> dict[str, dict[str, dict]]:
     return json.loads(files("circuitkit.conversion").joinpath("data/activations.json").read_text())["fits"]
 
 
+@public
+@must(lambda heads_per_neuron, max_error: heads_per_neuron is None or max_error is None or "either, not both: each decides the other")
+@must(lambda sharpness, activation: sharpness is None or activation == "relu" or "no sharpness, a knob of relu only")
+@must(lambda sharpness, max_error: sharpness is None or max_error is None or "either, not both: the error is 0.2785 / sharpness")
+@must(lambda max_error, activation: max_error != 0 or activation != "relu" or "more: the error of one head is never zero")
 def head_sum(
-    activation: str,
-    heads_per_neuron: int | None = None,
-    max_error: float | None = None,
-    sharpness: float | None = None,
+    activation: Activation,
+    heads_per_neuron: NeuronHeadCount | None = None,
+    max_error: NonNegative | None = None,
+    sharpness: Positive | None = None,
 ) -> HeadSum:
     """The heads that compute one activation function, fewest for the error asked.
 
@@ -116,16 +129,6 @@ def head_sum(
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
     0.0139
     """
-    if activation not in FUNCTIONS:
-        raise ValueError(f"activation is {activation!r}; heads can compute {sorted(FUNCTIONS)}")
-    if heads_per_neuron is not None and max_error is not None:
-        raise ValueError("give either heads_per_neuron or max_error, not both: each decides the other")
-    if max_error is not None and not max_error >= 0:
-        raise ValueError(f"max_error is {max_error}; expected a number >= 0, the largest error of the activation")
-    if heads_per_neuron is not None and (isinstance(heads_per_neuron, bool) or heads_per_neuron not in range(1, 9)):
-        raise ValueError(f"heads_per_neuron is {heads_per_neuron!r}; expected a whole number from 1 to 8")
-    if sharpness is not None and activation != "relu":
-        raise ValueError(f"sharpness is a knob of relu only; {activation!r} has heads_per_neuron or max_error")
     if activation == "silu":
         return generalized_silu(1.0, 1.0, "silu")
     if activation == "quick_gelu":
@@ -146,19 +149,14 @@ def head_sum(
 
 
 def _relu(max_error: float | None, sharpness: float | None) -> HeadSum:
-    if sharpness is not None and max_error is not None:
-        raise ValueError("give either sharpness or max_error for relu, not both: the error is 0.2785 / sharpness")
-    if max_error == 0:
-        raise ValueError("max_error=0 cannot be met for 'relu': one head has error 0.2785 / sharpness, never zero")
     s = DEFAULT_SHARPNESS if sharpness is None else float(sharpness)
     if max_error is not None:
         s = 2.0 ** math.ceil(math.log2(_RELU_ERROR / max_error))  # a power of two scales without rounding
-    if not (s > 0 and math.isfinite(s)):
-        raise ValueError(f"sharpness is {s}; expected a positive, finite number")
     return HeadSum("relu", (s,), (0.0,), (1.0,), (0.0,), _RELU_ERROR / s)
 
 
-def activation_error(activation: str, heads_per_neuron: int | None = None) -> float:
+@public
+def activation_error(activation: Activation, heads_per_neuron: NeuronHeadCount | None = None) -> float:
     """The promised sup-norm error of an activation with so many heads per neuron; 0.0 where one head is exact.
 
     **Error**: the bound itself, certified over the whole line. **Source**: `head_sum`.

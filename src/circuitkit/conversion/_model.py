@@ -1,9 +1,10 @@
 """A bridge whose MLP layers are attention heads: everything else is the bridge it was."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +12,16 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from circuitkit._contract import Cache, Integer, public
 from circuitkit._heads import Heads, heads, stack
 from circuitkit.conversion._find import FoundMLP
 from circuitkit.conversion._gated import GatedNeuronHeads, GateSum
 from circuitkit.conversion._neuron_heads import NeuronHeads
 from circuitkit.conversion._report import Report
-from circuitkit.conversion._two_key import ROUTES, NeuronAttention
+from circuitkit.conversion._two_key import NeuronAttention
 
 
+@public
 class AttentionOnlyBridge(TransformerBridge):
     """A converted model. Call it, cache it and hook it as any `TransformerBridge`.
 
@@ -61,7 +64,7 @@ class AttentionOnlyBridge(TransformerBridge):
         object.__setattr__(plain, "__dict__", self.__dict__)
         return plain
 
-    def neuron_heads(self, layer: int) -> NeuronHeads | GatedNeuronHeads:
+    def neuron_heads(self, layer: Integer) -> NeuronHeads | GatedNeuronHeads:
         """One layer's neuron-heads with the weights the model holds now; gradients flow to them."""
         for mlp, attention in self._mlps:
             if mlp.layer == layer:
@@ -74,10 +77,8 @@ class AttentionOnlyBridge(TransformerBridge):
         raise ValueError(f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}")
 
     @contextmanager
-    def route(self, name: str) -> Iterator["AttentionOnlyBridge"]:
+    def route(self, name: Literal["two_key", "literal"]) -> Iterator["AttentionOnlyBridge"]:
         """Within `with model.route("literal"):` every neuron-head computes its whole masked pattern."""
-        if name not in ROUTES:
-            raise ValueError(f"route is {name!r}; expected one of {list(ROUTES)}")
         before = [attention.route for _, attention in self._mlps]
         try:
             for _, attention in self._mlps:
@@ -87,12 +88,22 @@ class AttentionOnlyBridge(TransformerBridge):
             for (_, attention), old in zip(self._mlps, before, strict=True):
                 attention.route = old
 
-    def neuron_pattern(self, cache: Any, head: str) -> Float[Tensor, "batch pos 2"]:
+    def neuron_pattern(self, cache: Cache, head: str) -> Float[Tensor, "batch pos 2"]:
         """One neuron-head's attention over (bias token, itself) at every position, from a cache of this model."""
-        layer, rest = head[1:].split("N")
-        k = len(self.neuron_heads(int(layer)).terms)
-        neuron, term = (rest.split(".") + ["0"])[:2]
-        return cache[f"blocks.{layer}.mlp.neurons.hook_pattern"][:, :, int(neuron) * k + int(term)]
+        layer, neuron, term = self.neuron_place(head)
+        k = len(self.neuron_heads(layer).terms)
+        return cache[f"blocks.{layer}.mlp.neurons.hook_pattern"][:, :, neuron * k + term]
+
+    def neuron_place(self, head: str) -> tuple[int, int, int]:
+        """Layer, neuron and term of a neuron-head, from a name such as `L1N37` or `L1N37.2`."""
+        form = re.fullmatch(r"L(\d+)N(\d+)(?:\.(\d+))?", head)
+        layer, neuron, term = (int(part or 0) for part in form.groups()) if form else (-1, 0, 0)
+        sizes = {mlp.layer: (mlp.weights["W_in"].shape[1], len(attention.terms)) for mlp, attention in self._mlps}
+        most, terms = sizes.get(layer, (0, 0))
+        if neuron >= most or term >= terms:
+            last = f"L{layer}N{most - 1}.{terms - 1}" if most else f"in layers {list(sizes)}"
+            raise ValueError(f"no neuron-head is called {head!r}; expected a name such as 'L1N37' or 'L1N37.2', here up to {last}")
+        return layer, neuron, term
 
 
 def is_parallel(block: Any) -> bool:

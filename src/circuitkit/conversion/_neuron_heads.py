@@ -7,13 +7,26 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import (
+    HeadName,
+    HeadNames,
+    Integer,
+    Natural,
+    NonNegative,
+    Positive,
+    must,
+    one_dtype,
+    public,
+    reads,
+)
 from circuitkit._heads import Heads
-from circuitkit.conversion._checks import check_mlp
-from circuitkit.conversion._head_sum import HeadSum, head_sum
+from circuitkit.conversion._head_sum import Activation, HeadSum, NeuronHeadCount, head_sum
 
 _MOST_PATTERN_NUMBERS = 2**22
 
 
+@public
+@reads("W_in")
 @dataclass(frozen=True, eq=False)
 class NeuronHeads:
     """The heads of one MLP. Call it for the fast route; `.literal` gives the same numbers by full attention patterns.
@@ -67,9 +80,10 @@ class NeuronHeads:
         return out if self.b_out is None else out + self.b_out
 
     def pattern(
-        self, x: Float[Tensor, "*batch pos d_model"], heads: "list[str | int] | None" = None
+        self, x: Float[Tensor, "*batch pos d_model"], heads: HeadNames | None = None
     ) -> Float[Tensor, "*batch head pos_and_bias pos_and_bias"]:
         """Full patterns `[..., head, dst, src]` of chosen heads; position 0 is the bias token."""
+        heads = [heads] if isinstance(heads, (str, int)) else heads
         chosen = range(len(self)) if heads is None else [self.index(head) for head in heads]
         return self._some(chosen).pattern(with_bias_token(x))
 
@@ -81,10 +95,10 @@ class NeuronHeads:
             f"{self.name}N{n}" + (f".{i}" if k > 1 else "") for n in range(self.W_in.shape[1]) for i in range(k)
         )
 
-    def index(self, head: "str | int") -> int:
+    def index(self, head: HeadName) -> int:
         """Position of a head, by name or number."""
         names = self.names
-        if isinstance(head, str) and head not in names:
+        if head not in names and not (isinstance(head, int) and -len(names) <= head < len(names)):
             raise ValueError(f"no neuron-head is called {head!r}; names run from {names[0]!r} to {names[-1]!r}")
         return names.index(head) if isinstance(head, str) else range(len(names))[head]
 
@@ -93,10 +107,12 @@ class NeuronHeads:
         """All of them as `Heads` on `d_model + 1` coordinates, mask `"self_or_first"`: what the book's tools read."""
         return self._some(range(len(self)))
 
-    def neuron(self, *neurons: int) -> Heads:
+    def neuron(self, *neurons: Integer) -> Heads:
         """The heads of chosen neurons as `Heads`."""
-        k = len(self.terms)
-        return self._some([range(self.W_in.shape[1])[n] * k + i for n in neurons for i in range(k)])
+        k, n = len(self.terms), self.W_in.shape[1]
+        if outside := [neuron for neuron in neurons if not -n <= neuron < n]:
+            raise ValueError(f"no neurons {outside} in this layer; it has neurons 0 to {n - 1}")
+        return self._some([range(n)[neuron] * k + i for neuron in neurons for i in range(k)])
 
     @property
     def bound(self) -> float:
@@ -140,6 +156,7 @@ def _affine(x: Tensor, W: Tensor, b: Tensor | None, scale: float = 1.0, bias_sca
     return torch.addmm(b, x, W, alpha=scale, beta=bias_scale)
 
 
+@public
 def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:
     """`X + [1]` with the bias token first: one more coordinate, which is 1 on position 0 and 0 on the real tokens.
 
@@ -155,18 +172,25 @@ def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*b
     return torch.cat([out, mark], -1)
 
 
+_knobs = "activation", "heads_per_neuron", "max_error", "sharpness"
+_fixed = "no other knob, because a HeadSum fixes its heads already"
+
+
+@public
+@must(lambda a, *knobs: not isinstance(a, HeadSum) or not any(knobs) or _fixed, *_knobs)
+@one_dtype("W_in", "W_out", "b_in", "b_out")
 def neuron_heads(
-    W_in: Float[Tensor, "..."],
-    W_out: Float[Tensor, "..."],
-    b_in: Float[Tensor, "..."] | None = None,
-    b_out: Float[Tensor, "..."] | None = None,
-    activation: "str | HeadSum" = "silu",
-    heads_per_neuron: int | None = None,
+    W_in: Float[Tensor, "d_model d_mlp"],
+    W_out: Float[Tensor, "d_mlp d_model"],
+    b_in: Float[Tensor, " d_mlp"] | None = None,
+    b_out: Float[Tensor, " d_model"] | None = None,
+    activation: Activation | HeadSum = "silu",
+    heads_per_neuron: NeuronHeadCount | None = None,
     *,
-    max_error: float | None = None,
-    sharpness: float | None = None,
+    max_error: NonNegative | None = None,
+    sharpness: Positive | None = None,
     name: str = "",
-    layer: int = 0,
+    layer: Natural = 0,
 ) -> NeuronHeads:
     """The MLP `act(x W_in + b_in) W_out + b_out` as attention heads, one or a few per neuron.
 
@@ -180,11 +204,6 @@ def neuron_heads(
     >>> mlp(torch.tensor([[0.0, 1.0]]))
     tensor([[0.0000, 0.7311]])
     """
-    check_mlp(W_in, W_out, b_in, b_out)
-    knobs = {"heads_per_neuron": heads_per_neuron, "max_error": max_error, "sharpness": sharpness}
-    if isinstance(activation, HeadSum):
-        given = [knob for knob, value in knobs.items() if value is not None]
-        if given:
-            raise ValueError(f"activation is a HeadSum, which fixes its heads already; leave out {', '.join(given)}")
-        return NeuronHeads(W_in, W_out, b_in, b_out, activation, name, layer)
-    return NeuronHeads(W_in, W_out, b_in, b_out, head_sum(activation, **knobs), name, layer)
+    if not isinstance(activation, HeadSum):
+        activation = head_sum(activation, heads_per_neuron, max_error, sharpness)
+    return NeuronHeads(W_in, W_out, b_in, b_out, activation, name, layer)

@@ -1,18 +1,21 @@
 """Theorem 4's false step, LayerNorm of a stream with a bias coordinate, and the norms that repair it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import Count, NonNegative, must, public
 from circuitkit.conversion._paper import MaskedHead
 
 Norm = Callable[[Tensor], Tensor]
 
 
-def layer_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tensor, "*batch d_model"]:
+@public
+def layer_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Float[Tensor, "*batch d_model"]:
     """Rows with mean 0 and mean square 1; no gain, no bias.
 
     `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)` for each row. **Source**: Ba, Kiros and Hinton 2016.
@@ -21,7 +24,8 @@ def layer_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Te
     return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
-def rms_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tensor, "*batch d_model"]:
+@public
+def rms_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Float[Tensor, "*batch d_model"]:
     """Rows with mean square 1; no gain.
 
     `x / sqrt(mean(x^2) + eps)` for each row. **Source**: Zhang and Sennrich 2019.
@@ -29,7 +33,8 @@ def rms_norm(x: Float[Tensor, "*batch d_model"], eps: float = 0.0) -> Float[Tens
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
-def norm_of_first(norm: Norm, n_extra: int = 1) -> Norm:
+@public
+def norm_of_first(norm: Norm, n_extra: Count = 1) -> Norm:
     """Repair (c), for every norm: normalise the original coordinates, leave the last `n_extra` as they are.
 
     `norm_of_first(norm)(X (+) [1]) = norm(X) (+) [1]` by definition, up to the bias token's own row, where the norm of
@@ -47,7 +52,8 @@ def norm_of_first(norm: Norm, n_extra: int = 1) -> Norm:
     return repaired
 
 
-def rms_with_gain(d_model: int, eps: float = 0.0) -> Norm:
+@public
+def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> Norm:
     """Repair (a), RMSNorm on all `D+1` coordinates with a fixed gain: exact on `X (+) [1]`.
 
     A token has bias coordinate 0, so its mean square is only diluted, by D/(D+1): gain `sqrt(D/(D+1))` on the stream.
@@ -62,7 +68,8 @@ def rms_with_gain(d_model: int, eps: float = 0.0) -> Norm:
     return lambda x: rms_norm(x, eps_inside) * gain.to(x)
 
 
-def centred_with_gain(d_model: int, eps: float = 0.0) -> Norm:
+@public
+def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> Norm:
     """Repair (b), LayerNorm on `D+2` coordinates: exact when rows are centred and the bias token is `(1, -1)`.
 
     Writing weights whose rows have mean 0 keep the stream centred (transformer-lens `center_writing_weights`); the two
@@ -76,9 +83,16 @@ def centred_with_gain(d_model: int, eps: float = 0.0) -> Norm:
     return lambda x: layer_norm(x, eps_inside) * gain.to(x)
 
 
+def _in_the_stream(x: Tensor, layers: Sequence[Sequence[MaskedHead]]) -> Any:
+    alike = all((head.W_QK.dtype, len(head.W_QK)) == (x.dtype, x.shape[1]) for heads in layers for head in heads)
+    return alike or "heads of x's width and dtype"
+
+
+@public
+@must(_in_the_stream)
 def post_norm_layers(
     x: Float[Tensor, "pos d_model"],
-    layers: list[list[MaskedHead]],
+    layers: Sequence[Sequence[MaskedHead]],
     norm: Norm,
     skip: bool = True,
 ) -> list[Float[Tensor, "pos d_model"]]:

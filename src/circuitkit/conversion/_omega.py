@@ -3,12 +3,14 @@
 import math
 import warnings
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit.conversion._checks import check_mlp
+from circuitkit._contract import Count, NonNegative, Positive, Real, Share, must, one_dtype, public, reads
+from circuitkit.conversion._paper import somewhere_to_look
 
 
 class OmegaWarning(UserWarning):
@@ -18,7 +20,8 @@ class OmegaWarning(UserWarning):
     """
 
 
-def omega_window(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> tuple[float, float]:
+@public
+def omega_window(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> tuple[float, float]:
     """The Omegas that keep leak and rounding within `tolerance` for unit-size activations.
 
     Leak: each of `n_pos - 1` other tokens keeps weight `exp(-2 Omega)`, so `Omega >= ln(n_pos / tolerance) / 2` (the
@@ -33,7 +36,8 @@ def omega_window(n_pos: int, dtype: torch.dtype, tolerance: float | None = None)
     return 0.5 * math.log(n_pos / tolerance), min(4 * tolerance / eps, torch.finfo(dtype).max / 4)
 
 
-def choose_omega(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> float:
+@public
+def choose_omega(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> float:
     """The smallest useful Omega for this many positions: past it only rounding grows.
 
     `ln(n_pos / tolerance) / 2`, the lower end of `omega_window`. **Source**: this book; the post takes 1000.
@@ -43,14 +47,13 @@ def choose_omega(n_pos: int, dtype: torch.dtype, tolerance: float | None = None)
     """
     low, high = omega_window(n_pos, dtype, tolerance)
     if low > high:
-        raise ValueError(
-            f"no omega gives tolerance {tolerance:g} in {dtype} with {n_pos} positions: leak asks for omega >= {low:.3g}, "
-            f"rounding for omega <= {high:.3g}; use a wider dtype or a larger tolerance"
-        )
+        why = f"leak asks for omega >= {low:.3g}, rounding for omega <= {high:.3g}; use a wider dtype or a larger tolerance"
+        raise ValueError(f"no omega gives tolerance {tolerance:g} in {dtype} with {n_pos} positions: {why}")
     return low
 
 
-def omega_error_bound(omega: float, n_pos: int, dtype: torch.dtype, largest: float) -> float:
+@public
+def omega_error_bound(omega: Positive, n_pos: Count, dtype: Real, largest: NonNegative) -> float:
     """A bound on one neuron's activation, for pre-activations and values of size at most `largest`.
 
     `leak + rounding`, with leak `2 (N-1) e^(-2 Omega) largest` (weights that other tokens keep, times their values,
@@ -67,6 +70,17 @@ def omega_error_bound(omega: float, n_pos: int, dtype: torch.dtype, largest: flo
     return largest * (leak + min(1.0, ulp / 2 + 8 * eps))
 
 
+_as_wide = lambda x, self: (x.shape[-1], x.dtype) == (self.d_stream, self.W_in.dtype) or f"[..., {self.d_stream}] in {self.W_in.dtype}"  # noqa: E731
+
+
+_long = "positions, because each has its own coordinate; build it again with a larger n_ctx"
+
+
+@public
+@reads("W_in")
+@must(_as_wide, "stream", "self")
+@must(_as_wide, "read", "self")
+@must(lambda x, self: x.shape[-2] <= self.n_ctx or f"at most {self.n_ctx} {_long}")
 @dataclass(frozen=True, eq=False)
 class OmegaMLP:
     """An MLP as softmax attention without any mask. Call it on `X[..., N, D]`; it returns what the MLP adds to `X`.
@@ -116,11 +130,6 @@ class OmegaMLP:
         return (each + rounding) * columns + 2 * leak * ((largest + each) * columns + bias)
 
     def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
-        if x.shape[-2] > self.n_ctx:
-            raise ValueError(
-                f"the input has {x.shape[-2]} positions and this construction was built for at most {self.n_ctx}: each "
-                f"position has its own coordinate; build it again with n_ctx={x.shape[-2]} or more"
-            )
         if x.ndim > 2:
             return torch.stack([self(row) for row in x])
         stream = self.augment(x)
@@ -204,16 +213,18 @@ class OmegaMLP:
         return stream + total
 
 
+@public
+@one_dtype("W_in", "W_out", "b_in", "b_out")
 def omega_mlp(
-    W_in: Float[Tensor, "..."],
-    W_out: Float[Tensor, "..."],
-    b_in: Float[Tensor, "..."] | None = None,
-    b_out: Float[Tensor, "..."] | None = None,
+    W_in: Float[Tensor, "d_model d_mlp"],
+    W_out: Float[Tensor, "d_mlp d_model"],
+    b_in: Float[Tensor, " d_mlp"] | None = None,
+    b_out: Float[Tensor, " d_model"] | None = None,
     *,
-    n_ctx: int,
-    omega: float | None = None,
-    tolerance: float | None = None,
-    form: str = "three_layers",
+    n_ctx: Count,
+    omega: Positive | None = None,
+    tolerance: Share | None = None,
+    form: Literal["three_layers", "one_layer"] = "three_layers",
 ) -> OmegaMLP:
     """The SiLU MLP `SiLU(x W_in + b_in) W_out + b_out` by the post's attention layers, without a mask.
 
@@ -223,13 +234,8 @@ def omega_mlp(
     **Error**: `.error_bound(x)`. **Source**: "Attention is all you need, no really" (January 2023), which ignores masks, norms
     and biases and writes 1 - sigma(x) for sigma(x) at the bias token.
     """
-    check_mlp(W_in, W_out, b_in, b_out)
-    if form not in ("three_layers", "one_layer"):
-        raise ValueError(f"form is {form!r}; expected 'three_layers' or 'one_layer'")
     if omega is None:
         omega = choose_omega(n_ctx + 1, W_in.dtype, tolerance)
-    if not (omega > 0 and math.isfinite(omega)):
-        raise ValueError(f"omega is {omega}; expected a positive, finite number, or None to have it chosen")
     low, high = omega_window(n_ctx + 1, W_in.dtype, tolerance)
     if not low <= omega <= high:
         why = "other tokens leak into the softmax" if omega < low else "scores near 2 omega are rounded too coarsely"
@@ -241,8 +247,10 @@ def omega_mlp(
     return OmegaMLP(W_in, W_out, b_in, b_out, int(n_ctx), float(omega), form)
 
 
+@public
+@somewhere_to_look
 def mask_as_weights(
-    mask: Bool[Tensor, "dst src"], omega: float
+    mask: Bool[Tensor, "dst src"], omega: Positive
 ) -> tuple[Float[Tensor, "dst dst"], Float[Tensor, "src src"]]:
     """Any mask as weights: position queries `W_Q` and keys `W_K` whose scores are 0 where allowed, `-omega` elsewhere.
 

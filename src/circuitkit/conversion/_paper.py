@@ -1,14 +1,28 @@
 """The constructions of "Attention-Only Transformers", literally: full matrices, the paper's masks, the bias token last."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import Count, Finite, must, one_dtype, public, reads
 from circuitkit._heads import Heads
 
 
+def _is_mask(mask: Tensor) -> Any:
+    empty = (mask == 0).all(-1).nonzero().flatten().tolist()
+    return not (empty or (mask < 0).any()) or f"1 for an allowed source and 0 elsewhere, and one in every row; rows {empty} are all zero"
+
+
+somewhere_to_look = must(_is_mask)
+
+
+@public
+@somewhere_to_look
+@one_dtype("W_QK", "W_OV")
+@reads("W_QK")
 @dataclass(frozen=True, eq=False)
 class MaskedHead:
     """A masked attention head of Definition 1: `msoftmax(X W_QK X^T, mask) X W_OV`, full square matrices.
@@ -29,6 +43,8 @@ class MaskedHead:
         return self.pattern(x) @ x @ self.W_OV
 
 
+@public
+@somewhere_to_look
 def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst src"]) -> Float[Tensor, "dst src"]:
     """`rownorm(exp(scores) * mask)`, computed without overflow.
 
@@ -37,13 +53,11 @@ def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst sr
     >>> masked_softmax(torch.zeros(1, 3), torch.tensor([[1.0, 0.0, 1.0]])).tolist()
     [[0.5, 0.0, 0.5]]
     """
-    if not bool((mask != 0).any(-1).all()):
-        empty = (mask == 0).all(-1).nonzero().flatten().tolist()
-        raise ValueError(f"rows {empty} of the mask are all zero; a mask matrix has an allowed source in every row")
     return scores.masked_fill(mask == 0, -torch.inf).softmax(-1)
 
 
-def direct_sum(left: Float[Tensor, "rows columns"], right: float) -> Float[Tensor, "rows_and_1 columns_and_1"]:
+@public
+def direct_sum(left: Float[Tensor, "rows columns"], right: Finite) -> Float[Tensor, "rows_and_1 columns_and_1"]:
     """The paper's `X (+) [right]`: `X` and one number as the diagonal blocks, 0 elsewhere.
 
     **Source**: "Attention-Only Transformers", notation.
@@ -61,12 +75,14 @@ def theorem_mask(n_pos: int, like: Float[Tensor, "..."]) -> Float[Tensor, "pos_a
     return mask
 
 
+@public
+@one_dtype("V1", "V2")
 def theorem2(
     V1: Float[Tensor, "d_model d_mlp"],
     V2: Float[Tensor, "d_mlp d_model"],
-    n_pos: int,
-    a1: float = 1.0,
-    a2: float = 1.0,
+    n_pos: Count,
+    a1: Finite = 1.0,
+    a2: Finite = 1.0,
 ) -> list[MaskedHead]:
     """Theorem 2: heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X V1) V2 (+) [0]`, one per hidden unit.
 
@@ -82,6 +98,8 @@ def theorem2(
     return heads
 
 
+@public
+@one_dtype("V1", "b_in", "V2")
 def bias_trick(
     V1: Float[Tensor, "d_model d_mlp"], b_in: Float[Tensor, " d_mlp"], V2: Float[Tensor, "d_mlp d_model"]
 ) -> tuple[Float[Tensor, "d_model_and_1 d_mlp"], Float[Tensor, "d_mlp d_model_and_1"]]:
@@ -95,7 +113,8 @@ def bias_trick(
     return torch.cat([V1, b_in[None]]), torch.cat([V2, V2.new_zeros(len(V2), 1)], 1)
 
 
-def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: int) -> MaskedHead:
+@public
+def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: Count) -> MaskedHead:
     """Theorem 6: with the identity as mask a head looks at itself only, so it computes `X W` whatever its scores are.
 
     **Error**: rounding. **Source**: "Attention-Only Transformers", Theorem 6.
@@ -103,8 +122,14 @@ def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: int) -> MaskedHead:
     return MaskedHead(torch.zeros_like(W), W, torch.eye(n_pos, dtype=W.dtype, device=W.device))
 
 
+@public
 def theorem7(
-    d_model: int, n_pos: int, a1: float = 1.0, a2: float = 1.0, residual: bool = False, like: Tensor | None = None
+    d_model: Count,
+    n_pos: Count,
+    a1: Finite = 1.0,
+    a2: Finite = 1.0,
+    residual: bool = False,
+    like: Float[Tensor, "..."] | None = None,
 ) -> list[MaskedHead]:
     """Theorem 7: `d_model` heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X) (+) [0]`, entry by entry.
 
@@ -119,8 +144,10 @@ def theorem7(
     return [*heads, theorem6(direct_sum(-eye, 0.0), n_pos + 1)] if residual else heads
 
 
+@public
+@one_dtype("V1", "V2")
 def remark3(
-    V1: Float[Tensor, "d_model d_mlp"], V2: Float[Tensor, "d_mlp d_model"], a1: float = 1.0, a2: float = 1.0
+    V1: Float[Tensor, "d_model d_mlp"], V2: Float[Tensor, "d_mlp d_model"], a1: Finite = 1.0, a2: Finite = 1.0
 ) -> Heads:
     """Remark 3: Theorem 2's matrices as rank-1 factors, in the library's convention, with the bias token first.
 
@@ -138,6 +165,9 @@ def remark3(
     return Heads(names, reads, keys, reads.clone(), writes, scale=1.0, mask="self_or_first")
 
 
+@public
+@somewhere_to_look
+@one_dtype("W_QK", "W_OV")
 def augmented_head(
     W_QK: Float[Tensor, "d_model d_model"], W_OV: Float[Tensor, "d_model d_model"], mask: Float[Tensor, "pos pos"]
 ) -> MaskedHead:

@@ -1,15 +1,13 @@
 """What turns a neuron on and what it writes: the full QK and OV circuits of a neuron-head, in tokens."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 
+from circuitkit._contract import Converted, Count, public
 from circuitkit._heads import Heads
 from circuitkit.conversion._gated import GatedNeuronHeads
-
-if TYPE_CHECKING:
-    from circuitkit.conversion._model import AttentionOnlyBridge
 
 
 class NeuronReading(NamedTuple):
@@ -29,26 +27,19 @@ class NeuronReading(NamedTuple):
     """Tokens whose logits it lowers, most negative first."""
 
 
-def read_neuron(model: "AttentionOnlyBridge", head: str, k: int = 10) -> NeuronReading:
+@public
+def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
     """The two rank-one circuits of a neuron-head as lists of tokens: `W_E W_in` (QK) and `W_out W_U` (OV).
 
     Read from embeddings alone: what earlier layers add to the stream is left out, and so is the last norm's scale.
     A gated neuron is read by its gate. **Error**: exact for what it states. **Source**: the framework paper's full circuits,
     here with one direction on either side.
     """
-    from circuitkit.conversion._model import AttentionOnlyBridge
-
-    if not isinstance(model, AttentionOnlyBridge):
-        raise ValueError(f"read_neuron got a {type(model).__name__}; convert it first with to_attention_only")
-    layer, neuron = head.partition(".")[0].removeprefix("L").split("N") if "N" in head else ("", "")
-    if not (layer.isdigit() and neuron.isdigit()):
-        raise ValueError(f"head is {head!r}; expected a name such as 'L1N37' or 'L1N37.2' from model.heads.names")
-    weights, n = model.neuron_heads(int(layer)), int(neuron)
-    if n >= weights.W_in.shape[1]:
-        raise ValueError(f"{head!r} does not exist: layer {layer} has neurons 0 to {weights.W_in.shape[1] - 1}")
+    layer, n, _ = model.neuron_place(head)
+    weights = model.neuron_heads(layer)
     W, b = (weights.W_gate, weights.b_gate) if isinstance(weights, GatedNeuronHeads) else (weights.W_in, weights.b_in)
     with torch.no_grad():
-        norm = getattr(model.blocks[int(layer)], "ln2", None)
+        norm = getattr(model.blocks[layer], "ln2", None)
         stream = model.W_E if norm is None else norm(model.W_E[None])[0]
         reads = stream @ W[:, n] + (0 if b is None else b[n])
         writes = weights.W_out[n] @ model.W_U
@@ -76,7 +67,8 @@ class Augmented(NamedTuple):
     """The unembedding: it does not read the bias coordinate, and never predicts the bias token."""
 
 
-def augmented(model: "AttentionOnlyBridge") -> Augmented:
+@public
+def augmented(model: Converted) -> Augmented:
     """What `full_qk`, `full_ov` and `copying_score` of chapter 2 need to run on neuron-heads.
 
     `full_qk(augmented(model), "L1N3")` has one column that is not zero, the bias token's: minus what turns the neuron

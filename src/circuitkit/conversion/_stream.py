@@ -1,21 +1,20 @@
 """Theorem 4 carried out: the whole stream of a converted model on N+1 tokens and D+1 coordinates."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Converted, ids, public
 from circuitkit._heads import Heads, allowed_pairs
 from circuitkit.conversion._neuron_heads import with_bias_token
 
-if TYPE_CHECKING:
-    from circuitkit.conversion._model import AttentionOnlyBridge
 
-
+@public
+@ids()
 def literal_stream(
-    model: "AttentionOnlyBridge", tokens: Int[Tensor, " pos"]
+    model: Converted, tokens: Int[Tensor, " pos"]
 ) -> Float[Tensor, "sublayer pos_and_bias d_model_and_1"]:
     """The stream before the first sublayer and after each one, bias token first, computed from `Heads` alone.
 
@@ -25,10 +24,8 @@ def literal_stream(
     **Error**: that of the conversion; the last row without its bias equals `hook_resid_post` of the last block.
     **Source**: "Attention-Only Transformers", proof of Theorem 4.
     """
-    from circuitkit.conversion._model import AttentionOnlyBridge, is_parallel
+    from circuitkit.conversion._model import is_parallel
 
-    if not isinstance(model, AttentionOnlyBridge):
-        raise ValueError(f"literal_stream got a {type(model).__name__}; convert it first with to_attention_only")
     ordinary = _silent_at_the_bias_token(model.attention_heads)
     if ordinary.positions != "absolute" or any(is_parallel(block) for block in model.blocks):
         raise ValueError("literal_stream needs serial blocks and positions in the stream; read others from their cache")

@@ -8,7 +8,6 @@ from transformer_lens.hook_points import HookPoint
 from circuitkit.conversion._gated import GateSum
 from circuitkit.conversion._head_sum import HeadSum
 
-ROUTES = ("two_key", "literal")
 _MOST_PATTERN_NUMBERS = 2**22
 
 

@@ -1,12 +1,14 @@
 """All exercises of the book, in reading order."""
 
+from circuitkit._contract import Count, public
 from circuitkit.exercises import _circuits, _conversion, _induction, _residual, _superposition
 from circuitkit.exercises._exercise import Exercise
 
 _CHAPTERS = (_residual, _circuits, _induction, _conversion, _superposition)
 
 
-def catalogue(chapter: int | None = None) -> tuple[Exercise, ...]:
+@public
+def catalogue(chapter: Count | None = None) -> tuple[Exercise, ...]:
     """The exercises of one chapter (1 to 5), or of all, with their minutes, difficulty and known mistakes.
 
     >>> [exercise.title for exercise in catalogue(2)][:2]

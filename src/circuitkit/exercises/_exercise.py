@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from circuitkit._contract import public
+
 Case = dict[str, Any]
 """Named inputs of one trial, such as `{"x": ..., "W_Q": ...}`."""
 
@@ -25,6 +27,7 @@ class Mistake:
     """The section to read, when it is another one than the exercise's."""
 
 
+@public
 @dataclass(frozen=True)
 class Exercise:
     """One exercise: `spec` says what is right, `draw` what to try it on, `mistakes` what usually goes wrong."""

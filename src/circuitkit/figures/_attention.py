@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from circuitkit._contract import Integer, Numbers, Positive, must, public
+
 from ._live import bring_to_life
 from ._mark import mark, to_array
 from ._pattern import pattern_image
@@ -77,14 +79,28 @@ class Attention:
             raise NotImplementedError  # IPython then stores what the page shows anywhere: text and HTML
 
 
+def _fit(tokens: Sequence[str], patterns: Any, names: Sequence[str] | None) -> Any:
+    values = to_array(patterns)
+    shape = (1, *values.shape) if values.ndim == 2 else values.shape or (0,)
+    faults = {
+        "patterns [head, dst, src] or [dst, src] with as many destinations as sources": len(shape) != 3 or shape[-1] != shape[-2],
+        f"{shape[-1]} tokens, one for every position (a common slip is to drop or add the first one)": len(tokens) != shape[-1],
+        f"{shape[0]} names, one for each head": names is not None and len(names) != shape[0],
+        "finite weights; pass the pattern after the softmax, not scores masked with -inf": not np.isfinite(values).all(),
+    }
+    return f"{'; '.join(text for text, wrong in faults.items() if wrong)} (patterns has shape {values.shape})" if any(faults.values()) else True
+
+
+@public
+@must(_fit)
 def attention(
     tokens: Sequence[str],
-    patterns: Any,
+    patterns: Numbers,
     names: Sequence[str] | None = None,
     *,
     alt: str,
-    first: int | str = 0,
-    largest: float | int | None = None,
+    first: Integer | str = 0,
+    largest: Positive | None = None,
 ) -> Attention:
     r"""A view of attention patterns: choose a head to see it large, point at a cell to read its weight.
 
@@ -100,8 +116,7 @@ def attention(
     values = np.round(to_array(patterns), DIGITS) + 0.0
     values = values[None] if values.ndim == 2 else values
     names = tuple(names) if names is not None else tuple(f"head {number}" for number in range(len(values)))
-    _check(tokens, values, names)
-    if isinstance(first, str) and first not in names:
+    if first not in names and not (isinstance(first, int) and -len(names) <= first < len(names)):
         raise ValueError(f"first={first!r} is not among the heads shown: {', '.join(names)}. Give one of them.")
     scale = float(np.abs(values).max())
     if largest is None:
@@ -114,21 +129,3 @@ def attention(
         first=names.index(first) if isinstance(first, str) else range(len(names))[first],
         largest=float(largest) or 1.0,
     )
-
-
-def _check(tokens: Sequence[str], values: np.ndarray, names: tuple[str, ...]) -> None:
-    """Collect everything wrong with the sizes, and raise it at once."""
-    wrong = []
-    if values.ndim != 3 or values.shape[-1] != values.shape[-2]:
-        wrong.append("patterns must be [head, dst, src] or [dst, src] with as many destinations as sources")
-    elif len(tokens) != values.shape[-1]:
-        wrong.append("tokens must label every position (a common slip is to drop or add the first token)")
-    if values.ndim == 3 and len(names) != len(values):
-        wrong.append("names must have one name for each head")
-    if not np.isfinite(values).all():
-        wrong.append("weights must be finite; pass the pattern after the softmax, not scores masked with -inf")
-    if wrong:
-        raise ValueError(
-            f"attention() was given {len(tokens)} tokens, patterns of shape {tuple(values.shape)} and {len(names)} "
-            f"names: {'; '.join(wrong)}. Write it as attention(tokens, cache['pattern', 0][0], names, alt=...)."
-        )

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from ._picture import Picture, _numbers, check_alt, to_png
+from circuitkit._contract import must, public
+
+from ._picture import Picture, _numbers, check_alt, check_figure, to_png
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Frames:
         )
 
 
+_still = "two steps or more, because one picture does not move. Use show(fig, alt=...) for one"
+
+
+@public
+@must(lambda steps: len(steps) > 1 or _still)
 def frames(
     draw: Callable[..., Any],
     steps: Sequence[int | float | str],
@@ -67,14 +74,9 @@ def frames(
     """
     import matplotlib.pyplot as plt
 
-    if len(steps) < 2:
-        raise ValueError(
-            f"frames() was given {len(steps)} step(s): {list(steps)}. A slider needs at least two, because one picture "
-            "does not move. Use show(fig, alt=...) for one."
-        )
     pictures = []
     for step in steps:
-        fig = draw(step)
+        fig = check_figure(draw(step))
         width = round(fig.get_figwidth() * 100)
         pictures.append(Picture(to_png(fig, colours=64), check_alt(alt(step)), width, tuple(_numbers(fig))))
         plt.close(fig)

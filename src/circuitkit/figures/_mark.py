@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from circuitkit._contract import Numbers, public
+
 
 def to_array(values: object) -> np.ndarray:
     """A tensor, array or nested list as a float64 array on the CPU."""
@@ -13,7 +15,8 @@ def to_array(values: object) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-def mark(values: object) -> str:
+@public
+def mark(values: Numbers) -> str:
     r"""The size, the largest magnitude, and two ratios that change when any value or their order does.
 
     With $m = \max_i |x_i|$ it prints the mean of $x_i / m$ and of $\cos(i \sqrt 2)\, x_i / m$, to three decimals. A

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from circuitkit._contract import Figure, public
+
 from ._mark import mark
 
 DPI = 144
@@ -33,7 +35,8 @@ class Picture:
         return data, {"image/png": {"alt": self.alt, "width": self.width}}
 
 
-def show(fig: Any, *, alt: str) -> None:
+@public
+def show(fig: Figure, *, alt: str) -> None:
     """Display a matplotlib figure with alt text that states what it shows, and close it.
 
     The output holds the picture, its alt text, and one line of numbers for each line, image or set of bars drawn, so
@@ -44,7 +47,8 @@ def show(fig: Any, *, alt: str) -> None:
     display(picture(fig, alt=alt))
 
 
-def picture(fig: Any, *, alt: str) -> Picture:
+@public
+def picture(fig: Figure, *, alt: str) -> Picture:
     """The same as `show`, returned instead of displayed."""
     import matplotlib.pyplot as plt
 
@@ -55,9 +59,16 @@ def picture(fig: Any, *, alt: str) -> Picture:
     return made
 
 
+def check_figure(fig: Any) -> Any:
+    """A matplotlib figure, or a `ValueError`."""
+    if not hasattr(fig, "savefig"):
+        raise ValueError(f"draw(step) returned a {type(fig).__name__}; expected a matplotlib figure. End it with return fig.")
+    return fig
+
+
 def check_alt(alt: str) -> str:
     """The alt text on one line; raises when it says too little to stand for the picture."""
-    text = " ".join(alt.split())
+    text = " ".join(alt.split()) if isinstance(alt, str) else ""
     if len(text.split()) < 4:
         raise ValueError(
             f"alt={alt!r} was given. A figure needs a sentence that states what it shows, because some readers hear "

@@ -6,6 +6,10 @@ every colour scale here starts at the background: strong colour means a large va
 
 from typing import Any
 
+import numpy as np
+
+from circuitkit._contract import Numbers, Positive, must, public
+
 from ._mark import to_array
 
 #: Line colours, in order. Each has a contrast of at least 3 to 1 with the background.
@@ -55,7 +59,14 @@ def style() -> tuple[str, ...]:
     return PALETTE
 
 
-def signed(values: object, limit: float | int | None = None) -> dict[str, Any]:
+def _is_finite(values: object) -> Any:
+    array = to_array(values)
+    return (array.size > 0 and bool(np.isfinite(array).all())) or "finite numbers, because a colour is chosen for each"
+
+
+@public
+@must(_is_finite)
+def signed(values: Numbers, limit: Positive | None = None) -> dict[str, Any]:
     """Colour arguments for values of either sign: orange below zero, the background at zero, blue above.
 
     Use as `ax.imshow(x, **signed(x))`. `limit` overrides the largest magnitude, so that two panels share one scale.
@@ -67,17 +78,18 @@ def signed(values: object, limit: float | int | None = None) -> dict[str, Any]:
     return {"cmap": _ramp("circuitkit_signed", _SIGNED), "vmin": -largest, "vmax": largest}
 
 
-def unsigned(values: object, limit: float | int | None = None) -> dict[str, Any]:
+_below = "values that are 0 or more, because its scale starts at 0 and would hide a sign. Use signed(values) instead"
+
+
+@public
+@must(_is_finite)
+@must(lambda values: (to_array(values) >= 0).all() or _below)
+def unsigned(values: Numbers, limit: Positive | None = None) -> dict[str, Any]:
     """Colour arguments for values that are never negative: the background at zero, dark blue at the largest.
 
     >>> scale = unsigned([0.0, 3.0]); scale["vmin"], scale["vmax"]
     (0.0, 3.0)
     """
-    if float(to_array(values).min()) < 0:
-        raise ValueError(
-            f"unsigned() was given values down to {to_array(values).min():.3g}. It draws values that are 0 or more, "
-            "because its scale starts at 0 and would hide a sign. Use signed(values) instead."
-        )
     return {"cmap": _ramp("circuitkit_unsigned", _UNSIGNED), "vmin": 0.0, "vmax": _largest(values, limit)}
 
 

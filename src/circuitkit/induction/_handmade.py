@@ -1,28 +1,36 @@
 """Induction heads whose every weight follows from what it does to named directions."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from circuitkit._contract import Count, Positive, Several, Vocabulary, must, public
 from circuitkit._heads import stack
 from circuitkit.induction._bridge import bridge_from_parts
-from circuitkit.induction._check import need_choice, need_count
 from circuitkit.induction._spaces import Spaces, shift
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-METHODS = ("k-composition", "pointer")
+def _sharp(sharpness: float, n_ctx: int) -> Any:
+    """Below this the stated bound is empty, so the model would not be what its name says."""
+    least = math.log(n_ctx) + 3
+    return least <= sharpness <= 1000 or (
+        f"{least:.1f} to 1000 for n_ctx={n_ctx}, because attention off its target is up to n_ctx * exp(-sharpness), and float32 "
+        "scores above 1000 lose the digits that tell positions apart. The default is 40"
+    )
 
 
+@public
+@must(_sharp)
 def build_induction_model(
-    vocab: int | Sequence[str],
-    n_ctx: int,
+    vocab: Vocabulary,
+    n_ctx: Several,
     *,
-    method: str = "k-composition",
-    sharpness: float = 40.0,
-    gain: float = 20.0,
+    method: Literal["k-composition", "pointer"] = "k-composition",
+    sharpness: Positive = 40.0,
+    gain: Positive = 20.0,
 ) -> "TransformerBridge":
     r"""A two-layer attention-only model that continues repeated tokens, with heads L0H0 and L1H0 made by hand.
 
@@ -52,10 +60,7 @@ def build_induction_model(
     >>> model(torch.tensor([[3, 1, 4, 3]])).argmax(-1)[0, -1].item()
     1
     """
-    need_choice("build_induction_model", "method", method, METHODS)
-    n_tokens = _size(vocab)
-    need_count("build_induction_model", "n_ctx", n_ctx, 2)
-    _need_sharp("build_induction_model", sharpness, n_ctx)
+    n_tokens = vocab if isinstance(vocab, int) else len(vocab)
     token, place = torch.eye(n_tokens), torch.eye(n_ctx)
     if method == "k-composition":
         spaces = Spaces(token=n_tokens, position=n_ctx, previous=n_tokens, output=n_tokens)
@@ -75,13 +80,16 @@ def build_induction_model(
     return _model(spaces, stack(first, second), gain)
 
 
+@public
+@must(_sharp)
+@must(lambda back, n_ctx: sum(back) < n_ctx or "two positive distances whose sum is below n_ctx. Use smaller ones")
 def build_virtual_head_model(
-    vocab: int | Sequence[str],
-    n_ctx: int,
+    vocab: Vocabulary,
+    n_ctx: Several,
     *,
-    back: tuple[int, int] = (1, 2),
-    sharpness: float = 40.0,
-    gain: float = 20.0,
+    back: tuple[Count, Count] = (1, 2),
+    sharpness: Positive = 40.0,
+    gain: Positive = 20.0,
 ) -> "TransformerBridge":
     r"""Two heads that compose through V into one virtual head: the model predicts the token `sum(back)` positions ago.
 
@@ -97,15 +105,7 @@ def build_virtual_head_model(
     >>> model(torch.tensor([[3, 1, 4, 2, 0]])).argmax(-1)[0, 3:].tolist()
     [3, 1]
     """
-    what = "build_virtual_head_model"
-    n_tokens = _size(vocab, what)
-    need_count(what, "n_ctx", n_ctx, 2)
-    _need_sharp(what, sharpness, n_ctx)
-    if len(back) != 2 or min(back) < 1 or sum(back) >= n_ctx:
-        raise ValueError(
-            f"{what} got back={back} and n_ctx={n_ctx}; expected two positive distances whose sum is below n_ctx, because "
-            "otherwise no position has a token so far back. Use smaller distances or a longer context."
-        )
+    n_tokens = vocab if isinstance(vocab, int) else len(vocab)
     token = torch.eye(n_tokens)
     spaces = Spaces(token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens)
     d_head = max(n_ctx, n_tokens)
@@ -122,18 +122,3 @@ def _back(by: int, n_ctx: int, sharpness: float) -> list:
 def _model(spaces: Spaces, heads, gain: float) -> "TransformerBridge":
     W_U = gain * spaces.directions("output").T
     return bridge_from_parts(spaces.directions("token"), spaces.directions("position"), W_U, heads)
-
-
-def _size(vocab: int | Sequence[str], what: str = "build_induction_model") -> int:
-    return need_count(what, "vocab", vocab if isinstance(vocab, int) else len(vocab), 2)
-
-
-def _need_sharp(what: str, sharpness: float, n_ctx: int) -> None:
-    """Below this the stated bound is empty, so the model would not be what its name says."""
-    least = float(torch.tensor(float(n_ctx)).log()) + 3
-    if not least <= sharpness <= 1000:
-        raise ValueError(
-            f"{what} got sharpness={sharpness}; expected {least:.1f} to 1000 for n_ctx={n_ctx}, because attention off its "
-            f"target is up to n_ctx * exp(-sharpness), and float32 scores above 1000 lose the digits that tell positions "
-            "apart. The default is 40."
-        )

@@ -1,16 +1,15 @@
 """How much a model gains from having seen something before: induction loss and in-context score."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
-from circuitkit.induction._check import need_tokens
+from circuitkit._contract import Count, Model, Names, ids, must, public
 from circuitkit.induction._scores import default_rows
 from circuitkit.induction._stream import run, token_losses
 from circuitkit.induction._tokens import Repeated
+from circuitkit.induction._without import Fill
 
 
 class InductionLoss(NamedTuple):
@@ -29,8 +28,12 @@ class InductionLoss(NamedTuple):
     """Share of second-pass tokens that are the model's top choice."""
 
 
+@public
+@ids("rows")
+@must(lambda rows: rows.tokens.shape[1] >= rows.start + 2 * rows.period
+     or f"two passes of {rows.period}, because the second is compared with the first. Use times=2")
 def induction_loss(
-    model: Any, rows: Repeated | Tensor | None = None, *, without: Sequence[str] = (), fill: str = "zero"
+    model: Model, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
 ) -> InductionLoss:
     """Loss on the second pass over a random span minus loss on the first.
 
@@ -46,20 +49,8 @@ def induction_loss(
     >>> round(result.second, 3), result.accuracy
     (0.0, 1.0)
     """
-    bridge = require_bridge(model, "induction_loss")
-    if rows is not None and not isinstance(rows, Repeated):
-        raise ValueError(
-            f"induction_loss got rows of type {type(rows).__name__}; expected what repeated_tokens(...) returns, because "
-            "it must know where each pass begins. Write induction_loss(model, repeated_tokens(d_vocab, period))."
-        )
-    rows = default_rows("induction_loss", bridge) if rows is None else rows
-    tokens, period, start = rows
-    if tokens.shape[1] < start + 2 * period:
-        raise ValueError(
-            f"induction_loss got rows of {tokens.shape[1]} positions with a span of {period}; expected two passes, "
-            f"{start + 2 * period} positions, because the second is compared with the first. Use times=2."
-        )
-    logits = run("induction_loss", bridge, tokens, None, without, fill)
+    tokens, period, start = default_rows(model) if rows is None else rows
+    logits = run("induction_loss", model, tokens, None, without, fill)
     tokens = tokens.to(logits.device)
     losses = token_losses(logits, tokens)
     second = slice(start + period, start + 2 * period - 1)
@@ -69,8 +60,10 @@ def induction_loss(
     return InductionLoss(first, again, again - first, float(right.float().mean()))
 
 
+@public
+@ids(least=2)
 def losses_by_position(
-    model: Any, tokens: Int[Tensor, "batch pos"], *, without: Sequence[str] = (), fill: str = "zero"
+    model: Model, tokens: Int[Tensor, "batch pos"], *, without: Names = (), fill: Fill = "zero"
 ) -> Float[Tensor, "batch next"]:
     """Loss of predicting each next token, in nats: entry `t` is about the token at position `t + 1`.
 
@@ -82,14 +75,18 @@ def losses_by_position(
     return token_losses(logits, tokens.to(logits.device))
 
 
+@public
+@ids(least=2)
+@must(lambda early, late, width, tokens: width <= early < (tokens.shape[1] - 1 if late is None else late) < tokens.shape[1]
+     or f"1 <= width <= early < late <= {tokens.shape[1] - 1}, the predicted tokens of a row. Use longer rows or smaller numbers")
 def in_context_score(
-    model: Any,
+    model: Model,
     tokens: Int[Tensor, "batch pos"],
     *,
-    early: int = 50,
-    late: int | None = None,
-    width: int = 1,
-    without: Sequence[str] = (),
+    early: Count = 50,
+    late: Count | None = None,
+    width: Count = 1,
+    without: Names = (),
 ) -> float:
     """Loss late in a row minus loss early in it, averaged over rows: negative when context helps.
 
@@ -97,14 +94,6 @@ def in_context_score(
     many tokens ending there, which lowers the noise. **Error**: sampling error, large on few rows.
     **Source**: "In-context Learning and Induction Heads", 500th minus 50th token of rows of 512.
     """
-    bridge = require_bridge(model, "in_context_score")
-    n = need_tokens("in_context_score", bridge, tokens).shape[1] - 1
-    late = n if late is None else late
-    if not 1 <= width <= early < late <= n:
-        raise ValueError(
-            f"in_context_score got early={early}, late={late}, width={width} for rows with {n} predicted tokens; expected "
-            "1 <= width <= early < late <= that number, because it compares two places in a row. Use longer rows or "
-            "smaller numbers."
-        )
-    losses = losses_by_position(bridge, tokens, without=without).mean(0)
+    late = tokens.shape[1] - 1 if late is None else late
+    losses = losses_by_position(model, tokens, without=without).mean(0)
     return float(losses[late - width : late].mean() - losses[early - width : early].mean())

@@ -1,21 +1,23 @@
 """What every head of a model does on repeated random tokens: four scores from one forward pass."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
-from circuitkit.induction._check import begin_token, need_choice, need_count, need_tokens
+from circuitkit._contract import Count, Model, Names, ids, must, public
+from circuitkit.induction._check import begin_token
 from circuitkit.induction._stream import run
 from circuitkit.induction._tokens import Repeated, after_occurrences, earlier_occurrences, repeated_tokens
+from circuitkit.induction._without import Fill
 
-KINDS = ("prefix_matching", "previous_token", "duplicate_token", "copying")
+Kind = Literal["prefix_matching", "previous_token", "duplicate_token", "copying"]
+KINDS = get_args(Kind)
 
 
+@public
 @dataclass(frozen=True, eq=False)
 class Scores:
     """Scores of all heads, each a tensor `[head]` in the order of `names`, which is the order of `heads(model)`.
@@ -38,15 +40,13 @@ class Scores:
         """The four scores of one head."""
         if name not in self.names:
             shown = ", ".join(self.names[:24]) + (f", ... ({len(self.names)} in all)" if len(self.names) > 24 else "")
-            raise ValueError(
-                f"no head is called {name!r}; expected one of {shown}, because scores are kept by head. Choose one of them."
-            )
+            raise ValueError(f"no head is called {name!r}; expected one of {shown}, because scores are kept by head.")
         return {kind: float(getattr(self, kind)[self.names.index(name)]) for kind in KINDS}
 
-    def top(self, kind: str, k: int = 5) -> list[tuple[str, float]]:
+    def top(self, kind: Kind, k: Count = 5) -> list[tuple[str, float]]:
         """The `k` heads with the highest score of a kind, best first."""
-        values = getattr(self, need_choice("top", "kind", kind, KINDS))
-        order = values.argsort(descending=True, stable=True)[: need_count("top", "k", k)]
+        values = getattr(self, kind)
+        order = values.argsort(descending=True, stable=True)[:k]
         return [(self.names[i], float(values[i])) for i in order.tolist()]
 
     def __repr__(self) -> str:
@@ -54,21 +54,24 @@ class Scores:
         return f"Scores({len(self.names)} heads; best {best})"
 
 
-def default_rows(what: str, model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
+def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
     """Two passes over a span of different tokens, after the tokenizer's opening token if the model has one."""
-    bridge = require_bridge(model, what)
-    bos = begin_token(bridge)
+    bos = begin_token(model)
     opening = int(bos is not None)
-    period = min(period, (bridge.cfg.n_ctx - opening) // 2, bridge.cfg.d_vocab - opening)
-    return repeated_tokens(bridge.cfg.d_vocab, period, batch=batch, bos=bos)
+    period = min(period, (model.cfg.n_ctx - opening) // 2, model.cfg.d_vocab - opening)
+    return repeated_tokens(model.cfg.d_vocab, period, batch=batch, bos=bos)
 
 
+@public
+@ids(least=2)
+@must(lambda tokens: bool(earlier_occurrences(getattr(tokens, "tokens", tokens)).any())
+     or "rows in which some token recurs, because that is where heads are measured. Use repeated_tokens(...), or longer text")
 def scores(
-    model: Any,
+    model: Model,
     tokens: Int[Tensor, "batch pos"] | Repeated | None = None,
     *,
-    without: Sequence[str] = (),
-    fill: str = "zero",
+    without: Names = (),
+    fill: Fill = "zero",
 ) -> Scores:
     r"""Prefix-matching, previous-token, duplicate-token and copying score of every head, from one forward pass.
 
@@ -93,16 +96,9 @@ def scores(
     >>> [round(value, 3) for value in result.prefix_matching.tolist()]
     [0.0, 1.0]
     """
-    bridge = require_bridge(model, "scores")
-    rows = default_rows("scores", bridge) if tokens is None else tokens
-    rows = rows.tokens if isinstance(rows, Repeated) else rows
-    rows = need_tokens("scores", bridge, rows).to(next(bridge.parameters()).device)
+    bridge, rows = model, default_rows(model) if tokens is None else tokens
+    rows = (rows.tokens if isinstance(rows, Repeated) else rows).to(next(bridge.parameters()).device)
     same, after = earlier_occurrences(rows), after_occurrences(rows)
-    if not same.any():
-        raise ValueError(
-            f"scores got rows of shape {tuple(rows.shape)} in which no token recurs; expected some to, because prefix "
-            "matching is measured where a token occurred before. Use repeated_tokens(...), or longer text."
-        )
     watcher = _Watcher(bridge, rows, same, after)
     run("scores", bridge, rows, {"hook_pattern": watcher.pattern, "hook_v": watcher.value}, without, fill)
     columns = {kind: torch.cat([watcher.found[layer][kind] for layer in range(bridge.cfg.n_layers)]) for kind in KINDS}

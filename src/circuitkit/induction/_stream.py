@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.induction._check import need_tokens
-from circuitkit.induction._without import hooks
+from circuitkit.induction._without import Fill, hooks
 
 
 @torch.no_grad()
@@ -18,14 +17,13 @@ def run(
     tokens: Int[Tensor, "batch pos"],
     watch: dict[str, Callable[[int, Tensor], None]] | None = None,
     without: Sequence[str] = (),
-    fill: str = "zero",
+    fill: Fill = "zero",
 ) -> Float[Tensor, "batch pos d_vocab"]:
     """Logits of one forward pass; `watch["hook_pattern"](layer, activation)` is called in each layer's attention.
 
     Refuses a model in which a watched hook never fires. What `without` names is ablated before anything is seen.
     """
     bridge = model
-    tokens = need_tokens(what, bridge, tokens)
     fired: set[tuple[str, int]] = set()
 
     def watcher(name: str, layer: int, reduce: Callable[[int, Tensor], None]) -> tuple[str, Callable]:
@@ -48,9 +46,8 @@ def run(
         if not missing:
             return logits
     raise ValueError(
-        f"{what} waited for {missing[0]} ({len(missing)} such hooks), which this model does not offer or never "
-        "called; expected every layer to be attention that shows its pattern, because the scores are read there. "
-        "Boot a Hugging Face model with eager attention (attn_implementation='eager')."
+        f"{what} waited for {missing[0]} ({len(missing)} such hooks), which this model does not offer or never called; expected "
+        "attention that shows its pattern in every layer. Boot a Hugging Face model with attn_implementation='eager'."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from circuitkit._heads import require_bridge
+from circuitkit._contract import Count, Fraction, Model, Several, must, public
 from circuitkit.induction._loss import InductionLoss, induction_loss
 from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
 
@@ -32,7 +32,8 @@ class Survey:
     """Where the weights came from; empty unless the survey was stored."""
 
 
-def survey(model: Any, *, threshold: float = 0.4, batch: int = 8, period: int = 64) -> Survey:
+@public
+def survey(model: Model, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64) -> Survey:
     """Find a model's induction heads and previous-token heads, take each group out, and measure.
 
     Induction heads are those with prefix matching of at least `threshold` (the best one if there is none). The group of
@@ -50,17 +51,16 @@ def survey(model: Any, *, threshold: float = 0.4, batch: int = 8, period: int = 
     >>> result.groups["induction"], round(result.losses["induction"].accuracy, 2)
     (('L1H0',), 0.09)
     """
-    bridge = require_bridge(model, "survey")
-    rows = default_rows("survey", bridge, period=period, batch=batch)
-    found = scores(bridge, rows)
+    rows = default_rows(model, period=period, batch=batch)
+    found = scores(model, rows)
     k = max(1, int((found.prefix_matching >= threshold).sum()))
     chosen = {
         "induction": tuple(name for name, _ in found.top("prefix_matching", k)),
         "previous token": tuple(name for name, _ in found.top("previous_token", k)),
     }
     chosen["random"] = _others(found.names, chosen, k)
-    losses = {"nothing": induction_loss(bridge, rows)}
-    losses |= {name: induction_loss(bridge, rows, without=group) for name, group in chosen.items()}
+    losses = {"nothing": induction_loss(model, rows)}
+    losses |= {name: induction_loss(model, rows, without=group) for name, group in chosen.items()}
     return Survey(found, chosen, losses, {})
 
 
@@ -85,6 +85,12 @@ def as_table(result: Survey, provenance: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_KNOWN = tuple(sorted(path.stem for path in DATA.glob("*.json")))
+_stored = f"one of {[*_KNOWN]}: only these were computed beforehand. Write survey(circuitkit.load_model(name)) for another model"
+
+
+@public
+@must(lambda name: name in _KNOWN or _stored)
 @cache
 def stored_survey(name: str = "smollm2-135m") -> Survey:
     """The survey of a model whose weights do not ship with the book, as `make real-models` last computed it.
@@ -96,12 +102,6 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
     >>> stored_survey().provenance["model"]
     'SmolLM2-135M-Instruct'
     """
-    known = sorted(path.stem for path in DATA.glob("*.json"))
-    if name not in known:
-        raise ValueError(
-            f"stored_survey got name={name!r}; expected one of {known}, because only these were computed beforehand. "
-            "For a model you can load, write survey(circuitkit.load_model(name))."
-        )
     table = json.loads((DATA / f"{name}.json").read_text("utf-8"))
     return Survey(
         Scores(tuple(table["names"]), **{kind: torch.tensor(table["scores"][kind]) for kind in KINDS}),

@@ -1,15 +1,13 @@
 """Rows of random tokens that repeat, for any vocabulary, with no tokenizer; and where each token occurred before."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.induction._check import need_count, need_positions
-
-_WHAT = "repeated_tokens"
+from circuitkit._contract import Count, Natural, Several, must, public
 
 
 class Repeated(NamedTuple):
@@ -26,16 +24,27 @@ class Repeated(NamedTuple):
     """Position where the span first begins: 1 after an opening token, otherwise 0."""
 
 
+def _drawable(d_vocab: int, bos: int | None, exclude: Sequence[int], weights: Tensor | None) -> Any:
+    never = [*exclude, *([] if bos is None else [bos])]
+    fits = weights is None or (len(weights) == d_vocab and not bool((weights < 0).any()))
+    fits = fits and max(never, default=0) < d_vocab and bool(_chances(d_vocab, weights, never).any())
+    return fits or f"ids in 0..{d_vocab - 1} and {d_vocab} weights, none negative, that leave a token to draw"
+
+
+@public
+@must(lambda n_ctx, period, times, bos: n_ctx is None or (bos is not None) + times * period <= n_ctx
+     or f"a period of at most {(n_ctx - (bos is not None)) // times}, because the model's context ends there, or fewer times")
+@must(_drawable)
 def repeated_tokens(
-    d_vocab: int,
-    period: int,
+    d_vocab: Several,
+    period: Several,
     *,
-    times: int = 2,
-    batch: int = 8,
-    bos: int | None = None,
-    exclude: Sequence[int] = (),
+    times: Count = 2,
+    batch: Count = 8,
+    bos: Natural | None = None,
+    exclude: Sequence[Natural] = (),
     weights: Float[Tensor, " token"] | None = None,
-    n_ctx: int | None = None,
+    n_ctx: Count | None = None,
     generator: torch.Generator | None = None,
 ) -> Repeated:
     r"""Rows `[bos] s s ...` in which a random span $s$ of `period` tokens comes `times` times.
@@ -53,21 +62,7 @@ def repeated_tokens(
     >>> rows.tokens.shape, bool((rows.tokens[:, 1:4] == rows.tokens[:, 4:7]).all())
     (torch.Size([1, 7]), True)
     """
-    for name, value, least in (
-        ("d_vocab", d_vocab, 2),
-        ("period", period, 2),
-        ("times", times, 1),
-        ("batch", batch, 1),
-    ):
-        need_count(_WHAT, name, value, least)
     start = int(bos is not None)
-    if n_ctx is not None:
-        fits = (n_ctx - start) // times
-        opening = "1 + " if start else ""
-        advice = (
-            f"{opening}times * period = {opening}{times} * {period}. Use a period of at most {fits}, or fewer times."
-        )
-        need_positions(_WHAT, start + times * period, n_ctx, advice)
     chance = _chances(d_vocab, weights, [*exclude, *([] if bos is None else [bos])])
     if generator is None:
         generator = torch.Generator().manual_seed(0)
@@ -79,28 +74,12 @@ def repeated_tokens(
 
 def _chances(d_vocab: int, weights: Tensor | None, never: list[int]) -> Tensor:
     """How likely each token is drawn, not normalised."""
-    if weights is not None and (tuple(weights.shape) != (d_vocab,) or bool((weights < 0).any())):
-        raise ValueError(
-            f"{_WHAT} got weights of shape {tuple(weights.shape)}, smallest {float(weights.min()):.3g}; expected "
-            f"({d_vocab},) with nothing negative, because each of the d_vocab tokens is drawn in proportion to its "
-            "weight. Pass counts or probabilities."
-        )
-    beyond = [token for token in never if not 0 <= token < d_vocab]
-    if beyond:
-        raise ValueError(
-            f"{_WHAT} got bos or exclude tokens {beyond}; expected ids in 0..{d_vocab - 1}, because d_vocab={d_vocab}. "
-            "Use ids of this vocabulary, or bos=None."
-        )
     chance = torch.ones(d_vocab) if weights is None else weights.detach().cpu().float().clone()
     chance[never] = 0
-    if not chance.any():
-        raise ValueError(
-            f"{_WHAT} has no token left to draw: d_vocab={d_vocab}, excluded {sorted(set(never))}; expected at least "
-            "one token with a positive weight, because spans are made of them. Exclude fewer."
-        )
     return chance
 
 
+@public
 def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
     """True where the source is before the destination and holds the same token.
 
@@ -114,6 +93,7 @@ def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch
     return (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
 
 
+@public
 def after_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
     """True where the source comes directly after an earlier occurrence of the destination's token.
 

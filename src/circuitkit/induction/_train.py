@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from circuitkit._contract import Count, Fraction, LearningRate, Natural, Seed, Several, must, public
 from circuitkit._heads import Heads
 from circuitkit.induction._bridge import bridge_from_parts
-from circuitkit.induction._check import need_count
 from circuitkit.induction._task import Net, sinusoids, task_rows
 from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
+@public
 @dataclass(frozen=True, eq=False)
 class Training:
     """A finished training run; every curve has one entry for each step, measured on that step's fresh batch.
@@ -40,26 +41,31 @@ class Training:
     checkpoints: "dict[int, TransformerBridge]"
     """The model after as many steps as the key says."""
 
-    def onset(self, accuracy: float = 0.5) -> int | None:
+    def onset(self, accuracy: Fraction = 0.5) -> int | None:
         """First step whose accuracy reaches this, or `None`."""
         reached = (self.accuracy >= accuracy).nonzero()
         return int(reached[0]) if len(reached) else None
 
 
+@public
+@must(lambda n_ctx: n_ctx >= 8 or "an integer of at least 8, because a span is a quarter of it")
+@must(lambda d_vocab, n_ctx: d_vocab >= n_ctx // 2 or f"an integer of at least {n_ctx // 2}, because a span has no token twice")
+@must(lambda d_pos: d_pos % 2 == 0 or f"an even number, because positions are pairs of a cosine and a sine. Write d_pos={d_pos + 1}")
+@must(lambda checkpoints, steps: max(checkpoints, default=0) <= steps or f"steps from 0 to {steps}, because training ends there")
 def train(
-    n_layers: int = 2,
+    n_layers: Count = 2,
     *,
-    n_heads: int = 1,
-    d_vocab: int = 64,
-    n_ctx: int = 48,
-    d_content: int = 64,
-    d_head: int = 32,
-    d_pos: int = 16,
-    batch: int = 64,
-    steps: int = 300,
-    lr: float = 5e-3,
-    seed: int = 0,
-    checkpoints: Sequence[int] = (),
+    n_heads: Count = 1,
+    d_vocab: Count = 64,
+    n_ctx: Count = 48,
+    d_content: Count = 64,
+    d_head: Count = 32,
+    d_pos: Several = 16,
+    batch: Count = 64,
+    steps: Count = 300,
+    lr: LearningRate = 5e-3,
+    seed: Seed = 0,
+    checkpoints: Sequence[Natural] = (),
 ) -> Training:
     """Train an attention-only model to continue repeated random tokens; about four seconds on one core.
 
@@ -76,7 +82,6 @@ def train(
     >>> run.names, run.loss.shape
     (('L0H0',), torch.Size([2]))
     """
-    _validate(n_layers, n_heads, d_vocab, n_ctx, d_content, d_head, d_pos, batch, steps, checkpoints)
     net = Net(n_layers, d_vocab, sinusoids(n_ctx, d_pos), d_content, n_heads, d_head, seed)
     optimiser = torch.optim.AdamW(net.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -128,23 +133,3 @@ def to_bridge(net: Net) -> "TransformerBridge":
     names = tuple(f"{number}" for number in range(len(layers)))
     heads = Heads(names, *(torch.cat(stacked) for stacked in parts.values()), layers=layers)
     return bridge_from_parts(heads=heads, **net.parts())
-
-
-def _validate(n_layers, n_heads, d_vocab, n_ctx, d_content, d_head, d_pos, batch, steps, checkpoints) -> None:
-    sizes = {"n_layers": n_layers, "n_heads": n_heads, "d_content": d_content, "d_head": d_head, "batch": batch}
-    for name, value in (sizes | {"steps": steps}).items():
-        need_count("train", name, value)
-    need_count("train", "n_ctx", n_ctx, 8)
-    need_count("train", "d_vocab", d_vocab, n_ctx // 2)
-    need_count("train", "d_pos", d_pos, 2)
-    if d_pos % 2:
-        raise ValueError(
-            f"train got d_pos={d_pos}; expected an even number, because positions are pairs of a cosine and a sine. "
-            f"Write d_pos={d_pos + 1}."
-        )
-    outside = [step for step in checkpoints if not 0 <= step <= steps]
-    if outside:
-        raise ValueError(
-            f"train got checkpoints {outside}; expected steps from 0 to {steps}, because training ends there. "
-            "Leave them out, or train for more steps."
-        )

@@ -3,15 +3,16 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
-from circuitkit.induction._check import need_choice
+from circuitkit._contract import Model, Names, public
+from circuitkit._precision import require_same
 
-_WHAT = "without"
+Fill = Literal["zero", "mean"]
 _FORM = re.compile(r"L(\d+)H(\d+)(?:->L(\d+)H(\d+)\.([QKV]))?")
 
 
@@ -26,7 +27,8 @@ class Cut(NamedTuple):
     """`"Q"`, `"K"` or `"V"`."""
 
 
-def paths(model: Any, kind: str, *, into: str | None = None, out_of: str | None = None) -> tuple[str, ...]:
+@public
+def paths(model: Model, kind: Literal["Q", "K", "V"], *, into: str | None = None, out_of: str | None = None) -> tuple[str, ...]:
     """All paths `"L0H1->L1H3.K"` of one kind between heads of different layers, to give to `without=`.
 
     `into` and `out_of` keep those that end or begin at one head. Leaving out all paths of a kind is the comparison of
@@ -35,8 +37,7 @@ def paths(model: Any, kind: str, *, into: str | None = None, out_of: str | None 
     **Source**: "A Mathematical Framework for Transformer Circuits", Q-, K- and V-composition; cutting single wires
     is this book's.
     """
-    names = _names(require_bridge(model, "paths"))
-    need_choice("paths", "kind", kind, ("Q", "K", "V"))
+    names = _names(model)
     for head in (into, out_of):
         if head is not None:
             parse(model, [head])
@@ -50,41 +51,25 @@ def paths(model: Any, kind: str, *, into: str | None = None, out_of: str | None 
 
 def parse(model: Any, without: Sequence[str]) -> list[Cut]:
     """Read names such as `"L0H1"` and `"L0H1->L1H3.K"`; refuse unknown heads and layers in the wrong order."""
-    bridge = require_bridge(model, _WHAT)
-    names, cuts = _names(bridge), []
-    if isinstance(without, str):
-        without = [without]
-    for text in without:
+    names, cuts = _names(model), []
+    for text in [without] if isinstance(without, str) else without:
         form = _FORM.fullmatch(text)
-        if form is None:
-            raise ValueError(
-                f"without got {text!r}; expected a head such as 'L0H1' or a path such as 'L0H1->L1H3.K', because a "
-                "path ends at the query (Q), key (K) or value (V) input of a later head. Write one of these forms."
-            )
-        a, b, c, d, kind = form.groups()
+        a, b, c, d, kind = form.groups() if form else (None,) * 5
         ends = [f"L{a}H{b}"] + ([f"L{c}H{d}"] if kind else [])
-        for name in ends:
-            if name not in names:
-                raise ValueError(
-                    f"without got {text!r}, but no head is called {name!r}; expected one of {_shown(names)}, because "
-                    f"this model has {bridge.cfg.n_layers} layers of {bridge.cfg.n_heads} heads. Choose one of them."
-                )
-        earlier, later = names[ends[0]], (names[ends[1]] if kind else None)
-        if later is not None and not earlier[0] < later[0]:
+        places = [names[name] for name in ends if name in names]
+        if len(places) < len(ends) or not all(one[0] < two[0] for one, two in pairwise(places)):
+            no = [f"; no head is called {name!r}" for name in ends if form and name not in names]
             raise ValueError(
-                f"without got {text!r}, from layer {earlier[0]} to layer {later[0]}; expected an earlier layer before "
-                "the arrow, because a head reads only what layers before its own have written. "
-                + (
-                    "Write the path the other way round."
-                    if earlier[0] > later[0]
-                    else "Heads of one layer run side by side."
-                )
+                f"without got {text!r}{no[0] if no else ''}; expected a head such as 'L0H1' or a path such as 'L0H1->L1H3.K', from an "
+                "earlier layer to the query (Q), key (K) or value (V) input of a head in a later one, because a head reads only what "
+                f"layers before its own have written. The heads are {_shown(names)}."
             )
-        cuts.append(Cut(earlier, later, kind))
+        cuts.append(Cut(places[0], places[1] if kind else None, kind))
     return cuts
 
 
-def hooks(model: Any, without: Sequence[str], *, fill: str = "zero") -> list[tuple[str, Callable]]:
+@public
+def hooks(model: Model, without: Names, *, fill: Fill = "zero") -> list[tuple[str, Callable]]:
     r"""Forward hooks that take heads and paths out: `model.run_with_hooks(tokens, fwd_hooks=hooks(model, [...]))`.
 
     A head `"L0H1"`: its output is replaced by zero, or with `fill="mean"` by its mean over the rows at each position.
@@ -99,9 +84,7 @@ def hooks(model: Any, without: Sequence[str], *, fill: str = "zero") -> list[tup
     1e-3 of its size, and refuses models where it is not. Use fresh hooks for each run.
     **Source**: path patching with one component's output set to zero; "A Mathematical Framework", ablations.
     """
-    bridge = require_bridge(model, _WHAT)
-    need_choice(_WHAT, "fill", fill, ("zero", "mean"))
-    cuts = parse(bridge, without)
+    bridge, cuts = model, parse(model, without)
     whole, tails = defaultdict(list), defaultdict(list)
     for cut in cuts:
         if cut.later is None:
@@ -182,20 +165,15 @@ def _refuse_shared_keys(bridge: Any, tails: dict) -> None:
     kinds = sorted({kind for _, _, kind in tails if kind in "KV"})
     if shared != bridge.cfg.n_heads and kinds:
         raise ValueError(
-            f"without got paths into {' and '.join(kinds)} of a grouped-query model; expected one key and one value for "
-            f"each head, because its {bridge.cfg.n_heads} heads share {shared}: the key of one head is the key of its "
-            "whole group. Cut paths into Q, or leave out whole heads."
+            f"without got paths into {' and '.join(kinds)} of a grouped-query model; expected one key and one value for each head, but "
+            f"its {bridge.cfg.n_heads} heads share {shared}. Cut paths into Q, or leave out whole heads."
         )
 
 
 def _refuse_other_inputs(ours: Tensor, theirs: Tensor, layer: int, kind: str) -> None:
-    off, size = float((ours - theirs).detach().abs().max()), float(theirs.detach().abs().max())
-    if off > 1e-3 * max(size, 1e-6):
-        raise ValueError(
-            f"without got a path into {kind} of layer {layer}, where ln1(stream) @ W_{kind} + b_{kind} differs from the "
-            f"model's own by {off:.2g} (largest value {size:.2g}); expected them equal, because the path is cut before "
-            "that product. This architecture normalises elsewhere; leave out whole heads instead."
-        )
+    text = f"without got a path into {kind} of layer {layer}, where ln1(stream) @ W_{kind} + b_{kind} differs from the model's own, and the "
+    text += "path is cut before that product. This architecture normalises elsewhere; leave out whole heads instead"
+    require_same(ours, theirs, 1e-3 * max(float(theirs.detach().abs().max()), 1e-6), text)
 
 
 def _names(bridge: Any) -> dict[str, tuple[int, int]]:

@@ -8,9 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Count, Seed, Share, must, public
 from circuitkit.models._manifest import manifest, verified
 
 
+@public
 class CorpusStatistics(NamedTuple):
     """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document).
 
@@ -23,7 +25,7 @@ class CorpusStatistics(NamedTuple):
     bigram: Int[Tensor, "d_vocab d_vocab"]
     """`bigram[a, b]`: how often token `b` follows token `a`."""
 
-    def log_probs(self, discount: float = 0.75) -> Float[Tensor, "d_vocab d_vocab"]:
+    def log_probs(self, discount: Share = 0.75) -> Float[Tensor, "d_vocab d_vocab"]:
         """Smoothed bigram model `log p(b | a)`, rows over `a`: interpolated absolute discounting.
 
         `p(b|a) = max(c(a,b) - D, 0) / c(a) + D n(a) / c(a) * q(b)`, where `n(a)` counts the successors seen after `a`
@@ -94,16 +96,14 @@ def heldout_tokens() -> Int[Tensor, " token"]:
     return _tokens().clone()
 
 
-def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row pos"]:
+@public
+@must(lambda n, n_ctx: 2 <= n_ctx < len(_tokens()) >= n or f"2 <= n_ctx < {len(_tokens())} held-out tokens, and no more rows")
+def heldout_rows(n: Count, n_ctx: Count = 256, *, seed: Seed = 0) -> Int[Tensor, "row pos"]:
     """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0).
 
     **Shapes**: `[n, n_ctx]` token ids. **Source**: the text of `heldout_text`.
     """
     tokens = _tokens()
-    if n < 1 or not 2 <= n_ctx < len(tokens):
-        raise ValueError(
-            f"n is {n} and n_ctx is {n_ctx}; expected n >= 1 and 2 <= n_ctx < {len(tokens)} held-out tokens"
-        )
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
     rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-import torch
-
+from circuitkit._contract import Device, Integer, Name, must, public
 from circuitkit.models._expand import attention_only, config, with_mlp
 from circuitkit.models._guard import guard_input
 from circuitkit.models._hub import boot_from_hub
@@ -14,7 +13,9 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
-def load_model(name: str, *, step: int | None = None, device: torch.device | str | None = None) -> "TransformerBridge":
+@public
+@must(lambda step, name: name in list_models() or f"no step: only shipped models have checkpoints: {list_models()}. Leave step out")
+def load_model(name: Name, *, step: Integer | None = None, device: Device | None = None) -> "TransformerBridge":
     """A model as a transformer-lens `TransformerBridge` in eval mode, with its tokenizer.
 
     `name` is a shipped model (`list_models()`), a folder with a Hugging Face model, or a name on the hub such as
@@ -27,14 +28,7 @@ def load_model(name: str, *, step: int | None = None, device: torch.device | str
 
     **Source**: shipped weights were trained by `tools/train/model.py`; others are read by transformer-lens.
     """
-    if not isinstance(name, str):
-        raise ValueError(f"name is {name!r} of type {type(name).__name__}; expected a string, one of {list_models()}")
     if name not in list_models():
-        if step is not None:
-            raise ValueError(
-                f"step={step} was given with {name!r}, but only shipped models have checkpoints: {list_models()}. "
-                "Leave step out."
-            )
         return boot_from_hub(name, device).eval()
     path, sizes = weight_file(name, step), model_card(name)["sizes"]
     from safetensors.torch import load_file

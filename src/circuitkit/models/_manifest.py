@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from circuitkit._contract import public
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -24,6 +26,7 @@ def list_models() -> list[str]:
     return list(manifest()["models"])
 
 
+@public
 def model_card(name: str) -> dict[str, Any]:
     """Sizes, training record and held-out losses (nats a token) of a shipped model, as recorded when it was packed.
 
@@ -45,6 +48,7 @@ def baselines() -> dict[str, float]:
     return {name: manifest()["baselines"][name] for name in ("unigram", "bigram", "trigram")}
 
 
+@public
 def checkpoints(name: str) -> list[int]:
     """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model.
 
@@ -80,10 +84,8 @@ def verified(file: str, sha256: str) -> Path:
     path = _existing(DATA / file)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != sha256:
-        raise ValueError(
-            f"{path} is damaged: its sha256 is {digest}, expected {sha256} as recorded in manifest.json. "
-            "Install the package again, or restore the file from the repository."
-        )
+        why = f"its sha256 is {digest}, expected {sha256} as recorded in manifest.json"
+        raise ValueError(f"{path} is damaged: {why}. Install the package again, or restore the file from the repository.")
     return path
 
 

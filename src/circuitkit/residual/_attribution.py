@@ -1,13 +1,12 @@
 """Any logit as an exact sum over components."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
-from circuitkit._token_ids import need_ids, need_tensor
+from circuitkit._contract import Model, ids, must, public
 from circuitkit.residual._decompose import centres, decompose
 
 
@@ -25,11 +24,21 @@ class LogitAttribution(NamedTuple):
     """The model's own logit (or difference of logits)."""
 
 
+def _uncapped(model: Any) -> Any:
+    cap = float(getattr(model.cfg, "output_logits_soft_cap", -1.0) or -1.0)
+    return cap <= 0 or f"a model without output_logits_soft_cap: with one of {cap:g} logits are no sum over components"
+
+
+@public
+@ids()
+@ids("answer")
+@ids("versus")
+@must(_uncapped)
 def logit_attribution(
-    model: Any,
+    model: Model,
     tokens: Int[Tensor, "batch pos"],
     answer: Int[Tensor, "batch pos"],
-    versus: Int[Tensor, "batch pos"] | str | None = None,
+    versus: Int[Tensor, "batch pos"] | Literal["mean"] | None = None,
 ) -> LogitAttribution:
     """Split the logit of `answer` at every position (minus that of `versus`, if given) over the components.
 
@@ -44,33 +53,12 @@ def logit_attribution(
     **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; the shares of a
     norm are this book's.
     """
-    bridge = require_bridge(model, "logit_attribution")
-    cap = float(getattr(bridge.cfg, "output_logits_soft_cap", -1.0) or -1.0)
-    if cap > 0:
-        raise ValueError(
-            f"this model squeezes its logits with a soft cap of {cap:g}, so they are no sum over components; "
-            "expected a model without output_logits_soft_cap. Attribute the direction W_U[:, answer] with decompose."
-        )
-    if isinstance(versus, str) and versus != "mean":
-        raise ValueError(f"versus is {versus!r}; expected token ids of the shape of tokens, 'mean', or None")
-    need_ids("logit_attribution", bridge, tokens)
-    W_U, norm = bridge.W_U.detach(), bridge.ln_final
-    for name, ids in (("answer", answer), ("versus", versus)):
-        if ids is None or isinstance(ids, str):
-            continue
-        need_tensor(f"logit_attribution({name}=...)", ids)
-        if ids.shape != tokens.shape:
-            raise ValueError(f"{name} has shape {tuple(ids.shape)}; expected that of tokens, {tuple(tokens.shape)}")
-        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= W_U.shape[1]):
-            raise ValueError(
-                f"{name} has ids from {int(ids.min())} to {int(ids.max())}; expected ids 0 to {W_U.shape[1] - 1} "
-                "of this model's vocabulary. Make them with model.to_tokens(text)."
-            )
-    split = decompose(bridge, tokens)
+    W_U, norm = model.W_U.detach(), model.ln_final
+    split = decompose(model, tokens)
     direction = _against(W_U.T, W_U.mean(1), answer, versus)
     names, parts = list(split.names), split.parts
     if split.norm_scale is not None:
-        if centres(bridge.cfg, final=True):
+        if centres(model.cfg, final=True):
             parts = parts - parts.mean(-1, keepdim=True)
         parts = parts / split.norm_scale
         weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
@@ -79,12 +67,12 @@ def logit_attribution(
             names.append("norm bias")
             parts = torch.cat([parts, bias.detach().expand_as(parts[:1])])
     values = torch.einsum("cbpm,bpm->cbp", parts, direction)
-    b_U = getattr(bridge, "b_U", None)
+    b_U = getattr(model, "b_U", None)
     if b_U is not None and b_U.any():
         names.append("unembed bias")
         b_U = b_U.detach()
         values = torch.cat([values, _against(b_U, b_U.mean(), answer, versus)[None]])
-    pick = lambda ids: split.logits.gather(-1, ids[..., None])[..., 0]  # noqa: E731
+    pick = lambda token: split.logits.gather(-1, token[..., None])[..., 0]  # noqa: E731
     total = pick(answer)
     if versus is not None:
         total = total - (split.logits.mean(-1) if isinstance(versus, str) else pick(versus))

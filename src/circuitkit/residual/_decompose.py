@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
+from circuitkit._contract import Model, ids, public, unconverted
 from circuitkit._precision import rounding_hint
-from circuitkit._token_ids import need_ids
 
 
 class Decomposition(NamedTuple):
@@ -34,14 +33,17 @@ class Decomposition(NamedTuple):
 
     def __getitem__(self, key: Any) -> Any:
         """A part by its name; by number, the named tuple's own field."""
-        if not isinstance(key, str):
+        if isinstance(key, slice) or key in range(-4, 4) and key is not True and key is not False:
             return tuple.__getitem__(self, key)
-        if key not in self.names:
+        if not isinstance(key, str) or key not in self.names:
             raise ValueError(f"no component is called {key!r}; the components are: {', '.join(self.names)}")
         return self.parts[self.names.index(key)]
 
 
-def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
+@public
+@unconverted
+@ids()
+def decompose(model: Model, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
     """Split the final residual stream into embedding, position, every head, every MLP and the output biases.
 
     `x_final = embed + pos_embed + sum_h z_h W_O^h + sum_l b_O^l + sum_l mlp^l`. Exact up to rounding; the sum is
@@ -49,13 +51,7 @@ def decompose(model: Any, tokens: Int[Tensor, "batch pos"]) -> Decomposition:
     attention output) is refused. **Source**: "A Mathematical Framework for Transformer Circuits", section on the residual
     stream as a sum; transformer-lens's `ActivationCache.decompose_resid` and `stack_head_results` are the same sum.
     """
-    bridge = require_bridge(model, "decompose")
-    cfg, tokens = bridge.cfg, need_ids("decompose", bridge, tokens)
-    if tokens.ndim != 2 or not tokens.numel():
-        raise ValueError(
-            f"decompose got tokens of shape {tuple(tokens.shape)}; expected [batch, pos] with at least one token, because "
-            "the stream is taken apart position by position. Write tokens[None] for one row."
-        )
+    bridge, cfg = model, model.cfg
     wanted = ("hook_embed", "hook_pos_embed", "hook_z", "hook_mlp_out", "hook_resid_post", "hook_scale")
     with torch.no_grad():
         logits, cache = bridge.run_with_cache(

@@ -1,11 +1,12 @@
 """The stream as a memory: how much of what one component wrote a later one deletes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Model, Natural, ids, must, public
 from circuitkit.residual._decompose import decompose, stage
 
 
@@ -25,7 +26,10 @@ class MemoryScores(NamedTuple):
     """Mean cosine between the two outputs at the same position, with the same NaNs and where either writes nothing."""
 
 
-def memory_scores(model: Any, tokens: Int[Tensor, "batch pos"], *, skip: int = 1) -> MemoryScores:
+@public
+@ids()
+@must(lambda skip, tokens: skip < tokens.shape[1] or f"fewer than the {tokens.shape[1]} positions, or longer text")
+def memory_scores(model: Model, tokens: Int[Tensor, "batch pos"], *, skip: Natural = 1) -> MemoryScores:
     """Which components delete from the stream what which earlier components wrote, on given tokens.
 
     The first `skip` positions are left out (the begin-of-text token is a resting place for attention and large).
@@ -37,12 +41,8 @@ def memory_scores(model: Any, tokens: Int[Tensor, "batch pos"], *, skip: int = 1
     float32 rounding. **Source**: "A Mathematical Framework for Transformer Circuits", on heads and neurons that
     clear what others wrote; the number is this book's.
     """
-    if skip < 0:
-        raise ValueError(f"skip is {skip}; expected 0 or more, the number of first positions to leave out")
     split = decompose(model, tokens)
     parts = split.parts[:, :, skip:].flatten(1, 2)
-    if parts.shape[1] == 0:
-        raise ValueError(f"skip={skip} leaves no position of {tokens.shape[1]}; expected fewer, or longer text")
     inner = torch.einsum("apm,bpm->ab", parts, parts)
     deletion = -inner / inner.diagonal()
     unit = (parts / parts.norm(dim=-1, keepdim=True)).nan_to_num()

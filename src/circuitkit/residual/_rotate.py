@@ -7,11 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._heads import require_bridge
+from circuitkit._contract import Count, Model, Seed, must, public
 
 
+@public
+@must(lambda fix, d_model: fix.shape == (d_model,) and bool(fix.any()) or f"({d_model},), a direction that is not zero")
 def random_rotation(
-    d_model: int, *, seed: int, fix: Float[Tensor, " d_model"] | None = None, dtype: torch.dtype = torch.float32
+    d_model: Count, *, seed: Seed, fix: Float[Tensor, " d_model"] | None = None, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "d_model d_model"]:
     """A random orthogonal matrix `R` (Haar measure); with `fix`, one that leaves that direction where it is.
 
@@ -24,8 +26,6 @@ def random_rotation(
     q = q * r.diagonal().sign()
     if fix is None:
         return q.to(dtype)
-    if fix.shape != (d_model,):
-        raise ValueError(f"fix has shape {tuple(fix.shape)}; expected ({d_model},), one direction of the stream")
     # An orthonormal basis whose first vector is the fixed direction; rotate within the rest.
     frame = torch.cat([fix.double()[:, None], torch.eye(d_model, dtype=torch.float64)], dim=1)
     basis = torch.linalg.qr(frame)[0][:, :d_model]
@@ -33,7 +33,19 @@ def random_rotation(
     return (basis @ inside @ basis.T).to(dtype)
 
 
-def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
+def _is_rotation(rotation: Tensor, model: Any) -> Any:
+    d, R = model.cfg.d_model, rotation.double()
+    away = (R @ R.T - torch.eye(len(R), dtype=R.dtype)).abs().max().item()
+    return (len(R) == d and away <= 1e-4) or f"({d}, {d}) = [d_model, d_model], orthogonal: R R^T differs from the identity by {away:.2g}"
+
+
+_native = "a native bridge (boot_native, load_model of a shipped model): others store weights in another layout"
+
+
+@public
+@must(lambda model: type(model.original_model).__name__ == "NativeModel" or _native)
+@must(_is_rotation, "rotation", "model")
+def rotate_basis(model: Model, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     """A copy of a native bridge in which every writer `W` became `W R` and every reader `R^T W`.
 
     The stream turns into `x R`, and every inner product a reader takes is unchanged: `(x R)(R^T W) = x W`. So without
@@ -43,21 +55,8 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     **Source**: "A Mathematical Framework for Transformer Circuits", the residual stream has no privileged basis;
     the test by rotation is this book's.
     """
-    bridge = require_bridge(model, "rotate_basis")
-    d_model = bridge.cfg.d_model
-    if rotation.shape != (d_model, d_model):
-        raise ValueError(
-            f"rotation has shape {tuple(rotation.shape)}; expected ({d_model}, {d_model}) = [d_model, d_model]"
-        )
-    away = (rotation.double() @ rotation.double().T - torch.eye(d_model, dtype=torch.float64)).abs().max().item()
-    if away > 1e-4:
-        raise ValueError(f"rotation is not orthogonal: R R^T differs from the identity by {away:.2g}")
+    bridge = model
     state = dict(bridge.state_dict())
-    if type(bridge.original_model).__name__ != "NativeModel":
-        raise ValueError(
-            "rotate_basis expects a native bridge (boot_native, load_model of a shipped model); this one wraps a "
-            f"{type(bridge.original_model).__name__}, whose weights are stored in another layout."
-        )
     out = dict(state)
     for layer in range(bridge.cfg.n_layers):
         prefix = f"blocks.{layer}."
@@ -83,10 +82,8 @@ def _fold(state: dict[str, Tensor], norm: str, readers: list[str]) -> None:
     for reader in readers:
         weight = state[f"{reader}.weight"]
         if bias is not None and f"{reader}.bias" not in state and bias.any():
-            raise ValueError(
-                f"the bias of {norm} cannot be folded into {reader}, which has none (a gated MLP behind a LayerNorm); "
-                "expected readers with biases, norms without, or RMS norms."
-            )
+            why = f"the bias of {norm} cannot be folded into {reader}, which has none (a gated MLP behind a LayerNorm)"
+            raise ValueError(f"{why}; expected readers with biases, norms without, or RMS norms.")
         if bias is not None and f"{reader}.bias" in state:
             state[f"{reader}.bias"] = state[f"{reader}.bias"] + weight @ bias
         if gain is not None:

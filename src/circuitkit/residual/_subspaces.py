@@ -1,18 +1,20 @@
 """The subspaces of the residual stream that heads read from and write to, and the angles between them."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import must, one_dtype, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
 
-_READS = {"Q": "W_Q", "K": "W_K", "V": "W_V"}
+Kind = Literal["Q", "K", "V"]
 
 
-def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model d_head"]:
+@public
+def reading_basis(heads: Heads, kind: Kind = "V") -> Float[Tensor, "head d_model d_head"]:
     """Orthonormal basis of what each head can read through its queries, keys or values (`kind` "Q", "K" or "V").
 
     A head sees `x W`, so it sees the projection of `x` on the column space of `W` and nothing else.
@@ -20,22 +22,29 @@ def reading_basis(heads: Heads, kind: str = "V") -> Float[Tensor, "head d_model 
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
-    _need_heads(heads)
-    if kind not in _READS:
-        raise ValueError(f"kind is {kind!r}; expected 'Q', 'K' or 'V'")
-    return torch.linalg.qr(full_precision(getattr(heads, _READS[kind])))[0]
+    return torch.linalg.qr(full_precision(getattr(heads, f"W_{kind}")))[0]
 
 
+@public
 def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
     """Orthonormal basis of what each head can write: the row space of `W_O`.
 
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
-    _need_heads(heads)
     return torch.linalg.qr(full_precision(heads.W_O).transpose(-2, -1))[0]
 
 
+def _is_orthonormal(basis: Tensor) -> Any:
+    B = full_precision(basis)
+    off = float((B.mT @ B - torch.eye(B.shape[-1]).to(B)).abs().max()) if B.numel() else 1.0
+    return off <= 1e-2 or f"orthonormal columns (these are off by {off:.2g}), as torch.linalg.qr gives them"
+
+
+@public
+@one_dtype("a", "b")
+@must(_is_orthonormal, "a")
+@must(_is_orthonormal, "b")
 def principal_angles(
     a: Float[Tensor, "*batch d_model rank_a"], b: Float[Tensor, "*batch d_model rank_b"]
 ) -> Float[Tensor, "*batch rank"]:
@@ -46,10 +55,13 @@ def principal_angles(
 
     **Shapes**: `A[d_model, a]` and `B[d_model, b]` give `min(a, b)` angles. **Source**: Bjorck and Golub 1973.
     """
-    return torch.linalg.svdvals(a.transpose(-2, -1) @ b).clamp(max=1.0).acos()
+    return torch.linalg.svdvals(full_precision(a).transpose(-2, -1) @ full_precision(b)).clamp(max=1.0).acos()
 
 
-def subspace_overlap(earlier: Heads, later: Heads, kind: str = "V") -> Float[Tensor, "earlier later"]:
+@public
+@one_stream()
+@one_dtype("earlier", "later")
+def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Tensor, "earlier later"]:
     """Share of each later head's reading subspace that each earlier head can write to, between 0 and 1.
 
     Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head. Two random subspaces score
@@ -57,19 +69,5 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: str = "V") -> Float[Ten
 
     **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book, from `principal_angles`.
     """
-    _need_heads(earlier)
-    _need_heads(later)
-    if earlier.d_model != later.d_model:
-        raise ValueError(
-            f"the heads live in streams of {earlier.d_model} and {later.d_model} dimensions; expected equal"
-        )
     a, b = writing_basis(earlier), reading_basis(later, kind)
     return torch.einsum("emi,lmj->elij", a, b).pow(2).sum((-2, -1)) / later.d_head
-
-
-def _need_heads(heads: Any) -> None:
-    if not isinstance(heads, Heads):
-        raise ValueError(
-            f"got a {type(heads).__name__} in the place of heads; expected Heads, whose matrices span the subspaces. Write "
-            "circuitkit.heads(model), or circuitkit.heads(model)[['L0H0', 'L0H1']] for some of them."
-        )

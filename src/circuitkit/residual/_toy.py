@@ -1,10 +1,12 @@
 """Superposition, small enough to train while you watch: more sparse features than dimensions."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from circuitkit._contract import Count, LearningRate, Seed, Share, must, public
 
 
 class ToyModel(NamedTuple):
@@ -30,17 +32,21 @@ class ToyModel(NamedTuple):
         return (inner.diagonal(dim1=-2, dim2=-1) ** 2 / inner.pow(2).sum(-1).clamp_min(1e-12)).clamp(max=1.0)
 
 
+@public
+@must(lambda density: len(density) > 0 and 0 <= density.min() <= density.max() <= 1 or "probabilities from 0 to 1, one a model")
+@must(lambda pairs, density, n_features: (pairs == "independent" or (n_features % 2 == 0 and density.max() <= 0.5))
+     or "an even number of features and a density of at most 0.5, because pairs are never on together")
 def train_toy_models(
     density: Float[Tensor, " instance"],
-    n_features: int,
-    n_hidden: int,
+    n_features: Count,
+    n_hidden: Count,
     *,
-    importance: float = 1.0,
-    pairs: str = "independent",
-    steps: int = 3_000,
-    batch: int = 256,
-    lr: float = 1e-2,
-    seed: int = 0,
+    importance: Share = 1.0,
+    pairs: Literal["independent", "anticorrelated"] = "independent",
+    steps: Count = 3_000,
+    batch: Count = 256,
+    lr: LearningRate = 1e-2,
+    seed: Seed = 0,
 ) -> ToyModel:
     """Train one toy model per feature density (probability that a feature is on), all side by side.
 
@@ -48,13 +54,6 @@ def train_toy_models(
     on together. `importance` is the factor from one feature's weight in the loss to the next. Adam, cosine decay.
     **Source**: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4; the trainer is ours.
     """
-    if pairs not in ("independent", "anticorrelated"):
-        raise ValueError(f"pairs is {pairs!r}; expected 'independent' or 'anticorrelated'")
-    if pairs == "anticorrelated" and (n_features % 2 or density.max() > 0.5):
-        raise ValueError(
-            f"anticorrelated pairs need an even number of features and a density of at most 0.5; got {n_features} "
-            f"features and a density of {density.max().item():.3g}"
-        )
     generator = torch.Generator().manual_seed(seed)
     n = len(density)
     W = (torch.randn(n, n_features, n_hidden, generator=generator) * n_hidden**-0.5).requires_grad_()

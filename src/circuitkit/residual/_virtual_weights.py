@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from circuitkit._contract import Model, public, unconverted
 from circuitkit._heads import heads as read_heads
-from circuitkit._heads import require_bridge
 from circuitkit.residual._decompose import centres, stage
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
 
-def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+@public
+@unconverted
+def components(model: Model) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """All writers and all readers of a model's residual stream, as matrices.
 
     Writers `[rows, d_model]`: `"embed"`, `"pos_embed"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out). Readers
@@ -24,8 +26,7 @@ def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     **Error**: none, weights are copied or folded. **Source**: "A Mathematical Framework for Transformer Circuits",
     where every layer reads and writes the stream linearly.
     """
-    bridge = require_bridge(model, "components")
-    cfg = bridge.cfg
+    bridge, cfg = model, model.cfg
     stack = read_heads(bridge)
     writers, readers = {"embed": bridge.W_E.detach()}, {}
     if str(cfg.positional_embedding_type).lower() != "rotary":
@@ -53,7 +54,9 @@ def _through_norm(weight: Tensor, owner: Any, name: str, cfg: Any) -> Tensor:
     return weight - weight.mean(0) if centres(cfg, final=name == "ln_final") else weight
 
 
-def virtual_weights(model: Any, writer: str, reader: str) -> "FactoredMatrix":
+@public
+@unconverted
+def virtual_weights(model: Model, writer: str, reader: str) -> "FactoredMatrix":
     """`W_out @ W_in` for a writer and a reader (names as in `components`), kept as its two factors.
 
     For instance `("L0H1", "L1H0.K")` is `W_O^{0.1} W_K^{1.0}`, `[d_head, d_head]`, and `("embed", "unembed")` is the
@@ -72,7 +75,9 @@ def virtual_weights(model: Any, writer: str, reader: str) -> "FactoredMatrix":
     return FactoredMatrix(writers[writer], readers[reader])
 
 
-def virtual_weight_table(model: Any) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
+@public
+@unconverted
+def virtual_weight_table(model: Model) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
     """`(writers, readers, strength)` with `strength[writer, reader] = ||W_out W_in||_F / (||W_out||_F ||W_in||_F)`.
 
     Pairs in which the writer does not come before the reader hold NaN. Random matrices of the same shapes score about

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from circuitkit._contract import Count, Positive, Seed, Trained, must, public, reads
 from circuitkit._heads import Heads, allowed_pairs
 from circuitkit.superposition._recipe import Recipe
 
@@ -14,6 +15,9 @@ EPSILON = 1e-3
 """Rounds off |x|^0.6 at 0, where its slope is infinite."""
 
 
+@public
+@must(lambda recipe, original: recipe.init != "duplicate" or original is not None or "original=heads(model), to copy its weights")
+@reads("W_Q")
 class GatedBlock(nn.Module):
     """`out = sum_h (gate_h * pattern_h) (x W_V + b_V) W_O`, gates in [0, 1], patterns not renormalised.
 
@@ -35,13 +39,13 @@ class GatedBlock(nn.Module):
     def __init__(
         self,
         recipe: Recipe,
-        n_heads: int,
-        d_model: int,
+        n_heads: Count,
+        d_model: Count,
         *,
-        target_rms: float = 1.0,
-        seed: int = 0,
+        target_rms: Positive = 1.0,
+        seed: Seed = 0,
         original: Heads | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: Trained | None = None,
     ) -> None:
         super().__init__()
         self.recipe, self.n_heads, self.d_model = recipe, n_heads * recipe.expansion, d_model
@@ -52,7 +56,7 @@ class GatedBlock(nn.Module):
         for name, shape in shapes.items():
             value = torch.empty(shape, dtype=dtype)
             nn.init.xavier_normal_(value, generator=generator)
-            if recipe.init == "duplicate":
+            if recipe.init == "duplicate" and original is not None:
                 value = value + _copies(original, name, recipe, shape)
             setattr(self, name, nn.Parameter(value))
         for name in ("W_GQ", "W_GK"):
@@ -96,7 +100,7 @@ class GatedBlock(nn.Module):
     def forward(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
         return torch.einsum("...hpd,hdm->...pm", self.mixed(x), self.weights()[2])
 
-    def penalty(self, x: Float[Tensor, "batch pos d_model"], target_l1: float = 1.0, target_rms: float = 1.0) -> Tensor:
+    def penalty(self, x: Float[Tensor, "batch pos d_model"], target_l1: Positive = 1.0, target_rms: Positive = 1.0) -> Tensor:
         """The recipe's sparsity penalty on a batch, without alpha. See `gate_penalty` and `write_penalty`."""
         recipe = self.recipe
         if recipe.penalty == "gate":
@@ -176,9 +180,7 @@ def write_penalty(z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d
     return joint.pow(1 / power).sum(-1)
 
 
-def _copies(original: Heads | None, name: str, recipe: Recipe, shape: tuple[int, ...]) -> Tensor:
-    if original is None:
-        raise ValueError("init='duplicate' copies the original's weights; pass original=heads(model)")
+def _copies(original: Heads, name: str, recipe: Recipe, shape: tuple[int, ...]) -> Tensor:
     value = getattr(original, name)
     value = torch.zeros(len(original), original.d_head) if value is None else value
     copies = value.repeat(recipe.expansion, *[1] * (value.ndim - 1))

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from circuitkit._contract import Count, Draws, Seed, public, whole
 
+
+@public
 @dataclass(frozen=True)
 class OVCoherentTask:
     """`[signal] ... [signal] ... [read-off] -> [answer]`: prompts that end in the read-off token after two signals.
@@ -20,16 +24,9 @@ class OVCoherentTask:
     prompt length and uniform places are our reading; no code is public.
     """
 
-    n_signals: int = 4
-    n_noise: int = 7
-    n_ctx: int = 8
-
-    def __post_init__(self) -> None:
-        if self.n_signals < 1 or self.n_noise < 1 or self.n_ctx < 3:
-            raise ValueError(
-                f"n_signals={self.n_signals}, n_noise={self.n_noise}, n_ctx={self.n_ctx}: expected at least 1 signal, 1 noise "
-                "token and 3 positions, because a prompt holds two signals and the read-off."
-            )
+    n_signals: Count = 4
+    n_noise: Count = 7
+    n_ctx: Annotated[int, whole(3, why="a prompt holds two signals and the read-off")] = 8
 
     @property
     def d_vocab(self) -> int:
@@ -40,7 +37,7 @@ class OVCoherentTask:
         """The unordered pair behind each answer, in the order of the answers."""
         return list(combinations_with_replacement(range(1, self.n_signals + 1), 2))
 
-    def sample(self, n: int, seed: int) -> tuple[Int[Tensor, "prompt pos"], Int[Tensor, "prompt"]]:
+    def sample(self, n: Draws, seed: Seed) -> tuple[Int[Tensor, "prompt pos"], Int[Tensor, "prompt"]]:
         """`(tokens, answers)`: two uniform signals at two distinct uniform places, noise elsewhere, read-off last.
 
         >>> tokens, answers = OVCoherentTask().sample(3, seed=0)

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import torch
 
+from circuitkit._contract import Count, Natural, Positive, public
 from circuitkit._heads import Heads
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
@@ -14,8 +15,9 @@ ATTEND = 30.0
 """Score that stands for "full attention": whatever is not meant gets less than 10 exp(-30), about 1e-12."""
 
 
+@public
 def hand_specified(
-    n_heads: int, n_trigrams: int, shared: Sequence[Sequence[int]] | None = None, gain: float = 4.0
+    n_heads: Count, n_trigrams: Count, shared: Sequence[Sequence[Natural]] | None = None, gain: Positive = 4.0
 ) -> ToyModel:
     """`n_heads` heads of `d_head = 1` that complete more trigrams than heads by adding their outputs.
 
@@ -30,22 +32,16 @@ def hand_specified(
     the shared one, so alone it is wrong.
     **Source**: "Gated Attention Blocks", introduction and appendix D; that text gives the mechanism, these numbers are ours.
     """
-    if n_heads < 1:
-        raise ValueError(f"n_heads is {n_heads}; expected 1 or more")
     task = SkipTrigramTask(n_trigrams)
     n_shared = max(n_trigrams - n_heads, 0)
     if shared is None:
         pairs = [pair for last in range(1, n_heads) for pair in ((first, last) for first in range(last))]
         if n_shared > len(pairs):
-            raise ValueError(
-                f"{n_trigrams} trigrams on {n_heads} heads: {n_heads} have a head of their own and {len(pairs)} pairs "
-                f"of heads can share one each, so {n_heads + len(pairs)} is the most. Use more heads, or two_head_model."
-            )
+            most = f"{n_heads} have a head of their own and {len(pairs)} pairs can share one each"
+            raise ValueError(f"{n_trigrams} trigrams on {n_heads} heads: {most}. Use more heads, or two_head_model.")
         shared = pairs[:n_shared]
     sets = [frozenset(group) for group in shared]
-    problems = []
-    if len(sets) != n_shared:
-        problems.append(f"shared has {len(sets)} groups for {n_shared} trigrams that have no head of their own")
+    problems = [f"shared has {len(sets)} groups for {n_shared} trigrams without a head of their own"] * (len(sets) != n_shared)
     problems += [f"shared group {sorted(s)} needs two or more heads below {n_heads}" for s in sets if len(s) < 2 or max(s) >= n_heads]
     problems += [f"shared group {sorted(a)} lies inside {sorted(b)}" for a, b in combinations(sets, 2) if a <= b or b <= a]
     if problems:
@@ -70,7 +66,8 @@ def hand_specified(
     return _one_hot_model(task, W_Q, W_K, W_V, W_O)
 
 
-def two_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+@public
+def two_head_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """Two heads that complete *any* number of trigrams: one always guesses, the other takes the guess back.
 
     Head 0 attends from destination `b` to `b` itself and writes `+gain` on the completion of `b`. Head 1 has the same
@@ -93,7 +90,8 @@ def two_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
     return _one_hot_model(task, W_Q, W_K, W_V, W_O)
 
 
-def one_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+@public
+def one_head_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """One head and the direct path: the bigram table guesses, the head takes the guess back where no source is.
 
     The embedding carries the guess, `W_E = I + gain * (b -> completion of b)`; queries and keys are multiplied by its
@@ -122,7 +120,8 @@ def one_head_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
     return _one_hot_model(task, undo @ W_Q, undo @ W_K, undo @ W_V, W_O, W_E=torch.eye(v) + guess)
 
 
-def blind_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+@public
+def blind_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """One head a trigram that never looks at the source: it attends to its destination and writes the completion.
 
     It completes every trigram, source or no source. The published check for superposition finds nothing wrong with it.
@@ -143,7 +142,8 @@ def blind_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
     return _one_hot_model(task, W_Q, W_K, W_V, W_O)
 
 
-def ideal_model(n_trigrams: int, gain: float = 4.0) -> ToyModel:
+@public
+def ideal_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """One head a trigram, each attending to the source from its own destination alone: no superposition at all.
 
     **Source**: this book.

@@ -9,13 +9,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._heads import Heads, heads, require_bridge
+from circuitkit._contract import Count, Model, Natural, ids, must, one_dtype, public
+from circuitkit._heads import Heads, heads
 from circuitkit._precision import full_precision
-from circuitkit._token_ids import need_ids
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import Recipe
 
 
+@public
+@must(lambda x: x.numel() > 0 or "a row or more. Make a record with record_layer(bridge, layer, tokens)")
+@must(lambda heads, x, n_heads: heads is None or (heads.d_model, len(heads)) == (x.shape[2], n_heads)
+     or f"the layer's own {n_heads} heads of d_model {x.shape[2]}")
+@one_dtype("x", "y")
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerRecord:
     """What an attention layer read and wrote: `x` and `y`, `[row, pos, d_model]`, output bias left out of `y`.
@@ -25,18 +30,9 @@ class LayerRecord:
 
     x: Float[Tensor, "row pos d_model"]
     y: Float[Tensor, "row pos d_model"]
-    n_heads: int
+    n_heads: Count
     heads: Heads | None = None
     """The layer's own heads, for a block that starts from copies of them (`init="duplicate"`)."""
-
-    def __post_init__(self) -> None:
-        if self.x.shape != self.y.shape or self.x.ndim != 3 or self.n_heads < 1:
-            raise ValueError(
-                f"a record needs x and y of one shape [row, pos, d_model] and one head or more; got {tuple(self.x.shape)}, "
-                f"{tuple(self.y.shape)} and n_heads={self.n_heads}. Make one with record_layer(bridge, layer, tokens)."
-            )
-        if not (torch.isfinite(self.x).all() and torch.isfinite(self.y).all()):
-            raise ValueError("the record holds values that are not finite; look at the model that it was recorded from")
 
     def __repr__(self) -> str:
         return f"LayerRecord({len(self.x)} rows of {self.x.shape[1]} positions, {self.n_heads} heads)"
@@ -57,16 +53,19 @@ class GatedLayer:
     recipe: Recipe
 
 
+_a_layer = must(lambda layer, model: layer < model.cfg.n_layers or f"one of the model's layers, 0 to {model.cfg.n_layers - 1}")
+
+
+@public
+@_a_layer
+@ids()
 @torch.no_grad()
-def record_layer(model: Any, layer: int, tokens: Int[Tensor, "row pos"], batch: int = 16) -> LayerRecord:
+def record_layer(model: Model, layer: Natural, tokens: Int[Tensor, "row pos"], batch: Count = 16) -> LayerRecord:
     """Run the model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
 
     **Shapes**: `x` and `y` are `[row, pos, d_model]`, in float32 for a model in half precision. **Error**: none. **Source**: this book.
     """
-    bridge = require_bridge(model, "record_layer")
-    if not 0 <= layer < bridge.cfg.n_layers:
-        raise ValueError(f"layer {layer} does not exist; the model has layers 0 to {bridge.cfg.n_layers - 1}")
-    need_ids("record_layer", bridge, tokens)
+    bridge = model
     read, wrote = f"blocks.{layer}.attn.hook_in", f"blocks.{layer}.hook_attn_out"
     xs, ys = [], []
     for part in tokens.split(batch):
@@ -124,14 +123,18 @@ def train_gated_layer(
     return GatedLayer(block, tuple(losses), float(squared / (held_y - y.mean((0, 1))).square().sum()), recipe)
 
 
-def replacing(model: Any, layer: int, block: GatedBlock, without: tuple[int, ...] = ()) -> list[tuple[str, Callable]]:
+@public
+@_a_layer
+@must(lambda block, model: block.d_model == model.cfg.d_model or f"a block of d_model {model.cfg.d_model}, trained on this model")
+@must(lambda without, block: max(without, default=0) < block.n_heads or f"heads of the block, 0 to {block.n_heads - 1}")
+def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Natural, ...] = ()) -> list[tuple[str, Callable]]:
     """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave out.
 
     Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
 
     **Source**: this book.
     """
-    bridge = require_bridge(model, "replacing")
+    bridge = model
     kept = [head for head in range(block.n_heads) if head not in without]
     bias, seen = _output_bias(bridge, layer), {}
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import Count, LearningRate, Seed, Seeds, Trained, public
 from circuitkit._heads import Heads
 from circuitkit.superposition._recipe import Recipe
 from circuitkit.superposition._tables import CountBatch, count_batch, mixed
@@ -17,20 +18,21 @@ from circuitkit.superposition._train import optimise, run_seed
 _NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 
 
+@public
 def train_original(
     task: SkipTrigramTask,
-    n_heads: int,
+    n_heads: Count,
     *,
-    seeds: int | range | tuple[int, ...] = 1,
-    d_head: int = 1,
-    steps: int = 4000,
-    batch: int = 200,
-    n_prompts: int = 100_000,
-    lr: float = 1e-2,
+    seeds: Seeds = 1,
+    d_head: Count = 1,
+    steps: Count = 4000,
+    batch: Count = 200,
+    n_prompts: Count = 100_000,
+    lr: LearningRate = 1e-2,
     cosine: bool = True,
     biases: bool = True,
-    data_seed: int = 0,
-    dtype: torch.dtype = torch.float32,
+    data_seed: Seed = 0,
+    dtype: Trained = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ToyModel]:
     """One-layer models of the task, one for each seed: next-token cross-entropy on every position, Adam.
@@ -43,8 +45,6 @@ def train_original(
     **Source**: "Gated Attention Blocks", experiments on toy models, for the task and the start; count tables are
     this book's.
     """
-    if n_heads < 1:
-        raise ValueError(f"n_heads is {n_heads}; expected 1 or more")
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     v, h, d = task.d_vocab, n_heads, d_head
     shapes = {"W_Q": (h, v, d), "W_K": (h, v, d), "W_V": (h, v, d), "W_O": (h, d, v)}

@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+from circuitkit._contract import Count, Natural, must, public
+
 
 class Rate(NamedTuple):
     """`k` of `n`, with a 95 % interval.
@@ -19,7 +21,9 @@ class Rate(NamedTuple):
         return f"{self.k}/{self.n} = {self.k / self.n:.2f} (95 % interval {self.low:.2f} to {self.high:.2f})"
 
 
-def rate(k: int, n: int) -> Rate:
+@public
+@must(lambda k, n: k <= n or "0 <= k <= n and n >= 1: a rate of k in n")
+def rate(k: Natural, n: Count) -> Rate:
     """The share `k / n` with its Wilson 95 % interval, which is sensible at 0 and at n too.
 
     `(k + z^2/2 +- z sqrt(k (n - k) / n + z^2/4)) / (n + z^2)` with z = 1.96.
@@ -29,8 +33,6 @@ def rate(k: int, n: int) -> Rate:
     >>> print(rate(9, 10))
     9/10 = 0.90 (95 % interval 0.60 to 0.98)
     """
-    if not (n >= 1 and 0 <= k <= n):
-        raise ValueError(f"a rate of {k} in {n} does not exist; expected 0 <= k <= n and n >= 1")
     z = 1.959964
     half = z * math.sqrt(k * (n - k) / n + z * z / 4)
     return Rate(k, n, max(0.0, (k + z * z / 2 - half) / (n + z * z)), min(1.0, (k + z * z / 2 + half) / (n + z * z)))

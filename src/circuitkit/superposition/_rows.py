@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import must, public
 from circuitkit.superposition._task import FORCED, SkipTrigramTask
 
 
@@ -27,7 +27,10 @@ def evaluate(
     prompts, which = places[:, 0].unique(return_inverse=True)
     heads, residual = [], []
     for part in prompts.split(2048):
-        h, r = checked(run(tokens[part]), tokens[part], task)
+        output = run(tokens[part])
+        if not isinstance(output, tuple) or len(output) != 2:
+            raise ValueError(f"run(tokens) must return (head_logits, residual_logits); it returned a {type(output).__name__}")
+        h, r = returned_by_run(*output, tokens[part], task)
         heads.append(h.detach())
         residual.append(r.detach())
     pos = places[:, 1]
@@ -35,26 +38,19 @@ def evaluate(
     return Rows(h[which, :, pos], r[which, pos], tokens[places[:, 0], pos])
 
 
-def checked(output: Any, tokens: Int[Tensor, "prompt pos"], task: SkipTrigramTask) -> tuple[Tensor, Tensor]:
-    """The two tensors a `run` must return, or a `ValueError` that says what came instead."""
-    wanted = "run(tokens) must return (head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])"
-    if not (isinstance(output, tuple) and len(output) == 2 and all(isinstance(part, Tensor) for part in output)):
-        raise ValueError(f"{wanted}; it returned a {type(output).__name__}. Return the two tensors as a tuple.")
-    heads, residual = output
-    n, pos = tokens.shape
-    good = heads.ndim == 4 and residual.ndim == 3 and heads.shape[0] == n and heads.shape[2] == pos
-    if not good or residual.shape[:2] != (n, pos) or heads.shape[1] == 0:
-        raise ValueError(
-            f"{wanted}; for tokens {tuple(tokens.shape)} it returned {tuple(heads.shape)} and {tuple(residual.shape)}."
-        )
-    if heads.shape[-1] != task.d_vocab or residual.shape[-1] != task.d_vocab:
-        raise ValueError(
-            f"the model writes {heads.shape[-1]} and {residual.shape[-1]} logits, the task has {task.d_vocab} tokens "
-            f"({task.n_trigrams} trigrams). Use the task the model was made for."
-        )
-    if not (torch.isfinite(heads).all() and torch.isfinite(residual).all()):
-        raise ValueError("the model's logits are not all finite, so no prediction can be read; look at its training loss.")
-    return heads, residual
+_ours = "logits, one for each token of the task. Use the task the model was made for"
+
+
+@public
+@must(lambda head_logits, task: head_logits.shape[1] > 0 and head_logits.shape[-1] == task.d_vocab or f"{task.d_vocab} {_ours}")
+def returned_by_run(
+    head_logits: Float[Tensor, "batch head pos d_vocab"],
+    residual_logits: Float[Tensor, "batch pos d_vocab"],
+    tokens: Int[Tensor, "batch pos"],
+    task: SkipTrigramTask,
+) -> tuple[Tensor, Tensor]:
+    """The two tensors that a `run` must return for these tokens."""
+    return head_logits, residual_logits
 
 
 def positive_places(task: SkipTrigramTask, tokens: Tensor, alone: bool = False) -> Int[Tensor, "row 2"]:

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import torch
 
+from circuitkit._contract import Count, Natural, public
 from circuitkit._heads import Heads
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import GATES
@@ -40,7 +41,8 @@ def _originals() -> dict[str, torch.Tensor]:
     return load(_checked_bytes("originals.safetensors"))
 
 
-def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
+@public
+def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
     """A stored original model of the skip-trigram task, as `train_original` made it with that seed.
 
     **Source**: `tools/study/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
@@ -52,7 +54,7 @@ def load_original(n_heads: int, n_trigrams: int, seed: int) -> ToyModel:
             f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}"
         )
     n = stored[f"{config}/W_Q"].shape[0]
-    if not 0 <= seed < n:
+    if seed >= n:
         raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")
     task = SkipTrigramTask(n_trigrams)
     eye = torch.eye(task.d_vocab)
@@ -75,6 +77,7 @@ def load_gated() -> GatedModel:
     return GatedModel(block.requires_grad_(False), original)
 
 
+@public
 def load_results(name: str) -> list[dict]:
     """A stored table, one dict a row, numbers as numbers: `originals`, `post`, `recipes`, `language_model`.
 

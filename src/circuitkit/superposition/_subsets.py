@@ -73,9 +73,7 @@ def _some_set_predicts(
     """For each row, whether any set that contains `head[row]` predicts the completion; every set is tried."""
     n_heads = m.shape[1]
     if n_heads > 24:
-        raise ValueError(
-            f"{len(m)} rows need all subsets of {n_heads} heads, which is more than 2^23 each; give fewer heads."
-        )
+        raise ValueError(f"{len(m)} rows need all subsets of {n_heads} heads, more than 2^23 each; give fewer heads.")
     sets = (torch.arange(2**n_heads)[:, None] >> torch.arange(n_heads) & 1).to(m.dtype)
     found = torch.zeros(len(m), dtype=torch.bool)
     rows = max(1, chunk // (len(sets) * m.shape[2]))

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from circuitkit._contract import Jobs, PathLike, public
+
 PART, PARTS = "part", "parts"
 
 
+@public
 def sweep(
     function: Callable[..., dict | list[dict]],
-    settings: Sequence[dict[str, Any]],
-    path: str | Path,
+    settings: Sequence[dict],
+    path: PathLike,
     *,
-    n_jobs: int = 1,
+    n_jobs: Jobs = 1,
     progress: bool = True,
 ) -> list[dict[str, str]]:
     """Call `function(**setting)` for every setting and keep what it returns in one CSV table; returns the table.
@@ -37,10 +40,8 @@ def sweep(
     columns = _setting_columns(settings)
     header, complete, torn = _read(path)
     if header is not None and header[: len(columns)] != columns:
-        raise ValueError(
-            f"{path} holds another sweep: its columns begin {header[: len(columns)]}, the settings have {columns}. "
-            "Give a new path, or delete the file."
-        )
+        why = f"its columns begin {header[: len(columns)]}, the settings have {columns}"
+        raise ValueError(f"{path} holds another sweep: {why}. Give a new path, or delete the file.")
     done = {tuple(row[name] for name in columns) for row in complete}
     if torn:
         _write(path, header, complete)  # drop the half-written setting before anything is appended
@@ -72,7 +73,8 @@ def sweep(
     return kept
 
 
-def load_table(path: str | Path) -> list[dict[str, str]]:
+@public
+def load_table(path: PathLike) -> list[dict[str, str]]:
     """A finished sweep's rows. A table that was interrupted or damaged raises a `ValueError` that says where.
 
     **Source**: this book.
@@ -118,6 +120,8 @@ def _guarded(function: Callable, setting: dict[str, Any]) -> tuple[dict, list[di
 
 def _read(path: Path) -> tuple[list[str] | None, list[dict[str, str]], str]:
     """`(header, rows of complete settings, what is half written)`; damage that is not an interruption raises."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; expected the path of a table, such as {path / 'table.csv'}")
     if not path.exists() or path.stat().st_size == 0:
         return None, [], ""
     text = path.read_text()
@@ -131,10 +135,8 @@ def _read(path: Path) -> tuple[list[str] | None, list[dict[str, str]], str]:
         raise ValueError(f"{path} is not a sweep table: its first line is {','.join(header)[:80]!r}")
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
-            raise ValueError(
-                f"{path} line {number} has {len(line)} of {len(header)} columns and is not the last one, so this is not "
-                "an interrupted write. Delete that line and call sweep(...) again; it will be computed anew."
-            )
+            why = f"{path} line {number} has {len(line)} of {len(header)} columns and is not the last one: no interrupted write"
+            raise ValueError(f"{why}. Delete that line and call sweep(...) again; it will be computed anew.")
     rows = [dict(zip(header, line, strict=True)) for line in lines[1:]]
     names = header[: header.index(PART)]
     groups: dict[tuple, list[dict[str, str]]] = {}

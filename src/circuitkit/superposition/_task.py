@@ -3,14 +3,21 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Draws, Seed, given, must, public, whole
+
 IDLE, PENDING, FORCED = 0, 1, 2
 
 
+@public
+@must(lambda d_vocab, n_trigrams: d_vocab is None or d_vocab >= 2 * n_trigrams + 2
+     or "a destination and a completion for each trigram, one source and one beginning token. Write "
+     f"d_vocab={2 * n_trigrams + 2} or more, or n_trigrams={max((d_vocab - 2) // 2, 0)} or fewer")
 @dataclass(frozen=True, init=False)
 class SkipTrigramTask:
     """Prompts of random tokens in which a destination that follows an unused source is completed at once.
@@ -32,22 +39,14 @@ class SkipTrigramTask:
     d_vocab: int
     """Number of tokens; `2 * n_trigrams + 2` if left out. More tokens are fillers."""
 
-    def __init__(self, n_trigrams: int, n_ctx: int = 11, d_vocab: int | None = None) -> None:
+    def __init__(
+        self,
+        n_trigrams: Annotated[int, whole(1, 10_000)],
+        n_ctx: Annotated[int, whole(4, why="a prompt needs 4 positions to hold a beginning and one trigram")] = 11,
+        d_vocab: Annotated[int, whole(4, 40_000)] | None = None,
+    ) -> None:
         d_vocab = 2 * n_trigrams + 2 if d_vocab is None else d_vocab
         vars(self).update(n_trigrams=n_trigrams, n_ctx=n_ctx, d_vocab=d_vocab)
-        problems = []
-        if self.n_trigrams < 1:
-            problems.append(f"n_trigrams is {self.n_trigrams}; expected 1 or more")
-        if self.n_ctx < 4:
-            problems.append(f"n_ctx is {self.n_ctx}; a prompt needs 4 positions to hold a beginning and one trigram")
-        if self.d_vocab < 2 * self.n_trigrams + 2:
-            problems.append(
-                f"{self.n_trigrams} trigrams do not fit into d_vocab={self.d_vocab}: each needs a destination and a "
-                f"completion, and there is one source and one beginning token. Write "
-                f"d_vocab={2 * self.n_trigrams + 2} or more, or n_trigrams={max((self.d_vocab - 2) // 2, 0)} or fewer"
-            )
-        if problems:
-            raise ValueError("this task cannot be made:\n  " + "\n  ".join(problems))
 
     @property
     def source(self) -> int:
@@ -65,7 +64,7 @@ class SkipTrigramTask:
     def completions(self) -> range:
         return range(self.n_trigrams + 1, 2 * self.n_trigrams + 1)
 
-    def sample(self, n: int, seed: int) -> Int[Tensor, "prompt pos"]:
+    def sample(self, n: Draws, seed: Seed) -> Int[Tensor, "prompt pos"]:
         """`n` prompts, `[prompt, pos]`. One random number a token serves both kinds of draw, exactly uniform.
 
         An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over `V` tokens, and `1 + x // V`, uniform over
@@ -85,7 +84,7 @@ class SkipTrigramTask:
             rows.append(token)
         return torch.stack(rows, dim=1).long()
 
-    def negatives(self, n: int, seed: int) -> Int[Tensor, "prompt pos"]:
+    def negatives(self, n: Draws, seed: Seed) -> Int[Tensor, "prompt pos"]:
         """`n` prompts without any source and with at least one destination: nothing is to be completed anywhere.
 
         This is the task's own distribution given those two facts (a prompt without a source stays idle, so its tokens
@@ -107,6 +106,7 @@ class SkipTrigramTask:
 
     def states(self, tokens: Int[Tensor, "prompt pos"]) -> Int[Tensor, "prompt pos"]:
         """The state after each token (0 idle, 1 pending, 2 forced), for any prompts; see the class docstring."""
+        self._require(tokens)
         out = torch.zeros_like(tokens)
         state = torch.zeros_like(tokens[:, 0])
         for pos in range(tokens.shape[1]):
@@ -116,6 +116,14 @@ class SkipTrigramTask:
             state = torch.where(state == PENDING, after_pending, torch.where(state == FORCED, IDLE, after_idle))
             out[:, pos] = state
         return out
+
+    def _require(self, tokens: Int[Tensor, "prompt pos"], name: str = "tokens") -> None:
+        """A `ValueError` unless these are prompts over the task's tokens."""
+        if not tokens.numel() or not 0 <= int(tokens.min()) <= int(tokens.max()) < self.d_vocab:
+            raise ValueError(
+                f"got {given(name, tokens)}; expected [prompt, pos] with tokens 0 to {self.d_vocab - 1}, as the task of "
+                f"{self.n_trigrams} trigrams has. Draw them with task.sample(n, seed)."
+            )
 
     @cached_property
     def state_probabilities(self) -> Float[Tensor, "pos state"]:

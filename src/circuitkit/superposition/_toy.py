@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Real, must, one_dtype, public
 from circuitkit._heads import Heads
 from circuitkit.superposition._task import SkipTrigramTask
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
+@public
+@must(lambda task, W_E, heads: len(heads) > 0 and tuple(W_E.shape) == (task.d_vocab, heads.d_model)
+     or f"W_E [{task.d_vocab}, {heads.d_model}]: as many tokens as the task's {task.n_trigrams} trigrams have, and the heads' stream")
+@one_dtype("heads", "W_E", "W_U")
 @dataclass(frozen=True, eq=False, repr=False)
 class ToyModel:
     """A one-layer attention-only model without positions: `logits = (W_E[tokens] + sum_h head_h(W_E[tokens])) W_U`.
@@ -29,21 +34,6 @@ class ToyModel:
     W_E: Float[Tensor, "d_vocab d_model"]
     W_U: Float[Tensor, "d_model d_vocab"]
 
-    def __post_init__(self) -> None:
-        v = self.task.d_vocab
-        if self.W_E.shape[0] != v or self.W_U.shape[1] != v:
-            raise ValueError(
-                f"the model has {self.W_E.shape[0]} input and {self.W_U.shape[1]} output tokens; the task has {v}. "
-                f"A task of {self.task.n_trigrams} trigrams needs {v} of each; make both for the same task."
-            )
-
-        d = self.heads.d_model
-        if self.W_E.shape[1] != d or self.W_U.shape[0] != d:
-            raise ValueError(
-                f"the heads read and write {d} dimensions, W_E has {self.W_E.shape[1]} and W_U {self.W_U.shape[0]}; expected "
-                f"one size, because all share one residual stream. Give W_E [{v}, {d}] and W_U [{d}, {v}]."
-            )
-
     def __repr__(self) -> str:
         return f"ToyModel({len(self.heads)} heads, {self.task.n_trigrams} trigrams, d_head={self.heads.d_head})"
 
@@ -51,17 +41,13 @@ class ToyModel:
         self, tokens: Int[Tensor, "batch pos"]
     ) -> tuple[Float[Tensor, "batch head pos d_vocab"], Float[Tensor, "batch pos d_vocab"]]:
         """`(head_logits, residual_logits)`; their sum over heads plus the residual is the model's logits, exactly."""
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(self.W_E):
-            raise ValueError(
-                f"the model got tokens {int(tokens.min())} to {int(tokens.max())}; expected 0 to {len(self.W_E) - 1}, as its "
-                f"own task has ({self.task.n_trigrams} trigrams). Give prompts of that task: model.task.sample(n, seed)."
-            )
+        self.task._require(tokens)
         x = self.W_E[tokens]
         return self.heads.results(x) @ self.W_U, x @ self.W_U
 
     __call__ = run
 
-    def to(self, dtype: torch.dtype) -> "ToyModel":
+    def to(self, dtype: Real) -> "ToyModel":
         """The same model in another dtype."""
         return ToyModel(self.heads.to(dtype), self.task, self.W_E.to(dtype), self.W_U.to(dtype))
 

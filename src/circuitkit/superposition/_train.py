@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Count, Seed, Trainable, public
 from circuitkit.superposition._block import PARAMETERS, GatedBlock, frozen
 from circuitkit.superposition._recipe import GATES, Recipe
 from circuitkit.superposition._tables import count_batch, loss_terms, pair_tables
@@ -17,6 +18,7 @@ from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
 
 
+@public
 @dataclass(frozen=True, eq=False, repr=False)
 class GatedModel:
     """A toy model whose attention layer is replaced by a gated block; call it as `head_verdict` needs.
@@ -31,12 +33,14 @@ class GatedModel:
     def run(
         self, tokens: Int[Tensor, "batch pos"]
     ) -> tuple[Float[Tensor, "batch head pos d_vocab"], Float[Tensor, "batch pos d_vocab"]]:
+        self.original.task._require(tokens)
         x = self.original.W_E[tokens]
         return self.block.results(x) @ self.original.W_U, x @ self.original.W_U
 
     __call__ = run
 
 
+@public
 @dataclass(frozen=True, eq=False)
 class GatedRuns:
     """What `train_gated` returns: every initialisation, and the one with the lowest loss as `.model`.
@@ -75,14 +79,15 @@ class GatedRuns:
     __call__ = run
 
 
+@public
 def train_gated(
-    original: Any,
+    original: Trainable,
     recipe: Recipe = GATES,
     *,
-    inits: int = 8,
-    seed: int = 0,
-    steps: int | None = None,
-    data_seed: int | None = None,
+    inits: Count = 8,
+    seed: Seed = 0,
+    steps: Count | None = None,
+    data_seed: Seed | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Train gated blocks to write what the original's attention layer writes; `inits` of them side by side.
@@ -96,25 +101,11 @@ def train_gated(
     **Source**: "Gated Attention Blocks", section "Gated Attention Block Training"; count tables and several runs at
     once are this book's.
     """
-    if not isinstance(recipe, Recipe):
-        raise ValueError(f"train_gated got recipe={recipe!r}; expected a Recipe, such as GATES or GATES.but(steps=500)")
     recipe = recipe if steps is None else recipe.but(steps=steps)
-    if inits < 1:
-        raise ValueError(f"inits is {inits}; expected 1 or more")
     if not isinstance(original, ToyModel):
-        from circuitkit.superposition._layer import LayerRecord, train_gated_layer
+        from circuitkit.superposition._layer import train_gated_layer
 
-        if isinstance(original, LayerRecord):
-            return train_gated_layer(original, recipe, seed=seed, progress=progress)
-        raise TypeError(
-            f"train_gated got a {type(original).__name__}; expected a ToyModel (hand_specified, two_head_model, "
-            "train_original) or a LayerRecord (record_layer(bridge, layer, tokens))."
-        )
-    if original.W_E.dtype in (torch.float16, torch.bfloat16):
-        raise ValueError(
-            f"train_gated got a model in {original.W_E.dtype}; expected float32 or float64, because its training amplifies "
-            "rounding. Write original.to(torch.float32)."
-        )
+        return train_gated_layer(original, recipe, seed=seed, progress=progress)
     data = _Data(original, recipe, run_seed(seed if data_seed is None else data_seed, 10_000))
     blocks = [
         GatedBlock(

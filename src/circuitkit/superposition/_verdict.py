@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from circuitkit._contract import AS_IT_IS, Count, Seed, Share, public
 from circuitkit.superposition._rows import (
     Rows,
     enough_negatives,
@@ -19,6 +21,7 @@ from circuitkit.superposition._subsets import always_predicted, margins, never_p
 from circuitkit.superposition._task import SkipTrigramTask
 
 
+@public
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict:
     """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`.
@@ -30,11 +33,11 @@ class Verdict:
     threshold: float
     learnt: Float[Tensor, "trigram"]
     """Share of rows with the source on which the whole model predicts the completion."""
-    quiet: Float[Tensor, "trigram"]
+    quiet: Annotated[Float[Tensor, "trigram"], AS_IT_IS]
     """Share of rows without the source on which the whole model does not; NaN in the post's form, which has no such rows."""
     carried: Float[Tensor, "head trigram"]
     """Share of rows with the source on which the head predicts it whatever set of other heads is removed."""
-    silent: Float[Tensor, "head trigram"]
+    silent: Annotated[Float[Tensor, "head trigram"], AS_IT_IS]
     """Share of rows without the source on which it does not, whatever is removed; NaN in the post's form."""
     positives: Int[Tensor, "trigram"]
     """Rows behind `learnt` and `carried`."""
@@ -52,10 +55,10 @@ class Verdict:
         known = self.learnt >= self.threshold
         return known & (self.quiet >= self.threshold) if self.strict else known
 
-    def carriers(self, trigram: int) -> tuple[int, ...]:
+    def carriers(self, trigram: Count) -> tuple[int, ...]:
         """The heads that alone carry trigram `trigram` (1 .. T)."""
         n = len(self.learnt)
-        if not 1 <= trigram <= n:
+        if trigram > n:
             raise ValueError(f"trigram {trigram} does not exist; trigrams are numbered 1 to {n}")
         return tuple(self.carries[:, trigram - 1].nonzero().flatten().tolist())
 
@@ -100,14 +103,15 @@ class Verdict:
         return f"{form} verdict: {result}\n{self.table()}"
 
 
+@public
 def head_verdict(
     run: Callable[[Tensor], tuple[Tensor, Tensor]],
     task: SkipTrigramTask,
     strict: bool = True,
     *,
-    rows: int = 300,
-    threshold: float = 0.99,
-    seed: int = 42,
+    rows: Count = 300,
+    threshold: Share = 0.99,
+    seed: Seed = 42,
     tokens: Int[Tensor, "prompt pos"] | None = None,
     negatives: Int[Tensor, "prompt2 pos2"] | None = None,
 ) -> Verdict:
@@ -127,14 +131,10 @@ def head_verdict(
     **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
     of rows, this asks rows for every subset, which is never more lenient on rows with the source.
     """
-    if not isinstance(task, SkipTrigramTask):
-        given = task.__name__ if isinstance(task, type) else repr(task)
-        raise ValueError(f"head_verdict got task={given}; expected a task, such as model.task or SkipTrigramTask(3)")
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold is {threshold}; expected a rate above 0 and at most 1, such as 0.99")
     if tokens is None:
         tokens, places = enough_positives(task, rows, seed, alone=not strict)
     else:
+        task._require(tokens)
         places = positive_places(task, tokens, alone=not strict)
     _check_sampled(task, tokens, places, "followed by a destination while its source is unused", "tokens")
     found = evaluate(run, task, tokens, places)
@@ -144,6 +144,7 @@ def head_verdict(
         if negatives is None:
             negatives, places = enough_negatives(task, rows, seed + 1)
         else:
+            task._require(negatives, "negatives")
             places = negative_places(task, negatives)
         _check_sampled(task, negatives, places, "at a destination without a source before it", "negatives")
         missing = evaluate(run, task, negatives, places)
@@ -183,11 +184,6 @@ def _count(trigram: Tensor, task: SkipTrigramTask) -> Int[Tensor, "trigram"]:
 
 
 def _check_sampled(task: SkipTrigramTask, tokens: Tensor, places: Tensor, what: str, name: str) -> None:
-    if tokens.ndim != 2 or int(tokens.max()) >= task.d_vocab or int(tokens.min()) < 0:
-        raise ValueError(
-            f"{name} has shape {tuple(tokens.shape)} and tokens {int(tokens.min())} to {int(tokens.max())}; expected "
-            f"[prompt, pos] with tokens 0 to {task.d_vocab - 1}, as from task.sample(n, seed)."
-        )
     counts = _count(tokens[places[:, 0], places[:, 1]], task)
     absent = [i + 1 for i, count in enumerate(counts.tolist()) if count == 0]
     if absent:
