@@ -9,6 +9,7 @@ from . import (
     equations,
     glossary,
     home,
+    lab,
     light,
     offline,
     reader_copies,
@@ -27,6 +28,7 @@ def setup(app):
     equations.setup(app)
     glossary.setup(app)
     home.setup(app)
+    lab.setup(app)
     reader_copies.setup(app)
     times.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,212 @@
+"""The lab: the shipped models in the page, out of scripts, because a page that is opened as a file may read no other file.
+
+The modules of `book/_lab` become three classic scripts: `start.js`, which a page loads; `lab.js` and `engine.js`, which
+come when a reader touches the lab, as do the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the
+bytes of the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab; so does, in a
+notebook, a paragraph that is nothing but a link to `lab.md#lab-PRESET`.
+"""
+
+import base64
+import json
+import re
+from functools import cache
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+
+SOURCES = Path(__file__).resolve().parents[2] / "_lab"
+PAGE = "book/lab"
+PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
+MODELS = ("two-layer", "one-layer", "zero-layer")
+# What each script is made of, and what the last module of it hands over.
+SCRIPTS = {"start": ("start.js", None), "lab": ("lab.js", "{ open }"), "engine": ("worker.js", None)}
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
+COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|^[ \t]*// .*\n|^[ \t]+", re.M)
+NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.M)
+ROWS = 8  # of held-out text, over which the lab takes means
+
+
+def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
+    """A module and all that it imports, each after what it needs."""
+    found: list[Path] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise ValueError(f"the modules of the lab import each other in a circle: {' -> '.join((*above, name))}")
+        path = folder / name
+        if path not in found:
+            for other in IMPORT.findall(path.read_text("utf-8")):
+                visit(other, (*above, name))
+            found.append(path)
+
+    visit(entry, ())
+    return found
+
+
+def joined(entry: str, folder: Path = SOURCES) -> str:
+    """The modules in one scope, without imports and exports; two of the same name would be one, so that is refused."""
+    parts, names = [], {}
+    for path in modules(entry, folder):
+        text = EXPORT.sub("", IMPORT.sub("", path.read_text("utf-8")))
+        if left := re.search(r"^(?:import|export)\b.*", text, re.M):
+            raise ValueError(f"{path.name}: {left[0]!r} is in a form that the build does not know")
+        for name in NAME.findall(text):
+            if names.setdefault(name, path.name) != path.name:
+                raise ValueError(f"{path.name} and {names[name]} of the lab both declare {name}")
+        parts.append(COMMENT.sub("", text))  # a reader who wants to read has the sources
+    return "\n".join(parts)
+
+
+def script(name: str) -> str:
+    """One of the three scripts."""
+    entry, value = SCRIPTS[name]
+    code = joined(entry)
+    if name == "start":
+        return f'(() => {{\n"use strict";\n{code}}})();\n'
+    if name == "engine":
+        # A function whose text becomes the worker.
+        return f'circuitLab.deliver("engine", String(() => {{\n"use strict";\n{code}}}));\n'
+    return f'circuitLab.deliver("lab", (() => {{\n"use strict";\n{code}return {value};\n}})());\n'
+
+
+def delivered(name: str, value) -> str:
+    return f"circuitLab.deliver({json.dumps(name)}, {json.dumps(value, ensure_ascii=True, separators=(',', ':'))});\n"
+
+
+def text() -> dict:
+    """The tokenizer, the rows over which means are taken, and the training steps of each model."""
+    from circuitkit import models
+    from circuitkit.models._manifest import manifest, verified
+
+    entry = manifest()["tokenizer"]
+    bpe = json.loads(verified(entry["file"], entry["sha256"]).read_text("utf-8"))["model"]
+    ids = bpe["vocab"]
+    pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
+    return {
+        "vocab": sorted(ids, key=ids.get),
+        "merges": [ids[part] for pair in pairs for part in pair],
+        "rows": models.heldout_rows(ROWS).tolist(),
+        "steps": {name: models.checkpoints(name) for name in MODELS},
+    }
+
+
+def weights() -> dict[str, dict]:
+    """The files of the models and their checkpoints, by the name that the lab asks for."""
+    from circuitkit import models
+    from circuitkit.models._manifest import weight_file
+
+    found = {}
+    for name in MODELS:
+        for step in models.checkpoints(name):
+            path = weight_file(name, step)
+            data = base64.b64encode(path.read_bytes()).decode()
+            found[path.stem] = {"name": path.stem, "dHead": models.model_card(name)["sizes"]["d_head"], "weights": data}
+    return found
+
+
+@cache
+def presets() -> dict[str, dict]:
+    """The presets by their ids, from the part of `presets.js` that is JSON."""
+    text = (SOURCES / "presets.js").read_text("utf-8")
+    return {one["id"]: one for one in json.loads(text[text.index("= [") + 2 : text.rindex(";")])}
+
+
+def write(app, error) -> None:
+    if error or app.builder.format != "html":
+        return
+    folder = Path(app.outdir) / "_static/lab"
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    for name in SCRIPTS:
+        (folder / f"{name}.js").write_text(script(name), "utf-8")
+    (folder / "text.js").write_text(delivered("text", text()), "utf-8")
+    (folder / "lab.css").write_bytes((SOURCES / "lab.css").read_bytes())
+    for name, data in weights().items():
+        (folder / f"models/{name}.js").write_text(delivered(f"models/{name}", data), "utf-8")
+
+
+def element(preset: str, page: str, *, inside: str = "", linked: bool = False) -> str:
+    """The lab as a page holds it before it is touched; on its own page the presets can be linked to."""
+    attributes = {"data-preset": preset, "data-page": page}
+    if linked:
+        attributes["data-linked"] = ""
+        inside += "".join(f'<span id="lab-{name}"></span>' for name in presets())
+    said = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<circuit-lab{said}>{inside}</circuit-lab>"
+
+
+def still(static: str) -> str:
+    """What a page without script, on paper or not yet touched, shows: the circuit of the first preset and its table."""
+    seen = json.loads((SOURCES / "still.json").read_text("utf-8"))
+    first = [name for name, *_ in seen["rows"] if ">" in name][0]
+    alt = (
+        f"The circuit that continues {seen['text']!r}: a grey bus for the residual stream, four heads in each of two layers, "
+        f"and wires between them. The thickest leads from {first.replace('->', ' to ')}."
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{worth}</td><td>{left}</td></tr>' for name, worth, left in seen["rows"]
+    )
+    answer = escape(seen["answer"])
+    return (
+        '<figure class="cl-still"><picture>'
+        f'<source media="(max-width: 600px)" srcset="{static}lab-phone.png">'
+        f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{escape(alt)}"></picture>'
+        '<details class="ck-table"><summary>The numbers</summary><table>'
+        f"<caption>After {escape(seen['text'])!r} the model says {answer!r} with {seen['whole']}. Each row takes one head or wire "
+        f"out: how far the logit of {answer!r} falls, and what is left of its probability.</caption>"
+        '<thead><tr><th scope="col">out</th><th scope="col">logit</th><th scope="col">left</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></details></figure>"
+    )
+
+
+def fill(app, docname, source) -> None:
+    """Comments on Markdown pages."""
+    if not docname.startswith("book/") or "<!-- lab:" not in source[0]:
+        return
+    page = app.builder.get_relative_uri(docname, PAGE) or "lab.html"
+
+    def put(found) -> str:
+        if found[1] not in presets():
+            raise ValueError(f"{docname}: the lab has no preset {found[1]!r}; expected one of {list(presets())}")
+        inside = still("../" * docname.count("/") + "_static/") if found[1] == "dursley" else ""
+        return f"```{{raw}} html\n{element(found[1], page, inside=inside, linked=docname == PAGE)}\n```"
+
+    source[0] = PLACE.sub(put, source[0])
+
+
+def name_presets(app, doctree) -> None:
+    """Presets are targets: `[try it](lab.md#lab-dursley)` is a link like any other, checked at the build."""
+    if app.env.docname == PAGE:
+        slugs = app.env.metadata[PAGE].setdefault("myst_slugs", {})
+        for name, preset in presets().items():
+            slugs[f"lab-{name}"] = (1, f"lab-{name}", preset["name"])
+
+
+def bring_near(app, doctree, docname) -> None:
+    """A paragraph that is nothing but a link to a preset becomes the lab; the link stays for a page without script."""
+    if app.builder.format != "html":
+        return
+    page = app.builder.get_relative_uri(docname, PAGE)
+    for paragraph in list(doctree.findall(nodes.paragraph)):
+        (link, *others) = paragraph.children or [None]
+        address = link.get("refuri", "") if isinstance(link, nodes.reference) and not others else ""
+        found = re.fullmatch(re.escape(page) + r"#lab-([\w-]+)", address)
+        if not found or found[1] not in presets():
+            continue
+        inside = f'<p class="cl-link-to"><a class="reference internal" href="{escape(address)}">{escape(link.astext())}</a></p>'
+        paragraph.replace_self(nodes.raw("", element(found[1], page, inside=inside), format="html"))
+
+
+def scripts(app, pagename, templatename, context, doctree) -> None:
+    if "<circuit-lab" in (context.get("body") or ""):
+        app.add_css_file("lab/lab.css")
+        app.add_js_file("lab/start.js", loading_method="defer")
+
+
+def setup(app) -> None:
+    app.connect("source-read", fill)
+    app.connect("doctree-read", name_presets)
+    app.connect("doctree-resolved", bring_near, priority=900)
+    app.connect("html-page-context", scripts)
+    app.connect("build-finished", write)

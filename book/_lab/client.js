@@ -1,0 +1,68 @@
+/**
+ * The side of the lab that asks: it brings what is needed, one file after the other, and hands questions to the worker.
+ */
+
+/** @typedef {import("./worker.js").Reply} Reply */
+/** @typedef {import("./worker.js").Setting} Setting */
+
+export class Client {
+  constructor() {
+    /** @type {Map<number, {resolve: (value: any) => void, reject: (reason: Error) => void}>} */
+    this.open = new Map();
+    this.count = 0;
+    /** @type {Map<string, Promise<unknown>>} */
+    this.brought = new Map();
+    /** @type {Promise<Worker> | null} */
+    this.worker = null;
+  }
+
+  /** The worker, made from a function of a classic script: a page from a file may not name a file of its own for it. */
+  async start() {
+    const [engine, text] = await Promise.all([window.circuitLab.need("engine"), window.circuitLab.need("text")]);
+    const address = URL.createObjectURL(new Blob([`(${engine})()`], { type: "text/javascript" }));
+    const worker = new Worker(address);
+    worker.addEventListener("message", ({ data: { id, value, error } }) => {
+      const asked = this.open.get(id);
+      this.open.delete(id);
+      if (error) asked?.reject(new Error(error));
+      else asked?.resolve(value);
+    });
+    const ready = this.send(worker, "text", text);
+    await ready;
+    URL.revokeObjectURL(address);
+    return worker;
+  }
+
+  /** @param {Worker} worker @param {string} kind @param {unknown} value @returns {Promise<any>} */
+  send(worker, kind, value) {
+    const id = ++this.count;
+    return new Promise((resolve, reject) => {
+      this.open.set(id, { resolve, reject });
+      worker.postMessage({ id, kind, value });
+    });
+  }
+
+  /** @param {string} kind @param {unknown} value @returns {Promise<any>} */
+  async ask(kind, value) {
+    this.worker ??= this.start();
+    this.worker.catch(() => (this.worker = null));
+    return this.send(await this.worker, kind, value);
+  }
+
+  /** Whether a model is here already. @param {string} name */
+  has(name) {
+    return this.brought.has(name);
+  }
+
+  /** Bring a model, once. @param {string} name */
+  bring(name) {
+    let model = this.brought.get(name);
+    if (!model) {
+      model = window.circuitLab.need(`models/${name}`).then((data) => this.ask("model", data));
+      model.finally(() => window.circuitLab.forget(`models/${name}`)).catch(() => {});
+      this.brought.set(name, model);
+      model.catch(() => this.brought.delete(name));
+    }
+    return model;
+  }
+}

@@ -1,0 +1,208 @@
+/**
+ * The pictures: attention as thumbnails and arcs, and the stream with the heads that read from it and write to it.
+ */
+import { headName, INPUTS } from "./engine.js";
+import { h, s } from "./dom.js";
+
+/** @typedef {import("./worker.js").Reply} Reply */
+
+/** How wide a wire or a line is drawn that is worth so much. @param {number} value */
+export function width(value) {
+  return Math.min(14, 0.6 + 0.95 * Math.abs(value));
+}
+
+/** Blue raises, orange lowers, and what does neither is grey. @param {number} value */
+export function tone(value) {
+  return Math.abs(value) < 0.25 ? "none" : value > 0 ? "up" : "down";
+}
+
+/**
+ * One pattern: row by row where each position looks; the chosen row is framed.
+ * @param {HTMLCanvasElement} canvas @param {Float32Array} pattern @param {number} head @param {number} n @param {number} at
+ */
+export function thumbnail(canvas, pattern, head, n, at) {
+  canvas.width = n;
+  canvas.height = n;
+  const brush = canvas.getContext("2d");
+  if (!brush) return;
+  const image = brush.createImageData(n, n);
+  const pixels = new Uint32Array(image.data.buffer);
+  const blue = (178 << 16) | (114 << 8);
+  for (let i = 0; i < n; i++)
+    for (let j = 0; j <= i; j++) {
+      const share = Math.sqrt(pattern[(head * n + i) * n + j]);
+      const frame = i === at && n > 2 ? 45 : 0;
+      pixels[i * n + j] = (Math.min(255, Math.round(share * 255) + frame) << 24) | blue;
+    }
+  brush.putImageData(image, 0, 0);
+}
+
+/**
+ * Arcs from the chosen token to what the heads attend to: the last layer above the tokens, the one before it below.
+ * @param {SVGElement} above @param {SVGElement} below @param {number[]} places  middles of the tokens
+ * @param {Reply} reply @param {string} chosen @param {string[]} out  heads that are taken out
+ */
+export function arcs(above, below, places, reply, chosen, out) {
+  const { patterns, at, nHeads, nLayers } = reply;
+  const n = reply.tokens.length;
+  const tall = 66;
+  above.replaceChildren();
+  below.replaceChildren();
+  patterns.forEach((pattern, layer) => {
+    const up = layer === nLayers - 1;
+    const order = Array.from({ length: nHeads }, (_, head) => head).sort(
+      (a, b) => Number(headName(layer, a) === chosen) - Number(headName(layer, b) === chosen),
+    );
+    for (const head of order) {
+      const name = headName(layer, head);
+      if (out.includes(name)) continue;
+      for (let source = 0; source <= at; source++) {
+        const share = pattern[(head * n + at) * n + source];
+        const picked = name === chosen;
+        if (share < (picked ? 0.02 : 0.1)) continue;
+        const [x, y] = [places[source], places[at]];
+        const rise = source === at ? 12 : Math.min(tall - 12, 16 + Math.abs(y - x) * 0.16);
+        const top = up ? tall - rise * 1.33 : rise * 1.33;
+        const foot = up ? tall : 0;
+        const path =
+          source === at
+            ? `M${x - 5} ${foot}C${x - 9} ${top},${x + 9} ${top},${x + 5} ${foot}`
+            : `M${y} ${foot}C${y + (x - y) * 0.12} ${top},${x + (y - x) * 0.12} ${top},${x} ${foot}`;
+        const side = up ? above : below;
+        side.append(s("path", { d: path, class: `cl-arc${picked ? " cl-picked" : ""}`, "stroke-width": (0.5 + share * 6).toFixed(2) }));
+        if (picked && share >= 0.15) {
+          const label = s("text", { x, y: up ? tall - 3 : 12, class: "cl-share", "text-anchor": "middle" }, `${Math.round(share * 100)}`);
+          side.append(label);
+        }
+      }
+    }
+  });
+}
+
+/**
+ * @typedef {object} Circuit  the parts of the drawing that change
+ * @property {HTMLElement} box
+ * @property {SVGElement} wires
+ * @property {Map<string, HTMLElement>} cards
+ */
+
+/** Where something stands inside the box. @param {HTMLElement} box @param {HTMLElement | undefined} element */
+function place(box, element) {
+  const [outer, inner] = [box.getBoundingClientRect(), (element ?? box).getBoundingClientRect()];
+  return { left: inner.left - outer.left, top: inner.top - outer.top, wide: inner.width, tall: inner.height };
+}
+
+/**
+ * The stream as a bus, what heads read and write, and the wires between them.
+ * @param {Circuit} circuit @param {Reply} reply @param {Record<string, number>} worths @param {string[]} cuts
+ * @param {(name: string) => void} cut @param {(name: string | null) => void} point
+ */
+export function wires({ box, wires: svg, cards }, reply, worths, cuts, cut, point) {
+  const [wide, tall] = [box.clientWidth, box.clientHeight];
+  svg.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
+  svg.setAttribute("width", String(wide));
+  svg.setAttribute("height", String(tall));
+  /** @type {Record<"bus" | "faint" | "strong" | "labels", SVGElement[]>} */
+  const { bus, faint, strong, labels } = { bus: [], faint: [], strong: [], labels: [] };
+  const stream = 26;
+  bus.push(s("rect", { x: 0, y: 0, width: stream, height: tall, rx: 8, class: "cl-stream" }));
+  const band = (/** @type {number} */ from, /** @type {number} */ to) =>
+    bus.push(s("rect", { x: stream / 2, y: from, width: wide - stream / 2, height: to - from, rx: 8, class: "cl-stream" }));
+  const rows = Array.from({ length: reply.nLayers }, (_, layer) => place(box, cards.get(headName(layer, 0))));
+  const edges = rows.map(({ top, tall: high }) => [top, top + high]);
+  // From below: the stream before the first layer, between layers, and after the last.
+  let floor = tall;
+  for (const [top, bottom] of edges) {
+    band(bottom + 12, floor);
+    floor = top - 12;
+  }
+  band(0, floor);
+  const partOf = new Map(reply.parts.after.map(({ name, value }) => [name, value]));
+  for (const [name, card] of cards) {
+    const { left, top, wide: broad, tall: high } = place(box, card);
+    const layer = Number(name[1]);
+    const middle = left + broad / 2;
+    const out = cuts.includes(name);
+    const last = layer === reply.nLayers - 1;
+    const value = last ? (partOf.get(name) ?? 0) : 0;
+    const line = s("line", {
+      x1: middle, x2: middle, y1: top, y2: top - 13,
+      class: `cl-line cl-${out ? "out" : last ? tone(value) : "plain"}`,
+      "stroke-width": last && !out ? Math.max(2, width(value)).toFixed(2) : 2,
+    });
+    bus.push(line);
+    INPUTS.forEach((input, i) => {
+      const x = port(left, broad, i);
+      bus.push(s("line", { x1: x, x2: x, y1: top + high, y2: top + high + 13, class: "cl-line cl-plain", "stroke-width": 1.5 }));
+      labels.push(s("text", { x, y: top + high + 24, class: "cl-port", "text-anchor": "middle" }, input));
+    });
+  }
+  if (reply.nLayers > 1) {
+    const ends = [edges[0][0] - 13, edges[1][1] + 27];
+    const names = Object.keys(worths).filter((name) => name.includes(">"));
+    names.sort((a, b) => Math.abs(worths[a]) - Math.abs(worths[b]));
+    for (const name of names) {
+      const [from, to] = name.split("->");
+      const writer = place(box, cards.get(from));
+      const target = place(box, cards.get(to.slice(0, 4)));
+      const x0 = writer.left + writer.wide / 2;
+      const x1 = port(target.left, target.wide, INPUTS.indexOf(to[5]));
+      const bend = (ends[0] - ends[1]) * 0.5;
+      const d = `M${x0} ${ends[0]}C${x0} ${ends[0] - bend},${x1} ${ends[1] + bend},${x1} ${ends[1]}`;
+      const isCut = cuts.includes(name);
+      const value = worths[name];
+      const kind = isCut ? "cut" : cuts.includes(from) || cuts.includes(to.slice(0, 4)) ? "none" : tone(value);
+      const line = s("path", { d, class: `cl-wire cl-${kind}`, "stroke-width": isCut ? 1.5 : width(kind === "none" ? 0 : value).toFixed(2), "data-wire": name });
+      if (kind === "none") {
+        faint.push(line);
+        continue;
+      }
+      // A rim in the colour of the stream keeps wires apart where they run together.
+      strong.push(s("path", { d, class: "cl-rim", "stroke-width": (width(value) + 2).toFixed(2) }), line);
+      if (isCut) strong.push(s("text", { x: (x0 + x1) / 2, y: (ends[0] + ends[1]) / 2 + 5, class: "cl-scissors", "text-anchor": "middle" }, "✕"));
+      const touch = s("path", { d, class: "cl-touch", click: () => cut(name), pointerenter: () => point(name), pointerleave: () => point(null) });
+      labels.push(touch);
+    }
+  }
+  svg.replaceChildren(...bus, ...faint, ...strong, ...labels);
+}
+
+/** Where the input of a head is drawn. @param {number} left @param {number} broad @param {number} i */
+function port(left, broad, i) {
+  return left + broad * (0.22 + 0.28 * i);
+}
+
+/**
+ * Parts of a sum as bars to both sides of zero; the whole model pale behind.
+ * @param {{name: string, before: number, after: number}[]} parts @param {string} caption
+ */
+export function bars(parts, caption) {
+  const most = Math.max(1, ...parts.flatMap(({ before, after }) => [Math.abs(before), Math.abs(after)]));
+  const share = (/** @type {number} */ value) => (Math.abs(value) / most) * 48;
+  const bar = (/** @type {number} */ value, /** @type {string} */ kind) =>
+    s("rect", {
+      x: value < 0 ? 50 - share(value) : 50, width: share(value), y: kind === "was" ? 0 : 3, height: kind === "was" ? 16 : 10,
+      class: `cl-bar cl-bar-${kind} cl-${value < 0 ? "down" : "up"}`,
+    });
+  const text = (/** @type {number} */ value) => h("td", {}, value.toFixed(1).replace("-", "−").replace("−0.0", "0.0"));
+  return h(
+    "table",
+    { class: "cl-sum" },
+    h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("td", {}), h("th", { scope: "col" }, "whole"), h("th", { scope: "col" }, "now"))),
+    h(
+      "tbody",
+      {},
+      parts.map(({ name, before, after }) =>
+        h(
+          "tr",
+          { class: name === "sum" ? "cl-total" : "" },
+          h("th", { scope: "row" }, name),
+          h("td", { class: "cl-bars" }, s("svg", { viewBox: "0 0 100 16", preserveAspectRatio: "none", "aria-hidden": "true" }, bar(before, "was"), bar(after, "is"), s("line", { x1: 50, x2: 50, y1: 0, y2: 16, class: "cl-zero" }))),
+          text(before),
+          text(after),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,600 @@
+/**
+ * The lab on a page: one state, drawn again after every change.
+ */
+import { Client } from "./client.js";
+import { h, percent, s, signed, spoken, visible } from "./dom.js";
+import { arcs, thumbnail, tone, wires } from "./draw.js";
+import { headName, INPUTS, parseCut } from "./engine.js";
+import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
+import { PRESETS } from "./presets.js";
+import { pythonFor } from "./python.js";
+import { fitting, fromAddress, fromPreset, LONGEST, TABS, toAddress } from "./state.js";
+
+/** @typedef {import("./worker.js").Reply} Reply */
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Steps} Steps */
+
+const MODELS = { "two-layer": "two layers of four heads", "one-layer": "one layer of four heads", "zero-layer": "no layers" };
+const TAB_NAMES = { parts: "The logit in parts", score: "Why it looks there", words: "Words of a head", python: "Python" };
+const client = new Client();
+let count = 0;
+
+class Lab {
+  /** @param {HTMLElement} element @param {State} state @param {Steps} steps */
+  constructor(element, state, steps) {
+    this.element = element;
+    this.state = state;
+    this.steps = steps;
+    /** @type {State[]} */
+    this.past = [];
+    /** @type {Reply | null} */
+    this.reply = null;
+    /** @type {Record<string, number>} */
+    this.worths = {};
+    this.asked = 0;
+    this.source = -1;
+    this.via = -1;
+    this.drawn = "";
+    /** @type {Map<string, HTMLElement>} */
+    this.cards = new Map();
+    this.typing = false;
+    this.walking = false;
+    this.focusChip = false;
+    this.waiting = 0;
+    this.sliding = 0;
+    const number = ++count;
+    const id = (/** @type {string} */ name) => `cl-${number}-${name}`;
+    this.id = id;
+    this.presets = PRESETS.map((preset) =>
+      h("button", { type: "button", class: "cl-preset", "data-preset": preset.id, click: () => this.begin(preset) }, preset.name),
+    );
+    this.text = /** @type {HTMLTextAreaElement} */ (
+      h("textarea", { id: id("text"), rows: 2, maxlength: LONGEST, spellcheck: "false", autocomplete: "off", autocapitalize: "off", input: () => this.typed() })
+    );
+    this.model = /** @type {HTMLSelectElement} */ (
+      h("select", { id: id("model"), change: () => this.chooseModel(this.model.value) }, Object.entries(MODELS).map(([value, name]) => h("option", { value }, name)))
+    );
+    this.slider = /** @type {HTMLInputElement} */ (
+      h("input", { type: "range", id: id("step"), min: 0, step: 1, input: () => this.slide(), "aria-describedby": id("learned") })
+    );
+    this.stepNow = h("output", { for: id("step") });
+    this.training = h("div", { class: "cl-training" }, h("label", { for: id("step") }, "Training step"), this.slider, this.stepNow);
+    this.hint = h("p", { class: "cl-try" });
+    this.above = s("svg", { class: "cl-arcs", "aria-hidden": "true" });
+    this.below = s("svg", { class: "cl-arcs", "aria-hidden": "true" });
+    this.chips = h("div", { class: "cl-chips", role: "listbox", "aria-label": "Tokens: choose the one whose next token is predicted", "aria-orientation": "horizontal", keydown: (/** @type {KeyboardEvent} */ event) => this.walk(event) });
+    this.strip = h("div", { class: "cl-strip" }, h("div", { class: "cl-strip-inside" }, this.above, this.chips, this.below));
+    this.looks = h("p", { class: "cl-looks" });
+    this.svg = s("svg", { class: "cl-wires", "aria-hidden": "true" });
+    this.top = h("div", { class: "cl-end cl-top" });
+    this.bottom = h("div", { class: "cl-end cl-bottom" });
+    this.rows = h("div", { class: "cl-rows" });
+    this.circuit = h("div", { class: "cl-circuit" }, this.svg, this.top, this.rows, this.bottom);
+    this.pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
+    this.wireList = h("div", { class: "cl-wire-list" });
+    this.guesses = h("div", { class: "cl-next" });
+    this.zero = this.radio(id, "zero", "nothing");
+    this.mean = this.radio(id, "mean", "its average on held-out text");
+    this.undo = h("button", { type: "button", class: "cl-button", click: () => this.back() }, "Undo");
+    this.restore = h("button", { type: "button", class: "cl-button", click: () => this.change({ cuts: [] }, "Everything is back in") }, "Put all back");
+    this.share = h("button", { type: "button", class: "cl-button", click: () => this.copyLink() }, "Copy a link");
+    this.link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this finding" }));
+    this.tabs = TABS.map((tab) =>
+      h("button", { type: "button", role: "tab", id: id(`tab-${tab}`), "aria-controls": id("panel"), click: () => this.change({ tab }, ""), keydown: (/** @type {KeyboardEvent} */ event) => this.turn(event) }, TAB_NAMES[/** @type {"parts"} */ (tab)]),
+    );
+    this.panel = h("div", { class: "cl-panel", role: "tabpanel", id: id("panel"), tabindex: "0" });
+    this.live = h("p", { class: "cl-said", role: "status", "aria-live": "polite" });
+    this.root = h(
+      "div",
+      { class: "cl-lab", role: "group", "aria-label": "A model to take apart", keydown: (/** @type {KeyboardEvent} */ event) => this.key(event) },
+      h("div", { class: "cl-presets", role: "group", "aria-label": "Start from" }, this.presets),
+      this.hint,
+      h(
+        "div",
+        { class: "cl-settings" },
+        h("div", { class: "cl-field cl-grow" }, h("label", { for: id("text") }, "Text"), this.text),
+        h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), this.model, this.training),
+      ),
+      this.strip,
+      this.looks,
+      h(
+        "div",
+        { class: "cl-main" },
+        h("div", { class: "cl-left" }, this.circuit, this.pointed),
+        h(
+          "div",
+          { class: "cl-right" },
+          this.guesses,
+          this.live,
+          h("div", { class: "cl-actions" }, this.undo, this.restore, this.share),
+          this.link,
+          h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is out says"), this.zero, this.mean),
+          this.wireList,
+        ),
+      ),
+      h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, this.tabs),
+      this.panel,
+    );
+    new ResizeObserver(() => this.picture()).observe(this.root);
+  }
+
+  /** @param {(name: string) => string} id @param {"zero" | "mean"} value @param {string} label */
+  radio(id, value, label) {
+    const input = h("input", { type: "radio", name: id("fill"), value, change: () => this.change({ fill: value }, `A head that is out says ${label}`) });
+    return h("label", {}, input, ` ${label}`);
+  }
+
+  // --- what the reader does ----------------------------------------------------------------------------------------
+
+  /** @param {Partial<State>} some @param {string} said @param {boolean} [joined]  whether it goes on with the step before */
+  change(some, said, joined = false) {
+    const next = fitting({ ...this.state, ...some });
+    if (toAddress(next) === toAddress(this.state)) return this.update("");
+    if (!joined) this.past.push(this.state);
+    this.state = next;
+    return this.update(said);
+  }
+
+  /** @param {import("./presets.js").Preset} preset */
+  begin(preset) {
+    this.typing = false;
+    return this.change(fromPreset(preset), preset.name);
+  }
+
+  typed() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => {
+      // A stretch of typing is one step for undo.
+      const joined = this.typing;
+      this.typing = true;
+      this.change({ text: this.text.value.toWellFormed(), at: -1, answer: -1 }, "New text", joined);
+    }, 120);
+  }
+
+  /** @param {string} model */
+  chooseModel(model) {
+    const steps = this.steps[model];
+    this.change({ model, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
+  }
+
+  slide() {
+    const step = this.steps[this.state.model][Number(this.slider.value)];
+    this.stepNow.textContent = step.toLocaleString("en");
+    clearTimeout(this.sliding);
+    this.sliding = setTimeout(() => this.change({ step, answer: this.reply?.answer.id ?? -1 }, `Training step ${step.toLocaleString("en")}`), 80);
+  }
+
+  /** Take a head or wire out, or put it back. @param {string} name */
+  toggle(name) {
+    const out = this.state.cuts.includes(name);
+    const cuts = out ? this.state.cuts.filter((cut) => cut !== name) : [...this.state.cuts, name];
+    const what = spoken(name);
+    const said = name.includes(">") ? `${out ? "Mended" : "Cut"}: ${what}` : `${name} ${out ? "back in" : "out"}`;
+    this.change({ cuts }, said);
+  }
+
+  back() {
+    const before = this.past.pop();
+    if (!before) return;
+    this.typing = false;
+    this.state = before;
+    this.update("Undone");
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const typing = event.target instanceof HTMLTextAreaElement || (event.target instanceof HTMLInputElement && event.target.type === "text");
+    if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) {
+      event.preventDefault();
+      this.back();
+    }
+  }
+
+  /** Arrow keys along the tokens. @param {KeyboardEvent} event */
+  walk(event) {
+    const last = (this.reply?.tokens.length ?? 1) - 1;
+    const at = this.reply?.at ?? 0;
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    this.choose(Math.max(0, Math.min(last, to)));
+  }
+
+  /** @param {number} at */
+  choose(at) {
+    const joined = this.walking;
+    this.walking = true;
+    this.source = -1;
+    this.focusChip = true;
+    this.change({ at, answer: -1 }, "", joined);
+  }
+
+  /** Arrow keys along the tabs. @param {KeyboardEvent} event */
+  turn(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const to = (TABS.indexOf(this.state.tab) + step + TABS.length) % TABS.length;
+    this.change({ tab: TABS[to] }, "");
+    this.tabs[to].focus();
+  }
+
+  async copyLink() {
+    const page = this.element.dataset.page ?? location.href;
+    const address = new URL(toAddress(this.state), new URL(page, location.href)).href;
+    await this.copy(address, "The link is copied");
+    this.link.value = address;
+    this.link.hidden = false;
+  }
+
+  /** @param {string} text @param {string} said */
+  async copy(text, said) {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.say(said);
+    } catch {
+      this.say("The browser does not let the page copy; select the text and copy it");
+    }
+  }
+
+  // --- what the page does ------------------------------------------------------------------------------------------
+
+  /** @param {string} said */
+  say(said) {
+    this.live.textContent = said;
+  }
+
+  /** The name of the file with the weights of a state. @param {State} state */
+  file({ model, step }) {
+    const steps = this.steps[model];
+    return step === steps[steps.length - 1] ? model : `${model}-step${String(step).padStart(5, "0")}`;
+  }
+
+  setting() {
+    const { text, cuts, fill, at, answer } = this.state;
+    return { model: this.file(this.state), text, cuts, fill, at, answer };
+  }
+
+  /** Compute and draw the state; what is overtaken by a newer one is dropped. @param {string} said */
+  async update(said) {
+    const asked = ++this.asked;
+    const before = this.reply;
+    if (said !== "New text") this.typing = false;
+    if (said) this.walking = false;
+    const file = this.file(this.state);
+    if (!client.has(file)) this.say("The weights are on their way …");
+    this.root.setAttribute("aria-busy", "true");
+    this.controls();
+    try {
+      await client.bring(file);
+      if (asked !== this.asked) return;
+      const setting = this.setting();
+      const reply = /** @type {Reply} */ (await client.ask("run", setting));
+      if (asked !== this.asked) return;
+      this.reply = reply;
+      const now = { ...setting, at: reply.at, answer: reply.answer.id };
+      this.draw(said, before);
+      const worths = await client.ask("worths", now);
+      if (asked !== this.asked) return;
+      this.worths = worths;
+      this.picture();
+      this.list();
+      await this.open(asked);
+      if (this.element.dataset.linked !== undefined && this.past.length) this.address();
+    } catch (error) {
+      if (asked === this.asked) this.say(`This did not work: ${error instanceof Error ? error.message : error}`);
+    }
+    if (asked === this.asked) {
+      this.root.removeAttribute("aria-busy");
+      this.root.dataset.drawn = String(asked);
+    }
+  }
+
+  /** The state goes into the address, so that the page itself can be linked. */
+  address() {
+    try {
+      history.replaceState(null, "", toAddress(this.state));
+    } catch {
+      /* a page opened from a file may not change its address */
+    }
+  }
+
+  /** What shows the state itself. */
+  controls() {
+    const { state } = this;
+    const preset = PRESETS.find(({ text, model }) => text === state.text && model === state.model);
+    this.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
+    this.hint.textContent = preset?.try ?? "";
+    if (document.activeElement !== this.text || !this.typing) this.text.value = state.text;
+    this.model.value = state.model;
+    const steps = this.steps[state.model];
+    this.training.hidden = steps.length < 2;
+    this.slider.max = String(steps.length - 1);
+    this.slider.value = String(steps.indexOf(state.step));
+    this.stepNow.textContent = state.step.toLocaleString("en");
+    this.slider.setAttribute("aria-valuetext", `step ${state.step}`);
+    for (const label of [this.zero, this.mean]) {
+      const input = /** @type {HTMLInputElement} */ (label.firstChild);
+      input.checked = input.value === state.fill;
+    }
+    this.undo.setAttribute("aria-disabled", String(!this.past.length));
+    this.restore.setAttribute("aria-disabled", String(!state.cuts.length));
+    this.link.hidden = true;
+    this.tabs.forEach((tab, i) => {
+      tab.setAttribute("aria-selected", String(TABS[i] === state.tab));
+      tab.tabIndex = TABS[i] === state.tab ? 0 : -1;
+    });
+    this.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
+  }
+
+  /** @param {string} said @param {Reply | null} before */
+  draw(said, before) {
+    const reply = /** @type {Reply} */ (this.reply);
+    this.chipRow(reply);
+    this.headRows(reply);
+    const changed = this.state.cuts.length > 0;
+    this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Followed"))));
+    const { answer } = reply;
+    const name = visible(answer.text);
+    const was = before?.answer.id === answer.id ? before.answer.after : undefined;
+    const first = reply.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
+    const move = was === undefined ? `${name} has ${percent(answer.after)}` : was === answer.after ? `${name} stays at ${percent(answer.after)}` : `${name} from ${percent(was)} to ${percent(answer.after)}`;
+    const lead = first.id === answer.id ? "" : `; first is now ${visible(first.text)} with ${percent(first.after)}`;
+    const cropped = reply.cropped ? ` The model reads the first ${reply.tokens.length} tokens.` : "";
+    const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
+    this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}`);
+    this.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
+    this.bottom.replaceChildren("at position ", String(reply.at), ": ", word(reply.tokens[reply.at].text));
+    this.looked(reply);
+  }
+
+  /** Where the chosen head looks, in words. @param {Reply} reply */
+  looked(reply) {
+    const head = parseCut(this.state.head);
+    if (!head) {
+      this.looks.textContent = "A model without layers looks at nothing but the token itself.";
+      return;
+    }
+    const row = this.row(reply, head.layer, head.head);
+    const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
+    if (this.source < 0 || this.source > reply.at) {
+      // Resting on the opening token says little; what stands out besides it is what one wants to open.
+      const besides = order.find((i) => i > 0);
+      this.source = besides !== undefined && row[besides] > 0.1 ? besides : order[0];
+    }
+    const seen = order.filter((i) => row[i] >= 0.05).slice(0, 4);
+    const out = this.state.cuts.includes(this.state.head) ? " (it is out)" : "";
+    this.looks.replaceChildren(
+      `${this.state.head}${out} at `, word(reply.tokens[reply.at].text), " looks at ",
+      ...seen.flatMap((i, k) => [k ? ", " : "", word(reply.tokens[i].text), ` ${percent(row[i])}`]), ".",
+    );
+  }
+
+  /** @param {Reply} reply @param {number} layer @param {number} head */
+  row({ patterns, at, tokens: { length: n } }, layer, head) {
+    return patterns[layer].subarray((head * n + at) * n, (head * n + at) * n + at + 1);
+  }
+
+  /** @param {Reply} reply */
+  chipRow(reply) {
+    const tokens = reply.tokens.map(({ id }) => id).join(" ");
+    if (this.drawn !== tokens) {
+      this.drawn = tokens;
+      this.source = -1;
+      this.chips.replaceChildren(
+        ...reply.tokens.map(({ text }, i) =>
+          h("div", { class: "cl-chip", role: "option", "data-at": i, click: () => this.choose(i) }, h("bdi", {}, visible(text)), h("span", { class: "cl-seen", "aria-hidden": "true" })),
+        ),
+      );
+    }
+    [...this.chips.children].forEach((chip, i) => {
+      if (!(chip instanceof HTMLElement)) return;
+      const chosen = i === reply.at;
+      chip.setAttribute("aria-selected", String(chosen));
+      chip.tabIndex = chosen ? 0 : -1;
+      const p = i ? reply.predicted[i - 1].after : 0;
+      chip.style.setProperty("--p", p.toFixed(3));
+      chip.setAttribute("aria-label", `${visible(reply.tokens[i].text)}, position ${i}${i ? `, was predicted with ${percent(p)}` : ""}`);
+      if (!chosen) return;
+      const [left, right] = [chip.offsetLeft, chip.offsetLeft + chip.offsetWidth];
+      if (left < this.strip.scrollLeft + 20 || right > this.strip.scrollLeft + this.strip.clientWidth - 20)
+        this.strip.scrollLeft = left - this.strip.clientWidth / 2;
+      if (this.focusChip) chip.focus({ preventScroll: true });
+    });
+    this.focusChip = false;
+  }
+
+  /** @param {Reply} reply */
+  headRows(reply) {
+    const names = reply.patterns.map((_, layer) => Array.from({ length: reply.nHeads }, (__, head) => headName(layer, head)));
+    if (names.flat().join() !== [...this.cards.keys()].join()) {
+      this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
+      this.rows.replaceChildren(
+        ...[...names].reverse().flatMap((row, i) => [
+          i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
+          h("div", { class: "cl-row", role: "group", "aria-label": `Layer ${names.length - 1 - i}` }, row.map((name) => /** @type {HTMLElement} */ (this.cards.get(name)))),
+        ]).filter((row) => row !== null),
+      );
+    }
+    this.circuit.classList.toggle("cl-two", reply.nLayers === 2);
+    for (const [name, card] of this.cards) {
+      const [layer, head] = [Number(name[1]), Number(name[3])];
+      const out = this.state.cuts.includes(name);
+      const look = /** @type {HTMLElement} */ (card.children[0]);
+      const row = this.row(reply, layer, head);
+      const best = row.reduce((top, share, i) => (share > row[top] ? i : top), 0);
+      card.classList.toggle("cl-gone", out);
+      card.classList.toggle("cl-chosen", name === this.state.head);
+      look.setAttribute("aria-pressed", String(name === this.state.head));
+      look.setAttribute("aria-label", `${name}, looks at ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
+      const button = card.children[1];
+      button.setAttribute("aria-checked", String(!out));
+      button.children[1].textContent = out ? "out" : "in";
+      thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
+    }
+  }
+
+  /** @param {string} name */
+  card(name) {
+    return h(
+      "div",
+      { class: "cl-card" },
+      h("button", { type: "button", class: "cl-look", click: () => this.change({ head: name }, `${name} is chosen`) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
+      h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "in")),
+    );
+  }
+
+  /** Everything that depends on how wide the page is. */
+  picture() {
+    const { reply } = this;
+    if (!reply || !this.root.isConnected) return;
+    const middles = [...this.chips.children].map((chip) => (chip instanceof HTMLElement ? chip.offsetLeft + chip.offsetWidth / 2 : 0));
+    for (const svg of [this.above, this.below]) {
+      svg.setAttribute("width", String(this.chips.scrollWidth));
+      svg.setAttribute("height", "66");
+    }
+    this.below.classList.toggle("cl-none", reply.nLayers < 2);
+    this.above.classList.toggle("cl-none", reply.nLayers < 1);
+    arcs(this.above, this.below, middles, reply, this.state.head, this.state.cuts);
+    wires({ box: this.circuit, wires: this.svg, cards: this.cards }, reply, this.worths, this.state.cuts, (name) => this.toggle(name), (name) => this.point(name));
+  }
+
+  /** Say what a wire is worth while the pointer or the focus is on it. @param {string | null} name */
+  point(name) {
+    for (const wire of this.svg.querySelectorAll(".cl-wire")) wire.classList.toggle("cl-pointed-at", wire.getAttribute("data-wire") === name);
+    this.pointed.textContent = name ? `${name} is worth ${signed(this.worths[name] ?? 0)} logits. ${this.state.cuts.includes(name) ? "Click to mend it." : "Click to cut it."}` : "";
+  }
+
+  /** The wires as buttons: the strongest, those that are cut, and all of them. */
+  list() {
+    const reply = /** @type {Reply} */ (this.reply);
+    const { cuts } = this.state;
+    const wire = (/** @type {string} */ name) => name.includes(">");
+    const strong = Object.keys(this.worths).filter((name) => wire(name) && (Math.abs(this.worths[name]) >= 0.25 || cuts.includes(name)));
+    strong.sort((a, b) => Math.abs(this.worths[b]) - Math.abs(this.worths[a]));
+    const shown = strong.filter((name, i) => i < 5 || cuts.includes(name));
+    const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind) => {
+      const value = this.worths[name] ?? 0;
+      const made = h(
+        "button",
+        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, worth ${signed(value)}`, "data-key": `${kind} ${name}`, click: () => this.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
+        label && h("span", {}, label),
+        h("b", {}, signed(value)),
+      );
+      made.style.setProperty("--share", String(Math.min(1, Math.abs(value) / 10)));
+      return made;
+    };
+    const open = this.wireList.querySelector("details")?.open ?? false;
+    const target = reply.answer.text;
+    this.keepFocus(this.wireList, () => {
+      if (reply.nLayers < 2) {
+        this.wireList.replaceChildren();
+        return;
+      }
+      const columns = Array.from({ length: reply.nHeads }, (_, head) => INPUTS.map((input) => `${headName(1, head)}.${input}`)).flat();
+      this.wireList.replaceChildren(
+        h("p", { class: "cl-heading" }, "Wires to cut"),
+        h("p", {}, "What each is worth to the logit of ", word(target), " now."),
+        h("div", { class: "cl-strong" }, shown.map((name) => button(name, name, "strong"))),
+        h(
+          "details",
+          { open },
+          h("summary", {}, `All ${columns.length * reply.nHeads} wires`),
+          h(
+            "div",
+            { class: "cl-wide", tabindex: "0", role: "group", "aria-label": "All wires, a table that scrolls" },
+            h(
+              "table",
+              { class: "cl-all" },
+              h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "into"), Array.from({ length: reply.nHeads }, (_, from) => h("th", { scope: "col" }, headName(0, from))))),
+              h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), Array.from({ length: reply.nHeads }, (_, from) => h("td", {}, button(`${headName(0, from)}->${to}`, "", "all")))))),
+            ),
+          ),
+        ),
+      );
+    });
+  }
+
+  /** Draw anew what may hold the focus, and give it back. @param {HTMLElement} box @param {() => void} draw */
+  keepFocus(box, draw) {
+    const focused = document.activeElement instanceof HTMLElement && box.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+    draw();
+    if (!focused) return;
+    const again = [...box.querySelectorAll("[data-key]")].find((element) => element instanceof HTMLElement && element.dataset.key === focused);
+    if (again instanceof HTMLElement) again.focus({ preventScroll: true });
+  }
+
+  /** The open panel. @param {number} asked */
+  async open(asked) {
+    const reply = /** @type {Reply} */ (this.reply);
+    const { state } = this;
+    const tokenText = reply.tokens[reply.at].text;
+    const source = Math.min(Math.max(this.source, 0), reply.at);
+    const sourceText = reply.tokens[source].text;
+    const choose = this.select("source", "Source token", reply.tokens.slice(0, reply.at + 1).map(({ text }, i) => ({ value: i, name: `${visible(text)} (${i})` })), source, (value) => (this.source = value));
+    /** @type {(HTMLElement | string)[]} */
+    let made = [];
+    if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
+    else if (state.tab === "python") {
+      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, cropped: reply.cropped, lastStep: this.steps[state.model][this.steps[state.model].length - 1] });
+      made = pythonPanel(code, (text) => this.copy(text, "The Python is copied"));
+    } else if (!state.head) made = [h("p", {}, "This model has no heads.")];
+    else if (state.tab === "score") {
+      const score = await client.ask("score", { ...this.setting(), at: reply.at, head: state.head, source });
+      made = scorePanel(score, state, { token: tokenText, source: sourceText, choose });
+    } else {
+      const later = state.head[1] === "1";
+      const via = later && this.via >= 0 ? this.via : undefined;
+      const words = await client.ask("words", { model: this.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via });
+      const writers = [{ value: -1, name: "of the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `that ${headName(0, head)} wrote about` }))];
+      const chooseVia = later ? this.select("via", "Who wrote the note", writers, this.via, (value) => (this.via = value)) : null;
+      made = wordsPanel(words, state, { token: tokenText, source: sourceText, chooseSource: choose, chooseVia });
+    }
+    if (asked !== this.asked) return;
+    this.keepFocus(this.panel, () => this.panel.replaceChildren(...made));
+  }
+
+  /**
+   * @param {string} key @param {string} label @param {{value: number, name: string}[]} options @param {number} chosen
+   * @param {(value: number) => void} set
+   */
+  select(key, label, options, chosen, set) {
+    const made = /** @type {HTMLSelectElement} */ (
+      h("select", { "aria-label": label, "data-key": key, change: () => {
+        set(Number(made.value));
+        this.open(this.asked);
+      } }, options.map(({ value, name }) => h("option", { value }, name)))
+    );
+    made.value = String(chosen);
+    return made;
+  }
+}
+
+/** @type {WeakMap<HTMLElement, Lab>} */
+const labs = new WeakMap();
+
+/**
+ * Bring the lab of an element to life, or to another state.
+ * @param {HTMLElement} element @param {string} address
+ */
+export async function open(element, address) {
+  /** @type {{steps: Steps}} */
+  const { steps } = await window.circuitLab.need("text");
+  const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
+  const state = fromAddress(address, steps) ?? fromPreset(preset);
+  let lab = labs.get(element);
+  if (lab) {
+    await lab.change(state, "From the address");
+    return;
+  }
+  const button = element.querySelector(".cl-start");
+  lab = new Lab(element, state, steps);
+  await client.bring(lab.file(state));
+  labs.set(element, lab);
+  element.append(lab.root);
+  element.classList.add("cl-live");
+  const had = button?.contains(document.activeElement);
+  button?.remove();
+  await lab.update("The model is here");
+  if (had) lab.presets[0].focus({ preventScroll: true });
+}

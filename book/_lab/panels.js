@@ -1,0 +1,130 @@
+/**
+ * The panels under the circuit: the logit in parts, the score in parts, the words of a head, the Python.
+ */
+import { bars } from "./draw.js";
+import { h, percent, signed, visible } from "./dom.js";
+
+/** @typedef {import("./worker.js").Reply} Reply */
+/** @typedef {import("./state.js").State} State */
+/** @typedef {{id: number, text: string, value: number}} Word */
+
+/** A token in a sentence. @param {string} text */
+export function word(text) {
+  return h("code", { class: "cl-word" }, visible(text));
+}
+
+/**
+ * Chapter 1: the logit of the followed token, above the mean logit, as a sum over parts of the stream.
+ * @param {Reply} reply @param {boolean} changed
+ */
+export function partsPanel(reply, changed) {
+  const { before, after } = reply.parts;
+  const rows = before.map(({ name, value }, i) => ({ name, before: value, after: after[i].value }));
+  const sum = { name: "sum", before: 0, after: 0 };
+  for (const row of rows) {
+    sum.before += row.before;
+    sum.after += row.after;
+  }
+  return [
+    h("p", {}, "What each part of the stream adds to the logit of ", word(reply.answer.text), ", measured against the mean over the vocabulary. The parts add up exactly (chapter 1)."),
+    bars([...rows, sum], changed ? "Pale: the whole model. Full: with what you took out." : "Logits above the mean"),
+  ];
+}
+
+/**
+ * Chapter 3: one attention score as a table, query side by key side.
+ * @param {{names: string[], table: number[][]}} score @param {State} state @param {{token: string, source: string, choose: HTMLElement}} of
+ */
+export function scorePanel({ names, table }, state, { token, source, choose }) {
+  const most = Math.max(1, ...table.flat().map(Math.abs));
+  const total = table.flat().reduce((sum, value) => sum + value, 0);
+  const cell = (/** @type {number} */ value) => {
+    const made = h("td", { class: `cl-cell cl-${value < 0 ? "down" : "up"}` }, h("span", {}, signed(value)));
+    made.style.setProperty("--share", String(Math.round((Math.abs(value) / most) * 80) / 100));
+    return made;
+  };
+  return [
+    h("p", {}, `Why ${state.head} looks there: its score from `, word(token), " at ", choose, ` is ${signed(total)}, the sum of this table (chapter 3). Rows: who made the query at `, word(token), ". Columns: who made the key at ", word(source), "."),
+    h(
+      "div",
+      { class: "cl-wide", tabindex: "0", role: "group", "aria-label": "The score in parts, a table that scrolls" },
+      h(
+        "table",
+        { class: "cl-score" },
+        h("thead", {}, h("tr", {}, h("td", {}), names.map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, table.map((row, i) => h("tr", {}, h("th", { scope: "row" }, names[i]), row.map(cell)))),
+      ),
+    ),
+  ];
+}
+
+/**
+ * Chapter 2: what a head looks for and what it says, from its weights alone.
+ * @param {{looksFor: Word[], raises: Word[], lowers: Word[]}} words @param {State} state
+ * @param {{token: string, source: string, chooseSource: HTMLElement, chooseVia: HTMLElement | null}} of
+ */
+export function wordsPanel({ looksFor, raises, lowers }, state, { token, chooseSource, chooseVia }) {
+  const list = (/** @type {Word[]} */ words) =>
+    h("ol", { class: "cl-list" }, words.map(({ text, value }) => h("li", {}, word(text), " ", h("span", { class: "cl-number" }, signed(value)))));
+  return [
+    h("p", {}, `Read from the weights of ${state.head} alone, without a text (chapter 2).`),
+    h(
+      "div",
+      { class: "cl-words" },
+      h("section", {}, h("p", { class: "cl-heading" }, "Where to look (QK)"), h("p", {}, "Standing on ", word(token), ", it looks for", chooseVia ? " a note " : "", chooseVia, ":"), list(looksFor)),
+      h("section", {}, h("p", { class: "cl-heading" }, "What to say (OV)"), h("p", {}, "Looking at ", chooseSource, ", it raises:"), list(raises)),
+      h("section", {}, h("p", { class: "cl-heading" }, "…and lowers"), h("p", {}, "the logits of these most:"), list(lowers)),
+    ),
+  ];
+}
+
+/**
+ * @param {ReturnType<typeof import("./python.js").pythonFor>} code @param {(text: string) => void} copy
+ */
+export function pythonPanel({ first, lines, parts, score, words }, copy) {
+  const whole = [...first, "", ...lines, "", ...parts, ...score, ...words].join("\n");
+  return [
+    h("p", {}, "The same numbers from the library: three lines for the logits, and then the panels."),
+    h("pre", { class: "cl-code", tabindex: "0", role: "region", "aria-label": "Python" }, h("code", {}, whole)),
+    h("button", { type: "button", class: "cl-button", click: () => copy(whole) }, "Copy the Python"),
+  ];
+}
+
+/**
+ * The first guesses before and after; each can be followed.
+ * @param {Reply} reply @param {boolean} changed @param {(token: number) => void} follow
+ */
+export function guessTable(reply, changed, follow) {
+  const rows = reply.guesses.slice(0, changed ? 8 : 5);
+  if (!rows.some(({ id }) => id === reply.answer.id)) rows.push(reply.answer);
+  const bar = (/** @type {{before: number, after: number}} */ guess) => {
+    const made = h("span", { class: "cl-chance", "aria-hidden": "true" }, h("span", { class: "cl-was" }), h("span", { class: "cl-is" }));
+    made.style.setProperty("--was", String(guess.before));
+    made.style.setProperty("--is", String(guess.after));
+    return made;
+  };
+  return h(
+    "table",
+    { class: "cl-guesses" },
+    h("caption", {}, "Next token after ", word(reply.tokens[reply.at].text)),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("td", {}), h("th", { scope: "col" }, "whole"), changed && h("th", { scope: "col" }, "now"))),
+    h(
+      "tbody",
+      {},
+      rows.map((guess) =>
+        h(
+          "tr",
+          { class: guess.id === reply.answer.id ? "cl-followed" : "" },
+          h(
+            "th",
+            { scope: "row" },
+            h("button", { type: "button", "aria-pressed": String(guess.id === reply.answer.id), title: "Follow this token", "data-key": `follow ${guess.id}`, click: () => follow(guess.id) }, word(guess.text)),
+          ),
+          h("td", {}, bar(guess)),
+          h("td", {}, percent(guess.before)),
+          changed && h("td", {}, percent(guess.after)),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,89 @@
+/**
+ * What the reader has set, its way into an address and back, and the steps that can be taken back.
+ */
+import { parseCut } from "./engine.js";
+import { PRESETS } from "./presets.js";
+
+/**
+ * @typedef {object} State
+ * @property {string} model
+ * @property {number} step  of training
+ * @property {string} text
+ * @property {string[]} cuts  heads and wires that are out
+ * @property {"zero" | "mean"} fill
+ * @property {number} at  the chosen position; -1 is the last
+ * @property {number} answer  the token that is followed; -1 is the first choice of the whole model
+ * @property {string} head  the chosen head
+ * @property {string} tab
+ */
+/** @typedef {Record<string, number[]>} Steps  of training, by model */
+
+export const TABS = ["parts", "score", "words", "python"];
+export const LONGEST = 20_000;
+
+/** @param {import("./presets.js").Preset} preset @returns {State} */
+export function fromPreset({ model, step, text, head, tab }) {
+  return { model, step, text, head, tab, cuts: [], fill: "zero", at: -1, answer: -1 };
+}
+
+/** @param {State} state */
+export function toAddress(state) {
+  const query = new URLSearchParams({ model: state.model, step: String(state.step), text: state.text, head: state.head, tab: state.tab });
+  if (state.cuts.length) query.set("without", state.cuts.join(","));
+  if (state.fill !== "zero") query.set("fill", state.fill);
+  if (state.at >= 0) query.set("at", String(state.at));
+  if (state.answer >= 0) query.set("answer", String(state.answer));
+  return `#lab:${query}`;
+}
+
+/**
+ * The state that an address names: a preset "#lab-dursley" or all of it "#lab:text=...". What cannot be is left out.
+ * @param {string} address @param {Steps} steps
+ * @returns {State | null}
+ */
+export function fromAddress(address, steps) {
+  const preset = PRESETS.find(({ id }) => address === `#lab-${id}`);
+  if (preset) return fromPreset(preset);
+  if (!address.startsWith("#lab:")) return null;
+  const query = new URLSearchParams(address.slice(5));
+  const model = query.get("model") ?? "";
+  const known = steps[model] ? model : "two-layer";
+  const step = Number(query.get("step"));
+  const whole = (/** @type {string} */ name) => (/^\d{1,5}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : -1);
+  const head = query.get("head") ?? "";
+  const tab = query.get("tab") ?? "";
+  return fitting({
+    model: known,
+    step: steps[known].includes(step) ? step : steps[known][steps[known].length - 1],
+    text: (query.get("text") ?? "").slice(0, LONGEST),
+    cuts: (query.get("without") ?? "").split(",").filter(Boolean),
+    fill: query.get("fill") === "mean" ? "mean" : "zero",
+    at: whole("at"),
+    answer: whole("answer"),
+    head,
+    tab: TABS.includes(tab) ? tab : "parts",
+  });
+}
+
+/** How many layers of four heads a model has. @param {string} model */
+export function layersOf(model) {
+  return { "zero-layer": 0, "one-layer": 1, "two-layer": 2 }[model] ?? 0;
+}
+
+/**
+ * A state whose heads and wires are those of its model.
+ * @param {State} state
+ * @returns {State}
+ */
+export function fitting(state) {
+  const layers = layersOf(state.model);
+  const there = (/** @type {number} */ layer, /** @type {number} */ head) => layer < layers && head < 4;
+  const cuts = [...new Set(state.cuts)].filter((name) => {
+    const cut = parseCut(name);
+    if (!cut || !there(cut.layer, cut.head)) return false;
+    return !cut.to || (cut.to.layer > cut.layer && there(cut.to.layer, cut.to.head));
+  });
+  const head = parseCut(state.head);
+  const fits = head && !head.to && there(head.layer, head.head);
+  return { ...state, cuts, head: fits ? state.head : layers ? `L${layers - 1}H${layers === 2 ? 3 : 0}` : "" };
+}
