@@ -1,3 +1,4 @@
-"""What holds for every test run from the root of the repository: notebooks are timed, and one browser serves all tests."""
+"""What holds for every test run from the root of the repository: notebooks are timed and run in forks of one process, and
+one browser serves all tests."""
 
-pytest_plugins = ("tools.notebooks.times", "tests.support.one_browser")
+pytest_plugins = ("tools.notebooks.times", "tools.notebooks.kernels", "tests.support.one_browser")

@@ -1,6 +1,7 @@
 """The gate refuses every fault that is kept as a notebook under tests/fixtures/notebooks, and passes the sound one."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from tools.notebooks.execute import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/fixtures/notebooks"
-MOST_EXCUSED = 5  # cells of the whole book that may be excused from comparison, each with its reason
+MOST_EXCUSED = (
+    0  # cells of the whole book that are excused from comparison; one that must be has its reason and its fact
+)
 
 # Faults that the stored file shows by itself, with words of the message.
 HOLLOW = {
@@ -82,11 +85,80 @@ def test_a_long_cell_is_refused(tmp_path):
     assert any("16 lines of code; at most 15" in fault for fault in notebook_gate.faults(tmp_path / "long.ipynb"))
 
 
-def test_a_reason_in_words_excuses(tmp_path):
-    notebook = json.loads((FIXTURES / "excused-without-reason.ipynb").read_text())
-    notebook["cells"][3]["metadata"]["circuitkit"] = {"reason": "the error text differs between Python versions"}
-    (tmp_path / "excused.ipynb").write_text(json.dumps(notebook))
-    assert notebook_gate.faults(tmp_path / "excused.ipynb") == []
+REASON = "the error text differs between Python versions"
+
+
+def changed(name: str, folder: Path, change) -> list[str]:
+    """The faults of a fixture after a change to its JSON."""
+    notebook = json.loads((FIXTURES / f"{name}.ipynb").read_text())
+    change(notebook)
+    (folder / "changed.ipynb").write_text(json.dumps(notebook))
+    return notebook_gate.faults(folder / "changed.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("source", "fact", "sound"),
+    [
+        ("x = 3\nassert x > 2", "x > 2", True),
+        ("x = 3\nassert x > 2 and x < 5", "x<5", True),
+        ("x = 3\nassert x > 2", "", False),
+        ("x = 3\nassert x > 2", None, False),
+        ("x = 3\nassert x > 2", "x > 1", False),
+        ("x = 3", "x > 2", False),
+        ("x = 3\nassert True", "True", False),
+        ("x = 3\nif x > 9:\n    assert x > 2", "x > 2", False),
+        ("x = 3\ntry:\n    assert x > 2\nfinally:\n    pass", "x > 2", False),
+        ("x = 3\nassert x > 2", "training differs between processors", False),
+    ],
+)
+def test_an_excused_cell_states_a_fact_that_it_asserts(tmp_path, source, fact, sound):
+    def excuse(notebook):
+        cell = notebook["cells"][3]
+        cell["metadata"]["circuitkit"] = {"reason": REASON} | ({} if fact is None else {"fact": fact})
+        cell["source"] = source.splitlines(keepends=True)
+
+    assert (changed("excused-without-reason", tmp_path, excuse) == []) is sound
+
+
+def figure(notebook) -> dict:
+    """The first output of a notebook that is an attention view."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if "ck-attention" in "".join(output.get("data", {}).get("text/html", "")):
+                return output["data"]
+    raise LookupError("no attention view")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r'"patterns":\[\[\[1.0,', '"patterns":[[[0.5,'),
+        (r'"tokens":\["', '"tokens":["another '),
+        (r'"largest":1.0', '"largest":2.0'),
+        (r"<figcaption>", "<figcaption>Nothing "),
+        (r'data-mark="\d+ values', 'data-mark="7 values'),
+    ],
+    ids=["a weight", "a token", "the scale", "the caption", "a fingerprint"],
+)
+def test_an_attention_view_with_another_payload_is_refused(tmp_path, old, new):
+    def replace(notebook):
+        page = "".join(figure(notebook)["text/html"])
+        figure(notebook)["text/html"] = (after := re.sub(old, new, page, count=1))
+        assert after != page
+
+    assert changed("sound", tmp_path, lambda notebook: None) == []
+    assert any("not what the library draws" in fault for fault in changed("sound", tmp_path, replace))
+
+
+def test_an_alt_text_that_its_output_does_not_have_is_refused(tmp_path):
+    def replace(notebook):
+        for cell in notebook["cells"]:
+            for output in cell.get("outputs", []):
+                for kind, told in output.get("metadata", {}).items():
+                    if kind.startswith("image/"):
+                        told["alt"] = "It is the other way round."
+
+    assert any("says something else" in fault for fault in changed("sound", tmp_path, replace))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""What the head of a chapter promises: minutes that agree with a count, and seconds that `make test` holds it to."""
+"""What the head of a chapter promises: minutes that agree with a count, and seconds that are printed beside the promise."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,7 @@ def run_timed(folder: Path, *options: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "xdist"])
-def test_a_slow_notebook_fails_the_run(tmp_path, options):
+def test_a_slow_notebook_is_told_and_not_judged(tmp_path, options):
     """Two cells of 0.9 s are each within the promise of one second, and together they are not."""
     cell = "#!import time; time.sleep(0.9)"
     notebook(tmp_path / "slow.ipynb", LINE.format(1, 1), cell, cell)
@@ -92,20 +93,13 @@ def test_a_slow_notebook_fails_the_run(tmp_path, options):
     notebook(tmp_path / "silent.ipynb", "No promise.", "#!x = 1")
     done = run_timed(tmp_path, *options)
     assert "4 passed" in done.stdout
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-    assert "TOO SLOW: slow.ipynb took" in done.stdout
-    assert done.stdout.count("TOO SLOW") == 1
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    (taken,) = re.findall(r"([\d.]+)  slow.ipynb \(promised: 1\)", done.stdout)
+    assert float(taken) >= 1.8
     assert "quick.ipynb (promised: 600)" in done.stdout
     assert "silent.ipynb\n" in done.stdout
 
 
-def test_a_notebook_that_keeps_its_promise_passes(tmp_path):
-    notebook(tmp_path / "quick.ipynb", LINE.format(1, 600), "#!x = 1")
-    done = run_timed(tmp_path)
-    assert done.returncode == pytest.ExitCode.OK, done.stdout
-    assert "TOO SLOW" not in done.stdout
-
-
 def test_make_test_loads_the_clock(pytestconfig):
     assert "tools.notebooks.times" in (ROOT / "conftest.py").read_text()
-    assert pytestconfig.pluginmanager.hasplugin("notebook_times")
+    assert pytestconfig.pluginmanager.hasplugin("notebook-times") or hasattr(pytestconfig, "workerinput")

@@ -81,7 +81,7 @@ class ThisPython(AsyncKernelManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
 
 
-def execute(path: Path, timeout: int = TIMEOUT, environment: dict[str, str] = ENVIRONMENT) -> str:
+def execute(path: Path, manager: type[AsyncKernelManager] = ThisPython, timeout: int = TIMEOUT) -> str:
     """Run a notebook from the top and return the text that is to be stored; raises when a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
@@ -90,13 +90,13 @@ def execute(path: Path, timeout: int = TIMEOUT, environment: dict[str, str] = EN
     with tempfile.TemporaryDirectory() as empty:
         client = NotebookClient(
             notebook,
-            kernel_manager_class=ThisPython,
+            kernel_manager_class=manager,
             timeout=timeout,
             record_timing=False,
             resources={"metadata": {"path": empty}},
             extra_arguments=["--log-level=40"],
         )
-        client.execute(env=os.environ | environment)
+        client.execute(env=os.environ | ENVIRONMENT)
     return nbformat.writes(normalised(notebook)) + "\n"
 
 

@@ -7,6 +7,8 @@ excused. This check reads the stored file alone and names every such fault.
 """
 
 import ast
+import html
+import json
 import re
 import sys
 from pathlib import Path
@@ -51,9 +53,34 @@ def cell_faults(cell, number: int) -> list[str]:
         found.append("an output is expected and none is stored")
     for output in cell.outputs:
         found += output_faults(output)
-    if excused(cell) and len(str(cell.metadata.get("circuitkit", {}).get("reason", "")).split()) < 4:
-        found.append(f"excused from comparison ({excused(cell)}) without metadata.circuitkit.reason in words")
+    if excused(cell):
+        told = cell.metadata.get("circuitkit", {})
+        if len(str(told.get("reason", "")).split()) < 4:
+            found.append(f"excused from comparison ({excused(cell)}) without metadata.circuitkit.reason in words")
+        if plain(str(told.get("fact", ""))) not in asserted(cell.source):
+            found.append(
+                f"excused from comparison ({excused(cell)}), and metadata.circuitkit.fact is {told.get('fact')!r}: state there "
+                "a fact that the cell still asserts, outside of any other statement"
+            )
     return found
+
+
+def plain(expression: str) -> str:
+    """An expression as Python prints it; one that cannot be read, or says nothing about a value, is empty."""
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return ""
+    return ast.unparse(node) if any(isinstance(part, ast.Name) for part in ast.walk(node)) else ""
+
+
+def asserted(source: str) -> set[str]:
+    """The asserts of a cell that nothing encloses, and what `and` joins in them."""
+    tests = [node.test for node in ast.parse(plain_python(source)).body if isinstance(node, ast.Assert)]
+    joined = [
+        part for test in tests if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) for part in test.values
+    ]
+    return {ast.unparse(test) for test in tests + joined}
 
 
 def output_faults(output) -> list[str]:
@@ -64,9 +91,27 @@ def output_faults(output) -> list[str]:
     data, metadata = output.get("data", {}), output.get("metadata", {})
     found = [f"the output is a widget ({kind}), which needs a kernel" for kind in data if "widget" in kind]
     for kind in data:
-        if kind.startswith("image/") and not metadata.get(kind, {}).get("alt"):
+        if kind.startswith("image/") and not (alt := metadata.get(kind, {}).get("alt")):
             found.append(f"{kind} without alt text: use circuitkit.figures.show(fig, alt=...)")
+        elif kind.startswith("image/") and alt not in data.get("text/plain", ""):
+            found.append(f"{kind} has the alt text {alt!r}, and its text says something else")
+    if 'class="ck-attention"' in data.get("text/html", "") and not redrawn(data):
+        found.append("the attention view is not what the library draws from the data in it")
     return found
+
+
+def redrawn(data) -> bool:
+    """Whether page, still and text of an attention view come from the one payload that it holds."""
+    import numpy
+
+    from circuitkit.figures._attention import Attention
+
+    page = data["text/html"]
+    held = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
+    alt = html.unescape(re.search(r"<figcaption>(.*?)</figcaption>", page, re.S)[1])
+    values = {name: held[name] for name in ("first", "largest")} | {"patterns": numpy.array(held["patterns"])}
+    view = Attention(tokens=tuple(held["tokens"]), names=tuple(held["names"]), alt=alt, **values)
+    return view._repr_html_() == page and repr(view) == data.get("text/plain")
 
 
 def excused(cell) -> str:
@@ -75,10 +120,14 @@ def excused(cell) -> str:
     return ", ".join(tags + MARKER.findall(cell.source))
 
 
+def plain_python(source: str) -> str:
+    """A cell without its magics."""
+    return re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.M)
+
+
 def expects_output(source: str) -> bool:
     """Whether the cell prints, shows, or ends in a value that is not a call (a call may return None)."""
-    source = re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.M)  # magics are not Python
-    body = ast.parse(source).body
+    body = ast.parse(plain_python(source)).body
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             called = statement.value.func

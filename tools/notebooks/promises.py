@@ -15,7 +15,6 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS_A_MINUTE, FORMULA_SECONDS, CODE_LINE_SECONDS, FIGURE_SECONDS = 130, 20, 4, 45
-MOST_OVER = 1.5  # times the promised seconds, above which `make test` fails
 FIGURE = re.compile(r"<figure\b|<img\b")
 PROMISE = re.compile(r"\*\*Time\*\*: about (\d+) minutes to read, (\d+) seconds to run on two processor cores\.")
 

@@ -5,9 +5,14 @@ counts as a departure is what the test of the notebooks counts: an error, or an 
 replacements, pictures not compared.
 """
 
+import ast
+import builtins
 import contextlib
 import io
+import signal
 import sys
+import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +22,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZE = ROOT / "tests/notebooks/sanitize.cfg"
 NOT_COMPARED = {"image/png", "image/jpeg"}
+ONE_THREAD = "torch.set_num_threads(1)"
 
 
 class Departure(NamedTuple):
@@ -58,6 +64,20 @@ def first_difference(a: dict[str, list[str]], b: dict[str, list[str]]) -> str:
     return f"stored {sorted(a)}, fresh {sorted(b)}, or one is longer"
 
 
+class Asserts(ast.NodeTransformer):
+    """Notes the asserts of each cell, and which of them run."""
+
+    def __init__(self):
+        self.cell, self.found, self.ran = 0, set(), set()
+
+    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
+        place = (self.cell, ast.unparse(node))
+        self.found.add(place)
+        note = ast.parse(f"__import__('builtins').__note__({place!r})").body
+        builtins.__note__ = self.ran.add
+        return [ast.copy_location(ast.fix_missing_locations(part), node) for part in note] + [node]
+
+
 class Page:
     """A notebook whose cells run in this process, in an empty namespace."""
 
@@ -73,6 +93,8 @@ class Page:
         self.values = self.shell.display_pub.outputs
         self.shell.display_trap.hook = CapturingDisplayHook(self.shell, outputs=self.values)
         self.shell.showtraceback = lambda *args, **kwargs: None
+        self.asserts = Asserts()
+        self.shell.ast_transformers.append(self.asserts)
 
     def run(self, number: int) -> Departure | None:
         """Run one cell; how it departs from what is stored, or None."""
@@ -80,6 +102,7 @@ class Page:
         if cell.cell_type != "code":
             return None
         self.values.clear()
+        self.asserts.cell = number
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
             result = self.shell.run_cell(cell.source)
@@ -99,6 +122,41 @@ class Page:
     def run_from(self, number: int) -> Departure | None:
         """Run the cells from this one on; the first departure, or None."""
         return next((found for at in range(number, len(self.cells)) if (found := self.run(at)) is not None), None)
+
+    def departures(self) -> list[Departure]:
+        """Run every cell, whatever the earlier ones did; each departure, and each assert that never ran."""
+        found = [departure for at in range(len(self.cells)) if (departure := self.run(at)) is not None]
+        failed = {departure.cell for departure in found}
+        return found + [
+            Departure(cell, "assert", f"never ran: {text}"[:160])
+            for cell, text in sorted(self.asserts.found)
+            if (cell, text) not in self.asserts.ran and cell not in failed
+        ]
+
+
+def departures(
+    path: str, threads: int = 1, seed: int | None = None, ulps: int = 1, seconds: int = 600
+) -> tuple[list[Departure], float]:
+    """Run a notebook in an empty folder: each cell that departs from what is stored, and the seconds it took.
+
+    With `threads` in place of the one that a notebook asks for, and with a seed in a processor that rounds otherwise.
+    """
+    import torch
+    from nbval.plugin import get_sanitize_patterns
+
+    from tools.notebooks.last_bit import LastBit
+
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
+    start = time.perf_counter()
+    page = Page(Path(path).resolve(), dict(get_sanitize_patterns(SANITIZE.read_text("utf-8"))))
+    for cell in page.cells:
+        cell.source = cell.source.replace(ONE_THREAD, f"torch.set_num_threads({threads})")
+    torch.set_num_threads(threads)
+    mode = contextlib.nullcontext() if seed is None else LastBit(seed, ulps)
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), mode:
+        found = page.departures()
+    return found, time.perf_counter() - start
 
 
 class Calls:

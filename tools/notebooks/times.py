@@ -1,4 +1,6 @@
-"""A pytest plugin: sum what each notebook's cells take, print it, and fail when one takes half as long again as promised.
+"""A pytest plugin: sum what each notebook's cells take and print it beside what the notebook promises.
+
+Nothing fails here: seconds depend on what else the machine does. `make bench` holds the promises to a ratio.
 
 The durations are nbval's, one report a cell, so they include starting the kernel and comparing outputs. Under xdist the
 reports of all workers reach the process that the user started, and only that one adds them up.
@@ -7,9 +9,7 @@ reports of all workers reach the process that the user started, and only that on
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
-from tools.notebooks.promises import MOST_OVER, promise
+from tools.notebooks.promises import promise
 
 
 class NotebookTimes:
@@ -29,28 +29,12 @@ class NotebookTimes:
             return None
         return said and said.seconds
 
-    def late(self) -> list[str]:
-        """The notebooks that took too long, one sentence each."""
-        return [
-            f"{name} took {taken:.1f} s and promises {said} s: at most {MOST_OVER:g} times that is allowed. "
-            "Make it faster, or promise more in its **Time** line."
-            for name, taken in sorted(self.seconds.items())
-            if (said := self.promised(name)) and taken > MOST_OVER * said
-        ]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session) -> None:
-        if self.late() and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
     def pytest_terminal_summary(self, terminalreporter) -> None:
         if self.seconds:
             terminalreporter.section("seconds that notebooks took")
         for name, taken in sorted(self.seconds.items()):
             said = self.promised(name)
             terminalreporter.line(f"{taken:6.1f}  {name}" + (f" (promised: {said})" if said else ""))
-        for line in self.late():
-            terminalreporter.line(f"TOO SLOW: {line}", red=True)
 
 
 def pytest_configure(config) -> None:

@@ -12,25 +12,25 @@ MARKER = "<!-- times -->"
 
 
 def table() -> str:
-    rows = ["| page | minutes to read | counted | seconds to run | fails above |", "|---|---:|---:|---:|---:|"]
+    rows = ["| page | minutes to read | counted | seconds to run |", "|---|---:|---:|---:|"]
     for path in chapter_times.notebooks():
         title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
-        minutes, seconds, limit = promised(path)
+        minutes, seconds = promised(path)
         counted = f"{chapter_times.reading_minutes(path):.0f}"
-        rows.append(f"| {title} | {minutes} | {counted} | {seconds} | {limit} |")
+        rows.append(f"| {title} | {minutes} | {counted} | {seconds} |")
     return "\n".join(rows)
 
 
-def promised(path: Path) -> tuple[str, str, str]:
-    """What the page says and where its test fails; dashes, and a warning, when nothing can be read."""
+def promised(path: Path) -> tuple[str, str]:
+    """What the page says; dashes, and a warning, when nothing can be read."""
     try:
         said = chapter_times.promise(path)
     except ValueError as error:
         log.warning("%s", error, location=str(path))
         said = None
     if said is None:
-        return "–", "–", "–"
-    return str(said.minutes), str(said.seconds), f"{chapter_times.MOST_OVER * said.seconds:.0f}"
+        return "–", "–"
+    return str(said.minutes), str(said.seconds)
 
 
 def fill(app, docname, source) -> None:

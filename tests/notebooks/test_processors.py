@@ -1,0 +1,137 @@
+"""Outputs do not depend on the processor: a fragile notebook is caught, and those of the book agree on one more each commit."""
+
+import platform
+import subprocess
+
+import nbformat
+import pytest
+
+from tools.notebooks import processors
+from tools.notebooks.cold_runs import label
+from tools.notebooks.execute import execute, notebooks
+
+TODAY = processors.of_this_commit(processors.processors())
+HEAD = "import torch\ntorch.set_num_threads(1)\nx = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))"
+FRAGILE = {
+    "too many digits": "print((x @ x).sum().item())",
+    "a comparison at its edge": "print((x @ x).softmax(-1).sum(0).tolist() <= {edge})",
+    "rounding as a result": "print(f'{float((x.exp().log() - x).abs().max()):.1e}')",
+    "an assert without a margin": "assert (x @ x).sum().item() == {sum!r}",
+    "chaos": "y = x[0, 0].double() / 9\nfor _ in range(200):\n    y = (4 * y * (1 - y)).exp().log()\nprint(f'{float(y):.3f}')",
+}
+ROBUST = "print(f'{float((x @ x).sum()):.3g}')\nassert (x.exp().log() - x).abs().max() < 1e-5"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with processors.start(processors.Processor("this one")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A notebook with fragile cells between robust ones, executed here."""
+    import torch
+
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    values = {"sum": (x @ x).sum().item(), "edge": (x @ x).softmax(-1).sum(0).tolist()}
+    cells = [HEAD, ROBUST]
+    for source in FRAGILE.values():
+        cells += [source.replace("{sum!r}", repr(values["sum"])).replace("{edge}", repr(values["edge"])), ROBUST]
+    path = tmp_path_factory.mktemp("planted") / "page.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    path.write_text(execute(path))
+    return path
+
+
+def differing(found: list[str]) -> set[int]:
+    return {int(line.split(":")[0].removeprefix("cell ")) for line in found}
+
+
+def test_there_are_seven_and_each_has_its_name():
+    made = processors.processors()
+    assert len({processor.name for processor in made}) == 7
+    assert sum("seed" in processor.name for processor in made) == 3
+    assert [p.arguments["seed"] for p in processors.processors([7, 8]) if p.arguments.get("seed")] == [7, 8]
+
+
+def test_nothing_differs_on_this_very_processor(server, planted):
+    assert processors.run(server, processors.Processor("this one"), planted)[0] == []
+
+
+def test_fragile_cells_are_caught_and_robust_ones_are_not(server, planted):
+    """Each seed may miss one; three do not. The cells between them, which print few digits, stay."""
+    found = [
+        line for p in processors.processors() if "seed" in p.name for line in processors.run(server, p, planted)[0]
+    ]
+    assert differing(found) == {2 + 2 * place for place in range(len(FRAGILE))}
+    assert any("AssertionError" in line for line in found)
+
+
+def test_an_assert_that_never_runs_is_told(server, tmp_path):
+    path = tmp_path / "page.ipynb"
+    cells = ["for _ in ():\n    assert 1 < 2", "def f():\n    assert 2 < 3", "f()"]
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    assert processors.run(server, processors.Processor("this one"), path)[0] == [
+        "cell 0: assert: never ran: assert 1 < 2"
+    ]
+
+
+def test_a_run_that_dies_is_told(server, tmp_path):
+    path = tmp_path / "page.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os\nos._exit(1)")]), path)
+    (line,) = processors.run(server, processors.Processor("this one"), path)[0]
+    assert "ended without an answer" in line
+
+
+def test_two_threads_are_two(server, planted, tmp_path):
+    threads = next(p for p in processors.processors() if p.name == "two threads")
+    path = tmp_path / "page.ipynb"
+    cells = [nbformat.v4.new_code_cell(HEAD), nbformat.v4.new_code_cell("assert torch.get_num_threads() == 2")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    assert processors.run(server, threads, path)[0] == []
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="vector code of Intel's processors")
+def test_torch_has_the_vector_code_that_was_asked_for():
+    for processor in processors.processors():
+        if asked := processor.environment.get("ATEN_CPU_CAPABILITY"):
+            with processors.start(processor) as server:
+                assert server.call("torch.backends.cpu:get_cpu_capability").lower() == asked
+
+
+def test_the_processor_changes_with_the_commit_or_else_with_the_day(monkeypatch):
+    made, turns = processors.processors(), iter(range(100))
+    monkeypatch.setattr(
+        processors.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, 0, stdout=f"{next(turns)}\n"),
+    )
+    assert {processors.of_this_commit(made) for _ in made} == set(made)
+
+    def no_history(command, **_):
+        raise subprocess.CalledProcessError(128, command)
+
+    monkeypatch.setattr(processors.subprocess, "run", no_history)
+    monkeypatch.setattr(processors.time, "time", lambda: 86400.0 * next(turns))
+    assert {processors.of_this_commit(made) for _ in made} == set(made)
+
+
+def test_the_command_names_notebook_processor_and_cell(planted, capsys):
+    assert processors.main([str(planted), "--seeds", "1", "--only", "seed"]) == 1
+    told = capsys.readouterr().out
+    assert "last bit, seed 1, page.ipynb: DIFFERS" in told
+    assert "  cell 2: output: stdout: " in told
+    assert "1 notebooks x 1 processors: 1 of 1 runs differ" in told
+
+
+@pytest.fixture(scope="module")
+def todays():
+    with processors.start(TODAY) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=label)
+def test_the_book_agrees_on_the_processor_of_this_commit(todays, path):
+    found, _ = processors.run(todays, TODAY, path)
+    assert not found, f"on a processor with {TODAY.name}: " + "; ".join(found)

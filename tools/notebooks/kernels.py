@@ -1,0 +1,23 @@
+"""A pytest plugin: the kernels in which nbval runs notebooks are forks of one warm process.
+
+nbval is asked for a kernel of this name instead of one of the current environment; it starts, interrupts and stops it as
+any other. `CIRCUITKIT_COLD_KERNELS=1`, or a system without forks, leaves every kernel to start by itself.
+"""
+
+import os
+
+from tools.notebooks import warm
+
+NAME = "circuitkit-warm"
+
+
+def pytest_configure(config) -> None:
+    asked = getattr(config.option, "nbval", False) and config.option.nbval_current_env
+    if not asked or not warm.AVAILABLE or os.environ.get("CIRCUITKIT_COLD_KERNELS") or hasattr(config, "workerinput"):
+        return  # a worker of xdist has the options and the environment of the process that started it
+    server = warm.Server()
+    config.add_cleanup(server.close)
+    paths = [server.kernelspec(NAME), os.environ.get("JUPYTER_PATH")]
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
+    config.option.nbval_kernel_startup_timeout = 300  # the first one waits for the imports
+    config.option.nbval_current_env, config.option.nbval_kernel_name = False, NAME
