@@ -239,12 +239,13 @@ def test_heads_that_do_not_fit_list_every_problem(draw):
         "W_V of shape (3, 7, 2), torch.float64; expected a torch tensor of floating-point numbers [group, d_model, d_head] with "
         "group=2, d_model=7, d_head=2",
         "W_O of shape (3, 7, 2), torch.float64; expected a torch tensor of floating-point numbers [head, d_head, d_model]",
+        "b_K of shape (3, 2), torch.float64; expected a torch tensor of floating-point numbers [group, d_head]",
         "b_V of shape (3, 1), torch.float64; expected a torch tensor of floating-point numbers [group, d_head]",
         "mask='diagonal'; expected one of ['causal', 'full', 'self_or_first']",
         "positions='learned'; expected one of ['absolute', 'rotary', 'other']",
     ):
         assert f"Heads got {line}" in str(caught.value)
-    assert str(caught.value).count("\n") == 4
+    assert str(caught.value).count("\n") == 5
     with pytest.raises(ValueError, match=r"names=\('A', 'B', 'A'\).*unique(.|\n)*layers=\(0, 1\).*3 entries"):
         dataclasses.replace(good, names=("A", "B", "A"), layers=(0, 1))
 

@@ -195,9 +195,9 @@ def test_bad_recipes():
         GATES.but(alfa=1)
     with pytest.raises(ValueError, match="n_heads=5; expected 2, 3 or 4: the post has models of so many heads"):
         post_recipe(5)
-    with pytest.raises(ValueError, match="(?s)d_head is 0; expected 1 or more.*power is 3.0; expected above 0"):
+    with pytest.raises(ValueError, match="(?s)d_head=0; expected an integer of at least 1.*power=3.0; expected a number above 0"):
         GATES.but(d_head=0, power=3.0)
-    with pytest.raises(ValueError, match="alpha is nan"):
+    with pytest.raises(ValueError, match="alpha=nan; expected a finite number"):
         Recipe(alpha=float("nan"))
 
 
