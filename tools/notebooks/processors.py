@@ -14,6 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,9 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
             kind = str(processor.environment)
             if kind not in servers:
                 servers[kind] = stack.enter_context(start(processor))
-            for path, (found, seconds) in zip(
-                paths, pool.map(lambda p: run(servers[kind], processor, p), paths), strict=True
-            ):  # noqa: B023
+            over = partial(run, servers[kind], processor)
+            for path, (found, seconds) in zip(paths, pool.map(over, paths), strict=True):
                 print(
                     f"{processor.name}, {label(path)}: {'same' if not found else 'DIFFERS'}, {seconds:.0f} s",
                     flush=True,
