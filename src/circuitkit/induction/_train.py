@@ -67,7 +67,7 @@ def train(
     seed: Seed = 0,
     checkpoints: Sequence[Natural] = (),
 ) -> Training:
-    """Train an attention-only model to continue repeated random tokens; about four seconds on one core.
+    """Train an attention-only model to continue repeated random tokens.
 
     Rows repeat a random span of `n_ctx / 4` to `n_ctx / 2` different tokens; only tokens that the row so far determines
     are scored. Positions are fixed sinusoids that queries and keys read and nothing writes, so what a head copies is
@@ -75,8 +75,8 @@ def train(
     AdamW, warm-up over 20 steps, linear decay over the last 30 %, gradients clipped at norm 1.
 
     **Shapes**: the model has `d_content + d_pos` stream dimensions and `n_heads` heads of `d_head` in each layer.
-    **Error**: equal seeds give equal runs on one machine. Training amplifies rounding about a hundred thousand times, so
-    it is in float64: another processor's curves agree to nine digits. The global random state is left alone. **Source**: the task of "In-context Learning and Induction Heads".
+    **Error**: equal seeds give equal runs on one machine. Training amplifies rounding, so it is in float64. The global random
+    state is left alone. **Source**: the task of "In-context Learning and Induction Heads".
 
     >>> run = train(1, steps=2, d_vocab=8, n_ctx=8, batch=4)
     >>> run.names, run.loss.shape
