@@ -42,5 +42,6 @@ def test_no_path_tricks_and_no_private_names_of_other_rooms():
                 found += [f"{path}: {node.module}.{a.name}" for a in node.names if a.name.startswith("_")]
             if isinstance(node, ast.Attribute) and node.attr == "path" and ast.unparse(node) == "sys.path":
                 found.append(f"{path.relative_to(ROOT)}: sys.path")
-    # A package that no installer can fetch here is read from its wheel: the one path that is added.
-    assert found == ["tools/study/real_induction.py: sys.path"]
+    # A package that no installer can fetch here is read from its wheel; and the process that forks kernels is started as a
+    # file, from any folder, by whoever runs notebooks.
+    assert sorted(set(found)) == ["tools/notebooks/warm.py: sys.path", "tools/study/real_induction.py: sys.path"]
