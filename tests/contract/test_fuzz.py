@@ -14,7 +14,8 @@ TARGETS = [target for package in fuzz.PACKAGES for target in fuzz.targets(packag
 
 @pytest.fixture(scope="module", autouse=True)
 def offline():
-    fuzz.offline()
+    with fuzz.offline():
+        yield
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.package}.{target.name}")

@@ -194,7 +194,7 @@ def test_a_fault_is_planted_in_functions_that_are_loaded(tmp_path):
 
 def test_a_fault_lies_inside_a_function_or_outside_of_any():
     mutant = notebook_mutants.faults()["heads: missing 1/sqrt(d_head)"]
-    assert notebook_mutants.enclosing(mutant) == "Heads.scores"
+    assert notebook_mutants.enclosing(mutant) == "Heads.scores_of"
     outside = notebook_mutants.faults()["figures: weights rounded to one digit"]
     assert notebook_mutants.enclosing(outside) is None
 

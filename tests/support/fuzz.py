@@ -21,9 +21,11 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import tiny_models
@@ -862,16 +864,18 @@ def outcomes(target: Target) -> Iterator[Outcome]:
             yield Outcome(target, name, label, what, text)
 
 
-def offline() -> None:
-    """What is slow the first time is loaded, and nothing waits for a network."""
+@contextmanager
+def offline() -> Iterator[None]:
+    """What is slow the first time is loaded, and for a while nothing waits for a network."""
     from circuitkit.models import _hub
 
     circuitkit.load_model("zero-layer"), model(), converted(), matrix(), figure()
-    _hub._reachable, _hub._cached = (lambda *_: False), (lambda *_: False)
+    with patch.multiple(_hub, _reachable=lambda *_: False, _cached=lambda *_: False):
+        yield
 
 
+@offline()
 def main() -> None:
-    offline()
     print(f"{'package':<16}" + "".join(f"{word:>10}" for word in ("calls", "clear", "results", "raw", "silent")))
     together: Counter[str] = Counter()
     details = []

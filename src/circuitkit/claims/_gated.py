@@ -106,7 +106,7 @@ def settings() -> list[float]:
     recipes = [sp.post_recipe(heads) for heads, _ in SIZES]
     chosen = [value for recipe in recipes for value in (recipe.alpha, recipe.lr)]
     last = recipes[-1]
-    return [*chosen, last.expansion, last.power, last.steps / (last.n_prompts / last.batch)]
+    return [*chosen, float(last.expansion), last.power, last.steps / (last.n_prompts / last.batch)]
 
 
 def shared_by_originals() -> list[int]:
