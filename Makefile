@@ -77,7 +77,7 @@ NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-w
 browser: env
 	@$(PY) -m tools machine browser
 
-test: browser ## everything that CI checks, in about eight minutes; gets a browser if there is none
+test: browser ## everything that CI checks; gets a browser if there is none
 	@$(MAKE) --no-print-directory -j2 lint book
 	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q -p no:cacheprovider --durations=8
 
