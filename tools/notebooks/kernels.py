@@ -6,18 +6,35 @@ any other. `CIRCUITKIT_COLD_KERNELS=1`, or a system without forks, leaves every 
 
 import os
 
+import pytest
+
 from tools.notebooks import warm
 
 NAME = "circuitkit-warm"
 
 
 def pytest_configure(config) -> None:
+    if hasattr(config, "workerinput"):  # a worker of xdist has the environment of the process that started it
+        if NAME in config.workerinput:
+            take(config)
+        return
     asked = getattr(config.option, "nbval", False) and config.option.nbval_current_env
-    if not asked or not warm.AVAILABLE or os.environ.get("CIRCUITKIT_COLD_KERNELS") or hasattr(config, "workerinput"):
-        return  # a worker of xdist has the options and the environment of the process that started it
+    if not asked or not warm.AVAILABLE or os.environ.get("CIRCUITKIT_COLD_KERNELS"):
+        return
     server = warm.Server()
     config.add_cleanup(server.close)
     paths = [server.kernelspec(NAME), os.environ.get("JUPYTER_PATH")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
+    take(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """A worker reads the command line again, so it is told what this process decided."""
+    if node.config.option.nbval_kernel_name == NAME:
+        node.workerinput[NAME] = True
+
+
+def take(config) -> None:
     config.option.nbval_kernel_startup_timeout = 300  # the first one waits for the imports
     config.option.nbval_current_env, config.option.nbval_kernel_name = False, NAME
