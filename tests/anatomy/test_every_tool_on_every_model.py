@@ -1,0 +1,808 @@
+"""Every public tool that takes a model, on ten kinds of model: each cell agrees with plain loops or says why it has none.
+
+What is checked where stands in `what_works.toml`, which the page "What works on what" is made from; the loops are in
+`tests/support/slow_tools.py` and share no code with the library. A cell without meaning raises a sentence, never an error
+from inside torch.
+"""
+
+import functools
+import importlib
+import inspect
+import itertools
+import re
+import tomllib
+import traceback
+import warnings
+from pathlib import Path
+
+import pytest
+import slow_tools
+import torch
+import zoo
+from slow_tools import place, stands_for
+
+import circuitkit as ck
+
+TABLE = tomllib.loads(Path(__file__).with_name("what_works.toml").read_text("utf-8"))
+KINDS = list(TABLE["kinds"])
+TOOLS = {tool["name"]: tool for tool in TABLE["tool"]}
+ROOMS = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition")
+ELSEWHERE = {"augmented"}  # a special case of version 0.1 that goes
+TOLERANCE = {"llama": 1e-5, "hand": 1e-6}
+"""transformers computes RMSNorms in float32; the hand-built model's scores reach 80."""
+
+
+# --- ten models, each beside its loops -----------------------------------------------------------------------------
+
+
+class Case:
+    """One kind of model: the model, its loops, tokens for both, and one slow run of every row."""
+
+    def __init__(self, kind):
+        from circuitkit import superposition as sup
+
+        self.kind, self.tolerance = kind, TOLERANCE.get(kind, 1e-9)
+        draw = torch.Generator().manual_seed(1)
+        self.task = None
+        if kind in ("toy", "toy_bridge", "gated"):
+            toy = sup.hand_specified(3, 5).to(torch.float64)
+            self.task, self.tokens = toy.task, toy.task.sample(2, 0)[:, :9]
+        if kind == "mlp":
+            self.model = zoo.make("native-mlp")
+        elif kind == "attention":
+            self.model = zoo.make("native")
+        elif kind == "hand":
+            self.model = ck.induction.build_induction_model(7, 10).to(torch.float64)
+        elif kind == "converted":
+            self.model = zoo.converted("native-mlp")
+        elif kind == "swiglu":
+            self.model = zoo.converted("gated")
+        elif kind == "toy":
+            self.model = toy
+        elif kind == "toy_bridge":
+            self.model = toy.bridge().to(torch.float64)
+        elif kind == "gated":
+            torch.manual_seed(0)
+            block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(False)
+            with torch.no_grad():
+                for name, weight in block.named_parameters():
+                    if name.startswith("b_G"):
+                        weight.add_(0.6)  # gates neither all open nor all shut
+            self.model = sup.GatedModel(block, toy)
+        else:
+            self.model = zoo.make({"llama": "llama", "neox": "neox-parallel"}[kind])
+        readers = {"toy": slow_tools.toy, "gated": slow_tools.gated, "llama": slow_tools.llama, "neox": slow_tools.neox}
+        if kind in readers:
+            self.slow = readers[kind](self.model)
+        else:
+            terms = slow_tools.terms_of(self.model) if kind in ("converted", "swiglu") else None
+            self.slow = slow_tools.native(self.model, terms)
+        self.d_vocab = len(self.slow.W_E)
+        if self.task is None:
+            self.tokens = torch.randint(self.d_vocab, (2, 8), generator=draw)
+        self.rotary = kind in ("llama", "neox")
+        self.layers = len(self.slow.layers)
+        self.heads = list(self.slow.heads)
+        self.head = "L1H0" if kind == "hand" else self.heads[-2] if self.layers == 1 else "L1H1"
+        self.earlier = "L0H0"
+        self.neuron = next((name for name in self.slow.neurons if name.startswith("L0N3")), None)
+
+    @functools.cached_property
+    def runs(self):
+        return [self.slow.run(row) for row in self.tokens]
+
+    def each(self, what):
+        """Something of every row's run, stacked."""
+        return torch.stack([what(run) for run in self.runs])
+
+    def logits(self, tokens, **changes):
+        return torch.stack([self.slow.run(row, **changes).logits for row in tokens])
+
+
+case = functools.cache(Case)
+
+
+def same(found, wanted, tolerance):
+    """Within a tolerance of the largest entry; NaN only where the other has it."""
+    found, wanted = (torch.as_tensor(v, dtype=torch.float64).detach() for v in (found, wanted))
+    assert found.shape == wanted.shape, (tuple(found.shape), tuple(wanted.shape))
+    assert torch.equal(found.isnan(), wanted.isnan()), "NaN in different places"
+    size = max(1.0, float(wanted.nan_to_num().abs().max())) if wanted.numel() else 1.0
+    assert (found - wanted).nan_to_num().abs().le(tolerance * size).all(), float(
+        (found - wanted).nan_to_num().abs().max()
+    )
+
+
+def canonical(name):
+    """A name as it is printed from now on, whatever version printed it."""
+    name = re.sub(r"MLP(\d+)", r"L\1 MLP", str(name)).replace("pos_embed", "pos").replace("MLP.gate", "MLP.Q")
+    return re.sub(r"(?<!-)>", "->", name)
+
+
+def some(names, most=40):
+    names = list(names)
+    return names[:: max(1, -(-len(names) // most))]
+
+
+def answered(thing, tokens):
+    """Logits of whatever kind of model a tool returned."""
+    if hasattr(thing, "steps"):
+        return thing.run(tokens).logits
+    if hasattr(thing, "logits"):
+        return thing.logits(tokens)
+    with torch.no_grad():
+        out = thing(tokens)
+    return out if isinstance(out, torch.Tensor) else out[0].sum(1) + out[1]
+
+
+def covers(names, c):
+    """Every head has a name of its own, and every MLP either one name or one for each of its neuron-heads."""
+    for head in c.heads:
+        assert head in names, f"{head} is missing"
+    for number, layer in enumerate(c.slow.layers):
+        if layer.mlp is not None:
+            own = [name for name in c.slow.neurons if name.startswith(f"L{number}N")]
+            assert f"L{number} MLP" in names or (own and {*own} <= {*names}), f"the MLP of layer {number} is missing"
+
+
+# --- one check for each tool ---------------------------------------------------------------------------------------
+
+
+def check_anatomy(c):
+    value = ck.anatomy(c.model)
+    run = value.run(c.tokens)
+    same(run.logits, c.each(lambda r: r.logits), c.tolerance)
+    assert {*value.parts()} == {*c.runs[0].parts}
+    for name in some(value.parts()):
+        same(run.part(name), c.each(lambda r, n=name: r.part(n)), c.tolerance)
+
+
+def check_to_bridge(c):
+    bridge = ck.anatomy.to_bridge(ck.anatomy(c.model), n_ctx=c.tokens.shape[1])
+    same(answered(bridge, c.tokens), c.each(lambda r: r.logits), c.tolerance)
+
+
+def check_heads(c):
+    found, d = ck.heads(c.model), c.slow.W_E.shape[1]
+    assert {*found.names} == {*c.heads, *c.slow.neurons}, found.names[:5]
+    QK, OV = found.QK.AB.double(), found.OV.AB.double()
+    for name in c.heads:
+        row, head = found.names.index(name), c.slow.heads[name]
+        same(OV[row, :d, :d], head.W_V @ head.W_O, c.tolerance)
+        same(QK[row, :d, :d], head.W_Q @ head.W_K.T, c.tolerance)
+        assert not QK[row, d:].any()
+        if c.rotary:
+            there = (
+                torch.stack([head.turned(v, 2) for v in head.W_Q])
+                @ torch.stack([head.turned(v, 0) for v in head.W_K]).T
+            )
+            same(found[name].QK_at(2).AB[0], there, 1e-5)
+    for name, (layer, neuron, (b, _, a, _)) in c.slow.neurons.items():
+        row, mlp = found.names.index(name), layer.mlp
+        gate = mlp.W_in if mlp.W_gate is None else mlp.W_gate
+        same(OV[row, :d, :d], a * mlp.W_in[:, neuron, None] @ mlp.W_out[None, neuron], c.tolerance)
+        same(QK[row, :d, d], -b * gate[:, neuron], c.tolerance)  # it looks at the bias token where the neuron is off
+
+
+def writer(c, name):
+    """What a part writes with, `[rows, d_model]`."""
+    if name in ("embed", "pos"):
+        return c.slow.W_E if name == "embed" else c.slow.W_pos
+    if "H" in name:
+        return c.slow.heads[name].W_O
+    mlp = c.slow.layers[int(re.match(r"L(\d+)", name)[1])].mlp
+    neuron = re.search(r"N(\d+)", name)
+    return mlp.W_out if neuron is None else mlp.W_out[int(neuron[1])][None]
+
+
+def reader(c, name):
+    """What an input reads with, `[d_model, columns]`, and whether its size is its own."""
+    if name == "unembed":
+        return c.slow.W_U if c.slow.final is None else c.slow.final.folded(c.slow.W_U)
+    part, _, kind = name.rpartition(".") if name[-1] in "QKV" else (name, "", "")
+    layer = c.slow.layers[int(re.match(r"L(\d+)", part)[1])]
+    if "H" in part:
+        norm, W = layer.norm, getattr(c.slow.heads[part], f"W_{kind}")
+    else:
+        norm, mlp = layer.mlp_norm, layer.mlp
+        W = mlp.W_gate if kind == "Q" and mlp.W_gate is not None else mlp.W_in
+        neuron = re.search(r"N(\d+)", part)
+        W = W if neuron is None else W[:, int(neuron[1])][:, None]
+    return W if norm is None else norm.folded(W)
+
+
+def parallel(found, wanted, tolerance):
+    """The same up to a factor: a neuron-head reads its neuron's column times a number of its own."""
+    found, wanted = found.double().flatten(), wanted.double().flatten()
+    if found.norm() > 0:
+        same((found / found.norm() * torch.sign(found @ wanted)), wanted / wanted.norm(), tolerance)
+
+
+def check_components(c):
+    writers, readers = ({canonical(n): W for n, W in table.items()} for table in ck.residual.components(c.model))
+    covers(writers, c)
+    for head in c.heads:
+        assert {f"{head}.{kind}" for kind in "QKV"} <= {*readers}
+    covers({*c.heads, *(name.removesuffix(".Q").removesuffix(".V") for name in readers)}, c)
+    assert "embed" in writers
+    assert "unembed" in readers
+    assert ("pos" in writers) == (c.slow.W_pos is not None)
+    d = c.slow.W_E.shape[1]
+    for name, W in writers.items():
+        same(W[..., :d], writer(c, name), c.tolerance)
+    for name, W in readers.items():
+        if "N" in name:
+            parallel(W[:d], reader(c, name), c.tolerance)
+        else:
+            same(W[:d], reader(c, name), c.tolerance)
+
+
+def pairs(c):
+    """A few writers with readers behind them."""
+    if c.layers == 1:
+        return [("embed", "unembed"), ("embed", f"{c.head}.K"), (c.head, "unembed")]
+    out = [("embed", "unembed"), (c.earlier, f"{c.head}.K"), (c.earlier, f"{c.head}.V"), (c.head, "unembed")]
+    if c.slow.layers[0].mlp is not None:
+        out += [("L0 MLP" if c.neuron is None else c.neuron, f"{c.head}.V")]
+    return out
+
+
+def check_virtual_weights(c):
+    for w, r in pairs(c):
+        same(ck.residual.virtual_weights(c.model, w, r).AB, writer(c, w) @ reader(c, r), c.tolerance)
+
+
+def check_virtual_weight_table(c):
+    writers, readers, strength = ck.residual.virtual_weight_table(c.model)
+    writers, readers = [canonical(n) for n in writers], [canonical(n) for n in readers]
+    covers(writers, c)
+    for w, r in itertools.product(some(writers, 24), some(readers, 24)):
+        found = float(strength[writers.index(w), readers.index(r)])
+        if not c.slow.before(w, r):
+            assert found != found, (w, r)
+            continue
+        W, R = writer(c, w), reader(c, r)
+        size = W.norm() * R.norm()
+        if size:  # nothing over nothing is no number
+            same(found, (W @ R).norm() / size, 1e-6)
+
+
+def check_decompose(c):
+    found = ck.residual.decompose(c.model, c.tokens)
+    names = [canonical(name) for name in found.names]
+    covers(names, c)
+    same(found.parts.sum(0), c.each(lambda r: r.streams["unembed"]), c.tolerance)
+    same(found.logits, c.each(lambda r: r.logits), c.tolerance)
+    for name in some(names):
+        same(found.parts[names.index(name)], c.each(lambda r, n=name: r.part(n)), c.tolerance)
+
+
+def check_logit_attribution(c):
+    answer = c.tokens.roll(1, 1)
+    found = ck.residual.logit_attribution(c.model, c.tokens, answer)
+    names = [canonical(name) for name in found.names]
+    assert {*c.slow.neurons} <= {*names}, "single neuron-heads"
+    covers(names, c)
+    pick = lambda logits: logits.gather(-1, answer[..., None])[..., 0]  # noqa: E731
+    same(found.total, pick(c.each(lambda r: r.logits)), c.tolerance)
+    same(found.values.sum(0), found.total, c.tolerance)
+    for name in some(names):
+        if name == "norm bias":
+            wanted = (c.slow.final.bias @ c.slow.W_U).expand(*c.tokens.shape, -1)
+        elif name == "unembed bias":
+            wanted = c.slow.b_U.expand(*c.tokens.shape, -1)
+        else:
+            wanted = c.each(lambda r, n=name: r.unembedded(r.part(n)))
+        same(found.values[names.index(name)], pick(wanted), c.tolerance)
+
+
+def check_memory_scores(c):
+    found = ck.residual.memory_scores(c.model, c.tokens, skip=1)
+    names = [canonical(name) for name in found.names]
+    covers(names, c)
+    shown = some(names)
+    parts = {name: c.each(lambda r, n=name: r.part(n))[:, 1:].flatten(0, 1) for name in shown}
+    for later, earlier in itertools.product(shown, shown):
+        deletion, cosine = (float(t[names.index(later), names.index(earlier)]) for t in (found.deletion, found.cosine))
+        if not c.slow.before(earlier, later) or not parts[earlier].any():
+            assert deletion != deletion, (later, earlier)
+            continue
+        a, b = parts[earlier], parts[later]
+        same(deletion, -(a * b).sum() / (a * a).sum(), 1e-5)
+        if b.any():
+            sizes = a.norm(dim=1) * b.norm(dim=1)
+            rows = [float(x @ y / s) if s > 0 else 0.0 for x, y, s in zip(a, b, sizes, strict=True)]
+            same(cosine, sum(rows) / len(rows), 1e-5)
+
+
+def check_rotate_basis(c):
+    d = c.slow.W_E.shape[1]
+    fix = torch.ones(d) if c.kind in ("mlp", "converted", "swiglu", "neox") else None  # LayerNorms know this direction
+    R = ck.residual.random_rotation(d, seed=0, fix=fix, dtype=torch.float64)
+    turned = ck.residual.rotate_basis(c.model, R)
+    same(turned.W_E, c.slow.W_E @ R, c.tolerance)
+    same(answered(turned, c.tokens), c.each(lambda r: r.logits), 10 * c.tolerance)
+
+
+def score_of(c, head, dst_rows, src_rows, distance=0):
+    """Scores of stream vectors for stream vectors `distance` back."""
+    q, k = dst_rows @ head.W_Q, src_rows @ head.W_K
+    if head.turned is not None:
+        q, k = torch.stack([head.turned(v, distance) for v in q]), torch.stack([head.turned(v, 0) for v in k])
+    return q @ k.T / head.scale
+
+
+def check_full_qk(c):
+    how = {"offset": 2} if c.rotary else {}
+    head, V = c.slow.heads[c.head], c.d_vocab
+    found = ck.circuits.full_qk(c.model, c.head, **how).AB
+    same(found[:V, :V], score_of(c, head, c.slow.W_E, c.slow.W_E, 2), c.tolerance)
+    if c.slow.W_pos is not None:
+        found = ck.circuits.full_qk(c.model, c.head, query="position", key="position").AB
+        n = len(c.slow.W_pos)
+        same(found[:n, :n], score_of(c, head, c.slow.W_pos, c.slow.W_pos), c.tolerance)
+    if c.neuron:
+        layer, neuron, (b, *_) = c.slow.neurons[c.neuron]
+        gate = layer.mlp.W_in if layer.mlp.W_gate is None else layer.mlp.W_gate
+        found = ck.circuits.full_qk(c.model, c.neuron).AB
+        assert not found[:V, :V].any()
+        same(found[:V, V], -b * c.slow.W_E @ gate[:, neuron], c.tolerance)  # the bias token is the last key
+
+
+def check_full_ov(c):
+    head, V = c.slow.heads[c.head], c.d_vocab
+    found = ck.circuits.full_ov(c.model, c.head).AB
+    same(found[:V, :V], c.slow.W_E @ head.W_V @ head.W_O @ c.slow.W_U, c.tolerance)
+    if c.neuron:
+        layer, neuron, (_, _, a, _) = c.slow.neurons[c.neuron]
+        found = ck.circuits.full_ov(c.model, c.neuron).AB
+        reads = a * c.slow.W_E @ layer.mlp.W_in[:, neuron, None]
+        same(found[:V, :V], reads @ layer.mlp.W_out[None, neuron] @ c.slow.W_U, c.tolerance)
+
+
+def check_copying_score(c):
+    found = ck.circuits.copying_score(c.model)
+    assert {*found.names} == {*c.heads, *c.slow.neurons}
+    for name in c.heads:
+        head = c.slow.heads[name]
+        values = torch.linalg.eigvals(c.slow.W_E @ head.W_V @ head.W_O @ c.slow.W_U)
+        sizes = values.abs()
+        kept = sizes > 1e-9 * sizes.max()
+        score = values[kept].real.sum() / sizes[kept].sum() if sizes.any() else torch.tensor(0.0)
+        same(found.score[found.names.index(name)], score, 1e-5)
+    between = c.slow.W_U @ c.slow.W_E
+    for name in some(c.slow.neurons):
+        layer, neuron, (_, _, a, _) = c.slow.neurons[name]
+        sign = torch.sign(a * layer.mlp.W_out[neuron] @ between @ layer.mlp.W_in[:, neuron])
+        same(found.score[found.names.index(name)], sign, 1e-9)
+
+
+def check_composition_scores(c):
+    every = ck.heads(c.model)
+    width, d = every.d_model, c.slow.W_E.shape[1]
+    late = [head for head in c.heads if head.startswith("L1")]
+
+    def wide(W, bias=0.0):
+        out = torch.zeros(width, width, dtype=torch.float64)
+        out[:d, :d] = W
+        out[d:, :d] = bias
+        return out
+
+    def OV(name):
+        if name in c.slow.heads:
+            return wide(c.slow.heads[name].W_V @ c.slow.heads[name].W_O)
+        layer, neuron, (_, _, a, shift) = c.slow.neurons[name]
+        mlp = layer.mlp
+        b_in = 0.0 if isinstance(mlp.b_in, float) else mlp.b_in[neuron]
+        W_out = mlp.W_out[neuron]
+        return wide(a * mlp.W_in[:, neuron, None] * W_out, -(a * b_in + shift) * W_out)
+
+    earlier = [c.earlier] + ([c.neuron] if c.neuron else [])
+    for kind in "QKV":
+        found = ck.circuits.composition_scores(every[earlier], every[late], kind)
+        for i, first in enumerate(earlier):
+            for j, second in enumerate(late):
+                head = c.slow.heads[second]
+                QK = wide(head.W_Q @ head.W_K.T)
+                M = {"Q": QK, "K": QK.T, "V": OV(second)}[kind]
+                size = OV(first).norm() * M.norm()
+                same(found.score[i, j], (OV(first) @ M).norm() / size if size else 0.0, 1e-6)
+
+
+def check_score_decomposition(c):
+    dst, src, row = 6, 3, 1
+    found = ck.circuits.score_decomposition(c.model, c.tokens, c.head, dst, src, row=row)
+    names, run, head = [canonical(name) for name in found.components], c.runs[row], c.slow.heads[c.head]
+    same(found.score, run.scores[c.head][dst, src], c.tolerance)
+    same(found.table.sum(), found.score, c.tolerance)
+    layer = place(c.head)[0]
+    norm, scale = c.slow.layers[layer].norm, run.scales[f"L{layer}"]
+    earlier = [name for name in names if name != "bias"]
+    covered = [part for part in run.parts if any(stands_for(name, part) for name in earlier)]
+    missing = {p for p in run.parts if c.slow.before(p, c.head) and not p.endswith("bias")} - {*covered}
+    assert not missing, f"not in the table: {missing}"
+
+    def side(name, pos, kind):
+        x = run.part(name)
+        x = x if norm is None else norm.linear(x, scale)
+        out = x[pos] @ getattr(head, f"W_{kind}")
+        return out if head.turned is None else head.turned(out, pos)
+
+    for one, two in itertools.product(some(earlier, 12), some(earlier, 12)):
+        wanted = side(one, dst, "Q") @ side(two, src, "K") / head.scale
+        same(found.table[names.index(one), names.index(two)], wanted, c.tolerance)
+
+
+def check_path_logits(c):
+    found = ck.circuits.path_logits(c.model, c.tokens)
+    names = {canonical(name): name for name in found}
+    same(found.sum(), c.each(lambda r: r.logits), 10 * c.tolerance)
+    assert {*c.heads} <= {*names}
+    assert any(name in names for name in ("direct", "embed"))
+    assert {*c.slow.neurons} <= {*names}, "single neuron-heads"
+    for name in some(names):
+        if name not in ("bias", "rest") and "bias" not in name:
+            same(found[names[name]], c.each(lambda r, n=name: r.path(n)), 10 * c.tolerance)
+
+
+def loss(logits, tokens):
+    losses = [
+        -logits[i, t].log_softmax(-1)[tokens[i, t + 1]] for i in range(len(tokens)) for t in range(tokens.shape[1] - 1)
+    ]
+    return float(sum(losses) / len(losses))
+
+
+def check_term_importance(c):
+    found = ck.circuits.term_importance(c.model, c.tokens)
+    split = [run.orders() for run in c.runs]
+    longest = max(split[0][0])
+
+    def kept(orders):
+        logits = [
+            r.unembedded(sum(s[o] for o in orders)) if orders else 0 for r, (s, _) in zip(c.runs, split, strict=True)
+        ]
+        return loss(
+            torch.stack([a + r.constant_logits(b) for a, r, (_, b) in zip(logits, c.runs, split, strict=True)]),
+            c.tokens,
+        )
+
+    every = range(longest + 1)
+    same(found.full, loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
+    same(found.kept, [kept(range(k + 1)) for k in every], 1e-5)
+    same(found.removed, [kept([o for o in every if o != k]) for k in every], 1e-5)
+    by_path = {canonical(name): value for name, value in found.by_path.items()}
+    for name in [c.head, *([c.neuron] if c.neuron else [])]:
+        less = c.each(lambda r, n=name: r.logits - r.path(n))
+        same(by_path[name], loss(less, c.tokens) - found.full, 1e-5)
+
+
+def check_skip_trigrams(c):
+    window, head, slow = 32, c.slow.heads[c.head], c.slow
+    found = ck.circuits.skip_trigrams(c.model, c.head, k=6, window=window)
+    ov = slow.W_E @ head.W_V @ head.W_O @ slow.W_U
+    effect = ov - ov.mean(0)
+    effect = effect - effect.mean(1, keepdim=True)
+    ratio = score_of(c, head, slow.W_E, slow.W_E).exp()  # [B, A]
+    ratio = ratio / ratio.mean(1, keepdim=True)
+    weight = ratio / window / (1 + (ratio - 1) / window)
+    best = (weight.max(0).values[:, None] * effect).clamp_min(0)
+    wanted = best.flatten().topk(min(6, best.numel())).values
+    wanted = wanted[wanted > 0]
+    same([triple.strength for triple in found], wanted, 1e-5)
+    for a, b, out, strength, attention, e in found:
+        same(strength, weight[b, a] * effect[a, out], 1e-5)
+        same((attention, e), (weight[b, a], effect[a, out]), 1e-5)
+
+
+def check_skip_trigram_bugs(c):
+    triples = [(1, 2, 3), (1, 4, 5)]
+    found = ck.circuits.skip_trigram_bugs(c.model, triples, c.tokens[:, :4], k=4)
+    assert {tuple(row) for row in found.crossings.tolist()} == {(1, 4, 3, 5, 2), (1, 2, 5, 3, 4)}
+    for bug in found.bugs:
+        rows = torch.tensor([[*row.tolist(), bug.source, bug.destination] for row in c.tokens[:, :4]])
+        runs = [c.slow.run(row) for row in rows]
+        chance = torch.stack([run.logits[-1].softmax(-1) for run in runs]).mean(0)
+        same((bug.p_wrong, bug.p_right), (chance[bug.wrong], chance[bug.right]), 1e-5)
+        alone = [run.unembedded(run.direct) + run.constant_logits(run.orders()[1]) for run in runs]
+        chance = torch.stack([logits[-1].softmax(-1) for logits in alone]).mean(0)
+        same(bug.p_wrong_direct, chance[bug.wrong], 1e-5)
+
+
+def slow_scores(c, tokens):
+    """The four scores of every attention head, position by position."""
+    runs, out = [c.slow.run(row) for row in tokens], {}
+    n = tokens.shape[1]
+    for name in c.heads:
+        after, same_token, back, values, columns, count = [], [], [], [], [], 0
+        for run, row in zip(runs, tokens.tolist(), strict=True):
+            pattern, sources = run.patterns[name], set()
+            back += [float(pattern[t, t - 1]) for t in range(1, n)]
+            for t in range(n):
+                earlier = [p for p in range(t) if row[p] == row[t]]
+                count += bool(earlier)
+                after.append(float(sum(pattern[t, p + 1] for p in earlier)))
+                same_token.append(float(sum(pattern[t, p] for p in earlier)))
+                sources |= {p + 1 for p in earlier}
+            head, final = c.slow.heads[name], c.slow.final
+            for s in sorted(sources):
+                values.append(run.values[name][s] @ head.W_O)
+                columns.append(c.slow.W_U[:, row[s]] if final is None else final.gain * c.slow.W_U[:, row[s]])
+        L = (torch.stack(values) - torch.stack(values).mean(0)) @ (
+            torch.stack(columns) - torch.stack(columns).mean(0)
+        ).T
+        eigenvalues = torch.linalg.eigvals(L)
+        total = float(eigenvalues.abs().sum())
+        copying = float(eigenvalues.real.sum()) / total if total > 1e-9 else 0.0
+        out[name] = (sum(after) / count, sum(back) / len(back), sum(same_token) / count, copying)
+    return out
+
+
+def twice(c, batch=2):
+    return ck.induction.repeated_tokens(c.d_vocab, 4, batch=batch)
+
+
+def check_scores(c):
+    rows = twice(c)
+    found, wanted = ck.induction.scores(c.model, rows), slow_scores(c, rows.tokens)
+    assert {*c.heads} <= {*found.names} <= {*c.heads, *c.slow.neurons}
+    for i, name in enumerate(found.names):
+        if name in wanted:
+            values = found.prefix_matching[i], found.previous_token[i], found.duplicate_token[i], found.copying[i]
+            same(torch.stack(values), wanted[name], 1e-4)
+        else:
+            assert not found.previous_token[i]
+
+
+def check_paths(c):
+    for kind in "QKV":
+        found = [canonical(name) for name in ck.induction.paths(c.model, kind)]
+        wires = [f"{a}->{b}.{kind}" for a in c.heads for b in c.heads if place(a)[0] < place(b)[0]]
+        assert {name for name in found if "N" not in name} == {*wires}
+
+
+def taken_out(c):
+    """Names to take out, with what the loops call them."""
+    out = [([c.earlier], {"gone": [c.earlier]})]
+    if c.layers > 1:
+        out.append(
+            (
+                [f"{c.earlier}->{c.head}.{kind}" for kind in "QKV"],
+                {"cut": {(c.earlier, c.head, kind) for kind in "QKV"}},
+            )
+        )
+    if c.slow.layers[0].mlp is not None:
+        out.append((["L0 MLP"], {"gone": ["L0 MLP"]}))
+        if not c.slow.parallel:
+            out.append(([f"L0 MLP->{c.head}.V"], {"cut": {("L0 MLP", c.head, "V")}}))
+    if c.neuron:
+        out.append(([c.neuron, "L1N2"], {"gone": [c.neuron, "L1N2"]}))
+    return out
+
+
+def check_hooks(c):
+    for names, changes in taken_out(c):
+        with torch.no_grad():
+            found = c.model.run_with_hooks(c.tokens, fwd_hooks=ck.induction.hooks(c.model, names))
+        same(found, c.logits(c.tokens, **changes), 10 * c.tolerance)
+
+
+def slow_losses(c, tokens, **changes):
+    logits = c.logits(tokens, **changes)
+    pick = lambda i, t: -logits[i, t].log_softmax(-1)[tokens[i, t + 1]]  # noqa: E731
+    return torch.stack([torch.stack([pick(i, t) for t in range(tokens.shape[1] - 1)]) for i in range(len(tokens))])
+
+
+def check_losses_by_position(c):
+    same(ck.induction.losses_by_position(c.model, c.tokens), slow_losses(c, c.tokens), 10 * c.tolerance)
+    for names, changes in taken_out(c):
+        found = ck.induction.losses_by_position(c.model, c.tokens, without=names)
+        same(found, slow_losses(c, c.tokens, **changes), 10 * c.tolerance)
+
+
+def passes(losses, rows):
+    first = losses[:, rows.start : rows.start + rows.period - 1].mean()
+    return first, losses[:, rows.start + rows.period : rows.start + 2 * rows.period - 1].mean()
+
+
+def check_induction_loss(c):
+    rows = twice(c)
+    for names, changes in [((), {}), *taken_out(c)[:2]]:
+        found = ck.induction.induction_loss(c.model, rows, without=names)
+        same((found.first, found.second), passes(slow_losses(c, rows.tokens, **changes), rows), 1e-5)
+
+
+def check_in_context_score(c):
+    found = ck.induction.in_context_score(c.model, c.tokens, early=2, late=6, width=2)
+    losses = slow_losses(c, c.tokens).mean(0)
+    same(found, losses[4:6].mean() - losses[0:2].mean(), 1e-5)
+
+
+def check_survey(c):
+    found = ck.induction.survey(c.model, period=4, batch=2)
+    bos = getattr(getattr(c.model, "tokenizer", None), "bos_token_id", None)
+    rows = ck.induction.repeated_tokens(c.d_vocab, 4, batch=2, bos=bos)
+    wanted = slow_scores(c, rows.tokens)
+    best = max(wanted.values())[0]
+    chosen = {name for name, (prefix, *_) in wanted.items() if prefix >= min(0.4, best)}
+    assert {*found.groups["induction"]} <= {name for name in wanted if wanted[name][0] >= min(0.4, best) - 1e-6}
+    assert len(found.groups["induction"]) == (len(chosen) if best >= 0.4 else 1)
+    for group, result in found.losses.items():
+        losses = slow_losses(c, rows.tokens, gone=found.groups.get(group, ()))
+        same((result.first, result.second), passes(losses, rows), 1e-5)
+
+
+def check_to_attention_only(c):
+    out = ck.to_attention_only(c.model, heads_per_neuron=8)
+    terms = slow_tools.terms_of(out)
+    slow = case(c.kind).slow
+    layers = [slow_tools.Layer(**vars(layer)) for layer in slow.layers]
+    for n, layer in enumerate(layers):
+        layer.mlp = slow_tools.MLP(**{**vars(layer.mlp), "terms": terms(n)})
+    slow = slow_tools.Slow(**{**vars(slow), "layers": layers})
+    same(
+        answered(out, c.tokens),
+        torch.stack([slow.run(row).logits for row in c.tokens]),
+        max(1e-8, 100 * TOLERANCE.get(c.kind, 0)),
+    )
+
+
+def check_read_neuron(c):
+    name = "L1N3"
+    found = ck.conversion.read_neuron(c.model, f"{name}.0", k=3)
+    layer, mlp = c.slow.layers[1], c.slow.layers[1].mlp
+    gate, _ = mlp.reads(layer.mlp_norm(c.slow.W_E))
+    reads, writes = gate[:, 3], mlp.W_out[3] @ c.slow.W_U
+    for ends, values in ((found.on, reads), (found.writes, writes)):
+        best = values.sort(descending=True)
+        assert [token for token, _ in ends] == best.indices[:3].tolist()
+        same([score for _, score in ends], best.values[:3], c.tolerance)
+    for ends, values in ((found.off, reads), (found.lowers, writes)):
+        least = values.sort()
+        assert [token for token, _ in ends] == least.indices[:3].tolist()
+        same([score for _, score in ends], least.values[:3], c.tolerance)
+
+
+def check_literal_stream(c):
+    found, run = ck.conversion.literal_stream(c.model, c.tokens[0]), c.runs[0]
+    wanted = torch.stack([run.streams[name] for name in ("L0", "L0 MLP", "L1", "L1 MLP", "unembed")])
+    same(found[:, 1:, :-1], wanted, c.tolerance)
+    assert found[:, 0, -1].eq(1).all()
+    assert not found[:, 1:, -1].any()
+    assert not found[:, 0, :-1].any()
+
+
+def slow_verdict(c, tokens, negatives):
+    """Which head predicts the completion whatever other heads are removed, subset by subset."""
+    n, T = len(c.heads), c.task.n_trigrams
+
+    def rows(prompts, wanted):
+        kept = {b: [] for b in range(1, T + 1)}
+        for prompt in prompts:
+            run, pending, clean, forced = c.slow.run(prompt), False, True, False
+            rest = sum(run.parts[name] for name in run.parts if "H" not in name) @ c.slow.W_U
+            shares = torch.stack([run.parts[name] @ c.slow.W_U for name in c.heads])
+            for pos, token in enumerate(prompt.tolist()[:-1]):
+                if forced:
+                    pending = forced = False
+                else:
+                    forced = pending and 1 <= token <= T
+                    pending = pending or token == 0
+                clean = clean and token != 0
+                if 1 <= token <= T and (forced if wanted else clean):
+                    predicted = {}
+                    for keep in itertools.product((False, True), repeat=n):
+                        logits = rest[pos] + sum(shares[h, pos] for h in range(n) if keep[h])
+                        others = torch.cat([logits[: token + T], logits[token + T + 1 :]])
+                        predicted[keep] = bool(logits[token + T] > others.max())
+                    kept[token].append(
+                        [all(p == wanted for keep, p in predicted.items() if keep[h]) for h in range(n)]
+                        + [predicted[(True,) * n] == wanted]
+                    )
+        return torch.stack([torch.tensor(kept[b]).double().mean(0) for b in range(1, T + 1)], 1)
+
+    return rows(tokens, True), rows(negatives, False)
+
+
+def check_head_verdict(c):
+    tokens, negatives = c.task.sample(30, 3), c.task.negatives(12, 4)
+    found = ck.superposition.head_verdict(c.model, c.task, tokens=tokens, negatives=negatives)
+    yes, no = slow_verdict(c, tokens, negatives)
+    same(torch.cat([found.carried, found.learnt[None]]), yes, 1e-6)
+    same(torch.cat([found.silent, found.quiet[None]]), no, 1e-6)
+
+
+def check_record_layer(c):
+    layer = c.layers - 1
+    found = ck.superposition.record_layer(c.model, layer, c.tokens)
+    norm = c.slow.layers[layer].norm
+    same(
+        found.x, c.each(lambda r: r.streams[f"L{layer}"] if norm is None else norm(r.streams[f"L{layer}"])), c.tolerance
+    )
+    own = [name for name in c.heads if place(name)[0] == layer]
+    same(found.y, c.each(lambda r: sum(r.parts[name] for name in own)), c.tolerance)
+
+
+def check_replacing(c):
+    sup, d = ck.superposition, c.slow.W_E.shape[1]
+    block = sup.GatedBlock(sup.GATES, 2, d, dtype=torch.float64).requires_grad_(False)
+    loops = slow_tools.gated(type("Model", (), {"block": block, "original": c.slow}))
+    with torch.no_grad():
+        found = c.model.run_with_hooks(c.tokens, fwd_hooks=sup.replacing(c.model, 0, block))
+
+    def write(read):
+        out = 0
+        for head in loops.layers[0].heads:
+            q, k, v = (read @ getattr(head, f"W_{n}") + getattr(head, f"b_{n}") for n in "QKV")
+            scores = (q @ k.T / head.scale).masked_fill(torch.ones(len(read), len(read)).triu(1).bool(), -torch.inf)
+            out = out + (scores.softmax(-1) * head.gate(read)) @ v @ head.W_O
+        return out
+
+    same(found, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
+
+
+CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
+#: The shortest call of each tool: for cells without meaning, which must answer with a sentence.
+CALLS = {
+    "to_bridge": lambda c: ck.anatomy.to_bridge(ck.anatomy(c.model)),
+    "composition_scores": lambda c: ck.circuits.composition_scores(*(ck.heads(c.model)[i] for i in (0, 1))),
+    "skip_trigrams": lambda c: ck.circuits.skip_trigrams(c.model, 0),
+    "hooks": lambda c: ck.induction.hooks(c.model, ["L0H0"]),
+    "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
+    "read_neuron": lambda c: ck.conversion.read_neuron(c.model, "L0N0"),
+    "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
+    "head_verdict": lambda c: ck.superposition.head_verdict(c.model, ck.superposition.SkipTrigramTask(3), rows=2),
+    "replacing": lambda c: ck.superposition.replacing(
+        c.model, 0, ck.superposition.GatedBlock(ck.superposition.GATES, 2, c.slow.W_E.shape[1])
+    ),
+}
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+NO_MEANING = {
+    (tool, kind): reason for tool, row in TOOLS.items() for reason, kinds in row.get("no", {}).items() for kind in kinds
+}
+FAILING = {(tool, kind) for tool, kinds in TABLE["failing"].items() for kind in kinds}
+
+
+def cells(meaning):
+    for cell in itertools.product(TOOLS, KINDS):
+        if (cell not in NO_MEANING) == meaning:
+            marks = [pytest.mark.xfail(strict=True, reason="it does not work yet")] if cell in FAILING else []
+            yield pytest.param(*cell, marks=marks, id="-".join(cell))
+
+
+@pytest.mark.parametrize(("tool", "kind"), [*cells(True)])
+def test_a_tool_agrees_with_loops(tool, kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        CHECKS[tool](case(kind))
+
+
+@pytest.mark.parametrize(("tool", "kind"), [*cells(False)])
+def test_a_question_without_meaning_is_answered_in_words(tool, kind):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        CALLS[tool](case(kind))
+    said = str(caught.value)
+    assert len(said.split()) >= 8, said
+    where = traceback.extract_tb(caught.value.__traceback__)[-1].filename
+    assert "circuitkit" in where, f"raised in {where}: {said}"
+
+
+def test_the_table_is_whole():
+    """Every public function that takes a model has a row, and the lists name cells that exist."""
+    asked = set()
+    for room in ROOMS:
+        module = importlib.import_module(f"circuitkit.{room}")
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isfunction(thing) and {"model", "run", "heads_or_model"} & {
+                *inspect.signature(thing).parameters
+            }:
+                asked.add(name)
+    asked |= {"heads", "composition_scores"}
+    assert asked - ELSEWHERE == {*TOOLS} == {*CHECKS}
+    assert {*CALLS} == {tool for tool, _ in NO_MEANING}
+    assert {reason for reason in NO_MEANING.values()} == {*TABLE["reasons"]}
+    assert {kind for _, kind in [*NO_MEANING, *FAILING]} <= {*KINDS}
+    assert len(KINDS) == 10
