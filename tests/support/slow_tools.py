@@ -437,7 +437,7 @@ def neox(model):
 
 def toy(model):
     """A toy model of chapter 5: one layer of heads on one-hot tokens."""
-    held, (n, d_model, d) = model.heads, model.heads.W_Q.shape
+    held, (n, _, d) = model.heads, model.heads.W_Q.shape
     zero = torch.zeros(n, d, dtype=torch.float64)
     b = [zero if getattr(held, f"b_{k}") is None else double(getattr(held, f"b_{k}")) for k in "QKV"]
     W = [double(getattr(held, f"W_{k}")) for k in "QKVO"]
