@@ -32,6 +32,8 @@ def test_the_pages_state_what_was_read():
         ("one writes, one reads", "one reads, one writes"),
         ("before the norm", "after the norm"),
         ("(2.1) by K-composition", "(2.1) by V-composition"),
+        ("columns that end in `.V`", "columns that end in `.K`"),
+        ("the Q wires cost a lot", "the V wires cost a lot"),
     ],
 )
 def test_a_changed_fact_changes_the_line(before, after):
@@ -99,6 +101,23 @@ def test_a_slip_that_fits_no_text_is_named():
 
 def test_too_few_noticed_slips_fail(capsys):
     fault = text_faults.Fault("word", "README", "one", "two")
-    assert text_faults.report([fault] * 5, ["value", "value", "list", "list", ""]) == 0
+    assert text_faults.report([fault] * 5, ["value", "quote", "list", "list", ""]) == 0
     assert text_faults.report([fault] * 5, ["value", "value", "list", "", ""]) == 1
-    assert "word: 3/5, 2 of them by a value" in capsys.readouterr().out
+    assert "word: 3/5, 2 of them by a value, 0 by a quote" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("quote", "old", "new", "now"),
+    [
+        ("30 layers of «9» heads", "of 9 heads", "of 12 heads", "30 layers of «12» heads"),
+        ("by «L1H3», always", "L1H3", "L0H3", "by «L0H3», always"),
+        ("a row in «four»", "It saw a row in four.", "It saw a row in three.", "a row in «three»"),
+        ("«two» of «three» heads", "two of three", "most", "«two» of «three» heads"),
+        ("30 layers", "by L1H3", "by L0H3", "30 layers"),
+    ],
+)
+def test_a_binding_follows_a_slip_as_a_careless_author_would_let_it(quote, old, new, now):
+    page = "It has 30 layers of 9 heads. Found by L1H3, always. It saw a row in four. Here two of three heads."
+    entry = {"page": "README", "quote": quote, "is": "1"}
+    assert text_faults.follow(entry, text_faults.Fault("word", "README", old, new), page)["quote"] == now
+

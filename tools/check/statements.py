@@ -51,7 +51,7 @@ DOES = (
 PLAIN = sorted({*COUNTS, *(" ".join((ORDER, COMPARED, DENIED, NAMED, DOES)).split())}, key=len, reverse=True)
 SAID = re.compile(
     r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]*[\d=><+*/-][^`\n]*`"  # formulas, and code that says a number
-    r"|(?:[QKV]- and )?\b[QKV]-composition\b|\bL\d+[HN]\d+\b|[−+-]?\d[\d,.]*\d(?:e-?\d+)?|[−+-]?\d|%"
+    r"|(?:[QKV]- and )?\b[QKV]-composition\b|\.?\b[QKV]\b|\bL\d+[HN]\d+\b|[−+-]?\d[\d,.]*\d(?:e-?\d+)?|[−+-]?\d|%"
     r"|\b(?:" + "|".join(map(re.escape, PLAIN)) + r")\b",
     re.S | re.I,
 )

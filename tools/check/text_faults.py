@@ -3,17 +3,21 @@
     python -m tools text-faults            every fault of tests/prose/text_faults.toml
     python -m tools text-faults FILE ...   other lists of the same form: [[fault]] with kind, page, old and new
 
-A fault is noticed by a *value* where something computed no longer agrees (a binding of book/numbers.toml, an equation, a
-rule of the claims register), and otherwise by the *list* of statements, which knows only that a statement changed.
+A fault is noticed by a *value* where something computed no longer agrees: a binding of book/numbers.toml, whose quote may
+follow the slip as a careless author would let it; an equation; a rule of the claims register. It is noticed by a *quote*
+where a binding names the value to look at but its expression does not read the words, and otherwise by the *list* of
+statements, which knows only that a statement changed.
 """
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
 import tomllib
 from collections import Counter
+from os.path import commonprefix
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +46,7 @@ def place(fault: Fault, root: Path) -> Path:
 
 
 def plant(fault: Fault, text: str, suffix: str) -> str:
-    """The text with the fault in it; in a notebook a Markdown cell has it."""
+    """The text with the fault in it; in a notebook a Markdown cell has it, or an alt text, in source and output alike."""
     if suffix != ".ipynb":
         if text.count(fault.old) != 1:
             raise ValueError(f"{fault.page}: {fault.old!r} is there {text.count(fault.old)} times; expected once")
@@ -50,6 +54,9 @@ def plant(fault: Fault, text: str, suffix: str) -> str:
     book = json.loads(text)
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "markdown"]
     there = [cell for cell in cells if fault.old in "".join(cell["source"])]
+    alt, false = (json.dumps(words, ensure_ascii=False)[1:-1] for words in (fault.old, fault.new))
+    if not there and alt in text:
+        return text.replace(alt, false)
     if len(there) != 1 or "".join(there[0]["source"]).count(fault.old) != 1:
         raise ValueError(f"{fault.page}: {fault.old!r} is in {len(there)} cells; expected once in one")
     there[0]["source"] = "".join(there[0]["source"]).replace(fault.old, fault.new)
@@ -57,17 +64,51 @@ def plant(fault: Fault, text: str, suffix: str) -> str:
 
 
 def noticed(fault: Fault, root: Path, before: set[str] | None) -> str:
-    """`value`, `list` or nothing: who notices the fault that stands in the copy `root`; only the list without `before`."""
+    """`value`, `quote`, `list` or nothing: who notices the fault in the copy `root`; only the list without `before`."""
     if before is None:
-        found = []
-    elif fault.page == "claims.toml":
+        return "list" if statements.differences(root) else ""
+    if fault.page == "claims.toml":
         from circuitkit.claims import problems
         from circuitkit.claims._register import parse
 
-        found = problems(parse(place(fault, root).read_text("utf-8")))
+        if problems(parse(place(fault, root).read_text("utf-8"))):
+            return "value"
     else:
-        found = wrong_equations(fault, root) or set(prose_numbers.problems(root)) - before
-    return "value" if found else "list" if statements.differences(root) else ""
+        page = re.sub(r"\s", " ", "".join(text for text, _ in prose_numbers.beside(prose_numbers.pages()[fault.page])))
+        followed = [follow(entry, fault, page) for entry in prose_numbers.bindings()]
+        if wrong_equations(fault, root) or set(prose_numbers.problems(root, followed)) - before:
+            return "value"
+        if set(prose_numbers.problems(root)) - before:
+            return "quote"
+    return "list" if statements.differences(root) else ""
+
+
+def follow(entry: dict, fault: Fault, page: str) -> dict:
+    """A binding of this page whose quote says what the page says with the slip, its marks where they were."""
+    old, new = (re.sub(r"\s", " ", words) for words in (fault.old, fault.new))
+    if entry["page"] != fault.page or page.count(old) != 1:
+        return entry
+    same = len(commonprefix([old, new]))
+    end = len(commonprefix([old[same:][::-1], new[same:][::-1]]))
+    start, stop, words = page.index(old) + same, page.index(old) + len(old) - end, new[same : len(new) - end]
+
+    def moved(quote: str) -> str:
+        plain, marks = prose_numbers.marked(quote)
+        first = page.find(plain)
+        if first < 0 or stop <= first or start >= first + len(plain):
+            return quote
+        places = [(first + a, first + b) for a, b in marks]
+        if any(start < edge < stop and not a <= start < stop <= b for a, b in places for edge in (a, b)):
+            return quote  # it can no longer be told what the mark would stand around
+        begin = min(first, start)
+        text = page[begin:start] + words + page[stop : max(first + len(plain), stop)]
+        for a, b in reversed(places):
+            a, b = (at - begin + (len(words) - (stop - start)) * (at >= stop) for at in (a, b))
+            text = f"{text[:a]}«{text[a:b]}»{text[b:]}"
+        return text
+
+    quotes = entry["quote"]
+    return {**entry, "quote": moved(quotes) if isinstance(quotes, str) else [moved(quote) for quote in quotes]}
 
 
 def wrong_equations(fault: Fault, root: Path) -> list[str]:
@@ -94,7 +135,7 @@ def copy(root: Path) -> None:
 
 
 def try_all(faults: list[Fault], values: bool = True) -> list[str]:
-    """For each fault, who notices it; without `values` nothing is computed and only the list is asked."""
+    """For each fault, who notices it (`value`, `quote`, `list`); without `values` nothing is computed and only the list is asked."""
     with tempfile.TemporaryDirectory() as folder:
         root, found = Path(folder), []
         copy(root)
@@ -115,11 +156,14 @@ def report(faults: list[Fault], found: list[str]) -> int:
             print(f"  not noticed: {fault.kind}: {fault.page}: {fault.old!r} -> {fault.new!r}")
     for kind in sorted({fault.kind for fault in faults}):
         tally = Counter(by for fault, by in zip(faults, found, strict=True) if fault.kind == kind)
-        print(f"{kind}: {tally.total() - tally['']}/{tally.total()}, {tally['value']} of them by a value")
+        print(
+            f"{kind}: {tally.total() - tally['']}/{tally.total()}, {tally['value']} of them by a value, {tally['quote']} by a quote"
+        )
     tally = Counter(found)
     share = 1 - tally[""] / max(1, len(found))
     print(
-        f"noticed {len(found) - tally['']}/{len(found)} = {share:.0%}, {tally['value']} by a value; {LEAST:.0%} are required"
+        f"noticed {len(found) - tally['']}/{len(found)} = {share:.0%}: {tally['value']} by a value, {tally['quote']} by a quote, "
+        f"{tally['list']} by the list; {LEAST:.0%} are required"
     )
     return 0 if share >= LEAST else 1
 
