@@ -69,6 +69,7 @@ lab-types: ## the types of the scripts in book/_lab (Node 20)
 # --- what CI checks ------------------------------------------------------------------------------------------------
 lint: env
 	$(PY) -m ruff check .
+	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(VENV)/bin/actionlint -shellcheck=$(VENV)/bin/shellcheck .github/workflows/*.yml
 	$(VENV)/bin/zizmor --offline --strict-collection --quiet .github
 

@@ -1,5 +1,6 @@
 """How strongly one head's output feeds another head's query, key or value: composition scores from weights alone."""
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -8,10 +9,11 @@ from torch import Tensor
 
 from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
-from circuitkit.circuits._baseline import Baseline, composition_baseline
+from circuitkit.circuits._baseline import random_heads
 from circuitkit.circuits._order import in_one_dtype, runs_before
 
 Kind = Literal["Q", "K", "V"]
+Baseline = Literal["random", "analytic", "rotated"]
 
 
 @public
@@ -144,3 +146,30 @@ def _block_norms(
             out[some, first:last] = product.square().sum(dim=(1, 3)).sqrt()
         first = last
     return out
+
+
+def composition_baseline(
+    earlier: Heads, reads: Float[Tensor, "later d_model d_late"], baseline: Baseline, *, scale_free: bool, seed: int
+) -> "float | Float[Tensor, 'later']":
+    r"""The score of unrelated heads; see `composition_scores`.
+
+    `"analytic"` is exact for the root mean square: turning one head's output by a uniformly random rotation makes the
+    mean squared score $1/d_{model}$ whatever the spectra. `"rotated"` turns within the $c$ coordinates that some
+    earlier head writes, which gives $\|P A B\|_F / (\|A B\|_F \sqrt c)$ with $P$ the projection on them: lower than
+    $1/\sqrt c$ for a head that mostly reads what nobody writes, such as positions.
+    """
+    if baseline == "analytic":
+        return 1 / math.sqrt(earlier.d_model)
+    if baseline == "rotated":
+        written = earlier.W_O.abs().amax(dim=(0, 1)) > 0
+        within = reads[:, written].flatten(1).norm(dim=1) / reads.flatten(1).norm(dim=1)
+        return within / math.sqrt(int(written.sum()))
+    return _measured(earlier.d_model, earlier.d_head, reads.shape[-1], scale_free=scale_free, seed=seed)
+
+
+def _measured(d_model: int, d_early: int, d_late: int, *, scale_free: bool, seed: int) -> float:
+    """Mean score of all pairs of two random stacks of these shapes: 12 by 12 wide heads, up to 64 by 64 narrow ones."""
+    n = min(64, max(12, 512 // max(d_early, d_late)))
+    early, late = random_heads(n, d_model, d_early, seed=seed), random_heads(n, d_model, d_late, layer=1, seed=seed + 1)
+    result = composition_scores(early, late, "K", scale_free=scale_free, baseline="analytic")
+    return result.score.double().mean().item()
