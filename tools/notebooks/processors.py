@@ -3,17 +3,20 @@
     python -m tools processors                                every notebook on seven processors
     python -m tools processors --seeds 1 2 3 book/03-*.ipynb  these, with these seeds of the last-bit test
     python -m tools processors --only "seed 1" --ulps 4       larger flips: what stands them has a margin
+    python -m tools processors --log _build/processors.jsonl  go on where a stopped run ended
 
 Torch without vector code, with older vector code, MKL's code that is the same everywhere, two threads, and processors
 that round otherwise (`last_bit.py`). Runs are forks of one warm process for each set of environment variables.
 """
 
 import argparse
+import hashlib
+import json
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +26,7 @@ from tools.notebooks.cold_runs import label
 from tools.notebooks.execute import ENVIRONMENT, ROOT, notebooks
 
 SEEDS = (1, 2, 3)
+PATIENCE = 3600  # seconds after which a notebook counts as one that hangs
 
 
 class Processor(NamedTuple):
@@ -59,13 +63,75 @@ def start(processor: Processor) -> warm.Server:
     return warm.Server(ENVIRONMENT | {"MPLBACKEND": "agg"} | processor.environment)
 
 
+def commit() -> str:
+    """Short name of the commit that runs, with a + where files differ from it; the day where there is no history."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=+"]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return time.strftime("%Y-%m-%d")
+
+
+class Log:
+    """Runs as lines of JSON, each added when it ends: a stopped matrix goes on where it was.
+
+    A line counts again for the same processor and the same text of the notebook; it names the commit that ran.
+    """
+
+    def __init__(self, path: Path | None):
+        self.path, self.lines = path, {}
+        if path is not None and path.exists():
+            for line in path.read_text("utf-8").splitlines():
+                with suppress(ValueError):  # half a line of a run that was killed
+                    entry = json.loads(line)
+                    self.lines[entry["processor"], entry["notebook"], entry["text"]] = entry
+
+    def run(self, server: warm.Server, processor: Processor, path: Path) -> dict[str, Any]:
+        """The line of this run; it is made where the log has none."""
+        key = processor.name, label(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        if key not in self.lines:
+            at = commit()
+            found, seconds = run(server, processor, path)
+            entry = dict(zip(("processor", "notebook", "text"), key, strict=True))
+            self.lines[key] = entry | {"found": found, "seconds": round(seconds), "commit": at}
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(self.lines[key], ensure_ascii=False) + "\n")
+        return self.lines[key]
+
+
 def run(server: warm.Server, processor: Processor, path: Path) -> tuple[list[str], float]:
     """Each cell of a notebook that differs on this processor, in words, and the seconds that it took."""
     try:
-        found, seconds = server.call("tools.notebooks.run:departures", path=str(path), **processor.arguments)
+        found, seconds = server.call(
+            "tools.notebooks.run:departures", path=str(path), seconds=PATIENCE, **processor.arguments
+        )
     except RuntimeError as error:
         return [str(error)], 0.0
     return [f"cell {cell}: {what}: {detail}" for cell, what, detail in found], seconds
+
+
+def matrix(chosen: list[Processor], paths: list[Path], log: Log, workers: int, start=start) -> int:
+    """Every notebook on every processor, each run told when it ends; 1 when any differs, else 0."""
+    begin, wrong, runs = time.perf_counter(), 0, 0
+    with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
+        servers: dict[str, Any] = {}
+        for processor in chosen:
+            kind = str(processor.environment)
+            if kind not in servers:
+                servers[kind] = stack.enter_context(start(processor))
+            over = partial(log.run, servers[kind], processor)
+            for path, entry in zip(paths, pool.map(over, paths), strict=True):
+                said = "DIFFERS" if entry["found"] else "same"
+                print(f"{processor.name}, {label(path)}: {said}, {entry['seconds']} s, {entry['commit']}", flush=True)
+                for line in entry["found"]:
+                    print(f"  {line}", flush=True)
+                runs += 1
+                wrong += bool(entry["found"])
+    size, took = f"{len(paths)} notebooks x {len(chosen)} processors", time.perf_counter() - begin
+    print(f"{size}: {wrong} of {runs} runs differ, {took:.0f} s")
+    return 1 if wrong else 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,30 +143,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--ulps", type=int, default=1, help="size of the flips; 2 and 4 leave the promise and show the margin"
     )
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--log", type=Path, help="add each run to this file, and leave out what stands there")
     options = parser.parse_args(arguments)
-    paths, begin, wrong, runs = options.paths or notebooks(), time.perf_counter(), [], 0
     chosen = [p for p in processors(options.seeds, options.ulps) if (options.only or "") in p.name]
-    with ExitStack() as stack, ThreadPoolExecutor(options.workers) as pool:
-        servers: dict[str, warm.Server] = {}
-        for processor in chosen:
-            kind = str(processor.environment)
-            if kind not in servers:
-                servers[kind] = stack.enter_context(start(processor))
-            over = partial(run, servers[kind], processor)
-            for path, (found, seconds) in zip(paths, pool.map(over, paths), strict=True):
-                print(
-                    f"{processor.name}, {label(path)}: {'same' if not found else 'DIFFERS'}, {seconds:.0f} s",
-                    flush=True,
-                )
-                for line in found:
-                    print(f"  {line}", flush=True)
-                runs += 1
-                if found:
-                    wrong.append(f"{processor.name}, {label(path)}")
-    print(
-        f"{len(paths)} notebooks x {len(chosen)} processors: {len(wrong)} of {runs} runs differ, {time.perf_counter() - begin:.0f} s"
-    )
-    return 1 if wrong else 0
+    return matrix(chosen, options.paths or notebooks(), Log(options.log), options.workers)
 
 
 if __name__ == "__main__":
