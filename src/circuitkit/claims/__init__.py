@@ -1,4 +1,4 @@
-"""The claims register: what the four sources and the framework paper say, recomputed, with a verdict for each."""
+"""The claims register: what the sources and the framework paper say, recomputed, with a verdict for each."""
 
 from circuitkit.claims._check import Outcome as Outcome
 from circuitkit.claims._check import check as check
