@@ -120,6 +120,11 @@ def is_bridge(model: Any) -> bool:
     return module is not None and isinstance(model, module.TransformerBridge)
 
 
+def is_converted(model: Any) -> bool:
+    """Whether this is what `to_attention_only` returns."""
+    return type(model).__name__ == "AttentionOnlyBridge"
+
+
 def _has_weights(model: Any) -> bool:
     return is_bridge(model) or all(_is_tensor(getattr(model, name, None)) for name in ("W_E", "W_U"))
 
@@ -174,7 +179,6 @@ Trainable = Annotated[Any, kind(_is_toy, _toys, "training amplifies rounding", "
 _make = "Make one with circuitkit.load_model(name), or TransformerBridge.boot_transformers(...) for a Hugging Face model; "
 _make += "transformer-lens 4 replaced HookedTransformer by TransformerBridge."
 _bridge = "a transformer-lens TransformerBridge", "its weights are read and it is run", _make
-_is_converted = lambda m: type(m).__name__ == "AttentionOnlyBridge"  # noqa: E731
 _WIDE = ("torch.float32", "torch.float64")
 _is_place = lambda to: _is_device(to) or type(to).__name__ == "dtype" or _is_tensor(to) or isinstance(to, bool)  # noqa: E731
 _is_real = lambda d: getattr(d, "is_floating_point", None) is True  # noqa: E731
@@ -196,8 +200,8 @@ else:
     Trained = Annotated[Any, kind(lambda d: str(d) in _WIDE, "torch.float32 or torch.float64", "training amplifies rounding")]
     Model = Annotated[Any, kind(is_bridge, *_bridge)]
     HasHeads = Annotated[Any, kind(_has_heads, *_bridge)]  # or what carries its own: a converted model, a toy model
-    HasWeights = Annotated[Any, kind(_has_weights, *_bridge)]  # or its tables: what `augmented` returns
-    Converted = Annotated[Any, kind(_is_converted, "a converted model", "neurons are heads there", "Convert it first with to_attention_only.")]
+    HasWeights = Annotated[Any, kind(_has_weights, *_bridge)]  # or its tables: a toy model
+    Converted = Annotated[Any, kind(is_converted, "a converted model", "neurons are heads there", "Convert it first with to_attention_only.")]
 
 _CLASSES = {
     "Heads": Words("Heads", "weights are read", "Write circuitkit.heads(model), or heads[['L0H0']] for some; stack(*list_of_heads) for several."),
@@ -264,7 +268,7 @@ def reads(weights: str, x: str = "x") -> Rule:
 
 
 _original = "the model it was made from, because paths run through whole MLPs and not through each of their neuron-heads"
-unconverted = Rule(("model",), lambda m: not _is_converted(m) or _original)
+unconverted = Rule(("model",), lambda m: not is_converted(m) or _original)
 
 
 def one_stream(earlier: str = "earlier", later: str = "later") -> Rule:

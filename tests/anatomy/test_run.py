@@ -102,7 +102,7 @@ def test_one_neuron_by_hand(tokens, kind):
     gate = read @ held.W_gate[:, 5] if kind == "gated" else value
     terms = held.terms
     looks = torch.sigmoid(gate * terms.b[1] + terms.c[1])
-    gathers = value * terms.w[1] if kind == "gated" else value * terms.a[1] + terms.d[1]
+    gathers = value * terms.d[1] if kind == "gated" else value * terms.a[1] + terms.d[1]
     close(run.pattern("L1N5.1"), looks)
     share = (looks * gathers)[..., None] * held.W_out[5]
     close(run.part("L1N5.1"), share)

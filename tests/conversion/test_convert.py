@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuitkit import heads, to_attention_only
+from circuitkit import anatomy, heads, to_attention_only
 from circuitkit.conversion import literal_stream
 
 
@@ -84,7 +84,9 @@ def test_parallel_and_serial_blocks_keep_their_promise(boot_neox, parallel, acti
     model = boot_neox(seed=seed, use_parallel_residual=parallel, hidden_act=activation)
     converted = to_attention_only(model, heads_per_neuron=k)
     assert all(row.measured <= row.bound + 1e-12 for row in converted.report.layers)
-    assert converted.neuron_heads(1).layer == (2 if parallel else 3)
+    taken = heads(converted)[["L1N0.0", "L1N0.0"] if k > 1 and activation.startswith("gelu") else "L1N0"]
+    assert set(taken.layers) == {1 if parallel else 3}
+    assert heads(converted)["L1H2"].layers == (1 if parallel else 2,)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "neox", "bert", "llama"])
@@ -163,9 +165,10 @@ def test_hooks_edit_the_pattern(native):
     assert pattern.shape == (1, 3, 19 * 3, 2)
     assert torch.allclose(pattern.sum(-1), torch.ones(1, 3, 57).double())
     single = converted.neuron_heads(1).pattern(cache["blocks.1.mlp.hook_in"][0], ["L1N4.2"])[0]
-    view = converted.neuron_pattern(cache, "L1N4.2")[0]
+    view = pattern[0, :, 4 * 3 + 2]
     assert torch.allclose(view[:, 0], single[1:, 0], atol=1e-12)
     assert torch.allclose(view[:, 1], single.diagonal()[1:], atol=1e-12)
+    assert torch.allclose(anatomy(converted).run(tokens).pattern("L1N4.2")[0], view[:, 1], atol=1e-12)
 
     def to_bias_only(pattern, hook):
         return torch.tensor([1.0, 0.0]).to(pattern).expand_as(pattern)
@@ -211,16 +214,59 @@ def test_a_route_holds_inside_its_block_only(native):
 def test_heads_of_a_converted_model(native):
     model = native(dtype=torch.float32)
     converted = to_attention_only(model, heads_per_neuron=2)
-    assert heads(converted).names == converted.heads.names
-    assert converted.heads.names[:3] == ("L0N0.0", "L0N0.1", "L0N1.0")
-    assert len(converted.heads) == 2 * 19 * 2
-    assert set(converted.heads.layers) == {1, 3}
-    trained, wide = heads(model), converted.attention_heads
+    both = heads(converted)
+    assert both.names[:6] == ("L0H0", "L0H1", "L0H2", "L0N0.0", "L0N0.1", "L0N1.0")
+    assert len(both) == len(both.names) == 2 * (3 + 19 * 2)
+    assert repr(both) == "MixedHeads(6 attention heads, 76 neuron-heads, d_model=13)"
+    assert both.d_model == both["L0H0"].d_model == both["L1N3"].d_model == 13
+    trained = heads(model)
+    wide = both[list(trained.names)]
     assert wide.names == trained.names
     assert wide.layers == (0, 0, 0, 2, 2, 2)
     assert torch.equal(wide.W_O[..., :-1], trained.W_O)
     assert (wide.W_Q[:, -1] == 0).all()
     assert (wide.W_O[..., -1] == 0).all()
+    neurons = both["L1 MLP"]
+    assert (neurons.names, set(neurons.layers)) == (converted.neuron_heads(1).names, {3})
+    assert torch.equal(neurons.W_Q, converted.neuron_heads(1).heads.W_Q)
+    assert both["L1N3"].names == ("L1N3.0", "L1N3.1")
+    assert both[["L0N2.1", "L1N0"]].layers == (1, 3, 3)
+    assert both[-1].names == ("L1N18.1",)
+    assert both[1:3].names == ("L0H1", "L0H2")
+    assert both.index("L0N0.1") == both.index(4) == 4
+    assert [one.names[0] for one in both] == list(both.names)
+    assert sum((group.names for group in both.groups()), ()) == both.names
+    with pytest.raises(ValueError, match="no head is called 'L1N19.0'; the nearest of 82 are L1N18.0"):
+        both.index("L1N19.0")
+    with pytest.raises(ValueError, match="head index 82 is out of range for 82 heads"):
+        both[82]
+    with pytest.raises(ValueError, match="no part is called 'L2H0'"):
+        both["L2H0"]
+    with pytest.raises(ValueError, match="cannot stack heads whose d_head differ"):
+        both[["L0H0", "L0N0"]]
+
+
+def test_heads_of_a_converted_model_cost_nothing_until_they_are_taken(native, monkeypatch):
+    converted = to_attention_only(native(), heads_per_neuron=2)
+    both = heads(converted)  # and now nothing can be read or built any more
+    monkeypatch.setattr(type(converted), "forward", None)
+    assert isinstance(converted.heads, type(both))
+    monkeypatch.undo()
+    assert len(both) == 82
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_gated_layers_say_what_plain_ones_say(native, gated):
+    layer = to_attention_only(native(act_fn="silu", gated_mlp=gated), heads_per_neuron=4).neuron_heads(1)
+    k = 4 if gated else 1
+    assert repr(layer) == f"Neurons(19 {'gated ' * gated}neurons x {k} heads, d_model=12, 'silu')"
+    assert layer.names[k] == ("L1N1.0" if gated else "L1N1")
+    assert layer.index(layer.names[k]) == k
+    assert layer.neuron(1).names == layer.names[k : 2 * k]
+    assert layer.bound == (math.inf if gated else 0.0)
+    x = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert layer.pattern(x, [layer.names[0], 2]).shape == (2, 6, 6)
+    assert layer.measured_reach(x) == float(layer.reads(x)[0].abs().max())
 
 
 def test_dtype_moves_with_the_model(native):
@@ -324,9 +370,9 @@ def test_composition_with_neuron_heads(native):
     from circuitkit.circuits import composition_scores
 
     converted = to_attention_only(native(dtype=torch.float32), heads_per_neuron=1)
-    read_by = composition_scores(converted.attention_heads[["L0H1"]], converted.heads, "Q")
-    assert read_by.score.shape == (1, 38)
-    W_O, W_in = converted.attention_heads["L0H1"].OV.AB[0], converted.heads["L0N3"].W_Q[0, :, 0]
+    read_by = composition_scores(converted.heads["L0H1"], converted.heads["L0 MLP"], "Q")
+    assert read_by.score.shape == (1, 19)
+    W_O, W_in = converted.heads["L0H1"].OV.AB[0], converted.heads["L0N3"].W_Q[0, :, 0]
     by_hand = (W_O @ W_in).norm() / (W_O.norm() * W_in.norm())
     assert float(read_by.score[0, 3]) == pytest.approx(float(by_hand), rel=1e-4)
 
@@ -348,7 +394,11 @@ def test_a_neurons_circuits_as_tokens(native):
     writes = [float((model.W_out[1][4] @ model.W_U[:, t]).detach()) for t in range(37)]
     assert found.writes[0] == pytest.approx((max(range(37), key=writes.__getitem__), max(writes)))
     assert found.lowers[0] == pytest.approx((min(range(37), key=writes.__getitem__), min(writes)))
-    for wrong, message in (("N3", "expected a name such as"), ("L1N99", "no neuron-head is called 'L1N99'; .*here up to L1N18")):
+    for wrong, message in (
+        ("N3", "'N3' is no name of a part"),
+        ("L1N99", "no part is called 'L1N99'; the nearest of .* are L1N18"),
+        ("L1H1", "head='L1H1'; expected a neuron or one of its heads"),
+    ):
         with pytest.raises(ValueError, match=message):
             read_neuron(converted, wrong)
     with pytest.raises(ValueError, match="Convert it first with to_attention_only"):
@@ -370,10 +420,9 @@ def test_half_precision_stays_half_precision(native, dtype):
 
 def test_chapter_2s_tools_run_on_neuron_heads(native):
     from circuitkit.circuits import copying_score, full_ov, full_qk
-    from circuitkit.conversion import augmented
 
     model = native(dtype=torch.float32)
-    view = augmented(to_attention_only(model, heads_per_neuron=1))
+    view = to_attention_only(model, heads_per_neuron=1)
     reads = (model.W_E @ model.W_in[1][:, 4]).detach()
     slope = view.heads["L1N4"].W_V[0, :-1, 0] / model.W_in[1][:, 4].detach()  # a of the single head, 1 by the fit
     qk, ov = full_qk(view, "L1N4").AB, full_ov(view, "L1N4").AB
@@ -383,7 +432,13 @@ def test_chapter_2s_tools_run_on_neuron_heads(native):
     expected = torch.outer(reads * slope.mean(), (model.W_out[1][4] @ model.W_U).detach())
     assert torch.allclose(ov[:-1, :-1], expected, atol=1e-3)
     assert (ov[:, -1] == 0).all()
-    assert len(copying_score(view.heads[["L1N4", "L0N2"]], view).score) == 2
+    pair = copying_score(view.heads[["L1N4", "L0N2"]], view)
+    whole = copying_score(view)
+    assert whole.names == view.heads.names
+    at = [whole.names.index(name) for name in pair.names]
+    assert torch.allclose(whole.score[at], pair.score)
+    plain = copying_score(model)
+    assert torch.allclose(whole.score[[whole.names.index(name) for name in plain.names]], plain.score, atol=1e-5)
 
 
 def test_a_gated_layers_promise_by_hand(native):
@@ -408,13 +463,23 @@ def test_no_listener_stays_on_the_converted_model(native):
             assert not block.mlp._forward_pre_hooks
 
 
-def test_the_literal_stream_is_for_converted_models_with_positions_in_the_stream(native, hugging_face):
+def test_the_literal_stream_is_for_converted_models_with_serial_blocks(native, hugging_face):
     tokens = torch.tensor([1, 2, 3])
     with pytest.raises(ValueError, match="literal_stream got model as a TransformerBridge; .*Convert it first"):
         literal_stream(native(), tokens)
-    rotary = to_attention_only(hugging_face("llama"), max_error=1e-2)
-    with pytest.raises(ValueError, match="needs serial blocks and positions in the stream"):
-        literal_stream(rotary, tokens)
+    beside = to_attention_only(hugging_face("neox"), max_error=1e-2)
+    with pytest.raises(ValueError, match="needs serial blocks with norms in front"):
+        literal_stream(beside, tokens)
+
+
+def test_the_literal_stream_of_a_rotary_model_with_shared_keys(hugging_face):
+    converted = to_attention_only(hugging_face("llama"), max_error=1e-2)
+    tokens = torch.tensor([1, 2, 3, 5])
+    _, cache = converted.run_with_cache(tokens[None])
+    stream = literal_stream(converted, tokens)
+    for layer in (0, 1):
+        expected = cache[f"blocks.{layer}.hook_resid_post"][0]
+        assert torch.allclose(stream[2 * layer + 2, 1:, :-1], expected, atol=1e-5)
 
 
 def test_a_second_activation_is_refused(native):

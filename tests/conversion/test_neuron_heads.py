@@ -155,10 +155,10 @@ def test_literal_gradients_equal_two_key_gradients(draw):
 
 def test_heads_by_neuron_and_name(draw):
     _, W_in, W_out, b_in, b_out = parts(draw, 8, 4, 5, 3)
-    mlp = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2, name="L4", layer=9)
+    mlp = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2, layer=4)
     assert mlp.names == ("L4N0.0", "L4N0.1", "L4N1.0", "L4N1.1", "L4N2.0", "L4N2.1")
     assert mlp.neuron(-1).names == ("L4N2.0", "L4N2.1")
-    assert mlp.heads.layers == (9,) * 6
+    assert mlp.heads.layers == (4,) * 6
     assert torch.equal(mlp.neuron(1).W_O[0, 0, :-1], W_out[1])
     assert torch.equal(mlp.heads["L4N2.1"].W_Q, mlp.neuron(2).W_Q[1:])
     with pytest.raises(ValueError, match="no neuron-head is called 'L4N3'; names run from 'L4N0.0' to 'L4N2.1'"):
@@ -166,12 +166,12 @@ def test_heads_by_neuron_and_name(draw):
 
 
 def test_literal_in_pieces_equals_literal_whole(draw, monkeypatch):
-    from circuitkit.conversion import _neuron_heads
+    from circuitkit.anatomy import _neurons
 
     x, W_in, W_out, b_in, b_out = parts(draw, 9, 4, 5, 11)
     mlp = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 3)
     whole = mlp.literal(x)
-    monkeypatch.setattr(_neuron_heads, "_MOST_PATTERN_NUMBERS", 100)
+    monkeypatch.setattr(_neurons, "_MOST_PATTERN_NUMBERS", 100)
     assert torch.allclose(mlp.literal(x), whole, atol=1e-13)
 
 
@@ -211,4 +211,4 @@ def test_whole_numbers_and_mixed_dtypes_are_told_together():
 
 def test_the_repr_counts_neurons_and_heads():
     mlp = neuron_heads(torch.ones(3, 5), torch.ones(5, 3), activation="gelu", heads_per_neuron=2)
-    assert repr(mlp) == "NeuronHeads(5 neurons x 2 heads, d_model=3, 'gelu')"
+    assert repr(mlp) == "Neurons(5 neurons x 2 heads, d_model=3, 'gelu')"

@@ -38,7 +38,7 @@ PACKAGES = (
 )
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Claim", "Exercise", "Frames", "GateSum", "GatedLayer", "GatedModel", "GatedNeuronHeads", "GatedRuns", "LayerReport", "Mistake", "NeuronHeads", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Scores", "Survey", "Training", "Verdict"]
+    ["Attention", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "Neurons", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Scores", "Survey", "Training", "Verdict"]
 )
 SECONDS = 8.0  # of work, not on the clock
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
@@ -65,14 +65,18 @@ def exported(package: str) -> dict[str, Any]:
     module = importlib.import_module(f"circuitkit.{package}")
     found = {name: getattr(module, name) for name in module.__all__}
     if package == "conversion":
+        from circuitkit.anatomy import MixedHeads, Neurons
         from circuitkit.conversion._model import AttentionOnlyBridge
 
-        found["AttentionOnlyBridge"] = AttentionOnlyBridge
+        found |= {"AttentionOnlyBridge": AttentionOnlyBridge, "Neurons": Neurons, "MixedHeads": MixedHeads}
     return found
 
 
 def methods(kind: type) -> Iterator[tuple[str, Callable]]:
+    inner = kind.__name__ in ("Neurons", "MixedHeads")  # what the loop over all models calls by the thousand asks nothing
     for name, member in vars(kind).items():
+        if inner and not hasattr(member, "__door__"):
+            continue
         if inspect.isfunction(member) and (name in ("__call__", "__getitem__") or not name.startswith("_")):
             yield name, member
 
@@ -218,15 +222,14 @@ SELF: dict[str, Callable[[], Any]] = {
     "CorpusStatistics": lambda: circuitkit.models.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long()),
     "Decomposition": lambda: circuitkit.residual.decompose(model(), tokens()),
     "Exercise": exercise,
-    "GateSum": lambda: circuitkit.conversion.gate_sum("silu", 4.0, 4),
     "GatedBlock": block,
     "GatedModel": lambda: circuitkit.superposition.load_gated(),
-    "GatedNeuronHeads": lambda: circuitkit.conversion.gated_neuron_heads(normal(4, 3), normal(4, 3), normal(3, 4)),
     "GatedRuns": lambda: circuitkit.superposition.train_gated(toy(), recipe(), inits=1),
     "HeadSum": lambda: circuitkit.conversion.head_sum("gelu"),
     "Heads": heads,
     "MaskedHead": lambda: circuitkit.conversion.MaskedHead(normal(4, 4), normal(4, 4), torch.ones(5, 5)),
-    "NeuronHeads": lambda: circuitkit.conversion.neuron_heads(normal(4, 3), normal(3, 4)),
+    "MixedHeads": lambda: circuitkit.heads(converted()),
+    "Neurons": lambda: circuitkit.conversion.neuron_heads(normal(4, 3), normal(3, 4)),
     "OVCoherentTask": lambda: circuitkit.superposition.OVCoherentTask(),
     "OmegaMLP": lambda: circuitkit.conversion.omega_mlp(normal(4, 3).double(), normal(3, 4).double(), n_ctx=5),
     "PathLogits": paths,
@@ -334,7 +337,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "function": lambda: _figure_of,
     "gain": lambda: 4.0,
     "gate": lambda: "clamp",
-    "GateSum.__call__.gate": lambda: normal(3, 2),
     "groups": lambda: (0, 1),
     "cap": lambda: 3.0,
     "q": lambda: normal(6, 5, 4),
@@ -348,12 +350,10 @@ GOOD: dict[str, Callable[[], Any]] = {
     "generator": lambda: torch.Generator().manual_seed(0),
     "head": lambda: "L0H1",
     "score_decomposition.head": lambda: "L1H0",
-    "NeuronHeads.index.head": lambda: "N1",
+    "Neurons.index.head": lambda: "L0N1",
     "read_neuron.head": lambda: "L0N1",
-    "AttentionOnlyBridge.neuron_pattern.head": lambda: "L0N1",
-    "AttentionOnlyBridge.neuron_place.head": lambda: "L0N1",
     "heads": heads,
-    "NeuronHeads.pattern.heads": lambda: ["N0", 1],
+    "Neurons.pattern.heads": lambda: ["L0N0", 1],
     "LayerRecord.heads": lambda: circuitkit.circuits.random_heads(2, 6, 2),
     "ToyModel.heads": lambda: circuitkit.circuits.random_heads(2, 6, 2),
     "heads_or_model": heads,
@@ -371,6 +371,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "key": lambda: "token",
     "Decomposition.__getitem__.key": lambda: "L0H1",
     "Heads.__getitem__.key": lambda: ["L0H1", 2],
+    "MixedHeads.__getitem__.key": lambda: ["L0H1", 2],
+    "MixedHeads.index.key": lambda: "L0H1",
     "Heads.index.key": lambda: "L0H1",
     "kind": lambda: "K",
     "Scores.top.kind": lambda: "copying",
@@ -401,7 +403,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "min_together": lambda: 0.0,
     "model": model,
     "to_attention_only.model": with_mlp,
-    "augmented.model": converted,
     "literal_stream.model": converted,
     "read_neuron.model": converted,
     "most": lambda: 100,
@@ -526,7 +527,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "y": lambda: normal(4, 5, 6),
     "LayerRecord.x": lambda: normal(4, 5, 6),
     **{f"GatedBlock.{m}.x": lambda: normal(2, 5, 6) for m in ["gates", "pattern", "mixed", "results", "forward", "penalty"]},
-    **{f"{c}.{m}.x": lambda: normal(5, 4) for c in ("NeuronHeads", "GatedNeuronHeads", "MaskedHead")
+    **{f"{c}.{m}.x": lambda: normal(5, 4) for c in ("Neurons", "MaskedHead")
        for m in ("__call__", "literal", "pattern", "measured_reach")},
     **{f"OmegaMLP.{m}.x": lambda: normal(4, 4).double() for m in ("__call__", "error_bound", "augment")},
     "post_norm_layers.x": lambda: normal(5, 4),
@@ -655,13 +656,13 @@ KINDS = {
     "flag": "biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip sweep.progress",
     "word": """activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
-    "name": """head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key PathLogits.__getitem__.name
+    "name": """head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
         PathLogits.order.name PathLogits.stream.name Scores.__getitem__.name""",
-    "names": "names without NeuronHeads.pattern.heads",
+    "names": "names without Neurons.pattern.heads",
     "text": "label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
-        q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation rotation_matrix scores stream unigram weights x y GateSum.__call__.gate""",
+        q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation rotation_matrix scores stream unigram weights x y""",
     "truths": "among mask_as_weights.mask",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
@@ -725,14 +726,14 @@ LEGAL: dict[str, dict[str, str]] = {
         "nan": "Heads.W_Q Heads.W_K q Heads.scores_of.k Heads.pattern_of.scores",
         "inf": "q Heads.scores_of.k Heads.pattern_of.scores",
         "negative": """Heads.results.pattern q Heads.scores_of.k Heads.pattern_of.scores V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out b_K b_Q b_V b_gate b_in b_out embed fix left like read
-            rotation_matrix scores stream x y GateSum.__call__.gate""",
-        "extra axis": """Heads.side.x Heads.projected.x Heads.pattern_of.scores HeadSum.__call__.x GateSum.__call__.gate layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
-            Heads.results.x NeuronHeads.__call__.x NeuronHeads.literal.x NeuronHeads.pattern.x GatedNeuronHeads.__call__.x
-            GatedNeuronHeads.literal.x GatedNeuronHeads.measured_reach.x GatedBlock.gates.x GatedBlock.pattern.x GatedBlock.mixed.x
+            rotation_matrix scores stream x y""",
+        "extra axis": """Heads.side.x Heads.projected.x Heads.pattern_of.scores HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
+            Heads.results.x Neurons.__call__.x Neurons.literal.x Neurons.pattern.x
+            Neurons.measured_reach.x GatedBlock.gates.x GatedBlock.pattern.x GatedBlock.mixed.x
             GatedBlock.results.x GatedBlock.forward.x OmegaMLP.__call__.x OmegaMLP.error_bound.x""",
-        "no axis": "HeadSum.__call__.x GateSum.__call__.gate like",
-        "empty": "HeadSum.__call__.x GateSum.__call__.gate like left layer_norm.x rms_norm.x with_bias_token.x",
-        "longer": """HeadSum.__call__.x GateSum.__call__.gate layer_norm.x rms_norm.x with_bias_token.x like left density""",
+        "no axis": "HeadSum.__call__.x like",
+        "empty": "HeadSum.__call__.x like left layer_norm.x rms_norm.x with_bias_token.x",
+        "longer": """HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like left density""",
     },
     "name": {"none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case

@@ -14,10 +14,11 @@ def heads(model: HasHeads) -> Heads:
 
     Weights are the ones the model holds now (after folding, if it was folded); they are copies, detached. Grouped-query
     models give one entry per query head, keys and values repeated. A model whose blocks are preceded by a LayerNorm
-    gives heads that read the *normalised* stream. An object with its own `.heads` (a converted model) gives those.
+    gives heads that read the *normalised* stream. An object with its own `.heads` gives those: a converted model its
+    attention heads and neuron-heads together, built as they are taken (`anatomy.MixedHeads`).
     **Error**: none, weights are copied. **Source**: the model's own `W_Q, W_K, W_V, W_O`, transformer-lens axis order.
     """
-    if isinstance(getattr(model, "heads", None), Heads):
+    if getattr(model, "heads", None) is not None:
         return model.heads
     bridge, cfg = model, model.cfg
     n_layers, n_heads = cfg.n_layers, max(int(cfg.n_heads), 1)

@@ -12,6 +12,7 @@ from circuitkit.anatomy._address import Address as Address
 from circuitkit.anatomy._address import complete as complete
 from circuitkit.anatomy._address import join as join
 from circuitkit.anatomy._address import read as read
+from circuitkit.anatomy._mixed import MixedHeads as MixedHeads
 from circuitkit.anatomy._neurons import Neurons as Neurons
 from circuitkit.anatomy._norm import Norm as Norm
 from circuitkit.anatomy._read import anatomy as anatomy
@@ -25,6 +26,7 @@ from circuitkit.anatomy._write import to_bridge as to_bridge
 __all__ = [
     "Address",
     "Anatomy",
+    "MixedHeads",
     "Neurons",
     "Norm",
     "Run",

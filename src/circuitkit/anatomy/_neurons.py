@@ -1,42 +1,109 @@
 """The neuron-heads of one MLP without a copy of any weight: one matrix in, one out, and k numbers for every head."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import HeadName, HeadNames, Integer, public
+from circuitkit._contract import reads as fits
 from circuitkit._heads import Heads
+
+_MOST_PATTERN_NUMBERS = 2**22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Neurons:
-    """Neuron n reads `v = x W_in + b_in` and the gate `g`, which is `v` itself in an MLP without gates.
+    """The heads of one MLP, gated or not. Call it for the fast route; `.literal` gives the same by full patterns.
 
-    Its i-th head gathers `sigmoid(b_i g + c_i) (a_i v + d_i)` and writes that times `W_out[n]`: attention of the token
-    over the bias token (key -1, value 0) and itself. **Source**: "Attention-Only Transformers", Theorem 2.
+    Neuron n reads `v = x W_in + b_in` and the gate `g = x W_gate + b_gate`, which is `v` itself in an MLP without gates.
+    On the stream `x + [1]` (one more coordinate, 1 on the bias token only) its i-th head has the query `b_i g + c_i`, key
+    -1 on the bias token and 0 elsewhere, value `a_i v + d_i` (of a gate, `d_i v`) and 0 on the bias token, and the output
+    row `W_out[n]`. Its softmax over itself and the bias token is `(sigmoid(q), 1 - sigmoid(q))`.
+
+    **Source**: "Attention-Only Transformers", Theorem 2, with the bias token first; that text leaves gated MLPs out.
     """
 
-    layer: int
     W_in: Float[Tensor, "d_model d_mlp"]
     W_out: Float[Tensor, "d_mlp d_model"]
     b_in: Float[Tensor, " d_mlp"] | None
+    b_out: Float[Tensor, " d_model"] | None
     terms: Any
-    """A sum of heads, `HeadSum` or (of a gate) `GateSum`."""
+    """What each neuron's heads compute, a `HeadSum`: how far that is from the activation is its `.error`."""
+    layer: int = 0
     W_gate: Float[Tensor, "d_model d_mlp"] | None = None
     b_gate: Float[Tensor, " d_mlp"] | None = None
 
     def __len__(self) -> int:
         return self.W_in.shape[1] * len(self.terms)
 
+    def __repr__(self) -> str:
+        (d_model, d_mlp), gated = self.W_in.shape, "" if self.W_gate is None else "gated "
+        return f"Neurons({d_mlp} {gated}neurons x {len(self.terms)} heads, d_model={d_model}, {self.terms.activation!r})"
+
+    @public
+    @fits("W_in")
+    def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+        """The sublayer's output by the two-key route: two scores per head and position, never a whole pattern.
+
+        **Error**: `bound`, and rounding as in the MLP itself.
+        """
+        return _plus(self.written(*self.reads(x)), self.b_out)
+
+    @public
+    @fits("W_in")
+    def literal(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+        """The same output from the full masked patterns of the heads on `x + [1]`, a few heads at a time."""
+        wide = with_bias_token(x)
+        step = max(1, _MOST_PATTERN_NUMBERS // (wide[..., 0].numel() * max(wide.shape[-2:])))
+        total = torch.zeros_like(wide)
+        for first in range(0, len(self), step):
+            total = total + self.take(range(len(self))[first : first + step]).results(wide).sum(-3)
+        return _plus(total[..., 1:, :-1], self.b_out)
+
+    @public
+    @fits("W_in")
+    def pattern(
+        self, x: Float[Tensor, "*batch pos d_model"], heads: HeadNames | None = None
+    ) -> Float[Tensor, "*batch head pos_and_bias pos_and_bias"]:
+        """Full patterns `[..., head, dst, src]` of chosen heads; position 0 is the bias token."""
+        heads = [heads] if isinstance(heads, (str, int)) else heads
+        chosen = range(len(self)) if heads is None else [self.index(head) for head in heads]
+        return self.take(chosen).pattern(with_bias_token(x))
+
     @property
     def names(self) -> tuple[str, ...]:
+        """`L{layer}N{neuron}`, and `.{term}` behind it if a neuron has several heads."""
         return tuple(self.name(row) for row in range(len(self)))
 
     def name(self, row: int) -> str:
         k = len(self.terms)
         return f"L{self.layer}N{row // k}" + (f".{row % k}" if k > 1 else "")
+
+    @public
+    def index(self, head: HeadName) -> int:
+        """Position of a head, by name or number."""
+        names = self.names
+        if head not in names and not (isinstance(head, int) and -len(names) <= head < len(names)):
+            raise ValueError(f"no neuron-head is called {head!r}; names run from {names[0]!r} to {names[-1]!r}")
+        return names.index(head) if isinstance(head, str) else range(len(names))[head]
+
+    @property
+    def heads(self) -> Heads:
+        """All of them as `Heads` on `d_model + 1` coordinates, mask `"self_or_first"`: what the book's tools read."""
+        return self.take(range(len(self)))
+
+    @public
+    def neuron(self, *neurons: Integer) -> Heads:
+        """The heads of chosen neurons as `Heads`."""
+        k, n = len(self.terms), self.W_in.shape[1]
+        if outside := [neuron for neuron in neurons if not -n <= neuron < n]:
+            raise ValueError(f"no neurons {outside} in this layer; it has neurons 0 to {n - 1}")
+        return self.take(range(n)[neuron] * k + i for neuron in neurons for i in range(k))
 
     def rows(self, neuron: int, term: int | None) -> list[int]:
         """The heads of a neuron, or one of them; none where it does not exist."""
@@ -45,13 +112,27 @@ class Neurons:
             return []
         return [neuron * k + term] if term is not None else list(range(neuron * k, neuron * k + k))
 
+    @property
+    def bound(self) -> float:
+        """Largest error of any output entry in exact arithmetic, whatever the input: `error * max_j sum_n |W_out[n, j]|`.
+
+        Every neuron may be wrong by the activation's error at once. A gate's error is multiplied by what the other branch
+        reads, which is not bounded here; the report of a converted model knows the norm in front.
+        """
+        if self.W_gate is not None and self.terms.error:
+            return math.inf
+        return self.terms.error * float(self.W_out.detach().abs().sum(0).max())
+
+    @public
+    @fits("W_in")
+    def measured_reach(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
+        """The largest pre-activation on this input; the error holds while it is at most `terms.reach`."""
+        return float(self.reads(x)[0].detach().abs().max())
+
     def reads(self, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tensor, Tensor]:
         """What queries and values read, `[..., pos, neuron]` each."""
-        value = x @ self.W_in if self.b_in is None else x @ self.W_in + self.b_in
-        if self.W_gate is None:
-            return value, value
-        gate = x @ self.W_gate
-        return gate if self.b_gate is None else gate + self.b_gate, value
+        value = _plus(x @ self.W_in, self.b_in)
+        return (value if self.W_gate is None else _plus(x @ self.W_gate, self.b_gate)), value
 
     def written(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
         """What all heads together write, without forming any head's share."""
@@ -60,16 +141,17 @@ class Neurons:
 
     def z(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
         """What each head gathers, `[..., head]`: its attention on the token itself times its value there."""
-        b, c, a, d = (gate.new_tensor(column) for column in self._columns)
-        return ((gate[..., None] * b + c).sigmoid() * (value[..., None] * a + d)).flatten(-2)
+        _, _, a, d = (gate.new_tensor(column) for column in self._columns)
+        return self.looks(gate) * (value[..., None] * a + d).flatten(-2)
 
-    def pattern(self, gate: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch head"]:
+    def looks(self, gate: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch head"]:
         """Each head's attention on the token itself; the rest is on the bias token."""
-        b, c = (gate.new_tensor(column) for column in self._columns[:2])
+        b, c, _, _ = (gate.new_tensor(column) for column in self._columns)
         return (gate[..., None] * b + c).sigmoid().flatten(-2)
 
-    def heads(self, rows: list[int]) -> Heads:
+    def take(self, rows: Iterable[int]) -> Heads:
         """Some of them as `Heads` on `d_model + 1` coordinates, of which the last is 1 on the bias token only."""
+        rows = list(rows)
         k, place = len(self.terms), self.W_in.new_tensor(rows, dtype=torch.long)
         b, c, a, d = (self.W_in.new_tensor(column)[place % k][:, None] for column in self._columns)
         n = place // k
@@ -93,6 +175,36 @@ class Neurons:
 
     @property
     def _columns(self) -> tuple[tuple[float, ...], ...]:
-        """`b, c, a, d` of the heads of a neuron; a gate's weight is the factor of its value."""
+        """`b, c, a, d` of the heads of a neuron; what a gate adds up to is the factor of its value."""
         t = self.terms
-        return (t.b, t.c, t.w, (0.0,) * len(t)) if hasattr(t, "w") else (t.b, t.c, t.a, t.d)
+        return (t.b, t.c, t.a, t.d) if self.W_gate is None else (t.b, t.c, t.d, t.a)
+
+
+def _plus(x: Tensor, b: Tensor | None) -> Tensor:
+    return x if b is None else x + b
+
+
+@public
+def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:
+    """`X + [1]` with the bias token first: one more coordinate, which is 1 on position 0 and 0 on the real tokens.
+
+    **Source**: the paper's direct sum `X (+) [1]`; it puts the bias token last, which no causal mask admits.
+
+    >>> with_bias_token(torch.tensor([[5.0, 7.0]])).tolist()
+    [[0.0, 0.0, 1.0], [5.0, 7.0, 0.0]]
+    """
+    row = torch.zeros_like(x[..., :1, :])
+    out = torch.cat([row, x], -2)
+    mark = torch.zeros_like(out[..., :1])
+    mark[..., 0, :] = 1
+    return torch.cat([out, mark], -1)
+
+
+def widened(heads: Heads) -> Heads:
+    """Heads of attention on the coordinates of neuron-heads: they neither read nor write the last one. Copies, by head."""
+    pad = torch.nn.functional.pad
+    given = [name for name in ("W_Q", "W_K", "W_V", "b_K", "b_V") if getattr(heads, name) is not None]
+    own = {name: heads.by_head(name) for name in given}
+    wide = {name: pad(value, (0, 0, 0, 1)) if name[0] == "W" else value for name, value in own.items()}
+    norm = heads.norm_K if heads.norm_K is None or heads.groups is None else heads.norm_K.take(list(heads.groups))
+    return replace(heads, **wide, W_O=pad(heads.W_O, (0, 1)), groups=None, norm_K=norm)

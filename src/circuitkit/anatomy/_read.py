@@ -18,6 +18,8 @@ from circuitkit.anatomy._sublayer import UNLIMITED, Anatomy, Step, Sublayer, fro
 
 _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
+_UNKNOWN = (AttributeError, KeyError, RuntimeError, TypeError)
+"""What reading an unknown architecture may end in."""
 
 
 def anatomy(model: Any) -> Anatomy:
@@ -57,17 +59,37 @@ def anatomy(model: Any) -> Anatomy:
 def _anatomy(model: Model) -> Anatomy:
     bridge = model
     with torch.no_grad(), _still(bridge):
-        tokens = _probe(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
-        logits, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
+        tokens, logits, cache = _probed(bridge)
         try:
             out = _bridge(bridge, tokens, cache)
             own = out.run(tokens).logits
-        except (AttributeError, KeyError, RuntimeError, TypeError) as problem:
+        except _UNKNOWN as problem:
             raise ValueError(
                 f"anatomy cannot read this model ({type(bridge.original_model).__name__}): {type(problem).__name__}: {problem}. "
                 "Expected blocks of attention and an MLP that read and write one stream. Look at run_with_cache instead."
             ) from problem
     return _compared(type(bridge.original_model).__name__, out, own, logits)
+
+
+def norms_of_mlps(bridge: Any) -> dict[int, Norm]:
+    """The norm in front of each block's MLP where there is one that is known, whatever else the model does."""
+    found: dict[int, Norm] = {}
+    with torch.no_grad(), _still(bridge):
+        *_, cache = _probed(bridge)
+        for layer, block in enumerate(bridge.blocks):
+            try:
+                last = _block(bridge, layer, block, cache)[-1].sublayers[-1]
+            except _UNKNOWN:
+                continue
+            if last.before is not None:
+                found[layer] = last.before
+    return found
+
+
+def _probed(bridge: Any) -> tuple[Tensor, Tensor, Any]:
+    """Random tokens, and logits and cache of one run on them."""
+    tokens = _probe(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
+    return tokens, *bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
 
 
 def _agreeing(model: Any, out: Anatomy) -> Anatomy:
@@ -222,10 +244,9 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
 def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
     """Neuron-heads and their bias, or the whole MLP as one function that holds its own."""
     if hasattr(bridge, "neuron_heads"):
-        held = bridge.neuron_heads(layer)
-        weights = {n: getattr(held, n, None) for n in ("W_in", "W_out", "b_in", "W_gate", "b_gate")}
-        detached: dict[str, Any] = {n: None if w is None else w.detach() for n, w in weights.items()}
-        return Neurons(layer, terms=held.terms, **detached), _given(held.b_out)
+        held: Neurons = bridge.neuron_heads(layer)
+        weights = {n: w.detach() for n, w in vars(held).items() if isinstance(w, Tensor)}
+        return replace(held, **weights), _given(held.b_out)
     mlp, original = block.mlp, block.mlp.original_component
     if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows
         act = (

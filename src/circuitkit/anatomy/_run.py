@@ -78,7 +78,7 @@ class Run:
             raise ValueError(f"{head!r} is not one head; patterns belong to heads such as 'L0H1' and 'L0N12.0'")
         if isinstance(sub.inside, Neurons):
             gate, _ = sub.inside.reads(self.read_by(sub, self.streams[step]))
-            return sub.inside.pattern(gate)[..., rows[0]]
+            return sub.inside.looks(gate)[..., rows[0]]
         return self.patterns[sub.name][..., rows[0], :, :]
 
     def z(self, sub: Sublayer) -> Tensor:

@@ -168,20 +168,27 @@ class Anatomy:
 
     def __getitem__(self, names: "str | Sequence[str]") -> Heads:
         """Heads by name: of attention as views, of neurons built now on `d_model + 1` coordinates; a list is stacked."""
-        found: list[tuple[Sublayer, list[int]]] = []
-        for name in [names] if isinstance(names, str) else names:
-            _, sub, rows, _ = self.find(name)
-            if rows is None or sub is None:
+        taken = self.taken([names] if isinstance(names, str) else names)
+        return stack(
+            *(sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for _, sub, rows in taken)
+        )
+
+    def taken(self, names: "Sequence[str]") -> list[tuple[int, Sublayer, list[int]]]:
+        """Step, sublayer and rows of heads by name, side by side where they follow each other in one sublayer."""
+        found: list[tuple[int, Sublayer, list[int]]] = []
+        for name in names:
+            step, sub, rows, is_bias = self.find(name)
+            if rows is None and sub is not None and isinstance(sub.inside, Neurons) and not is_bias:
+                rows = range(len(sub.inside))
+            if rows is None:
                 raise ValueError(
                     f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'"
                 )
-            if found and found[-1][0] is sub:
-                found[-1][1].extend(rows)
+            if found and found[-1][1] is sub:
+                found[-1][2].extend(rows)
             else:
-                found.append((sub, list(rows)))
-        return stack(
-            *(sub.inside.heads(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for sub, rows in found)
-        )
+                found.append((step, sub, list(rows)))
+        return found
 
     def _ipython_key_completions_(self) -> list[str]:
         return [name for sub in self.sublayers if sub.n_parts < 2048 for name in sub.parts]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from circuitkit._contract import HasWeights, must, public
+from circuitkit._contract import HasWeights, is_converted, must, public
 from circuitkit._heads import Heads, heads
 from circuitkit._precision import full_precision
 
@@ -28,7 +28,7 @@ class Copying(NamedTuple):
 
 @public
 @must(lambda heads_or_model, model: model is None
-     or (isinstance(heads_or_model, Heads) and model.W_E.shape[1] == heads_or_model.d_model)
+     or (isinstance(heads_or_model, Heads) and heads_or_model.d_model - model.W_E.shape[1] == is_converted(model))
      or f"Heads first, and the model they belong to (this one has d_model {model.W_E.shape[1]}), because it only supplies W_E and "
      "W_U. Write copying_score(heads, model) or copying_score(model)")
 def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None = None) -> Copying:
@@ -53,8 +53,9 @@ def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None =
     if isinstance(heads_or_model, Heads):
         stack = heads_or_model
     else:
-        stack = heads(heads_or_model)
-        model = heads_or_model
+        stack, model = heads(heads_or_model), heads_or_model
+        if not isinstance(stack, Heads):  # of a converted model: attention heads and neuron-heads, a layer at a time
+            return _joined([copying_score(some, model) for some in stack.groups()])
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
     eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.W_V))
     sizes = eigenvalues.abs()
@@ -68,5 +69,13 @@ def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None =
 
 
 def _unembed_then_embed(model: Any, stack: Heads) -> Float[Tensor, "d_model d_model"]:
-    """`W_U @ W_E`: formed once for all heads."""
-    return (model.W_U.detach() @ model.W_E.detach()).to(stack.W_O)
+    """`W_U @ W_E`, formed once for all heads; the bias token of a converted model is not predicted."""
+    more = stack.d_model - model.W_E.shape[1]
+    return torch.nn.functional.pad(model.W_U.detach() @ model.W_E.detach(), (0, more, 0, more)).to(stack.W_O)
+
+
+def _joined(parts: list[Copying]) -> Copying:
+    most = max(part.eigenvalues.shape[1] for part in parts)
+    eigenvalues = [torch.nn.functional.pad(part.eigenvalues, (0, most - part.eigenvalues.shape[1])) for part in parts]
+    score, positive = (torch.cat([getattr(part, name) for part in parts]) for name in ("score", "positive_fraction"))
+    return Copying(score, positive, torch.cat(eigenvalues), tuple(name for part in parts for name in part.names))

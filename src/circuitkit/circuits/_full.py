@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import HasWeights, HeadNames, Natural, must, public
-from circuitkit._heads import heads
+from circuitkit._heads import Heads, heads
 from circuitkit.circuits._rotary import rotation
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def full_ov(
     from transformer_lens import FactoredMatrix
 
     stack = heads(model)[head]
-    rows = _embedding(model, "token") if embed is None else embed
+    rows = _embedding(model, "token", stack) if embed is None else with_bias_row(embed, stack)
     left = rows @ stack.W_V
     if biases and stack.b_V is not None:
         left = left + stack.b_V[:, None, :]
-    right = stack.W_O @ model.W_U.detach()
+    right = stack.W_O @ with_bias_row(model.W_U.detach().mT, stack, 0.0).mT
     return FactoredMatrix(*_unstacked(head, left, right))
 
 
@@ -52,8 +52,8 @@ def _places(query: Side, key: Side, model: Any) -> Any:
     return known or "'token' on both sides, because this model has no table of positions. Use offset= if they are rotary"
 
 
-def _how_far(model: Any, offset: int | None, rotation_matrix: Tensor | None) -> Any:
-    if heads(model).positions == "rotary":
+def _how_far(model: Any, head: HeadNames, offset: int | None, rotation_matrix: Tensor | None) -> Any:
+    if heads(model)[head].positions == "rotary":
         given = offset is not None or rotation_matrix is not None
         return given or (
             "an offset, because queries and keys are rotated by their positions and no one table holds for all distances. "
@@ -94,21 +94,30 @@ def full_qk(
     from transformer_lens import FactoredMatrix
 
     stack = heads(model)[head]
-    left = _embedding(model, query) @ stack.W_Q
-    right = _embedding(model, key) @ stack.W_K
+    left = _embedding(model, query, stack) @ stack.W_Q
+    right = _embedding(model, key, stack) @ stack.W_K
     if biases and stack.b_Q is not None:
         left = left + stack.b_Q[:, None, :]
     if biases and stack.b_K is not None:
         right = right + stack.b_K[:, None, :]
     if rotation_matrix is not None:
         left = left @ rotation_matrix
+    elif stack.turn is not None:
+        left = left @ stack.turn.matrix(offset or 0, stack.d_head).to(left)
     elif stack.positions == "rotary":
         left = left @ torch.stack([rotation(model, layer, offset or 0) for layer in stack.layers]).to(left)
     return FactoredMatrix(*_unstacked(head, left / stack.scale, right.mT))
 
 
-def _embedding(model: Any, side: Side) -> Float[Tensor, "row d_model"]:
-    return (model.W_E if side == "token" else model.W_pos).detach()
+def _embedding(model: Any, side: Side, stack: Heads) -> Float[Tensor, "row d_model"]:
+    return with_bias_row((model.W_E if side == "token" else model.W_pos).detach(), stack)
+
+
+def with_bias_row(table: Float[Tensor, "row d_model"], stack: Heads, mark: float = 1.0) -> Tensor:
+    """A table for heads on one more coordinate, those of a converted model: the bias token comes last."""
+    if table.shape[1] == stack.d_model:
+        return table
+    return torch.block_diag(table, table.new_tensor([[mark]]))
 
 
 def _unstacked(head: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from circuitkit import conversion
+from circuitkit.anatomy import Neurons
 from circuitkit.claims._numbers import largest, normal
 
 N, D, UNITS = 5, 8, 12
@@ -181,7 +182,7 @@ def _gpt3():
     """GPT-3's MLP in the sizes alone, as neuron-heads; its 96 heads of dimension 128."""
     W_in = torch.empty(1, 1).expand(12288, 4 * 12288)
     silu = conversion.generalized_silu(1.0, 1.0)
-    return conversion.NeuronHeads(W_in, W_in.T, None, None, silu), 96
+    return Neurons(W_in, W_in.T, None, None, silu), 96
 
 
 def gpt3_heads() -> list[int]:

@@ -1,17 +1,14 @@
 """MLPs as attention: neurons as heads, the sources' constructions, whole models converted with a bound."""
 
+from circuitkit.anatomy._neurons import with_bias_token as with_bias_token
 from circuitkit.conversion._convert import to_attention_only as to_attention_only
-from circuitkit.conversion._gated import GatedNeuronHeads as GatedNeuronHeads
-from circuitkit.conversion._gated import GateSum as GateSum
 from circuitkit.conversion._gated import gate_sum as gate_sum
 from circuitkit.conversion._gated import gated_neuron_heads as gated_neuron_heads
 from circuitkit.conversion._head_sum import HeadSum as HeadSum
 from circuitkit.conversion._head_sum import activation_error as activation_error
 from circuitkit.conversion._head_sum import generalized_silu as generalized_silu
 from circuitkit.conversion._head_sum import head_sum as head_sum
-from circuitkit.conversion._neuron_heads import NeuronHeads as NeuronHeads
 from circuitkit.conversion._neuron_heads import neuron_heads as neuron_heads
-from circuitkit.conversion._neuron_heads import with_bias_token as with_bias_token
 from circuitkit.conversion._norms import centred_with_gain as centred_with_gain
 from circuitkit.conversion._norms import layer_norm as layer_norm
 from circuitkit.conversion._norms import norm_of_first as norm_of_first
@@ -34,9 +31,7 @@ from circuitkit.conversion._paper import remark3 as remark3
 from circuitkit.conversion._paper import theorem2 as theorem2
 from circuitkit.conversion._paper import theorem6 as theorem6
 from circuitkit.conversion._paper import theorem7 as theorem7
-from circuitkit.conversion._reading import Augmented as Augmented
 from circuitkit.conversion._reading import NeuronReading as NeuronReading
-from circuitkit.conversion._reading import augmented as augmented
 from circuitkit.conversion._reading import read_neuron as read_neuron
 from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
 from circuitkit.conversion._report import LayerReport as LayerReport
@@ -44,19 +39,14 @@ from circuitkit.conversion._report import Report as Report
 from circuitkit.conversion._stream import literal_stream as literal_stream
 
 __all__ = [
-    "GateSum",
-    "GatedNeuronHeads",
     "HeadSum",
     "LayerReport",
     "MaskedHead",
-    "NeuronHeads",
     "OmegaMLP",
     "OmegaWarning",
     "Report",
-    "Augmented",
     "NeuronReading",
     "activation_error",
-    "augmented",
     "augmented_head",
     "bias_trick",
     "centred_with_gain",

@@ -1,6 +1,7 @@
 """`to_attention_only`: every MLP of a model becomes attention heads."""
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -8,9 +9,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
+from circuitkit.anatomy import Norm
+from circuitkit.anatomy._read import norms_of_mlps
 from circuitkit.conversion._copy import all_modules, copy_bridge
-from circuitkit.conversion._find import FoundMLP, find_mlps, largest_reads
-from circuitkit.conversion._gated import GateHeads, GateSum, gate_sum
+from circuitkit.conversion._find import FoundMLP, find_mlps
+from circuitkit.conversion._gated import GateHeads, gate_sum
 from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
 from circuitkit.conversion._report import LayerReport, Report
 
@@ -50,7 +53,8 @@ def to_attention_only(
     twin = copy_bridge(model)
     mlps = find_mlps(twin)
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
-    terms = [_terms(mlp, knobs, sharpness, gate_range) for mlp in mlps]
+    norms = norms_of_mlps(twin) if any(mlp.gated for mlp in mlps) else {}
+    terms = [_terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer)) for mlp in mlps]
     tokens = _probe_tokens(twin) if probe is None else probe.to(_device(twin))
     was = [(module, module.training) for module in all_modules(twin)]
     try:
@@ -62,7 +66,7 @@ def to_attention_only(
     finally:
         for module, training in was:
             module.training = training
-    rows = [_row(twin, *parts) for parts in zip(mlps, terms, measured, strict=True)]
+    rows = [_row(twin, norms, *parts) for parts in zip(mlps, terms, measured, strict=True)]
     difference = float((after - before).abs().max())
     report = Report(
         tuple(rows), _count(twin), _count_as_heads(twin, mlps, terms), difference, float(before.abs().max())
@@ -70,7 +74,9 @@ def to_attention_only(
     return _dressed(twin, mlps, attentions, report)
 
 
-def _terms(mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None) -> HeadSum | GateSum:
+def _terms(
+    mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None, norm: Norm | None
+) -> HeadSum:
     weights, biases = mlp.weights, mlp.biases
     broken = [name for name, w in (weights | biases).items() if w is not None and not torch.isfinite(w.detach()).all()]
     if broken:
@@ -79,7 +85,7 @@ def _terms(mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: floa
         return head_sum(cast("Activation", mlp.activation), **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
     if mlp.activation == "sigmoid":
         return gate_sum("sigmoid", math.inf)
-    reads = largest_reads(mlp, weights["W_gate"], biases["b_gate"]) if gate_range is None else None
+    reads = _largest_reads(norm, weights["W_gate"], biases["b_gate"]) if gate_range is None else None
     reach = gate_range if reads is None else float(reads.max())
     if reach is None:
         raise ValueError(
@@ -92,13 +98,18 @@ def _terms(mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: floa
         raise ValueError(f"block {mlp.layer}: {problem}") from None
 
 
+def _largest_reads(norm: Norm | None, W: Tensor, b: Tensor | None) -> Tensor | None:
+    """For each neuron the largest `|norm(x) W + b|` any input can cause; a part in a thousand is added for rounding."""
+    return None if norm is None else 1.001 * replace(norm, centre=False).bound(W, b).detach()
+
+
 def _round_up(reach: float) -> float:
     """Two significant digits, upwards, so that layers of similar reach share a fit."""
     unit = 10.0 ** (math.floor(math.log10(reach)) - 1)
     return math.ceil(reach / unit) * unit
 
 
-def _swap(mlp: FoundMLP, terms: HeadSum | GateSum) -> Any:
+def _swap(mlp: FoundMLP, terms: HeadSum) -> Any:
     from circuitkit.conversion._two_key import NeuronAttention
 
     attention = NeuronAttention(terms)
@@ -147,13 +158,14 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
     return logits, seen
 
 
-def _row(bridge: Any, mlp: FoundMLP, terms: HeadSum | GateSum, measured: tuple[float, float]) -> LayerReport:
+def _row(
+    bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum, measured: tuple[float, float]
+) -> LayerReport:
     W_out = mlp.weights["W_out"].detach()
-    weight, reach = W_out.abs(), None
-    if isinstance(terms, GateSum):
-        other = largest_reads(mlp, mlp.weights["W_in"], mlp.biases["b_in"])
-        weight = weight * (math.inf if other is None and terms.error else 0.0 if other is None else other[:, None])
-        reach = terms.reach
+    weight = W_out.abs()
+    if mlp.gated:
+        other = _largest_reads(norms.get(mlp.layer), mlp.weights["W_in"], mlp.biases["b_in"])
+        weight = weight * (math.inf if other is None else other[:, None])
     return LayerReport(
         layer=mlp.layer,
         activation=mlp.activation,
@@ -163,7 +175,7 @@ def _row(bridge: Any, mlp: FoundMLP, terms: HeadSum | GateSum, measured: tuple[f
         activation_error=terms.error,
         bound=terms.error * float(weight.sum(0).max()) if terms.error else 0.0,
         measured=measured[0],
-        reach=reach,
+        reach=terms.reach if mlp.gated else None,
         measured_reach=measured[1] if mlp.gated else None,
     )
 

@@ -1,6 +1,5 @@
 """Where a bridge's MLP layers keep their weights, their activation function and their norm."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -107,41 +106,3 @@ def identify(function: Callable[[Tensor], Tensor], gated: bool = False) -> str:
             return name
     name = getattr(function, "__name__", type(function).__name__)
     raise ValueError(f"activation {name!r} is not supported; heads can compute {sorted(known)}")
-
-
-def largest_reads(mlp: FoundMLP, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """For each neuron the largest `|x W + b|` any input can cause, or None if the layer does not read through a known norm.
-
-    After LayerNorm or RMSNorm a row has length at most `sqrt(d_model)` before gain and bias, so neuron n reads at most
-    `sqrt(d_model) |gain * W_n| + |bias W_n + b_n|`. The norm's form is checked on random rows.
-    """
-    ln2 = getattr(mlp.block, "ln2", None)
-    norm = ln2 if isinstance(ln2, nn.Module) else getattr(mlp.block, "ln1", None)
-    module = getattr(norm, "original_component", None)
-    if not isinstance(module, nn.Module):
-        return None
-    d_model = weight.shape[0]
-    with torch.no_grad():
-        rows = torch.randn(4, 3, d_model, generator=torch.Generator().manual_seed(0)).to(weight) * 3
-        try:
-            shift, normed = module(torch.zeros_like(rows[:1]))[0, 0], module(rows)
-        except (RuntimeError, TypeError):
-            return None
-        gain = _gain(rows, normed - shift)
-        if gain is None or not torch.isfinite(gain).all():
-            return None
-        # gain is known to rounding only: a part in a thousand is added
-        size = 1.001 * math.sqrt(d_model) * (gain[:, None] * weight).norm(dim=0)
-        offset = shift @ weight + (0 if bias is None else bias)
-        return size + offset.abs()
-
-
-def _gain(rows: Tensor, normed: Tensor) -> Tensor | None:
-    for centre in (True, False):
-        base = rows - rows.mean(-1, keepdim=True) if centre else rows
-        base = base / base.square().mean(-1, keepdim=True).sqrt()
-        flat, out = base.flatten(0, -2), normed.flatten(0, -2)
-        gain = (flat * out).sum(0) / flat.square().sum(0)
-        if (out - flat * gain).abs().max() <= 1e-2 * out.abs().max().clamp_min(1e-30):
-            return gain
-    return None

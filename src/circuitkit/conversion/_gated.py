@@ -1,7 +1,6 @@
 """Gated MLPs as heads: the query reads the gate, the value reads the other branch."""
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
@@ -10,44 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Limit, NonNegative, must, one_dtype, public, reads, whole
-from circuitkit._heads import Heads
-from circuitkit.conversion._head_sum import FUNCTIONS
-from circuitkit.conversion._neuron_heads import with_bias_token
+from circuitkit._contract import Limit, NonNegative, must, one_dtype, public, whole
+from circuitkit.anatomy import Neurons
+from circuitkit.conversion._head_sum import FUNCTIONS, HeadSum
 
 MOST_GATE_HEADS = 64
 GateHeads = Annotated[int, whole(1, MOST_GATE_HEADS, "a neuron has as many heads")]
 _MOST_REACH = 200.0
 _WEIGHT_PER_REACH = 100.0
-
-
-@public
-@dataclass(frozen=True)
-class GateSum:
-    """`f(g) = sum_i w_i sigmoid(b_i g + c_i)` for `|g| <= reach`: one term is one head whose value is `w_i u`.
-
-    A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is
-    one head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only.
-
-    **Source**: this book; the paper leaves gated MLPs out.
-    """
-
-    activation: str
-    b: tuple[float, ...]
-    c: tuple[float, ...]
-    w: tuple[float, ...]
-    reach: float
-    """The gate's pre-activations must stay within `[-reach, reach]` for `error` to hold."""
-    error: float
-    """Largest absolute difference from `activation` on that range."""
-
-    def __len__(self) -> int:
-        return len(self.b)
-
-    def __call__(self, gate: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The sum, entry by entry."""
-        heads = (torch.sigmoid(gate * b + c) * w for b, c, w in zip(self.b, self.c, self.w, strict=True))
-        return sum(heads, start=torch.zeros_like(gate))
 
 
 def _one_knob(activation: str, heads_per_neuron: int | None, max_error: float | None) -> Any:
@@ -62,24 +31,23 @@ def _one_knob(activation: str, heads_per_neuron: int | None, max_error: float | 
 @must(_one_knob)
 def gate_sum(
     activation: str, reach: Limit, heads_per_neuron: GateHeads | None = None, max_error: NonNegative | None = None
-) -> GateSum:
-    """Sigmoids that follow a gate's activation on `[-reach, reach]`, fitted here and now.
+) -> HeadSum:
+    """Sigmoids that follow a gate's activation, `f(g) = sum_i d_i sigmoid(b_i g + c_i)` for `|g| <= reach`, fitted here and now.
 
-    `sigmoid` is one head and exact everywhere. Others take `heads_per_neuron` (2 to 64), or the fewest of 4, 6, 8, 12,
-    16, ... within `max_error`. Sigmoids sit at equal distances; their weights solve a reweighted least-squares problem
-    that tends to the minimax fit; `sum |w|` is kept below `100 reach`, which bounds the loss of digits.
+    A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is one
+    head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. It
+    takes `heads_per_neuron` (2 to 64), or the fewest of 4, 6, 8, 12, 16, ... within `max_error`. Sigmoids sit at equal distances; their weights solve a reweighted least-squares problem
+    that tends to the minimax fit; `sum |d|` is kept below `100 reach`, which bounds the loss of digits.
     **Error**: `.error`, certified between grid points by a bound on the second derivative. **Source**: ours; the paper leaves
     gated MLPs out.
     """
     if activation == "sigmoid":
-        return GateSum("sigmoid", (1.0,), (0.0,), (1.0,), math.inf, 0.0)
-    if heads_per_neuron is not None and max_error is None:
-        return _fit(activation, float(reach), int(heads_per_neuron))
-    if heads_per_neuron is not None or max_error is None:
-        raise ValueError("give exactly one of heads_per_neuron and max_error: each decides the other")
+        return HeadSum("sigmoid", (1.0,), (0.0,), (0.0,), (1.0,), 0.0)
+    if heads_per_neuron is not None:
+        return _fit(activation, float(reach), heads_per_neuron)
     for k in (4, 6, 8, 12, 16, 24, 32, 48, MOST_GATE_HEADS):
         fit = _fit(activation, float(reach), k)
-        if fit.error <= max_error:
+        if max_error is not None and fit.error <= max_error:
             return fit
     raise ValueError(
         f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{reach:g}, {reach:g}]: {MOST_GATE_HEADS} "
@@ -88,7 +56,7 @@ def gate_sum(
 
 
 @cache
-def _fit(activation: str, reach: float, k: int) -> GateSum:
+def _fit(activation: str, reach: float, k: int) -> HeadSum:
     # Points crowd at the ends, where a fit is worst; the middle is where the activation bends.
     half = np.linspace(-1, 1, 161)
     x = np.unique(np.concatenate([reach * np.sin(half * np.pi / 2), np.clip(half * 6, -reach, reach)]))
@@ -103,8 +71,8 @@ def _fit(activation: str, reach: float, k: int) -> GateSum:
             tried.append((np.abs(features @ weights - target).max(), b, centres, weights))
     _, slope, centres, weights = min(tried, key=lambda fit: fit[0])
     columns = np.r_[np.full(k - 1, slope), 0.0], np.r_[-slope * centres, 0.0], weights
-    b, c, w = (tuple(float(v) for v in column) for column in columns)
-    return GateSum(activation, b, c, w, reach, float(_certified(activation, reach, b, c, w)))
+    b, c, d = (tuple(float(v) for v in column) for column in columns)
+    return HeadSum(activation, b, c, (0.0,) * k, d, float(_certified(activation, reach, b, c, d)), reach)
 
 
 def _reweighted(features: np.ndarray, target: np.ndarray, most: float) -> np.ndarray:
@@ -152,68 +120,6 @@ def _reference(activation: str, x: np.ndarray) -> np.ndarray:
 
 
 @public
-@reads("W_in")
-@dataclass(frozen=True, eq=False)
-class GatedNeuronHeads:
-    """The heads of one gated MLP, `(f(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`. Call it on the stream.
-
-    **Source**: this book; the paper leaves gated MLPs out.
-    """
-
-    W_gate: Float[Tensor, "d_model d_mlp"]
-    W_in: Float[Tensor, "d_model d_mlp"]
-    W_out: Float[Tensor, "d_mlp d_model"]
-    b_gate: Float[Tensor, " d_mlp"] | None
-    b_in: Float[Tensor, " d_mlp"] | None
-    b_out: Float[Tensor, " d_model"] | None
-    terms: GateSum
-    name: str = ""
-    layer: int = 0
-
-    def __len__(self) -> int:
-        return self.W_in.shape[1] * len(self.terms)
-
-    def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
-        """The sublayer's output by the two-key route."""
-        gate, value = (x @ W + (0 if b is None else b) for W, b in ((self.W_gate, self.b_gate), (self.W_in, self.b_in)))
-        return (self.terms(gate) * value) @ self.W_out + (0 if self.b_out is None else self.b_out)
-
-    def literal(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
-        """The same output from full masked patterns."""
-        written = self.heads.results(with_bias_token(x)).sum(-3)[..., 1:, :-1]
-        return written if self.b_out is None else written + self.b_out
-
-    def measured_reach(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
-        """The largest gate pre-activation on this input; the error holds while it is at most `terms.reach`."""
-        return float((x @ self.W_gate + (0 if self.b_gate is None else self.b_gate)).detach().abs().max())
-
-    @property
-    def heads(self) -> Heads:
-        """All of them as `Heads` on `d_model + 1` coordinates; rank-1 QK from the gate, rank-1 OV from the other branch."""
-        k, d_mlp = len(self.terms), self.W_in.shape[1]
-        b, c, w = (
-            self.W_in.new_tensor(values).repeat(d_mlp)[:, None] for values in (self.terms.b, self.terms.c, self.terms.w)
-        )
-        zero = self.W_in.new_zeros(d_mlp * k, 1)
-        gate, value = (W.T.repeat_interleave(k, 0) for W in (self.W_gate, self.W_in))
-        gate_bias, value_bias = (
-            zero if v is None else v.repeat_interleave(k)[:, None] for v in (self.b_gate, self.b_in)
-        )
-        return Heads(
-            names=tuple(f"{self.name}N{n}" + (f".{i}" if k > 1 else "") for n in range(d_mlp) for i in range(k)),
-            W_Q=torch.cat([b * gate, zero], 1)[..., None],
-            W_K=torch.cat([torch.zeros_like(gate), zero - 1], 1)[..., None],
-            W_V=torch.cat([w * value, -w * value_bias], 1)[..., None],
-            W_O=torch.cat([self.W_out.repeat_interleave(k, 0), zero], 1)[:, None],
-            b_Q=b * gate_bias + c,
-            b_V=w * value_bias,
-            layers=(self.layer,) * (d_mlp * k),
-            scale=1.0,
-            mask="self_or_first",
-        )
-
-
-@public
 @one_dtype("W_gate", "W_in", "W_out", "b_gate", "b_in", "b_out")
 def gated_neuron_heads(
     W_gate: Float[Tensor, "d_model d_mlp"],
@@ -227,7 +133,7 @@ def gated_neuron_heads(
     *,
     gate_range: Limit = math.inf,
     max_error: NonNegative | None = None,
-) -> GatedNeuronHeads:
+) -> Neurons:
     """A gated MLP as heads. Gated by a sigmoid, a neuron is one head exactly: `W_Q` is the gate and `W_V` the input.
 
     SwiGLU (`silu`), GEGLU and ReGLU need a finite `gate_range` and several heads (`gate_sum`); an output entry is then
@@ -235,4 +141,4 @@ def gated_neuron_heads(
     **Shapes**: W_gate and W_in `[d_model, d_mlp]`, W_out `[d_mlp, d_model]`. **Source**: ours.
     """
     terms = gate_sum(activation, gate_range, heads_per_neuron, max_error)
-    return GatedNeuronHeads(W_gate, W_in, W_out, b_gate, b_in, b_out, terms)
+    return Neurons(W_in, W_out, b_in, b_out, terms, W_gate=W_gate, b_gate=b_gate)

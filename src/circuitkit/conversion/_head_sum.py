@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Finite, NonNegative, Positive, must, public, whole
+from circuitkit._contract import Finite, Limit, NonNegative, Positive, must, public, whole
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -38,9 +38,10 @@ class HeadSum:
     """`f(x) = sum_i sigmoid(b_i x + c_i) (a_i x + d_i)`: one term is one head of internal dimension 1.
 
     The head's query is `b_i x + c_i`; against a bias token with key -1 and value 0 its two-way softmax looks at the
-    token itself with weight `sigmoid(b_i x + c_i)` and reads there the value `a_i x + d_i`.
+    token itself with weight `sigmoid(b_i x + c_i)` and reads there the value `a_i x + d_i`. The value of a *gate* is linear in
+    what the gate multiplies and does not know the gate: there `a_i = 0`, and `d_i` is the factor of the value.
 
-    **Source**: "Attention-Only Transformers", section 2, for one term; sums are this book's.
+    **Source**: "Attention-Only Transformers", section 2, for one term; sums and gates are this book's.
     """
 
     activation: str
@@ -50,7 +51,9 @@ class HeadSum:
     a: tuple[Finite, ...]
     d: tuple[Finite, ...]
     error: NonNegative
-    """Largest absolute difference from `activation` over the whole real line, in exact arithmetic."""
+    """Largest absolute difference from `activation` on `[-reach, reach]`, in exact arithmetic."""
+    reach: Limit = math.inf
+    """The whole real line, or for a gate the range that its pre-activations must stay within."""
 
     def __len__(self) -> int:
         return len(self.b)
@@ -62,7 +65,7 @@ class HeadSum:
         if self.scaled_silu is not None:
             scale, factor = self.scaled_silu
             return F.silu(x) if scale == factor == 1.0 else F.silu(x * scale) * factor
-        heads = (torch.sigmoid(x * b + c) * (x * a + d) for b, c, a, d in self.terms)
+        heads = (torch.sigmoid(x * b + c) * (x * a + d if a else d) for b, c, a, d in self.terms)
         return sum(heads, start=torch.zeros_like(x))
 
     @property
@@ -82,7 +85,9 @@ class HeadSum:
         for piece, gathered in pieces:
             for b, c, a, d in self.terms:
                 weight = (piece * b).add_(c).sigmoid_() if c else (piece * b).sigmoid_()
-                if d:
+                if a == 0:
+                    gathered.add_(weight, alpha=d)
+                elif d:
                     gathered.addcmul_(weight, (piece * a).add_(d))
                 else:
                     gathered.addcmul_(weight, piece, value=a)

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Count, NonNegative, must, public
+from circuitkit.anatomy import Norm
 from circuitkit.conversion._paper import MaskedHead
 
-Norm = Callable[[Tensor], Tensor]
+AnyNorm = Callable[[Tensor], Tensor]
 
 
 @public
@@ -20,8 +21,7 @@ def layer_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Fl
 
     `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)` for each row. **Source**: Ba, Kiros and Hinton 2016.
     """
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    return Norm(None, eps=eps)(x)
 
 
 @public
@@ -30,11 +30,11 @@ def rms_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Floa
 
     `x / sqrt(mean(x^2) + eps)` for each row. **Source**: Zhang and Sennrich 2019.
     """
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    return Norm(None, eps=eps, centre=False)(x)
 
 
 @public
-def norm_of_first(norm: Norm, n_extra: Count = 1) -> Norm:
+def norm_of_first(norm: AnyNorm, n_extra: Count = 1) -> AnyNorm:
     """Repair (c), for every norm: normalise the original coordinates, leave the last `n_extra` as they are.
 
     `norm_of_first(norm)(X (+) [1]) = norm(X) (+) [1]` by definition, up to the bias token's own row, where the norm of
@@ -53,7 +53,7 @@ def norm_of_first(norm: Norm, n_extra: Count = 1) -> Norm:
 
 
 @public
-def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> Norm:
+def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     """Repair (a), RMSNorm on all `D+1` coordinates with a fixed gain: exact on `X (+) [1]`.
 
     A token has bias coordinate 0, so its mean square is only diluted, by D/(D+1): gain `sqrt(D/(D+1))` on the stream.
@@ -69,7 +69,7 @@ def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> Norm:
 
 
 @public
-def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> Norm:
+def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     """Repair (b), LayerNorm on `D+2` coordinates: exact when rows are centred and the bias token is `(1, -1)`.
 
     Writing weights whose rows have mean 0 keep the stream centred (transformer-lens `center_writing_weights`); the two
@@ -93,7 +93,7 @@ def _in_the_stream(x: Tensor, layers: Sequence[Sequence[MaskedHead]]) -> Any:
 def post_norm_layers(
     x: Float[Tensor, "pos d_model"],
     layers: Sequence[Sequence[MaskedHead]],
-    norm: Norm,
+    norm: AnyNorm,
     skip: bool = True,
 ) -> list[Float[Tensor, "pos d_model"]]:
     """The paper's transformer: `X_{j+1} = norm(X_j + sum_i h_{j,i}(X_j))`, the stream before and after every layer.

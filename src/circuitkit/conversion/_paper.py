@@ -161,7 +161,7 @@ def remark3(
     keys = torch.zeros_like(reads)
     keys[:, -1] = -1
     writes = torch.cat([a1 * V2, V2.new_zeros(len(V2), 1)], 1)[:, None]
-    names = tuple(f"N{neuron}" for neuron in range(V1.shape[1]))
+    names = tuple(f"L0N{neuron}" for neuron in range(V1.shape[1]))
     return Heads(names, reads, keys, reads.clone(), writes, scale=1.0, mask="self_or_first")
 
 

@@ -1,13 +1,14 @@
 """What turns a neuron on and what it writes: the full QK and OV circuits of a neuron-head, in tokens."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 
 from circuitkit._contract import Converted, Count, public
-from circuitkit._heads import Heads
-from circuitkit.conversion._gated import GatedNeuronHeads
+from circuitkit.anatomy import Neurons, anatomy
+
+_COLUMNS = ("W_in", "b_in", "W_gate", "b_gate")
 
 
 class NeuronReading(NamedTuple):
@@ -35,14 +36,16 @@ def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
     A gated neuron is read by its gate. **Error**: exact for what it states. **Source**: the framework paper's full circuits,
     here with one direction on either side.
     """
-    layer, n, _ = model.neuron_place(head)
-    weights = model.neuron_heads(layer)
-    W, b = (weights.W_gate, weights.b_gate) if isinstance(weights, GatedNeuronHeads) else (weights.W_in, weights.b_in)
+    whole = anatomy(model)
+    _, sub, rows, _ = whole.find(head)
+    if rows is None or not isinstance(sub.inside, Neurons):
+        raise ValueError(f"read_neuron got head={head!r}; expected a neuron or one of its heads, such as 'L1N37', 'L1N37.2'")
+    neurons, n = sub.inside, rows[0] // len(sub.inside.terms)
+    one = replace(neurons, **{name: w[..., [n]] for name, w in vars(neurons).items() if name in _COLUMNS and w is not None})
     with torch.no_grad():
-        norm = getattr(model.blocks[layer], "ln2", None)
-        stream = model.W_E if norm is None else norm(model.W_E[None])[0]
-        reads = stream @ W[:, n] + (0 if b is None else b[n])
-        writes = weights.W_out[n] @ model.W_U
+        stream = whole.gain * whole.W_E
+        reads = one.reads(stream if sub.before is None else sub.before(stream))[0][:, 0]
+        writes = neurons.W_out[n] @ whole.W_U
     ends = [_top(values, k) for values in (reads, -reads, writes, -writes)]
     signed = [end if i % 2 == 0 else tuple((token, -score) for token, score in end) for i, end in enumerate(ends)]
     return NeuronReading(head, *signed)
@@ -51,28 +54,3 @@ def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
 def _top(values: torch.Tensor, k: int) -> tuple[tuple[int, float], ...]:
     best = values.double().topk(min(k, len(values)))
     return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-
-
-class Augmented(NamedTuple):
-    """A converted model's heads with tables of their size, for tools that take "a model" and read its weights.
-
-    The bias token and the bias coordinate come last. **Source**: `X (+) [1]` of "Attention-Only Transformers".
-    """
-
-    heads: Heads
-    """All neuron-heads, on d_model + 1 coordinates."""
-    W_E: Float[torch.Tensor, "token_or_bias d_model_and_1"]
-    """The embedding with one more row, the bias token's."""
-    W_U: Float[torch.Tensor, "d_model_and_1 token_or_bias"]
-    """The unembedding: it does not read the bias coordinate, and never predicts the bias token."""
-
-
-@public
-def augmented(model: Converted) -> Augmented:
-    """What `full_qk`, `full_ov` and `copying_score` of chapter 2 need to run on neuron-heads.
-
-    `full_qk(augmented(model), "L1N3")` has one column that is not zero, the bias token's: minus what turns the neuron
-    on. Embeddings are as the model holds them, not behind a norm. **Error**: exact. **Source**: `X (+) [1]` of the paper.
-    """
-    W_E, W_U = model.W_E.detach(), model.W_U.detach()
-    return Augmented(model.heads, torch.block_diag(W_E, W_E.new_ones(1, 1)), torch.nn.functional.pad(W_U, (0, 1, 0, 1)))

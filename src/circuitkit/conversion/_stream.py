@@ -1,14 +1,13 @@
 """Theorem 4 carried out: the whole stream of a converted model on N+1 tokens and D+1 coordinates."""
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import Converted, ids, public
 from circuitkit._heads import Heads, allowed_pairs
-from circuitkit.conversion._neuron_heads import with_bias_token
+from circuitkit.anatomy import Norm, anatomy
+from circuitkit.anatomy._neurons import widened, with_bias_token
 
 
 @public
@@ -20,45 +19,40 @@ def literal_stream(
 
     Each sublayer adds the sum of its heads' results on the normalised stream, and its output bias on the real tokens.
     Norms act on the original coordinates (the repair of Theorem 4); ordinary heads have the mask `[1] (+) causal`.
-    For native models with serial blocks and learned positions, one sequence at a time: for reading and proving, slow.
+    For models with serial blocks and norms in front, one sequence at a time: for reading and proving, slow.
     **Error**: that of the conversion; the last row without its bias equals `hook_resid_post` of the last block.
     **Source**: "Attention-Only Transformers", proof of Theorem 4.
     """
-    from circuitkit.conversion._model import is_parallel
-
-    ordinary = _silent_at_the_bias_token(model.attention_heads)
-    if ordinary.positions != "absolute" or any(is_parallel(block) for block in model.blocks):
-        raise ValueError("literal_stream needs serial blocks and positions in the stream; read others from their cache")
-    _, cache = model.run_with_cache(tokens[None])
-    stream = [with_bias_token(cache["blocks.0.hook_resid_pre"][0])]
-    allowed = torch.block_diag(torch.ones(1, 1), torch.ones(len(tokens), len(tokens))).bool()
-    allowed &= allowed_pairs(ordinary.mask, len(tokens) + 1)
-    for layer, block in enumerate(model.blocks):
-        here = [i for i, name in enumerate(ordinary.names) if name.startswith(f"L{layer}H")]
-        normed, heads = _normed(stream[-1], block.ln1), ordinary[here]
-        pattern = heads.scores(normed).masked_fill(~allowed.to(normed.device), -torch.inf).softmax(-1)
-        stream.append(_added(stream[-1], heads.results(normed, pattern).sum(0), model.b_O[layer]))
-        neurons = model.neuron_heads(layer)
-        written = neurons.heads.results(_normed(stream[-1], block.ln2)).sum(0)
-        stream.append(_added(stream[-1], written, neurons.b_out))
-    return torch.stack(stream).detach()
+    whole = anatomy(model)
+    if any(len(step.sublayers) > 1 or step.closing or sub.after for step in whole.steps for sub in step.sublayers):
+        raise ValueError("literal_stream needs serial blocks with norms in front; read others from their cache")
+    stream = [with_bias_token(whole.run(tokens[None]).streams[0][0])]
+    for sub in whole.sublayers:
+        normed = _normed(stream[-1], sub.before)
+        if isinstance(sub.inside, Heads):
+            results = _on_tokens(sub.inside, normed)
+        else:
+            results = sub.inside.heads.results(normed)
+        stream.append(stream[-1] + results.sum(0))
+        if sub.bias is not None:
+            stream[-1][1:, :-1] += sub.bias
+    return torch.stack(stream)
 
 
-def _silent_at_the_bias_token(heads: Heads) -> Heads:
-    """Values with a bias `b_V` get it undone on the bias token, by the row of `W_V` that only the bias token reads."""
-    if heads.b_V is None:
-        return heads
-    W_V = heads.W_V.clone()
-    W_V[:, -1] = -heads.b_V
-    return replace(heads, W_V=W_V)
+def _on_tokens(heads: Heads, x: Float[Tensor, "pos_and_bias d_model_and_1"]) -> Tensor:
+    """What ordinary heads write: real tokens do not see the bias token, which sees itself and holds no value.
+
+    Values with a bias `b_V` get it undone there, by the row of `W_V` that only the bias token reads.
+    """
+    wide = widened(heads)
+    if wide.b_V is not None:
+        wide.W_V[:, -1] = -wide.b_V
+    allowed = torch.block_diag(torch.ones(1, 1), torch.ones(len(x) - 1, len(x) - 1)).bool()
+    allowed &= allowed_pairs(heads.mask, len(x))
+    return wide.results(x, wide.pattern_of(wide.scores(x).masked_fill(~allowed.to(x.device), -torch.inf)))
 
 
-def _normed(stream: Tensor, norm: torch.nn.Module) -> Tensor:
-    return torch.cat([stream[:1], torch.cat([norm(stream[None, 1:, :-1])[0], stream[1:, -1:]], -1)])
-
-
-def _added(stream: Tensor, written: Tensor, bias: Tensor | None) -> Tensor:
-    out = stream + written
-    if bias is not None:
-        out[1:, :-1] += bias
-    return out
+def _normed(stream: Tensor, norm: Norm | None) -> Tensor:
+    if norm is None:
+        return stream
+    return torch.cat([stream[:1], torch.cat([norm(stream[1:, :-1]), stream[1:, -1:]], -1)])

@@ -5,7 +5,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.conversion._gated import GateSum
 from circuitkit.conversion._head_sum import HeadSum
 
 _MOST_PATTERN_NUMBERS = 2**22
@@ -19,7 +18,7 @@ class NeuronAttention(nn.Module):
     `hook_scores`, `hook_pattern` over the keys (bias, itself), `hook_v` and `hook_z`. Editing one takes effect.
     """
 
-    def __init__(self, terms: HeadSum | GateSum) -> None:
+    def __init__(self, terms: HeadSum) -> None:
         super().__init__()
         self.terms = terms
         self.route = "two_key"
@@ -38,15 +37,11 @@ class NeuronAttention(nn.Module):
         return self.terms(reads)
 
     def _queries_and_values(self, reads: Tensor) -> tuple[Tensor, Tensor]:
-        """`[..., head]` each, heads of one neuron side by side."""
+        """`[..., head]` each, heads of one neuron side by side; a gate's other factor is multiplied in behind this module."""
         terms, like = self.terms, reads[..., None]
         b, c = reads.new_tensor(terms.b), reads.new_tensor(terms.c)
-        query = (like * b + c).flatten(-2)
-        if isinstance(terms, GateSum):  # a gate: the value's other factor is multiplied in behind this module
-            value = reads.new_tensor(terms.w).expand(*reads.shape, len(terms)).flatten(-2)
-        else:
-            value = (like * reads.new_tensor(terms.a) + reads.new_tensor(terms.d)).flatten(-2)
-        return query, value
+        a, d = reads.new_tensor(terms.a), reads.new_tensor(terms.d)
+        return (like * b + c).flatten(-2), (like * a + d).flatten(-2)
 
     def _hooked(self, reads: Tensor) -> Tensor:
         query, value = self._queries_and_values(reads)
