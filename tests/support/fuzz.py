@@ -698,9 +698,9 @@ LEGAL: dict[str, dict[str, str]] = {
         "-1": "a1 a2 right",
         "1e30": """cap Recipe.lr a1 a2 right gain alpha eps limit min_together omega head_sum.sharpness neuron_heads.sharpness scale target_l1 target_rms
             HeadSum.error generalized_silu.error attention.largest omega_error_bound.largest gated_neuron_heads.max_error
-            gated_neuron_heads.gate_range""",
+            gated_neuron_heads.gate_range HeadSum.reach""",
         # Gated by a sigmoid, a neuron is one head and exact: what is allowed does not matter.
-        "inf": "gated_neuron_heads.gate_range",
+        "inf": "gated_neuron_heads.gate_range HeadSum.reach",
         "float16": "*",
     },
     "ids": {

@@ -9,7 +9,7 @@ from circuitkit._heads._heads import Heads, Positions
 
 
 @public
-def heads(model: HasHeads) -> Heads:
+def heads(model: HasHeads) -> Heads | Any:
     """All attention heads of a model as one `Heads`, named `L{layer}H{head}`, in the order of the layers.
 
     Weights are the ones the model holds now (after folding, if it was folded); they are copies, detached. Grouped-query

@@ -1,7 +1,7 @@
 """Any model as an `Anatomy`: what is a model is asked here, once, and every read is checked against the model's logits."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -74,15 +74,12 @@ def _anatomy(model: Model) -> Anatomy:
 def norms_of_mlps(bridge: Any) -> dict[int, Norm]:
     """The norm in front of each block's MLP where there is one that is known, whatever else the model does."""
     found: dict[int, Norm] = {}
-    with torch.no_grad(), _still(bridge):
+    with torch.no_grad(), _still(bridge), suppress(*_UNKNOWN):
         *_, cache = _probed(bridge)
         for layer, block in enumerate(bridge.blocks):
-            try:
+            with suppress(*_UNKNOWN):
                 last = _block(bridge, layer, block, cache)[-1].sublayers[-1]
-            except _UNKNOWN:
-                continue
-            if last.before is not None:
-                found[layer] = last.before
+                found |= {} if last.before is None else {layer: last.before}
     return found
 
 

@@ -41,11 +41,12 @@ def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
     if rows is None or not isinstance(sub.inside, Neurons):
         raise ValueError(f"read_neuron got head={head!r}; expected a neuron or one of its heads, such as 'L1N37', 'L1N37.2'")
     neurons, n = sub.inside, rows[0] // len(sub.inside.terms)
-    one = replace(neurons, **{name: w[..., [n]] for name, w in vars(neurons).items() if name in _COLUMNS and w is not None})
+    columns = {name: w[..., [n]] for name, w in vars(neurons).items() if name in _COLUMNS and w is not None}
+    one = replace(neurons, W_out=neurons.W_out[[n]], **columns)
     with torch.no_grad():
         stream = whole.gain * whole.W_E
         reads = one.reads(stream if sub.before is None else sub.before(stream))[0][:, 0]
-        writes = neurons.W_out[n] @ whole.W_U
+        writes = one.W_out[0] @ whole.W_U
     ends = [_top(values, k) for values in (reads, -reads, writes, -writes)]
     signed = [end if i % 2 == 0 else tuple((token, -score) for token, score in end) for i, end in enumerate(ends)]
     return NeuronReading(head, *signed)
