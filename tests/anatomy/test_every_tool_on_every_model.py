@@ -27,7 +27,6 @@ TABLE = tomllib.loads(Path(__file__).with_name("what_works.toml").read_text("utf
 KINDS = list(TABLE["kinds"])
 TOOLS = {tool["name"]: tool for tool in TABLE["tool"]}
 ROOMS = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition")
-ELSEWHERE = {"augmented"}  # a special case of version 0.1 that goes
 TOLERANCE = {"llama": 1e-5, "hand": 1e-6}
 """transformers computes RMSNorms in float32; the hand-built model's scores reach 80."""
 
@@ -801,7 +800,7 @@ def test_the_table_is_whole():
             }:
                 asked.add(name)
     asked |= {"heads", "composition_scores"}
-    assert asked - ELSEWHERE == {*TOOLS} == {*CHECKS}
+    assert asked == {*TOOLS} == {*CHECKS}
     assert {*CALLS} == {tool for tool, _ in NO_MEANING}
     assert {reason for reason in NO_MEANING.values()} == {*TABLE["reasons"]}
     assert {kind for _, kind in [*NO_MEANING, *FAILING]} <= {*KINDS}

@@ -243,8 +243,11 @@ def test_heads_of_a_converted_model(native):
         both[82]
     with pytest.raises(ValueError, match="no part is called 'L2H0'"):
         both["L2H0"]
-    with pytest.raises(ValueError, match="cannot stack heads whose d_head differ"):
-        both[["L0H0", "L0N0"]]
+    pair = both[["L0H0", "L1N3.1"]]  # together they have weights, and no patterns
+    assert torch.equal(pair.OV.AB[1], both["L1N3.1"].OV.AB[0])
+    assert torch.equal(both.QK.AB[0], both["L0H0"].QK.AB[0])
+    with pytest.raises(ValueError, match="do not score by QK alone"):
+        pair.scores(torch.zeros(3, 13))
 
 
 def test_heads_of_a_converted_model_cost_nothing_until_they_are_taken(native, monkeypatch):

@@ -351,8 +351,8 @@ def terms_of(model):
 
     def terms(layer):
         held = model.blocks[layer].mlp.neurons.terms
-        if hasattr(held, "w"):
-            return [(b, c, w, 0.0) for b, c, w in zip(held.b, held.c, held.w, strict=True)]
+        if not any(held.a):  # a gate: its sum is the factor of the value
+            return [(b, c, d, 0.0) for b, c, d in zip(held.b, held.c, held.d, strict=True)]
         return list(zip(held.b, held.c, held.a, held.d, strict=True))
 
     return terms

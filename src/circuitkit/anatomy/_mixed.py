@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.functional import pad
 
 from circuitkit._contract import HeadName, HeadNames, public
 from circuitkit._heads import Heads, stack
@@ -11,6 +13,9 @@ from circuitkit.anatomy._address import unknown
 from circuitkit.anatomy._neurons import Neurons, widened
 from circuitkit.anatomy._read import anatomy
 from circuitkit.anatomy._sublayer import Anatomy
+
+if TYPE_CHECKING:
+    from transformer_lens import FactoredMatrix
 
 
 class MixedHeads(Sequence):
@@ -53,7 +58,7 @@ class MixedHeads(Sequence):
 
     @public
     def __getitem__(self, key: HeadNames | slice) -> Heads:
-        """Heads by name, by a list of names, by number or by slice; those of attention and of neurons do not stack."""
+        """Heads by name, by a list of names, by number or by slice. Both kinds together have weights, and no patterns."""
         if isinstance(key, slice):
             names = self.names[key]
         else:
@@ -62,7 +67,18 @@ class MixedHeads(Sequence):
         for step, sub, rows in self.anatomy.taken(names):
             own = sub.inside.take(rows) if isinstance(sub.inside, Neurons) else widened(sub.inside[rows])
             parts.append(replace(own, layers=(step,) * len(own)))
-        return stack(*parts)
+        alike = len({(part.d_head, part.scale, part.mask) for part in parts}) < 2
+        return stack(*(parts if alike else _weights_alone(parts)))
+
+    @property
+    def QK(self) -> "FactoredMatrix":
+        """As `Heads.QK`, of all heads: built now, all of them as wide inside as the widest."""
+        return self[:].QK
+
+    @property
+    def OV(self) -> "FactoredMatrix":
+        """As `Heads.OV`, of all heads."""
+        return self[:].OV
 
     @public
     def index(self, key: HeadName) -> int:
@@ -74,3 +90,18 @@ class MixedHeads(Sequence):
         if not -len(self) <= key < len(self):
             raise ValueError(f"head index {key} is out of range for {len(self)} heads")
         return key % len(self)
+
+
+def _weights_alone(parts: list[Heads]) -> list[Heads]:
+    """Heads of several kinds, all as wide inside as the widest; what they do to scores differs, so there are none."""
+    most = max(part.d_head for part in parts)
+    plain: dict[str, Any] = {"scale": 1.0, "mask": "causal", "positions": "other"}
+    plain |= dict.fromkeys(("turn", "norm_Q", "norm_K", "cap", "window"))
+    out = []
+    for part in parts:
+        room = (0, most - part.d_head)
+        wide = {name: pad(getattr(part, name), room) for name in ("W_Q", "W_K", "W_V")}
+        given = [name for name in ("b_Q", "b_K", "b_V") if getattr(part, name) is not None]
+        wide |= {name: pad(getattr(part, name), room) for name in given}
+        out.append(replace(part, **wide, W_O=pad(part.W_O, (0, 0, *room)), **plain))
+    return out
