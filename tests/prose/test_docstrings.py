@@ -7,6 +7,7 @@ import re
 import pytest
 
 import circuitkit
+from tools.check.public_names import records
 
 PACKAGES = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition")
 SHAPE = re.compile(r"\[[\w .,+*{}^-]*\]|\*\*Shapes\*\*|\bd_model\b|\bscalar\b")
@@ -19,6 +20,7 @@ def public() -> dict[str, object]:
     for package in PACKAGES:
         module = importlib.import_module(f"circuitkit.{package}")
         found |= {f"{package}.{name}": getattr(module, name) for name in module.__all__}
+        found |= {f"{package}.{kind.__name__}": kind for kind in records().get(module.__name__, ())}
     return {name: value for name, value in found.items() if callable(value)}
 
 

@@ -1,7 +1,7 @@
 """Every public function, called with one argument spoilt at a time.
 
-    PYTHONPATH=src:tests/support python tests/support/fuzz.py             the table of outcomes
-    PYTHONPATH=src:tests/support python tests/support/fuzz.py circuits    one package, with every outcome that is not clear
+    PYTHONPATH=.:src:tests/support python tests/support/fuzz.py             the table of outcomes
+    PYTHONPATH=.:src:tests/support python tests/support/fuzz.py circuits    one package, with every outcome that is not clear
 
 What is called is read from the packages: every name they export, the constructors of classes that are made by hand, and
 every public method. What is right and what is wrong for an argument is said *here*, by its name, and not read from the
@@ -32,6 +32,7 @@ import tiny_models
 import torch
 
 import circuitkit
+from tools.check.public_names import records
 
 PACKAGES = (
     ["heads", "models", "residual", "circuits", "induction", "conversion", "superposition", "figures", "exercises", "claims"]
@@ -69,7 +70,7 @@ def exported(package: str) -> dict[str, Any]:
         from circuitkit.conversion._model import AttentionOnlyBridge
 
         found |= {"AttentionOnlyBridge": AttentionOnlyBridge, "Neurons": Neurons, "MixedHeads": MixedHeads}
-    return found
+    return found | {kind.__name__: kind for kind in records().get(f"circuitkit.{package}", ())}
 
 
 def methods(kind: type) -> Iterator[tuple[str, Callable]]:
@@ -151,7 +152,7 @@ def block(d_model: int = 6) -> Any:
 @cache
 def record() -> Any:
     rows = normal(4, 5, 6)
-    return circuitkit.superposition.LayerRecord(rows, rows + 0.1, 2)
+    return circuitkit.superposition._layer.LayerRecord(rows, rows + 0.1, 2)
 
 
 @cache
@@ -203,7 +204,7 @@ def folder() -> Path:
 
 def table() -> Path:
     path = folder() / "table.csv"
-    circuitkit.superposition.sweep(_figure_of, [{"seed": 0}], path, progress=False)
+    circuitkit.superposition._sweep.sweep(_figure_of, [{"seed": 0}], path, progress=False)
     return path
 
 
@@ -219,7 +220,7 @@ def cached(model: Any) -> Any:
 SELF: dict[str, Callable[[], Any]] = {
     "AttentionOnlyBridge": converted,
     "Composition": lambda: circuitkit.circuits.composition_scores(heads(0, 3), heads(3, 6), baseline="analytic"),
-    "CorpusStatistics": lambda: circuitkit.models.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long()),
+    "CorpusStatistics": lambda: circuitkit.models._corpus.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long()),
     "Decomposition": lambda: circuitkit.residual.decompose(model(), tokens()),
     "Exercise": exercise,
     "GatedBlock": block,
@@ -227,10 +228,10 @@ SELF: dict[str, Callable[[], Any]] = {
     "GatedRuns": lambda: circuitkit.superposition.train_gated(toy(), recipe(), inits=1),
     "HeadSum": lambda: circuitkit.conversion.head_sum("gelu"),
     "Heads": heads,
-    "MaskedHead": lambda: circuitkit.conversion.MaskedHead(normal(4, 4), normal(4, 4), torch.ones(5, 5)),
+    "MaskedHead": lambda: circuitkit.conversion._paper.MaskedHead(normal(4, 4), normal(4, 4), torch.ones(5, 5)),
     "MixedHeads": lambda: circuitkit.heads(converted()),
     "Neurons": lambda: circuitkit.conversion.neuron_heads(normal(4, 3), normal(3, 4)),
-    "OVCoherentTask": lambda: circuitkit.superposition.OVCoherentTask(),
+    "OVCoherentTask": lambda: circuitkit.superposition._coherent.OVCoherentTask(),
     "OmegaMLP": lambda: circuitkit.conversion.omega_mlp(normal(4, 3).double(), normal(3, 4).double(), n_ctx=5),
     "PathLogits": paths,
     "Recipe": recipe,

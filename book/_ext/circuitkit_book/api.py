@@ -10,6 +10,8 @@ import re
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.nodes import make_refnode
 
+from tools.check.public_names import records
+
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
 ORDER = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition", "exercises", "claims", "figures")
 
@@ -48,6 +50,8 @@ def members(module: str, names: list[str]) -> str:
         if name not in called:
             text = paragraph_to_rst(" ".join(described(there, name))).strip()
             rst += f"\n.. py:data:: {name}\n\n   {text}\n"
+    for kind in records().get(module, ()):
+        rst += f"\n.. autoclass:: {kind.__module__}.{kind.__name__}\n   :members:\n"
     return f"```{{eval-rst}}\n{rst}```\n"
 
 

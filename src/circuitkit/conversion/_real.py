@@ -13,7 +13,10 @@ from circuitkit.conversion._convert import to_attention_only
 
 
 class EncoderRow(NamedTuple):
-    """One line of the study."""
+    """One line of the study, for one number of heads a neuron.
+
+    **Source**: see `stored_encoder_study`.
+    """
 
     heads_per_neuron: int
     activation_error: float
