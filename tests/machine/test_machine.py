@@ -193,6 +193,17 @@ def test_an_interrupted_one_starts_from_nothing(tmp_path, monkeypatch, capsys):
     assert machine.its_own(venv)
 
 
+def test_an_environment_without_pip_is_given_it(tmp_path):
+    """What `uv venv` and `python -m venv --without-pip` leave; what else is in it stays."""
+    venv = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    (venv / "mine").touch()
+    machine.give_pip(venv)
+    assert machine.its_own(venv)
+    assert machine.run([str(machine.python_of(venv)), "-m", "pip", "--version"])
+    assert (venv / "mine").exists()
+
+
 @pytest.mark.parametrize("kind", ["a link to the system's Python", "a script", "something that does not run"])
 def test_a_python_that_belongs_to_no_environment_is_refused(tmp_path, installed, kind):
     python = machine.python_of(tmp_path / "env")

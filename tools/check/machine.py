@@ -162,8 +162,16 @@ def make_environment(venv: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
 
 
+def give_pip(venv: Path) -> None:
+    """pip, where an environment was made without it, as `uv venv` does."""
+    python = str(python_of(venv))
+    if not run([python, "-m", "pip", "--version"]):
+        subprocess.run([python, "-m", "ensurepip", "--default-pip"], check=True, stdout=subprocess.DEVNULL)
+
+
 def install(venv: Path, cpu: bool) -> None:
     """The locked packages, by their hashes, and this repository."""
+    give_pip(venv)
     python, lock = str(python_of(venv)), (ROOT / LOCKS[0]).read_text("utf-8")
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     by_hash = [*pip, "install", "--quiet", "--no-deps", "--require-hashes", "-r"]
