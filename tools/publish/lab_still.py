@@ -2,7 +2,7 @@
 
     make book; python -m tools lab-still
 
-The picture is taken of the lab itself; the numbers come from the library, and a test computes them again.
+The picture is taken of the lab itself; the numbers come from the library, and `tests/lab/test_still.py` computes them again.
 """
 
 import json
@@ -17,8 +17,8 @@ NUMBERS = ROOT / "book/_lab/still.json"
 MODEL, TEXT, ANSWER = "two-layer", "Mr. Dursley had a neighbour who disliked Mr. D", "ur"
 
 
-def numbers() -> dict:
-    """What each head and wire is worth to the logit of the answer, the largest first, and the probability without it."""
+def effects() -> tuple[float, dict[str, tuple[float, float]]]:
+    """The probability of the answer; what each head and wire adds to its logit, and the probability without it."""
     import circuitkit as ck
     from circuitkit import induction
 
@@ -31,7 +31,12 @@ def numbers() -> dict:
 
     whole, probability = without([])
     names = [*ck.heads(model).names, *(wire for kind in "QKV" for wire in induction.paths(model, kind))]
-    found = {name: (whole - logit, p) for name in names for logit, p in [without([name])]}
+    return probability, {name: (whole - logit, p) for name in names for logit, p in [without([name])]}
+
+
+def numbers() -> dict:
+    """What the figure writes down: heads and wires worth a logit or more, the largest first."""
+    probability, found = effects()
     kept = sorted((name for name in found if abs(found[name][0]) >= 1), key=lambda name: -abs(found[name][0]))
     rows = [[name, f"{found[name][0]:+.1f}".replace("-", "−"), f"{found[name][1]:.0%}"] for name in kept]
     return {"text": TEXT, "answer": ANSWER, "whole": f"{probability:.0%}", "rows": rows}
