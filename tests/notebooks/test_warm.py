@@ -223,9 +223,10 @@ def run_nbval(folder, *options, **environment) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("environment", "is_warm"), [({}, True), ({"CIRCUITKIT_COLD_KERNELS": "1"}, False)])
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_nbval_runs_in_forks_unless_told_otherwise(tmp_path, environment, is_warm, workers):
+@pytest.mark.parametrize(
+    ("workers", "environment", "is_warm"), [("1", {}, True), ("0", {"CIRCUITKIT_COLD_KERNELS": "1"}, False)]
+)
+def test_nbval_runs_in_forks_unless_told_otherwise(tmp_path, workers, environment, is_warm):
     page(tmp_path, f"import sys\nassert ('transformer_lens' in sys.modules) is {is_warm}")
     assert "1 passed" in run_nbval(tmp_path, "-n", workers, **environment)
 

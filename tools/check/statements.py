@@ -12,6 +12,7 @@ claims register are in it, too.
 
 import argparse
 import difflib
+import functools
 import json
 import re
 import sys
@@ -75,11 +76,16 @@ def _plain(token: str) -> str:
 
 def of_page(path: Path) -> list[str]:
     """The statements of a page: its Markdown, and the alt texts of its figures, under their headings."""
-    if path.suffix != ".ipynb":
-        parts = [path.read_text("utf-8")]
+    return list(_of_page(path.read_text("utf-8"), path.suffix))
+
+
+@functools.lru_cache(256)  # slips are planted in one page at a time
+def _of_page(text: str, suffix: str) -> tuple[str, ...]:
+    if suffix != ".ipynb":
+        parts = [text]
     else:
         parts = []
-        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        for cell in json.loads(text)["cells"]:
             if cell["cell_type"] == "markdown":
                 parts.append("".join(cell["source"]))
             else:
@@ -90,19 +96,24 @@ def of_page(path: Path) -> list[str]:
     for piece in re.split(r"^(?=#+ )", "\n\n".join(parts), flags=re.M):
         heading, _, rest = piece.partition("\n") if piece.startswith("#") else ("", "", piece)
         found += ([f"## {heading.lstrip('# ')}"] if heading else []) + said(rest)
-    return found
+    return tuple(found)
 
 
 def of_claims(path: Path) -> list[str]:
     """The statements of the register: verdict, numbers and tolerances of each row, and what its texts state."""
+    return list(_of_claims(path.read_text("utf-8")))
+
+
+@functools.lru_cache(8)
+def _of_claims(text: str) -> tuple[str, ...]:
     found = []
-    for row in tomllib.loads(path.read_text("utf-8"))["claim"]:
+    for row in tomllib.loads(text)["claim"]:
         numbers = {name: row[name] for name in ("said", "said_tolerance", "value", "tolerance", "kind") if name in row}
         found += [f"## {row['id']} {row['verdict']}", *(f"{name} {value}" for name, value in numbers.items())]
         found += said(
             "\n\n".join([row["place"], row["claim"], row["computes"], *row.get("labels", ()), row.get("note", "")])
         )
-    return found
+    return tuple(found)
 
 
 def statements(root: Path = ROOT) -> list[str]:
