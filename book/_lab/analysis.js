@@ -45,7 +45,7 @@ export function logitParts(model, run, at, token) {
  */
 export function scoreParts(model, run, layer, head, at, source) {
   const { dModel, dContent, dHead, nHeads } = model;
-  const names = ["embed", "pos_embed"];
+  const names = ["embed", "pos"];
   for (let l = 0; l < layer; l++) for (let h = 0; h < nHeads; h++) names.push(headName(l, h));
   const side = (/** @type {string} */ input, /** @type {number} */ position) => {
     const W = model.layers[layer][/** @type {"W_Q"} */ (`W_${input}`)];

@@ -37,14 +37,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
     from circuitkit import circuits, claims, conversion, exercises, figures, induction, models, residual, superposition
-    from circuitkit._heads import Heads, heads, stack
-    from circuitkit.anatomy import anatomy
+    from circuitkit._heads import Heads, stack
+    from circuitkit.anatomy import anatomy, heads
     from circuitkit.conversion import to_attention_only
     from circuitkit.models import list_models, load_model
 else:
     _HOMES = {
         "Heads": "_heads",
-        "heads": "_heads",
+        "heads": "anatomy",
         "stack": "_heads",
         "to_attention_only": "conversion",
         "load_model": "models",

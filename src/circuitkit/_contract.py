@@ -125,12 +125,23 @@ def is_converted(model: Any) -> bool:
     return type(model).__name__ == "AttentionOnlyBridge"
 
 
-def _has_weights(model: Any) -> bool:
-    return is_bridge(model) or all(_is_tensor(getattr(model, name, None)) for name in ("W_E", "W_U"))
-
-
 def _has_heads(model: Any) -> bool:
-    return is_bridge(model) or type(getattr(model, "heads", None)).__name__ == "Heads"
+    return _is_model(model) or type(getattr(model, "heads", None)).__name__ == "Heads"
+
+
+def _is_model(model: Any) -> bool:
+    """Whether `circuitkit.anatomy` reads it: a bridge, a value read before, a toy or hand-made model, a gated one, a choice of several."""
+    parts = ("heads", "W_E", "W_U"), ("block", "original"), ("models", "model")
+    known = is_bridge(model) or type(model).__name__ == "Anatomy"
+    return known or any(all(hasattr(model, name) for name in names) for names in parts)
+
+
+def sizes(model: Any) -> tuple[int, int]:
+    """How many tokens a model knows, and how many positions it reads."""
+    while not hasattr(model, "cfg") and not hasattr(model, "W_E"):
+        model = model.model if hasattr(model, "models") else model.original
+    cfg = getattr(model, "cfg", model)
+    return getattr(cfg, "d_vocab", len(model.W_E) if hasattr(model, "W_E") else 0), getattr(cfg, "n_ctx", MOST)
 
 
 # --- the kinds -----------------------------------------------------------------------------------------------------
@@ -189,7 +200,7 @@ if TYPE_CHECKING:
     from circuitkit.conversion._model import AttentionOnlyBridge as Converted
 
     Model = TransformerBridge
-    HasHeads = HasWeights = Any
+    AnyModel = HasHeads = Any
     Device = torch.device | str
     Place = torch.dtype | torch.device | torch.Tensor | str | bool
     Real = Trained = torch.dtype
@@ -199,8 +210,8 @@ else:
     Real = Annotated[Any, kind(_is_real, "a floating-point dtype", "fractions are kept in it", "Write torch.float32.")]
     Trained = Annotated[Any, kind(lambda d: str(d) in _WIDE, "torch.float32 or torch.float64", "training amplifies rounding")]
     Model = Annotated[Any, kind(is_bridge, *_bridge)]
-    HasHeads = Annotated[Any, kind(_has_heads, *_bridge)]  # or what carries its own: a converted model, a toy model
-    HasWeights = Annotated[Any, kind(_has_weights, *_bridge)]  # or its tables: a toy model
+    AnyModel = Annotated[Any, kind(_is_model, *_bridge)]  # or whatever else circuitkit.anatomy reads
+    HasHeads = Annotated[Any, kind(_has_heads, *_bridge)]  # or what carries its own
     Converted = Annotated[Any, kind(is_converted, "a converted model", "neurons are heads there", "Convert it first with to_attention_only.")]
 
 _CLASSES = {
@@ -242,13 +253,14 @@ def ids(tokens: str = "tokens", model: str = "model", least: int = 1) -> Rule:
     """Token ids that this model can read: some, of its vocabulary, and no longer than its context."""
 
     def readable(rows: Any, model: Any) -> Any:
-        rows, cfg = getattr(rows, "tokens", rows), getattr(model, "cfg", model)
+        rows = getattr(rows, "tokens", rows)
         if not _is_tensor(rows):
             return True
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < cfg.d_vocab:
-            return f"ids in 0..{cfg.d_vocab - 1}, the model's vocabulary. Use its own tokenizer: model.to_tokens(text)"
-        return (rows.ndim in (1, 2) and rows.numel() > 0 and least <= rows.shape[-1] <= cfg.n_ctx) or (
-            f"[batch, pos] with at least {least} position{'s' * (least > 1)} in a row and at most {cfg.n_ctx}, the model's context. "
+        d_vocab, n_ctx = sizes(model)
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < d_vocab:
+            return f"ids in 0..{d_vocab - 1}, the model's vocabulary. Use its own tokenizer: model.to_tokens(text)"
+        return (rows.ndim in (1, 2) and rows.numel() > 0 and least <= rows.shape[-1] <= n_ctx) or (
+            f"[batch, pos] with at least {least} position{'s' * (least > 1)} in a row and at most {n_ctx}, the model's context. "
             f"Make them with model.to_tokens(text); one row is {tokens}[None]"
         )
 

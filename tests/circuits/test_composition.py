@@ -210,7 +210,7 @@ def test_virtual_head_is_the_two_in_a_row():
     soft = lambda n: torch.randn(n, 6, 6, generator=generator, dtype=torch.float64).softmax(-1)  # noqa: E731
     first, second = soft(2), soft(3)
     virtual = virtual_head(early, late)
-    assert virtual.names == tuple(f"L0H{i}>L2H{j}" for i in range(2) for j in range(3))
+    assert virtual.names == tuple(f"L0H{i}->L2H{j}" for i in range(2) for j in range(3))
     assert virtual.layers == (2,) * 6
     assert virtual.d_head == 3
     for row, (i, j) in enumerate((i, j) for i in range(2) for j in range(3)):
@@ -240,7 +240,7 @@ def test_three_layers_in_a_row():
     first, second, third = (random_heads(1, 11, 3, layer=layer, seed=layer).to(torch.float64) for layer in range(3))
     chain = virtual_head(virtual_head(first, second), third)
     torch.testing.assert_close(chain.OV.AB[0], first.OV.AB[0] @ second.OV.AB[0] @ third.OV.AB[0], rtol=0, atol=1e-12)
-    assert chain.names == ("L0H0>L1H0>L2H0",)
+    assert chain.names == ("L0H0->L1H0->L2H0",)
 
 
 EARLY, LATE = random_heads(2, 8, 2), random_heads(2, 8, 2, layer=1)

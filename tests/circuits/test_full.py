@@ -137,11 +137,6 @@ def test_rotary_tables_make_the_pattern(boot, tokens):
             scores[dst, src] = full_qk(model, "L0H1", offset=dst - src).AB[ids[dst], ids[src]]
     # The model's tables of cosines hold float32 values.
     torch.testing.assert_close(scores.softmax(-1), pattern, rtol=0, atol=1e-6)
-    own = full_qk(model, "L0H1", offset=3)
-    turned = full_qk(
-        model, "L0H1", rotation_matrix=torch.linalg.lstsq(full_qk(model, "L0H1", offset=0).A, own.A).solution
-    )
-    torch.testing.assert_close(turned.AB, own.AB, rtol=0, atol=1e-9)
 
 
 def test_top_entries():
@@ -237,7 +232,7 @@ def test_half_precision_copying():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda m: full_ov(m, "L7H0"), ["'L7H0'", "L0H0", "L1H2"]),
+        (lambda m: full_ov(m, "L7H0"), ["'L7H0'", "L1H0", "L1H1"]),
         (lambda m: full_qk(m, "L0H0", query="word"), ["query='word'", "['token', 'position']", "query='token'"]),
         (lambda m: full_qk(m, "L0H0", offset=1), ["offset=1", "added to the stream", "Leave offset out"]),
         (lambda m: top_entries(full_ov(m, "L0H0"), 0), ["k=0", "at least 1"]),
@@ -261,19 +256,10 @@ def test_rotary_messages(boot):
     model = boot(positional_embedding_type="rotary", d_head=4, n_layers=1)
     with pytest.raises(ValueError, match=r"offset=None.*rotated by their positions.*offset=1 for the previous token"):
         full_qk(model, "L0H0")
-    with pytest.raises(ValueError, match=r"offset=13 .*expected 0 to 12"):
+    with pytest.raises(ValueError, match=r"offset=13, .*expected 0 to 12|offset=13; expected 0 to 12"):
         full_qk(model, "L0H0", offset=13)
     with pytest.raises(ValueError, match=r"key='position'.*no table of positions.*offset="):
         full_qk(model, "L0H0", key="position", offset=1)
-    from types import SimpleNamespace
-
-    from circuitkit.circuits._rotary import rotation
-
-    foreign = SimpleNamespace(
-        blocks=[SimpleNamespace(attn=object())], cfg=SimpleNamespace(architecture="LlamaForCausalLM", n_ctx=4)
-    )
-    with pytest.raises(ValueError, match=r"'LlamaForCausalLM'.*native model.*rotation_matrix"):
-        rotation(foreign, 0, 1)
 
 
 def test_a_stand_in_without_embeddings_is_refused(plain):

@@ -7,7 +7,6 @@ import torch
 
 import circuitkit
 from circuitkit.circuits import loss_of_paths, path_logits, term_importance
-from circuitkit.circuits._frozen import freeze
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -41,7 +40,7 @@ def test_every_path_of_a_plain_model(plain, tokens):
                 (v1, o1), (v2, o2) = weights(plain, 0, first), weights(plain, 1, second)
                 a1 = cache["blocks.0.attn.hook_pattern"][row, first]
                 a2 = cache["blocks.1.attn.hook_pattern"][row, second]
-                expected[f"L0H{first}>L1H{second}"] = (a2 @ a1) @ x @ (v1 @ o1 @ v2 @ o2) @ unembed
+                expected[f"L0H{first}->L1H{second}"] = (a2 @ a1) @ x @ (v1 @ o1 @ v2 @ o2) @ unembed
         assert set(expected) == set(paths)
         for name, value in expected.items():
             torch.testing.assert_close(paths[name][row], value, **CLOSE)
@@ -92,13 +91,13 @@ def frozen_norm(module, x):
 
 
 def test_paths_through_norms_one_position_at_a_time(with_norm, tokens):
-    """MLP0>L1H2 and L0H1>L1H2 written out for the last position, with each norm a matrix."""
+    """L0 MLP->L1H2 and L0H1->L1H2 written out for the last position, with each norm a matrix."""
     model, last = with_norm, 8
     _, cache = model.run_with_cache(tokens)
     paths = path_logits(model, tokens)
     names = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
-    two = [f"L0H{i}>L1H{j}" for i in range(3) for j in range(3)]
-    assert set(paths) == {"direct", "MLP0", "MLP1", "bias", *names, *two, *(f"MLP0>L1H{j}" for j in range(3))}
+    two = [f"L0H{i}->L1H{j}" for i in range(3) for j in range(3)]
+    assert set(paths) == {"direct", "L0 MLP", "L1 MLP", "bias", *names, *two, *(f"L0 MLP->L1H{j}" for j in range(3))}
     (v1, o1), (v2, o2) = weights(model, 0, 1), weights(model, 1, 2)
     for row in range(2):
         x = stream_start(model, tokens[row])
@@ -113,7 +112,7 @@ def test_paths_through_norms_one_position_at_a_time(with_norm, tokens):
                 begin, _ = frozen_norm(model.blocks[0].ln1, cache["blocks.0.ln1.hook_in"][row, source])
                 moved = first[middle, source] * x[source] @ begin @ v1 @ o1
                 from_head += second[middle] * moved @ between @ v2 @ o2
-        for name, value in (("MLP0>L1H2", from_mlp), ("L0H1>L1H2", from_head)):
+        for name, value in (("L0 MLP->L1H2", from_mlp), ("L0H1->L1H2", from_head)):
             torch.testing.assert_close(paths[name][row, last], value @ end @ model.W_U.detach(), **CLOSE)
         torch.testing.assert_close(paths["direct"][row, last], x[last] @ end @ model.W_U.detach(), **CLOSE)
 
@@ -125,7 +124,7 @@ def test_paths_of_one_head_make_what_it_wrote(boot, tokens):
     paths = path_logits(model, tokens)
     for head in range(3):
         written = cache["blocks.1.attn.hook_z"][:, :, head] @ model.W_O[1, head].detach()
-        chains = [paths.stream(name) for name in paths if name.split(">")[-1] == f"L1H{head}"]
+        chains = [paths.stream(name) for name in paths if name.split("->")[-1] == f"L1H{head}"]
         assert len(chains) == 4
         torch.testing.assert_close(sum(chains), written, **CLOSE)
 
@@ -158,10 +157,10 @@ def test_model_without_biases_has_no_bias_path(plain, tokens):
 def test_names_orders_and_sums(with_norm, tokens):
     paths = path_logits(with_norm, tokens[0])
     assert paths["direct"].shape == (1, 9, 37)
-    orders = {"direct": 0, "bias": 0, "MLP1": 0, "L1H2": 1, "MLP0>L1H2": 1, "L0H1>L1H2": 2}
+    orders = {"direct": 0, "bias": 0, "L1 MLP": 0, "L1H2": 1, "L0 MLP->L1H2": 1, "L0H1->L1H2": 2}
     assert {name: paths.order(name) for name in orders} == orders
-    some = paths.sum(["L0H1", "bias", "MLP0>L1H2"])
-    torch.testing.assert_close(some, paths["L0H1"] + paths["bias"] + paths["MLP0>L1H2"], **CLOSE)
+    some = paths.sum(["L0H1", "bias", "L0 MLP->L1H2"])
+    torch.testing.assert_close(some, paths["L0H1"] + paths["bias"] + paths["L0 MLP->L1H2"], **CLOSE)
     assert (paths.sum([]) == 0).all()
     assert repr(paths) == "PathLogits(22 paths: 4 of order 0, 9 of order 1, 9 of order 2)"
     assert path_logits(with_norm, tokens, max_order=0).order("rest") == -1
@@ -193,7 +192,7 @@ def test_term_importance(with_norm, tokens):
     result = term_importance(with_norm, tokens)
     logits = {name: paths[name] for name in paths}
     order = {
-        name: 0 if name in ("direct", "MLP0", "MLP1") else 2 if name.count("L1") and "L0" in name else 1
+        name: 0 if name in ("direct", "L0 MLP", "L1 MLP") else 2 if name.count("H") == 2 else 1
         for name in paths
     }
     pick = lambda wanted: sum(v for name, v in logits.items() if name == "bias" or wanted(name))  # noqa: E731
@@ -202,7 +201,7 @@ def test_term_importance(with_norm, tokens):
     for k in range(3):
         assert result.kept[k] == pytest.approx(hand_loss(pick(lambda n, k=k: order[n] <= k), tokens), abs=1e-12)
         assert result.removed[k] == pytest.approx(hand_loss(pick(lambda n, k=k: order[n] != k), tokens), abs=1e-12)
-    for name in ("direct", "L1H2", "MLP0>L1H0", "L0H2>L1H1"):
+    for name in ("direct", "L1H2", "L0 MLP->L1H0", "L0H2->L1H1"):
         without = hand_loss(pick(lambda n, name=name: n != name), tokens)
         assert result.by_path[name] == pytest.approx(without - result.full, abs=1e-12)
     assert list(result.by_path.values()) == sorted(result.by_path.values(), reverse=True)
@@ -242,7 +241,7 @@ def test_a_real_library_model():
         (lambda m, t: path_logits(m, t[:0]), ["(0, 9)", "[batch, pos]", "model.to_tokens(text)"]),
         (lambda m, t: path_logits(m, t, max_order=-1), ["max_order=-1", "at least 0"]),
         (lambda m, t: path_logits(m, t, most=10), ["16 paths", "at most 10", "max_order=1", "'rest'"]),
-        (lambda m, t: path_logits(m, t)["L9H9"], ["'L9H9'", "direct", "L0H0>L1H0"]),
+        (lambda m, t: path_logits(m, t)["L9H9"], ["'L9H9'", "the nearest of 16"]),
         (lambda m, t: term_importance(m, t[:, :1]), ["(2, 1)", "at least 2 positions", "tokens[None]"]),
         (lambda m, t: path_logits(torch.nn.Linear(2, 2), t), ["Linear", "TransformerBridge"]),
     ],
@@ -254,13 +253,12 @@ def test_messages(plain, tokens, call, said):
         assert words in str(error.value)
 
 
-def test_unknown_parts_are_refused(boot, tokens):
-    capped = boot(output_logits_soft_cap=3.0)
-    with pytest.raises(ValueError, match=r"not sum to the model's own logits.* soft cap.*off by"):
-        path_logits(capped, tokens)
+def test_old_names_are_read(with_norm, tokens):
+    paths = path_logits(with_norm, tokens)
+    assert "MLP0>L1H2" in paths
+    assert torch.equal(paths["MLP0>L1H2"], paths["L0 MLP->L1H2"])
 
 
-def test_unknown_norm_is_refused(with_norm, tokens, monkeypatch):
-    monkeypatch.setattr(with_norm.cfg, "normalization_type", "RMS")
-    with pytest.raises(ValueError, match=r"cannot freeze blocks.0.ln1, a norm of kind 'RMS'.*attention-only"):
-        freeze(with_norm, tokens, "path_logits")
+def test_capped_logits_are_refused(boot, tokens):
+    with pytest.raises(ValueError, match=r"path_logits got a model whose logits are no sum over parts.*capped at 3"):
+        path_logits(boot(output_logits_soft_cap=3.0), tokens)

@@ -23,7 +23,7 @@ def test_every_pair_of_a_plain_model(plain, tokens):
     state = plain.state_dict()
     for row in range(2):
         result = score_decomposition(plain, tokens, "L1H2", dst, src, row=row)
-        assert result.components == ("embed", "pos_embed", "L0H0", "L0H1", "L0H2", "bias")
+        assert result.components == ("embed", "pos", "L0H0", "L0H1", "L0H2", "bias")
         parts = [state["embed.weight"][tokens[row]], state["pos_embed.weight"][:9]]
         for head in range(3):
             _, _, v, o, _ = head_weights(plain, 0, head)
@@ -63,11 +63,11 @@ def test_sums_to_the_score(boot, tokens, changes):
 
 
 def test_norms_and_biases_by_hand(with_norm, tokens):
-    """The share of MLP0 as a query against all biases as a key, with the frozen norm written out."""
+    """The share of L0 MLP as a query against all biases as a key, with the frozen norm written out."""
     model, dst, src = with_norm, 7, 3
     _, cache = model.run_with_cache(tokens)
     result = score_decomposition(model, tokens, "L1H1", dst, src, row=1)
-    assert result.components == ("embed", "pos_embed", "L0H0", "L0H1", "L0H2", "MLP0", "bias")
+    assert result.components == ("embed", "pos", "L0H0", "L0H1", "L0H2", "L0 bias", "L0 MLP", "bias")
     norm = model.blocks[1].ln1
     q, k, _, _, bias = head_weights(model, 1, 1)
 
@@ -77,9 +77,10 @@ def test_norms_and_biases_by_hand(with_norm, tokens):
         return (vector - vector.mean()) / scale * norm.weight.detach()
 
     written = cache["blocks.0.hook_mlp_out"][1, dst]
-    constant = through(model.state_dict()["blocks.0.attn.o.bias"], src) + norm.bias.detach()
-    expected = (through(written, dst) @ q) @ (constant @ k + bias("k")) / 5**0.5
-    assert result.table[5, 6].item() == pytest.approx(expected.item(), abs=1e-12)
+    layer = through(model.state_dict()["blocks.0.attn.o.bias"], src)
+    for column, constant in ((5, layer @ k), (7, norm.bias.detach() @ k + bias("k"))):
+        expected = (through(written, dst) @ q) @ constant / 5**0.5
+        assert result.table[6, column].item() == pytest.approx(expected.item(), abs=1e-12)
 
 
 def test_rotary(boot, tokens):
@@ -105,7 +106,7 @@ def test_largest(plain, tokens):
     [
         (("L1H0", 2, 5), ["dst=2, src=5", "src <= dst < 9", "looks back"]),
         (("L1H0", 9, 5), ["dst=9", "(2, 9)", "Count from 0"]),
-        (("L5H0", 3, 2), ["'L5H0'", "L0H0"]),
+        (("L5H0", 3, 2), ["'L5H0'", "L1H0"]),
     ],
 )
 def test_messages(plain, tokens, arguments, said):
@@ -120,6 +121,9 @@ def test_wrong_row(plain, tokens):
         score_decomposition(plain, tokens, "L1H0", 3, 2, row=2)
 
 
-def test_changed_scores_are_refused(boot, tokens):
-    with pytest.raises(ValueError, match=r"of L1H0 is not the model's own pattern.*soft cap"):
-        score_decomposition(boot(attn_scores_soft_cap=1.0), tokens, "L1H0", 5, 2)
+def test_a_soft_cap_comes_behind_the_sum(boot, tokens):
+    model = boot(attn_scores_soft_cap=1.0)
+    _, cache = model.run_with_cache(tokens)
+    pattern = cache["blocks.1.attn.hook_pattern"][0, 0, 5]
+    scores = torch.tensor([score_decomposition(model, tokens, "L1H0", 5, src).score for src in range(6)])
+    torch.testing.assert_close(scores.tanh().softmax(-1).double(), pattern[:6], rtol=0, atol=1e-6)

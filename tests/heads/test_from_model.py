@@ -41,6 +41,7 @@ def check_against_model(model, tokens, tolerance=1e-12):
         {"n_heads": 6, "n_key_value_heads": 2},
         {"attn_scale": 3.0},
         {"use_attn_scale": False},  # native models divide by sqrt(d_head) all the same
+        {"attn_scores_soft_cap": 2.0},
     ],
     ids=lambda changes: ",".join(map(str, changes)) or "plain",
 )
@@ -93,8 +94,9 @@ def test_zero_biases_are_left_out(boot):
     assert heads(model).b_Q is not None
 
 
-def test_weights_are_copies(boot):
-    model = boot()
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_weights_are_copies(boot, n_layers):
+    model = boot(n_layers=n_layers)
     stack = heads(model)
     before = stack.W_V.clone()
     assert not any(getattr(stack, name).requires_grad for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q"))
@@ -114,9 +116,17 @@ def test_no_layers_no_heads(boot):
 def test_masks_and_positions(boot):
     assert heads(boot(attention_dir="bidirectional")).mask == "full"
     assert heads(boot(positional_embedding_type="rotary", d_head=4)).positions == "rotary"
-    assert heads(boot(attn_scores_soft_cap=5.0)).positions == "other"
-    with pytest.raises(ValueError, match="these heads rotate queries and keys by position"):
-        heads(boot(positional_embedding_type="rotary", d_head=4)).pattern(torch.zeros(3, 24, dtype=torch.float64))
+    assert heads(boot(attn_scores_soft_cap=5.0)).cap == 5.0
+
+
+def test_layers_that_score_in_different_ways(tmp_path):
+    """Gemma 3 has layers that turn and look back in two ways: its heads are kept together, their patterns are not known."""
+    import zoo
+
+    stack = heads(zoo.make("gemma3"))
+    assert (len(stack), stack.positions, stack.turn, stack.window) == (12, "other", None, None)
+    with pytest.raises(ValueError, match="these heads do not score by QK alone"):
+        stack.pattern(torch.zeros(3, 24, dtype=torch.float64))
 
 
 def test_an_object_with_heads_of_its_own(draw):

@@ -168,7 +168,7 @@ def test_the_parts_of_a_logit_are_those_of_the_library(page):
             split = residual.logit_attribution(model, tokens, ids, versus="mean")
         theirs = dict(zip(split.names, split.values[:, 0, -1].tolist(), strict=True))
         ours = {part["name"]: part["value"] for part in answer["parts"][when]}
-        assert theirs.pop("pos_embed") == pytest.approx(0, abs=1e-5)
+        assert theirs.pop("pos") == pytest.approx(0, abs=1e-5)
         assert ours == pytest.approx(theirs, abs=TOLERANCE)
 
 

@@ -114,7 +114,7 @@ def slow():
         d, kind, n_pos = cfg.d_head, cfg.normalization_type, len(row)
         parts = {"embed": torch.stack([w["embed.weight"][t] for t in row])}
         if "pos_embed.weight" in w:
-            parts["pos_embed"] = w["pos_embed.weight"][:n_pos].clone()
+            parts["pos"] = w["pos_embed.weight"][:n_pos].clone()
         x = sum(parts.values())
         for layer in range(cfg.n_layers):
             p, heads = f"blocks.{layer}.", []

@@ -39,7 +39,7 @@ def chain(boot):
 @pytest.mark.parametrize("share", [0.75, 1.0, -0.5])
 def test_by_hand(chain, share):
     scores = chain(share)
-    assert scores.names == ("embed", "pos_embed", "L0H0", "L1H0")
+    assert scores.names == ("embed", "pos", "L0H0", "L1H0")
     assert at(scores, "L1H0", "L0H0") == pytest.approx(share, abs=1e-15)
     assert at(scores, "L1H0", "L0H0", "cosine") == pytest.approx(-math.copysign(1, share), abs=1e-15)
     assert at(scores, "L1H0", "embed") == 0.0
@@ -50,15 +50,15 @@ def test_components_that_write_nothing(chain):
     scores = chain(0.0)  # positions are zero, and so is what the second head writes
     assert at(scores, "L1H0", "L0H0") == 0.0
     assert math.isnan(at(scores, "L1H0", "L0H0", "cosine"))
-    assert math.isnan(at(scores, "L1H0", "pos_embed"))
-    assert math.isnan(at(scores, "L1H0", "pos_embed", "cosine"))
+    assert math.isnan(at(scores, "L1H0", "pos"))
+    assert math.isnan(at(scores, "L1H0", "pos", "cosine"))
 
 
 @pytest.mark.parametrize("skip", [0, 1, 4])
 def test_against_loops(with_norm, tokens, skip):
     scores, split = memory_scores(with_norm, tokens, skip=skip), decompose(with_norm, tokens)
     assert scores.names == split.names
-    place = {"embed": 0, "pos_embed": 0}
+    place = {"embed": 0, "pos": 0}
     for layer in range(2):
         place |= {f"L{layer}{what}": 10 * layer + 1 for what in ("H0", "H1", "H2", " bias")}
         place[f"L{layer} MLP"] = 10 * layer + 2

@@ -13,7 +13,7 @@ def close(a, b, tolerance=1e-12):
 
 def order(gated=False, parallel=False):
     """Components with the moment they read and the moment they write, spelled out."""
-    reads, writes = {}, {"embed": 0, "pos_embed": 0}
+    reads, writes = {}, {"embed": 0, "pos": 0}
     for layer in range(2):
         at = 10 * layer
         for h in range(3):
@@ -21,7 +21,7 @@ def order(gated=False, parallel=False):
             reads |= {f"L{layer}H{h}.{kind}": at + 1 for kind in "QKV"}
         reads[f"L{layer} MLP"] = at + 1 if parallel else at + 3
         if gated:
-            reads[f"L{layer} MLP.gate"] = reads[f"L{layer} MLP"]
+            reads |= dict.fromkeys((f"L{layer} MLP.Q", f"L{layer} MLP.V"), reads.pop(f"L{layer} MLP"))
         writes[f"L{layer} MLP"] = at + 4
     return reads | {"unembed": 99}, writes
 
@@ -46,7 +46,7 @@ def test_every_product(boot, kind):
     state = {name: value.detach() for name, value in model.state_dict().items()}
     reads, writes = order(gated)
     out, d = {}, 4
-    out["embed"], out["pos_embed"] = state["embed.weight"], state["pos_embed.weight"]
+    out["embed"], out["pos"] = state["embed.weight"], state["pos_embed.weight"]
     into = {"unembed": ("ln_final", state["unembed.weight"].T)}
     for layer in range(2):
         p = f"blocks.{layer}."
@@ -56,9 +56,9 @@ def test_every_product(boot, kind):
                 weight = state[f"{p}attn.{k.lower()}.weight"][d * h : d * h + d].T
                 into[f"L{layer}H{h}.{k}"] = (p + "ln1", weight)
         out[f"L{layer} MLP"] = state[p + "mlp.out.weight"].T
-        into[f"L{layer} MLP"] = (p + "ln2", state[p + "mlp.in.weight"].T)
+        into[f"L{layer} MLP.V" if gated else f"L{layer} MLP"] = (p + "ln2", state[p + "mlp.in.weight"].T)
         if gated:
-            into[f"L{layer} MLP.gate"] = (p + "ln2", state[p + "mlp.gate.weight"].T)
+            into[f"L{layer} MLP.Q"] = (p + "ln2", state[p + "mlp.gate.weight"].T)
     fold = torch.eye(22, dtype=torch.float64) - (0 if gated else 1 / 22)
     read = {name: fold @ torch.diag(state[f"{norm}.weight"]) @ weight for name, (norm, weight) in into.items()}
     writers, readers = components(model)
@@ -133,13 +133,19 @@ def test_random_strength(boot):
 
 def test_rotary_models_write_no_positions(boot):
     writers, _ = components(boot(positional_embedding_type="rotary"))
-    assert "pos_embed" not in writers
+    assert "pos" not in writers
     assert "embed" in writers
+
+
+def test_old_names_are_read(boot):
+    model = boot(attn_only=False, normalization_type="RMS", gated_mlp=True, act_fn="silu")
+    for old, new in ((("pos_embed", "L1 MLP.gate"), ("pos", "L1 MLP.Q")), (("MLP0", "L1H0.K"), ("L0 MLP", "L1H0.K"))):
+        assert torch.equal(virtual_weights(model, *old).AB, virtual_weights(model, *new).AB)
 
 
 def test_no_layers(boot):
     writers, readers, strength = virtual_weight_table(boot(n_layers=0))
-    assert (writers, readers) == (("embed", "pos_embed"), ("unembed",))
+    assert (writers, readers) == (("embed", "pos"), ("unembed",))
     assert not strength.isnan().any()
 
 
@@ -161,9 +167,13 @@ def test_attention_and_mlp_in_parallel(tmp_path):
 
 
 def test_unknown_names_are_listed(plain):
-    with pytest.raises(ValueError, match="no writer is called 'L0H9'; the writers are: embed, pos_embed, L0H0, L0H1, "):
-        virtual_weights(plain, "L0H9", "L1H0.K")
-    with pytest.raises(ValueError, match=r"no reader is called 'L1H0'; the readers are: L0H0\.Q, .*, unembed$"):
-        virtual_weights(plain, "L0H0", "L1H0")
+    for writer, reader, said in (
+        ("L0H9", "L1H0.K", "no part is called 'L0H9'; the nearest of 11 are L0H2, L0H1, L0H0"),
+        ("unembed", "L1H0.K", "no writer is called 'unembed'; the nearest of 8 are "),
+        ("L0H0", "L1H0", "no reader is called 'L1H0'; the nearest of 19 are L1H0.Q, L1H0.K, L1H0.V"),
+        ("L0H0", "pos", "no reader is called 'pos'; "),
+    ):
+        with pytest.raises(ValueError, match=said):
+            virtual_weights(plain, writer, reader)
     with pytest.raises(ValueError, match=r"components got model=None; expected a transformer-lens"):
         components(None)

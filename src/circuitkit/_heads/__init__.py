@@ -1,10 +1,9 @@
 """The one noun of the library: a stack of attention heads as a value."""
 
-from circuitkit._heads._from_model import heads as heads
 from circuitkit._heads._heads import Heads as Heads
 from circuitkit._heads._heads import stack as stack
 from circuitkit._heads._mask import MASKS as MASKS
 from circuitkit._heads._mask import allowed_pairs as allowed_pairs
 from circuitkit._heads._turn import Turn as Turn
 
-__all__ = ["MASKS", "Heads", "Turn", "allowed_pairs", "heads", "stack"]
+__all__ = ["MASKS", "Heads", "Turn", "allowed_pairs", "stack"]

@@ -179,6 +179,12 @@ class Heads:
         value = getattr(self, name)
         return value if self.groups is None or name not in _SHARED else value[list(self.groups)]
 
+    def ungrouped(self) -> "Heads":
+        """The same heads, each with keys and values of its own."""
+        own: dict[str, Any] = {name: self.by_head(name) for name in _SHARED[:-1] if getattr(self, name) is not None}
+        norm = self.norm_K if self.norm_K is None or self.groups is None else self.norm_K.take(list(self.groups))
+        return replace(self, groups=None, norm_K=norm, **own)
+
     @property
     def d_model(self) -> int:
         return self.W_Q.shape[1]
@@ -295,7 +301,7 @@ def stack(*parts: Heads) -> Heads:
         return first
     for name in ("d_model", "d_head", "scale", "mask", "positions", "cap", "window", "turn"):
         values = [getattr(part, name) for part in parts]
-        if any(value is not values[0] if name == "turn" else value != values[0] for value in values):
+        if any(value != values[0] for value in values):
             raise ValueError(f"cannot stack heads whose {name} differ: {values}; keep them apart")
     joined: dict[str, Any] = {}
     for name in _TENSORS:

@@ -22,6 +22,12 @@ class Turn:
     gain: float = 1.0
     """Turned dimensions are multiplied by this, in queries and keys alike."""
 
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Turn) and self.gain == other.gain
+        return same and torch.equal(self.planes, other.planes) and torch.equal(self.angles, other.angles)
+
+    __hash__ = object.__hash__
+
     def __call__(
         self, x: Float[Tensor, "*batch pos d_head"], at: Int[Tensor, " pos"] | None = None
     ) -> Float[Tensor, "*batch pos d_head"]:

@@ -12,6 +12,7 @@ from circuitkit.anatomy._address import Address as Address
 from circuitkit.anatomy._address import complete as complete
 from circuitkit.anatomy._address import join as join
 from circuitkit.anatomy._address import read as read
+from circuitkit.anatomy._heads import heads as heads
 from circuitkit.anatomy._mixed import MixedHeads as MixedHeads
 from circuitkit.anatomy._neurons import Neurons as Neurons
 from circuitkit.anatomy._norm import Norm as Norm
@@ -35,6 +36,7 @@ __all__ = [
     "anatomy",
     "complete",
     "from_heads",
+    "heads",
     "join",
     "read",
     "to_bridge",

@@ -103,6 +103,18 @@ def join(*parts: "Address | str") -> str:
     return "->".join(str(part) for part in parts)
 
 
+def spelled(text: str) -> str:
+    """A name as it is printed, from a spelling of version 0.1 too; what is no name is left as it is.
+
+    >>> spelled("MLP0>L1H3")
+    'L0 MLP->L1H3'
+    """
+    try:
+        return join(*read(text))
+    except ValueError:
+        return text
+
+
 def nearest(text: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known names that are closest to one that is not known: by kind, layer and number, else by letters."""
     known = list(known)
@@ -112,9 +124,9 @@ def nearest(text: str, known: Iterable[str], most: int = 3) -> list[str]:
         return difflib.get_close_matches(text, known, n=most, cutoff=0.4)
 
     def away(name: str) -> tuple:
-        (other,) = read(name)
+        *before, other = read(name)
         far = [abs((a or 0) - (b or 0)) for a, b in zip(_numbers(wanted), _numbers(other), strict=True)]
-        return other.kind != wanted.kind, (other.layer is None) != (wanted.layer is None), *far
+        return len(before), other.kind != wanted.kind, (other.layer is None) != (wanted.layer is None), *far
 
     return heapq.nsmallest(most, known, key=away)
 

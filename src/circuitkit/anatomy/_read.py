@@ -4,30 +4,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from circuitkit._contract import Model, public
 from circuitkit._heads import Heads, Turn
-from circuitkit._heads._from_model import score_divisor
 from circuitkit._precision import rounding_hint
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._norm import Norm
-from circuitkit.anatomy._sublayer import UNLIMITED, Anatomy, Step, Sublayer, from_heads
+from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Step, Sublayer, from_heads
 
 _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
 _UNKNOWN = (AttributeError, KeyError, RuntimeError, TypeError)
 """What reading an unknown architecture may end in."""
+_KNOWN: WeakKeyDictionary[Any, tuple[Any, Anatomy]] = WeakKeyDictionary()
+"""What was read of the models that still live, with the state of their weights then."""
 
 
 def anatomy(model: Any) -> Anatomy:
     """A model as one value: embeddings, steps of sublayers, an unembedding, with one language of names.
 
     Takes a `TransformerBridge` (GPT-2, Llama, Qwen, NeoX, Gemma, Mistral, Phi, OPT, BERT, OLMo 2, native; rotary,
-    grouped-query, parallel), a converted model, the toy models of chapter 5 and their gated blocks. Where a norm stands
-    is found by running the model once; a mixture of experts is one part, an MLP that was not converted as well.
+    grouped-query, parallel), a converted model, the toy models of chapter 5 and their gated blocks, and any object with
+    `heads`, `W_E` and `W_U`. Where a norm stands is found by running the model once, and again when its weights have
+    changed; a mixture of experts is one part, an MLP that was not converted as well.
 
     **Shapes**: weights are views. **Error**: the model's logits on 2 rows of random tokens are computed again and must
     agree to 3e-4 of the largest (float32 and float64; the square root of the spacing in half precision), else this
@@ -50,14 +53,22 @@ def anatomy(model: Any) -> Anatomy:
     if hasattr(model, "block") and hasattr(model, "original"):
         toy, gates = model.original, model.block.gates
         return _agreeing(model, from_heads(model.block.heads, toy.W_E, toy.W_U, gate=gates))
-    if not hasattr(model, "cfg") and hasattr(model, "run") and isinstance(getattr(model, "heads", None), Heads):
-        return _agreeing(model, from_heads(model.heads, model.W_E, model.W_U))
+    if not hasattr(model, "cfg") and isinstance(getattr(model, "heads", None), Heads):
+        made = from_heads(model.heads, model.W_E, model.W_U, getattr(model, "W_pos", None))
+        return _agreeing(model, made) if hasattr(model, "run") else made
     return _anatomy(model)
 
 
 @public
 def _anatomy(model: Model) -> Anatomy:
-    bridge = model
+    weights = (*model.parameters(), *model.buffers())
+    state = [(id(w), w.data_ptr(), w.dtype, None if w.is_inference() else w._version) for w in weights]
+    if model not in _KNOWN or _KNOWN[model][0] != state:
+        _KNOWN[model] = state, _read(model)
+    return _KNOWN[model][1]
+
+
+def _read(bridge: Any) -> Anatomy:
     with torch.no_grad(), _still(bridge):
         tokens, logits, cache = _probed(bridge)
         try:
@@ -113,15 +124,20 @@ def _compared(kind: str, out: Anatomy, own: Tensor, logits: Tensor) -> Anatomy:
 
 @contextmanager
 def _still(bridge: Any) -> Iterator[None]:
-    """Without dropout while it is read."""
+    """Without dropout and without hooks while it is read."""
     was = [(module, module.training) for module in {*bridge.modules(), *bridge.original_model.modules()}]
+    hooked = [(point, point._forward_hooks) for point in bridge.hook_dict.values()]
     try:
         for module, _ in was:
             module.training = False
+        for point, hooks in hooked:
+            point._forward_hooks = type(hooks)()
         yield
     finally:
         for module, training in was:
             module.training = training
+        for point, hooks in hooked:
+            point._forward_hooks = hooks
 
 
 def _probe(d_vocab: int, n: int) -> Tensor:
@@ -224,7 +240,7 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
     heads = Heads(
         names=tuple(f"L{layer}H{h}" for h in range(n)),
         layers=(layer,) * n,
-        scale=score_divisor(original),
+        scale=_score_divisor(original),
         mask="full" if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional" else "causal",
         positions="absolute" if turn is None else "rotary",
         groups=None if n_groups == n else tuple(h * n_groups // n for h in range(n)),
@@ -238,6 +254,16 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
     return heads, _given(getattr(attn, "b_O", None))
 
 
+def _score_divisor(attention: Any) -> float | None:
+    """What the model's own attention divides scores by; its configuration does not always say. `None`: sqrt(d_head)."""
+    if type(attention).__name__ == "GPTNeoSelfAttention":
+        return 1.0
+    if isinstance(getattr(attention, "scaling", None), float):
+        return 1.0 / attention.scaling
+    scale = getattr(attention, "scale", None)
+    return scale if isinstance(scale, float) else None
+
+
 def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
     """Neuron-heads and their bias, or the whole MLP as one function that holds its own."""
     if hasattr(bridge, "neuron_heads"):
@@ -245,17 +271,27 @@ def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
         weights = {n: w.detach() for n, w in vars(held).items() if isinstance(w, Tensor)}
         return replace(held, **weights), _given(held.b_out)
     mlp, original = block.mlp, block.mlp.original_component
+    weights = {name: _matrix(mlp, name) for name in ("W_in", "W_out", "W_gate")}
     if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows
         act = (
             original.activation_fn if hasattr(original, "activation_fn") else original.intermediate.intermediate_act_fn
         )
-        return lambda x: mlp.out(act(getattr(mlp, "in")(x))).reshape(x.shape), None
+        return MLP(lambda x: mlp.out(act(getattr(mlp, "in")(x))).reshape(x.shape), **weights), None
 
     def whole(x: Tensor) -> Tensor:
         out = mlp(x)
         return out[0] if isinstance(out, tuple) else out  # a mixture of experts tells its choices as well
 
-    return whole, None
+    return MLP(whole, **weights), None
+
+
+def _matrix(mlp: Any, name: str) -> Tensor | None:
+    """A matrix of an MLP; a mixture of experts has none."""
+    try:
+        value = getattr(mlp, name)
+    except (AttributeError, NotImplementedError):
+        return None
+    return value.detach() if isinstance(value, Tensor) and value.ndim == 2 else None
 
 
 def _norm(module: Any, size: int, like: Tensor, cfg: Any) -> Norm | None:

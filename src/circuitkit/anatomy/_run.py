@@ -97,37 +97,53 @@ class Run:
             return self._bias(step, sub, before)
         if sub is None:
             return self._carried(self.starts[read(name)[0].kind], step, before)
-        after, inside = self.norms[sub.name][1], sub.inside
-        z: Any = self.gathered.get(sub.name)
+        inside = sub.inside
         if isinstance(inside, Heads):
-            out = torch.einsum("...hpd,hdm->...pm", z[..., list(rows), :, :], inside.W_O[list(rows)])
-        elif isinstance(inside, Neurons):
-            z, k = self.z(sub), len(inside.terms)
-            if rows is None:  # "L0 MLP" is the whole of it, its bias too, as it was before it became heads
-                out = z.unflatten(-1, (-1, k)).sum(-1) @ inside.W_out
-                out = out if sub.bias is None or sub.name in self.silent else out + sub.bias
-            else:
-                out = z[..., list(rows)] @ inside.W_out[[row // k for row in rows]]
+            z = self.gathered[sub.name][..., list(rows), :, :]
+            out = torch.einsum("...hpd,hdm->...pm", z, inside.W_O[list(rows)])
+        elif not isinstance(inside, Neurons):
+            out = self.gathered[sub.name]
+        elif rows is not None:
+            out = self.z(sub)[..., list(rows)] @ inside.W_out[[row // len(inside.terms) for row in rows]]
+        elif sub.name in self.gathered:
+            out = self.gathered[sub.name].unflatten(-1, (-1, len(inside.terms))).sum(-1) @ inside.W_out
         else:
-            out = z
+            out = inside.written(*inside.reads(self.read_by(sub, self.streams[step])))
+        out = self._left(sub, out, step, before)
+        # "L0 MLP" of a converted model is the whole of it, its bias too, as it was before it became heads
+        return out + self._bias(step, sub, before) if rows is None and isinstance(inside, Neurons) else out
+
+    def _left(self, sub: Sublayer, out: Tensor, step: int, before: int | None) -> Tensor:
+        """A share of what a sublayer wrote behind the norms that follow."""
+        after = self.norms[sub.name][1]
         return self._carried(out if after is None else after.linear(out), step, before)
+
+    def parts(
+        self, before: int | None = None
+    ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos d_model"]]]:
+        """Every part's share of the stream before a step, sublayer by sublayer; neuron-heads of a layer together."""
+        for step, sub, names in self.model.groups(before, neurons=False):
+            if sub is not None and isinstance(sub.inside, Heads):
+                written = torch.einsum("...hpd,hdm->h...pm", self.gathered[sub.name], sub.inside.W_O)
+                yield sub.parts, self._left(sub, written, step, before)
+                names = names[sub.n_parts :]
+            if names:
+                yield names, torch.stack([self.part(name, before) for name in names])
 
     def _bias(self, step: int, sub: Sublayer | None, before: int | None) -> Tensor:
         """What is added whatever the stream holds: by a sublayer, and by the norm that closes its step."""
         out, closing = torch.zeros_like(self.streams[0]), self.closings.get(step)
         if sub is not None:
-            after = self.norms[sub.name][1]
-            own = out if sub.bias is None or sub.name in self.silent else out + sub.bias
-            own = own if after is None else after.linear(own)
-            own = own if after is None or after.bias is None else own + after.bias
-            out = self._carried(own, step, before)
-        if (
-            closing is not None
-            and closing.bias is not None
-            and (sub is None or sub is self.model.steps[step].sublayers[-1])
-        ):
+            out = self._carried(out + self.bias_of(sub), step, before)
+        closed = closing is not None and (sub is None or sub is self.model.steps[step].sublayers[-1])
+        if closed and closing.bias is not None and (before is None or before > step):
             out = out + self._carried(torch.zeros_like(out) + closing.bias, step + 1, before)
         return out
+
+    def bias_of(self, sub: Sublayer) -> Tensor:
+        """What a sublayer adds whatever it reads: its bias behind the norm that follows, and that norm's."""
+        own = torch.zeros_like(self.streams[0]) if sub.bias is None or sub.name in self.silent else sub.bias
+        return own if (after := self.norms[sub.name][1]) is None else after(own)
 
     def _carried(self, out: Tensor, step: int, before: int | None) -> Tensor:
         """A share of the stream behind the norms of the whole stream that follow."""
@@ -136,15 +152,17 @@ class Run:
         return out
 
     def shares(
-        self, W: Float[Tensor, "*row d_model out"], before: int | None = None
+        self, W: Float[Tensor, "*row d_model out"], before: int | None = None, neurons: bool = True
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos out"]]]:
         """`part @ W` for every part in the stream before a step, a group at a time: no part is formed in d_model.
 
-        `W` may differ from row to row, `[batch, pos, d_model, out]`. **Error**: rounding; norms are frozen.
+        `W` may differ from row to row, `[batch, pos, d_model, out]`; without `neurons`, neuron-heads of a layer are one
+        part. **Error**: rounding; norms are frozen.
         """
-        for step, sub, names in self.model.groups(before):
-            plain = names if sub is None else names[sub.n_parts :]
-            if sub is not None:
+        for step, sub, names in self.model.groups(before, neurons):
+            whole = sub is None or (isinstance(sub.inside, Neurons) and not neurons)
+            plain = names if whole else names[sub.n_parts :]
+            if not whole:
                 V = self._pulled(W, step, sub, before)
                 yield from self._shares_of(sub, names[: sub.n_parts], V)
             if plain:
@@ -192,12 +210,12 @@ class Run:
         )
 
     def score_table(
-        self, head: str, dst: int, src: int, row: int = 0
+        self, head: str, dst: int, src: int, row: int = 0, neurons: bool = True
     ) -> tuple[tuple[str, ...], Float[Tensor, "query key"]]:
         """One score as a sum over (part at `dst`, read as a query) x (part at `src`, read as a key), and `"bias"` last.
 
         Norms are frozen; rotary positions, groups and norms of queries and keys are in it. The sum is the score before
-        a cap. **Error**: rounding.
+        a cap. Without `neurons`, neuron-heads of a layer are one part. **Error**: rounding.
         """
         step, sub, rows, _ = self.model.find(head)
         if sub is None or not isinstance(sub.inside, Heads) or rows is None:
@@ -208,7 +226,7 @@ class Run:
             here = self.where(row, pos)
             before, W = here.norms[sub.name][0], getattr(own, f"W_{kind}")[0]
             pulled = W if before is None else before.fold(W) / before.scale[..., None]
-            groups = list(here.shares(pulled, step))
+            groups = list(here.shares(pulled, step, neurons))
             table = torch.cat([values[:, 0, 0] for _, values in groups])
             constant = torch.zeros_like(table[:1]) if before is None or before.bias is None else (before.bias @ W)[None]
             b = getattr(own, f"b_{kind}")

@@ -22,6 +22,22 @@ UNLIMITED = 1 << 30
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class MLP:
+    """A whole MLP, as one function of what it reads, with the matrices that read and write where it has such.
+
+    **Source**: this book.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    W_in: Float[Tensor, "d_model d_mlp"] | None = None
+    W_out: Float[Tensor, "d_mlp d_model"] | None = None
+    W_gate: Float[Tensor, "d_model d_mlp"] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Sublayer:
     """What reads the stream at one place and adds to it: `after(inside(before(x)) + bias)`.
 
@@ -30,7 +46,7 @@ class Sublayer:
 
     layer: int
     inside: Any
-    """`Heads`, `Neurons`, or a whole MLP as one function of what it reads."""
+    """`Heads`, `Neurons`, or a whole `MLP`."""
     before: Norm | None = None
     after: Norm | None = None
     bias: Float[Tensor, " d_model"] | None = None
@@ -122,18 +138,47 @@ class Anatomy:
         given = (sub.bias, sub.after and sub.after.bias, closing and closing.bias)
         return f"{sub.name} bias" if any(value is not None for value in given) else None
 
-    def groups(self, before: int | None = None) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
-        """The parts that stand in the stream before a step (by default, all), group by group, without their values."""
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of all attention heads."""
+        return tuple(name for sub in self.sublayers if isinstance(sub.inside, Heads) for name in sub.parts)
+
+    def few_neurons(self, most: int = 1024) -> bool:
+        """Whether there are so few neuron-heads that each is shown for itself where nothing is said."""
+        return sum(sub.n_parts for sub in self.sublayers if isinstance(sub.inside, Neurons)) <= most
+
+    def groups(
+        self, before: int | None = None, neurons: bool = True
+    ) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
+        """The parts that stand in the stream before a step (by default, all), group by group, without their values.
+
+        Without `neurons`, neuron-heads of a layer are one part, its bias included: the MLP that they were.
+        """
         opening = ("embed bias",) if self.opening is not None and self.opening.bias is not None else ()
         yield -1, None, (*self.starts, *opening)
         for number, step in enumerate(self.steps[:before]):
             for sub in step.sublayers:
+                if isinstance(sub.inside, Neurons) and not neurons:
+                    yield number, sub, (sub.name,)
+                    continue
                 bias = self.bias_name(number, sub)
                 yield number, sub, (*sub.parts, *([] if bias is None else [bias]))
 
-    def parts(self, before: int | None = None) -> tuple[str, ...]:
+    def parts(self, before: int | None = None, neurons: bool = True) -> tuple[str, ...]:
         """Names of the parts whose sum is the stream before a step (by default, the last stream)."""
-        return tuple(name for *_, names in self.groups(before) for name in names)
+        return tuple(name for *_, names in self.groups(before, neurons) for name in names)
+
+    def linear_head(self, what: str) -> "Anatomy":
+        """This value, for what splits logits into sums; a `ValueError` where they are none."""
+        if self.cap is None and self.head is None:
+            return self
+        why = (
+            "a network stands before its unembedding" if self.cap is None else f"its logits are capped at {self.cap:g}"
+        )
+        raise ValueError(
+            f"{what} got a model whose logits are no sum over parts, because {why}; expected one without "
+            "(output_logits_soft_cap, a masked language model's head). The stream itself is a sum: residual.decompose"
+        )
 
     @cached_property
     def _by_layer(self) -> dict[tuple[int, bool], tuple[int, Sublayer]]:
@@ -166,17 +211,20 @@ class Anatomy:
         whole = (sub.name for sub in self.sublayers if isinstance(sub.inside, Neurons))
         raise unknown("part", str(address), [*self.parts(), *whole, "unembed"])
 
-    def __getitem__(self, names: "str | Sequence[str]") -> Heads:
-        """Heads by name: of attention as views, of neurons built now on `d_model + 1` coordinates; a list is stacked."""
-        taken = self.taken([names] if isinstance(names, str) else names)
+    def __getitem__(self, names: "str | int | Sequence[str | int]") -> Heads:
+        """Heads by name: of attention as views, of neurons built now on `d_model + 1` coordinates; a list is stacked.
+
+        Numbers count the attention heads.
+        """
+        taken = self.taken([names] if isinstance(names, (str, int)) else names)
         return stack(
             *(sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for _, sub, rows in taken)
         )
 
-    def taken(self, names: "Sequence[str]") -> list[tuple[int, Sublayer, list[int]]]:
+    def taken(self, names: "Sequence[str | int]") -> list[tuple[int, Sublayer, list[int]]]:
         """Step, sublayer and rows of heads by name, side by side where they follow each other in one sublayer."""
         found: list[tuple[int, Sublayer, list[int]]] = []
-        for name in names:
+        for name in map(self.head_name, names):
             step, sub, rows, is_bias = self.find(name)
             if rows is None and sub is not None and isinstance(sub.inside, Neurons) and not is_bias:
                 rows = range(len(sub.inside))
@@ -189,6 +237,14 @@ class Anatomy:
             else:
                 found.append((step, sub, list(rows)))
         return found
+
+    def head_name(self, head: "str | int") -> str:
+        """The address of an attention head that is given by its number, or of a part by its name."""
+        if isinstance(head, str):
+            return head
+        if not -len(self.head_names) <= head < len(self.head_names):
+            raise ValueError(f"head {head} is out of range for {len(self.head_names)} attention heads")
+        return self.head_names[head]
 
     def _ipython_key_completions_(self) -> list[str]:
         return [name for sub in self.sublayers if sub.n_parts < 2048 for name in sub.parts]

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Model, Triples, ids, must, public
+from circuitkit._contract import AnyModel, Count, Triples, ids, must, public, sizes
+from circuitkit.anatomy import anatomy
 from circuitkit.circuits._paths import BIAS, DIRECT, path_logits
 
 
@@ -48,17 +49,18 @@ class BugSearch(NamedTuple):
 
 
 def _in_vocabulary(triples: Any, model: Any) -> Any:
-    known = all(0 <= int(part) < model.cfg.d_vocab for triple in triples for part in tuple(triple)[:3])
-    return known or f"ids in 0..{model.cfg.d_vocab - 1}, the model's vocabulary. Use its own tokenizer"
+    d_vocab, _ = sizes(model)
+    known = all(0 <= int(part) < d_vocab for triple in triples for part in tuple(triple)[:3])
+    return known or f"ids in 0..{d_vocab - 1}, the model's vocabulary. Use its own tokenizer"
 
 
 @public
 @ids("contexts")
 @must(_in_vocabulary, "triples", "model")
-@must(lambda contexts, model: contexts.shape[1] + 2 <= model.cfg.n_ctx
-     or f"at most {model.cfg.n_ctx - 2} tokens, because two more are appended. Write contexts[:, :{model.cfg.n_ctx - 2}]")
+@must(lambda contexts, model: contexts.shape[1] <= (most := sizes(model)[1] - 2)
+     or f"at most {most} tokens, because two more are appended. Write contexts[:, :{most}]")
 def skip_trigram_bugs(
-    model: Model,
+    model: AnyModel,
     triples: Triples,
     contexts: Int[Tensor, "context pos"],
     k: Count = 10,
@@ -127,8 +129,8 @@ def _probabilities(
 ) -> tuple[Float[Tensor, "crossing 2"], Float[Tensor, " crossing"]]:
     """Mean probability of (wrong, right), and of wrong from the direct path, after each context + source + destination."""
     pairs, which = torch.unique(crossings[:, :2], dim=0, return_inverse=True)
-    full = torch.zeros(len(crossings), 2, dtype=model.W_U.dtype)
-    direct = torch.zeros(len(crossings), dtype=model.W_U.dtype)
+    dtype = anatomy(model).W_U.dtype
+    full, direct = torch.zeros(len(crossings), 2, dtype=dtype), torch.zeros(len(crossings), dtype=dtype)
     for context in contexts:
         for first in range(0, len(pairs), batch):
             some = pairs[first : first + batch]

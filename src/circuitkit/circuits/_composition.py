@@ -83,7 +83,8 @@ def composition_scores(
     torch.Size([2, 3])
     """
     possible = runs_before(earlier, later, "composition_scores")
-    earlier, later = in_one_dtype(earlier, later, torch.float32)  # half precision has no decompositions
+    pair = in_one_dtype(earlier, later, torch.float32)  # half precision has no decompositions
+    earlier, later = (part.ungrouped() for part in pair)
     writes, reads = _written(earlier), _read(later, kind)
     if scale_free:
         writes, reads = _flatten(writes), _flatten(reads.mT).mT

@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from circuitkit._contract import HasWeights, is_converted, must, public
-from circuitkit._heads import Heads, heads
+from circuitkit._contract import AnyModel, must, public
+from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
+from circuitkit.anatomy import heads
+from circuitkit.circuits._full import tables
 
 
 class Copying(NamedTuple):
@@ -26,12 +28,16 @@ class Copying(NamedTuple):
     names: tuple[str, ...]
 
 
+def _d_model(model: Any) -> int:
+    return tables(model)[0].shape[1]
+
+
 @public
 @must(lambda heads_or_model, model: model is None
-     or (isinstance(heads_or_model, Heads) and heads_or_model.d_model - model.W_E.shape[1] == is_converted(model))
-     or f"Heads first, and the model they belong to (this one has d_model {model.W_E.shape[1]}), because it only supplies W_E and "
+     or (isinstance(heads_or_model, Heads) and 0 <= heads_or_model.d_model - _d_model(model) < 2)
+     or f"Heads first, and the model they belong to (this one has d_model {_d_model(model)}), because it only supplies W_E and "
      "W_U. Write copying_score(heads, model) or copying_score(model)")
-def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None = None) -> Copying:
+def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = None) -> Copying:
     r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
 
     `copying_score(model)` and `copying_score(heads, model)` take the full circuit $W_E W_V W_O W_U$: an eigenvector
@@ -57,7 +63,7 @@ def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None =
         if not isinstance(stack, Heads):  # of a converted model: attention heads and neuron-heads, a layer at a time
             return _joined([copying_score(some, model) for some in stack.groups()])
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
-    eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.W_V))
+    eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.by_head("W_V")))
     sizes = eigenvalues.abs()
     order = sizes.argsort(dim=-1, descending=True)
     eigenvalues, sizes = eigenvalues.gather(-1, order), sizes.gather(-1, order)
@@ -69,9 +75,10 @@ def copying_score(heads_or_model: Heads | HasWeights, model: HasWeights | None =
 
 
 def _unembed_then_embed(model: Any, stack: Heads) -> Float[Tensor, "d_model d_model"]:
-    """`W_U @ W_E`, formed once for all heads; the bias token of a converted model is not predicted."""
-    more = stack.d_model - model.W_E.shape[1]
-    return torch.nn.functional.pad(model.W_U.detach() @ model.W_E.detach(), (0, more, 0, more)).to(stack.W_O)
+    """`W_U @ W_E`: formed once for all heads; neuron-heads have one more coordinate, which no token has."""
+    W_E, _, W_U = tables(model)
+    extra = stack.d_model - W_E.shape[1]
+    return torch.nn.functional.pad((W_U @ W_E).to(stack.W_O), (0, extra, 0, extra))
 
 
 def _joined(parts: list[Copying]) -> Copying:

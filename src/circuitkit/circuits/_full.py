@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import HasWeights, HeadNames, Natural, must, public
-from circuitkit._heads import Heads, heads
-from circuitkit.circuits._rotary import rotation
+from circuitkit._contract import AnyModel, HeadNames, Natural, is_bridge, must, public, sizes
+from circuitkit._heads import Heads
+from circuitkit.anatomy import anatomy, heads
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
@@ -17,10 +17,10 @@ Side = Literal["token", "position"]
 
 
 @public
-@must(lambda embed, model: (embed.shape[1], embed.dtype) == (model.W_E.shape[1], model.W_E.dtype)
-     or f"[row, {model.W_E.shape[1]}] in {model.W_E.dtype}, as the model's W_E")
+@must(lambda embed, model: (embed.shape[1], embed.dtype) == ((W := anatomy(model).W_E).shape[1], W.dtype)
+     or f"[row, {W.shape[1]}] in {W.dtype}, as the model's W_E")
 def full_ov(
-    model: HasWeights,
+    model: AnyModel,
     head: HeadNames,
     *,
     embed: Float[Tensor, "row d_model"] | None = None,
@@ -30,7 +30,8 @@ def full_ov(
 
     **Shapes**: one name or number gives a matrix; a list gives `[head, d_vocab, d_vocab]`. `embed` replaces `W_E`.
     **Biases**: `biases=True` adds `b_V` to every value, which adds one and the same row to all rows; the layer's
-    output bias and `b_U` belong to no head and are never in it.
+    output bias and `b_U` belong to no head and are never in it. **Neuron-heads** of a converted model have one more row and
+    column, the bias token's, which stands last.
     **Error**: exact up to rounding for a model without norms. With norms the head and the unembedding read rescaled
     vectors: fold the gains first, and give `embed=model.blocks[layer].ln1(model.W_E)` for what a first layer reads.
     Heads of later layers also read what earlier ones wrote; this is their part that comes straight from the token.
@@ -38,44 +39,30 @@ def full_ov(
     """
     from transformer_lens import FactoredMatrix
 
-    stack = heads(model)[head]
-    rows = _embedding(model, "token", stack) if embed is None else with_bias_row(embed, stack)
-    left = rows @ stack.W_V
+    stack = _chosen(model, head)
+    left = _rows(model, stack, "token", embed) @ stack.by_head("W_V")
     if biases and stack.b_V is not None:
-        left = left + stack.b_V[:, None, :]
-    right = stack.W_O @ with_bias_row(model.W_U.detach().mT, stack, 0.0).mT
-    return FactoredMatrix(*_unstacked(head, left, right))
+        left = left + stack.by_head("b_V")[:, None, :]
+    W_U = tables(model)[2]
+    extra = stack.d_model - len(W_U)
+    return FactoredMatrix(*_unstacked(head, left, stack.W_O @ torch.nn.functional.pad(W_U, (0, extra, 0, extra))))
 
 
 def _places(query: Side, key: Side, model: Any) -> Any:
-    known = "position" not in (query, key) or hasattr(model, "W_pos")
+    known = "position" not in (query, key) or tables(model)[1] is not None
     return known or "'token' on both sides, because this model has no table of positions. Use offset= if they are rotary"
-
-
-def _how_far(model: Any, head: HeadNames, offset: int | None, rotation_matrix: Tensor | None) -> Any:
-    if heads(model)[head].positions == "rotary":
-        given = offset is not None or rotation_matrix is not None
-        return given or (
-            "an offset, because queries and keys are rotated by their positions and no one table holds for all distances. "
-            "Write offset=1 for the previous token, offset=0 for the token itself"
-        )
-    return offset is None or "none: positions are added to the stream (query='position', key='position'). Leave offset out"
 
 
 @public
 @must(_places)
-@must(_how_far)
-@must(lambda rotation_matrix, model: rotation_matrix is None
-     or (len(rotation_matrix), rotation_matrix.dtype) == (model.cfg.d_head, model.W_E.dtype)
-     or f"[{model.cfg.d_head}, {model.cfg.d_head}] in {model.W_E.dtype}, as the model's heads")
+@must(lambda offset, model: offset < (n_ctx := sizes(model)[1]) or f"0 to {n_ctx - 1}, within the model's context")
 def full_qk(
-    model: HasWeights,
+    model: AnyModel,
     head: HeadNames,
     *,
     query: Side = "token",
     key: Side = "token",
     offset: Natural | None = None,
-    rotation_matrix: Float[Tensor, "d_head d_head"] | None = None,
     biases: bool = False,
 ) -> "FactoredMatrix":
     r"""The score a destination gives a source: $W_E W_Q W_K^\top W_E^\top / \sqrt{d_{head}}$, row = destination.
@@ -87,37 +74,50 @@ def full_qk(
     **Shapes**: `[d_vocab or n_ctx, d_vocab or n_ctx]`; a list of heads gives a leading axis. **Biases**:
     `biases=True` adds `b_Q` and `b_K`; sum two tables with positions and they are counted twice, so then leave them out
     of all but one. **Rotary positions**: scores depend on how far back the source lies, so `offset` (0 = itself,
-    1 = previous token) is required; for models other than native ones give `rotation_matrix` $R$ with
-    $s = q R k^\top$. **Error**: exact up to rounding without norms (see `full_ov`).
+    1 = previous token) is required. **Error**: exact up to rounding without norms (see `full_ov`), also of queries and keys.
     **Source**: "A Mathematical Framework for Transformer Circuits", one-layer models; the scale is written out here.
     """
     from transformer_lens import FactoredMatrix
 
-    stack = heads(model)[head]
-    left = _embedding(model, query, stack) @ stack.W_Q
-    right = _embedding(model, key, stack) @ stack.W_K
+    stack = _chosen(model, head)
+    if (offset is None) != (stack.turn is None):
+        raise ValueError(_HOW_FAR[stack.turn is None].format(offset))
+    left, right = (_rows(model, stack, side) @ W for side, W in ((query, stack.W_Q), (key, stack.by_head("W_K"))))
     if biases and stack.b_Q is not None:
         left = left + stack.b_Q[:, None, :]
     if biases and stack.b_K is not None:
-        right = right + stack.b_K[:, None, :]
-    if rotation_matrix is not None:
-        left = left @ rotation_matrix
-    elif stack.turn is not None:
+        right = right + stack.by_head("b_K")[:, None, :]
+    if stack.turn is not None:
         left = left @ stack.turn.matrix(offset or 0, stack.d_head).to(left)
-    elif stack.positions == "rotary":
-        left = left @ torch.stack([rotation(model, layer, offset or 0) for layer in stack.layers]).to(left)
     return FactoredMatrix(*_unstacked(head, left / stack.scale, right.mT))
 
 
-def _embedding(model: Any, side: Side, stack: Heads) -> Float[Tensor, "row d_model"]:
-    return with_bias_row((model.W_E if side == "token" else model.W_pos).detach(), stack)
+_HOW_FAR = (
+    "full_qk got offset={}; expected a number of tokens, because queries and keys are rotated by their positions and no one "
+    "table holds for all distances. Write offset=1 for the previous token, offset=0 for the token itself",
+    "full_qk got offset={}; expected none: positions are added to the stream (query='position', key='position'). Leave offset out",
+)
 
 
-def with_bias_row(table: Float[Tensor, "row d_model"], stack: Heads, mark: float = 1.0) -> Tensor:
-    """A table for heads on one more coordinate, those of a converted model: the bias token comes last."""
-    if table.shape[1] == stack.d_model:
-        return table
-    return torch.block_diag(table, table.new_tensor([[mark]]))
+def _chosen(model: Any, head: Any) -> Heads:
+    """Heads of a model by name or number; what carries heads of its own names them itself."""
+    own = not is_bridge(model) and hasattr(model, "W_E") and hasattr(model, "heads")
+    return heads(model)[head] if own and isinstance(model.heads, Heads) else anatomy(model)[head]
+
+
+def tables(model: Any) -> tuple[Tensor, Tensor | None, Tensor]:
+    """What tokens and positions put into the stream, and the unembedding."""
+    if not is_bridge(model) and hasattr(model, "W_E"):
+        return model.W_E.detach(), getattr(model, "W_pos", None), model.W_U.detach()
+    value = anatomy(model)
+    return value.W_E if value.gain == 1.0 else value.W_E * value.gain, value.W_pos, value.W_U
+
+
+def _rows(model: Any, stack: Heads, side: Side, embed: Tensor | None = None) -> Float[Tensor, "row d_model"]:
+    """What stands on one side of a table, on the coordinates of these heads; neuron-heads see the bias token last."""
+    W_E, W_pos, _ = tables(model)
+    rows: Any = embed if embed is not None else W_E if side == "token" else W_pos
+    return rows if stack.d_model == rows.shape[1] else torch.block_diag(rows, rows.new_ones(1, 1))
 
 
 def _unstacked(head: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

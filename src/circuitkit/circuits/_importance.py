@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Model, Names, ids, must, public, unconverted
+from circuitkit._contract import AnyModel, Names, ids, must, public
 from circuitkit.circuits._paths import BIAS, PathLogits, path_logits
 
 
@@ -29,9 +29,8 @@ class TermImportance(NamedTuple):
 
 
 @public
-@unconverted
 @ids(least=2)
-def term_importance(model: Model, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
+def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
     """Loss when terms of order 0, 1, 2, ... are kept or removed, and when each single path is removed.
 
     Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. The model is not run
@@ -65,8 +64,7 @@ def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tens
 
 
 @public
-@must(
-     lambda tokens, paths: (tokens.shape == (shape := paths._frozen.logits.shape)[:2] and 0 <= tokens.min() <= tokens.max() < shape[2])
+@must(lambda tokens, paths: tokens.shape == paths._run.tokens.shape and 0 <= tokens.min() <= tokens.max() < paths._run.model.d_vocab
      or "the tokens that the paths were made on, because the loss is of predicting them")
 def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: Names | None = None) -> float:
     """Next-token loss of the sum of some paths (all by default), in nats.

@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Integer, Model, Names, Natural, ids, public, unconverted
-from circuitkit._precision import require_same
-from circuitkit.circuits._frozen import Affine, Frozen, freeze
+from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, public
+from circuitkit._heads import Heads
+from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, Sublayer, anatomy, join, read
+from circuitkit.anatomy._address import spelled, unknown
+from circuitkit.anatomy._engine import run_of
 
 DIRECT, BIAS, REST = "direct", "bias", "rest"
 
@@ -17,16 +19,17 @@ DIRECT, BIAS, REST = "direct", "bias", "rest"
 class PathLogits(Mapping):
     """A mapping from path name to that path's logits `[batch, pos, d_vocab]`, made when asked for.
 
-    `"direct"` is the token straight to the logits, `"L0H1"` through one head, `"L0H1>L1H3"` through two in a row (a
-    virtual head), `"MLP0>L1H3"` begins with what an MLP wrote. `"bias"` holds everything that biases add, `"rest"` all
-    chains longer than the order asked for. The sum of all values is the model's logits.
+    `"direct"` is the token straight to the logits, `"L0H1"` through one head, `"L0H1->L1H3"` through two in a row (a
+    virtual head), `"L0 MLP->L1H3"` begins with what an MLP wrote, `"L0N3.1->L1H3"` with what a neuron-head did. `"bias"`
+    holds everything that biases add, `"rest"` all chains longer than the order asked for. The sum of all values is the
+    model's logits.
 
     **Source**: see `path_logits`.
     """
 
-    def __init__(self, streams: dict[str, Float[Tensor, "batch pos d_model"]], frozen: Frozen):
+    def __init__(self, streams: dict[str, Float[Tensor, "batch pos d_model"]], run: Run):
         self._streams = streams
-        self._frozen = frozen
+        self._run = run
 
     def __getitem__(self, name: str) -> Float[Tensor, "batch pos d_vocab"]:
         return self.sum([name])
@@ -38,7 +41,7 @@ class PathLogits(Mapping):
         return len(self._streams)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._streams
+        return isinstance(name, str) and spelled(name) in self._streams
 
     def __repr__(self) -> str:
         orders = [self.order(name) for name in self]
@@ -47,20 +50,20 @@ class PathLogits(Mapping):
 
     def order(self, name: str) -> int:
         """How many heads the path passes; -1 for `"rest"`."""
-        self._known([name])
-        return -1 if name == REST else sum(part.startswith("L") for part in name.split(">"))
+        (name,) = self._known([name])
+        return -1 if name == REST else sum(part.kind == "H" for part in read(name))
 
     def sum(self, names: Names | None = None, *, at: Integer | slice = slice(None)) -> Float[Tensor, "..."]:
         """The logits of several paths together (all of them by default), unembedded once; `at` picks positions."""
         names = self._known(list(self._streams if names is None else [names] if isinstance(names, str) else names))
-        final, frozen = self._frozen.final, self._frozen
+        final, model = self._run.final, self._run.model
         if not names:
-            return torch.zeros_like(frozen.logits[:, at])
+            return torch.zeros(*self._run.tokens.shape, model.d_vocab).to(model.W_U)[:, at]
         stream = torch.stack([self._streams[name] for name in names]).sum(0)
-        logits = final.linear(stream)[:, at] @ frozen.W_U
+        logits = (stream if final is None else final.linear(stream))[:, at] @ model.W_U
         if BIAS in names:
-            logits = logits if final.bias is None else logits + final.bias @ frozen.W_U
-            logits = logits if frozen.b_U is None else logits + frozen.b_U
+            logits = logits if final is None or final.bias is None else logits + final.bias @ model.W_U
+            logits = logits if model.b_U is None else logits + model.b_U
         return logits
 
     def stream(self, name: str) -> Float[Tensor, "batch pos d_model"]:
@@ -68,18 +71,22 @@ class PathLogits(Mapping):
         return self._streams[self._known([name])[0]]
 
     def _known(self, names: list[str]) -> list[str]:
-        unknown = [name for name in names if name not in self._streams]
-        if unknown:
-            shown = ", ".join([*self._streams][:12]) + ", ..." * (len(self) > 12)
-            raise ValueError(f"no path is called {unknown[0]!r}; the paths are: {shown}")
+        names = [spelled(name) for name in names]
+        for name in names:
+            if name not in self._streams:
+                raise unknown("path", name, self._streams)
         return names
 
 
 @public
-@unconverted
 @ids()
 def path_logits(
-    model: Model, tokens: Int[Tensor, "*batch pos"], *, max_order: Natural | None = None, most: Count = 4096
+    model: AnyModel,
+    tokens: Int[Tensor, "*batch pos"],
+    *,
+    max_order: Natural | None = None,
+    most: Count = 4096,
+    neurons: bool | None = None,
 ) -> PathLogits:
     r"""Logits as a sum over paths with every attention pattern frozen at its value on these tokens.
 
@@ -89,81 +96,102 @@ def path_logits(
 
     **Norms**: scales (and means) are frozen at the values the model used; that is exact for the sum, but a path's share
     then depends on what the others wrote. **MLPs**: what an MLP wrote is taken as given, and is the start of its own
-    paths. **Shapes**: tokens `[batch, pos]` or `[pos]`, values `[batch, pos, d_vocab]`. **Error**: exact up to rounding
-    (1e-5 of the largest logit in float32, 1e-12 in float64), and checked: a model with parts unknown here raises.
+    paths; with `neurons`, each neuron-head of a converted model is (left out: where it has at most 1024 of them).
+    **Shapes**: tokens `[batch, pos]` or `[pos]`, values `[batch, pos, d_vocab]`. **Error**: exact up to rounding (1e-5 of
+    the largest logit in float32, 1e-12 in float64).
     **Source**: "A Mathematical Framework for Transformer Circuits", path expansion; LayerNorm and MLPs are ours.
     """
-    frozen = freeze(model, tokens, "path_logits")
-    order = frozen.n_layers if max_order is None else max_order
-    _require_few(frozen, order, most)
-    paths = PathLogits(_expand(frozen, order), frozen)
-    text = "path_logits: the paths do not sum to the model's own logits. It has parts between its blocks that are not known here "
-    text += "(a soft cap, a norm after attention, a scaled residual), and an expansion that leaves something out explains nothing"
-    require_same(paths.sum(), frozen.logits, 1e-3 * max(1.0, float(frozen.logits.abs().max())), text)
-    return paths
+    value = anatomy(model).linear_head("path_logits")
+    apart = value.few_neurons() if neurons is None else neurons
+    layers = sum(isinstance(sub.inside, Heads) for sub in value.sublayers)
+    order = layers if max_order is None else max_order
+    _require_few(value, order, most, apart)
+    run = run_of(model, tokens[None] if tokens.ndim == 1 else tokens)
+    return PathLogits(_expand(run, order, layers, apart), run)
 
 
-def _require_few(frozen: Frozen, order: int, most: int) -> None:
+def _require_few(model: Anatomy, order: int, most: int, apart: bool) -> None:
     """A `ValueError` before, not a full memory after."""
-    by_order = [1, *[0] * frozen.n_layers]
-    for number in range(frozen.n_layers):
-        width = frozen.patterns[number].shape[1]
-        by_order = [n + width * (by_order[k - 1] if k else 0) for k, n in enumerate(by_order)]
-        by_order[0] += frozen.mlps[number] is not None
+    by_order = [1]
+    for _, sub, names in model.groups(neurons=apart):
+        if sub is not None and isinstance(sub.inside, Heads):
+            longer = [0, *(n * len(sub.inside) for n in by_order)]
+            by_order = [n + more for n, more in zip([*by_order, 0], longer, strict=True)]
+        elif sub is not None:
+            by_order[0] += sum(not name.endswith("bias") for name in names)
     n_paths = sum(by_order[: order + 1])
     if n_paths > most:
         affordable = [k for k in range(len(by_order)) if sum(by_order[: k + 1]) <= most]
+        instead = f"Write max_order={affordable[-1]} (longer chains are then summed in 'rest')" if affordable else "Write neurons=False"
         raise ValueError(
             f"path_logits would keep {n_paths} paths of up to {order} heads apart; expected at most {most}, because each is a stream of "
-            f"its own. Write max_order={affordable[-1]} (longer chains are then summed in 'rest'), or raise most=."
+            f"its own. {instead}, or raise most=."
         )
 
 
-def _expand(frozen: Frozen, order: int) -> dict[str, Tensor]:
+def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Tensor]:
     """Every path's contribution to the last residual stream."""
-    start = torch.stack(list(frozen.starts.values())).sum(0)
+    start = torch.stack([run.part(name, 0) for name in run.model.starts]).sum(0)
     streams, orders = {DIRECT: start}, {DIRECT: 0}
-    bias, rest = torch.zeros_like(start), torch.zeros_like(start)
-    for number in range(frozen.n_layers):
-        heads, norm, pattern = frozen.layer(number), frozen.norms[number], frozen.patterns[number]
-        names = list(streams)
-        moved = _through(heads, pattern, norm.linear(torch.stack([*streams.values(), bias, rest])))
-        bias = bias + moved[-2].sum(0) + _constant(heads, pattern, norm)
-        bias = bias if (written := frozen.output_biases[number]) is None else bias + written
-        rest = rest + moved[-1].sum(0)
-        for row, name in enumerate(names):
-            if orders[name] >= order:
-                rest = rest + moved[row].sum(0)
+    bias = run.part("embed bias", 0) if "embed bias" in run.model.parts(0) else torch.zeros_like(start)
+    rest = torch.zeros_like(start)
+    for number, step in enumerate(run.model.steps):
+        stood, names = torch.stack([*streams.values(), bias, rest]), list(streams)
+        for sub in step.sublayers:
+            before, after = run.norms[sub.name]
+            if not isinstance(sub.inside, Neurons) or apart:
+                bias = bias + run.bias_of(sub)
+            if not isinstance(sub.inside, Heads):
+                made = _begun(run, sub, number, apart)
+                streams, orders = streams | made, orders | dict.fromkeys(made, 0)
                 continue
-            for head, label in enumerate(heads.names):
-                path = label if name == DIRECT else f"{name}>{label}"
-                streams[path], orders[path] = moved[row, head], orders[name] + 1
-        if (mlp := frozen.mlps[number]) is not None:
-            streams[f"MLP{number}"], orders[f"MLP{number}"] = mlp, 0
+            moved, fixed = _through(sub.inside, run.patterns[sub.name], stood, before)
+            if after is not None:
+                moved, fixed = after.linear(moved), after.linear(fixed)
+            bias, rest = bias + moved[-2].sum(0) + fixed, rest + moved[-1].sum(0)
+            for row, name in enumerate(names):
+                if orders[name] >= order:
+                    rest = rest + moved[row].sum(0)
+                    continue
+                for head, label in enumerate(sub.inside.names):
+                    path = label if name == DIRECT else join(name, label)
+                    streams[path], orders[path] = moved[row, head], orders[name] + 1
+        if (closing := run.closings.get(number)) is not None:
+            streams = {name: closing.linear(stream) for name, stream in streams.items()}
+            bias, rest = closing(bias), closing.linear(rest)
     streams = dict(sorted(streams.items(), key=lambda item: orders[item[0]]))
-    if _has_biases(frozen):
+    if _has_biases(run.model, apart):
         streams[BIAS] = bias
-    if order < frozen.n_layers:
+    if order < layers:
         streams[REST] = rest
     return streams
 
 
-def _through(heads, pattern: Tensor, x: Float[Tensor, "path batch pos d_model"]) -> Tensor:
-    """What each head of a layer writes when it reads each stream: `[path, head, batch, pos, d_model]`."""
-    values = torch.einsum("nbpm,hmd->nhbpd", x, heads.W_V)
-    return torch.einsum("bhqp,nhbpd->nhbqd", pattern, values) @ heads.W_O[:, None]
+def _begun(run: Run, sub: Sublayer, step: int, apart: bool) -> dict[str, Tensor]:
+    """What an MLP wrote, which begins its own paths: as a whole, or each of its neuron-heads."""
+    if not apart or not isinstance(sub.inside, Neurons):
+        return {sub.name: run.part(sub.name, step)}
+    rows = torch.arange(len(sub.inside)) // len(sub.inside.terms)
+    written = run.z(sub).movedim(-1, 0)[..., None] * sub.inside.W_out[rows][:, None, None]
+    after = run.norms[sub.name][1]
+    return dict(zip(sub.inside.names, written if after is None else after.linear(written), strict=True))
 
 
-def _constant(heads, pattern: Tensor, norm: Affine) -> Tensor:
-    """What a layer writes because of the norm's bias and the value biases, whatever is in the stream."""
-    values = torch.zeros_like(heads.W_V[:, 0]) if heads.b_V is None else heads.b_V
-    if norm.bias is not None:
-        values = values + norm.bias @ heads.W_V
-    per_row = torch.einsum("bhqp,hd->bhqd", pattern, values)
-    return torch.einsum("bhqd,hdm->bqm", per_row, heads.W_O)
+def _through(
+    heads: Heads, pattern: Tensor, x: Float[Tensor, "path batch pos d_model"], norm: Norm | None
+) -> tuple[Tensor, Tensor]:
+    """What each head of a layer writes when it reads each stream, `[path, head, batch, pos, d_model]`, and what the layer
+    writes because of value biases and the norm's, whatever is in the stream."""
+    W_V, fixed = heads.by_head("W_V"), torch.zeros_like(heads.by_head("W_V")[:, 0])
+    fixed = fixed if heads.b_V is None else heads.by_head("b_V")
+    fixed = fixed if norm is None or norm.bias is None else fixed + norm.bias @ W_V
+    values = torch.einsum("nbpm,hmd->nhbpd", x if norm is None else norm.linear(x), W_V)
+    moved = torch.einsum("bhqp,nhbpd->nhbqd", pattern, values) @ heads.W_O[:, None]
+    return moved, torch.einsum("bhq,hd,hdm->bqm", pattern.sum(-1), fixed, heads.W_O)
 
 
-def _has_biases(frozen: Frozen) -> bool:
-    norms = [*frozen.norms, frozen.final]
-    given = [frozen.heads.b_V, frozen.b_U, *frozen.output_biases, *(norm.bias for norm in norms)]
-    return any(value is not None for value in given)
+def _has_biases(model: Anatomy, apart: bool) -> bool:
+    norms = [model.final, *(sub.before for sub in model.sublayers)]
+    given = [model.b_U, *(norm.bias for norm in norms if norm is not None)]
+    given += [sub.inside.b_V for sub in model.sublayers if isinstance(sub.inside, Heads)]
+    return any(value is not None for value in given) or any(n.endswith("bias") for n in model.parts(neurons=apart))

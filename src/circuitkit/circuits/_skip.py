@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit._contract import Count, HeadName, Model, Natural, NonNegative, must, public
+from circuitkit._contract import AnyModel, Count, HeadName, Natural, NonNegative, must, public, sizes
+from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.circuits._full import full_ov, full_qk
 
 
@@ -28,8 +29,9 @@ class SkipTrigram(NamedTuple):
 
 
 def _one_a_token(table: Tensor, model: Any) -> Any:
-    good = all(size == model.cfg.d_vocab for size in table.shape) and table.min() >= 0 and table.any()
-    return bool(good) or f"{model.cfg.d_vocab} tokens on each axis, nothing negative and not all zero: one vocabulary"
+    d_vocab, _ = sizes(model)
+    good = all(size == d_vocab for size in table.shape) and table.min() >= 0 and table.any()
+    return bool(good) or f"{d_vocab} tokens on each axis, nothing negative and not all zero: one vocabulary"
 
 
 _half = "half the context, because the destination is put in the middle of it. Write distance=1 for a source right before it"
@@ -39,9 +41,9 @@ _half = "half the context, because the destination is put in the middle of it. W
 @must(_one_a_token, "unigram", "model")
 @must(_one_a_token, "likelihood", "model")
 @must(_one_a_token, "among", "model")
-@must(lambda distance, model: distance <= model.cfg.n_ctx // 2 or f"0 to {model.cfg.n_ctx // 2}, {_half}")
+@must(lambda distance, model: distance <= (most := sizes(model)[1] // 2) or f"0 to {most}, {_half}")
 def skip_trigrams(
-    model: Model,
+    model: AnyModel,
     head: HeadName,
     k: Count = 20,
     *,
@@ -66,22 +68,23 @@ def skip_trigrams(
     would meet less often within `window` by chance in a text with these `unigram` counts: too rare to find evidence.
 
     **Error**: the ranking is exact for these formulas; they are a mean-field picture of attention, which
-    `corpus_evidence` and the model itself must confirm. Norms are ignored, biases too. Of models with rotary
-    positions only native ones can be asked.
+    `corpus_evidence` and the model itself must confirm. Norms are ignored, biases too; under rotary positions the content
+    factor is that of a source `distance` back (left out: 0).
     **Source**: "A Mathematical Framework for Transformer Circuits", skip trigrams, where triples were read off by eye.
     """
-    d_vocab = model.cfg.d_vocab
+    value = anatomy(model)
+    W_E, d_vocab = value.W_E, value.d_vocab
     allowed = torch.ones(d_vocab, dtype=torch.bool) if among is None else among
     ids = allowed.nonzero().flatten()
-    typical = (torch.ones(d_vocab) if unigram is None else unigram).to(model.W_E.detach())
+    typical = (torch.ones(d_vocab) if unigram is None else unigram).to(W_E)
     typical = typical / typical.sum()
-    ov = full_ov(model, head)
+    ov = full_ov(value, head)
     left, right = ov.A - typical @ ov.A, ov.B - ov.B.mean(1, keepdim=True)
-    attention = _attention(model, head, typical, ids, window, distance)
+    attention = _attention(value, head, typical, ids, window, distance)
     if unigram is not None and min_together > 0:
-        counts = unigram.to(model.W_E)[ids]
+        counts = unigram.to(W_E)[ids]
         attention = attention * (counts[:, None] * counts * window / unigram.sum() >= min_together)
-    chance = None if likelihood is None else likelihood.to(model.W_E)[ids][:, ids]
+    chance = None if likelihood is None else likelihood.to(W_E)[ids][:, ids]
     found: list[Tensor] = []
     for row, source in enumerate(ids.tolist()):
         effect = left[source] @ right[:, ids]
@@ -108,14 +111,16 @@ def skip_trigrams(
 
 
 def _attention(
-    model: Any, head: "str | int", typical: Tensor, ids: Tensor, window: int, distance: int | None
+    model: Anatomy, head: "str | int", typical: Tensor, ids: Tensor, window: int, distance: int | None
 ) -> Float[Tensor, "destination source"]:
     """Expected attention of every allowed destination on one allowed source among typical tokens."""
-    rotary = not hasattr(model, "W_pos") and str(model.cfg.positional_embedding_type).lower() == "rotary"
+    if any(sub.gate for sub in model.sublayers):
+        raise ValueError("skip_trigrams got gated heads; expected heads whose attention is a softmax alone, as its formula says")
+    rotary = model[head].turn is not None
     qk = full_qk(model, head, offset=(distance or 0) if rotary else None)
     content, share = qk.A[ids] @ qk.B, 1 / window
-    if distance is not None and not rotary:
-        middle = model.cfg.n_ctx // 2
+    if distance is not None and model.W_pos is not None:
+        middle = model.n_ctx // 2
         own = full_qk(model, head, query="position")
         there = full_qk(model, head, key="position")
         places = there.A[ids] @ there.B[:, : middle + 1]

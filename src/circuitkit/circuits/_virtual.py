@@ -4,13 +4,14 @@ import torch
 
 from circuitkit._contract import one_stream, public
 from circuitkit._heads import Heads
+from circuitkit.anatomy import join
 from circuitkit.circuits._order import in_one_dtype, runs_before
 
 
 @public
 @one_stream()
 def virtual_head(earlier: Heads, later: Heads) -> Heads:
-    r"""V-composition of every earlier with every later head, as heads named `"L0H1>L1H3"`, earlier-major order.
+    r"""V-composition of every earlier with every later head, as heads named `"L0H1->L1H3"`, earlier-major order.
 
     $W_{OV} = W_{OV}^e W_{OV}^l$ and, with frozen patterns, $A = A^l A^e$: the later head moves what the earlier head
     had moved. A product of two patterns is in general no softmax of anything, so a virtual head has no QK circuit:
@@ -22,10 +23,10 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
 
     >>> from circuitkit.circuits import random_heads
     >>> virtual_head(random_heads(1, 12, 2), random_heads(2, 12, 3, layer=1)).names
-    ('L0H0>L1H0', 'L0H0>L1H1')
+    ('L0H0->L1H0', 'L0H0->L1H1')
     """
     runs_before(earlier, later, "virtual_head", every=True)
-    earlier, later = in_one_dtype(earlier, later)
+    earlier, later = (part.ungrouped() for part in in_one_dtype(earlier, later))
     between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
     value = earlier.W_V[:, None].expand(-1, len(later), -1, -1)
     output = later.W_O[None].expand(len(earlier), -1, -1, -1)
@@ -37,7 +38,7 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
         bias = None if bias is None else (bias[:, :, None] @ between).squeeze(2)
     value, output = value.flatten(0, 1).contiguous(), output.flatten(0, 1).contiguous()
     return Heads(
-        names=tuple(f"{first}>{second}" for first in earlier.names for second in later.names),
+        names=tuple(join(first, second) for first in earlier.names for second in later.names),
         layers=tuple(layer for _ in earlier.names for layer in later.layers),
         W_Q=torch.full_like(value, torch.nan),
         W_K=torch.full_like(value, torch.nan),

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from circuitkit import circuits, induction, models, residual
-from circuitkit._heads import heads
+from circuitkit.anatomy import heads
 from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, unigram
 
 KINDS: tuple[Literal["Q", "K", "V"], ...] = ("Q", "K", "V")

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from circuitkit import circuits, induction, models, residual, superposition
-from circuitkit._heads import heads
+from circuitkit.anatomy import heads
 from circuitkit.claims._framework import KINDS
 from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, token, unigram
 

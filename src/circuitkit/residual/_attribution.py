@@ -1,13 +1,14 @@
 """Any logit as an exact sum over components."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Model, ids, must, public
-from circuitkit.residual._decompose import centres, decompose
+from circuitkit._contract import AnyModel, ids, public
+from circuitkit.anatomy import anatomy
+from circuitkit.anatomy._engine import run_of
 
 
 class LogitAttribution(NamedTuple):
@@ -17,28 +18,24 @@ class LogitAttribution(NamedTuple):
     """
 
     names: tuple[str, ...]
-    """Component names as in `Decomposition`, then `"norm bias"` and `"unembed bias"` where the model has them."""
+    """Component names as in `Decomposition` or those of neuron-heads, then `"norm bias"` and `"unembed bias"`, if any."""
     values: Float[Tensor, "component batch pos"]
     """Contributions in logits; they sum over components to `total`."""
     total: Float[Tensor, "batch pos"]
-    """The model's own logit (or difference of logits)."""
-
-
-def _uncapped(model: Any) -> Any:
-    cap = float(getattr(model.cfg, "output_logits_soft_cap", -1.0) or -1.0)
-    return cap <= 0 or f"a model without output_logits_soft_cap: with one of {cap:g} logits are no sum over components"
+    """The model's logit (or difference of logits)."""
 
 
 @public
 @ids()
 @ids("answer")
 @ids("versus")
-@must(_uncapped)
 def logit_attribution(
-    model: Model,
+    model: AnyModel,
     tokens: Int[Tensor, "batch pos"],
     answer: Int[Tensor, "batch pos"],
     versus: Int[Tensor, "batch pos"] | Literal["mean"] | None = None,
+    *,
+    neurons: bool | None = None,
 ) -> LogitAttribution:
     """Split the logit of `answer` at every position (minus that of `versus`, if given) over the components.
 
@@ -48,35 +45,30 @@ def logit_attribution(
     Without a norm, `logit = sum_c r_c . W_U[:, answer]`. With a final LayerNorm or RMSNorm the divisor is a number per
     position; with it frozen at its value in this run the rest is linear: `r_c -> (r_c - mean) / scale * w`, and the
     norm's own bias is a component of its own. Exact up to rounding in either case. What freezing hides: a component
-    also changes the divisor, and that share is attributed to nobody.
+    also changes the divisor, and that share is attributed to nobody. `neurons`: whether neuron-heads of a converted model
+    stand for themselves or their MLP as a whole (left out: each for itself where the model has at most 1024).
 
     **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; the shares of a
     norm are this book's.
     """
-    W_U, norm = model.W_U.detach(), model.ln_final
-    split = decompose(model, tokens)
-    direction = _against(W_U.T, W_U.mean(1), answer, versus)
-    names, parts = list(split.names), split.parts
-    if split.norm_scale is not None:
-        if centres(model.cfg, final=True):
-            parts = parts - parts.mean(-1, keepdim=True)
-        parts = parts / split.norm_scale
-        weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-        parts = parts if weight is None else parts * weight.detach()
-        if bias is not None:
-            names.append("norm bias")
-            parts = torch.cat([parts, bias.detach().expand_as(parts[:1])])
-    values = torch.einsum("cbpm,bpm->cbp", parts, direction)
-    b_U = getattr(model, "b_U", None)
-    if b_U is not None and b_U.any():
+    value = anatomy(model).linear_head("logit_attribution")
+    run, W_U, norm = run_of(model, tokens), value.W_U, value.final
+    direction = _against(W_U.T, W_U.mean(1), answer, versus)[..., None]
+    V = direction if run.final is None else run.final.fold(direction) / run.final.scale[..., None]
+    groups = list(run.shares(V, neurons=value.few_neurons() if neurons is None else neurons))
+    names = [name for some, _ in groups for name in some]
+    values = [shares[..., 0] for _, shares in groups]
+    if norm is not None and norm.bias is not None:
+        names.append("norm bias")
+        values.append((norm.bias @ direction)[None, ..., 0])
+    if value.b_U is not None:
         names.append("unembed bias")
-        b_U = b_U.detach()
-        values = torch.cat([values, _against(b_U, b_U.mean(), answer, versus)[None]])
-    pick = lambda token: split.logits.gather(-1, token[..., None])[..., 0]  # noqa: E731
+        values.append(_against(value.b_U, value.b_U.mean(), answer, versus)[None])
+    pick = lambda token: run.logits.gather(-1, token[..., None])[..., 0]  # noqa: E731
     total = pick(answer)
     if versus is not None:
-        total = total - (split.logits.mean(-1) if isinstance(versus, str) else pick(versus))
-    return LogitAttribution(tuple(names), values, total.detach())
+        total = total - (run.logits.mean(-1) if isinstance(versus, str) else pick(versus))
+    return LogitAttribution(tuple(names), torch.cat(values), total)
 
 
 def _against(table: Tensor, mean: Tensor, answer: Tensor, versus: Tensor | str | None) -> Tensor:

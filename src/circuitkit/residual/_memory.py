@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Model, Natural, ids, must, public
-from circuitkit.residual._decompose import decompose, stage
+from circuitkit._contract import AnyModel, Natural, ids, must, public
+from circuitkit.anatomy import anatomy
+from circuitkit.residual._decompose import decompose
 
 
 class MemoryScores(NamedTuple):
@@ -29,7 +30,7 @@ class MemoryScores(NamedTuple):
 @public
 @ids()
 @must(lambda skip, tokens: skip < tokens.shape[1] or f"fewer than the {tokens.shape[1]} positions, or longer text")
-def memory_scores(model: Model, tokens: Int[Tensor, "batch pos"], *, skip: Natural = 1) -> MemoryScores:
+def memory_scores(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, skip: Natural = 1) -> MemoryScores:
     """Which components delete from the stream what which earlier components wrote, on given tokens.
 
     The first `skip` positions are left out (the begin-of-text token is a resting place for attention and large).
@@ -49,6 +50,6 @@ def memory_scores(model: Model, tokens: Int[Tensor, "batch pos"], *, skip: Natur
     cosine = torch.einsum("apm,bpm->ab", unit, unit) / parts.shape[1]
     silent = inner.diagonal() == 0
     cosine = cosine.masked_fill(silent[:, None] | silent[None, :], torch.nan)
-    depth = torch.tensor([stage(name, model.cfg) for name in split.names], device=inner.device)
+    depth = torch.tensor([anatomy(model).find(name).step for name in split.names], device=inner.device)
     never = depth[:, None] <= depth[None, :]
     return MemoryScores(split.names, deletion.masked_fill(never, torch.nan), cosine.masked_fill(never, torch.nan))

@@ -22,7 +22,7 @@ def reading_basis(heads: Heads, kind: Kind = "V") -> Float[Tensor, "head d_model
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
-    return torch.linalg.qr(full_precision(getattr(heads, f"W_{kind}")))[0]
+    return torch.linalg.qr(full_precision(heads.by_head(f"W_{kind}")))[0]
 
 
 @public

@@ -1,83 +1,118 @@
 """Virtual weights: how the output of one component is read by another, through the stream."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from circuitkit._contract import Model, public, unconverted
-from circuitkit._heads import heads as read_heads
-from circuitkit.residual._decompose import centres, stage
+from circuitkit._contract import AnyModel, public
+from circuitkit._heads import Heads
+from circuitkit.anatomy import Anatomy, anatomy, read
+from circuitkit.anatomy._address import spelled, unknown
+from circuitkit.anatomy._sublayer import Place
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
 
 @public
-@unconverted
-def components(model: Model) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def components(model: AnyModel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """All writers and all readers of a model's residual stream, as matrices.
 
-    Writers `[rows, d_model]`: `"embed"`, `"pos_embed"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out). Readers
-    `[d_model, columns]`: `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in; a gated MLP also reads with W_gate,
-    `"L1 MLP.gate"`), `"unembed"`. Where a norm precedes a reader, its gain and its centring are folded in,
-    `(I - 1/d) diag(w) W`; the divisor, a number per position, is not.
+    Writers `[rows, d_model]`: `"embed"`, `"pos"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out). Readers
+    `[d_model, columns]`: `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in; a gated MLP reads its gate as `"L1 MLP.Q"`, what
+    the gate multiplies as `"L1 MLP.V"`), `"unembed"`. Where a norm precedes a reader, its gain and its centring are
+    folded in, `(I - 1/d) diag(w) W`; the divisor, a number per position, is not. Likewise a norm behind a writer.
 
-    **Error**: none, weights are copied or folded. **Source**: "A Mathematical Framework for Transformer Circuits",
+    **Error**: none, weights are views or folded. **Source**: "A Mathematical Framework for Transformer Circuits",
     where every layer reads and writes the stream linearly.
     """
-    bridge, cfg = model, model.cfg
-    stack = read_heads(bridge)
-    writers, readers = {"embed": bridge.W_E.detach()}, {}
-    if str(cfg.positional_embedding_type).lower() != "rotary":
-        writers["pos_embed"] = bridge.W_pos.detach()
-    for layer in range(cfg.n_layers):
-        block = bridge.blocks[layer]
-        for name in (name for name, at in zip(stack.names, stack.layers, strict=True) if at == layer):
-            row = stack.index(name)
-            for kind in "QKV":
-                weight = getattr(stack, f"W_{kind}")[row]
-                readers[f"{name}.{kind}"] = _through_norm(weight, block, "ln1", cfg)
-            writers[name] = stack.W_O[row]
-        if hasattr(block, "mlp") and not cfg.attn_only:
-            for suffix, weight in (("", bridge.W_in), (".gate", bridge.W_gate if cfg.gated_mlp else None)):
-                if weight is not None:
-                    readers[f"L{layer} MLP{suffix}"] = _through_norm(weight[layer].detach(), block, "ln2", cfg)
-            writers[f"L{layer} MLP"] = bridge.W_out[layer].detach()
-    readers["unembed"] = _through_norm(bridge.W_U.detach(), bridge, "ln_final", cfg)
-    return writers, readers
+    value = _serial(model)
+    names = [name for name in value.parts(neurons=False) if not name.endswith("bias")]
+    writers = {name: _writer(value, name) for name in names}
+    readers = [f"{name}.{kind}".rstrip(".") for name in names for kind in _inputs(value.find(name))]
+    return {n: W for n, W in writers.items() if W is not None}, {n: _reader(value, n) for n in [*readers, "unembed"]}
 
 
-def _through_norm(weight: Tensor, owner: Any, name: str, cfg: Any) -> Tensor:
-    gain = getattr(getattr(owner, name, None), "weight", None)
-    weight = weight if gain is None else gain.detach()[:, None] * weight
-    return weight - weight.mean(0) if centres(cfg, final=name == "ln_final") else weight
+def _serial(model: Any) -> Anatomy:
+    value = anatomy(model)
+    if any(step.closing for step in value.steps):
+        raise ValueError(
+            "got a model that norms its whole stream between its layers (post-norm, as BERT does); expected one whose parts "
+            "stay in the stream as they were written, because only then do weights meet weights. residual.decompose splits it"
+        )
+    return value
+
+
+def _inputs(place: Place) -> tuple[str, ...]:
+    """The kinds of input that a part has; one without a name is `""`."""
+    inside = None if place.sublayer is None else place.sublayer.inside
+    if isinstance(inside, Heads):
+        return "Q", "K", "V"
+    return () if inside is None or inside.W_in is None else ("",) if inside.W_gate is None else ("Q", "V")
+
+
+def _writer(value: Anatomy, name: str) -> Tensor | None:
+    """What a part writes with, behind the norm that follows; `None` for an MLP that is no one matrix."""
+    step, sub, rows, is_bias = value.find(name)
+    if sub is None:
+        return value.W_pos if name == "pos" else value.W_E if value.gain == 1.0 else value.W_E * value.gain
+    inside = sub.inside
+    if is_bias:
+        out = sub.bias[None]
+    elif isinstance(inside, Heads):
+        out = inside.W_O[list(rows)].flatten(0, 1)
+    elif rows is not None:
+        out = inside.W_out[[rows[0] // len(inside.terms)]]
+    else:
+        out = inside.W_out
+    return out if sub.after is None or out is None else replace(sub.after, scale=1.0).linear(out)
+
+
+def _reader(value: Anatomy, name: str) -> Tensor:
+    """What an input reads with, gain and centring of the norm before it folded in."""
+    *_, address = read(name)
+    _, sub, rows, _ = value.find(address)
+    if sub is None:
+        W, norm = value.W_U, value.final
+    elif isinstance(sub.inside, Heads):
+        head = sub.inside[rows]
+        W, norm = getattr(head, f"W_{address.input}")[0], sub.before
+    else:
+        gate = address.input == "Q" and sub.inside.W_gate is not None
+        W, norm = sub.inside.W_gate if gate else sub.inside.W_in, sub.before
+        W = W if rows is None else W[:, [rows[0] // len(sub.inside.terms)]]
+    return W if norm is None else norm.fold(W)
 
 
 @public
-@unconverted
-def virtual_weights(model: Model, writer: str, reader: str) -> "FactoredMatrix":
+def virtual_weights(model: AnyModel, writer: str, reader: str) -> "FactoredMatrix":
     """`W_out @ W_in` for a writer and a reader (names as in `components`), kept as its two factors.
 
     For instance `("L0H1", "L1H0.K")` is `W_O^{0.1} W_K^{1.0}`, `[d_head, d_head]`, and `("embed", "unembed")` is the
-    direct path `W_E W_U`. Exact for models without norms; with a norm, exact up to the divisor of each position.
+    direct path `W_E W_U`; a neuron of a converted model is `"L0N3"`. Exact for models without norms; with a norm, exact
+    up to the divisor of each position.
 
     **Source**: "A Mathematical Framework for Transformer Circuits", virtual weights.
     """
     from transformer_lens import FactoredMatrix
 
-    writers, readers = components(model)
-    for what, name, table in (("writer", writer, writers), ("reader", reader, readers)):
-        if name not in table:
-            raise ValueError(f"no {what} is called {name!r}; the {what}s are: {', '.join(table)}")
-    if not _before(writer, reader, model.cfg):
+    value, writer, reader = _serial(model), spelled(writer), spelled(reader)
+    one, other, kind = value.find(writer), value.find(reader), read(reader)[-1].input or ""
+    W = None if one.step == len(value.steps) else _writer(value, writer)
+    if W is None:
+        raise unknown("writer", writer, components(model)[0])
+    kinds = _inputs(other)
+    if other.is_bias or (other.step < len(value.steps) and kind not in (("", "Q", "V") if kinds == ("",) else kinds)):
+        raise unknown("reader", reader, components(model)[1])
+    if one.step >= other.step:
         raise ValueError(f"{writer!r} writes after {reader!r} has read; expected a writer that comes before the reader")
-    return FactoredMatrix(writers[writer], readers[reader])
+    return FactoredMatrix(W, _reader(value, reader))
 
 
 @public
-@unconverted
-def virtual_weight_table(model: Model) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
+def virtual_weight_table(model: AnyModel) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
     """`(writers, readers, strength)` with `strength[writer, reader] = ||W_out W_in||_F / (||W_out||_F ||W_in||_F)`.
 
     Pairs in which the writer does not come before the reader hold NaN. Random matrices of the same shapes score about
@@ -90,14 +125,7 @@ def virtual_weight_table(model: Model) -> tuple[tuple[str, ...], tuple[str, ...]
     size_out = grams_out.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     size_in = grams_in.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     strength = torch.einsum("wij,rij->wr", grams_out, grams_in).clamp_min(0).sqrt() / (size_out[:, None] * size_in)
-    for i, writer in enumerate(writers):
-        for j, reader in enumerate(readers):
-            if not _before(writer, reader, model.cfg):
-                strength[i, j] = torch.nan
+    step = {name: anatomy(model).find(name).step for name in (*writers, *readers)}
+    written, read_at = ([step[name] for name in names] for names in (writers, readers))
+    strength[torch.tensor(written)[:, None] >= torch.tensor(read_at)] = torch.nan
     return tuple(writers), tuple(readers), strength
-
-
-def _before(writer: str, reader: str, cfg: Any) -> bool:
-    if reader == "unembed" or writer in ("embed", "pos_embed"):
-        return True
-    return stage(writer, cfg) < stage(reader, cfg)

@@ -10,8 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import Count, Model, Natural, ids, must, one_dtype, public
-from circuitkit._heads import Heads, heads
+from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
+from circuitkit.anatomy import heads
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import Recipe
 
