@@ -117,7 +117,7 @@ def test_folded_hugging_face_model(gpt2, tokens, answers):
     close(out.values.sum(0), out.total, 1e-5)
     with torch.no_grad():
         _, cache = folded.run_with_cache(tokens)
-    close(out.values[:-2], cache.logit_attrs(decompose(folded, tokens).parts, *answers), 1e-5)
+    close(out.values[:-1], cache.logit_attrs(decompose(folded, tokens).parts, *answers), 1e-5)
     close(out.total, logit_attribution(gpt2, tokens, *answers).total, 1e-4)  # a difference of logits is untouched
     b_U = folded.b_U.detach()
     close(out.values[-1], b_U[answers[0]] - b_U[answers[1]])

@@ -439,6 +439,9 @@ GOOD: dict[str, Callable[[], Any]] = {
     "loss_of_paths.names": lambda: ["L0H1", "direct"],
     "negatives": lambda: task().negatives(30, 0),
     "neurons": lambda: 1,
+    "logit_attribution.neurons": lambda: True,
+    "path_logits.neurons": lambda: True,
+    "score_decomposition.neurons": lambda: True,
     "norm": lambda: (lambda x: x),
     "normalise": lambda: True,
     "occurring": lambda: ((1, 2, 3),),
@@ -471,7 +474,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "residual": lambda: True,
     "right": lambda: 1.0,
     "rotation": lambda: torch.linalg.qr(normal(12, 12))[0],
-    "rotation_matrix": lambda: torch.eye(4),
     "row": lambda: 0,
     "rows": lambda: 5,
     "induction_loss.rows": lambda: circuitkit.induction.repeated_tokens(23, 4),
@@ -654,7 +656,8 @@ KINDS = {
     "number": """cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": "biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip sweep.progress",
+    "flag": "biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip sweep.progress
+        logit_attribution.neurons path_logits.neurons score_decomposition.neurons",
     "word": """activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
     "name": """head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
@@ -663,7 +666,7 @@ KINDS = {
     "text": "label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
-        q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation rotation_matrix scores stream unigram weights x y""",
+        q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation scores stream unigram weights x y""",
     "truths": "among mask_as_weights.mask",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
@@ -727,7 +730,7 @@ LEGAL: dict[str, dict[str, str]] = {
         "nan": "Heads.W_Q Heads.W_K q Heads.scores_of.k Heads.pattern_of.scores",
         "inf": "q Heads.scores_of.k Heads.pattern_of.scores",
         "negative": """Heads.results.pattern q Heads.scores_of.k Heads.pattern_of.scores V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out b_K b_Q b_V b_gate b_in b_out embed fix left like read
-            rotation_matrix scores stream x y""",
+            scores stream x y""",
         "extra axis": """Heads.side.x Heads.projected.x Heads.pattern_of.scores HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
             Heads.results.x Neurons.__call__.x Neurons.literal.x Neurons.pattern.x
             Neurons.measured_reach.x GatedBlock.gates.x GatedBlock.pattern.x GatedBlock.mixed.x
