@@ -656,8 +656,8 @@ KINDS = {
     "number": """cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": "biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip sweep.progress
-        logit_attribution.neurons path_logits.neurons score_decomposition.neurons",
+    "flag": """biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip sweep.progress
+        logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
     "word": """activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
     "name": """head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
