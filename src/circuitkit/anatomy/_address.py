@@ -121,7 +121,7 @@ def nearest(text: str, known: Iterable[str], most: int = 3) -> list[str]:
     try:
         (wanted,) = read(text)
     except ValueError:
-        return difflib.get_close_matches(text, known, n=most, cutoff=0.4)
+        return difflib.get_close_matches(str(text), known, n=most, cutoff=0.4)
 
     def away(name: str) -> tuple:
         *before, other = read(name)
