@@ -578,13 +578,6 @@ def taken_out(c):
     return out
 
 
-def check_hooks(c):
-    for names, changes in taken_out(c):
-        with torch.no_grad():
-            found = c.model.run_with_hooks(c.tokens, fwd_hooks=ck.induction.hooks(c.model, names))
-        same(found, c.logits(c.tokens, **changes), 10 * c.tolerance)
-
-
 def slow_losses(c, tokens, **changes):
     logits = c.logits(tokens, **changes)
     pick = lambda i, t: -logits[i, t].log_softmax(-1)[tokens[i, t + 1]]  # noqa: E731
@@ -745,7 +738,6 @@ CALLS = {
     "to_bridge": lambda c: ck.anatomy.to_bridge(ck.anatomy(c.model)),
     "composition_scores": lambda c: ck.circuits.composition_scores(*(ck.heads(c.model)[i] for i in (0, 1))),
     "skip_trigrams": lambda c: ck.circuits.skip_trigrams(c.model, 0),
-    "hooks": lambda c: ck.induction.hooks(c.model, ["L0H0"]),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
     "read_neuron": lambda c: ck.conversion.read_neuron(c.model, "L0N0"),
     "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),

@@ -162,8 +162,9 @@ def test_bad_tokens_are_refused(plain, tokens, words):
         induction.losses_by_position(plain, tokens)
 
 
-def test_a_model_that_hides_its_pattern_is_refused(plain):
-    from circuitkit.induction._stream import run
-
-    with pytest.raises(ValueError, match=r"waited for blocks.0.attn.hook_nothing \(3 such hooks\).*eager"):
-        run("scores", plain, torch.zeros(1, 3, dtype=torch.long), {"hook_nothing": lambda layer, value: None})
+def test_a_model_that_hides_its_pattern_is_refused(plain, monkeypatch):
+    hidden = {name: point for name, point in plain.hook_dict.items() if name != "blocks.1.attn.hook_pattern"}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(plain), "hook_dict", property(lambda bridge: hidden))
+        with pytest.raises(ValueError, match=r"waited for the patterns of layers \[0, 1, 2\], which .*eager"):
+            scores(plain)

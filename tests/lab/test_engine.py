@@ -9,7 +9,7 @@ import torch
 from lab_tools import ask, logits
 
 import circuitkit
-from circuitkit import circuits, induction, models, residual
+from circuitkit import anatomy, circuits, models
 
 # The lab computes in double precision, and so does PyTorch here: its own float32 is off by up to 1.5e-4 on these rows.
 TOLERANCE = 1e-4
@@ -64,13 +64,12 @@ def rows(n: int, n_ctx: int) -> tuple[list[str], torch.Tensor]:
     return [text for text, _ in found[:n]], torch.tensor([ids for _, ids in found[:n]])
 
 
-def off(page, name: str, text: str, tokens: torch.Tensor, cuts=(), fill="zero", model=None, hooks=None) -> float:
+def off(page, name: str, text: str, tokens: torch.Tensor, cuts=(), fill="zero", model=None, whole=False) -> float:
     """How far the lab's logits are from PyTorch's, over all positions of one text."""
     bridge = model or load_model(name.partition("-step")[0])
     (answer,) = ask(page, ("run", setting(name, text, cuts=list(cuts), fill=fill, all=True)))
     ours = logits(answer)[: len(tokens)]
-    hooks = induction.hooks(bridge, cuts) if hooks is None else hooks
-    theirs = bridge.run_with_hooks(tokens[None], fwd_hooks=hooks)[0]
+    theirs = anatomy(bridge).run(tokens[None], without=() if whole else cuts).logits[0]
     assert [token["id"] for token in answer["tokens"]][: len(tokens)] == tokens.tolist()
     return float(np.abs(ours - theirs.numpy()).max())
 
@@ -141,7 +140,7 @@ def test_a_head_that_is_out_can_say_its_average(page):
 
 def test_the_comparison_can_fail(page):
     texts, ids = rows(50, 34)
-    assert off(page, "two-layer", texts[0], ids[0], ["L0H1"], hooks=[]) > 0.1
+    assert off(page, "two-layer", texts[0], ids[0], ["L0H1"], whole=True) > 0.1
 
 
 def test_the_patterns_are_those_of_the_model(page):
@@ -162,11 +161,11 @@ def test_the_parts_of_a_logit_are_those_of_the_library(page):
     tokens = model.to_tokens(text)
     cuts = ["L0H1->L1H3.K"]
     (answer,) = ask(page, ("run", setting("two-layer", text, cuts=cuts)))
-    ids = tokens.clone().fill_(answer["answer"]["id"])
-    for when, hooks in (("before", []), ("after", induction.hooks(model, cuts))):
-        with model.hooks(fwd_hooks=hooks):
-            split = residual.logit_attribution(model, tokens, ids, versus="mean")
-        theirs = dict(zip(split.names, split.values[:, 0, -1].tolist(), strict=True))
+    token = answer["answer"]["id"]
+    direction = model.W_U[:, token] - model.W_U.mean(1)  # against the mean of all logits; the model has no norms
+    for when, without in (("before", []), ("after", cuts)):
+        run = anatomy(model).run(tokens, without=without)
+        theirs = {name: float(run.part(name)[0, -1] @ direction) for name in run.model.parts()}
         ours = {part["name"]: part["value"] for part in answer["parts"][when]}
         assert theirs.pop("pos") == pytest.approx(0, abs=1e-5)
         assert ours == pytest.approx(theirs, abs=TOLERANCE)

@@ -11,7 +11,7 @@ from browser_tools import served
 from lab_tools import lab
 from playwright.sync_api import expect
 
-from circuitkit import induction, load_model
+from circuitkit import anatomy, load_model
 
 TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
 PATIENCE = 120_000
@@ -89,7 +89,7 @@ def reader(browser, address):
 
 def probability(text: str, cuts=(), token: str = "ur", model: str = "two-layer") -> float:
     bridge = load_model(model)
-    logits = bridge.run_with_hooks(bridge.to_tokens(text), fwd_hooks=induction.hooks(bridge, list(cuts)))[0, -1]
+    logits = anatomy(bridge).run(bridge.to_tokens(text), without=list(cuts)).logits[0, -1]
     return float(logits.softmax(-1)[bridge.to_single_token(token)])
 
 

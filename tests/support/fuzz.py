@@ -743,7 +743,7 @@ LEGAL: dict[str, dict[str, str]] = {
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case
     "truths": {"longer": "mask_as_weights.mask", "none": ""},
     "model": {
-        "foreign": """heads.model components.model virtual_weights.model virtual_weight_table.model full_qk.model hooks.model
+        "foreign": """heads.model components.model virtual_weights.model virtual_weight_table.model full_qk.model
             survey.model""",
         "converted": "*",
         "plain": "*",

@@ -23,10 +23,10 @@ def effects() -> tuple[float, dict[str, tuple[float, float]]]:
     from circuitkit import induction
 
     model = ck.load_model(MODEL)
-    tokens, answer = model.to_tokens(TEXT), model.to_single_token(ANSWER)
+    tokens, answer, parts = model.to_tokens(TEXT), model.to_single_token(ANSWER), ck.anatomy(model)
 
     def without(cuts):
-        logits = model.run_with_hooks(tokens, fwd_hooks=induction.hooks(model, cuts))[0, -1]
+        logits = parts.run(tokens, without=cuts).logits[0, -1]
         return float(logits[answer] - logits.mean()), float(logits.softmax(-1)[answer])
 
     whole, probability = without([])

@@ -230,9 +230,12 @@ class Heads:
 
     def side(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values (`kind` "Q", "K", "V") as they are compared: with biases, norms and rotation."""
+        return self._side(kind, x)
+
+    def _side(self, kind: str, x: Tensor) -> Tensor:
         if kind != "V":
             _need_turn(self)
-        out = self.projected(kind, x)
+        out = self._projected(kind, x)
         norm = getattr(self, f"norm_{kind}", None)
         out = out if norm is None else norm(out)
         out = out if self.turn is None or kind == "V" else self.turn(out)
@@ -240,6 +243,9 @@ class Heads:
 
     def projected(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch group pos d_head"]:
         """`x W + b` for queries, keys or values, by head or, where heads share, by group."""
+        return self._projected(kind, x)
+
+    def _projected(self, kind: str, x: Tensor) -> Tensor:
         return torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{kind}")) + _row(getattr(self, f"b_{kind}"))
 
     def scores_of(

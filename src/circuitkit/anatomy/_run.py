@@ -415,11 +415,11 @@ def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit:
 
 def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill: Fill, edit: Any, watch: Any) -> Tensor:
     heads = sub.inside
-    sides = {kind: heads.side(kind, read) for kind in "QKV"}
+    sides = {kind: heads._side(kind, read) for kind in "QKV"}
     for (kind, which), stream in wires.items():
         which = list(which) or list(range(len(heads)))
         mixed = getattr(getattr(heads, f"norm_{kind}", None), "across", False)
-        new = heads.side(kind, stream)[..., which, :, :] if mixed else heads[which].side(kind, stream)
+        new = heads._side(kind, stream)[..., which, :, :] if mixed else heads[which]._side(kind, stream)
         sides[kind] = sides[kind].index_copy(-3, torch.tensor(which, device=new.device), new)
     pattern = heads.pattern_of(heads.scores_of(sides["Q"], sides["K"]))
     pattern = pattern if sub.gate is None else pattern * sub.gate(read)

@@ -17,7 +17,6 @@ from ._tokens import earlier_occurrences as earlier_occurrences
 from ._tokens import repeated_tokens as repeated_tokens
 from ._train import Training as Training
 from ._train import train as train
-from ._without import hooks as hooks
 from ._without import paths as paths
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "build_induction_model",
     "build_virtual_head_model",
     "earlier_occurrences",
-    "hooks",
     "in_context_score",
     "induction_loss",
     "losses_by_position",

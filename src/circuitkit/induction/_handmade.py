@@ -7,7 +7,7 @@ import torch
 
 from circuitkit._contract import Count, Positive, Several, Vocabulary, must, public
 from circuitkit._heads import stack
-from circuitkit.induction._bridge import bridge_from_parts
+from circuitkit.anatomy import from_heads, to_bridge
 from circuitkit.induction._spaces import Spaces, shift
 
 if TYPE_CHECKING:
@@ -121,4 +121,4 @@ def _back(by: int, n_ctx: int, sharpness: float) -> list:
 
 def _model(spaces: Spaces, heads, gain: float) -> "TransformerBridge":
     W_U = gain * spaces.directions("output").T
-    return bridge_from_parts(spaces.directions("token"), spaces.directions("position"), W_U, heads)
+    return to_bridge(from_heads(heads, spaces.directions("token"), W_U, spaces.directions("position")))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Model, Names, ids, must, public
+from circuitkit._contract import AnyModel, Count, Names, ids, must, public
 from circuitkit.induction._scores import default_rows
 from circuitkit.induction._stream import run, token_losses
 from circuitkit.induction._tokens import Repeated
@@ -33,12 +33,12 @@ class InductionLoss(NamedTuple):
 @must(lambda rows: rows.tokens.shape[1] >= rows.start + 2 * rows.period
      or f"two passes of {rows.period}, because the second is compared with the first. Use times=2")
 def induction_loss(
-    model: Model, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
+    model: AnyModel, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
 ) -> InductionLoss:
     """Loss on the second pass over a random span minus loss on the first.
 
     Both passes leave out their first token, which even a perfect induction head cannot know. `rows` comes from
-    `repeated_tokens`, default as in `scores`. `without` leaves out heads or paths, see `hooks`.
+    `repeated_tokens`, default as in `scores`. `without` leaves out parts and wires, see `Anatomy.run`.
 
     **Shapes**: `rows.tokens[batch, pos]` gives four numbers.
     **Error**: float32 rounding and the sampling error of the rows. **Source**: "In-context Learning and Induction
@@ -50,7 +50,7 @@ def induction_loss(
     (0.0, 1.0)
     """
     tokens, period, start = default_rows(model) if rows is None else rows
-    logits = run("induction_loss", model, tokens, None, without, fill)
+    logits = run("induction_loss", model, tokens, without=without, fill=fill)
     tokens = tokens.to(logits.device)
     losses = token_losses(logits, tokens)
     second = slice(start + period, start + 2 * period - 1)
@@ -63,7 +63,7 @@ def induction_loss(
 @public
 @ids(least=2)
 def losses_by_position(
-    model: Model, tokens: Int[Tensor, "batch pos"], *, without: Names = (), fill: Fill = "zero"
+    model: AnyModel, tokens: Int[Tensor, "batch pos"], *, without: Names = (), fill: Fill = "zero"
 ) -> Float[Tensor, "batch next"]:
     """Loss of predicting each next token, in nats: entry `t` is about the token at position `t + 1`.
 
@@ -71,7 +71,7 @@ def losses_by_position(
 
     `-log softmax(logits[t])[tokens[t + 1]]`. **Source**: the usual cross-entropy.
     """
-    logits = run("losses_by_position", model, tokens, None, without, fill)
+    logits = run("losses_by_position", model, tokens, without=without, fill=fill)
     return token_losses(logits, tokens.to(logits.device))
 
 
@@ -80,7 +80,7 @@ def losses_by_position(
 @must(lambda early, late, width, tokens: width <= early < (tokens.shape[1] - 1 if late is None else late) < tokens.shape[1]
      or f"1 <= width <= early < late <= {tokens.shape[1] - 1}, the predicted tokens of a row. Use longer rows or smaller numbers")
 def in_context_score(
-    model: Model,
+    model: AnyModel,
     tokens: Int[Tensor, "batch pos"],
     *,
     early: Count = 50,

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Model, Names, ids, must, public
-from circuitkit.induction._check import begin_token
-from circuitkit.induction._stream import run
+from circuitkit._contract import AnyModel, Count, Names, ids, must, public, sizes
+from circuitkit._precision import full_precision
+from circuitkit.anatomy import Anatomy
+from circuitkit.induction._stream import engine, run
 from circuitkit.induction._tokens import Repeated, after_occurrences, earlier_occurrences, repeated_tokens
 from circuitkit.induction._without import Fill
 
@@ -20,7 +21,7 @@ KINDS = get_args(Kind)
 @public
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of all heads, each a tensor `[head]` in the order of `names`, which is the order of `heads(model)`.
+    """Scores of all heads, each a tensor `[head]` in the order of `names`, which is the order of the layers.
 
     **Source**: see `scores`.
     """
@@ -56,10 +57,10 @@ class Scores:
 
 def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
     """Two passes over a span of different tokens, after the tokenizer's opening token if the model has one."""
-    bos = begin_token(model)
+    bos, (d_vocab, n_ctx) = getattr(getattr(model, "tokenizer", None), "bos_token_id", None), sizes(model)
     opening = int(bos is not None)
-    period = min(period, (model.cfg.n_ctx - opening) // 2, model.cfg.d_vocab - opening)
-    return repeated_tokens(model.cfg.d_vocab, period, batch=batch, bos=bos)
+    period = min(period, (n_ctx - opening) // 2, d_vocab - opening)
+    return repeated_tokens(d_vocab, period, batch=batch, bos=None if bos is None else int(bos))
 
 
 @public
@@ -67,7 +68,7 @@ def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
 @must(lambda tokens: bool(earlier_occurrences(getattr(tokens, "tokens", tokens)).any())
      or "rows in which some token recurs, because that is where heads are measured. Use repeated_tokens(...), or longer text")
 def scores(
-    model: Model,
+    model: AnyModel,
     tokens: Int[Tensor, "batch pos"] | Repeated | None = None,
     *,
     without: Names = (),
@@ -85,9 +86,9 @@ def scores(
     copying score of $W_E W_{OV} W_U$.
 
     **Shapes**: `tokens` any rows `[batch, pos]` in which tokens recur, default eight rows of a random span of 64 tokens
-    (less if the context or the vocabulary is smaller), twice. `without` leaves out heads or paths, see `hooks`. Works for any
-    `TransformerBridge`, grouped-query and rotary ones too: patterns are read where the model computes them, reduced at
-    once and dropped. **Error**: float32 rounding; the sampling error of a mean over about 500 positions.
+    (less if the context or the vocabulary is smaller), twice. `without` leaves out parts and wires, see `Anatomy.run`.
+    Works for any `TransformerBridge`, grouped-query and rotary ones too, and for the toys of chapter 5: patterns are
+    read where the model computes them, reduced at once and dropped. **Error**: float32 rounding; the sampling error of a mean over about 500 positions.
     **Source**: "In-context Learning and Induction Heads" (prefix matching, copying); "A Mathematical Framework"
     (eigenvalues). Theirs normalise copying differently.
 
@@ -96,48 +97,43 @@ def scores(
     >>> [round(value, 3) for value in result.prefix_matching.tolist()]
     [0.0, 1.0]
     """
-    bridge, rows = model, default_rows(model) if tokens is None else tokens
-    rows = (rows.tokens if isinstance(rows, Repeated) else rows).to(next(bridge.parameters()).device)
-    same, after = earlier_occurrences(rows), after_occurrences(rows)
-    watcher = _Watcher(bridge, rows, same, after)
-    run("scores", bridge, rows, {"hook_pattern": watcher.pattern, "hook_v": watcher.value}, without, fill)
-    columns = {kind: torch.cat([watcher.found[layer][kind] for layer in range(bridge.cfg.n_layers)]) for kind in KINDS}
-    names = tuple(f"L{i}H{j}" for i in range(bridge.cfg.n_layers) for j in range(bridge.cfg.n_heads))
+    rows = default_rows(model) if tokens is None else tokens
+    rows = rows.tokens if isinstance(rows, Repeated) else rows
+    runs = engine(model, without)
+    watcher = _Watcher(runs, rows.to(runs.W_E.device))
+    run("scores", runs, rows, watcher.see, without, fill)
+    columns = {kind: torch.cat([found[kind] for found in watcher.found.values()]) for kind in KINDS}
+    names = tuple(f"L{i}H{j}" for i, found in watcher.found.items() for j in range(len(found["copying"])))
     return Scores(names, **{kind: column.cpu() for kind, column in columns.items()})
 
 
 class _Watcher:
     """Reduces each layer's patterns and values to the four scores of its heads."""
 
-    def __init__(self, bridge: Any, rows: Tensor, same: Tensor, after: Tensor):
-        self.bridge, self.same, self.after = bridge, same, after
-        self.n_known = int(same.any(-1).sum())
-        self.found: dict[int, dict[str, Tensor]] = {layer: {} for layer in range(bridge.cfg.n_layers)}
-        self.sources = after.any(1)
-        columns = _precise(bridge.W_U)[:, rows[self.sources]]
-        gain = getattr(getattr(bridge, "ln_final", None), "weight", None)
-        columns = columns if gain is None else columns * _precise(gain)[:, None]
+    def __init__(self, model: Any, rows: Tensor):
+        self.same, self.after = earlier_occurrences(rows), after_occurrences(rows)
+        self.n_known = int(self.same.any(-1).sum())
+        self.found: dict[int, dict[str, Tensor]] = {}
+        self.sources = self.after.any(1)
+        columns = full_precision(model.W_U.detach())[:, rows[self.sources]]
+        norm = model.final if isinstance(model, Anatomy) else getattr(model, "ln_final", None)
+        gain = getattr(norm, "gain", getattr(norm, "weight", None))
+        columns = columns if gain is None else columns * full_precision(gain.detach())[:, None]
         self.unembed = columns - columns.mean(1, keepdim=True)
 
-    def pattern(self, layer: int, pattern: Tensor) -> None:
-        """`[batch, head, dst, src]`: attention on the marked sources, for each destination that has one."""
-        for kind, marked in (("prefix_matching", self.after), ("duplicate_token", self.same)):
-            total = torch.einsum("bhds,bds->h", pattern, marked.to(pattern.dtype))
-            self.found[layer][kind] = total / self.n_known
-        self.found[layer]["previous_token"] = pattern.diagonal(-1, -2, -1).mean((0, 2))
+    def see(self, layer: int, pattern: Tensor, values: Tensor, W_O: Tensor) -> None:
+        """`pattern[batch, head, dst, src]`: attention on the marked sources, for each destination that has one.
 
-    def value(self, layer: int, value: Tensor) -> None:
-        """`[batch, pos, head, d_head]`; the wanted eigenvalues are those of a d_head x d_head matrix."""
-        W_O = _precise(self.bridge.blocks[layer].attn.W_O)
-        value = value.unflatten(-1, (-1, W_O.shape[1])) if value.ndim == 3 else value
-        value = _precise(value)[self.sources].transpose(0, 1)
+        `values[batch, head or group, pos, d_head]`: the wanted eigenvalues are those of a d_head x d_head matrix.
+        """
+        found = self.found[layer] = {}
+        for kind, marked in (("prefix_matching", self.after), ("duplicate_token", self.same)):
+            found[kind] = torch.einsum("bhds,bds->h", pattern, marked.to(pattern.dtype)) / self.n_known
+        found["previous_token"] = pattern.diagonal(-1, -2, -1).mean((0, 2))
+        W_O = full_precision(W_O.detach())
+        value = full_precision(values.detach()).transpose(1, 2)[self.sources].transpose(0, 1)
         # Centring the unembedding vectors is enough: what is the same in all values then multiplies to zero.
         value = value.repeat_interleave(W_O.shape[0] // value.shape[0], dim=0)
         eigenvalues = torch.linalg.eigvals(W_O @ self.unembed @ value)
         total = eigenvalues.abs().sum(-1)
-        self.found[layer]["copying"] = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    """Detached, and in float32 where half precision would not do for eigenvalues."""
-    return tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()
+        found["copying"] = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)

@@ -1,5 +1,6 @@
-"""Run a bridge and reduce what its hooks see on the spot, so that no pattern outlives its layer."""
+"""Run a model with parts taken out, and reduce what its heads do on the spot, so that no pattern outlives its layer."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +8,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.induction._without import Fill, hooks
+from circuitkit._contract import is_bridge
+from circuitkit.anatomy import Anatomy, anatomy, read
+from circuitkit.induction._without import Fill
+
+#: Called in each layer with its number, the pattern `[batch, head, dst, src]`, values `[batch, head or group, pos, d_head]` and `W_O`.
+Watch = Callable[[int, Tensor, Tensor, Tensor], None]
+
+
+def engine(model: Any, without: Sequence[str]) -> Any:
+    """The bridge itself where it can do what is asked, because that is faster; else the model as an `Anatomy`."""
+    return model if is_bridge(model) and _heads_of(model, without) is not None else anatomy(model)
 
 
 @torch.no_grad()
@@ -15,44 +26,66 @@ def run(
     what: str,
     model: Any,
     tokens: Int[Tensor, "batch pos"],
-    watch: dict[str, Callable[[int, Tensor], None]] | None = None,
+    watch: Watch | None = None,
     without: Sequence[str] = (),
     fill: Fill = "zero",
 ) -> Float[Tensor, "batch pos d_vocab"]:
-    """Logits of one forward pass; `watch["hook_pattern"](layer, activation)` is called in each layer's attention.
+    """Logits of one forward pass without some parts and wires; see `Anatomy.run`. What is watched is seen without them."""
+    runs = engine(model, without)
+    if not isinstance(runs, Anatomy):
+        return _on_bridge(what, runs, tokens, watch, without, fill)
+    sees: Any = None if watch is None else lambda sub, pattern, values: watch(sub.layer, pattern, values, sub.inside.W_O)
+    return runs.run(tokens, without=without, fill=fill, watch=sees).logits
 
-    Refuses a model in which a watched hook never fires. What `without` names is ablated before anything is seen.
-    """
-    bridge = model
-    fired: set[tuple[str, int]] = set()
 
-    def watcher(name: str, layer: int, reduce: Callable[[int, Tensor], None]) -> tuple[str, Callable]:
-        def hook(activation: Tensor, hook: Any) -> None:
-            fired.add((name, layer))
-            reduce(layer, activation)
+def _heads_of(bridge: Any, without: Sequence[str]) -> dict[int, list[int]] | None:
+    """Numbers of the heads to take out, by layer; `None` where something else is named."""
+    rows: dict[int, list[int]] = defaultdict(list)
+    for name in [without] if isinstance(without, str) else without:
+        *earlier, part = read(name)
+        layer, number = part.layer or 0, part.number or 0
+        known = layer < bridge.cfg.n_layers and number < bridge.cfg.n_heads
+        if earlier or part.kind != "H" or part.input or not known:
+            return None
+        rows[layer].append(number)
+    return rows
 
-        return f"blocks.{layer}.attn.{name}", hook
 
-    layers = range(bridge.cfg.n_layers)
-    watched = [(name, layer, reduce) for name, reduce in (watch or {}).items() for layer in layers]
-    known = bridge.hook_dict if watched else {}
-    missing = [
-        f"blocks.{layer}.attn.{name}" for name, layer, _ in watched if f"blocks.{layer}.attn.{name}" not in known
-    ]
-    if not missing:
-        fwd_hooks = hooks(bridge, without, fill=fill) + [watcher(*each) for each in watched]
-        logits = bridge.run_with_hooks(tokens.to(_device(bridge)), fwd_hooks=fwd_hooks)
-        missing = [f"blocks.{layer}.attn.{name}" for name, layer, _ in watched if (name, layer) not in fired]
-        if not missing:
+def _on_bridge(what: str, bridge: Any, tokens: Tensor, watch: Watch | None, without: Sequence[str], fill: Fill) -> Tensor:
+    n, rows = int(bridge.cfg.n_heads), _heads_of(bridge, without) or {}
+    hooks = [(f"blocks.{layer}.attn.hook_z", _filled(heads, n, fill)) for layer, heads in rows.items()]
+    waiting: dict[int, dict[str, Tensor]] = {layer: {} for layer in range(bridge.cfg.n_layers)} if watch else {}
+
+    def keep(layer: int, name: str) -> Callable:
+        def hook(value: Tensor, hook: Any) -> None:
+            waiting[layer][name] = value
+            if watch is not None and len(waiting[layer]) == 2:
+                W_O, found = bridge.blocks[layer].attn.W_O, waiting.pop(layer)
+                v = found["hook_v"]
+                v = v.unflatten(-1, (-1, W_O.shape[1])) if v.ndim == 3 else v
+                watch(layer, found["hook_pattern"], v.transpose(1, 2), W_O)
+
+        return hook
+
+    watched = [(f"blocks.{i}.attn.{name}", keep(i, name)) for i in waiting for name in ("hook_v", "hook_pattern")]
+    if {name for name, _ in watched} <= {*bridge.hook_dict}:
+        logits = bridge.run_with_hooks(tokens.to(next(bridge.parameters()).device), fwd_hooks=hooks + watched)
+        if not waiting:
             return logits
     raise ValueError(
-        f"{what} waited for {missing[0]} ({len(missing)} such hooks), which this model does not offer or never called; expected "
-        "attention that shows its pattern in every layer. Boot a Hugging Face model with attn_implementation='eager'."
+        f"{what} waited for the patterns of layers {[*waiting]}, which this model does not offer or never called; "
+        "expected attention that shows its pattern in every layer. Boot a Hugging Face model with attn_implementation='eager'."
     )
 
 
-def _device(bridge: Any) -> torch.device:
-    return next(bridge.parameters()).device
+def _filled(heads: list[int], n: int, fill: Fill) -> Callable:
+    def hook(z: Tensor, hook: Any) -> Tensor:
+        z = z.clone()
+        own = z.view(*z.shape[:2], n, -1)
+        own[:, :, heads] = own[:, :, heads].mean(0, keepdim=True) if fill == "mean" else 0.0
+        return z
+
+    return hook
 
 
 def token_losses(

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from circuitkit._contract import Count, Fraction, Model, Several, must, public
+from circuitkit._contract import AnyModel, Count, Fraction, Several, must, public
+from circuitkit.anatomy import read
 from circuitkit.induction._loss import InductionLoss, induction_loss
 from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
 
@@ -33,7 +34,7 @@ class Survey:
 
 
 @public
-def survey(model: Model, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64) -> Survey:
+def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64) -> Survey:
     """Find a model's induction heads and previous-token heads, take each group out, and measure.
 
     Induction heads are those with prefix matching of at least `threshold` (the best one if there is none). The group of
@@ -67,8 +68,8 @@ def survey(model: Model, *, threshold: Fraction = 0.4, batch: Count = 8, period:
 def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) -> tuple[str, ...]:
     """`k` heads in no group so far, near the induction heads if there are enough."""
     left = [name for name in names if not any(name in group for group in chosen.values())]
-    layers = {name.split("H")[0] for name in chosen["induction"]}
-    near = [name for name in left if name.split("H")[0] in layers]
+    layers = {read(name)[0].layer for name in chosen["induction"]}
+    near = [name for name in left if read(name)[0].layer in layers]
     pool = near if len(near) >= k else left
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))[:k].tolist()
     return tuple(pool[i] for i in sorted(order))

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from circuitkit import anatomy
 from circuitkit._contract import Count, Fraction, LearningRate, Natural, Seed, Several, must, public
 from circuitkit._heads import Heads
-from circuitkit.induction._bridge import bridge_from_parts
 from circuitkit.induction._task import Net, sinusoids, task_rows
 from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
 
@@ -132,4 +132,4 @@ def to_bridge(net: Net) -> "TransformerBridge":
     layers = tuple(layer for layer in range(len(net.layers)) for _ in range(net.n_heads))
     names = tuple(f"{number}" for number in range(len(layers)))
     heads = Heads(names, *(torch.cat(stacked) for stacked in parts.values()), layers=layers)
-    return bridge_from_parts(heads=heads, **net.parts())
+    return anatomy.to_bridge(anatomy.from_heads(heads, **net.parts()))
