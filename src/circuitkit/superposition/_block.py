@@ -120,7 +120,7 @@ class GatedBlock(nn.Module):
     def heads(self) -> Heads:
         """The heads without their gates, as ordinary `Heads`."""
         W_V, b_V, W_O = (part.detach() for part in self.weights())
-        names = tuple(f"G{h}" for h in range(self.n_heads))
+        names = tuple(f"L0H{h}" for h in range(self.n_heads))
         rest = {name: getattr(self, name).detach() for name in ("W_Q", "W_K", "b_Q", "b_K")}
         return Heads(names, W_V=W_V, W_O=W_O, b_V=b_V, scale=math.sqrt(self.recipe.d_head), **rest)
 

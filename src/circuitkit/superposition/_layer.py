@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Model, Natural, ids, must, one_dtype, public
+from circuitkit._contract import AnyModel, Count, Model, Natural, ids, must, one_dtype, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
-from circuitkit.anatomy import heads
+from circuitkit.anatomy import anatomy
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import Recipe
 
@@ -58,24 +58,22 @@ _a_layer = must(lambda layer, model: layer < model.cfg.n_layers or f"one of the 
 
 
 @public
-@_a_layer
 @ids()
-@torch.no_grad()
-def record_layer(model: Model, layer: Natural, tokens: Int[Tensor, "row pos"], batch: Count = 16) -> LayerRecord:
-    """Run the model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
+def record_layer(model: AnyModel, layer: Natural, tokens: Int[Tensor, "row pos"], batch: Count = 16) -> LayerRecord:
+    """Run any model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
 
     **Shapes**: `x` and `y` are `[row, pos, d_model]`, in float32 for a model in half precision. **Error**: none. **Source**: this book.
     """
-    bridge = model
-    read, wrote = f"blocks.{layer}.attn.hook_in", f"blocks.{layer}.hook_attn_out"
-    xs, ys = [], []
+    value = anatomy(model)
+    layers = {sub.layer: sub for sub in value.sublayers if isinstance(sub.inside, Heads)}
+    if layer not in layers:
+        raise ValueError(f"record_layer got layer={layer}; expected one of the layers with attention heads, {[*layers]}")
+    sub, xs, ys = layers[layer], [], []
     for part in tokens.split(batch):
-        _, cache = bridge.run_with_cache(part, names_filter=[read, wrote])
-        xs.append(full_precision(cache[read]).clone())
-        ys.append(full_precision(cache[wrote] - _output_bias(bridge, layer)))
-    own = heads(bridge).to(xs[0].dtype)
-    own = own[[i for i, place in enumerate(own.layers) if place == layer]]
-    return LayerRecord(torch.cat(xs), torch.cat(ys), int(bridge.cfg.n_heads), own)
+        run = value.run(part, watch=lambda *_: None)  # patterns are not kept
+        xs.append(full_precision(run.read_by(sub, run.streams[value.find(sub.parts[0]).step])))
+        ys.append(full_precision(torch.einsum("bhpd,hdm->bpm", run.z(sub), sub.inside.W_O)))
+    return LayerRecord(torch.cat(xs), torch.cat(ys), len(sub.inside), sub.inside.ungrouped().to(xs[0].dtype))
 
 
 def _output_bias(bridge: Any, layer: int) -> Tensor | float:

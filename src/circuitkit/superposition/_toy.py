@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import Real, must, one_dtype, public
 from circuitkit._heads import Heads
+from circuitkit.anatomy import from_heads, to_bridge
 from circuitkit.superposition._task import SkipTrigramTask
 
 if TYPE_CHECKING:
@@ -56,30 +56,8 @@ class ToyModel:
         return heads.sum(1) + residual
 
     def bridge(self) -> "TransformerBridge":
-        """The same model as a transformer-lens `TransformerBridge`: same logits to float32 rounding (1e-5 of scale).
+        """The same model as a transformer-lens `TransformerBridge`: same logits up to rounding.
 
         Position embeddings and output biases, which native models always have, are zero.
         """
-        from transformer_lens.config import TransformerBridgeConfig
-        from transformer_lens.model_bridge.sources import boot_native
-
-        heads, v = self.heads, self.task.d_vocab
-        config = TransformerBridgeConfig(
-            d_model=heads.d_model, d_head=heads.d_head, n_heads=len(heads), n_layers=1, n_ctx=self.task.n_ctx,
-            d_vocab=v, attn_only=True, normalization_type=None, act_fn="relu", seed=0,
-        )  # fmt: skip
-        model = boot_native(config)
-        state = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
-        divisor = heads.scale / heads.d_head**0.5  # the bridge divides by sqrt(d_head)
-        state["embed.weight"], state["unembed.weight"] = self.W_E, self.W_U.T
-        for key, weight, bias in (
-            ("q", heads.W_Q / divisor, None if heads.b_Q is None else heads.b_Q / divisor),
-            ("k", heads.W_K, heads.b_K),
-            ("v", heads.W_V, heads.b_V),
-        ):
-            state[f"blocks.0.attn.{key}.weight"] = weight.transpose(1, 2).flatten(0, 1)
-            if bias is not None:
-                state[f"blocks.0.attn.{key}.bias"] = bias.flatten()
-        state["blocks.0.attn.o.weight"] = heads.W_O.flatten(0, 1).T
-        model.load_state_dict({name: value.contiguous() for name, value in state.items()})
-        return model.eval()
+        return to_bridge(from_heads(self.heads, self.W_E, self.W_U), n_ctx=self.task.n_ctx)

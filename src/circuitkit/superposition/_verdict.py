@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AS_IT_IS, Count, Seed, Share, public
+from circuitkit._contract import AS_IT_IS, Count, Seed, Share, is_bridge, public
+from circuitkit._heads import Heads
+from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.superposition._rows import (
     Rows,
     enough_negatives,
@@ -118,7 +120,7 @@ def head_verdict(
     """Which head alone carries which trigram, under removal of *every* subset of the other heads.
 
     `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; any model
-    that can be written so can be judged. A row counts for a head only if the completion is predicted with every set of
+    that can be written so can be judged, a bridge with one layer of attention and no norms too. A row counts for a head only if the completion is predicted with every set of
     other heads kept or removed (exact, see `always_predicted`).
 
     - `strict=True`: logits include the residual stream, and a head must also stay silent: on rows whose destination
@@ -131,6 +133,7 @@ def head_verdict(
     **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
     of rows, this asks rows for every subset, which is never more lenient on rows with the source.
     """
+    run = _shares(run, task) if is_bridge(run) or isinstance(run, Anatomy) else run
     if tokens is None:
         tokens, places = enough_positives(task, rows, seed, alone=not strict)
     else:
@@ -163,6 +166,24 @@ def head_verdict(
         positives=_count(found.trigram, task),
         negatives=n_negative,
     )
+
+
+def _shares(model: Any, task: SkipTrigramTask) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """What each head and the rest of a model add to its logits, which must be their sum whatever heads are removed."""
+    value = anatomy(model)
+    subs, linear = value.sublayers, value.final is None and value.cap is None
+    if len(subs) != 1 or not isinstance(subs[0].inside, Heads) or not linear or value.d_vocab != task.d_vocab:
+        raise ValueError(
+            f"head_verdict got {value!r}; expected a model whose logits are a sum over its heads, with one layer of attention, no "
+            f"norm before the unembedding and the task's {task.d_vocab} tokens, because heads are removed from that sum"
+        )
+
+    def run(tokens: Tensor) -> tuple[Tensor, Tensor]:
+        done = value.run(tokens)
+        shares = torch.stack([done.part(name) @ value.W_U for name in subs[0].parts], 1)
+        return shares, done.logits - shares.sum(1)
+
+    return run
 
 
 def _both(rows: Rows, task: SkipTrigramTask, question: Callable, residual: bool) -> tuple[Tensor, Tensor]:
