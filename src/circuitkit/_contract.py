@@ -279,10 +279,6 @@ def reads(weights: str, x: str = "x") -> Rule:
     return Rule((x, "self"), fits)
 
 
-_original = "the model it was made from, because paths run through whole MLPs and not through each of their neuron-heads"
-unconverted = Rule(("model",), lambda m: not is_converted(m) or _original)
-
-
 def one_stream(earlier: str = "earlier", later: str = "later") -> Rule:
     """Two stacks of heads, neither empty, that read and write vectors of one size."""
     why = "because both must live in one residual stream. Take both from the same model"

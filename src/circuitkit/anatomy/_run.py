@@ -1,5 +1,6 @@
 """One loop that runs any anatomy and keeps what every part did, with parts and wires taken out where asked."""
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from circuitkit.anatomy._norm import Norm
 from circuitkit.anatomy._sublayer import Anatomy, Sublayer
 
 _MOST_NUMBERS = 2**24
+# what the loop gives them is right: no door
+_scores_of, _pattern_of = map(inspect.unwrap, (Heads.scores_of, Heads.pattern_of))
 Fill = Callable[[Tensor], Tensor]
 
 
@@ -421,7 +424,7 @@ def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill:
         mixed = getattr(getattr(heads, f"norm_{kind}", None), "across", False)
         new = heads._side(kind, stream)[..., which, :, :] if mixed else heads[which]._side(kind, stream)
         sides[kind] = sides[kind].index_copy(-3, torch.tensor(which, device=new.device), new)
-    pattern = heads.pattern_of(heads.scores_of(sides["Q"], sides["K"]))
+    pattern = _pattern_of(heads, _scores_of(heads, sides["Q"], sides["K"]))
     pattern = pattern if sub.gate is None else pattern * sub.gate(read)
     if watch is None:
         now.patterns[sub.name] = pattern

@@ -136,7 +136,9 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Tensor]
     bias = run.part("embed bias", 0) if "embed bias" in run.model.parts(0) else torch.zeros_like(start)
     rest = torch.zeros_like(start)
     for number, step in enumerate(run.model.steps):
-        stood, names = torch.stack([*streams.values(), bias, rest]), list(streams)
+        names = [name for name in streams if orders[name] < order]
+        beyond = [rest, *(stream for name, stream in streams.items() if orders[name] >= order)]
+        stood = torch.stack([*(streams[name] for name in names), bias, sum(beyond)])
         for sub in step.sublayers:
             before, after = run.norms[sub.name]
             if not isinstance(sub.inside, Neurons) or apart:
@@ -150,9 +152,6 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Tensor]
                 moved, fixed = after.linear(moved), after.linear(fixed)
             bias, rest = bias + moved[-2].sum(0) + fixed, rest + moved[-1].sum(0)
             for row, name in enumerate(names):
-                if orders[name] >= order:
-                    rest = rest + moved[row].sum(0)
-                    continue
                 for head, label in enumerate(sub.inside.names):
                     path = label if name == DIRECT else join(name, label)
                     streams[path], orders[path] = moved[row, head], orders[name] + 1

@@ -7,7 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import AnyModel, ids, public
-from circuitkit.anatomy import anatomy
 from circuitkit.anatomy._engine import run_of
 
 
@@ -51,8 +50,9 @@ def logit_attribution(
     **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; the shares of a
     norm are this book's.
     """
-    value = anatomy(model).linear_head("logit_attribution")
-    run, W_U, norm = run_of(model, tokens), value.W_U, value.final
+    run = run_of(model, tokens)
+    value = run.model.linear_head("logit_attribution")
+    W_U, norm = value.W_U, value.final
     direction = _against(W_U.T, W_U.mean(1), answer, versus)[..., None]
     V = direction if run.final is None else run.final.fold(direction) / run.final.scale[..., None]
     groups = list(run.shares(V, neurons=value.few_neurons() if neurons is None else neurons))
