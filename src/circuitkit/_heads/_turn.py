@@ -23,8 +23,9 @@ class Turn:
     """Turned dimensions are multiplied by this, in queries and keys alike."""
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Turn) and self.gain == other.gain
-        return same and torch.equal(self.planes, other.planes) and torch.equal(self.angles, other.angles)
+        if not isinstance(other, Turn) or self.gain != other.gain:
+            return False
+        return torch.equal(self.planes, other.planes) and torch.equal(self.angles, other.angles)
 
     __hash__ = object.__hash__
 

@@ -38,7 +38,7 @@ def _from_cache(value: Any, tokens: Tensor, cache: Any) -> Run:
     now = Run(value, tokens, {"embed": cache["hook_embed"]})
     if "pos" in value.starts:
         now.starts["pos"] = cache["hook_pos_embed"].expand_as(cache["hook_embed"])
-    x = sum(now.starts.values())
+    x: Any = sum(now.starts.values())
     for number, step in enumerate(value.steps):
         now.streams.append(x)
         for sub in step.sublayers:

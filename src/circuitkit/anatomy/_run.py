@@ -138,8 +138,8 @@ class Run:
         out, closing = torch.zeros_like(self.streams[0]), self.closings.get(step)
         if sub is not None:
             out = self._carried(out + self.bias_of(sub), step, before)
-        closed = closing is not None and (sub is None or sub is self.model.steps[step].sublayers[-1])
-        if closed and closing.bias is not None and (before is None or before > step):
+        last = sub is None or sub is self.model.steps[step].sublayers[-1]
+        if closing is not None and closing.bias is not None and last and (before is None or before > step):
             out = out + self._carried(torch.zeros_like(out) + closing.bias, step + 1, before)
         return out
 
@@ -163,11 +163,10 @@ class Run:
         part. **Error**: rounding; norms are frozen.
         """
         for step, sub, names in self.model.groups(before, neurons):
-            whole = sub is None or (isinstance(sub.inside, Neurons) and not neurons)
-            plain = names if whole else names[sub.n_parts :]
-            if not whole:
-                V = self._pulled(W, step, sub, before)
-                yield from self._shares_of(sub, names[: sub.n_parts], V)
+            plain = names
+            if sub is not None and (neurons or not isinstance(sub.inside, Neurons)):
+                yield from self._shares_of(sub, names[: sub.n_parts], self._pulled(W, step, sub, before))
+                plain = names[sub.n_parts :]
             if plain:
                 yield plain, torch.stack([_times(self.part(name, before), W) for name in plain])
 

@@ -228,7 +228,7 @@ class Anatomy:
             step, sub, rows, is_bias = self.find(name)
             if rows is None and sub is not None and isinstance(sub.inside, Neurons) and not is_bias:
                 rows = range(len(sub.inside))
-            if rows is None:
+            if rows is None or sub is None:
                 raise ValueError(
                     f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'"
                 )

@@ -82,7 +82,7 @@ def full_qk(
     stack = _chosen(model, head)
     if (offset is None) != (stack.turn is None):
         raise ValueError(_HOW_FAR[stack.turn is None].format(offset))
-    left, right = (_rows(model, stack, side) @ W for side, W in ((query, stack.W_Q), (key, stack.by_head("W_K"))))
+    left, right = _rows(model, stack, query) @ stack.W_Q, _rows(model, stack, key) @ stack.by_head("W_K")
     if biases and stack.b_Q is not None:
         left = left + stack.b_Q[:, None, :]
     if biases and stack.b_K is not None:

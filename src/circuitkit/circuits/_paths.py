@@ -1,6 +1,7 @@
 """The path expansion: logits as an exact sum over paths through frozen attention patterns."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -137,8 +138,8 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Tensor]
     rest = torch.zeros_like(start)
     for number, step in enumerate(run.model.steps):
         names = [name for name in streams if orders[name] < order]
-        beyond = [rest, *(stream for name, stream in streams.items() if orders[name] >= order)]
-        stood = torch.stack([*(streams[name] for name in names), bias, sum(beyond)])
+        beyond: Any = sum((stream for name, stream in streams.items() if orders[name] >= order), rest)
+        stood = torch.stack([*(streams[name] for name in names), bias, beyond])
         for sub in step.sublayers:
             before, after = run.norms[sub.name]
             if not isinstance(sub.inside, Neurons) or apart:

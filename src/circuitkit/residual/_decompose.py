@@ -37,7 +37,7 @@ class Decomposition(NamedTuple):
             return tuple.__getitem__(self, key)
         name = spelled(key) if isinstance(key, str) else key
         if name not in self.names:
-            raise unknown("component", key, self.names)
+            raise unknown("component", str(key), self.names)
         return self.parts[self.names.index(name)]
 
 

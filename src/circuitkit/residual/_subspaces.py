@@ -22,7 +22,8 @@ def reading_basis(heads: Heads, kind: Kind = "V") -> Float[Tensor, "head d_model
     **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
     Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
     """
-    return torch.linalg.qr(full_precision(heads.by_head(f"W_{kind}")))[0]
+    name: Any = f"W_{kind}"
+    return torch.linalg.qr(full_precision(heads.by_head(name)))[0]
 
 
 @public

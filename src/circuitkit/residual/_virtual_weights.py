@@ -74,6 +74,7 @@ def _reader(value: Anatomy, name: str) -> Tensor:
     """What an input reads with, gain and centring of the norm before it folded in."""
     *_, address = read(name)
     _, sub, rows, _ = value.find(address)
+    W: Any
     if sub is None:
         W, norm = value.W_U, value.final
     elif isinstance(sub.inside, Heads):
