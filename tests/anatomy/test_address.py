@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.anatomy import Address, complete, join, read
-from circuitkit.anatomy._address import WORDS, nearest, unknown
+from circuitkit.anatomy import join, read
+from circuitkit.anatomy._address import WORDS, Address, complete, nearest, unknown
 
 number = st.integers(0, 10_000)
 inputs = st.sampled_from([None, "Q", "K", "V"])

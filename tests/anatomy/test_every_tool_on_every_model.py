@@ -67,7 +67,7 @@ class Case:
                 for name, weight in block.named_parameters():
                     if name.startswith("b_G"):
                         weight.add_(0.6)  # gates neither all open nor all shut
-            self.model = sup.GatedModel(block, toy)
+            self.model = sup._train.GatedModel(block, toy)
         else:
             self.model = zoo.make({"llama": "llama", "neox": "neox-parallel"}[kind])
         readers = {"toy": slow_tools.toy, "gated": slow_tools.gated, "llama": slow_tools.llama, "neox": slow_tools.neox}

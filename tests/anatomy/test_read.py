@@ -70,7 +70,7 @@ def test_the_toy_models_of_chapter_5():
     for head in range(3):
         close(run.part(f"L0H{head}") @ toy.W_U, toy(tokens)[0][:, head])
     block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(False)
-    gated = sup.GatedModel(block, toy)
+    gated = sup._train.GatedModel(block, toy)
     run = ck.anatomy(gated).run(tokens)
     shares, rest = gated.run(tokens)
     close(run.logits, shares.sum(1) + rest)
@@ -137,7 +137,7 @@ def test_what_a_toy_says_is_checked():
             heads, residual = super().run(tokens)
             return heads, 2 * residual
 
-    toy = sup.ideal_model(2)
+    toy = sup._hand.ideal_model(2)
     with pytest.raises(ValueError, match=r"cannot read this model \(Other\)"):
         ck.anatomy(Other(toy.heads, toy.task, toy.W_E, toy.W_U))
 

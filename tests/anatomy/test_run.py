@@ -8,7 +8,8 @@ from slow_forward import forward
 from zoo import converted, make
 
 import circuitkit as ck
-from circuitkit.anatomy import Norm, Sublayer, from_heads
+from circuitkit.anatomy import Norm, from_heads
+from circuitkit.anatomy._sublayer import Sublayer
 
 
 def close(a, b, tolerance=1e-12):

@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import circuitkit
-from circuitkit.circuits import (
-    Evidence,
-    corpus_evidence,
-    corpus_trigrams,
-    skip_trigram_bugs,
-    skip_trigram_statistics,
-    skip_trigrams,
-)
+from circuitkit.circuits import corpus_evidence, skip_trigram_bugs, skip_trigram_statistics, skip_trigrams
+from circuitkit.circuits._evidence import Evidence, corpus_trigrams
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from circuitkit.conversion import HeadSum, activation_error, generalized_silu, head_sum
+from circuitkit.conversion import activation_error, generalized_silu, head_sum
+from circuitkit.conversion._head_sum import HeadSum
 
 TARGETS = {1: 1.4e-2, 2: 5.4e-3, 3: 2.1e-3, 4: 4.6e-4, 5: 5e-5, 8: 1e-5}
 

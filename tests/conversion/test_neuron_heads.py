@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.conversion import HeadSum, generalized_silu, neuron_heads, with_bias_token
+from circuitkit.conversion import generalized_silu, neuron_heads, with_bias_token
+from circuitkit.conversion._head_sum import HeadSum
 
 ACTIVATIONS = ["silu", "relu", "gelu", "gelu_new", "quick_gelu"]
 

@@ -8,14 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.conversion import (
-    OmegaWarning,
-    choose_omega,
-    mask_as_weights,
-    omega_error_bound,
-    omega_mlp,
-    omega_window,
-)
+from circuitkit.conversion import OmegaWarning, choose_omega, mask_as_weights, omega_mlp, omega_window
+from circuitkit.conversion._omega import omega_error_bound
 
 
 def reference(X, W_in, W_out, b_in, b_out):

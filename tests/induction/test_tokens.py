@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.induction import after_occurrences, earlier_occurrences, repeated_tokens, train
+from circuitkit.induction import repeated_tokens, train
+from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
 
 
 def test_by_hand():

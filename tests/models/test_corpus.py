@@ -6,14 +6,8 @@ import math
 import pytest
 import torch
 
-from circuitkit.models import (
-    CorpusStatistics,
-    corpus_provenance,
-    corpus_statistics,
-    heldout_rows,
-    heldout_text,
-    heldout_tokens,
-)
+from circuitkit.models import corpus_provenance, corpus_statistics, heldout_rows, heldout_text
+from circuitkit.models._corpus import CorpusStatistics, heldout_tokens
 
 
 def test_log_probs_by_hand():

@@ -251,7 +251,7 @@ def theorem_2(latex):
 
 
 def one_head_computes(latex):
-    terms = conversion.HeadSum("one term", (1.3,), (-0.4,), (0.7,), (0.2,), 0.0)
+    terms = conversion._head_sum.HeadSum("one term", (1.3,), (-0.4,), (0.7,), (0.2,), 0.0)
     x = torch.linspace(-3, 3, 9, dtype=torch.float64)
     symbols = {"x": x, "b": 1.3, "c": -0.4, "a": 0.7, "d": 0.2, r"\sigma": torch.sigmoid}
     (values,) = [torch.stack([sides(latex, symbols | {"x": one})[0][0] for one in x])]
@@ -278,7 +278,7 @@ def some_set_fails(latex):
 
 
 def gated_block(latex):
-    recipe = sp.Recipe(d_head=H, d_gate=2)
+    recipe = sp._recipe.Recipe(d_head=H, d_gate=2)
     block = sp.GatedBlock(recipe, 2, D, dtype=torch.float64)
     x, (W_V, b_V, W_O) = draw(N, D), block.weights()
     with torch.no_grad():

@@ -7,7 +7,8 @@ import tiny_models
 import torch
 
 from circuitkit import heads
-from circuitkit.residual import Decomposition, decompose
+from circuitkit.residual import decompose
+from circuitkit.residual._decompose import Decomposition
 
 
 def close(a, b, tolerance=1e-12):

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.superposition import GATES, GatedBlock, Recipe, hand_specified, post_recipe
+from circuitkit.superposition import GATES, GatedBlock, hand_specified, post_recipe
 from circuitkit.superposition._block import across_heads, write_penalty
-from circuitkit.superposition._recipe import WRITES
+from circuitkit.superposition._recipe import WRITES, Recipe
 
 
 def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from circuitkit.superposition import OVCoherentTask
+from circuitkit.superposition._coherent import OVCoherentTask
 
 
 @pytest.mark.parametrize("n_signals", [1, 2, 4, 5])

@@ -5,8 +5,8 @@ import io
 import joblib
 import pytest
 
-from circuitkit.superposition import load_results, load_table, rate, sweep
-from circuitkit.superposition._sweep import Bar
+from circuitkit.superposition import load_results, rate
+from circuitkit.superposition._sweep import Bar, load_table, sweep
 
 SETTINGS = [{"name": name, "size": size} for name in ("a", "b") for size in (1, 2, 3)]
 

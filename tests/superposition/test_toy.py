@@ -11,10 +11,10 @@ from circuitkit.superposition import (
     blind_model,
     hand_specified,
     head_verdict,
-    ideal_model,
     one_head_model,
     two_head_model,
 )
+from circuitkit.superposition._hand import ideal_model
 
 
 def slow_logits(model: ToyModel, prompt: list[int]) -> torch.Tensor:

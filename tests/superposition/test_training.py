@@ -14,7 +14,6 @@ from circuitkit.superposition import (
     GATES,
     WRITES,
     GatedBlock,
-    LayerRecord,
     SkipTrigramTask,
     ToyModel,
     hand_specified,
@@ -24,11 +23,11 @@ from circuitkit.superposition import (
     record_layer,
     replacing,
     train_gated,
-    train_original,
     two_head_model,
 )
 from circuitkit.superposition import _tables as tables
-from circuitkit.superposition._original import _cross_entropy, _next_tokens
+from circuitkit.superposition._layer import LayerRecord
+from circuitkit.superposition._original import _cross_entropy, _next_tokens, train_original
 from circuitkit.superposition._train import run_seed, stack_parameters
 
 

@@ -12,11 +12,11 @@ from circuitkit.superposition import (
     blind_model,
     hand_specified,
     head_verdict,
-    ideal_model,
     load_original,
     one_head_model,
     two_head_model,
 )
+from circuitkit.superposition._hand import ideal_model
 from circuitkit.superposition._subsets import always_predicted, brute_force, margins, never_predicted
 
 

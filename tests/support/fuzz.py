@@ -66,7 +66,8 @@ def exported(package: str) -> dict[str, Any]:
     module = importlib.import_module(f"circuitkit.{package}")
     found = {name: getattr(module, name) for name in module.__all__}
     if package == "conversion":
-        from circuitkit.anatomy import MixedHeads, Neurons
+        from circuitkit.anatomy import Neurons
+        from circuitkit.anatomy._mixed import MixedHeads
         from circuitkit.conversion._model import AttentionOnlyBridge
 
         found |= {"AttentionOnlyBridge": AttentionOnlyBridge, "Neurons": Neurons, "MixedHeads": MixedHeads}
@@ -465,7 +466,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "power": lambda: 0.6,
     "probe": lambda: tokens(1, 4),
     "progress": lambda: (lambda *_: None),
-    "sweep.progress": lambda: False,
     "query": lambda: "token",
     "reach": lambda: 4.0,
     "read": lambda: normal(13).double(),
@@ -656,7 +656,7 @@ KINDS = {
     "number": """cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": """biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip sweep.progress
+    "flag": """biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
     "word": """activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
@@ -772,8 +772,6 @@ LEGAL: dict[str, dict[str, str]] = {
 
 #: What is not tried, and why.
 NOT_TRIED = {
-    ("sweep", "n_jobs", "-1"): "it starts processes",
-    ("sweep", "n_jobs", "int8"): "it starts processes",
     ("frames", "draw", "model"): "a model is a function: what it raises is its own",
     **{("Exercise.outcome", "answer", label): "what a learner's code raises is its own; `check` reports it" for label in WRONG["anything"]},
 }

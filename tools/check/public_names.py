@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST = 150
 #: Records that come out of a method, or of a function that may return one thing or another.
 FURTHER = {
-    "circuitkit.anatomy": ("Run", "Neurons"),
+    "circuitkit.anatomy": ("MixedHeads",),
     "circuitkit.conversion": ("Report", "LayerReport"),
     "circuitkit.superposition": ("GatedRuns", "GatedLayer"),
 }

@@ -18,8 +18,9 @@ import torch
 
 import circuitkit
 from circuitkit.induction import repeated_tokens
-from circuitkit.models import heldout_tokens
-from circuitkit.superposition import Recipe, record_layer, replacing, train_gated
+from circuitkit.models._corpus import heldout_tokens
+from circuitkit.superposition import record_layer, replacing, train_gated
+from circuitkit.superposition._recipe import Recipe
 
 LAYER, POS = 1, 128
 BASE = Recipe(

@@ -11,7 +11,8 @@ one line, `with joblib.parallel_config("dask")`, around the call of `sweep`.
 import argparse
 from pathlib import Path
 
-from circuitkit.superposition import GATES, WRITES, head_verdict, load_original, sweep, train_gated
+from circuitkit.superposition import GATES, WRITES, head_verdict, load_original, train_gated
+from circuitkit.superposition._sweep import sweep
 
 RECIPES = {
     "writes": WRITES,

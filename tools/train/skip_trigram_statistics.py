@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 import circuitkit
-from circuitkit.circuits import corpus_evidence, corpus_trigrams, skip_trigrams
+from circuitkit.circuits import corpus_evidence, skip_trigrams
+from circuitkit.circuits._evidence import corpus_trigrams
 from circuitkit.models import corpus_statistics, load_tokenizer, model_card
 
 OUT = Path(__file__).resolve().parents[2] / "src/circuitkit/circuits/data/skip_trigrams.safetensors"

@@ -1,4 +1,8 @@
-"""The one noun of the library: a stack of attention heads as a value."""
+"""The one noun of the library: a stack of attention heads as a value.
+
+Here lives every formula about one head: QK and OV, scores, patterns, masks, rotations. One may be added that needs nothing
+but a head's own weights; what a model is, is asked in anatomy.
+"""
 
 from circuitkit._heads._heads import Heads as Heads
 from circuitkit._heads._heads import stack as stack

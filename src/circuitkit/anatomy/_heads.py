@@ -18,7 +18,7 @@ def heads(model: HasHeads) -> Heads | Any:
     models give one entry per query head, keys and values repeated; views are `circuitkit.anatomy(model)["L0H1"]`. A model
     whose blocks are preceded by a norm gives heads that read the *normalised* stream. An object with its own `.heads`
     gives those: a converted model its attention heads and neuron-heads together, built as they are taken
-    (`anatomy.MixedHeads`). What layers score by in different ways (windows, rotations) is left out, and `positions` is "other".
+    (`MixedHeads`). What layers score by in different ways (windows, rotations) is left out, and `positions` is "other".
     **Error**: none, weights are copied. **Source**: the model's own `W_Q, W_K, W_V, W_O`, transformer-lens axis order.
     """
     if getattr(model, "heads", None) is not None:

@@ -1,52 +1,29 @@
-"""QK and OV circuits: what a head looks for, what it writes, and how heads feed each other."""
+"""QK and OV circuits: what a head looks for, what it writes, and how heads feed each other.
+
+Questions to weights and to frozen patterns live here; a matrix of tokens by tokens is returned as two thin factors. A
+question may be added; how scores, norms and rotations come about may not be written here again.
+"""
 
 from circuitkit.circuits._baseline import random_heads as random_heads
-from circuitkit.circuits._bugs import BugSearch as BugSearch
-from circuitkit.circuits._bugs import SkipTrigramBug as SkipTrigramBug
 from circuitkit.circuits._bugs import skip_trigram_bugs as skip_trigram_bugs
-from circuitkit.circuits._composition import Composition as Composition
 from circuitkit.circuits._composition import composition_scores as composition_scores
-from circuitkit.circuits._copying import Copying as Copying
 from circuitkit.circuits._copying import copying_score as copying_score
-from circuitkit.circuits._evidence import Evidence as Evidence
 from circuitkit.circuits._evidence import corpus_evidence as corpus_evidence
-from circuitkit.circuits._evidence import corpus_trigrams as corpus_trigrams
 from circuitkit.circuits._full import full_ov as full_ov
 from circuitkit.circuits._full import full_qk as full_qk
-from circuitkit.circuits._importance import TermImportance as TermImportance
 from circuitkit.circuits._importance import loss_of_paths as loss_of_paths
 from circuitkit.circuits._importance import term_importance as term_importance
-from circuitkit.circuits._paths import PathLogits as PathLogits
 from circuitkit.circuits._paths import path_logits as path_logits
-from circuitkit.circuits._score import ScoreDecomposition as ScoreDecomposition
 from circuitkit.circuits._score import score_decomposition as score_decomposition
-from circuitkit.circuits._skip import SkipTrigram as SkipTrigram
 from circuitkit.circuits._skip import skip_trigrams as skip_trigrams
-from circuitkit.circuits._statistics import SkipTrigramStatistics as SkipTrigramStatistics
 from circuitkit.circuits._statistics import skip_trigram_statistics as skip_trigram_statistics
-from circuitkit.circuits._top import TopEntries as TopEntries
-from circuitkit.circuits._top import TopPerRow as TopPerRow
-from circuitkit.circuits._top import top_entries as top_entries
 from circuitkit.circuits._top import top_per_row as top_per_row
 from circuitkit.circuits._virtual import virtual_head as virtual_head
 
 __all__ = [
-    "BugSearch",
-    "Composition",
-    "Copying",
-    "Evidence",
-    "PathLogits",
-    "ScoreDecomposition",
-    "SkipTrigram",
-    "SkipTrigramBug",
-    "SkipTrigramStatistics",
-    "TermImportance",
-    "TopEntries",
-    "TopPerRow",
     "composition_scores",
     "copying_score",
     "corpus_evidence",
-    "corpus_trigrams",
     "full_ov",
     "full_qk",
     "loss_of_paths",
@@ -57,7 +34,6 @@ __all__ = [
     "skip_trigram_statistics",
     "skip_trigrams",
     "term_importance",
-    "top_entries",
     "top_per_row",
     "virtual_head",
 ]

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, public
 from circuitkit._heads import Heads
-from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, Sublayer, anatomy, join, read
+from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, join, read
 from circuitkit.anatomy._address import spelled, unknown
 from circuitkit.anatomy._engine import run_of
+from circuitkit.anatomy._sublayer import Sublayer
 
 DIRECT, BIAS, REST = "direct", "bias", "rest"
 

@@ -1,4 +1,8 @@
-"""The claims register: what the sources and the framework paper say, recomputed, with a verdict for each."""
+"""The claims register: what the sources and the framework paper say, recomputed, with a verdict for each.
+
+A row of `claims.toml` names the function here that computes it. Rows may be added; a verdict changes only with the value
+that it rests on.
+"""
 
 from circuitkit.claims._check import Outcome as Outcome
 from circuitkit.claims._check import check as check

@@ -7,7 +7,8 @@ from typing import Literal
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit._contract import Integer, public
-from circuitkit.anatomy import MixedHeads, Neurons
+from circuitkit.anatomy import Neurons
+from circuitkit.anatomy._mixed import MixedHeads
 from circuitkit.conversion._find import FoundMLP
 from circuitkit.conversion._report import Report
 from circuitkit.conversion._two_key import NeuronAttention

@@ -1,4 +1,8 @@
-"""Exercises that say what went wrong: each `check_...` takes an answer and names the likely mistake."""
+"""Exercises that say what went wrong: each `check_...` takes an answer and names the likely mistake.
+
+Each compares with plain loops of its own, and shares no code with the rooms that it teaches. A mistake that somebody made
+may be added at any time.
+"""
 
 from circuitkit.exercises._catalogue import catalogue as catalogue
 from circuitkit.exercises._check import Result as Result
