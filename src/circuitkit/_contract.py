@@ -90,14 +90,14 @@ def _is_tensor(value: Any) -> bool:
 def _works(function: Callable, value: Any) -> bool:
     try:
         return bool(function(value))
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, AssertionError):
         return False
 
 
 def _is_device(to: Any) -> bool:
     import torch
 
-    return isinstance(to, torch.device) or (isinstance(to, str) and _works(torch.device, to))
+    return isinstance(to, torch.device) or (isinstance(to, str) and _works(lambda to: torch.empty(0, device=to).device, to))
 
 
 def _is_whole(array: Any) -> bool:
@@ -164,14 +164,15 @@ Share = Annotated[float | int, number(0, 1, "a number above 0 and at most 1", "i
 Limit = Annotated[float | int, kind(lambda x: not isinstance(x, bool) and x > 0, "a positive number", "a range is promised")]
 _is_names = lambda names: isinstance(names, str) or _all(names, str)  # noqa: E731
 Names = Annotated[Sequence[str], kind(_is_names, "a list of names", "parts are chosen by name", "Write ['L0H1'].")]
+PartName = Annotated[str, kind(bool, "a name", "parts are addressed by name", "Write 'L0H1', or 'L0H1->L1H3.K' for a wire.")]
 _is_head = lambda head: not isinstance(head, bool)  # noqa: E731
 HeadName = Annotated[str | int, kind(_is_head, "one name or number", "one head is asked about", "Write 'L0H0'.")]
 _heads = "a name, a number, or a list of these", "heads are chosen by name or number", "Write 'L0H0' or ['L0H0', 'L0H1']."
 HeadNames = Annotated[str | int | Sequence[str | int], kind(lambda h: _all([h], (str, int)) or _all(h, (str, int)), *_heads)]
 _are_seeds = lambda s: 1 <= s <= MOST and s is not True if isinstance(s, int) else _all(s, int, 1) and min(s) >= 0  # noqa: E731
 Seeds = Annotated[int | Sequence[int], kind(_are_seeds, "a number of seeds, or the seeds", "each gives one model", "Write 3.")]
-_is_vocabulary = lambda v: 2 <= v <= MOST if isinstance(v, int) else _all(v, str, 2)  # noqa: E731
-_tokens = "an integer of at least 2, or the tokens themselves", "it counts the tokens", "Write for example {name}=8."
+_is_vocabulary = lambda v: 2 <= v <= MOST if isinstance(v, int) else _all(v, str, 2) and len({*v}) == len(v)  # noqa: E731
+_tokens = "an integer of at least 2, or the tokens themselves, each once", "it counts the tokens", "Write for example {name}=8."
 Vocabulary = Annotated[int | Sequence[str], kind(_is_vocabulary, *_tokens)]
 _triples = "rows (source, destination, completion, ...) of token ids", "a triple has three tokens", "Write [(7, 5, 2)]."
 Triples = Annotated[Any, kind(_are_triples, *_triples)]
@@ -205,7 +206,7 @@ if TYPE_CHECKING:
     Place = torch.dtype | torch.device | torch.Tensor | str | bool
     Real = Trained = torch.dtype
 else:
-    Device = Annotated[Any, kind(_is_device, "a torch device", "weights are put there", "Write 'cpu'.")]
+    Device = Annotated[Any, kind(_is_device, "a torch device of this machine", "weights are put there", "Write 'cpu'.")]
     Place = Annotated[Any, kind(_is_place, "a dtype, a device or a tensor", "numbers are moved there", "Write torch.float64.")]
     Real = Annotated[Any, kind(_is_real, "a floating-point dtype", "fractions are kept in it", "Write torch.float32.")]
     Trained = Annotated[Any, kind(lambda d: str(d) in _WIDE, "torch.float32 or torch.float64", "training amplifies rounding")]
@@ -256,6 +257,8 @@ def ids(tokens: str = "tokens", model: str = "model", least: int = 1) -> Rule:
         rows = getattr(rows, "tokens", rows)
         if not _is_tensor(rows):
             return True
+        if not _is_whole(rows):
+            return "integers, the numbers of tokens. Make them with model.to_tokens(text)"
         d_vocab, n_ctx = sizes(model)
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < d_vocab:
             return f"ids in 0..{d_vocab - 1}, the model's vocabulary. Use its own tokenizer: model.to_tokens(text)"
@@ -272,8 +275,8 @@ def reads(weights: str, x: str = "x") -> Rule:
 
     def fits(x: Any, owner: Any) -> Any:
         W = getattr(owner, weights)
-        return (x.shape[-1], x.dtype, x.device) == (W.shape[-2], W.dtype, W.device) or (
-            f"[..., pos, d_model] with d_model={W.shape[-2]}, {W.dtype}, on {W.device}, as {weights} is. Bring them together with .to()"
+        return (x.numel() > 0 and (x.shape[-1], x.dtype, x.device) == (W.shape[-2], W.dtype, W.device)) or (
+            f"[..., pos, d_model] with d_model={W.shape[-2]}, {W.dtype}, on {W.device}, as {weights} is, and a position or more. Bring them together with .to()"
         )
 
     return Rule((x, "self"), fits)
@@ -302,8 +305,8 @@ def one_dtype(*names: str) -> Rule:
 def given(name: str, value: Any, *, array: bool = False) -> str:
     """What was given, in words: an array by its shape and dtype, a short value as it is, anything else by its type."""
     if _is_tensor(value):
-        bad = value.is_floating_point() and not value.isfinite().all()
-        more = ", with NaN or infinite entries" if bad else ""
+        bad = value.is_floating_point() and not value.is_meta and not value.isfinite().all()
+        more = " on the meta device" if value.is_meta else ", with NaN or infinite entries" if bad else ""
         if str(value.dtype) == "torch.int64" and value.numel() > 1:
             more = f", from {int(value.min())} to {int(value.max())}"
         return f"{name} of shape {tuple(value.shape)}, {value.dtype}{more}"
@@ -374,6 +377,8 @@ def _all_hold(value: Any, hint: Any) -> bool:
     """What beartype leaves open: of a long sequence it asks one item, so here all are asked. A truth value is no integer."""
     if isinstance(value, bool):
         return hint is not int
+    if isinstance(value, type):  # which can be called, but makes an object
+        return all(Callable not in (arm, get_origin(arm)) for arm in _arms(hint))
     kinds = {arm: [item for item in get_args(arm) if item is not ...] for arm in _arms(hint)}
     kinds = {arm: items[0] for arm, items in kinds.items() if get_origin(arm) in (tuple, Sequence) and len(items) == 1}
     others = [arm for arm in _arms(hint) if arm not in kinds and _array(arm) is None]
@@ -413,7 +418,7 @@ class _Parameter(NamedTuple):
             return None
         if self.plain_axes:
             sizes.update(zip(self.array.dim_str.split(), value.shape, strict=True))
-        if self.may_be_nan or not value.is_floating_point() or value.isfinite().all():
+        if not value.is_meta and (self.may_be_nan or not value.is_floating_point() or value.isfinite().all()):
             return None
         return f"{given(self.name, value)}; expected finite numbers, because no result would mean anything. Look where they come from."
 

@@ -66,7 +66,7 @@ def test_errors(plain):
             in_context_score(plain, tokens, **settings)
     with pytest.raises(ValueError, match="got rows of shape .*; expected what repeated_tokens"):
         induction_loss(plain, tokens)
-    with pytest.raises(ValueError, match="got rows.*expected two passes of 5.*Use times=2"):
+    with pytest.raises(ValueError, match="got rows.*expected two equal passes of 5 from position 0 on.*times=2"):
         induction_loss(plain, repeated_tokens(23, 5, times=1))
     with pytest.raises(ValueError, match="got model=None; expected a transformer-lens TransformerBridge"):
         induction_loss(None)

@@ -15,6 +15,7 @@ the table says that the value means nothing).
 import importlib
 import inspect
 import math
+import pkgutil
 import signal
 import sys
 import traceback
@@ -34,13 +35,18 @@ import torch
 import circuitkit
 from tools.check.public_names import records
 
-PACKAGES = (
-    ["heads", "models", "residual", "circuits", "induction", "conversion", "superposition", "figures", "exercises", "claims"]
-)
+#: Every package of the library, and what stands at its front door.
+PACKAGES = ["heads", *sorted(found.name for found in pkgutil.iter_modules(circuitkit.__path__) if not found.name.startswith("_"))]
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "Neurons", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Scores", "Survey", "Training", "Verdict"]
+    ["Attention", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Run", "Scores", "Survey", "Training", "Verdict"]
 )
+#: Joints between the library's own modules: methods without an underscore that only other modules of it call.
+JOINTS = {
+    "Norm": {"at", "each", "join", "only", "take", "to"},
+    "Run": {"read_by", "z"},
+    "Anatomy": {"bias_name", "taken"},
+}
 SECONDS = 8.0  # of work, not on the clock
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
 
@@ -79,7 +85,8 @@ def methods(kind: type) -> Iterator[tuple[str, Callable]]:
     for name, member in vars(kind).items():
         if inner and not hasattr(member, "__door__"):
             continue
-        if inspect.isfunction(member) and (name in ("__call__", "__getitem__") or not name.startswith("_")):
+        named = name in ("__call__", "__getitem__") or not name.startswith("_")
+        if inspect.isfunction(member) and named and name not in JOINTS.get(kind.__name__, ()):
             yield name, member
 
 
@@ -193,6 +200,20 @@ def paths() -> Any:
 
 
 @cache
+def whole() -> Any:
+    return circuitkit.anatomy(model())
+
+
+@cache
+def small() -> Any:
+    return circuitkit.anatomy.from_heads(circuitkit.circuits.random_heads(2, 6, 2), torch.eye(6), torch.eye(6), normal(4, 6))
+
+
+def norm() -> Any:
+    return circuitkit.anatomy.Norm(normal(6))
+
+
+@cache
 def exercise() -> Any:
     return circuitkit.exercises.catalogue(2)[0]
 
@@ -219,6 +240,9 @@ def cached(model: Any) -> Any:
 
 #: The object that a method is called on.
 SELF: dict[str, Callable[[], Any]] = {
+    "Anatomy": whole,
+    "Norm": lambda: norm().freeze(normal(5, 6)),
+    "Run": lambda: whole().run(tokens()),
     "AttentionOnlyBridge": converted,
     "Composition": lambda: circuitkit.circuits.composition_scores(heads(0, 3), heads(3, 6), baseline="analytic"),
     "CorpusStatistics": lambda: circuitkit.models._corpus.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long()),
@@ -246,6 +270,48 @@ SELF: dict[str, Callable[[], Any]] = {
 
 #: A right value for an argument, by its name or by the name of the function and its own.
 GOOD: dict[str, Callable[[], Any]] = {
+    "Address.input": lambda: "K",
+    "Address.kind": lambda: "H",
+    "Address.layer": lambda: 1,
+    "Address.number": lambda: 2,
+    "Address.term": lambda: None,
+    "Anatomy.find.name": lambda: "L0H1",
+    "Anatomy.gain": lambda: 2.0,
+    "Anatomy.head": lambda: None,
+    "Anatomy.run.base": lambda: None,
+    "Anatomy.run.edit": lambda: lambda sub, z: z,
+    "Anatomy.run.fill": lambda: "mean",
+    "Anatomy.run.grad": lambda: False,
+    "Anatomy.run.watch": lambda: None,
+    "Anatomy.__getitem__.names": lambda: ["L0H1"],
+    "Anatomy.steps": lambda: small().steps,
+    "Norm.bound.W": lambda: normal(6, 3),
+    "Norm.bound.b": lambda: normal(3),
+    "Norm.fold.W": lambda: normal(6, 3),
+    **{f"Norm.{name}.x": lambda: normal(5, 6) for name in ("freeze", "linear", "__call__")},
+    "Run.part.name": lambda: "L0H1",
+    "Run.pattern.head": lambda: "L0H1",
+    "Run.score_table.head": lambda: "L1H0",
+    "Run.shares.W": lambda: normal(12, 3),
+    "Sublayer.before": norm,
+    "Sublayer.bias": lambda: normal(6),
+    "Sublayer.gate": lambda: None,
+    "W_pos": lambda: normal(4, 6),
+    "after": norm,
+    "b_U": lambda: normal(6),
+    "before": lambda: 1,
+    "complete.known": lambda: ["L0H0", "L1H0"],
+    "complete.text": lambda: "L0",
+    "final": norm,
+    "from_heads.gate": lambda: None,
+    "from_heads.heads": lambda: circuitkit.circuits.random_heads(2, 6, 2),
+    "inside": lambda: circuitkit.circuits.random_heads(2, 6, 2),
+    "join.parts": lambda: "L0H1",
+    "opening": norm,
+    "pos": lambda: 2,
+    "read.text": lambda: "L0H1",
+    "to_bridge.model": small,
+    "to_bridge.n_ctx": lambda: 4,
     "V1": lambda: normal(4, 3),
     "V2": lambda: normal(3, 4),
     "W": lambda: normal(4, 4),
@@ -543,6 +609,7 @@ GOOD: dict[str, Callable[[], Any]] = {
 
 #: Arguments that are left out of the right call, because they exclude another one or need another kind of model.
 LEFT_OUT = {
+    "Address": {"term"},
     "gated_neuron_heads": {"heads_per_neuron", "max_error", "gate_range"},
     "to_attention_only": {"max_error", "sharpness", "gate_range"},
     "head_sum": {"max_error", "sharpness"},
@@ -612,7 +679,7 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
         "integers": lambda good: good.long(), "bool": lambda good: good > 0, "complex": lambda good: good.cfloat(),
         "nan": lambda good: good * math.nan, "inf": lambda good: good / 0.0, "extra axis": lambda good: good[None],
         "no axis": lambda good: good.flatten()[0], "empty": lambda good: good[..., :0], "longer": lambda good: torch.cat([good, good[..., :1]], -1),
-        "float16": lambda good: good.half(), "bfloat16": lambda good: good.bfloat16(), "float64": lambda good: good.double(),
+        "no rows": lambda good: good[:0], "float16": lambda good: good.half(), "bfloat16": lambda good: good.bfloat16(), "float64": lambda good: good.double(),
         "int8": lambda good: good.to(torch.int8), "negative": lambda good: -good.abs() - 1,
     },
     "truths": {
@@ -639,6 +706,10 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
         "None": lambda _: None, "3": lambda _: 3, "nan": lambda _: [math.nan], "texts": lambda _: ["a"], "none in it": lambda _: [None],
         "negative": lambda _: [-5], "huge": lambda _: [2**70], "object": lambda _: object(), "truth": lambda _: [True], "nested": lambda _: [[1]],
     },
+    "dtype": {
+        "None": lambda _: None, "text": lambda _: "float32", "3": lambda _: 3, "class": lambda _: float, "array": lambda _: np.float32,
+        "int8": lambda _: torch.int8, "bool": lambda _: torch.bool, "complex": lambda _: torch.complex64, "float16": lambda _: torch.float16,
+    },
     "path": {"None": lambda _: None, "3": lambda _: 3, "folder": lambda _: folder(), "empty": lambda _: "", "list": lambda _: []},
     "anything": {
         "None": lambda _: None, "text": lambda _: "x", "3": lambda _: 3, "nan": lambda _: math.nan, "list": lambda _: [], "object": lambda _: object(),
@@ -649,32 +720,33 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 #: The kind of each argument, by the same names as in GOOD.
 KINDS = {
-    "count": """batch d_content d_gate d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
+    "count": """Address.layer Address.number Address.term before pos batch d_content d_gate d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
         n_features n_heads n_hidden n_layers n_noise n_pos n_prompts n_signals n_trigrams period rows steps times width window block
         distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed data_seed
         n_jobs neurons uncheckable_at_most""",
-    "number": """cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
+    "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": """biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip
+    "flag": """Anatomy.run.grad biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
-    "word": """activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
+    "word": """Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
-    "name": """head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
+    "name": """Anatomy.find.name Run.part.name join.parts read.text head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
         PathLogits.order.name PathLogits.stream.name Scores.__getitem__.name""",
-    "names": "names without Neurons.pattern.heads",
-    "text": "label alt name device HeadSum.activation generalized_silu.activation",
+    "names": "Anatomy.__getitem__.names names without Neurons.pattern.heads",
+    "text": "complete.text label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
-    "array": """V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
+    "array": """Norm.bound.b Sublayer.bias W_pos b_U V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
         q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation scores stream unigram weights x y""",
     "truths": "among mask_as_weights.mask",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
-    "made": """matrix paths task recipe run original replacing.block generator cache case fig draw args dtype at values patterns induction_loss.rows
+    "made": """Anatomy.run.base Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values patterns induction_loss.rows
         settings claims turn norm_Q norm_K""",
-    "function": "function norm progress frames.alt",
-    "sequence": """back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
+    "function": "Anatomy.head Anatomy.run.edit Anatomy.run.watch Sublayer.gate from_heads.gate function norm progress frames.alt",
+    "sequence": """Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
         HeadSum.d frames.steps replacing.without groups""",
+    "dtype": "dtype",
     "path": "path",
     "anything": "answer",
 }
@@ -689,7 +761,7 @@ def lookup(table: dict[str, Any], target: str, name: str) -> Any:
 #: Values that mean something after all: for a kind, a label and the arguments (a star: every argument of that kind).
 LEGAL: dict[str, dict[str, str]] = {
     "count": {
-        "0": """seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance bos first neurons step uncheckable_at_most rate.k memory_scores.skip
+        "0": """Address.layer Address.number before pos seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance bos first neurons step uncheckable_at_most rate.k memory_scores.skip
             OVCoherentTask.sample.seed""",
         "-1": "attention.first neurons n_jobs Heads.QK_at.distance",
         "list": "seeds",
@@ -697,9 +769,9 @@ LEGAL: dict[str, dict[str, str]] = {
         "int8": "*",
     },
     "number": {
-        "0": """survey.threshold a1 a2 alpha alpha_tail alpha_warmup lr_warmup tail_factor eps min_together right error HeadSum.error
+        "0": """Anatomy.gain survey.threshold a1 a2 alpha alpha_tail alpha_warmup lr_warmup tail_factor eps min_together right error HeadSum.error
             generalized_silu.error accuracy omega_error_bound.largest gated_neuron_heads.max_error""",
-        "-1": "a1 a2 right",
+        "-1": "Anatomy.gain a1 a2 right",
         "1e30": """cap Recipe.lr a1 a2 right gain alpha eps limit min_together omega head_sum.sharpness neuron_heads.sharpness scale target_l1 target_rms
             HeadSum.error generalized_silu.error attention.largest omega_error_bound.largest gated_neuron_heads.max_error
             gated_neuron_heads.gate_range HeadSum.reach""",
@@ -727,23 +799,24 @@ LEGAL: dict[str, dict[str, str]] = {
     "array": {
         "float64": "*", "float16": "*", "bfloat16": "*",
         # A virtual head has no circuit of its own: its scores are NaN, and so is its pattern.
-        "nan": "Heads.W_Q Heads.W_K q Heads.scores_of.k Heads.pattern_of.scores",
-        "inf": "q Heads.scores_of.k Heads.pattern_of.scores",
-        "negative": """Heads.results.pattern q Heads.scores_of.k Heads.pattern_of.scores V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out b_K b_Q b_V b_gate b_in b_out embed fix left like read
+        "nan": "Norm.freeze.x Norm.linear.x Norm.__call__.x Heads.W_Q Heads.W_K q Heads.scores_of.k Heads.pattern_of.scores",
+        "inf": "Norm.freeze.x Norm.linear.x Norm.__call__.x q Heads.scores_of.k Heads.pattern_of.scores",
+        "negative": """Norm.bound.b Sublayer.bias W_pos b_U Heads.results.pattern q Heads.scores_of.k Heads.pattern_of.scores V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out b_K b_Q b_V b_gate b_in b_out embed fix left like read
             scores stream x y""",
-        "extra axis": """Heads.side.x Heads.projected.x Heads.pattern_of.scores HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
+        "extra axis": """Norm.freeze.x Norm.linear.x Norm.__call__.x Norm.fold.W Run.shares.W Heads.side.x Heads.projected.x Heads.pattern_of.scores HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
             Heads.results.x Neurons.__call__.x Neurons.literal.x Neurons.pattern.x
             Neurons.measured_reach.x GatedBlock.gates.x GatedBlock.pattern.x GatedBlock.mixed.x
             GatedBlock.results.x GatedBlock.forward.x OmegaMLP.__call__.x OmegaMLP.error_bound.x""",
         "no axis": "HeadSum.__call__.x like",
-        "empty": "HeadSum.__call__.x like left layer_norm.x rms_norm.x with_bias_token.x",
-        "longer": """HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like left density""",
+        "no rows": "Norm.freeze.x like left layer_norm.x rms_norm.x HeadSum.__call__.x GateSum.__call__.gate",
+        "empty": "Norm.fold.W Run.shares.W HeadSum.__call__.x like left layer_norm.x rms_norm.x with_bias_token.x",
+        "longer": """Norm.fold.W Run.shares.W from_heads.W_U HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like left density""",
     },
-    "name": {"none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
+    "name": {"unknown": "join.parts read.text", "nearly": "join.parts read.text", "none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case
     "truths": {"longer": "mask_as_weights.mask", "none": ""},
     "model": {
-        "foreign": """heads.model components.model virtual_weights.model virtual_weight_table.model full_qk.model
+        "foreign": """anatomy.model heads.model components.model virtual_weights.model virtual_weight_table.model full_qk.model
             survey.model""",
         "converted": "*",
         "plain": "*",
@@ -754,16 +827,18 @@ LEGAL: dict[str, dict[str, str]] = {
         "model": "heads_or_model",
     },
     "made": {
+        "model": "inside",
         "tensor": "values args",
         "3": "mark.values signed.values unsigned.values at",
         "nan": "mark.values",
         "list": "mark.values problems.claims",
     },
     "sequence": {
-        "texts": "frames.steps",
+        "texts": "frames.steps complete.known",
         "negative": "HeadSum.a HeadSum.b HeadSum.c HeadSum.d",
         "huge": "HeadSum.a HeadSum.b HeadSum.c HeadSum.d",
     },
+    "dtype": {"float16": "*"},
     "anything": dict.fromkeys(
         ["None", "text", "3", "nan", "list", "object", "tensor", "raises", "returns nothing", "no arguments", "class", "inf"], "*"
     ),
@@ -828,7 +903,9 @@ def attempt(target: Target, given: dict[str, Any]) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = target.call(*first, **given)
-            if inspect.isgenerator(result) or hasattr(result, "__enter__") and target.name.endswith("route"):
+            if inspect.isgenerator(result):
+                result = list(result)
+            if hasattr(result, "__enter__") and target.name.endswith("route"):
                 with result:
                     pass
             if isinstance(result, circuitkit.exercises.Result) and result.passed:

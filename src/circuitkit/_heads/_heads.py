@@ -58,6 +58,7 @@ def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) 
 @reads("W_Q")
 @one_dtype("pattern", "x")
 @one_dtype("q", "k")
+@must(lambda scores, self: scores.shape[-3] == len(self) or f"scores of {len(self)} heads, [..., head, dst, src]")
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Heads:
     """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.

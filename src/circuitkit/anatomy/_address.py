@@ -11,16 +11,21 @@
 import difflib
 import heapq
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+from circuitkit._contract import Count, Natural, PartName, must, public
 
 WORDS = ("embed", "pos", "embed bias", "direct", "bias", "norm bias", "unembed bias", "rest", "unembed")
 """Parts that belong to no layer, in order; the bias of the last norm, and groups of paths."""
-_PART = re.compile(r"L(\d+)(?:(H)(\d+)|(N)(\d+)(?:\.(\d+))?| (MLP)| (bias)| (MLP bias))")
+_PART = re.compile(r"L(\d{1,9})(?:(H)(\d{1,9})|(N)(\d{1,9})(?:\.(\d{1,9}))?| (MLP)| (bias)| (MLP bias))", re.ASCII)
 _KINDS = ("H", "bias", "N", "MLP", "MLP bias")
 _FORMS = "'embed', 'L3H5', 'L3 MLP', 'L3N120.2', an input such as 'L1H3.K', or 'L0H1->L1H3.K'"
 
 
+@public
+@must(lambda kind, layer, number, term: kind in (WORDS if layer is None else _KINDS) and (number is None) != (kind in "HN") and (term is None or kind == "N") or _FORMS)
 @dataclass(frozen=True)
 class Address:
     """One part of a model, or one input of it.
@@ -33,10 +38,10 @@ class Address:
 
     kind: str
     """One of `WORDS`, or `"H"`, `"N"`, `"MLP"`, `"bias"`, `"MLP bias"` of a layer."""
-    layer: int | None = None
-    number: int | None = None
-    term: int | None = None
-    input: str | None = None
+    layer: Natural | None = None
+    number: Natural | None = None
+    term: Natural | None = None
+    input: Literal["Q", "K", "V"] | None = None
 
     def __str__(self) -> str:
         if self.layer is None:
@@ -60,7 +65,8 @@ class Address:
         return (self.layer, _KINDS.index(self.kind), *rest, " QKV".index(self.input or " "))
 
 
-def read(text: str) -> tuple[Address, ...]:
+@public
+def read(text: PartName) -> tuple[Address, ...]:
     """The chain of parts that a name stands for: one part or input, the two ends of a wire, or all parts of a path.
 
     **Error**: `ValueError` for what is no name. Spellings of version 0.1 (`MLP0`, `pos_embed`, `L0H0>L1H0`) are read.
@@ -69,8 +75,6 @@ def read(text: str) -> tuple[Address, ...]:
     >>> [str(part) for part in read("embed->L0H1->L1H3.K")]
     ['embed', 'L0H1', 'L1H3.K']
     """
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"got {text!r} as a name; expected a string such as {_FORMS}")
     return tuple(_read_one(piece, text) for piece in re.split(r"\s*-?>\s*", text))
 
 
@@ -94,13 +98,15 @@ def _read_one(piece: str, whole: str) -> Address:
     )
 
 
-def join(*parts: "Address | str") -> str:
+@public
+@must(lambda parts: len(parts) > 0 or "a part or more")
+def join(*parts: Address | PartName) -> str:
     """The name of a wire or a path from its parts. **Source**: this book.
 
     >>> join("L0H1", "L1H3.K")
     'L0H1->L1H3.K'
     """
-    return "->".join(str(part) for part in parts)
+    return "->".join(str(one) for part in parts for one in ([part] if isinstance(part, Address) else read(part)))
 
 
 def spelled(text: str) -> str:
@@ -142,7 +148,8 @@ def unknown(what: str, text: str, known: Iterable[str]) -> ValueError:
     return ValueError(f"no {what} is called {text!r}; the nearest of {len(known)} are {close}")
 
 
-def complete(text: str, known: Iterable[str], most: int = 24) -> list[str]:
+@public
+def complete(text: str, known: Sequence[str], most: Count = 24) -> list[str]:
     """Known names that begin so, in order: what a half-typed name may become.
 
     **Source**: this book.

@@ -3,13 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._contract import AS_IT_IS, Natural, NonNegative, must, public
 
+
+@public
+@must(lambda x, self: (self.gain is None or x.shape[-1] == self.gain.shape[-1]) and (self.scale is None or all(n == m or m == 1
+     for n, m in zip(x.shape[-2::-1], self.scale.shape[-2::-1], strict=False))) or "rows as long as the gain, those it was frozen on")
+@must(lambda W, self: self.gain is None or W.shape[-2] == self.gain.shape[-1] or f"{self.gain.shape[-1]} rows, as the gain")
 @dataclass(frozen=True, eq=False)
 class Norm:
     r"""`x -> (x - mean) / scale * gain + bias` with `scale = sqrt(mean((x - mean)^2) + eps)`: LayerNorm or RMSNorm.
@@ -20,7 +26,7 @@ class Norm:
 
     gain: Float[Tensor, "*size"] | None
     bias: Float[Tensor, "*size"] | None = None
-    eps: float = 1e-5
+    eps: NonNegative = 1e-5
     centre: bool = True
     """Whether the mean is taken out: a LayerNorm does, an RMSNorm does not."""
     across: bool = False
@@ -31,7 +37,7 @@ class Norm:
     def _centred(self, x: Tensor) -> Tensor:
         return x - x.mean(-1, keepdim=True) if self.centre else x
 
-    def freeze(self, x: Float[Tensor, "*row size"]) -> "Norm":
+    def freeze(self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]) -> "Norm":
         """The norm with its divisor fixed at the value it has on `x`: from here on it is affine."""
         if self.across and self.gain is not None and self.gain.shape[0] != x.shape[-3]:
             raise ValueError(
@@ -41,12 +47,12 @@ class Norm:
         square = self._centred(x).square().mean((-3, -1) if self.across else -1, keepdim=True)
         return replace(self, scale=(square + self.eps).sqrt())
 
-    def linear(self, x: Float[Tensor, "*row size"]) -> Float[Tensor, "*row size"]:
+    def linear(self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]) -> Float[Tensor, "*row size"]:
         """What a frozen norm does to a share of the stream: everything but its bias."""
         out = self._centred(x) / self.scale
         return out if self.gain is None else out * self.gain
 
-    def __call__(self, x: Float[Tensor, "*row size"]) -> Float[Tensor, "*row size"]:
+    def __call__(self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]) -> Float[Tensor, "*row size"]:
         out = (self if self.scale is not None else self.freeze(x)).linear(x)
         return out if self.bias is None else out + self.bias
 
@@ -65,7 +71,7 @@ class Norm:
         """The frozen norm of some rows."""
         return replace(self, scale=self.scale[index])
 
-    def only(self, head: int) -> "Norm":
+    def only(self, head: Natural) -> "Norm":
         """The frozen norm of one head, on its own."""
         pick = lambda value: None if value is None else value[[head if len(value) > 1 else 0]]  # noqa: E731
         return replace(self, across=False, gain=pick(self.gain), bias=pick(self.bias), scale=pick(self.scale))
@@ -83,9 +89,7 @@ class Norm:
             any(norm.across for norm in norms)
             or len({(norm.eps, norm.centre, norm.bias is None) for norm in norms}) > 1
         ):
-            raise ValueError(
-                "cannot stack heads whose norms of queries or keys are of different kinds; keep them apart"
-            )
+            raise ValueError("cannot stack heads whose norms of queries or keys are of different kinds; keep them apart")
         gain, bias = (
             None if getattr(self, name) is None else torch.cat([getattr(norm, name) for norm in norms])
             for name in ("gain", "bias")

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._contract import Natural, PartName, must, public
 from circuitkit._heads import Heads
 from circuitkit._heads._heads import Kind
 from circuitkit.anatomy._address import read
@@ -24,6 +25,16 @@ _scores_of, _pattern_of = map(inspect.unwrap, (Heads.scores_of, Heads.pattern_of
 Fill = Callable[[Tensor], Tensor]
 
 
+_one_part = lambda name: (read(name)[0].input is None and len(read(name)) == 1) or "one part; not an input, a wire or a path"  # noqa: E731
+
+
+@public
+@must(_one_part, "name")
+@must(_one_part, "head")
+@must(lambda before, self: before <= len(self.model.steps) or f"a step of the model, 0 to {len(self.model.steps)}")
+@must(lambda row, pos, self: (row < len(self.tokens) and pos < self.tokens.shape[1]) or "a place of these tokens")
+@must(lambda row, dst, src, self: (row < len(self.tokens) and src <= dst < self.tokens.shape[1]) or "places of these tokens, no source after dst")
+@must(lambda W, self: (W.shape[-2], W.dtype) == (self.model.d_model, self.model.W_E.dtype) or f"{self.model.d_model} rows of its dtype")
 @dataclass(eq=False, repr=False)
 class Run:
     """One forward pass in parts. A part's values are made from what its sublayer gathered when they are asked for.
@@ -74,7 +85,7 @@ class Run:
         norm = self.norms[sub.name][0]
         return stream if norm is None else norm(stream)
 
-    def pattern(self, head: str) -> Float[Tensor, "batch pos *src"]:
+    def pattern(self, head: PartName) -> Float[Tensor, "batch pos *src"]:
         """The pattern of one head; of a neuron-head, `[batch, pos]`, its attention on the token itself, not the bias token."""
         step, sub, rows, _ = self.model.find(head)
         if rows is None or len(rows) != 1:
@@ -91,7 +102,7 @@ class Run:
             return sub.inside.z(*sub.inside.reads(self.read_by(sub, self.streams[step])))
         return self.gathered[sub.name]
 
-    def part(self, name: str, before: int | None = None) -> Float[Tensor, "batch pos d_model"]:
+    def part(self, name: PartName, before: Natural | None = None) -> Float[Tensor, "batch pos d_model"]:
         """What one part left in the stream before a step (by default, the last stream); norms behind it are frozen."""
         step, sub, rows, is_bias = self.model.find(name)
         if step == len(self.model.steps):
@@ -155,7 +166,7 @@ class Run:
         return out
 
     def shares(
-        self, W: Float[Tensor, "*row d_model out"], before: int | None = None, neurons: bool = True
+        self, W: Float[Tensor, "*row d_model out"], before: Natural | None = None, neurons: bool = True
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos out"]]]:
         """`part @ W` for every part in the stream before a step, a group at a time: no part is formed in d_model.
 
@@ -194,7 +205,7 @@ class Run:
         else:
             yield names, _times(z, V)[None]
 
-    def where(self, row: int, pos: int) -> "Run":
+    def where(self, row: Natural, pos: Natural) -> "Run":
         """The same run at one position of one row, `[1, 1, d_model]`: enough for shares, not for patterns."""
         at = (slice(row, row + 1), slice(pos, pos + 1))
         norm = lambda n: None if n is None else n.at(*at)  # noqa: E731
@@ -212,7 +223,7 @@ class Run:
         )
 
     def score_table(
-        self, head: str, dst: int, src: int, row: int = 0, neurons: bool = True
+        self, head: PartName, dst: Natural, src: Natural, row: Natural = 0, neurons: bool = True
     ) -> tuple[tuple[str, ...], Float[Tensor, "query key"]]:
         """One score as a sum over (part at `dst`, read as a query) x (part at `src`, read as a key), and `"bias"` last.
 
@@ -266,8 +277,6 @@ class _Cuts:
         self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        if not callable(self.fill):
-            raise ValueError(f"fill is {fill!r}; expected 'zero', 'mean' or a function of what was written")
         steps = [self._add(name) for name in ([without] if isinstance(without, str) else without)]
         self.first = min(steps, default=len(model.steps))
 
@@ -278,9 +287,7 @@ class _Cuts:
         if not earlier:
             step, sub, rows, is_bias = place
             if last.input is not None or step == len(self.model.steps):
-                raise ValueError(
-                    f"without got {name!r}, an input; expected a part, or a wire that ends there: 'embed->{name}'"
-                )
+                raise ValueError(f"without got {name!r}, an input; expected a part, or a wire that ends there: 'embed->{name}'")
             if sub is None:
                 self.starts.add(last.kind)
             elif is_bias:
@@ -292,9 +299,7 @@ class _Cuts:
                 self.rows[sub.name] = [*self.rows.get(sub.name, []), *rows]
             return step
         if len(earlier) > 1:
-            raise ValueError(
-                f"without got {name!r}, a path; expected a part or a wire such as 'L0H1->L1H3.K'. Cut one of its wires."
-            )
+            raise ValueError(f"without got {name!r}, a path; expected a part or a wire such as 'L0H1->L1H3.K'. Cut one of its wires")
         source = str(earlier[0])
         if self.model.find(source).step >= place.step or place.is_bias or earlier[0].input:
             raise ValueError(
@@ -359,8 +364,6 @@ def _opened(now: Run, cuts: _Cuts) -> Tensor:
 
 def _resumed(now: Run, base: Run, begin: int) -> Tensor:
     """Take over what ran before the first change."""
-    if base.tokens.shape != now.tokens.shape or not torch.equal(base.tokens, now.tokens):
-        raise ValueError("base is a run of other tokens; expected one of the same tokens through the same model")
     kept = {sub.name for step in now.model.steps[:begin] for sub in step.sublayers}
     now.starts, now.streams = dict(base.starts), base.streams[:begin]
     pairs: Any = ((now.gathered, base.gathered), (now.patterns, base.patterns), (now.norms, base.norms))

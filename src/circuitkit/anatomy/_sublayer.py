@@ -3,12 +3,25 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import ids, public
+from circuitkit._contract import (
+    Count,
+    Finite,
+    HeadNames,
+    Names,
+    Natural,
+    PartName,
+    Positive,
+    ids,
+    kind,
+    must,
+    one_dtype,
+    public,
+)
 from circuitkit._heads import Heads, stack
 from circuitkit.anatomy._address import Address, read, unknown
 from circuitkit.anatomy._neurons import Neurons
@@ -21,6 +34,7 @@ UNLIMITED = 1 << 30
 """The context of a model without positions."""
 
 
+@public
 @dataclass(frozen=True, eq=False, repr=False)
 class MLP:
     """A whole MLP, as one function of what it reads, with the matrices that read and write where it has such.
@@ -37,6 +51,8 @@ class MLP:
         return self.function(x)
 
 
+@public
+@must(lambda bias, inside: not isinstance(inside, Heads) or len(bias) == inside.d_model or f"[{inside.d_model}], what is added to the stream")
 @dataclass(frozen=True, eq=False, repr=False)
 class Sublayer:
     """What reads the stream at one place and adds to it: `after(inside(before(x)) + bias)`.
@@ -44,8 +60,8 @@ class Sublayer:
     **Source**: "A Mathematical Framework for Transformer Circuits": each layer reads and writes the stream.
     """
 
-    layer: int
-    inside: Any
+    layer: Natural
+    inside: Annotated[Any, kind(lambda it: (callable(it) and not isinstance(it, type)) or isinstance(it, Heads), "Heads, Neurons or a function")]
     """`Heads`, `Neurons`, or a whole `MLP`."""
     before: Norm | None = None
     after: Norm | None = None
@@ -87,6 +103,9 @@ class Place(NamedTuple):
     is_bias: bool = False
 
 
+@public
+@must(lambda before, self: before <= len(self.steps) or f"a step of the model, 0 to {len(self.steps)}")
+@must(lambda W_E, W_U, W_pos: all(W is None or W.numel() for W in (W_E, W_U, W_pos)) or "tables with entries")
 @dataclass(frozen=True, eq=False, repr=False)
 class Anatomy:
     """Any model as one value: what it is made of, by name, and one loop that runs it. Made by `circuitkit.anatomy(model)`.
@@ -102,14 +121,14 @@ class Anatomy:
     W_pos: Float[Tensor, "n_ctx d_model"] | None = None
     final: Norm | None = None
     b_U: Float[Tensor, " d_vocab"] | None = None
-    gain: float = 1.0
+    gain: Finite = 1.0
     """Token embeddings are multiplied by this (Gemma)."""
     opening: Norm | None = None
     """A norm of the stream before the first step (BERT)."""
     head: Callable[[Tensor], Tensor] | None = None
     """What stands between the stream and the last norm and is no norm (BERT): then logits are no sum over parts."""
-    cap: float | None = None
-    n_ctx: int = UNLIMITED
+    cap: Positive | None = None
+    n_ctx: Count = UNLIMITED
 
     def __repr__(self) -> str:
         shown = [f"{sub.n_parts} in {sub.name!r}" for step in self.steps for sub in step.sublayers]
@@ -148,7 +167,7 @@ class Anatomy:
         return sum(sub.n_parts for sub in self.sublayers if isinstance(sub.inside, Neurons)) <= most
 
     def groups(
-        self, before: int | None = None, neurons: bool = True
+        self, before: Natural | None = None, neurons: bool = True
     ) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
         """The parts that stand in the stream before a step (by default, all), group by group, without their values.
 
@@ -164,7 +183,7 @@ class Anatomy:
                 bias = self.bias_name(number, sub)
                 yield number, sub, (*sub.parts, *([] if bias is None else [bias]))
 
-    def parts(self, before: int | None = None, neurons: bool = True) -> tuple[str, ...]:
+    def parts(self, before: Natural | None = None, neurons: bool = True) -> tuple[str, ...]:
         """Names of the parts whose sum is the stream before a step (by default, the last stream)."""
         return tuple(name for *_, names in self.groups(before, neurons) for name in names)
 
@@ -188,7 +207,7 @@ class Anatomy:
             for sub in step.sublayers
         }
 
-    def find(self, name: "str | Address") -> Place:
+    def find(self, name: PartName | Address) -> Place:
         """The place of a part or an input by its name; the nearest names where there is none."""
         address = read(name)[-1] if isinstance(name, str) else name
         number: Any = address.number
@@ -211,7 +230,7 @@ class Anatomy:
         whole = (sub.name for sub in self.sublayers if isinstance(sub.inside, Neurons))
         raise unknown("part", str(address), [*self.parts(), *whole, "unembed"])
 
-    def __getitem__(self, names: "str | int | Sequence[str | int]") -> Heads:
+    def __getitem__(self, names: HeadNames) -> Heads:
         """Heads by name: of attention as views, of neurons built now on `d_model + 1` coordinates; a list is stacked.
 
         Numbers count the attention heads.
@@ -229,9 +248,7 @@ class Anatomy:
             if rows is None and sub is not None and isinstance(sub.inside, Neurons) and not is_bias:
                 rows = range(len(sub.inside))
             if rows is None or sub is None:
-                raise ValueError(
-                    f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'"
-                )
+                raise ValueError(f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'")
             if found and found[-1][1] is sub:
                 found[-1][2].extend(rows)
             else:
@@ -251,12 +268,13 @@ class Anatomy:
 
     @public
     @ids(model="self")
+    @must(lambda base, self, tokens: getattr(base, "model", None) is self and base.tokens.equal(tokens) or "a run of these tokens through this model")
     def run(
         self,
         tokens: Int[Tensor, "batch pos"],
         *,
-        without: "str | Sequence[str]" = (),
-        fill: "str | Callable[[Tensor], Tensor]" = "zero",
+        without: Names = (),
+        fill: Literal["zero", "mean"] | Callable[[Tensor], Tensor] = "zero",
         edit: Callable[[Sublayer, Tensor], Tensor] | None = None,
         watch: Callable[[Sublayer, Tensor, Tensor], None] | None = None,
         base: "Run | None" = None,
@@ -277,6 +295,9 @@ class Anatomy:
         return forward(self, tokens, without, fill, edit, watch, base, grad)
 
 
+@public
+@one_dtype("heads", "W_E", "W_U", "W_pos")
+@must(lambda heads, W_E: len(heads) > 0 and heads.d_model == W_E.shape[1] or "heads and tables of one d_model")
 def from_heads(
     heads: Heads,
     W_E: Float[Tensor, "d_vocab_in d_model"],
@@ -295,11 +316,6 @@ def from_heads(
     >>> from_heads(random_heads(2, 8, 3), torch.eye(8), torch.eye(8)).parts()
     ('embed', 'L0H0', 'L0H1')
     """
-    if heads.d_model != W_E.shape[1] or heads.d_model != W_U.shape[0]:
-        raise ValueError(
-            f"the heads read and write {heads.d_model} dimensions, W_E has {W_E.shape[1]} and W_U {W_U.shape[0]}; expected "
-            "one size, because all share one residual stream"
-        )
     steps = []
     for layer in sorted(set(heads.layers)):
         rows = [row for row, at in enumerate(heads.layers) if at == layer]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from circuitkit._contract import Count, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy._norm import Norm
 from circuitkit.anatomy._sublayer import UNLIMITED, Anatomy
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
-def to_bridge(model: Anatomy, *, n_ctx: int | None = None) -> "TransformerBridge":
+@public
+def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBridge":
     """The same model as a native transformer-lens bridge, in eval mode and without gradients.
 
     For models of attention heads in serial layers, with or without biases, LayerNorms or RMSNorms before them, grouped

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, public
+from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, must, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, join, read
 from circuitkit.anatomy._address import spelled, unknown
@@ -18,6 +18,7 @@ DIRECT, BIAS, REST = "direct", "bias", "rest"
 
 
 @public
+@must(lambda at, self: isinstance(at, slice) or -(n := self._run.tokens.shape[1]) <= at < n or f"one of {n} positions")
 class PathLogits(Mapping):
     """A mapping from path name to that path's logits `[batch, pos, d_vocab]`, made when asked for.
 

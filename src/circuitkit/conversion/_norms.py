@@ -43,6 +43,8 @@ def norm_of_first(norm: AnyNorm, n_extra: Count = 1) -> AnyNorm:
     **Source**: this book, a repair of Theorem 4.
     """
 
+    @public
+    @must(lambda x: x.shape[-1] > n_extra or f"more than {n_extra} coordinates, the extra ones last")
     def repaired(x: Float[Tensor, "*batch d_model_and_extra"]) -> Float[Tensor, "*batch d_model_and_extra"]:
         stream, extra = x[..., :-n_extra], x[..., -n_extra:]
         silent = (stream == 0).all(-1, keepdim=True)
@@ -65,7 +67,7 @@ def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     eps_inside = eps * d_model / (d_model + 1)
     gain = torch.full((d_model + 1,), math.sqrt(d_model / (d_model + 1)), dtype=torch.float64)
     gain[-1] = math.sqrt(1 / (d_model + 1) + eps_inside)
-    return lambda x: rms_norm(x, eps_inside) * gain.to(x)
+    return _with_gain(rms_norm, gain, eps_inside)
 
 
 @public
@@ -80,7 +82,16 @@ def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     eps_inside = eps * d_model / (d_model + 2)
     gain = torch.full((d_model + 2,), math.sqrt(d_model / (d_model + 2)), dtype=torch.float64)
     gain[-2:] = math.sqrt(2 / (d_model + 2) + eps_inside)
-    return lambda x: layer_norm(x, eps_inside) * gain.to(x)
+    return _with_gain(layer_norm, gain, eps_inside)
+
+
+def _with_gain(norm: Callable[[Tensor, float], Tensor], gain: Tensor, eps: float) -> Norm:
+    @public
+    @must(lambda x: x.shape[-1] == len(gain) or f"[..., {len(gain)}], the stream with its bias coordinates last")
+    def gained(x: Float[Tensor, "*batch d_stream"]) -> Float[Tensor, "*batch d_stream"]:
+        return norm(x, eps) * gain.to(x)
+
+    return gained
 
 
 def _in_the_stream(x: Tensor, layers: Sequence[Sequence[MaskedHead]]) -> Any:

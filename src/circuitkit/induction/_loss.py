@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -30,8 +31,8 @@ class InductionLoss(NamedTuple):
 
 @public
 @ids("rows")
-@must(lambda rows: rows.tokens.shape[1] >= rows.start + 2 * rows.period
-     or f"two passes of {rows.period}, because the second is compared with the first. Use times=2")
+@must(lambda rows: torch.equal(*(rows.tokens[:, rows.start + i * rows.period :][:, : rows.period] for i in (0, 1)))
+     or f"two equal passes of {rows.period} from position {rows.start} on, because they are compared. Use times=2")
 def induction_loss(
     model: AnyModel, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
 ) -> InductionLoss:

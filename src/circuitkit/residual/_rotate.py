@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Count, Model, Seed, must, public
+from circuitkit._contract import Count, Model, Real, Seed, must, public
 
 
 @public
 @must(lambda fix, d_model: fix.shape == (d_model,) and bool(fix.any()) or f"({d_model},), a direction that is not zero")
 def random_rotation(
-    d_model: Count, *, seed: Seed, fix: Float[Tensor, " d_model"] | None = None, dtype: torch.dtype = torch.float32
+    d_model: Count, *, seed: Seed, fix: Float[Tensor, " d_model"] | None = None, dtype: Real = torch.float32
 ) -> Float[Tensor, "d_model d_model"]:
     """A random orthogonal matrix `R` (Haar measure); with `fix`, one that leaves that direction where it is.
 

@@ -115,7 +115,11 @@ def _guarded(function: Callable, setting: dict[str, Any]) -> tuple[dict, list[di
         result = function(**setting)
     except Exception as error:
         raise RuntimeError(f"the sweep stopped at {setting}: {type(error).__name__}: {error}") from error
-    return setting, result if isinstance(result, list) else [result]
+    results = result if isinstance(result, list) else [result]
+    keys = [[*row, *setting, PART, PARTS] for row in results if isinstance(row, dict)]
+    if not len(keys) == len(results) > 0 or any(len(names) != len({*names}) for names in keys):
+        raise ValueError(f"setting {setting} gave {results}; expected dicts of figures, no key twice, none {PART!r} or {PARTS!r}")
+    return setting, results
 
 
 def _read(path: Path) -> tuple[list[str] | None, list[dict[str, str]], str]:
@@ -124,7 +128,7 @@ def _read(path: Path) -> tuple[list[str] | None, list[dict[str, str]], str]:
         raise ValueError(f"{path} is a folder; expected the path of a table, such as {path / 'table.csv'}")
     if not path.exists() or path.stat().st_size == 0:
         return None, [], ""
-    text = path.read_text()
+    text = path.read_text("utf-8", errors="replace")
     whole = text[: text.rfind("\n") + 1]
     torn = "the last line has no end" if whole != text else ""
     lines = list(csv.reader(io.StringIO(whole)))
