@@ -44,8 +44,8 @@ RECORDS = set(
 #: Joints between the library's own modules: methods without an underscore that only other modules of it call.
 JOINTS = {
     "Norm": {"at", "each", "join", "only", "take", "to"},
-    "Run": {"read_by", "z"},
-    "Anatomy": {"bias_name", "taken"},
+    "Run": {"bias_of", "read_by", "z"},
+    "Anatomy": {"bias_name", "few_neurons", "head_name", "linear_head", "taken"},
 }
 SECONDS = 8.0  # of work, not on the clock
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
@@ -276,6 +276,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Address.number": lambda: 2,
     "Address.term": lambda: None,
     "Anatomy.find.name": lambda: "L0H1",
+    **{f"{name}.neurons": lambda: False for name in ("Anatomy.groups", "Anatomy.parts", "Run.shares", "Run.score_table")},
     "Anatomy.gain": lambda: 2.0,
     "Anatomy.head": lambda: None,
     "Anatomy.run.base": lambda: None,
@@ -727,7 +728,7 @@ KINDS = {
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": """Anatomy.run.grad biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip
+    "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
     "word": """Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
@@ -812,6 +813,7 @@ LEGAL: dict[str, dict[str, str]] = {
         "empty": "Norm.fold.W Run.shares.W HeadSum.__call__.x like left layer_norm.x rms_norm.x with_bias_token.x",
         "longer": """Norm.fold.W Run.shares.W from_heads.W_U HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like left density""",
     },
+    "names": {"3": "Anatomy.__getitem__.names"},  # a number of a head
     "name": {"unknown": "join.parts read.text", "nearly": "join.parts read.text", "none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case
     "truths": {"longer": "mask_as_weights.mask", "none": ""},

@@ -85,7 +85,7 @@ def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     return _with_gain(layer_norm, gain, eps_inside)
 
 
-def _with_gain(norm: Callable[[Tensor, float], Tensor], gain: Tensor, eps: float) -> Norm:
+def _with_gain(norm: Callable[[Tensor, float], Tensor], gain: Tensor, eps: float) -> Any:
     @public
     @must(lambda x: x.shape[-1] == len(gain) or f"[..., {len(gain)}], the stream with its bias coordinates last")
     def gained(x: Float[Tensor, "*batch d_stream"]) -> Float[Tensor, "*batch d_stream"]:
