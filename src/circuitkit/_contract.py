@@ -257,14 +257,12 @@ def ids(tokens: str = "tokens", model: str = "model", least: int = 1) -> Rule:
         rows = getattr(rows, "tokens", rows)
         if not _is_tensor(rows):
             return True
-        if not _is_whole(rows):
-            return "integers, the numbers of tokens. Make them with model.to_tokens(text)"
         d_vocab, n_ctx = sizes(model)
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < d_vocab:
             return f"ids in 0..{d_vocab - 1}, the model's vocabulary. Use its own tokenizer: model.to_tokens(text)"
-        return (rows.ndim in (1, 2) and rows.numel() > 0 and least <= rows.shape[-1] <= n_ctx) or (
+        return (_is_whole(rows) and rows.ndim in (1, 2) and rows.numel() > 0 and least <= rows.shape[-1] <= n_ctx) or (
             f"[batch, pos] with at least {least} position{'s' * (least > 1)} in a row and at most {n_ctx}, the model's context. "
-            f"Make them with model.to_tokens(text); one row is {tokens}[None]"
+            f"Make the integers with model.to_tokens(text); one row is {tokens}[None]"
         )
 
     return Rule((tokens, model), readable)

@@ -809,7 +809,7 @@ LEGAL: dict[str, dict[str, str]] = {
             Neurons.measured_reach.x GatedBlock.gates.x GatedBlock.pattern.x GatedBlock.mixed.x
             GatedBlock.results.x GatedBlock.forward.x OmegaMLP.__call__.x OmegaMLP.error_bound.x""",
         "no axis": "HeadSum.__call__.x like",
-        "no rows": "Norm.freeze.x like left layer_norm.x rms_norm.x HeadSum.__call__.x GateSum.__call__.gate",
+        "no rows": "full_ov.embed stream with_bias_token.x Norm.freeze.x like left layer_norm.x rms_norm.x HeadSum.__call__.x GateSum.__call__.gate",
         "empty": "Norm.fold.W Run.shares.W HeadSum.__call__.x like left layer_norm.x rms_norm.x with_bias_token.x",
         "longer": """Norm.fold.W Run.shares.W from_heads.W_U HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like left density""",
     },

@@ -58,6 +58,7 @@ def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) 
 @reads("W_Q")
 @one_dtype("pattern", "x")
 @one_dtype("q", "k")
+@must(lambda pattern, self: pattern.shape[-3] == len(self) or f"patterns of {len(self)} heads, [..., head, dst, src]")
 @must(lambda scores, self: scores.shape[-3] == len(self) or f"scores of {len(self)} heads, [..., head, dst, src]")
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Heads:

@@ -193,7 +193,7 @@ def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*b
     >>> with_bias_token(torch.tensor([[5.0, 7.0]])).tolist()
     [[0.0, 0.0, 1.0], [5.0, 7.0, 0.0]]
     """
-    row = torch.zeros_like(x[..., :1, :])
+    row = x.new_zeros(*x.shape[:-2], 1, x.shape[-1])
     out = torch.cat([row, x], -2)
     mark = torch.zeros_like(out[..., :1])
     mark[..., 0, :] = 1
