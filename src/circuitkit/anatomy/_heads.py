@@ -1,7 +1,7 @@
 """All attention heads of a model as one `Heads`."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -9,9 +9,14 @@ from circuitkit._contract import HasHeads, public
 from circuitkit._heads import Heads, stack
 from circuitkit.anatomy._read import anatomy
 
+if TYPE_CHECKING:
+    Own = Heads
+else:
+    Own = Any  # what the model carries itself
+
 
 @public
-def heads(model: HasHeads) -> Heads | Any:
+def heads(model: HasHeads) -> Own:
     """All attention heads of a model as one `Heads`, named `L{layer}H{head}`, in the order of the layers.
 
     Weights are the ones the model holds now (after folding, if it was folded); they are copies, detached. Grouped-query

@@ -1,6 +1,6 @@
 """All heads of a model in one list, of attention and of neurons, none of them built before it is taken."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
 
-class MixedHeads(Sequence):
+class MixedHeads:
     """Attention heads and neuron-heads of one model, in the order they run in, by name or number.
 
     Taken from here, all read and write `d_model + 1` coordinates and their `layers` count the steps of the model, so that

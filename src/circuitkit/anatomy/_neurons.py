@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -52,7 +53,13 @@ class Neurons:
 
         **Error**: `bound`, and rounding as in the MLP itself.
         """
-        return _plus(self.written(*self.reads(x)), self.b_out)
+        scaled = self.terms.scaled_silu if self.W_gate is None else None
+        if scaled is None:
+            return F.linear(self._gathered(*self.reads(x)), self.W_out.T, self.b_out)
+        # one head per neuron: its two scales ride on the two matrix products
+        query = _affine(x.flatten(0, -2), self.W_in, self.b_in, scaled[0], scaled[0])
+        gathered = F.silu(query, inplace=not query.requires_grad)
+        return _affine(gathered, self.W_out, self.b_out, scaled[1]).reshape(x.shape)
 
     @public
     @fits("W_in")
@@ -63,7 +70,8 @@ class Neurons:
         total = torch.zeros_like(wide)
         for first in range(0, len(self), step):
             total = total + self.take(range(len(self))[first : first + step]).results(wide).sum(-3)
-        return _plus(total[..., 1:, :-1], self.b_out)
+        out = total[..., 1:, :-1]
+        return out if self.b_out is None else out + self.b_out
 
     @public
     @fits("W_in")
@@ -131,13 +139,16 @@ class Neurons:
 
     def reads(self, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tensor, Tensor]:
         """What queries and values read, `[..., pos, neuron]` each."""
-        value = _plus(x @ self.W_in, self.b_in)
-        return (value if self.W_gate is None else _plus(x @ self.W_gate, self.b_gate)), value
+        value = F.linear(x, self.W_in.T, self.b_in)
+        return (value if self.W_gate is None else F.linear(x, self.W_gate.T, self.b_gate)), value
 
     def written(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
         """What all heads together write, without forming any head's share."""
+        return self._gathered(gate, value) @ self.W_out
+
+    def _gathered(self, gate: Tensor, value: Tensor) -> Tensor:
         gathered = self.terms(gate)
-        return (gathered if self.W_gate is None else gathered * value) @ self.W_out
+        return gathered if self.W_gate is None else gathered * value
 
     def z(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
         """What each head gathers, `[..., head]`: its attention on the token itself times its value there."""
@@ -180,8 +191,9 @@ class Neurons:
         return (t.b, t.c, t.a, t.d) if self.W_gate is None else (t.b, t.c, t.d, t.a)
 
 
-def _plus(x: Tensor, b: Tensor | None) -> Tensor:
-    return x if b is None else x + b
+def _affine(x: Tensor, W: Tensor, b: Tensor | None, scale: float, bias_scale: float = 1.0) -> Tensor:
+    """`scale x W + bias_scale b`."""
+    return x @ W * scale if b is None else torch.addmm(b, x, W, alpha=scale, beta=bias_scale)
 
 
 @public
@@ -202,9 +214,6 @@ def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*b
 
 def widened(heads: Heads) -> Heads:
     """Heads of attention on the coordinates of neuron-heads: they neither read nor write the last one. Copies, by head."""
-    pad = torch.nn.functional.pad
-    given = [name for name in ("W_Q", "W_K", "W_V", "b_K", "b_V") if getattr(heads, name) is not None]
-    own = {name: heads.by_head(name) for name in given}
-    wide = {name: pad(value, (0, 0, 0, 1)) if name[0] == "W" else value for name, value in own.items()}
-    norm = heads.norm_K if heads.norm_K is None or heads.groups is None else heads.norm_K.take(list(heads.groups))
-    return replace(heads, **wide, W_O=pad(heads.W_O, (0, 1)), groups=None, norm_K=norm)
+    own = heads.ungrouped()
+    wide = {name: F.pad(getattr(own, name), (0, 0, 0, 1)) for name in ("W_Q", "W_K", "W_V")}
+    return replace(own, **wide, W_O=F.pad(own.W_O, (0, 1)))

@@ -240,9 +240,9 @@ class Anatomy:
             *(sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for _, sub, rows in taken)
         )
 
-    def taken(self, names: "Sequence[str | int]") -> list[tuple[int, Sublayer, list[int]]]:
+    def taken(self, names: "Sequence[str | int]") -> list[tuple[int, Any, list[int]]]:
         """Step, sublayer and rows of heads by name, side by side where they follow each other in one sublayer."""
-        found: list[tuple[int, Sublayer, list[int]]] = []
+        found: list[tuple[int, Any, list[int]]] = []
         for name in map(self.head_name, names):
             step, sub, rows, is_bias = self.find(name)
             if rows is None and sub is not None and isinstance(sub.inside, Neurons) and not is_bias:

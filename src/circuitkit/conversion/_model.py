@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -42,7 +42,8 @@ class AttentionOnlyBridge(TransformerBridge):
         """One layer's neuron-heads with the weights the model holds now; gradients flow to them."""
         for mlp, attention in self._mlps:
             if mlp.layer == layer:
-                return Neurons(**mlp.weights, **mlp.biases, terms=attention.terms, layer=mlp.layer)
+                held: dict[str, Any] = {**mlp.weights, **mlp.biases}
+                return Neurons(**held, terms=attention.terms, layer=mlp.layer)
         raise ValueError(f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}")
 
     @contextmanager

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from circuitkit import anatomy
 from circuitkit._contract import Count, Fraction, LearningRate, Natural, Seed, Several, must, public
 from circuitkit._heads import Heads
+from circuitkit.anatomy import from_heads
+from circuitkit.anatomy import to_bridge as as_bridge
 from circuitkit.induction._task import Net, sinusoids, task_rows
 from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
 
@@ -132,4 +133,5 @@ def to_bridge(net: Net) -> "TransformerBridge":
     layers = tuple(layer for layer in range(len(net.layers)) for _ in range(net.n_heads))
     names = tuple(f"{number}" for number in range(len(layers)))
     heads = Heads(names, *(torch.cat(stacked) for stacked in parts.values()), layers=layers)
-    return anatomy.to_bridge(anatomy.from_heads(heads, **net.parts()))
+    own = net.parts()
+    return as_bridge(from_heads(heads, own["W_E"], own["W_U"], own["W_pos"]))
