@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tools.notebooks import gate as notebook_gate
@@ -192,3 +193,24 @@ def test_few_cells_of_the_book_are_excused():
         cell for path in notebooks() for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"
     ]
     assert sum(bool(notebook_gate.excused(cell)) for cell in cells) <= MOST_EXCUSED
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "words"),
+    [
+        ("print('accuracy 0.97')", [], "prints a number that the cell did not compute"),
+        ("for x in (1, 2):\n    print('loss', 3)", [], "prints a number"),
+        ("import torch\ntorch.allclose = lambda *a: True\nprint(torch)", [], "changes a module for all cells"),
+        ("%%capture\nprint(x)", [], "%%capture takes the cell's output away"),
+        ("print(x)", ["remove-cell"], "the tag 'remove-cell' is none of"),
+        ("print('step  1st  2nd', x)", ["hide-input"], ""),
+    ],
+)
+def test_nothing_is_hidden_or_made_up(source, tags, words):
+    cell = nbformat.v4.new_code_cell(source, metadata={"tags": tags}, execution_count=1)
+    found = notebook_gate.hidden(cell)
+    assert (words in " ".join(found)) if words else found == []
+
+
+def test_a_print_in_a_loop_is_expected_to_say_something():
+    assert notebook_gate.expects_output("for x in y:\n    print(x)")

@@ -17,7 +17,9 @@ import nbformat
 
 MOST_BYTES = 1_500_000
 MOST_LINES = 15
+MODULES = {"torch", "numpy", "np", "math", "ck", "circuitkit", "circuits", "residual", "induction", "conversion", "superposition", "models", "figures"}
 TALKS = {"print", "display", "show"}  # a top-level call to one of these leaves an output
+TAGS = {"hide-cell", "hide-input", "solution", "uses-solution"}  # and those of the comparison, which need a reason
 MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.M)
 
 
@@ -53,6 +55,7 @@ def cell_faults(cell, number: int) -> list[str]:
         found.append("an output is expected and none is stored")
     for output in cell.outputs:
         found += output_faults(output)
+    found += hidden(cell)
     if excused(cell):
         told = cell.metadata.get("circuitkit", {})
         if len(str(told.get("reason", "")).split()) < 4:
@@ -62,6 +65,23 @@ def cell_faults(cell, number: int) -> list[str]:
                 f"excused from comparison ({excused(cell)}), and metadata.circuitkit.fact is {told.get('fact')!r}: state there "
                 "a fact that the cell still asserts, outside of any other statement"
             )
+    return found
+
+
+def hidden(cell) -> list[str]:
+    """What keeps a result from the reader, or makes one up: tags, cell magics, patched modules, printed constants."""
+    others = [tag for tag in cell.metadata.get("tags", []) if tag not in TAGS and tag not in excused(cell)]
+    found = [f"the tag {tag!r} is none of {sorted(TAGS)}: the page would not show the cell as it is" for tag in others]
+    if cell.source.lstrip().startswith("%%"):
+        found.append(f"{cell.source.split()[0]} takes the cell's output away, or runs something else than Python")
+    for node in ast.walk(ast.parse(plain_python(cell.source))):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Attribute) and ast.unparse(t.value) in MODULES for t in targets):
+            found.append(f"{ast.unparse(node)!r} changes a module for all cells")
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print" and node.args:
+            words = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            if len(words) == len(node.args) and re.search(r"(?<!\w)\d+(?:\.\d+)?(?!\w)", " ".join(map(str, words))):
+                found.append(f"{ast.unparse(node)} prints a number that the cell did not compute")
     return found
 
 
@@ -128,7 +148,8 @@ def plain_python(source: str) -> str:
 def expects_output(source: str) -> bool:
     """Whether the cell prints, shows, or ends in a value that is not a call (a call may return None)."""
     body = ast.parse(plain_python(source)).body
-    for statement in body:
+    loops = [inner for node in body if isinstance(node, (ast.For, ast.With)) for inner in node.body]
+    for statement in body + loops:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             called = statement.value.func
             if getattr(called, "id", getattr(called, "attr", None)) in TALKS:
