@@ -259,6 +259,15 @@ def test_heads_of_a_converted_model_cost_nothing_until_they_are_taken(native, mo
     assert len(both) == 82
 
 
+def test_reading_a_converted_model_copies_no_weight_that_it_shares(native):
+    converted = to_attention_only(native(), heads_per_neuron=2)
+    shared = [parameter for parameter in converted.parameters() if torch._C._is_cow_tensor(parameter)]
+    assert len(shared) > 20
+    anatomy(converted).run(torch.tensor([[1, 2, 3]]))
+    heads(converted)[["L0N3", "L1N2.1"]]
+    assert all(torch._C._is_cow_tensor(parameter) for parameter in shared)
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_gated_layers_say_what_plain_ones_say(native, gated):
     layer = to_attention_only(native(act_fn="silu", gated_mlp=gated), heads_per_neuron=4).neuron_heads(1)

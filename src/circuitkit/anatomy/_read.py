@@ -20,6 +20,7 @@ _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
 _UNKNOWN = (AttributeError, KeyError, RuntimeError, TypeError)
 """What reading an unknown architecture may end in."""
+_address = getattr(torch._C, "_data_address", Tensor.data_ptr)  # `data_ptr` copies what is shared until it is written to
 _KNOWN: WeakKeyDictionary[Any, tuple[Any, Anatomy]] = WeakKeyDictionary()
 """What was read of the models that still live, with the state of their weights then."""
 
@@ -62,7 +63,7 @@ def anatomy(model: Any) -> Anatomy:
 @public
 def _anatomy(model: Model) -> Anatomy:
     weights = (*model.parameters(), *model.buffers())
-    state = [(id(w), w.data_ptr(), w.dtype, None if w.is_inference() else w._version) for w in weights]
+    state = [(id(w), _address(w), w.dtype, None if w.is_inference() else w._version) for w in weights]
     if model not in _KNOWN or _KNOWN[model][0] != state:
         _KNOWN[model] = state, _read(model)
     return _KNOWN[model][1]
