@@ -179,7 +179,7 @@ Triples = Annotated[Any, kind(_are_triples, *_triples)]
 _factors = lambda m: all(_is_tensor(getattr(m, side, None)) for side in "AB")  # noqa: E731
 Factored = Annotated[Any, kind(_factors, "a FactoredMatrix", "it is never formed whole", "Write full_ov(model, 'L0H1').")]
 Numbers = Annotated[Any, kind(_are_numbers, "numbers", "they are drawn", "Write a tensor, an array or a list of numbers.")]
-_is_figure = lambda fig: hasattr(fig, "savefig")  # noqa: E731
+_is_figure = lambda fig: hasattr(fig, "savefig") and not isinstance(fig, type)  # noqa: E731
 Figure = Annotated[Any, kind(_is_figure, "a matplotlib figure", "it is drawn", "Write fig, ax = plt.subplots() first.")]
 Name = Annotated[str, kind(lambda n: bool(n.strip()), "a name", "a model is looked up by it", "circuitkit.list_models() has some.")]
 _is_cache = lambda c: hasattr(c, "keys")  # noqa: E731

@@ -144,6 +144,7 @@ def test_the_first_head_by_name_or_number():
     [
         (["a"], PATTERN, None, r"tokens=\['a'\].*expected 4 tokens, one for every position.*shape \(4, 4\)"),
         (TOKENS, PATTERN[:3], None, r"as many destinations as sources"),
+        ([], PATTERN[:0, :0], None, r"as many destinations as sources, and at least one"),
         (TOKENS, PATTERN, ["a", "b"], r"expected 1 names, one for each head"),
         (TOKENS, PATTERN[0], None, r"expected patterns \[head, dst, src\] or \[dst, src\]"),
         (TOKENS, np.where(PATTERN > 0, PATTERN, -np.inf), None, r"finite weights; pass the pattern after the softmax"),

@@ -35,6 +35,12 @@ def test_a_picture_carries_alt_text_width_and_numbers():
     assert not plt.get_fignums()
 
 
+@pytest.mark.parametrize("thing", [plt.Figure, None, "figure"])
+def test_what_is_no_figure_is_refused_in_words(thing):
+    with pytest.raises(ValueError, match=r"expected a matplotlib figure, because it is drawn"):
+        figures.show(thing, alt=ALT)
+
+
 def test_the_same_figure_gives_the_same_bytes():
     assert figures.picture(drawn(), alt=ALT) == figures.picture(drawn(), alt=ALT)
 

@@ -83,7 +83,7 @@ def _fit(tokens: Sequence[str], patterns: Any, names: Sequence[str] | None) -> A
     values = to_array(patterns)
     shape = (1, *values.shape) if values.ndim == 2 else values.shape or (0,)
     faults = {
-        "patterns [head, dst, src] or [dst, src] with as many destinations as sources": len(shape) != 3 or shape[-1] != shape[-2],
+        "patterns [head, dst, src] or [dst, src] with as many destinations as sources, and at least one": len(shape) != 3 or shape[-1] != shape[-2] or 0 in shape,
         f"{shape[-1]} tokens, one for every position (a common slip is to drop or add the first one)": len(tokens) != shape[-1],
         f"{shape[0]} names, one for each head": names is not None and len(names) != shape[0],
         "finite weights; pass the pattern after the softmax, not scores masked with -inf": not np.isfinite(values).all(),
