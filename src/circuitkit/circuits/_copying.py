@@ -56,10 +56,9 @@ def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = Non
     >>> copying_score(random_heads(2, 8, 3)).score.shape
     torch.Size([2])
     """
-    if isinstance(heads_or_model, Heads):
-        stack = heads_or_model
-    else:
-        stack, model = heads(heads_or_model), heads_or_model
+    stack: Any = heads_or_model
+    if not isinstance(stack, Heads):
+        stack, model = heads(stack), stack
         if not isinstance(stack, Heads):  # of a converted model: attention heads and neuron-heads, a layer at a time
             return _joined([copying_score(some, model) for some in stack.groups()])
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
