@@ -452,8 +452,7 @@ def loss(logits, tokens):
 
 
 def check_term_importance(c):
-    by_path = c.kind != "swiglu"  # one loss a path, and each over all others: minutes where there are thousands
-    found = ck.circuits.term_importance(c.model, c.tokens, by_path=by_path)
+    found = ck.circuits.term_importance(c.model, c.tokens)
     split = [run.orders() for run in c.runs]
     longest = max(split[0][0])
 
@@ -470,10 +469,10 @@ def check_term_importance(c):
     same(found.full, loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
     same(found.kept, [kept(range(k + 1)) for k in every], 1e-5)
     same(found.removed, [kept([o for o in every if o != k]) for k in every], 1e-5)
-    alone = {canonical(name): value for name, value in found.by_path.items()}
-    for name in [c.head, *([c.neuron] if c.neuron else [])] if by_path else []:
+    by_path = {canonical(name): value for name, value in found.by_path.items()}
+    for name in [c.head, *([c.neuron] if c.neuron else [])]:
         less = c.each(lambda r, n=name: r.logits - r.path(n))
-        same(alone[name], loss(less, c.tokens) - found.full, 1e-5)
+        same(by_path[name], loss(less, c.tokens) - found.full, 1e-5)
 
 
 def check_skip_trigrams(c):

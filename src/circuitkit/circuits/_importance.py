@@ -47,8 +47,8 @@ def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_pat
     def loss(wanted) -> float:
         return next_token_loss(paths.sum([name for name in orders if wanted(name)] + always), tokens)
 
-    full = loss(lambda name: True)
-    alone = {gone: loss(lambda name, gone=gone: name != gone) - full for gone in orders} if by_path else {}
+    every, full = paths.sum(), loss(lambda name: True)
+    alone = {gone: next_token_loss(every - paths[gone], tokens) - full for gone in orders} if by_path else {}
     return TermImportance(
         full=full,
         kept=tuple(loss(lambda name, k=k: orders[name] <= k) for k in range(longest + 1)),
