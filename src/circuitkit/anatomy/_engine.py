@@ -56,12 +56,9 @@ def _from_cache(value: Any, tokens: Tensor, cache: Any) -> Run:
                 now.gathered[sub.name] = cache[name if name in cache else f"{at}mlp.out.hook_out"].view_as(x)
         if step.closing is not None or any(sub.after for sub in step.sublayers):
             raise ValueError("hooks are followed in models whose norms stand before their layers; this one norms what is written")
-        x = x + sum(now.part(name, number) for sub in step.sublayers for name in _names(value, number, sub))
+        written = (names for at, _, names in value.groups(number + 1, neurons=False) if at == number)
+        x = x + sum(now.part(name, number) for names in written for name in names)
     now.streams.append(x)
     text = "hooks change the stream between the parts of this model, so they do not add up to it. Hook what parts read or write instead"
     require_same(x, cache["ln_final.hook_in"], 1e-3 * float(x.abs().max()), text)
     return now
-
-
-def _names(value: Any, number: int, sub: Any) -> tuple[str, ...]:
-    return next(names for n, it, names in value.groups(number + 1, neurons=False) if n == number and it is sub)

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, HeadNames, Natural, is_bridge, must, public, sizes
+from circuitkit._contract import AnyModel, HeadNames, Natural, must, public, sizes
 from circuitkit._heads import Heads
-from circuitkit.anatomy import anatomy, heads
+from circuitkit.anatomy import anatomy
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
@@ -39,7 +39,7 @@ def full_ov(
     """
     from transformer_lens import FactoredMatrix
 
-    stack = _chosen(model, head)
+    stack = anatomy(model)[head]
     left = _rows(model, stack, "token", embed) @ stack.by_head("W_V")
     if biases and stack.b_V is not None:
         left = left + stack.by_head("b_V")[:, None, :]
@@ -79,7 +79,7 @@ def full_qk(
     """
     from transformer_lens import FactoredMatrix
 
-    stack = _chosen(model, head)
+    stack = anatomy(model)[head]
     if (offset is None) != (stack.turn is None):
         raise ValueError(_HOW_FAR[stack.turn is None].format(offset))
     left, right = _rows(model, stack, query) @ stack.W_Q, _rows(model, stack, key) @ stack.by_head("W_K")
@@ -99,16 +99,8 @@ _HOW_FAR = (
 )
 
 
-def _chosen(model: Any, head: Any) -> Heads:
-    """Heads of a model by name or number; what carries heads of its own names them itself."""
-    own = not is_bridge(model) and hasattr(model, "W_E") and hasattr(model, "heads")
-    return heads(model)[head] if own and isinstance(model.heads, Heads) else anatomy(model)[head]
-
-
 def tables(model: Any) -> tuple[Tensor, Tensor | None, Tensor]:
     """What tokens and positions put into the stream, and the unembedding."""
-    if not is_bridge(model) and hasattr(model, "W_E"):
-        return model.W_E.detach(), getattr(model, "W_pos", None), model.W_U.detach()
     value = anatomy(model)
     return value.W_E if value.gain == 1.0 else value.W_E * value.gain, value.W_pos, value.W_U
 
