@@ -24,36 +24,32 @@ export function quoted(text) {
  */
 export function pythonFor(state, seen) {
   const { model, step, cuts, fill, head } = state;
-  const list = `[${cuts.map((cut) => `"${cut}"`).join(", ")}]`;
+  const list = (/** @type {string[]} */ names) => `[${names.map((name) => `"${name}"`).join(", ")}]`;
   const heads = cuts.filter((cut) => !cut.includes(">"));
+  const wires = cuts.filter((cut) => cut.includes(">"));
   const byMean = fill === "mean" && heads.length > 0;
-  const from = ["induction", ...(byMean ? ["models"] : [])];
   const lines = [
     `model = ck.load_model("${model}"${step === seen.lastStep ? "" : `, step=${step}`})`,
     `tokens = model.to_tokens(${quoted(state.text)})${seen.cropped ? "[:, :256]" : ""}`,
   ];
-  if (!byMean) lines.push(cuts.length ? `hooks = induction.hooks(model, ${list})` : "hooks = []  # nothing is out");
-  else {
-    const layers = [...new Set(heads.map((cut) => cut[1]))];
-    const wires = cuts.filter((cut) => cut.includes(">"));
+  if (byMean)
     lines.push(
-      "_, held_out = model.run_with_cache(models.heldout_rows(8))",
-      "def average(layer, heads):  # they say what they read out of held-out text on average",
-      '    name = f"blocks.{layer}.attn.hook_z"',
-      "    def put(z, hook):",
-      "        z[:, :, heads] = held_out[name].mean((0, 1))[heads]",
-      "        return z",
-      "    return name, put",
-      `hooks = [${layers.map((layer) => `average(${layer}, [${heads.filter((cut) => cut[1] === layer).map((cut) => cut[3])}])`).join(", ")}]`,
-      ...(wires.length ? [`hooks += induction.hooks(model, [${wires.map((cut) => `"${cut}"`).join(", ")}])`] : []),
+      "held_out = ck.anatomy(model).run(ck.models.heldout_rows(8))",
+      "def average(sublayer, z):  # they say what they read out of held-out text on average",
+      `    for head in {*${list(heads)}} & {*sublayer.parts}:`,
+      "        row = sublayer.parts.index(head)",
+      "        z[:, row] = held_out.gathered[sublayer.name][:, row].mean((0, 1))",
+      "    return z",
     );
-  }
-  lines.push(`logits = model.run_with_hooks(tokens, fwd_hooks=hooks)[0, ${seen.at}]`);
+  const changes = [
+    ...(byMean ? (wires.length ? [`without=${list(wires)}`] : []) : cuts.length ? [`without=${list(cuts)}`] : []),
+    ...(byMean ? ["edit=average"] : []),
+  ];
+  lines.push(`run = ck.anatomy(model).run(${["tokens", ...changes].join(", ")})`, `logits = run.logits[0, ${seen.at}]`);
   const whole = cuts.length ? "  # of the whole model" : "";
   const parts = [
-    `answer = tokens.clone().fill_(${seen.answer})`,
-    `with model.hooks(fwd_hooks=hooks):`,
-    `    parts = residual.logit_attribution(model, tokens, answer, versus="mean")`,
+    `toward = model.W_U[:, ${seen.answer}] - model.W_U.mean(1)`,
+    `parts = {name: float(run.part(name)[0, ${seen.at}] @ toward) for name in run.model.parts()}`,
   ];
   const score = [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})${whole}`];
   const words = [
@@ -61,7 +57,7 @@ export function pythonFor(state, seen) {
     `looks_for = circuits.full_qk(model, "${head}")[${seen.token}].AB`,
   ];
   return {
-    first: [`import circuitkit as ck`, `from circuitkit import circuits, ${from.join(", ")}, residual`],
+    first: ["import circuitkit as ck", "from circuitkit import circuits"],
     lines,
     parts,
     score: head ? score : [],

@@ -1,6 +1,5 @@
 """The lab as a reader uses it: by keyboard, from a file, under a strict policy, with text that means harm."""
 
-import re
 import shutil
 import time
 from urllib.parse import parse_qs, unquote, urlencode
@@ -276,8 +275,7 @@ def test_the_python_computes_what_the_page_shows(reader, address, name):
     for row in opened.page.locator(".cl-sum tbody tr").all():
         cells = [cell.inner_text() for cell in row.locator("th, td").all()]
         ours[cells[0]] = float(cells[-1].replace("−", "-"))
-    at = int(re.search(r"\[0, (\d+)\]", code)[1])
-    theirs = dict(zip(names["parts"].names, names["parts"].values[:, 0, at].tolist(), strict=True))
+    theirs = dict(names["parts"])
     theirs.pop("pos")
     assert ours.pop("sum") == pytest.approx(sum(theirs.values()), abs=0.06)
     assert ours == pytest.approx(theirs, abs=0.06)
