@@ -17,6 +17,9 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUTF8 := 1
+ifneq ($(shell locale charmap 2>/dev/null),UTF-8) # Python's path files are read in the locale's letters
+export LC_ALL := C.UTF-8
+endif
 ifneq ($(shell test -w "$$HOME" && echo yes),yes) # kernels, fonts and caches want a home that can be written to
 export HOME := $(CURDIR)/_build/home
 $(shell mkdir -p "$(CURDIR)/_build/home")

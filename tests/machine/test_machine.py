@@ -257,3 +257,17 @@ def test_the_module_needs_nothing_but_python():
         [sys.executable, "-S", "-c", code], cwd=machine.ROOT, capture_output=True, text=True, check=True
     )
     assert set(done.stdout.split()) - sys.stdlib_module_names <= {"tools", "__main__"}
+
+
+@pytest.mark.parametrize("given", ["C", "POSIX", "xx_XX.UTF-8"])
+def test_whatever_the_locale_commands_read_utf8(given):
+    """In another one Python cannot read the path file of a folder called é."""
+    printed = subprocess.run(
+        ["make", "-s", "--eval", "charmap:\n\t@locale charmap", "charmap"],
+        cwd=machine.ROOT,
+        env=os.environ | {"LC_ALL": given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == "UTF-8\n"

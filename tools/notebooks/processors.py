@@ -1,7 +1,7 @@
 """Run every notebook on simulated other processors and name each cell whose text or asserts differ.
 
     python -m tools processors                                every notebook on seven processors
-    python -m tools processors --seeds 1 2 3 book/03-*.ipynb  these, with these seeds of the last-bit test
+    python -m tools processors book/03-*.ipynb --seeds 1 2 3  these, with these seeds of the last-bit test
     python -m tools processors --only "seed 1" --ulps 4       larger flips: what stands them has a margin
     python -m tools processors --log _build/processors.jsonl  go on where a stopped run ended
 
