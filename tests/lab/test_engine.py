@@ -64,12 +64,12 @@ def rows(n: int, n_ctx: int) -> tuple[list[str], torch.Tensor]:
     return [text for text, _ in found[:n]], torch.tensor([ids for _, ids in found[:n]])
 
 
-def off(page, name: str, text: str, tokens: torch.Tensor, cuts=(), fill="zero", model=None, whole=False) -> float:
+def off(page, name: str, text: str, tokens: torch.Tensor, cuts=(), fill="zero", model=None, edit=None) -> float:
     """How far the lab's logits are from PyTorch's, over all positions of one text."""
     bridge = model or load_model(name.partition("-step")[0])
     (answer,) = ask(page, ("run", setting(name, text, cuts=list(cuts), fill=fill, all=True)))
     ours = logits(answer)[: len(tokens)]
-    theirs = anatomy(bridge).run(tokens[None], without=() if whole else cuts).logits[0]
+    theirs = anatomy(bridge).run(tokens[None], without=cuts if edit is None else (), edit=edit).logits[0]
     assert [token["id"] for token in answer["tokens"]][: len(tokens)] == tokens.tolist()
     return float(np.abs(ours - theirs.numpy()).max())
 
@@ -123,24 +123,20 @@ def test_logits_of_the_other_models(page, name):
 def test_a_head_that_is_out_can_say_its_average(page):
     model = load_model("two-layer")
     texts, ids = rows(50, 34)
-    names = [f"blocks.{layer}.attn.hook_z" for layer in (0, 1)]
-    _, cache = model.run_with_cache(models.heldout_rows(8), names_filter=lambda name: name in names)
+    held_out = anatomy(model).run(models.heldout_rows(8))
 
-    def average(name):
-        def put(z, hook):
-            z[:, :, 1] = cache[name].mean((0, 1))[1]
-            return z
-
-        return name, put
+    def average(sublayer, z):
+        z[:, 1] = held_out.gathered[sublayer.name][:, 1].mean((0, 1))
+        return z
 
     out = ["L0H1", "L1H1"]
-    assert off(page, "two-layer", texts[0], ids[0], out, "mean", model, [average(name) for name in names]) < TOLERANCE
+    assert off(page, "two-layer", texts[0], ids[0], out, "mean", model, average) < TOLERANCE
     assert off(page, "two-layer", texts[0], ids[0], out, "mean", model) > 0.1  # zero is something else
 
 
 def test_the_comparison_can_fail(page):
     texts, ids = rows(50, 34)
-    assert off(page, "two-layer", texts[0], ids[0], ["L0H1"], whole=True) > 0.1
+    assert off(page, "two-layer", texts[0], ids[0], ["L0H1"], edit=lambda sublayer, z: z) > 0.1
 
 
 def test_the_patterns_are_those_of_the_model(page):
