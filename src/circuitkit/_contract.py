@@ -182,8 +182,6 @@ Numbers = Annotated[Any, kind(_are_numbers, "numbers", "they are drawn", "Write 
 _is_figure = lambda fig: hasattr(fig, "savefig") and not isinstance(fig, type)  # noqa: E731
 Figure = Annotated[Any, kind(_is_figure, "a matplotlib figure", "it is drawn", "Write fig, ax = plt.subplots() first.")]
 Name = Annotated[str, kind(lambda n: bool(n.strip()), "a name", "a model is looked up by it", "circuitkit.list_models() has some.")]
-_is_cache = lambda c: hasattr(c, "keys")  # noqa: E731
-Cache = Annotated[Any, kind(_is_cache, "a cache", "activations are in it", "Write model.run_with_cache(tokens)[1].")]
 PathLike = Annotated[str | Path, kind(lambda p: bool(str(p)), "a path", "a table is kept there", "Write 'table.csv'.")]
 _toys = "a ToyModel (hand_specified, train_original) or a LayerRecord (record_layer(...)), in float32 or float64"
 _is_toy = lambda it: type(it).__name__ in ("ToyModel", "LayerRecord") and str((it.W_E if hasattr(it, "W_E") else it.x).dtype) in _WIDE  # noqa: E731

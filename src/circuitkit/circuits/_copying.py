@@ -35,8 +35,7 @@ def _d_model(model: Any) -> int:
 @public
 @must(lambda heads_or_model, model: model is None
      or (isinstance(heads_or_model, Heads) and 0 <= heads_or_model.d_model - _d_model(model) < 2)
-     or f"Heads first, and the model they belong to (this one has d_model {_d_model(model)}), because it only supplies W_E and "
-     "W_U. Write copying_score(heads, model) or copying_score(model)")
+     or f"Heads first, of its d_model {_d_model(model)}. Write copying_score(heads, model) or copying_score(model)")
 def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = None) -> Copying:
     r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
 
