@@ -1,6 +1,7 @@
 """What becomes an anatomy, what is refused in words, and that every read is checked."""
 
 import dataclasses
+from weakref import WeakKeyDictionary
 
 import pytest
 import tiny_models
@@ -123,6 +124,7 @@ def test_every_read_is_checked(monkeypatch):
         return dataclasses.replace(anatomy, W_pos=anatomy.W_pos.roll(1, 0))
 
     monkeypatch.setattr(_read, "_bridge", wrong)
+    monkeypatch.setattr(_read, "_KNOWN", WeakKeyDictionary())  # what another test read is not read again
     with pytest.raises(
         ValueError, match=r"cannot read this model \(NativeModel\): its parts give logits that are off by"
     ):

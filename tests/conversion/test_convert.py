@@ -85,7 +85,7 @@ def test_parallel_and_serial_blocks_keep_their_promise(boot_neox, parallel, acti
     model = boot_neox(seed=seed, use_parallel_residual=parallel, hidden_act=activation)
     converted = to_attention_only(model, heads_per_neuron=k)
     assert all(row.measured <= row.bound + 1e-12 for row in converted.report.layers)
-    taken = heads(converted)[["L1N0.0", "L1N0.0"] if k > 1 and activation.startswith("gelu") else "L1N0"]
+    taken = heads(converted)[["L1N0.0", "L1N0.1"] if k > 1 and activation.startswith("gelu") else "L1N0"]
     assert set(taken.layers) == {1 if parallel else 3}
     assert heads(converted)["L1H2"].layers == (1 if parallel else 2,)
 

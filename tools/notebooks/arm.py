@@ -53,10 +53,11 @@ THERE = {
 def required(names: tuple[str, ...] = NEEDED) -> set[str]:
     """Names of all packages that these need on that machine, as the packages installed here say."""
     found: dict[str, set[str]] = {}
+    cuda = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements-cuda.txt").read_text("utf-8"), re.M))
 
     def walk(name: str, extras: set[str]) -> None:
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in found and extras <= found[key]:
+        if key in cuda or (key in found and extras <= found[key]):
             return
         found.setdefault(key, set()).update(extras)
         for line in distribution(name).requires or ():
