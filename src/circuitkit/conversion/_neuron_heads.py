@@ -34,6 +34,7 @@ def neuron_heads(
     **Shapes**: W_in `[d_model, d_mlp]`, W_out `[d_mlp, d_model]`. **Error**: `.bound`. **Source**: "Attention-Only
     Transformers", Theorem 2, with the bias token first, both biases kept and several heads per neuron.
 
+    >>> import torch
     >>> mlp = neuron_heads(torch.eye(2), torch.eye(2), activation="silu")
     >>> mlp(torch.tensor([[0.0, 1.0]]))
     tensor([[0.0000, 0.7311]])
