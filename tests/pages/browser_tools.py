@@ -31,6 +31,32 @@ def pages() -> list[str]:
     return [f"{file.removesuffix('.md').removesuffix('.ipynb')}.html" for file in files]
 
 
+def read_to_its_end(page, patience: int = 60_000) -> None:
+    """Scroll through, so that whatever waits for a reader's eyes is there; wait for formulas and views, but not for ever.
+
+    A script that waits has no limit of its own, and a browser that lost the process which draws shows no frame any more.
+    """
+    page.evaluate(
+        """async patience => {
+            const read = async () => {
+                for (let y = 0; y < document.documentElement.scrollHeight; y += 600) {
+                    window.scrollTo({top: y, behavior: 'instant'});
+                    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+                }
+                await window.MathJax?.startup?.promise;
+                await document.fonts.ready;
+                window.scrollTo({top: 0, behavior: 'instant'});
+            };
+            const late = new Promise((_, stop) => setTimeout(() => stop(new Error(`not there after ${patience} ms`)), patience));
+            await Promise.race([read(), late]);
+        }""",
+        patience,
+    )
+    page.wait_for_function(
+        "[...document.querySelectorAll('.ck-attention')].every(view => view.dataset.live === 'ready')", timeout=20_000
+    )
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args):
         """Say nothing."""
@@ -69,7 +95,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(f"page error: {error}"))
         self.page.on("response", self._answer)
         self.page.goto(f"{address}/{page}", wait_until="load")
-        self._settle()
+        read_to_its_end(self.page)
 
     def _cut(self, route):
         address = urlparse(route.request.url)
@@ -86,24 +112,6 @@ class Visit:
     def _answer(self, response):
         if response.status >= 400:
             self.errors.append(f"{response.status}: {response.url}")
-
-    def _settle(self):
-        """Scroll through, so that whatever waits for a reader's eyes is there; wait for formulas and views."""
-        self.page.evaluate(
-            """async () => {
-                for (let y = 0; y < document.documentElement.scrollHeight; y += 600) {
-                    window.scrollTo({top: y, behavior: 'instant'});
-                    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
-                }
-                await window.MathJax?.startup?.promise;
-                await document.fonts.ready;
-                window.scrollTo({top: 0, behavior: 'instant'});
-            }"""
-        )
-        self.page.wait_for_function(
-            "[...document.querySelectorAll('.ck-attention')].every(view => view.dataset.live === 'ready')",
-            timeout=20_000,
-        )
 
     def missing_images(self) -> list[str]:
         """Pictures that do not arrive, also those in a closed menu, which load only when it opens."""

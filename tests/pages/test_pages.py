@@ -3,7 +3,8 @@
 from functools import partial
 
 import pytest
-from browser_tools import HTML, WIDTHS, Visit, pages, served
+from browser_tools import HTML, WIDTHS, Visit, pages, read_to_its_end, served
+from playwright.sync_api import Error
 
 THEMES = ("light", "dark")
 
@@ -75,3 +76,11 @@ def test_the_checks_pass_a_sound_page(faulty):
     opened = faulty("sound.html", "light", "phone")
     assert [check(opened) for _, check in FAULTY.values()] == [[]] * len(FAULTY)
     opened.context.close()
+
+
+def test_a_page_that_is_never_there_ends_with_a_sentence(browser):
+    page = browser.new_page()
+    page.set_content(PAGE.format("<script>window.MathJax = {startup: {promise: new Promise(() => {})}}</script>"))
+    with pytest.raises(Error, match="not there after 200 ms"):
+        read_to_its_end(page, 200)
+    page.close()

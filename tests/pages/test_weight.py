@@ -5,7 +5,7 @@ from collections import Counter
 from urllib.parse import urlparse
 
 import pytest
-from browser_tools import HTML, pages
+from browser_tools import HTML, pages, read_to_its_end
 
 from tools.publish.lighthouse import served
 
@@ -21,16 +21,7 @@ def loaded(browser, address: str) -> list[tuple[str, int]]:
     log.on("Network.responseReceived", lambda event: paths.update({event["requestId"]: event["response"]["url"]}))
     log.on("Network.loadingFinished", lambda event: sizes.update({event["requestId"]: int(event["encodedDataLength"])}))
     page.goto(address, wait_until="load")
-    page.evaluate(
-        """async () => {
-            for (let y = 0; y < document.documentElement.scrollHeight; y += 600) {
-                window.scrollTo({top: y, behavior: 'instant'});
-                await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
-            }
-            await window.MathJax?.startup?.promise;
-        }"""
-    )
-    page.wait_for_function("[...document.querySelectorAll('.ck-attention')].every(v => v.dataset.live === 'ready')")
+    read_to_its_end(page)
     page.wait_for_load_state("networkidle")
     context.close()
     return [(urlparse(url).path, sizes[request]) for request, url in paths.items() if url.startswith("http")]
