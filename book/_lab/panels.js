@@ -84,7 +84,7 @@ export function wordsPanel({ looksFor, raises, lowers }, state, { token, chooseS
 export function pythonPanel({ first, lines, parts, score, words }, copy) {
   const whole = [...first, "", ...lines, "", ...parts, ...score, ...words].join("\n");
   return [
-    h("p", {}, "The same numbers from the library: three lines for the logits, and then the panels."),
+    h("p", {}, "The same numbers from the library: the logits first, then what the panels show."),
     h("pre", { class: "cl-code", tabindex: "0", role: "region", "aria-label": "Python" }, h("code", {}, whole)),
     h("button", { type: "button", class: "cl-button", click: () => copy(whole) }, "Copy the Python"),
   ];
