@@ -33,13 +33,18 @@ def context(browser):
     made.close()
 
 
+def failed(request) -> bool:
+    """Whether a file was asked for and not had; a reader who leaves a page ends what it was still loading."""
+    return request.failure != "net::ERR_ABORTED"
+
+
 @pytest.fixture
 def opened(context):
     """Open an address in a new page; yields the page and the list of what goes wrong on it."""
     page, wrong = context.new_page(), []
     page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("requestfailed", lambda request: wrong.append(f"missing: {request.url}"))
+    page.on("requestfailed", lambda request: failed(request) and wrong.append(f"missing: {request.url}"))
     page.on("request", lambda request: request.url.startswith("http") and wrong.append(f"outside: {request.url}"))
 
     def visit(address: str):
@@ -119,6 +124,13 @@ def test_the_start_page_leads_into_the_book(book, opened):
     page.locator("a.right-next").click()
     page.wait_for_url("**/book/04-*.html")
     assert wrong == []
+
+
+def test_a_file_that_is_not_there_is_told(book, opened):
+    page, wrong = opened((book / "book/intro.html").as_uri())
+    with page.expect_event("requestfailed"):
+        page.evaluate("new Image().src = 'nowhere.png'")
+    assert any(line.startswith("missing: file:") and line.endswith("/nowhere.png") for line in wrong)
 
 
 def test_the_theme_changes_and_stays(book, opened):
