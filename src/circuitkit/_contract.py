@@ -220,6 +220,7 @@ _CLASSES = {
     "Repeated": Words("what repeated_tokens(...) returns", "each pass is known", "Write repeated_tokens(d_vocab, period)."),
     "bool": Words("True or False", "it switches something on or off", "Write {name}=True."),
     "str": Words("a text", "it is taken by its letters", "Put it in quotes."),
+    "Mapping": Words("a dictionary by name", "parts and wires have names", "Write {'L0H1->L1H3.K': 2.1}."),
     "Callable": Words("a function", "it is called", "Give the function itself, not its result."),
 }
 

@@ -1,5 +1,6 @@
 """The order of the rooms is checked by `make lint`, and a step back is noticed."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -64,7 +65,7 @@ def test_a_step_back_is_noticed(room, line, tmp_path):
         (folder / "_a.py").write_text(f"{line}\n" if name == room else "")
     (tmp_path / "src/circuitkit/__init__.py").write_text("")
     (tmp_path / "pyproject.toml").write_text(
-        PROJECT.replace('ignore_imports = ["circuitkit.anatomy._sublayer -> circuitkit.anatomy._run"]', "")
+        re.sub(r"(?m)^ignore_imports = .*$", "", PROJECT)
     )
     done = lint(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr

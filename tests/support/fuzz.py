@@ -39,7 +39,7 @@ from tools.check.public_names import records
 PACKAGES = ["heads", *sorted(found.name for found in pkgutil.iter_modules(circuitkit.__path__) if not found.name.startswith("_"))]
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Run", "Scores", "Survey", "Training", "Verdict"]
+    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Run", "Scores", "Survey", "Training", "Verdict"]
 )
 #: Joints between the library's own modules: methods without an underscore that only other modules of it call.
 JOINTS = {
@@ -584,6 +584,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "unigram": lambda: torch.ones(23),
     "value_bias": lambda: "free",
     "values": lambda: [0.5, 1.0],
+    "circuit.values": lambda: {"L0H1->L1H3.K": 2.1},
+    "words": lambda: {"L1H3": "looks back"},
     "versus": lambda: tokens() + 2,
     "vocab": lambda: 5,
     "weights": lambda: torch.ones(8),
@@ -742,7 +744,7 @@ KINDS = {
     "truths": "among mask_as_weights.mask",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
-    "made": """Anatomy.run.base Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values patterns induction_loss.rows
+    "made": """Anatomy.run.base Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values words patterns induction_loss.rows
         settings claims turn norm_Q norm_K""",
     "function": "Anatomy.head Anatomy.run.edit Anatomy.run.watch Sublayer.gate from_heads.gate function norm progress frames.alt",
     "sequence": """Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
