@@ -1,6 +1,7 @@
 """The built book on a local server, opened in headless Chromium with the network cut."""
 
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -76,6 +77,33 @@ def served(folder: Path = HTML):
         thread.join()
 
 
+# The elements among which axe judges contrast: one for each look, which is the colour, size and weight of a text and all
+# that is painted behind it. The thousands of words of code on a page have a few dozen looks.
+LOOKS = """() => {
+    const seen = new Set(), behind = new Map();
+    const look = element => {
+        if (!element) return '';
+        if (!behind.has(element)) {
+            const s = getComputedStyle(element), own = [];
+            if (s.backgroundColor !== 'rgba(0, 0, 0, 0)' || s.backgroundImage !== 'none') own.push(s.backgroundColor, s.backgroundImage);
+            if (s.opacity !== '1' || s.filter !== 'none' || s.mixBlendMode !== 'normal') own.push(s.opacity, s.filter, s.mixBlendMode);
+            if (!['static', 'relative'].includes(s.position) || s.zIndex !== 'auto') own.push(s.position, s.zIndex, element.className);
+            behind.set(element, `${look(element.parentElement)}|${own}`);
+        }
+        return behind.get(element);
+    };
+    document.querySelectorAll('[data-look]').forEach(element => element.removeAttribute('data-look'));
+    for (const element of document.body.querySelectorAll('*')) {
+        const speaks = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()) || 'value' in element;
+        if (!speaks || !element.checkVisibility({visibilityProperty: true})) continue;
+        const s = getComputedStyle(element);
+        const key = [s.color, s.fontSize, s.fontWeight, s.textShadow, element.matches(':disabled, [aria-disabled=true]'), look(element)].join();
+        if (!seen.has(key)) element.setAttribute('data-look', '');
+        seen.add(key);
+    }
+}"""
+
+
 class Visit:
     """One page in one theme and one width, and everything that went wrong on it."""
 
@@ -83,6 +111,7 @@ class Visit:
         self.page_name, self.theme, self.width = page, theme, width
         self.outside: list[str] = []
         self.errors: list[str] = []
+        self._paths, self._sizes = {}, Counter()
         size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
         self.context = browser.new_context(viewport=size, color_scheme=theme, service_workers="block")
         self.context.add_init_script(
@@ -90,20 +119,39 @@ class Visit:
         )
         self.page = self.context.new_page()
         self.host = urlparse(address).netloc
-        self.page.route("**/*", self._cut)
+        self.page.on("request", self._ask)
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.errors.append(f"page error: {error}"))
         self.page.on("response", self._answer)
+        log = self.context.new_cdp_session(self.page)
+        log.send("Network.enable")
+        log.on("Network.responseReceived", lambda one: self._paths.update({one["requestId"]: one["response"]["url"]}))
+        log.on("Network.loadingFinished", lambda one: self._sizes.update({one["requestId"]: one["encodedDataLength"]}))
         self.page.goto(f"{address}/{page}", wait_until="load")
         read_to_its_end(self.page)
 
-    def _cut(self, route):
-        address = urlparse(route.request.url)
-        if address.netloc == self.host or address.scheme in ("data", "blob"):
-            route.continue_()
-        else:
-            self.outside.append(route.request.url)
-            route.abort()
+    def turn(self, theme: str) -> None:
+        """The same page in the other theme."""
+        self.theme = theme
+        self.page.emulate_media(color_scheme=theme)
+        self.page.evaluate(
+            """async theme => {
+                Object.assign(document.documentElement.dataset, {mode: theme, theme});
+                await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+                await Promise.all(document.getAnimations().map(change => change.finished.catch(() => null)));
+            }""",
+            theme,
+        )
+
+    def loaded(self) -> list[tuple[str, int]]:
+        """What was fetched, from the browser's own log: path and bytes of each answer."""
+        self.page.wait_for_load_state("networkidle")
+        return [(urlparse(url).path, int(self._sizes[at])) for at, url in self._paths.items() if url.startswith("http")]
+
+    def _ask(self, request):
+        address = urlparse(request.url)
+        if address.netloc != self.host and address.scheme not in ("data", "blob"):
+            self.outside.append(request.url)
 
     def _hear(self, message):
         if message.type == "error":
@@ -150,9 +198,11 @@ class Visit:
         """Serious and critical findings of axe-core."""
         from axe_playwright_python.sync_playwright import Axe
 
+        self.page.evaluate(LOOKS)
+        axe = Axe()
+        axe.axe_script += "\naxe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]});"
         # Without preload axe would fetch style sheets by itself, and get their relative imports wrong.
-        options = {"resultTypes": ["violations"], "preload": False}
-        found = Axe().run(self.page, options=options).response["violations"]
+        found = axe.run(self.page, options={"resultTypes": ["violations"], "preload": False}).response["violations"]
         return [
             f"{rule['impact']} {rule['id']}: {rule['help']}: "
             + " | ".join(node["html"][:160] for node in rule["nodes"][:3])

@@ -1,12 +1,22 @@
-"""Every page of the book in headless Chromium, without a network: light and dark, at a desk and on a phone."""
+"""Every page of the book in headless Chromium, without a network: light and dark, at a desk and on a phone.
 
+A page is loaded twice, light at a desk and dark on a phone, and turned to the other theme there. No page transfers more
+than three megabytes from a host that compresses, and nothing is loaded twice.
+"""
+
+import random
+from collections import Counter
 from functools import partial
 
 import pytest
-from browser_tools import HTML, WIDTHS, Visit, pages, read_to_its_end, served
+from browser_tools import HTML, Visit, pages, read_to_its_end
 from playwright.sync_api import Error
 
-THEMES = ("light", "dark")
+from tools.publish.lighthouse import served
+
+LOADS = {"desktop": "light", "phone": "dark"}
+OTHER = {"light": "dark", "dark": "light"}
+MOST = 3_000_000
 
 # Each fault on a page of its own, with the check that must find it.
 FAULTY = {
@@ -20,36 +30,62 @@ FAULTY = {
     ),
     "wide": ("<div style='width: 900px'>wide</div>", lambda visit: visit.sideways()),
     "contrast": ("<p style='color: #bbb; background: #fff'>faint</p>", lambda visit: visit.violations()),
+    "one of many": (
+        f"<pre>{'<b>word</b> ' * 50}<i style='background: #444'><b>word</b></i></pre>",
+        lambda visit: visit.violations(),
+    ),
+    "dark only": (
+        "<style>[data-theme=dark] body {background: #222}</style><p>black on grey</p>",
+        lambda visit: visit.turn("dark") or visit.violations(),
+    ),
+    "heavy": ("<script src='heavy.js'></script>", lambda visit: too_much(visit.loaded())),
+    "twice": (
+        "<script src='small.js'></script><script>fetch('small.js', {cache: 'reload'})</script>",
+        lambda visit: too_much(visit.loaded()),
+    ),
 }
 PAGE = "<!doctype html><html lang='en'><head><title>t</title><link rel='icon' href='data:,'></head><body><main><h1>Title</h1>{}</main></body></html>"
+
+
+def too_much(loaded: list[tuple[str, int]]) -> list[str]:
+    """What makes a page heavy, and what it loads more than once."""
+    total, counts = sum(size for _, size in loaded), Counter(path for path, _ in loaded)
+    heaviest = sorted(loaded, key=lambda item: -item[1])[:5]
+    return [f"{total} bytes: {heaviest}"] * (total > MOST) + [path for path, count in counts.items() if count > 1]
 
 
 @pytest.fixture(scope="module")
 def visit(browser):
     """Open a page of the built book; closed by the caller."""
     assert HTML.is_dir(), "the book is not built; run `make book` first"
-    with served() as address:
+    with served(HTML) as address:
         yield partial(Visit, browser, address)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", LOADS)
 @pytest.mark.parametrize("page", pages())
-def test_page(visit, page, width, theme):
-    opened = visit(page, theme, width)
+def test_page(visit, page, width):
+    opened = visit(page, LOADS[width], width)
     try:
+        loaded = opened.loaded()
+        assert sum(size for _, size in loaded) > 100_000  # the log was read
+        faults = {f"{page}, {width}: loads": too_much(loaded)}
         opened.screenshot()
-        assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
         assert opened.page.title()
-        found = {
-            "images missing": opened.missing_images(),
-            "figures without alt text": opened.silent_figures(),
-            "sideways scroll": opened.sideways(),
-            "accessibility": opened.violations(),
-            "errors": opened.errors,
-            "requests to other hosts": opened.outside,
-        }
-        assert {kind: faults for kind, faults in found.items() if faults} == {}
+        for theme in (LOADS[width], OTHER[LOADS[width]]):
+            if theme != opened.theme:
+                opened.turn(theme)
+            assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
+            found = {
+                "images missing": opened.missing_images(),
+                "figures without alt text": opened.silent_figures(),
+                "sideways scroll": opened.sideways(),
+                "accessibility": opened.violations(),
+                "errors": opened.errors,
+                "requests to other hosts": opened.outside,
+            }
+            faults |= {f"{page}, {width}, {theme}: {kind}": what for kind, what in found.items()}
+        assert {place: what for place, what in faults.items() if what} == {}
     finally:
         opened.context.close()
 
@@ -60,6 +96,8 @@ def faulty(browser, tmp_path_factory):
     for name, (body, _) in FAULTY.items():
         (folder / f"{name}.html").write_text(PAGE.format(body))
     (folder / "sound.html").write_text(PAGE.format("<p>Nothing is wrong here.</p>"))
+    (folder / "heavy.js").write_text("//" + random.Random(0).randbytes(MOST).hex())
+    (folder / "small.js").write_text("//")
     with served(folder) as address:
         yield partial(Visit, browser, address)
 

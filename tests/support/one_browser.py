@@ -8,6 +8,7 @@ long come first, those with a browser side by side, so that two workers end at t
 import pytest
 
 _running = []
+CUT = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"  # no other machine has a name
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def browser():
         place = machine.browser()
         assert place, "the pages need a browser; `make browser` gets one"
         playwright = sync_playwright().start()
-        _running[:] = playwright, playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
+        _running[:] = playwright, playwright.chromium.launch(executable_path=place, args=["--no-sandbox", CUT])
     return _running[1]
 
 
