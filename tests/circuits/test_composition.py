@@ -162,14 +162,33 @@ def test_mixed_layers_out_of_order():
     assert result.strongest(1)[0][2] == pytest.approx(result.excess[result.possible].max().item())
 
 
-def test_in_small_blocks():
-    from circuitkit.circuits._composition import _block_norms, _read, _written
+@pytest.mark.parametrize("d_model", [19, 50])  # by Gram matrices, and multiplied out
+def test_in_small_blocks(monkeypatch, d_model):
+    from circuitkit import _blocks
+    from circuitkit.circuits._composition import _read, _written
 
-    early, late = random_heads(7, 19, 3), random_heads(5, 19, 2, layer=1)
-    writes, reads = _written(early), _read(late, "K")
-    wanted = torch.ones(7, 5, dtype=torch.bool)
-    small = _block_norms(writes, reads, wanted, most_numbers=10)
+    monkeypatch.setattr(_blocks, "_BLOCK", 10)
+    writes = _written(random_heads(7, d_model, 5))
+    reads = _read(random_heads(5, d_model, 4, layer=1), "K")
+    small = _blocks.product_norms(writes, reads)
     torch.testing.assert_close(small, torch.linalg.matrix_norm(writes[:, None] @ reads[None]), rtol=1e-5, atol=0)
+    stacks = _blocks.gram_products([writes[:3], writes[3:, :2]], [reads[:1], reads[1:, :, :3]])
+    for i in range(7):
+        for j in range(5):
+            product = writes[i, : 5 if i < 3 else 2] @ reads[j, :, : 4 if j < 1 else 3]
+            assert stacks[i, j].item() == pytest.approx(product.square().sum().item(), rel=1e-5)
+
+
+def test_what_cancels_is_multiplied_out():
+    """Heads that write where nobody reads, but for a millionth of it: Gram matrices alone would say 1e-4."""
+    early, late = random_heads(3, 40, 6), random_heads(3, 40, 6, layer=1, seed=1)
+    inside = (torch.arange(40) < 20).float()
+    early = dataclasses.replace(early, W_O=early.W_O * (inside + 1e-6 * (1 - inside)))
+    late = dataclasses.replace(late, W_K=late.W_K * (1 - inside)[:, None])
+    score = composition_scores(early, late, "K").score
+    exact = composition_scores(early.to(torch.float64), late.to(torch.float64), "K").score
+    assert exact.max() < 1e-6
+    torch.testing.assert_close(score.double(), exact, rtol=1e-5, atol=0)
 
 
 def test_baselines():

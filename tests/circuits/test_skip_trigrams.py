@@ -58,14 +58,16 @@ def best_per_pair(rows, k):
 
 @pytest.mark.parametrize("distance", [None, 0, 1, 4])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_equals_loops(small, distance, weighted):
+@pytest.mark.parametrize("n", [2, 15])
+def test_equals_loops(small, distance, weighted, n, monkeypatch):
+    monkeypatch.setattr("circuitkit._blocks._BLOCK", 20)  # two destinations at a time
     generator = torch.Generator().manual_seed(1)
     unigram = torch.rand(7, generator=generator, dtype=torch.float64)
     likelihood = torch.rand(7, 7, generator=generator, dtype=torch.float64) if weighted else None
     options = {"likelihood": likelihood, "window": 6, "distance": distance}
-    found = skip_trigrams(small, "L0H1", 15, unigram=unigram, **options)
-    expected = best_per_pair(by_hand(small, 1, unigram, **options), 15)
-    assert len(found) == 15
+    found = skip_trigrams(small, "L0H1", n, unigram=unigram, **options)
+    expected = best_per_pair(by_hand(small, 1, unigram, **options), n)
+    assert len(found) == n
     for mine, (strength, a, b, c, w, effect) in zip(found, expected, strict=True):
         assert tuple(mine[:3]) == (a, b, c)
         assert mine[3:] == pytest.approx((strength, w, effect), abs=1e-10)
@@ -87,6 +89,13 @@ def test_rare_pairs_are_left_out(small):
         assert counts[triple.source] * counts[triple.destination] * 4 / 188 >= 20
     rows = [row for row in by_hand(small, 0, counts, window=4) if counts[row[1]] * counts[row[2]] * 4 / 188 >= 20]
     assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in best_per_pair(rows, 50)]
+
+
+def test_what_does_not_fit_is_refused_before_it_is_made(small, monkeypatch):
+    monkeypatch.setattr("circuitkit._blocks.room", lambda like: 3 * 49 * 8 - 1)
+    assert skip_trigrams(small, "L0H0", 3)
+    with pytest.raises(ValueError, match="with likelihood would need 1.1e-06 GiB; expected at most .*among=unigram > 10"):
+        skip_trigrams(small, "L0H0", 3, likelihood=torch.ones(7, 7))
 
 
 def test_rotary_models_rank_at_a_distance(boot):

@@ -183,8 +183,10 @@ class Heads:
 
     def ungrouped(self) -> "Heads":
         """The same heads, each with keys and values of its own."""
+        if self.groups is None:
+            return self
         own: dict[str, Any] = {name: self.by_head(name) for name in _SHARED[:-1] if getattr(self, name) is not None}
-        norm = self.norm_K if self.norm_K is None or self.groups is None else self.norm_K.take(list(self.groups))
+        norm = None if self.norm_K is None else self.norm_K.take(list(self.groups))
         return replace(self, groups=None, norm_K=norm, **own)
 
     @property

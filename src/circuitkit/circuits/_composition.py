@@ -1,12 +1,14 @@
 """How strongly one head's output feeds another head's query, key or value: composition scores from weights alone."""
 
 import math
+from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from circuitkit._blocks import product_norms, require_room
 from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.circuits._baseline import random_heads
@@ -85,11 +87,12 @@ def composition_scores(
     possible = runs_before(earlier, later, "composition_scores")
     pair = in_one_dtype(earlier, later, torch.float32)  # half precision has no decompositions
     earlier, later = (part.ungrouped() for part in pair)
+    require_room("composition_scores", 4 * len(earlier) * len(later), earlier.W_O, "Take fewer heads at a time: heads[:1000]")
     writes, reads = _written(earlier), _read(later, kind)
     if scale_free:
         writes, reads = _flatten(writes), _flatten(reads.mT).mT
     norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
-    products = _block_norms(writes, reads, possible)
+    products = product_norms(writes, reads, possible)
     score = torch.where(possible & (norms > 0), products / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
     expected = composition_baseline(earlier, reads, baseline, scale_free=scale_free, seed=seed)
     return Composition(score, expected, possible, kind, earlier.names, later.names)
@@ -122,33 +125,6 @@ def _flatten(wide: Float[Tensor, "head d_small d_model"]) -> Float[Tensor, "head
     return rows * (values > smallest)[..., None]
 
 
-def _block_norms(
-    writes: Float[Tensor, "earlier d_early d_model"],
-    reads: Float[Tensor, "later d_model d_late"],
-    wanted: Bool[Tensor, "earlier later"],
-    most_numbers: int = 2**22,
-) -> Float[Tensor, "earlier later"]:
-    """Frobenius norm of `writes[e] @ reads[l]` for wanted pairs; one large product per group of later heads."""
-    n_early, d_early, d_model = writes.shape
-    n_late, _, d_late = reads.shape
-    out = writes.new_zeros(n_early, n_late)
-    columns = reads.permute(1, 0, 2)
-    step = max(1, most_numbers // max(1, d_early * d_late * 16))
-    keys = wanted.T.tolist()
-    first = 0
-    while first < n_late:
-        last = first + 1
-        while last < n_late and last - first < step and keys[last] == keys[first]:
-            last += 1
-        rows = wanted[:, first].nonzero().flatten()
-        block = columns[:, first:last].reshape(d_model, -1)
-        for some in rows.split(max(1, most_numbers // max(1, d_early * block.shape[1]))):
-            product = (writes[some].reshape(-1, d_model) @ block).reshape(len(some), d_early, last - first, d_late)
-            out[some, first:last] = product.square().sum(dim=(1, 3)).sqrt()
-        first = last
-    return out
-
-
 def composition_baseline(
     earlier: Heads, reads: Float[Tensor, "later d_model d_late"], baseline: Baseline, *, scale_free: bool, seed: int
 ) -> "float | Float[Tensor, 'later']":
@@ -168,6 +144,7 @@ def composition_baseline(
     return _measured(earlier.d_model, earlier.d_head, reads.shape[-1], scale_free=scale_free, seed=seed)
 
 
+@cache
 def _measured(d_model: int, d_early: int, d_late: int, *, scale_free: bool, seed: int) -> float:
     """Mean score of all pairs of two random stacks of these shapes: 12 by 12 wide heads, up to 64 by 64 narrow ones."""
     n = min(64, max(12, 512 // max(d_early, d_late)))

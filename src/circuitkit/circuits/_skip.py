@@ -1,11 +1,13 @@
 """Skip trigrams of a head: source ... destination -> completion, ranked from the weights."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from circuitkit._blocks import largest_entries, pieces, require_room
 from circuitkit._contract import AnyModel, Count, HeadName, Natural, NonNegative, must, public, sizes
 from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.circuits._full import full_ov, full_qk
@@ -76,58 +78,78 @@ def skip_trigrams(
     value = anatomy(model)
     W_E, d_vocab = value.W_E, value.d_vocab
     allowed = torch.ones(d_vocab, dtype=torch.bool) if among is None else among
-    ids = allowed.nonzero().flatten()
-    typical = (torch.ones(d_vocab) if unigram is None else unigram).to(W_E)
-    typical = typical / typical.sum()
+    ids = allowed.nonzero().flatten().to(W_E.device)
+    counts = (torch.ones(d_vocab) if unigram is None else unigram).to(W_E)
+    typical, counts = counts / counts.sum(), counts[ids] * (window / counts.sum()) ** 0.5
+    least_met = 0.0 if unigram is None else min_together
     ov = full_ov(value, head)
     left, right = ov.A - typical @ ov.A, ov.B - ov.B.mean(1, keepdim=True)
-    attention = _attention(value, head, typical, ids, window, distance)
-    if unigram is not None and min_together > 0:
-        counts = unigram.to(W_E)[ids]
-        attention = attention * (counts[:, None] * counts * window / unigram.sum() >= min_together)
-    chance = None if likelihood is None else likelihood.to(W_E)[ids][:, ids]
-    found: list[Tensor] = []
-    for row, source in enumerate(ids.tolist()):
-        effect = left[source] @ right[:, ids]
-        weight = attention[:, row]
-        if chance is None:
-            place = weight.argmax().expand(len(ids))
-            strength = weight.max() * effect
-        else:
-            best, place = (chance * weight[:, None]).max(0)
-            strength = best * effect
-        top = strength.topk(min(k, len(ids)))
-        found.append(
-            torch.stack(
-                [torch.full_like(top.values, row), place[top.indices], top.indices, top.values, effect[top.indices]]
-            )
-        )
-    every = torch.cat(found, dim=1)
-    best = every[:, every[3].topk(min(k, every.shape[1])).indices]
-    return [
-        SkipTrigram(int(ids[int(a)]), int(ids[int(b)]), int(ids[int(c)]), s, float(attention[int(b), int(a)]), e)
-        for a, b, c, s, e in best.T.tolist()
-        if s > 0
-    ]
+    left, right = left[ids], right[:, ids]
+    attention = (
+        odds.masked_fill(torch.outer(counts[rows], counts) < least_met, -torch.inf)
+        for rows, odds in _attention(value, head, typical, ids, window, distance)
+    )
+    if likelihood is None:
+        weight, b = _best(attention)
+        strength, a, c = largest_entries(left * weight[:, None], right, min(k, len(ids) ** 2))
+        found = a, b[a], c, strength, weight[a]
+    else:
+        instead = "Say among which tokens to look: among=unigram > 10"
+        require_room("skip_trigrams with likelihood", 3 * len(ids) ** 2, W_E, instead)
+        found = _likeliest(likelihood.to(W_E)[ids][:, ids], torch.cat([*attention]).sigmoid(), left, right, k)
+    a, b, c, strength, weight = found
+    effect = (left[a] * right.T[c]).sum(-1)
+    columns = (ids[a], ids[b], ids[c], strength, weight, effect)
+    return [SkipTrigram(*row) for row in zip(*(column.tolist() for column in columns), strict=True) if row[3] > 0]
+
+
+def _best(attention: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Each source's largest attention over all destinations, and where it has it."""
+    first, best, place = 0, torch.tensor(-torch.inf), torch.tensor(0)
+    for odds in attention:
+        most, at = odds.max(0)
+        best, place = best.to(most), place.to(at)
+        place = torch.where(most > best, at + first, place)
+        best, first = torch.maximum(most, best), first + len(odds)
+    return best.sigmoid(), place
+
+
+def _likeliest(chance: Tensor, weight: Tensor, left: Tensor, right: Tensor, k: int) -> tuple[Tensor, ...]:
+    """The `k` strongest with P(C|B); a source is searched only where the best B for each could take it among them."""
+    most, cap = weight.amax(0), chance.amax(0)
+    found = [torch.zeros_like(most.argsort())[:0] for _ in range(3)] + [most[:0], most[:0]]
+    for row in most.argsort(descending=True).tolist():
+        effect = left[row] @ right
+        least = found[3][-1] if len(found[3]) >= k else 0.0
+        c = (cap * most[row] * effect > least).nonzero().flatten()
+        if len(c):
+            best, b = (chance[:, c] * weight[:, row, None]).max(0)
+            new = torch.full_like(b, row), b, c, best * effect[c], weight[b, row]
+            found = [torch.cat(pair) for pair in zip(found, new, strict=True)]
+            kept = found[3].topk(min(k, len(found[3]))).indices
+            found = [column[kept] for column in found]
+    return tuple(found)
 
 
 def _attention(
     model: Anatomy, head: "str | int", typical: Tensor, ids: Tensor, window: int, distance: int | None
-) -> Float[Tensor, "destination source"]:
-    """Expected attention of every allowed destination on one allowed source among typical tokens."""
+) -> Iterator[tuple[slice, Float[Tensor, "destination source"]]]:
+    """Log-odds of every allowed destination's attention on one allowed source among typical tokens, a block at a time."""
     if any(sub.gate for sub in model.sublayers):
         raise ValueError("skip_trigrams got gated heads; expected heads whose attention is a softmax alone, as its formula says")
     rotary = model[head].turn is not None
     qk = full_qk(model, head, offset=(distance or 0) if rotary else None)
-    content, share = qk.A[ids] @ qk.B, 1 / window
+    added, share = qk.A.new_zeros(1), qk.A.new_tensor(1 / window)
+    places = None
     if distance is not None and model.W_pos is not None:
         middle = model.n_ctx // 2
-        own = full_qk(model, head, query="position")
-        there = full_qk(model, head, key="position")
-        places = there.A[ids] @ there.B[:, : middle + 1]
+        own, there = full_qk(model, head, query="position"), full_qk(model, head, key="position")
         apart = full_qk(model, head, query="position", key="position")
-        places = places + apart.A[middle] @ apart.B[:, : middle + 1]
-        content, share = content + own.A[middle] @ own.B, places.softmax(-1)[:, middle - distance, None]
-    ratio = (content[:, ids] - (content + typical.log()).logsumexp(-1, keepdim=True)).exp()
-    return ratio * share / (1 + (ratio - 1) * share)
-
+        added, keys = own.A[middle] @ own.B, slice(middle + 1)
+        places = lambda rows: there.A[rows] @ there.B[:, keys] + apart.A[middle] @ apart.B[:, keys]  # noqa: E731
+    for rows in pieces(len(ids), len(qk.A)):
+        content = qk.A[ids[rows]] @ qk.B + added
+        if places is not None:
+            share = places(ids[rows]).softmax(-1)[:, -1 - (distance or 0), None]
+        odds = content if len(ids) == content.shape[1] else content[:, ids]
+        yield rows, odds - (content + typical.log()).logsumexp(-1, keepdim=True) + share.logit()

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._blocks import largest_entries
 from circuitkit._contract import Count, Factored, must, public
 
 
@@ -38,8 +39,8 @@ _in_a_row = must(lambda k, matrix: k <= (n := matrix.B.shape[1]) or f"1 to {n}, 
 @public
 @_one
 @_in_all
-def top_entries(matrix: Factored, k: Count = 10, *, largest: bool = True, block: Count = 512) -> TopEntries:
-    """The `k` largest (or smallest) entries of a `FactoredMatrix`, computed `block` rows at a time.
+def top_entries(matrix: Factored, k: Count = 10, *, largest: bool = True, block: Count | None = None) -> TopEntries:
+    """The `k` largest (or smallest) entries of a `FactoredMatrix`, computed `block` rows at a time (left out: what a cache holds).
 
     **Shapes**: a matrix without leading axes. **Error**: exact; memory is `block * columns` numbers, not the product.
 
@@ -49,19 +50,9 @@ def top_entries(matrix: Factored, k: Count = 10, *, largest: bool = True, block:
     >>> top_entries(FactoredMatrix(torch.tensor([[1.0], [3.0]]), torch.tensor([[2.0, -1.0]])), 1).values
     tensor([6.])
     """
-    left, right = matrix.A, matrix.B
-    sign = 1.0 if largest else -1.0
-    best = TopEntries(left.new_empty(0), torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
-    for first in range(0, left.shape[0], block):
-        part = sign * (left[first : first + block] @ right)
-        values, places = part.flatten().topk(min(k, part.numel()))
-        width = right.shape[1]
-        values = torch.cat([best.values, values])
-        rows = torch.cat([best.rows, first + (places // width).cpu()])
-        columns = torch.cat([best.columns, (places % width).cpu()])
-        kept = values.topk(min(k, len(values)))
-        best = TopEntries(kept.values, rows[kept.indices.cpu()], columns[kept.indices.cpu()])
-    return best._replace(values=sign * best.values)
+    sign = 1 if largest else -1
+    values, rows, columns = largest_entries(sign * matrix.A, matrix.B, k, block)
+    return TopEntries(sign * values, rows, columns)
 
 
 @public

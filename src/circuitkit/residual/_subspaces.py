@@ -6,11 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._blocks import pieces, product_norms
 from circuitkit._contract import must, one_dtype, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
 
 Kind = Literal["Q", "K", "V"]
+_MOST_NUMBERS = 2**27
+"""In the bases that are kept at once, on either side."""
 
 
 @public
@@ -66,9 +69,14 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Te
     """Share of each later head's reading subspace that each earlier head can write to, between 0 and 1.
 
     Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head. Two random subspaces score
-    `d_head / d_model` (of the earlier head). Depends on the subspaces only, not on how strongly they are used.
+    `d_head / d_model` (of the earlier head). Depends on the subspaces only, not on how strongly they are used. Times
+    `d_head` it is their projection kernel. Memory: a GiB beside the heads, however many there are.
 
     **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book, from `principal_angles`.
     """
-    a, b = writing_basis(earlier), reading_basis(later, kind)
-    return torch.einsum("emi,lmj->elij", a, b).pow(2).sum((-2, -1)) / later.d_head
+    each, rows = earlier.d_model * max(earlier.d_head, later.d_head), []
+    for some in pieces(len(earlier), each, _MOST_NUMBERS):
+        written = writing_basis(earlier[some]).mT
+        others = (reading_basis(later[others], kind) for others in pieces(len(later), each, _MOST_NUMBERS))
+        rows.append(torch.cat([product_norms(written, read) for read in others], dim=1))
+    return torch.cat(rows).square() / later.d_head

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from circuitkit._blocks import gram_products
 from circuitkit._contract import AnyModel, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
@@ -117,16 +118,14 @@ def virtual_weight_table(model: AnyModel) -> tuple[tuple[str, ...], tuple[str, .
     """`(writers, readers, strength)` with `strength[writer, reader] = ||W_out W_in||_F / (||W_out||_F ||W_in||_F)`.
 
     Pairs in which the writer does not come before the reader hold NaN. Random matrices of the same shapes score about
-    `1 / sqrt(d_model)`. Computed from the two Gram matrices of the factors, `[d_model, d_model]`, never from the
-    (possibly d_vocab-sized) product. **Source**: framework paper, virtual weights; the ratio is its composition score.
+    `1 / sqrt(d_model)`. Computed from tiles of the Gram matrices of the factors, never from the (possibly
+    d_vocab-sized) product. **Source**: framework paper, virtual weights; the ratio is its composition score.
     """
     writers, readers = components(model)
-    grams_out = torch.stack([w.T @ w for w in writers.values()])
-    grams_in = torch.stack([w @ w.T for w in readers.values()])
-    size_out = grams_out.diagonal(dim1=1, dim2=2).sum(1).sqrt()
-    size_in = grams_in.diagonal(dim1=1, dim2=2).sum(1).sqrt()
-    strength = torch.einsum("wij,rij->wr", grams_out, grams_in).clamp_min(0).sqrt() / (size_out[:, None] * size_in)
+    products = gram_products([W[None] for W in writers.values()], [W[None] for W in readers.values()])
+    sizes_out, sizes_in = (torch.stack([W.norm() for W in some.values()]) for some in (writers, readers))
+    strength = products.clamp_min(0).sqrt() / (sizes_out[:, None] * sizes_in)
     step = {name: anatomy(model).find(name).step for name in (*writers, *readers)}
     written, read_at = ([step[name] for name in names] for names in (writers, readers))
-    strength[torch.tensor(written)[:, None] >= torch.tensor(read_at)] = torch.nan
+    strength[products.new_tensor(written)[:, None] >= products.new_tensor(read_at)] = torch.nan
     return tuple(writers), tuple(readers), strength

@@ -1,0 +1,107 @@
+"""Work on thin factors in blocks: what they multiply to is never formed whole, and fits in the memory that is free."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+_BLOCK = 2**22
+"""Numbers in a block: larger ones are no faster, because they leave the cache."""
+_CANCELS = 2.0**-9
+"""Below this share of its terms, a sum of products has lost too much to rounding: the pair is multiplied out."""
+
+
+def room(like: Tensor) -> int:
+    """Bytes that one call may take beside what it was given: half of what is free where `like` lies."""
+    if like.is_cuda:
+        return torch.cuda.mem_get_info(like.device)[0] // 2
+    try:
+        return int(Path("/proc/meminfo").read_text("ascii").split("MemAvailable:")[1].split()[0]) * 512
+    except (OSError, IndexError):
+        return 2**31  # a system that does not say
+
+
+def require_room(what: str, numbers: int, like: Tensor, instead: str) -> None:
+    """A `ValueError` before, not a full memory after, when so many numbers like these do not fit."""
+    needed, most = numbers * like.element_size(), room(like)
+    if needed > most:
+        raise ValueError(
+            f"{what} would need {needed / 2**30:.3g} GiB; expected at most {most / 2**30:.3g}, half of the memory that is free, because "
+            f"what it returns or compares is kept at once. {instead}."
+        )
+
+
+def pieces(n: int, each: int, most: int | None = None) -> Iterator[slice]:
+    """The numbers from 0 to `n` in blocks, as large as fit when each takes so many numbers."""
+    step = max(1, (most or _BLOCK) // max(1, each))
+    return (slice(first, first + step) for first in range(0, n, step))
+
+
+def product_norms(
+    left: Float[Tensor, "left d_left d_model"],
+    right: Float[Tensor, "right d_model d_right"],
+    wanted: Bool[Tensor, "left right"] | None = None,
+) -> Float[Tensor, "left right"]:
+    """Frobenius norm of `left[i] @ right[j]` for wanted pairs, by the cheaper of two routes; 0 for others where it was skipped.
+
+    The cheap one is wrong by rounding where a product is far smaller than its factors: such pairs take the other.
+    """
+    (n, d_left, d_model), (m, _, d_right) = left.shape, right.shape
+    out = left.new_zeros(n, m)
+    wanted = torch.ones_like(out, dtype=torch.bool) if wanted is None else wanted
+    if 2 * d_left * d_right > d_model:
+        squares = gram_products([left], [right])
+        sizes = (left @ left.mT).flatten(1).norm(dim=1)[:, None] * (right.mT @ right).flatten(1).norm(dim=1)
+        out, wanted = squares.clamp_min(0).sqrt(), wanted & (squares < _CANCELS * sizes)
+    asked = wanted.cpu()
+    side = max(1, int((_BLOCK / (d_left * d_right)) ** 0.5))
+    for rows in pieces(n, 1, side):
+        for columns in pieces(m, 1, side):
+            if asked[rows, columns].any():
+                block = left[rows].flatten(0, 1) @ right[columns].transpose(0, 1).flatten(1)
+                exact = block.unflatten(0, (-1, d_left)).unflatten(2, (-1, d_right)).square().sum((1, 3)).sqrt()
+                out[rows, columns] = torch.where(wanted[rows, columns], exact, out[rows, columns])
+    return out
+
+
+def gram_products(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Float[Tensor, "left right"]:
+    r"""$\|AB\|_F^2 = \langle A^\top A, B B^\top\rangle$ of all pairs of stacks `A[n, any, d_model]`, `B[n, d_model, any]`.
+
+    Only tiles on and above the diagonal are formed. **Error**: rounding, of the size of the factors.
+    """
+    d_model = lefts[0].shape[-1]
+    n, m = (sum(map(len, stacks)) for stacks in (lefts, rights))
+    out = lefts[0].new_zeros(n, m)
+    tiles = list(pieces(d_model, 1, max(8, int((4 * _BLOCK / (n + m)) ** 0.5))))
+    for number, rows in enumerate(tiles):
+        for columns in tiles[: number + 1]:
+            a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])
+            b = _joined([(B[:, rows] @ B[:, columns].mT).flatten(1) for B in rights])
+            out.addmm_(a, b.T, alpha=1 if rows == columns else 2)
+    return out
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def largest_entries(
+    left: Float[Tensor, "row rank"], right: Float[Tensor, "rank column"], k: int, block: int | None = None
+) -> tuple[Float[Tensor, " k"], Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """The `k` largest entries of a product with their rows and columns, a block of rows at a time.
+
+    They stand in the `k` rows with the largest maxima, so that only these are searched.
+    """
+    width = right.shape[1]
+    best = left.new_empty(0), *2 * [torch.empty(0, dtype=torch.long, device=left.device)]
+    for rows in pieces(len(left), 1, max(1, _BLOCK // width) if block is None else block):
+        part = left[rows] @ right
+        tops = part.amax(1).topk(min(k, len(part))).indices
+        values, places = part[tops].flatten().topk(min(k, len(tops) * width))
+        found = values, rows.start + tops[places // width], places % width
+        best = tuple(torch.cat(pair) for pair in zip(best, found, strict=True))
+        kept = best[0].topk(min(k, len(best[0]))).indices
+        best = tuple(column[kept] for column in best)
+    return best[0], best[1], best[2]
