@@ -139,7 +139,7 @@ def test_what_a_toy_says_is_checked():
             heads, residual = super().run(tokens)
             return heads, 2 * residual
 
-    toy = sup._hand.ideal_model(2)
+    toy = sup.hand_specified(2, 2)
     with pytest.raises(ValueError, match=r"cannot read this model \(Other\)"):
         ck.anatomy(Other(toy.heads, toy.task, toy.W_E, toy.W_U))
 

@@ -42,7 +42,7 @@ SILENT = {
     "a density of 2": (lambda m: residual.train_toy_models(**STEP | {"density": torch.tensor([2.0])}), "probabilities from 0 to 1"),
     "a basis that is none": (lambda m: residual._subspaces.principal_angles(torch.ones(5, 2), torch.eye(5)[:, :2]), "orthonormal columns"),
     "a verdict on -1 rows": (
-        lambda m: superposition.head_verdict(superposition._hand.ideal_model(2), superposition.SkipTrigramTask(2), rows=-1),
+        lambda m: superposition.head_verdict(superposition.hand_specified(2, 2), superposition.SkipTrigramTask(2), rows=-1),
         "rows=-1; expected an integer of at least 1",
     ),
     "a scale of 0": (lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale=0), "scale=0; expected a positive, finite number"),

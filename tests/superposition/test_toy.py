@@ -14,7 +14,6 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._hand import ideal_model
 
 
 def slow_logits(model: ToyModel, prompt: list[int]) -> torch.Tensor:
@@ -118,7 +117,7 @@ def test_as_a_bridge_and_as_heads(make):
 def test_rank_of_the_constructions():
     assert torch.linalg.matrix_rank(two_head_model(4).heads.OV.AB).tolist() == [4, 4]
     assert hand_specified(4, 5).heads.d_head == 1
-    assert ideal_model(4).heads.d_head == 1
+    assert hand_specified(4, 4).heads.d_head == 1
 
 
 def test_errors_say_what_to_write():

@@ -16,7 +16,6 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._hand import ideal_model
 from circuitkit.superposition._subsets import always_predicted, brute_force, margins, never_predicted
 
 
@@ -109,7 +108,7 @@ def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
 
 
 def test_planted_models_get_the_verdict_they_deserve():
-    ideal, blind, two, one = ideal_model(3), blind_model(3), two_head_model(3), one_head_model(3)
+    ideal, blind, two, one = hand_specified(3, 3), blind_model(3), two_head_model(3), one_head_model(3)
     assert head_verdict(ideal, ideal.task, rows=50).exactly_one
     assert head_verdict(blind, blind.task, strict=False, rows=50).success  # the hole in the published check
     strict = head_verdict(blind, blind.task, rows=50)
@@ -123,7 +122,7 @@ def test_planted_models_get_the_verdict_they_deserve():
 
 
 def test_redundant_heads_are_reported():
-    model = ideal_model(3)
+    model = hand_specified(3, 3)
 
     def doubled(tokens):
         heads, residual = model.run(tokens)
@@ -146,7 +145,7 @@ def test_a_head_that_fires_without_the_source_is_caught_even_if_another_cancels_
 
 
 def test_given_prompts_count_all_their_rows():
-    model = ideal_model(2)
+    model = hand_specified(2, 2)
     tokens = torch.tensor([[5, 0, 1, 3, 0, 2, 4, 3, 3, 3, 3], [5, 3, 3, 0, 1, 3, 3, 3, 3, 3, 3]])
     # The second prompt has a source: its first destination counts, those after the source do not.
     negatives = torch.tensor([[5, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3], [5, 1, 0, 2, 4, 1, 3, 3, 3, 3, 3]])
@@ -160,7 +159,7 @@ def test_given_prompts_count_all_their_rows():
 
 def test_rates_near_the_threshold():
     """98 of 100 rows are not enough at 0.99, and 99 are."""
-    model, task = ideal_model(1), SkipTrigramTask(1)
+    model, task = hand_specified(1, 1), SkipTrigramTask(1)
     tokens = torch.tensor([[3, 0, 1, 2]]).repeat(100, 1)
 
     def spoiled(n):
@@ -194,9 +193,9 @@ def test_tables_say_everything():
 
 
 def test_bad_input():
-    model, task = ideal_model(3), SkipTrigramTask(3)
+    model, task = hand_specified(3, 3), SkipTrigramTask(3)
     with pytest.raises(ValueError, match=r"head_logits of shape \(.*, 8\).*expected 10 logits, one for each token of the task"):
-        head_verdict(lambda tokens: ideal_model(3).run(tokens.clamp(max=7)), SkipTrigramTask(4))
+        head_verdict(lambda tokens: hand_specified(3, 3).run(tokens.clamp(max=7)), SkipTrigramTask(4))
     with pytest.raises(ValueError, match="must return .head_logits.*returned a Tensor"):
         head_verdict(lambda tokens: model.logits(tokens), task)
     with pytest.raises(ValueError, match=r"head_logits of shape \(.*, 11, 8\).*\[batch, head, pos, d_vocab\]"):

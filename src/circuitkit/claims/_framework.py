@@ -39,7 +39,7 @@ def norm_and_basis() -> list:
     changes = []
     for fix in (None, ones):
         rotation = residual.random_rotation(exact.cfg.d_model, seed=2, fix=fix, dtype=torch.float64)
-        changes.append(float((residual.rotate_basis(exact, rotation)(rows) - exact(rows)).abs().max()))
+        changes.append(float((residual.rotate_basis(exact, rotation).run(rows).logits - exact(rows)).abs().max()))
     return [changes[0], changes[1] < 1e-9]
 
 

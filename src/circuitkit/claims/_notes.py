@@ -55,7 +55,7 @@ def rotated_stream() -> float:
     """Largest change of a logit of the two-layer model when its stream is turned at random, float64."""
     two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
     rotation = residual.random_rotation(two.cfg.d_model, seed=1, dtype=torch.float64)
-    return float((residual.rotate_basis(two, rotation)(rows) - two(rows)).abs().max())
+    return float((residual.rotate_basis(two, rotation).run(rows).logits - two(rows)).abs().max())
 
 
 def pattern_formula() -> list[float]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from circuitkit._contract import Integer, Numbers, Positive, must, public
 from ._live import bring_to_life
 from ._mark import mark, to_array
 from ._pattern import pattern_image
-from ._picture import check_alt
+from ._picture import check_alt, to_json
 from ._still import heatmap, table, visible
 from ._style import NEGATIVE, POSITIVE
 
@@ -44,7 +43,7 @@ class Attention:
         return bool((np.triu(self.patterns, 1) == 0).all())
 
     def _props(self) -> str:
-        props = {
+        return to_json({
             "causal": self._causal(),
             "first": self.first,
             "largest": self.largest,
@@ -53,8 +52,7 @@ class Attention:
             "patterns": self.patterns.tolist(),
             "positive": POSITIVE,
             "tokens": [visible(token) for token in self.tokens],
-        }
-        return json.dumps(props, sort_keys=True, separators=(",", ":")).replace("<", "\\u003c")
+        })  # fmt: skip
 
     def _repr_html_(self) -> str:
         data = self._props()
@@ -85,7 +83,7 @@ def _fit(tokens: Sequence[str], patterns: Any, names: Sequence[str] | None) -> A
     faults = {
         "patterns [head, dst, src] or [dst, src] with as many destinations as sources, and at least one": len(shape) != 3 or shape[-1] != shape[-2] or 0 in shape,
         f"{shape[-1]} tokens, one for every position (a common slip is to drop or add the first one)": len(tokens) != shape[-1],
-        f"{shape[0]} names, one for each head": names is not None and len(names) != shape[0],
+        f"{shape[0]} names, each once": names is not None and not len(names) == len({*names}) == shape[0],
         "finite weights; pass the pattern after the softmax, not scores masked with -inf": not np.isfinite(values).all(),
     }
     return f"{'; '.join(text for text, wrong in faults.items() if wrong)} (patterns has shape {values.shape})" if any(faults.values()) else True

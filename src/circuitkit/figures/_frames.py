@@ -2,8 +2,6 @@
 
 import hashlib
 import html
-import json
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -11,7 +9,7 @@ from typing import Any
 
 from circuitkit._contract import must, public
 
-from ._picture import Picture, _numbers, check_alt, check_figure, to_png
+from ._picture import Picture, _numbers, check_alt, check_figure, in_page, to_json, to_png
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class Frames:
         last = self.pictures[-1]
         shown = [
             # The last picture is in the page already; the script takes its source from there.
-            {"alt": picture.alt, "src": "" if picture is last else _source(picture), "step": str(step)}
+            {"alt": picture.alt, "src": "" if picture is last else in_page(picture.png), "step": str(step)}
             for step, picture in zip(self.steps, self.pictures, strict=True)
         ]
-        data = json.dumps(shown, sort_keys=True, separators=(",", ":")).replace("<", "\\u003c")
+        data = to_json(shown)
         name = "ck-" + hashlib.sha256(data.encode()).hexdigest()[:12]
         words = "".join(
             f"<li>{html.escape(f'{self.label} {step}: {picture.alt}')}"
@@ -46,7 +44,7 @@ class Frames:
         )
         return (
             f'<figure class="ck-frames" id="{name}" data-label="{html.escape(self.label)}">'
-            f'<img class="dark-light" src="{_source(last)}" alt="{html.escape(last.alt)}" width="{last.width}">'
+            f'<img class="dark-light" src="{in_page(last.png)}" alt="{html.escape(last.alt)}" width="{last.width}">'
             f'<div class="ck-slider"></div>'
             f"<details><summary>Every step in words</summary><ul>{words}</ul></details>\n"
             f'<script type="application/json">{data}</script>\n'
@@ -81,7 +79,3 @@ def frames(
         pictures.append(Picture(to_png(fig, colours=64), check_alt(alt(step)), width, tuple(_numbers(fig))))
         plt.close(fig)
     return Frames(tuple(steps), tuple(pictures), label)
-
-
-def _source(picture: Picture) -> str:
-    return "data:image/png;base64," + b64encode(picture.png).decode()

@@ -1,12 +1,11 @@
 """The large still picture of one head: what paper and GitHub's preview show in place of the live view."""
 
 import html
-from base64 import b64encode
 from collections.abc import Sequence
 
 import numpy as np
 
-from ._picture import SHOWN_DPI, to_png
+from ._picture import SHOWN_DPI, in_page, to_png
 from ._still import visible
 from ._style import signed, style
 
@@ -35,6 +34,6 @@ def pattern_image(tokens: Sequence[str], pattern: np.ndarray, name: str, largest
         png = to_png(fig, colours=64)
     width = round(SIDE * SHOWN_DPI)
     return (
-        f'<img class="ck-still dark-light" src="data:image/png;base64,{b64encode(png).decode()}" '
+        f'<img class="ck-still dark-light" src="{in_page(png)}" '
         f'alt="Pattern of {html.escape(name)}, as in the table below" width="{width}" height="{width}">'
     )

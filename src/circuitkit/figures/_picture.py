@@ -1,5 +1,7 @@
 """A matplotlib figure as a picture with alt text, and the numbers behind it in words."""
 
+import json
+from base64 import b64encode
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -90,6 +92,16 @@ def to_png(fig: Any, colours: int = 0) -> bytes:
     flat = Image.open(raw).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     flat.save(small, format="PNG", optimize=True)
     return small.getvalue()
+
+
+def in_page(png: bytes) -> str:
+    """PNG bytes as the source of an `<img>`."""
+    return "data:image/png;base64," + b64encode(png).decode()
+
+
+def to_json(data: Any) -> str:
+    """Data for a `<script>` of a page, the same text on every machine."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _numbers(fig: Any, most: int = 12) -> list[str]:

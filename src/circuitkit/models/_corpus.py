@@ -79,7 +79,8 @@ def heldout_text() -> list[dict[str, str]]:
 
 
 @cache
-def _tokens() -> Int[Tensor, " token"]:
+def heldout_tokens() -> Int[Tensor, " token"]:
+    """The whole held-out text as one row of token ids, `<|endoftext|>` (id 0) before each passage; not to be written to."""
     from tokenizers import Tokenizer
 
     entry = manifest()["tokenizer"]
@@ -88,22 +89,14 @@ def _tokens() -> Int[Tensor, " token"]:
     return torch.tensor([token for row in rows for token in row])
 
 
-def heldout_tokens() -> Int[Tensor, " token"]:
-    """The whole held-out text as one row of token ids, `<|endoftext|>` (id 0) before each passage; a new tensor.
-
-    **Shapes**: `[1, tokens]`. **Source**: the text of `heldout_text`.
-    """
-    return _tokens().clone()
-
-
 @public
-@must(lambda n, n_ctx: 2 <= n_ctx < len(_tokens()) >= n or f"2 <= n_ctx < {len(_tokens())} held-out tokens, and no more rows")
+@must(lambda n, n_ctx: 2 <= n_ctx < len(heldout_tokens()) >= n or f"2 <= n_ctx < {len(heldout_tokens())} held-out tokens, and no more rows")
 def heldout_rows(n: Count, n_ctx: Count = 256, *, seed: Seed = 0) -> Int[Tensor, "row pos"]:
     """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0).
 
     **Shapes**: `[n, n_ctx]` token ids. **Source**: the text of `heldout_text`.
     """
-    tokens = _tokens()
+    tokens = heldout_tokens()
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
     rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]

@@ -56,8 +56,7 @@ def attention_only(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str
         out[to + "k.weight"] = weight[of + "K"].T
         out[to + "v.weight"] = pad(weight[of + "V"], (0, 0, 0, p)).T
         out[to + "o.weight"] = pad(weight[of + "O"], (0, p)).T
-        for name, width in (("q", -1), ("k", -1), ("v", -1), ("o", d + p)):
-            out[f"{to}{name}.bias"] = torch.zeros(len(out[f"{to}{name}.weight"]) if width < 0 else width)
+        out |= {f"{to}{name}.bias": torch.zeros(len(out[f"{to}{name}.weight"])) for name in "qkvo"}
     out["unembed.bias"] = torch.zeros(sizes["d_vocab"])
     return {name: tensor.contiguous() for name, tensor in out.items()}
 

@@ -1,13 +1,16 @@
 """No privileged basis: the same model in a rotated residual stream."""
 
-import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Count, Model, Real, Seed, must, public
+from circuitkit._contract import AnyModel, Count, Real, Seed, must, public
+from circuitkit._heads import Heads
+from circuitkit.anatomy import Anatomy, Neurons, Norm, anatomy
+from circuitkit.anatomy._sublayer import MLP, Step, Sublayer
 
 
 @public
@@ -33,62 +36,77 @@ def random_rotation(
     return (basis @ inside @ basis.T).to(dtype)
 
 
-def _is_rotation(rotation: Tensor, model: Any) -> Any:
-    d, R = model.cfg.d_model, rotation.double()
-    away = (R @ R.T - torch.eye(len(R), dtype=R.dtype)).abs().max().item()
-    return (len(R) == d and away <= 1e-4) or f"({d}, {d}) = [d_model, d_model], orthogonal: R R^T differs from the identity by {away:.2g}"
-
-
-_native = "a native bridge (boot_native, load_model of a shipped model): others store weights in another layout"
-
-
 @public
-@must(lambda model: type(model.original_model).__name__ == "NativeModel" or _native)
-@must(_is_rotation, "rotation", "model")
-def rotate_basis(model: Model, rotation: Float[Tensor, "d_model d_model"]) -> Any:
-    """A copy of a native bridge in which every writer `W` became `W R` and every reader `R^T W`.
+@must(lambda rotation: (away := _away(rotation)) <= 1e-4 or f"orthogonal: R R^T differs from the identity by {away:.2g}")
+def rotate_basis(model: AnyModel, rotation: Float[Tensor, "d_model d_model"]) -> Anatomy:
+    """The same model, as one value, in which every writer `W` became `W R` and every reader `R^T W`.
 
     The stream turns into `x R`, and every inner product a reader takes is unchanged: `(x R)(R^T W) = x W`. So without
-    norms the function is the same, up to rounding. Gains of norms are folded into the readers first (they are tied to
-    the coordinates); a LayerNorm still subtracts the mean over coordinates, which singles out the all-ones direction.
+    norms the function is the same, up to rounding. Gains and biases of norms are folded into the readers first (they are
+    tied to the coordinates); a LayerNorm still subtracts the mean over coordinates, which singles out the all-ones
+    direction. A gain of a norm behind a layer (BERT, Gemma 2, OLMo 2) is followed by no reader alone and is refused.
 
     **Source**: "A Mathematical Framework for Transformer Circuits", the residual stream has no privileged basis;
     the test by rotation is this book's.
     """
-    bridge = model
-    state = dict(bridge.state_dict())
-    out = dict(state)
-    for layer in range(bridge.cfg.n_layers):
-        prefix = f"blocks.{layer}."
-        readers = {"ln1": ["attn.q", "attn.k", "attn.v"], "ln2": ["mlp.in", "mlp.gate"]}
-        for norm, names in readers.items():
-            _fold(out, prefix + norm, [prefix + name for name in names if f"{prefix}{name}.weight" in out])
-    _fold(out, "ln_final", ["unembed"])
-    for name, value in out.items():
-        if name.endswith(("q.weight", "k.weight", "v.weight", "in.weight", "gate.weight", "unembed.weight")):
-            out[name] = value @ rotation.to(value)  # stored [out, d_model]
-        elif name.endswith((".o.weight", "mlp.out.weight")):
-            out[name] = rotation.to(value).T @ value  # stored [d_model, in]
-        elif name.endswith(("embed.weight", ".o.bias", "mlp.out.bias")):
-            out[name] = value @ rotation.to(value)
-    rotated = copy.deepcopy(bridge)
-    rotated.load_state_dict(out, strict=True)
-    return rotated
+    value = anatomy(model)
+    if len(rotation) != value.d_model:
+        raise ValueError(f"rotate_basis got a rotation of {len(rotation)} dimensions; expected {value.d_model}, the model's d_model.")
+    R = rotation.to(value.W_E)
+    steps = (Step(tuple(_turned(sub, R) for sub in step.sublayers), _behind(step.closing, R)) for step in value.steps)
+    kept = {"W_E": value.W_E @ R, "W_pos": _times(value.W_pos, R), "steps": tuple(steps), "opening": _behind(value.opening, R)}
+    if (network := value.head) is not None:
+        return replace(value, **kept, head=lambda x: network(x @ R.T))
+    final, M, shift = _folded(value.final, R)
+    return replace(value, **kept, final=final, W_U=M @ value.W_U, b_U=_shifted(value.b_U, shift, value.W_U))
 
 
-def _fold(state: dict[str, Tensor], norm: str, readers: list[str]) -> None:
-    """Move a norm's gain and bias into the linear maps that read from it."""
-    gain, bias = state.get(f"{norm}.weight"), state.get(f"{norm}.bias")
-    for reader in readers:
-        weight = state[f"{reader}.weight"]
-        if bias is not None and f"{reader}.bias" not in state and bias.any():
-            why = f"the bias of {norm} cannot be folded into {reader}, which has none (a gated MLP behind a LayerNorm)"
-            raise ValueError(f"{why}; expected readers with biases, norms without, or RMS norms.")
-        if bias is not None and f"{reader}.bias" in state:
-            state[f"{reader}.bias"] = state[f"{reader}.bias"] + weight @ bias
-        if gain is not None:
-            state[f"{reader}.weight"] = weight * gain
-    if gain is not None:
-        state[f"{norm}.weight"] = torch.ones_like(gain)
-    if bias is not None:
-        state[f"{norm}.bias"] = torch.zeros_like(bias)
+def _away(rotation: Tensor) -> float:
+    R = rotation.double()
+    return float((R @ R.T - torch.eye(len(R), dtype=R.dtype, device=R.device)).abs().max())
+
+
+def _folded(norm: Norm | None, R: Tensor) -> tuple[Norm | None, Tensor, Tensor | None]:
+    """The norm without gain and bias, and `M`, `shift`: what a reader had from `x` is what it has from `(x R) M + shift`."""
+    if norm is None:
+        return None, R.T, None
+    return replace(norm, gain=None, bias=None), R.T if norm.gain is None else R.T * norm.gain, norm.bias
+
+
+def _times(W: Tensor | None, R: Tensor) -> Any:
+    return None if W is None else W @ R
+
+
+def _shifted(b: Tensor | None, shift: Tensor | None, W: Tensor) -> Tensor | None:
+    """The bias of a reader that takes over what the norm before it added."""
+    return b if shift is None else shift @ W if b is None else shift @ W + b
+
+
+def _behind(norm: Norm | None, R: Tensor) -> Norm | None:
+    """A norm of what is written: its bias turns, its gain would have to."""
+    if norm is not None and norm.gain is not None:
+        raise ValueError(
+            "rotate_basis got a model with a norm behind its layers, whose gain belongs to the coordinates; expected norms "
+            "before layers only, because there the gain can go into what reads. Try a GPT-2, NeoX or Llama."
+        )
+    return norm and replace(norm, bias=_times(norm.bias, R))
+
+
+def _turned(sub: Sublayer, R: Tensor) -> Sublayer:
+    before, M, shift = _folded(sub.before, R)
+    inside, gate = sub.inside, sub.gate
+    new: dict[str, Any] = {}
+    for name in ("Q", "K", "V") if isinstance(inside, Heads) else ("in", "gate"):
+        W = getattr(inside, f"W_{name}", None)
+        if W is not None:
+            new[f"W_{name}"], new[f"b_{name}"] = M @ W, _shifted(getattr(inside, f"b_{name}", None), shift, W)
+    back = lambda x: x @ M if shift is None else x @ M + shift  # noqa: E731
+    if isinstance(inside, Heads):
+        inside = replace(inside, W_O=inside.W_O @ R, **new)
+    elif isinstance(inside, Neurons):
+        inside = replace(inside, W_out=inside.W_out @ R, b_out=_times(inside.b_out, R), **new)
+    else:
+        old, weights = inside, {name: W for name, W in new.items() if name.startswith("W")}
+        inside = MLP(lambda x: old(back(x)) @ R, W_out=_times(getattr(old, "W_out", None), R), **weights)
+    turned = {"before": before, "after": _behind(sub.after, R), "bias": _times(sub.bias, R)}
+    return replace(sub, inside=inside, **turned, gate=None if gate is None else lambda x: gate(back(x)))

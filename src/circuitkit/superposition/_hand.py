@@ -142,15 +142,6 @@ def blind_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     return _one_hot_model(task, W_Q, W_K, W_V, W_O)
 
 
-@public
-def ideal_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
-    """One head a trigram, each attending to the source from its own destination alone: no superposition at all.
-
-    **Source**: this book.
-    """
-    return hand_specified(n_trigrams, n_trigrams, gain=gain)
-
-
 def _one_hot_model(task: SkipTrigramTask, W_Q, W_K, W_V, W_O, W_E=None) -> ToyModel:
     eye = torch.eye(task.d_vocab)
     # Scores here are exact products; sqrt(d_head) belongs to trained heads.

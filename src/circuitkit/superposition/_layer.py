@@ -15,6 +15,7 @@ from circuitkit._precision import full_precision
 from circuitkit.anatomy import anatomy
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import Recipe
+from circuitkit.superposition._train import optimise
 
 
 @public
@@ -97,26 +98,21 @@ def train_gated_layer(
     mean_square, l1 = float(y.square().sum(-1).mean()), float(y.abs().sum(-1).mean())
     rms = math.sqrt(mean_square)
     block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed, original=record.heads)
-    trained = [p for p in block.parameters() if p.requires_grad]
-    adam = torch.optim.Adam(trained, lr=recipe.lr, fused=True)
-    unit = x.shape[-1] if recipe.error == "mse" else mean_square
-    losses = []
-    for step in range(recipe.steps):
+    unit, losses = x.shape[-1] if recipe.error == "mse" else mean_square, []
+
+    def loss_at(step: int) -> Tensor:
         rows = torch.arange(step * recipe.batch, (step + 1) * recipe.batch) % n
-        adam.param_groups[0]["lr"] = recipe.lr_at(step)
-        adam.zero_grad(set_to_none=True)
         error = (block(x[rows]) - y[rows]).square().sum(-1).mean() / unit
         alpha = recipe.alpha_at(step)
         loss = error + alpha * block.penalty(x[rows], l1, rms) if alpha else error
         value = float(loss.detach())
         if not math.isfinite(value):
             raise ValueError(f"seed {seed}: the loss became {value} at step {step}. Lower lr={recipe.lr} or alpha={recipe.alpha}.")
-        loss.backward()
-        adam.step()
         if step % 20 == 0 or step + 1 == recipe.steps:
             losses.append(value)
-            if progress:
-                progress(step + 1, recipe.steps)
+        return loss
+
+    optimise(recipe, dict(block.named_parameters()), loss_at, progress)
     block.requires_grad_(False)
     squared = (block(held_x) - held_y).square().sum()
     return GatedLayer(block, tuple(losses), float(squared / (held_y - y.mean((0, 1))).square().sum()), recipe)
