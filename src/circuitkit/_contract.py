@@ -25,7 +25,6 @@ import types
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import numpy as np
@@ -154,7 +153,6 @@ Natural = Annotated[int, whole(0)]
 Draws = Annotated[int, whole(1, 10**8, "rows are drawn and kept")]
 Seed = Annotated[int, whole(0, 2**62, "it seeds a generator")]
 Integer = Annotated[int, whole(-MOST, MOST, "it is a position")]
-Jobs = Annotated[int, kind(lambda n: n and -(2**15) < n < 2**15 and n is not True, "a number of processes", "", "Write 2, or -1 for all.")]
 Finite = Annotated[float | int, number(-math.inf, math.inf, "a finite number", "nothing can be computed without one", 1)]
 Positive = Annotated[float | int, number(0, math.inf, "a positive, finite number", "its size means something", 1, above=True)]
 NonNegative = Annotated[float | int, number(0, math.inf, "a finite number, 0 or more", "it has no sign", 0)]
@@ -169,8 +167,6 @@ _is_head = lambda head: not isinstance(head, bool)  # noqa: E731
 HeadName = Annotated[str | int, kind(_is_head, "one name or number", "one head is asked about", "Write 'L0H0'.")]
 _heads = "a name, a number, or a list of these", "heads are chosen by name or number", "Write 'L0H0' or ['L0H0', 'L0H1']."
 HeadNames = Annotated[str | int | Sequence[str | int], kind(lambda h: _all([h], (str, int)) or _all(h, (str, int)), *_heads)]
-_are_seeds = lambda s: 1 <= s <= MOST and s is not True if isinstance(s, int) else _all(s, int, 1) and min(s) >= 0  # noqa: E731
-Seeds = Annotated[int | Sequence[int], kind(_are_seeds, "a number of seeds, or the seeds", "each gives one model", "Write 3.")]
 _is_vocabulary = lambda v: 2 <= v <= MOST if isinstance(v, int) else _all(v, str, 2) and len({*v}) == len(v)  # noqa: E731
 _tokens = "an integer of at least 2, or the tokens themselves, each once", "it counts the tokens", "Write for example {name}=8."
 Vocabulary = Annotated[int | Sequence[str], kind(_is_vocabulary, *_tokens)]
@@ -182,8 +178,7 @@ Numbers = Annotated[Any, kind(_are_numbers, "numbers", "they are drawn", "Write 
 _is_figure = lambda fig: hasattr(fig, "savefig") and not isinstance(fig, type)  # noqa: E731
 Figure = Annotated[Any, kind(_is_figure, "a matplotlib figure", "it is drawn", "Write fig, ax = plt.subplots() first.")]
 Name = Annotated[str, kind(lambda n: bool(n.strip()), "a name", "a model is looked up by it", "circuitkit.list_models() has some.")]
-PathLike = Annotated[str | Path, kind(lambda p: bool(str(p)), "a path", "a table is kept there", "Write 'table.csv'.")]
-_toys = "a ToyModel (hand_specified, train_original) or a LayerRecord (record_layer(...)), in float32 or float64"
+_toys = "a ToyModel (hand_specified, load_original) or a LayerRecord (record_layer(...)), in float32 or float64"
 _is_toy = lambda it: type(it).__name__ in ("ToyModel", "LayerRecord") and str((it.W_E if hasattr(it, "W_E") else it.x).dtype) in _WIDE  # noqa: E731
 Trainable = Annotated[Any, kind(_is_toy, _toys, "training amplifies rounding", "Write model.to(torch.float32).")]
 _make = "Make one with circuitkit.load_model(name), or TransformerBridge.boot_transformers(...) for a Hugging Face model; "

@@ -224,12 +224,6 @@ def folder() -> Path:
     return Path(tempfile.mkdtemp())
 
 
-def table() -> Path:
-    path = folder() / "table.csv"
-    circuitkit.superposition._sweep.sweep(_figure_of, [{"seed": 0}], path, progress=False)
-    return path
-
-
 def _figure_of(seed: int) -> dict:
     return {"square": seed**2}
 
@@ -523,7 +517,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "train_toy_models.pairs": lambda: "independent",
     "parts": heads,
     "path": lambda: folder() / "new.csv",
-    "load_table.path": table,
     "paths": paths,
     "pattern": lambda: torch.ones(6, 5, 5) / 5,
     "patterns": lambda: torch.ones(2, 3, 3) / 3,

@@ -84,9 +84,9 @@ class Definition:
 
 @cache
 def definitions(root: Path = ROOT) -> dict[str, list[Definition]]:
-    """Everything in the library by its name within its file: `Heads`, `Heads.scores`, `MASKS`; data files by theirs."""
+    """Everything in the library and its studies by its name within its file: `Heads`, `Heads.scores`; data files by theirs."""
     found: dict[str, list[Definition]] = {}
-    for path in sorted((root / "src").rglob("*")):
+    for path in sorted([*(root / "src").rglob("*"), *(root / "tools/study").glob("*.py")]):
         if path.suffix == ".py":
             text = path.read_text("utf-8")
             starts = [0]  # of each line

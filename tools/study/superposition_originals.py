@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from circuitkit.superposition import SkipTrigramTask, ToyModel, head_verdict
-from circuitkit.superposition._original import train_original
+from tools.study.training import train_original
 
 CONFIGS = ((2, 3), (3, 4), (4, 5))
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")

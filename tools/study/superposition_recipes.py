@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from circuitkit.superposition import GATES, WRITES, head_verdict, load_original, train_gated
-from circuitkit.superposition._sweep import sweep
+from tools.study.sweeps import sweep
 
 RECIPES = {
     "writes": WRITES,

@@ -43,7 +43,7 @@ def _originals() -> dict[str, torch.Tensor]:
 
 @public
 def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
-    """A stored original model of the skip-trigram task, as `train_original` made it with that seed.
+    """A stored original model of the skip-trigram task, as it was trained from that seed.
 
     **Source**: `tools/study/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
     """

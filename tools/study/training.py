@@ -1,16 +1,15 @@
 """Training the original models of the skip-trigram task, many seeds at once, through count tables."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Count, LearningRate, Seed, Seeds, Trained, public
 from circuitkit._heads import Heads
 from circuitkit.superposition._recipe import Recipe
-from circuitkit.superposition._tables import CountBatch, count_batch, mixed
+from circuitkit.superposition._tables import CountBatch, _unique, count_batch, mixed
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
 from circuitkit.superposition._train import optimise, run_seed
@@ -18,21 +17,20 @@ from circuitkit.superposition._train import optimise, run_seed
 _NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 
 
-@public
 def train_original(
     task: SkipTrigramTask,
-    n_heads: Count,
+    n_heads: int,
     *,
-    seeds: Seeds = 1,
-    d_head: Count = 1,
-    steps: Count = 4000,
-    batch: Count = 200,
-    n_prompts: Count = 100_000,
-    lr: LearningRate = 1e-2,
+    seeds: int | Sequence[int] = 1,
+    d_head: int = 1,
+    steps: int = 4000,
+    batch: int = 200,
+    n_prompts: int = 100_000,
+    lr: float = 1e-2,
     cosine: bool = True,
     biases: bool = True,
-    data_seed: Seed = 0,
-    dtype: Trained = torch.float32,
+    data_seed: int = 0,
+    dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ToyModel]:
     """One-layer models of the task, one for each seed: next-token cross-entropy on every position, Adam.
@@ -84,8 +82,6 @@ def _next_tokens(
     # Number the distinct rows again through their own place: rows that are equal have equal counts.
     one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32).scatter_(2, tokens[:, :-1, None], 1)
     keys = torch.cat([tokens[:, :-1].reshape(-1, 1).int(), one_hot.cumsum(1, dtype=torch.int32).view(-1, d_vocab)], 1)
-    from circuitkit.superposition._tables import _unique
-
     _, inverse, weight = _unique(keys, pos)
     following = torch.zeros(len(weight), d_vocab, dtype=dtype)
     following.index_put_((inverse, tokens[:, 1:].reshape(-1)), torch.ones(n * pos, dtype=dtype), accumulate=True)
@@ -95,7 +91,7 @@ def _next_tokens(
     return batch, out
 
 
-def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor) -> Float[Tensor, "run"]:
+def _cross_entropy(p: dict[str, Tensor], batch: intBatch, following: Tensor) -> Float[Tensor, "run"]:
     scores, v = _tables(p)
     z = mixed(batch, scores, torch.ones_like(scores), v)
     r, a, n, h, d = z.shape

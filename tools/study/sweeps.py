@@ -8,18 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from circuitkit._contract import Jobs, PathLike, public
-
 PART, PARTS = "part", "parts"
 
 
-@public
 def sweep(
     function: Callable[..., dict | list[dict]],
     settings: Sequence[dict],
-    path: PathLike,
+    path: Path | str,
     *,
-    n_jobs: Jobs = 1,
+    n_jobs: int = 1,
     progress: bool = True,
 ) -> list[dict[str, str]]:
     """Call `function(**setting)` for every setting and keep what it returns in one CSV table; returns the table.
@@ -73,8 +70,7 @@ def sweep(
     return kept
 
 
-@public
-def load_table(path: PathLike) -> list[dict[str, str]]:
+def load_table(path: Path | str) -> list[dict[str, str]]:
     """A finished sweep's rows. A table that was interrupted or damaged raises a `ValueError` that says where.
 
     **Source**: this book.

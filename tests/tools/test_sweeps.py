@@ -6,7 +6,7 @@ import joblib
 import pytest
 
 from circuitkit.superposition import load_results, rate
-from circuitkit.superposition._sweep import Bar, load_table, sweep
+from tools.study.sweeps import Bar, load_table, sweep
 
 SETTINGS = [{"name": name, "size": size} for name in ("a", "b") for size in (1, 2, 3)]
 
