@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._heads import Heads
+from circuitkit.superposition._block import optimise
 from circuitkit.superposition._recipe import Recipe
 from circuitkit.superposition._tables import CountBatch, _unique, count_batch, mixed
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
-from circuitkit.superposition._train import optimise, run_seed
+from circuitkit.superposition._train import run_seed
 
 _NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 

@@ -1,6 +1,7 @@
 """The gated attention block: ordinary attention heads whose patterns are multiplied by learned gates."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -130,6 +131,21 @@ def frozen(recipe: Recipe) -> list[str]:
     out = [] if recipe.output_scale == "learned" else ["log_scale"]
     out += ["b_V"] if recipe.value_bias == "none" else []
     return out + (["W_GQ", "W_GK", "b_GQ", "b_GK"] if recipe.gate in ("none", "binary") else [])
+
+
+def optimise(
+    recipe: Recipe, p: dict[str, Tensor], loss: Callable[[int], Tensor], progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Adam on the sum of the runs' losses; runs share no parameter, so each is trained as if alone."""
+    trained = [value for value in p.values() if value.requires_grad]
+    adam = torch.optim.Adam(trained, lr=recipe.lr, fused=True)
+    for step in range(recipe.steps):
+        adam.param_groups[0]["lr"] = recipe.lr_at(step)
+        adam.zero_grad(set_to_none=True)
+        loss(step).sum().backward()
+        adam.step()
+        if progress and (step % 50 == 49 or step + 1 == recipe.steps):
+            progress(step + 1, recipe.steps)
 
 
 def effective(recipe: Recipe, p: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

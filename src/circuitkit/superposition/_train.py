@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import Count, Seed, Trainable, public
-from circuitkit.superposition._block import PARAMETERS, GatedBlock, frozen
+from circuitkit.superposition._block import PARAMETERS, GatedBlock, frozen, optimise
 from circuitkit.superposition._recipe import GATES, Recipe
 from circuitkit.superposition._tables import count_batch, loss_terms, pair_tables
 from circuitkit.superposition._task import SkipTrigramTask
@@ -131,21 +131,6 @@ def stack_parameters(blocks: list[GatedBlock], recipe: Recipe) -> dict[str, Tens
         name: torch.stack([getattr(block, name).detach() for block in blocks]).requires_grad_(name not in held)
         for name in PARAMETERS
     }
-
-
-def optimise(
-    recipe: Recipe, p: dict[str, Tensor], loss: Callable[[int], Tensor], progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Adam on the sum of the runs' losses; runs share no parameter, so each is trained as if alone."""
-    trained = [value for value in p.values() if value.requires_grad]
-    adam = torch.optim.Adam(trained, lr=recipe.lr, fused=True)
-    for step in range(recipe.steps):
-        adam.param_groups[0]["lr"] = recipe.lr_at(step)
-        adam.zero_grad(set_to_none=True)
-        loss(step).sum().backward()
-        adam.step()
-        if progress and (step % 50 == 49 or step + 1 == recipe.steps):
-            progress(step + 1, recipe.steps)
 
 
 class _Data:
