@@ -92,7 +92,7 @@ def _next_tokens(
     return batch, out
 
 
-def _cross_entropy(p: dict[str, Tensor], batch: intBatch, following: Tensor) -> Float[Tensor, "run"]:
+def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor) -> Float[Tensor, "run"]:
     scores, v = _tables(p)
     z = mixed(batch, scores, torch.ones_like(scores), v)
     r, a, n, h, d = z.shape
