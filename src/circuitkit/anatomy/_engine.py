@@ -16,14 +16,14 @@ from circuitkit.anatomy._run import Run
 _WANTED = ("hook_embed", "hook_pos_embed", "hook_z", "hook_pattern", "mlp.hook_out", "mlp.out.hook_out", "ln_final.hook_in")
 
 
-def run_of(model: Any, tokens: Int[Tensor, "batch pos"]) -> Run:
-    """One forward pass in parts; what hooks on a bridge do now is in it.
+def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) -> Run:
+    """One forward pass in parts; what hooks on a bridge do now is in it. Patterns are kept unless they are not wanted.
 
     **Error**: rounding; a `ValueError` where hooks change the stream itself, because then no parts add up to it.
     """
     value = anatomy(model)
     if not is_bridge(model) or not any(map(_is_hooked, model.hook_dict.values())):
-        return value.run(tokens)
+        return value.run(tokens, watch=None if patterns else lambda sub, pattern, values: None)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
         return _from_cache(value, tokens.to(value.W_E.device), cache)

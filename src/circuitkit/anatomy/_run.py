@@ -202,6 +202,10 @@ class Run:
                 written = written[:, None] if V.ndim > 2 else written[:, None, None, None]
                 shares = (some[..., None] * written).flatten(0, 1)
                 yield names[first * k : first * k + len(shares)], shares
+        elif isinstance(inside, Heads) and V.shape[-1] == 1 and V.ndim > 2:
+            # one number at each place: what it asks for is taken through W_O first, and no head's output is formed
+            asked = torch.einsum("hdm,bpm->hbpd", inside.W_O, V[..., 0])
+            yield names, (z.movedim(1, 0) * asked).sum(-1, keepdim=True)
         elif isinstance(inside, Heads):
             yield names, _times(torch.einsum("...hpd,hdm->h...pm", z, inside.W_O), V)
         else:

@@ -1,12 +1,13 @@
 """The path expansion: logits as an exact sum over paths through frozen attention patterns."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._blocks import pieces, require_room
 from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, must, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, join, read
@@ -30,7 +31,7 @@ class PathLogits(Mapping):
     **Source**: see `path_logits`.
     """
 
-    def __init__(self, streams: dict[str, Float[Tensor, "batch pos d_model"]], run: Run):
+    def __init__(self, streams: dict[str, Callable[[], Tensor]], run: Run):
         self._streams = streams
         self._run = run
 
@@ -62,7 +63,8 @@ class PathLogits(Mapping):
         final, model = self._run.final, self._run.model
         if not names:
             return torch.zeros(*self._run.tokens.shape, model.d_vocab).to(model.W_U)[:, at]
-        stream = torch.stack([self._streams[name] for name in names]).sum(0)
+        some = pieces(len(names), self._run.tokens.numel() * model.d_model)
+        stream = reduce(torch.add, (torch.stack([self._streams[name]() for name in names[part]]).sum(0) for part in some))
         logits = (stream if final is None else final.linear(stream))[:, at] @ model.W_U
         if BIAS in names:
             logits = logits if final is None or final.bias is None else logits + final.bias @ model.W_U
@@ -71,7 +73,7 @@ class PathLogits(Mapping):
 
     def stream(self, name: str) -> Float[Tensor, "batch pos d_model"]:
         """What the path leaves in the residual stream before the unembedding (and the final norm)."""
-        return self._streams[self._known([name])[0]]
+        return self._streams[self._known([name])[0]]()
 
     def _known(self, names: list[str]) -> list[str]:
         names = [spelled(name) for name in names]
@@ -108,12 +110,12 @@ def path_logits(
     apart = value.few_neurons() if neurons is None else neurons
     layers = sum(isinstance(sub.inside, Heads) for sub in value.sublayers)
     order = layers if max_order is None else max_order
-    _require_few(value, order, most, apart)
+    _require_few(value, order, most, apart, tokens.numel())
     run = run_of(model, tokens[None] if tokens.ndim == 1 else tokens)
     return PathLogits(_expand(run, order, layers, apart), run)
 
 
-def _require_few(model: Anatomy, order: int, most: int, apart: bool) -> None:
+def _require_few(model: Anatomy, order: int, most: int, apart: bool, n_tokens: int) -> None:
     """A `ValueError` before, not a full memory after."""
     by_order = [1]
     for _, sub, names in model.groups(neurons=apart):
@@ -130,43 +132,55 @@ def _require_few(model: Anatomy, order: int, most: int, apart: bool) -> None:
             f"path_logits would keep {n_paths} paths of up to {order} heads apart; expected at most {most}, because each is a stream of "
             f"its own. {instead}, or raise most=."
         )
+    whole = sum(by_order[:order]) * model.d_model + n_paths * max((model[n].d_head for n in model.head_names[:1]), default=0)
+    require_room("path_logits", whole * n_tokens, model.W_E, "Give fewer tokens at a time, or a smaller max_order")
 
 
-def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Tensor]:
-    """Every path's contribution to the last residual stream."""
+def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Callable[[], Tensor]]:
+    """Every path's contribution to the last residual stream, made when asked for; of the longest, what heads gathered is kept."""
     start = torch.stack([run.part(name, 0) for name in run.model.starts]).sum(0)
-    streams, orders = {DIRECT: start}, {DIRECT: 0}
     bias = run.part("embed bias", 0) if "embed bias" in run.model.parts(0) else torch.zeros_like(start)
-    rest = torch.zeros_like(start)
+    born, streams, orders = {DIRECT: (start, 0)}, {DIRECT: partial(run._carried, start, 0, None)}, {DIRECT: 0}
+    ended, rest = start if order == 0 else torch.zeros_like(start), torch.zeros_like(start)
     for number, step in enumerate(run.model.steps):
-        names = [name for name in streams if orders[name] < order]
-        beyond: Any = sum((stream for name, stream in streams.items() if orders[name] >= order), rest)
-        stood = torch.stack([*(streams[name] for name in names), bias, beyond])
+        names = [name for name in born if orders[name] < order]
+        stood = torch.stack([*(run._carried(*born[name], number) for name in names), bias, ended + rest])
         for sub in step.sublayers:
             before, after = run.norms[sub.name]
             if not isinstance(sub.inside, Neurons) or apart:
                 bias = bias + run.bias_of(sub)
             if not isinstance(sub.inside, Heads):
                 made = _begun(run, sub, number, apart)
-                streams, orders = streams | made, orders | dict.fromkeys(made, 0)
+                born |= {name: (stream, number) for name, stream in made.items()}
+                streams |= {name: partial(run._carried, stream, number, None) for name, stream in made.items()}
+                orders |= dict.fromkeys(made, 0)
+                ended = ended if order else sum(made.values(), ended)
                 continue
-            moved, fixed = _through(sub.inside, run.patterns[sub.name], stood, before)
-            if after is not None:
-                moved, fixed = after.linear(moved), after.linear(fixed)
-            bias, rest = bias + moved[-2].sum(0) + fixed, rest + moved[-1].sum(0)
+            z, fixed = _through(sub.inside, run.patterns[sub.name], stood, before)
+            last = z[[row for row, name in enumerate(names) if orders[name] + 1 == order]].sum(0)
+            more = torch.einsum("nhbpd,hdm->nbpm", torch.stack([z[-2], last, z[-1]]), sub.inside.W_O)
+            more, fixed = (more, fixed) if after is None else (after.linear(more), after.linear(fixed))
+            bias, ended, rest = bias + more[0] + fixed, ended + more[1], rest + more[2]
             for row, name in enumerate(names):
                 for head, label in enumerate(sub.inside.names):
                     path = label if name == DIRECT else join(name, label)
-                    streams[path], orders[path] = moved[row, head], orders[name] + 1
+                    orders[path] = orders[name] + 1
+                    streams[path] = partial(_written, run, sub, z[row, head], head, number, None)
+                    if orders[path] < order:
+                        born[path] = (_written(run, sub, z[row, head], head, number, number), number)
         if (closing := run.closings.get(number)) is not None:
-            streams = {name: closing.linear(stream) for name, stream in streams.items()}
-            bias, rest = closing(bias), closing.linear(rest)
+            bias, ended, rest = closing(bias), closing.linear(ended), closing.linear(rest)
     streams = dict(sorted(streams.items(), key=lambda item: orders[item[0]]))
     if _has_biases(run.model, apart):
-        streams[BIAS] = bias
+        streams[BIAS] = partial(torch.clone, bias)
     if order < layers:
-        streams[REST] = rest
+        streams[REST] = partial(torch.clone, rest)
     return streams
+
+
+def _written(run: Run, sub: Sublayer, z: Tensor, head: int, step: int, before: int | None) -> Tensor:
+    """What one head wrote of what it gathered, as it stands in a later stream."""
+    return run._left(sub, z @ sub.inside.W_O[head], step, before)
 
 
 def _begun(run: Run, sub: Sublayer, step: int, apart: bool) -> dict[str, Tensor]:
@@ -182,14 +196,13 @@ def _begun(run: Run, sub: Sublayer, step: int, apart: bool) -> dict[str, Tensor]
 def _through(
     heads: Heads, pattern: Tensor, x: Float[Tensor, "path batch pos d_model"], norm: Norm | None
 ) -> tuple[Tensor, Tensor]:
-    """What each head of a layer writes when it reads each stream, `[path, head, batch, pos, d_model]`, and what the layer
+    """What each head of a layer gathers when it reads each stream, `[path, head, batch, pos, d_head]`, and what the layer
     writes because of value biases and the norm's, whatever is in the stream."""
     W_V, fixed = heads.by_head("W_V"), torch.zeros_like(heads.by_head("W_V")[:, 0])
     fixed = fixed if heads.b_V is None else heads.by_head("b_V")
     fixed = fixed if norm is None or norm.bias is None else fixed + norm.bias @ W_V
     values = torch.einsum("nbpm,hmd->nhbpd", x if norm is None else norm.linear(x), W_V)
-    moved = torch.einsum("bhqp,nhbpd->nhbqd", pattern, values) @ heads.W_O[:, None]
-    return moved, torch.einsum("bhq,hd,hdm->bqm", pattern.sum(-1), fixed, heads.W_O)
+    return torch.einsum("bhqp,nhbpd->nhbqd", pattern, values), torch.einsum("bhq,hd,hdm->bqm", pattern.sum(-1), fixed, heads.W_O)
 
 
 def _has_biases(model: Anatomy, apart: bool) -> bool:

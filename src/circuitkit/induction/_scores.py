@@ -111,10 +111,11 @@ class _Watcher:
     """Reduces each layer's patterns and values to the four scores of its heads."""
 
     def __init__(self, model: Any, rows: Tensor):
-        self.same, self.after = earlier_occurrences(rows), after_occurrences(rows)
-        self.n_known = int(self.same.any(-1).sum())
+        same, after = earlier_occurrences(rows), after_occurrences(rows)
+        self.places = {"prefix_matching": after.nonzero(as_tuple=True), "duplicate_token": same.nonzero(as_tuple=True)}
+        self.n_known = int(same.any(-1).sum())
         self.found: dict[int, dict[str, Tensor]] = {}
-        self.sources = self.after.any(1)
+        self.sources = after.any(1)
         columns = full_precision(model.W_U.detach())[:, rows[self.sources]]
         norm = model.final if isinstance(model, Anatomy) else getattr(model, "ln_final", None)
         gain = getattr(norm, "gain", getattr(norm, "weight", None))
@@ -122,13 +123,13 @@ class _Watcher:
         self.unembed = columns - columns.mean(1, keepdim=True)
 
     def see(self, layer: int, pattern: Tensor, values: Tensor, W_O: Tensor) -> None:
-        """`pattern[batch, head, dst, src]`: attention on the marked sources, for each destination that has one.
+        """`pattern[batch, head, dst, src]`: attention on the marked sources, for each destination that has one, and no other.
 
         `values[batch, head or group, pos, d_head]`: the wanted eigenvalues are those of a d_head x d_head matrix.
         """
         found = self.found[layer] = {}
-        for kind, marked in (("prefix_matching", self.after), ("duplicate_token", self.same)):
-            found[kind] = torch.einsum("bhds,bds->h", pattern, marked.to(pattern.dtype)) / self.n_known
+        for kind, (row, dst, src) in self.places.items():
+            found[kind] = pattern[row, :, dst, src].sum(0) / self.n_known
         found["previous_token"] = pattern.diagonal(-1, -2, -1).mean((0, 2))
         W_O = full_precision(W_O.detach())
         value = full_precision(values.detach()).transpose(1, 2)[self.sources].transpose(0, 1)

@@ -29,13 +29,16 @@ def run(
     watch: Watch | None = None,
     without: Sequence[str] = (),
     fill: Fill = "zero",
-) -> Float[Tensor, "batch pos d_vocab"]:
-    """Logits of one forward pass without some parts and wires; see `Anatomy.run`. What is watched is seen without them."""
+) -> Float[Tensor, "batch unembedded d_vocab"]:
+    """Logits of one forward pass without some parts and wires; see `Anatomy.run`. What is watched is seen without them, and
+    then only the first position is unembedded: nobody asks for logits.
+    """
     runs = engine(model, without)
     if not isinstance(runs, Anatomy):
         return _on_bridge(what, runs, tokens, watch, without, fill)
     sees: Any = None if watch is None else lambda sub, pattern, values: watch(sub.layer, pattern, values, sub.inside.W_O)
-    return runs.run(tokens, without=without, fill=fill, watch=sees).logits
+    done = runs.run(tokens, without=without, fill=fill, watch=sees)
+    return done.logits if watch is None else done.streams[-1][:, :1] @ runs.W_U
 
 
 def _heads_of(bridge: Any, without: Sequence[str]) -> dict[int, list[int]] | None:
@@ -68,6 +71,7 @@ def _on_bridge(what: str, bridge: Any, tokens: Tensor, watch: Watch | None, with
         return hook
 
     watched = [(f"blocks.{i}.attn.{name}", keep(i, name)) for i in waiting for name in ("hook_v", "hook_pattern")]
+    hooks += [("unembed.hook_in", lambda stream, hook: stream[:, :1])] if watch else []
     if {name for name, _ in watched} <= {*bridge.hook_dict}:
         logits = bridge.run_with_hooks(tokens.to(next(bridge.parameters()).device), fwd_hooks=hooks + watched)
         if not waiting:

@@ -50,7 +50,7 @@ def logit_attribution(
     **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; the shares of a
     norm are this book's.
     """
-    run = run_of(model, tokens)
+    run = run_of(model, tokens, patterns=False)
     value = run.model.linear_head("logit_attribution")
     W_U, norm = value.W_U, value.final
     direction = _against(W_U.T, W_U.mean(1), answer, versus)[..., None]
@@ -58,16 +58,15 @@ def logit_attribution(
     groups = list(run.shares(V, neurons=value.few_neurons() if neurons is None else neurons))
     names = [name for some, _ in groups for name in some]
     values = [shares[..., 0] for _, shares in groups]
+    last = run.streams[-1] if run.final is None else run.final(run.streams[-1])
+    total = (last * direction[..., 0]).sum(-1)
     if norm is not None and norm.bias is not None:
         names.append("norm bias")
         values.append((norm.bias @ direction)[None, ..., 0])
     if value.b_U is not None:
         names.append("unembed bias")
         values.append(_against(value.b_U, value.b_U.mean(), answer, versus)[None])
-    pick = lambda token: run.logits.gather(-1, token[..., None])[..., 0]  # noqa: E731
-    total = pick(answer)
-    if versus is not None:
-        total = total - (run.logits.mean(-1) if isinstance(versus, str) else pick(versus))
+        total = total + values[-1][0]
     return LogitAttribution(tuple(names), torch.cat(values), total)
 
 

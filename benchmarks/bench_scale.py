@@ -1,0 +1,124 @@
+"""How the tools grow: beside a forward pass of a model of GPT-2's size, and as powers of a size, one thread.
+
+A line that ends in `-exponent` fits seconds (or the largest tensor that is made) at four sizes to a power of the size.
+Ratios compare work that is measured in turns in one process; the smallest of three counts.
+"""
+
+import math
+import time
+from dataclasses import replace
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from circuitkit import anatomy, induction
+from circuitkit.circuits import composition_scores, full_ov, path_logits, random_heads, skip_trigrams
+from circuitkit.circuits._top import top_entries
+from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weights
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most numbers that any one result held."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **kwargs or {})
+        for value in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes():
+                self.numbers = max(self.numbers, value.untyped_storage().nbytes() // value.element_size())
+        return out
+
+
+def seconds(*works, times=3):
+    """The least processor seconds of each piece of work, taken in turns."""
+    least = [math.inf] * len(works)
+    for _ in range(times):
+        for number, work in enumerate(works):
+            start = time.process_time()
+            work()
+            least[number] = min(least[number], time.process_time() - start)
+    return least
+
+
+def exponent(sizes, values):
+    """The slope of a straight line through the logarithms."""
+    x, y = (torch.tensor(some, dtype=torch.float64).log() for some in (sizes, values))
+    x, y = x - x.mean(), y - y.mean()
+    return float((x * y).sum() / (x * x).sum())
+
+
+def gpt2_shaped(d_vocab=50_257):
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    shape = {"d_model": 768, "d_head": 64, "n_layers": 12, "n_heads": 12, "n_ctx": 1024, "d_mlp": 3072}
+    config = TransformerBridgeConfig(**shape, d_vocab=d_vocab, act_fn="gelu", normalization_type="LN", seed=0)
+    return TransformerBridge.boot_native(config).eval().requires_grad_(False)
+
+
+def plain(d_vocab, d_model=64):
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=generator) / shape[-1] ** 0.5  # noqa: E731
+    return anatomy.from_heads(random_heads(1, d_model, 16), draw(d_vocab, d_model), draw(d_model, d_vocab))
+
+
+def beside_a_forward_pass():
+    model = gpt2_shaped()
+    generator = torch.Generator().manual_seed(0)
+    few, many = (torch.randint(50_257, (1, n), generator=generator) for n in (32, 1024))
+    anatomy(model)
+    forward, paths = seconds(lambda: model(few), lambda: path_logits(model, few, max_order=1).sum(at=-1))
+    print(f"paths-order-1-over-forward-32-tokens {paths / forward:.3g} 3.5")
+    with Largest() as seen:
+        path_logits(model, few, max_order=1)
+    print(f"paths-order-1-largest-tensor-over-a-stream {seen.numbers / (32 * 768):.3g} 400")
+    forward, shares = seconds(lambda: model(many), lambda: logit_attribution(model, many, many), times=2)
+    print(f"attribution-over-forward-1024-tokens {shares / forward:.3g} 1.3")
+    pair, product = seconds(
+        lambda: virtual_weights(model, "L0H1", "L5H1.K"), lambda: model.W_O[0, 1] @ model.W_K[5, 1], times=20
+    )
+    print(f"virtual-weights-one-pair-milliseconds-more {1e3 * (pair - product):.3g} 10")
+    rows = induction.repeated_tokens(50_257, 64, batch=8)
+    forward, scored = seconds(lambda: model(rows.tokens), lambda: induction.scores(model, rows), times=2)
+    print(f"induction-scores-over-forward {scored / forward:.3g} 0.9")
+
+
+def laws():
+    sizes = [1024, 2048, 4096, 8192]
+    models = {n: plain(n) for n in sizes}
+    taken = seconds(*(lambda n=n: skip_trigrams(models[n], "L0H0") for n in sizes))
+    print(f"skip-trigrams-vocabulary-exponent {exponent(sizes, taken):.3g} 2.2")
+    largest = []
+    for n in sizes:
+        with Largest() as seen:
+            skip_trigrams(models[n], "L0H0")
+        largest.append(seen.numbers)
+    print(f"skip-trigrams-largest-tensor-exponent {exponent(sizes, largest):.3g} 1.1")
+    tables = {n: full_ov(models[n], "L0H0") for n in sizes}
+    taken = seconds(*(lambda n=n: top_entries(tables[n]) for n in sizes))
+    print(f"top-entries-vocabulary-exponent {exponent(sizes, taken):.3g} 2.2")
+    counts = [16, 32, 64, 128]
+    stacks = {n: random_heads(n, 512, 64) for n in counts}
+    taken = seconds(*(lambda n=n: subspace_overlap(stacks[n], stacks[n]) for n in counts))
+    print(f"subspace-overlap-heads-exponent {exponent(counts, taken):.3g} 2.1")
+    later = {n: replace(stack, layers=(1,) * n) for n, stack in stacks.items()}
+    taken = seconds(*(lambda n=n: composition_scores(stacks[n], later[n]) for n in counts))
+    print(f"composition-heads-exponent {exponent(counts, taken):.3g} 2.1")
+    lengths = [32, 64, 128, 256]
+    text = torch.randint(37, (1, 256), generator=torch.Generator().manual_seed(0))
+    deep = gpt2_shaped(d_vocab=64)
+    anatomy(deep)
+    taken = seconds(*(lambda n=n: path_logits(deep, text[:, :n], max_order=1) for n in lengths))
+    print(f"paths-order-1-tokens-exponent {exponent(lengths, taken):.3g} 1.5")
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.set_num_threads(1)
+    beside_a_forward_pass()
+    laws()
+
+
+if __name__ == "__main__":
+    main()
