@@ -131,6 +131,7 @@ arm: env ## every notebook on an emulated ARM processor, with another torch (hou
 real-models: env ## the results of chapters 3 and 4 on pretrained models
 	$(PY) -m tools real-induction --fetch
 	$(PY) -m tools real-conversion --fetch
+	$(PY) -m tools real-decoders --fetch
 	CIRCUITKIT_REAL_MODELS=1 $(PY) -m pytest tests -m real_models -q -p no:cacheprovider
 
 # --- housekeeping --------------------------------------------------------------------------------------------------

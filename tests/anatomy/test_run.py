@@ -101,7 +101,7 @@ def test_one_neuron_by_hand(tokens, kind):
     shift = 0 if kind == "gated" else held.b_in[5]  # a native gated MLP has no biases
     value = read @ held.W_in[:, 5] + shift
     gate = read @ held.W_gate[:, 5] if kind == "gated" else value
-    terms = held.terms
+    terms = held.terms.sums[held.terms.which[5]] if kind == "gated" else held.terms  # a gate is fitted for its own range
     looks = torch.sigmoid(gate * terms.b[1] + terms.c[1])
     gathers = value * terms.d[1] if kind == "gated" else value * terms.a[1] + terms.d[1]
     close(run.pattern("L1N5.1"), looks)

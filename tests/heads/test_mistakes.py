@@ -209,8 +209,12 @@ def test_a_stated_range_that_a_gate_leaves_is_told():
     gated = tiny_models.boot(
         torch.float32, attn_only=False, normalization_type="LN", gated_mlp=True, **SIZES | {"act_fn": "silu"}
     )
-    told = str(ck.to_attention_only(gated, heads_per_neuron=8, gate_range=0.01).report)
-    assert told.count("beyond the stated range 0.01: the bound does not hold here; give a larger gate_range") == 2
+    with torch.no_grad():
+        for name, weight in gated.named_parameters():
+            if "mlp.gate.weight" in name:
+                weight *= 100
+    told = str(ck.to_attention_only(gated, heads_per_neuron=8, gate_range=2.0).report)
+    assert told.count("beyond the stated range 2: the bound does not hold here; give a larger gate_range") == 2
     assert "beyond" not in str(ck.to_attention_only(gated, heads_per_neuron=8).report)
 
 

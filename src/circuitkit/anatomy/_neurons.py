@@ -53,7 +53,8 @@ class Neurons:
 
         **Error**: `bound`, and rounding as in the MLP itself.
         """
-        scaled = self.terms.scaled_silu if self.W_gate is None else None
+        plain = self.W_gate is None and x.dtype in (torch.float32, torch.float64)  # a half type's sums are made wider
+        scaled = self.terms.scaled_silu if plain else None
         if scaled is None:
             return F.linear(self._gathered(*self.reads(x)), self.W_out.T, self.b_out)
         # one head per neuron: its two scales ride on the two matrix products
@@ -129,7 +130,7 @@ class Neurons:
         """
         if self.W_gate is not None and self.terms.error:
             return math.inf
-        return self.terms.error * float(self.W_out.detach().abs().sum(0).max())
+        return float((self.terms.errors(self.W_out)[:, None] * self.W_out.detach().abs()).sum(0).max())
 
     @public
     @fits("W_in")
@@ -152,20 +153,21 @@ class Neurons:
 
     def z(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
         """What each head gathers, `[..., head]`: its attention on the token itself times its value there."""
-        _, _, a, d = (gate.new_tensor(column) for column in self._columns)
+        _, _, a, d = self._columns(gate)
         return self.looks(gate) * (value[..., None] * a + d).flatten(-2)
 
     def looks(self, gate: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch head"]:
         """Each head's attention on the token itself; the rest is on the bias token."""
-        b, c, _, _ = (gate.new_tensor(column) for column in self._columns)
+        b, c, _, _ = self._columns(gate)
         return (gate[..., None] * b + c).sigmoid().flatten(-2)
 
     def take(self, rows: Iterable[int]) -> Heads:
         """Some of them as `Heads` on `d_model + 1` coordinates, of which the last is 1 on the bias token only."""
         rows = list(rows)
         k, place = len(self.terms), self.W_in.new_tensor(rows, dtype=torch.long)
-        b, c, a, d = (self.W_in.new_tensor(column)[place % k][:, None] for column in self._columns)
         n = place // k
+        columns = self._columns(self.W_in)
+        b, c, a, d = (column[n if len(column) > 1 else 0 * n, place % k][:, None] for column in columns)
         zero = self.W_in.new_zeros(len(rows), 1)
         value, shift = self.W_in.T[n], zero if self.b_in is None else self.b_in[n][:, None]
         gate, gate_shift = value, shift
@@ -184,11 +186,10 @@ class Neurons:
             mask="self_or_first",
         )
 
-    @property
-    def _columns(self) -> tuple[tuple[float, ...], ...]:
-        """`b, c, a, d` of the heads of a neuron; what a gate adds up to is the factor of its value."""
-        t = self.terms
-        return (t.b, t.c, t.a, t.d) if self.W_gate is None else (t.b, t.c, t.d, t.a)
+    def _columns(self, like: Tensor) -> tuple[Tensor, ...]:
+        """`b, c, a, d` of the heads, `[neuron or 1, head]`; what a gate adds up to is the factor of its value."""
+        b, c, a, d = self.terms.columns(like)
+        return (b, c, a, d) if self.W_gate is None else (b, c, d, a)
 
 
 def _affine(x: Tensor, W: Tensor, b: Tensor | None, scale: float, bias_scale: float = 1.0) -> Tensor:

@@ -230,9 +230,9 @@ def any_mask() -> bool:
 
 
 def gated() -> list:
-    """Is a sigmoid-gated neuron one head exactly; then errors of a SiLU gate with 8 heads and 32, on [-16, 16]."""
+    """Is a sigmoid-gated neuron one head exactly; then errors of a SiLU gate with 8 heads and 16, on [-30, 30]."""
     X, V1, V2 = _parts()
     gate = normal(5, D, UNITS)
     heads = conversion.gated_neuron_heads(gate, V1, V2, activation="sigmoid")
     exact = largest(heads(X) - (torch.sigmoid(X @ gate) * (X @ V1)) @ V2) < 1e-13 and len(heads) == UNITS
-    return [exact, *(conversion.gate_sum("silu", 16.0, k).error for k in (8, 32))]
+    return [exact, *(conversion.gate_sum("silu", 30.0, k).error for k in (8, 16))]

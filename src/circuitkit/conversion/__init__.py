@@ -33,7 +33,7 @@ from circuitkit.conversion._paper import theorem2 as theorem2
 from circuitkit.conversion._paper import theorem6 as theorem6
 from circuitkit.conversion._paper import theorem7 as theorem7
 from circuitkit.conversion._reading import read_neuron as read_neuron
-from circuitkit.conversion._real import stored_encoder_study as stored_encoder_study
+from circuitkit.conversion._real import stored_study as stored_study
 from circuitkit.conversion._stream import literal_stream as literal_stream
 
 __all__ = [
@@ -62,7 +62,7 @@ __all__ = [
     "remark3",
     "rms_norm",
     "rms_with_gain",
-    "stored_encoder_study",
+    "stored_study",
     "theorem2",
     "theorem6",
     "theorem7",

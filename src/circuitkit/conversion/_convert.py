@@ -13,7 +13,7 @@ from circuitkit.anatomy import Norm
 from circuitkit.anatomy._read import norms_of_mlps
 from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._find import FoundMLP, find_mlps
-from circuitkit.conversion._gated import GateHeads, gate_sum
+from circuitkit.conversion._gated import GateHeads, GateSums, gate_sum, gate_sums
 from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
 from circuitkit.conversion._report import LayerReport, Report
 
@@ -39,7 +39,7 @@ def to_attention_only(
 
     Give one knob: `heads_per_neuron`, or `max_error`, the largest error of the activation function itself (the fewest
     heads within it are taken). SiLU is exact with one head; ReLU takes one head of finite `sharpness`; GELU 1 to 8;
-    gated MLPs 2 to 64 on a range of gate pre-activations that follows from the layer's norm, or is stated as
+    gated MLPs 2 to 32 on the range of each neuron's gate that follows from the layer's norm, or is stated as
     `gate_range` by whoever knows it. The result is called, cached, hooked, moved and trained as the bridge was, and
     has `.heads`, `.report`, `.neuron_heads(layer)` and `.route("literal")`. The input model is read, never written;
     weights are shared until either of the two is written to.
@@ -76,7 +76,7 @@ def to_attention_only(
 
 def _terms(
     mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None, norm: Norm | None
-) -> HeadSum:
+) -> HeadSum | GateSums:
     weights, biases = mlp.weights, mlp.biases
     broken = [name for name, w in (weights | biases).items() if w is not None and not torch.isfinite(w.detach()).all()]
     if broken:
@@ -85,15 +85,16 @@ def _terms(
         return head_sum(cast("Activation", mlp.activation), **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
     if mlp.activation == "sigmoid":
         return gate_sum("sigmoid", math.inf)
-    reads = _largest_reads(norm, weights["W_gate"], biases["b_gate"]) if gate_range is None else None
-    reach = gate_range if reads is None else float(reads.max())
-    if reach is None:
+    reads = _largest_reads(norm, weights["W_gate"], biases["b_gate"])
+    if gate_range is not None:
+        reads = weights["W_gate"].new_full(weights["W_gate"].shape[1:], gate_range)
+    if reads is None:
         raise ValueError(
             f"block {mlp.layer}: a {mlp.activation!r} gate needs a bounded range, and no norm in front of this MLP "
             "bounds it; state gate_range=..., the largest gate pre-activation you can promise"
         )
     try:
-        return gate_sum(mlp.activation, _round_up(reach), knobs["heads_per_neuron"], knobs["max_error"])
+        return gate_sums(mlp.activation, reads.tolist(), knobs["heads_per_neuron"], knobs["max_error"])
     except ValueError as problem:
         raise ValueError(f"block {mlp.layer}: {problem}") from None
 
@@ -103,13 +104,7 @@ def _largest_reads(norm: Norm | None, W: Tensor, b: Tensor | None) -> Tensor | N
     return None if norm is None else 1.001 * replace(norm, centre=False).bound(W, b).detach()
 
 
-def _round_up(reach: float) -> float:
-    """Two significant digits, upwards, so that layers of similar reach share a fit."""
-    unit = 10.0 ** (math.floor(math.log10(reach)) - 1)
-    return math.ceil(reach / unit) * unit
-
-
-def _swap(mlp: FoundMLP, terms: HeadSum) -> Any:
+def _swap(mlp: FoundMLP, terms: HeadSum | GateSums) -> Any:
     from circuitkit.conversion._two_key import NeuronAttention
 
     attention = NeuronAttention(terms)
@@ -159,13 +154,13 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
 
 
 def _row(
-    bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum, measured: tuple[float, float]
+    bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum | GateSums, measured: tuple[float, float]
 ) -> LayerReport:
     W_out = mlp.weights["W_out"].detach()
-    weight = W_out.abs()
+    weight = W_out.abs().double() * terms.errors(W_out.double())[:, None]
     if mlp.gated:
         other = _largest_reads(norms.get(mlp.layer), mlp.weights["W_in"], mlp.biases["b_in"])
-        weight = weight * (math.inf if other is None else other[:, None])
+        weight = weight * (math.inf if other is None else other[:, None]) if terms.error else weight
     return LayerReport(
         layer=mlp.layer,
         activation=mlp.activation,
@@ -173,7 +168,7 @@ def _row(
         heads_per_neuron=len(terms),
         attention_heads=int(bridge.cfg.n_heads) if "attn" in mlp.block._modules else 0,
         activation_error=terms.error,
-        bound=terms.error * float(weight.sum(0).max()) if terms.error else 0.0,
+        bound=float(weight.sum(0).max()) if terms.error else 0.0,
         measured=measured[0],
         reach=terms.reach if mlp.gated else None,
         measured_reach=measured[1] if mlp.gated else None,

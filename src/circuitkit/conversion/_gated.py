@@ -1,22 +1,46 @@
 """Gated MLPs as heads: the query reads the gate, the value reads the other branch."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Limit, NonNegative, must, one_dtype, public, whole
 from circuitkit.anatomy import Neurons
-from circuitkit.conversion._head_sum import FUNCTIONS, HeadSum
+from circuitkit.conversion._head_sum import FUNCTIONS, PIECE, HeadSum, in_single
 
-MOST_GATE_HEADS = 64
+MOST_GATE_HEADS = 32
 GateHeads = Annotated[int, whole(1, MOST_GATE_HEADS, "a neuron has as many heads")]
-_MOST_REACH = 200.0
-_WEIGHT_PER_REACH = 100.0
+_MOST_REACH = 500.0
+
+
+@cache
+def _tables(activation: str) -> dict[int, dict[float, HeadSum]]:
+    """The stored fits: heads a neuron, then reach."""
+    from safetensors.torch import load
+
+    found: dict[int, dict[float, HeadSum]] = {}
+    for key, rows in load(files("circuitkit.conversion").joinpath("data/gates.safetensors").read_bytes()).items():
+        name, k = key.rsplit(".", 1)
+        if name == activation:
+            n, none = int(k), (0.0,) * int(k)
+            found[n] = {
+                reach: HeadSum(name, tuple(row[:n]), tuple(row[n : 2 * n]), none, tuple(row[2 * n :]), error, reach)
+                for reach, error, *row in rows.tolist()
+            }
+    return dict(sorted(found.items()))
+
+
+def _scaled(fit: HeadSum, activation: str, scale: float) -> HeadSum:
+    """`f(scale g) / scale` for the `f` that was fitted."""
+    b, d = tuple(b * scale for b in fit.b), tuple(d / scale for d in fit.d)
+    return replace(fit, activation=activation, b=b, d=d, error=fit.error / scale, reach=fit.reach / scale)
 
 
 def _one_knob(activation: str, heads_per_neuron: int | None, max_error: float | None) -> Any:
@@ -26,97 +50,108 @@ def _one_knob(activation: str, heads_per_neuron: int | None, max_error: float | 
 
 @public
 @must(lambda activation: activation in (*FUNCTIONS, "sigmoid") or f"one of {sorted([*FUNCTIONS, 'sigmoid'])}, which a gate can be")
-@must(lambda reach, activation: activation == "sigmoid" or reach <= _MOST_REACH
+@must(lambda reach, activation: activation == "sigmoid" or reach * (1.702 if activation == "quick_gelu" else 1) <= _MOST_REACH
      or f"a finite range up to {_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is")
 @must(_one_knob)
 def gate_sum(
     activation: str, reach: Limit, heads_per_neuron: GateHeads | None = None, max_error: NonNegative | None = None
 ) -> HeadSum:
-    """Sigmoids that follow a gate's activation, `f(g) = sum_i d_i sigmoid(b_i g + c_i)` for `|g| <= reach`, fitted here and now.
+    """Sigmoids that follow a gate's activation, `f(g) = sum_i d_i sigmoid(b_i g + c_i)` for `|g| <= reach`.
 
     A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is one
-    head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. It
-    takes `heads_per_neuron` (2 to 64), or the fewest of 4, 6, 8, 12, 16, ... within `max_error`. Sigmoids sit at equal distances; their weights solve a reweighted least-squares problem
-    that tends to the minimax fit; `sum |d|` is kept below `100 reach`, which bounds the loss of digits.
-    **Error**: `.error`, certified between grid points by a bound on the second derivative. **Source**: ours; the paper leaves
-    gated MLPs out.
+    head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. The
+    fits are stored (`tools/train/gates.py`): 20 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and widths
+    free, `sum |d|` at most `20 reach`. Taken is the next larger range, with the most heads within `heads_per_neuron` or
+    the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
+    **Source**: ours; the paper leaves gated MLPs out.
+
+    >>> gate_sum("silu", 30.0, 16).error < 1e-5
+    True
     """
     if activation == "sigmoid":
         return HeadSum("sigmoid", (1.0,), (0.0,), (0.0,), (1.0,), 0.0)
-    if heads_per_neuron is not None:
-        return _fit(activation, float(reach), heads_per_neuron)
-    for k in (4, 6, 8, 12, 16, 24, 32, 48, MOST_GATE_HEADS):
-        fit = _fit(activation, float(reach), k)
-        if max_error is not None and fit.error <= max_error:
-            return fit
-    raise ValueError(
-        f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{reach:g}, {reach:g}]: {MOST_GATE_HEADS} "
-        f"heads per neuron reach {_fit(activation, float(reach), MOST_GATE_HEADS).error:.3g}; allow more error or state a smaller gate_range that holds"
-    )
+    return gate_sums(activation, [float(reach)], heads_per_neuron, max_error).sums[0]
 
 
-@cache
-def _fit(activation: str, reach: float, k: int) -> HeadSum:
-    # Points crowd at the ends, where a fit is worst; the middle is where the activation bends.
-    half = np.linspace(-1, 1, 161)
-    x = np.unique(np.concatenate([reach * np.sin(half * np.pi / 2), np.clip(half * 6, -reach, reach)]))
-    target = _reference(activation, x)
-    tried = []
-    for width in (1.0, 1.4, 2.0):
-        for margin in (0.0, 0.2):
-            centres = np.linspace(-1, 1, k - 1) * reach * (1 + margin) if k > 2 else np.zeros(1)
-            b = 1 / (width * (centres[1] - centres[0])) if k > 2 else 1 / reach
-            features = np.concatenate([_sigmoid(b * (x[:, None] - centres)), np.full((len(x), 1), 0.5)], 1)
-            weights = _reweighted(features, target, _WEIGHT_PER_REACH * max(reach, 1.0))
-            tried.append((np.abs(features @ weights - target).max(), b, centres, weights))
-    _, slope, centres, weights = min(tried, key=lambda fit: fit[0])
-    columns = np.r_[np.full(k - 1, slope), 0.0], np.r_[-slope * centres, 0.0], weights
-    b, c, d = (tuple(float(v) for v in column) for column in columns)
-    return HeadSum(activation, b, c, (0.0,) * k, d, float(_certified(activation, reach, b, c, d)), reach)
+@dataclass(frozen=True, eq=False)
+class GateSums:
+    """The sums of a layer's neurons, each fitted to the range that this neuron can meet. Read like a `HeadSum`."""
+
+    sums: tuple[HeadSum, ...]
+    which: tuple[int, ...]
+    """For each neuron, its place in `sums`."""
+
+    def __len__(self) -> int:
+        return len(self.sums[0])
+
+    @property
+    def activation(self) -> str:
+        return self.sums[0].activation
+
+    @property
+    def error(self) -> float:
+        """The largest error of any neuron's gate."""
+        return max(fit.error for fit in self.sums)
+
+    @property
+    def reach(self) -> float:
+        return max(fit.reach for fit in self.sums)
+
+    @property
+    def scaled_silu(self) -> None:
+        """A gate is never one SiLU: it multiplies another branch."""
+
+    def errors(self, like: Tensor) -> Float[Tensor, " d_mlp"]:
+        """The error of each neuron's gate."""
+        return like.new_tensor([fit.error for fit in self.sums])[list(self.which)]
+
+    def columns(self, like: Tensor) -> Float[Tensor, "bcad d_mlp head"]:
+        """`b, c, a, d` of every head."""
+        return torch.cat([fit.columns(like) for fit in self.sums], 1)[:, list(self.which)]
+
+    @in_single
+    def __call__(self, g: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
+        b, c, _, d = (column.unbind(-1) for column in self.columns(g))
+        if torch.is_grad_enabled() and g.requires_grad:
+            return sum(((g * bi + ci).sigmoid() * di for bi, ci, di in zip(b, c, d, strict=True)), torch.zeros_like(g))
+        out = torch.zeros_like(g, memory_format=torch.contiguous_format)
+        rows = max(1, PIECE // max(1, g.shape[-1]))
+        for piece, gathered in zip(g.flatten(0, -2).split(rows), out.view(-1, g.shape[-1]).split(rows), strict=True):
+            for bi, ci, di in zip(b, c, d, strict=True):
+                gathered.addcmul_(torch.addcmul(ci, piece, bi).sigmoid_(), di)
+        return out
 
 
-def _reweighted(features: np.ndarray, target: np.ndarray, most: float) -> np.ndarray:
-    """Lawson's iteration: least squares whose weights grow where the error is largest."""
-    importance, best = np.ones(len(target)), (math.inf, np.zeros(features.shape[1]))
-    k = features.shape[1]
-    for _ in range(8):
-        root = np.sqrt(importance)[:, None]
-        for ridge in (1e-12, 1e-8, 1e-6, 1e-4, 1e-2):
-            rows = np.concatenate([features * root, ridge * np.sqrt(len(target)) * np.eye(k)])
-            weights = np.linalg.lstsq(rows, np.r_[target * root[:, 0], np.zeros(k)], rcond=None)[0]
-            if np.abs(weights).sum() <= most:
-                break
-        size = np.abs(features @ weights - target)
-        if size.max() < best[0] and np.abs(weights).sum() <= most:
-            best = (size.max(), weights)
-        importance = importance * (size / size.max() + 1e-3)
-        importance /= importance.mean()
-    return best[1]
+def gate_sums(
+    activation: str, reaches: Sequence[float], heads_per_neuron: int | None = None, max_error: float | None = None
+) -> GateSums:
+    """For each neuron the stored fit of the next larger range; all with the same number of heads."""
+    scale, stored = (1.702, "silu") if activation == "quick_gelu" else (1.0, activation)
+    table, ladder = _tables(stored), sorted(next(iter(_tables("silu").values())))
+    if (most := max(reaches, default=1.0)) * scale > ladder[-1]:
+        raise ValueError(
+            f"a {activation!r} gate can meet {most:.3g}; fits are stored up to {ladder[-1] / scale:.3g}: state a smaller "
+            "gate_range that holds, or leave this layer as it is"
+        )
+    rungs = [next(rung for rung in ladder if reach * scale <= rung) for reach in reaches]
+    used = sorted(set(rungs)) or ladder[:1]
 
+    def fits(k: int) -> tuple[HeadSum, ...]:
+        if activation == "relu":  # s ReLU(g / s) = ReLU(g): one range gives all
+            return tuple(_scaled(fit, activation, fit.reach / rung) for rung in used for fit in table[k].values())
+        return tuple(_scaled(table[k][rung], activation, scale) for rung in used)
 
-def _certified(activation: str, reach: float, *terms: tuple[float, ...]) -> float:
-    b, c, w = map(np.array, terms)
-    x = np.linspace(-reach, reach, 40001)
-    approx = np.zeros_like(x)
-    for bi, ci, wi in zip(b, c, w, strict=True):
-        approx += wi * _sigmoid(bi * x + ci)
-    curvature = 2.0 + float((np.abs(w) * b**2).sum()) * 0.1
-    if activation == "relu":  # its kink is a grid point, so every piece between two of them is smooth
-        curvature -= 2.0
-    step = x[1] - x[0]
-    return (
-        float(np.abs(approx - _reference(activation, x)).max())
-        + curvature * step**2 / 8
-        + 1e-15 * float(np.abs(w).sum())
-    )
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.tanh(x / 2))
-
-
-def _reference(activation: str, x: np.ndarray) -> np.ndarray:
-    return FUNCTIONS[activation](torch.from_numpy(x)).numpy()
+    if max_error is None:
+        found = fits(max(k for k in table if k <= (heads_per_neuron or 0)))
+    else:
+        found = next((made for made in map(fits, table) if max(fit.error for fit in made) <= max_error), None)
+    if found is None:
+        raise ValueError(
+            f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{most:.3g}, {most:.3g}]: "
+            f"{max(table)} heads per neuron reach {max(fit.error for fit in fits(max(table))):.3g}; allow more "
+            "error or state a smaller gate_range that holds"
+        )
+    return GateSums(found, tuple(used.index(rung) for rung in rungs))
 
 
 @public

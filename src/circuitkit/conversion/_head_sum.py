@@ -4,9 +4,9 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,18 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 Activation = Literal["silu", "relu", "gelu", "gelu_new", "quick_gelu"]
 NeuronHeadCount = Annotated[int, whole(1, 8, "a neuron has as many heads")]
 DEFAULT_SHARPNESS = 2.0**14
-_PIECE = 2**17
+PIECE = 2**17
 _RELU_ERROR = 0.27846454276107367  # max of |relu(x) - silu(x)|, at |x| = 1.27846, the root of x = 1 + exp(-x)
+
+
+def in_single(run: Callable) -> Callable:
+    """Sums in half precision lose what their terms cancel: run them in float32 and round once."""
+
+    @wraps(run)
+    def wide(self: Any, x: Tensor) -> Tensor:
+        return run(self, x.float()).to(x.dtype) if x.dtype in (torch.bfloat16, torch.float16) else run(self, x)
+
+    return wide
 
 
 @public
@@ -58,6 +68,7 @@ class HeadSum:
     def __len__(self) -> int:
         return len(self.b)
 
+    @in_single
     def __call__(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The sum, entry by entry; in place and in pieces that fit a cache where no gradient is asked for."""
         if not (torch.is_grad_enabled() and x.requires_grad) and x.numel():
@@ -81,7 +92,7 @@ class HeadSum:
             out = F.silu(x) if scale == 1.0 else F.silu(x * scale, inplace=True)
             return out if factor == 1.0 else out.mul_(factor)
         out = torch.zeros_like(x)
-        pieces = zip(x.view(-1).split(_PIECE), out.view(-1).split(_PIECE), strict=True)
+        pieces = zip(x.view(-1).split(PIECE), out.view(-1).split(PIECE), strict=True)
         for piece, gathered in pieces:
             for b, c, a, d in self.terms:
                 weight = (piece * b).add_(c).sigmoid_() if c else (piece * b).sigmoid_()
@@ -92,6 +103,14 @@ class HeadSum:
                 else:
                     gathered.addcmul_(weight, piece, value=a)
         return out
+
+    def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
+        """`b, c, a, d` of every head, the same for all neurons."""
+        return like.new_tensor((self.b, self.c, self.a, self.d))[:, None]
+
+    def errors(self, like: Tensor) -> Tensor:
+        """The error, the same for all neurons."""
+        return like.new_tensor([self.error])
 
     @property
     def terms(self) -> tuple[tuple[float, float, float, float], ...]:

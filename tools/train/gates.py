@@ -1,0 +1,257 @@
+"""Fit gates as sums of sigmoids, and store them with a proved error for the conversion of gated MLPs.
+
+    python -m tools gates                       fit everything, some twelve processor minutes; writes the tables
+    python -m tools gates --only silu           one function
+    python -m tools gates --check               prove the stored errors again
+
+For each activation f, range R and number of heads k: free slopes b, centres m and weights w that make
+
+    max over |g| <= R of | f(g) - sum_i w_i sigmoid(b_i (g - m_i)) |
+
+small, with sum |w| <= 20 R, which bounds the digits that cancellation can cost. The best of 256 grids of centres (equal
+steps of asinh) starts a Levenberg-Marquardt iteration on log b, asinh m and w, whose points gain weight where the error
+is largest (Lawson). Then *continuation*: the solution of one range, its centres stretched, starts the next range, up
+the ladder and down again. Better solutions replace worse ones, so running this again never loses. ReLU is fitted on one
+range only, because s ReLU(g / s) = ReLU(g). No exchange argument is run: the fits are good, not proved best.
+"""
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from scipy.linalg import LinAlgError, solve_triangular
+from scipy.special import erf, expit
+
+TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/gates.safetensors"
+REACHES = (2, 4, 7, 10, 13, 16, 19, 22, 26, 30, 36, 44, 54, 68, 84, 100, 140, 200, 300, 500)
+HEADS = (2, 4, 8, 16, 32)
+MOST, STEEPEST = 20.0, 12.0
+RIDGES = 10.0 ** np.arange(-11, -1, 0.5)
+CURVED = 2 * math.sqrt(2 / math.pi)
+FUNCTIONS = {
+    "silu": lambda x: x * expit(x),
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "gelu_new": lambda x: x * expit(CURVED * (x + 0.044715 * x**3)),
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+def points(reach, n):
+    """From -reach to reach, close together in the middle, where f bends, and at the ends."""
+    a = np.arcsinh(2 * reach)
+    return reach * np.sin(np.pi / 2 * np.sinh(a * np.linspace(-1, 1, n)) / np.sinh(a))
+
+
+def sigmoids(x, shape):
+    """`shape` holds log b and asinh m."""
+    log_b, far = np.split(shape, 2)
+    return expit(np.exp(log_b) * (x[:, None] - np.sinh(far)))
+
+
+def starts(x, y, reach, k):
+    """Grids of centres of many scales, weights by least squares; best first."""
+    found = []
+    for scale in (0.5, 1, 2, 4):
+        for width in (0.6, 1.0, 1.5, 2.2):
+            for left in (1.0, 0.6, 0.3, 0.1):
+                t = np.linspace(-1, 1, k)
+                m = scale * np.sinh(np.arcsinh(reach / scale) * 1.05 * np.where(t < 0, t * left, t))
+                shape = np.r_[np.log(np.clip(1 / (width * np.gradient(m)), 0.02 / reach, STEEPEST)), np.arcsinh(m)]
+                w, error = weighed(x, y, shape, reach)
+                found.append((error, np.r_[shape, w]))
+    return [p for _, p in sorted(found, key=lambda pair: pair[0])]
+
+
+def weighed(x, y, shape, reach):
+    """Weights by least squares, with the smallest ridge that keeps their sum within bounds; and the largest error."""
+    A = sigmoids(x, shape)
+    U, size, V = np.linalg.svd(A, full_matrices=False)
+    for ridge in RIDGES * math.sqrt(len(x)):
+        w = V.T @ (size / (size**2 + ridge**2) * (U.T @ y))
+        if np.abs(w).sum() <= MOST * reach:
+            break
+    return w, np.abs(A @ w - y).max()
+
+
+def improve(x, y, p, reach, steps=500, first=100, patience=120):
+    """Levenberg-Marquardt, by QR; after `first` steps the weights of the points follow the error. The best p met."""
+    n, k = len(x), len(p) // 3
+    v, damp, ridge = np.ones(n), 1e-2, 1e-11 * math.sqrt(n)
+    far = np.arcsinh(3 * reach)
+    low = np.r_[np.full(k, math.log(0.02 / reach)), np.full(k, -far)]
+    high = np.r_[np.full(k, math.log(STEEPEST)), np.full(k, far)]
+    s = sigmoids(x, p[: 2 * k])
+    e, best, since = s @ p[2 * k :] - y, (math.inf, p), 0
+    for step in range(steps):
+        worst, w = np.abs(e).max(), p[2 * k :]
+        within = np.abs(w).sum() <= MOST * reach
+        since = 0 if within and worst < 0.9999 * best[0] else since + 1
+        if within and worst < best[0]:
+            best = worst, p
+        if step > first and since > patience:
+            break
+        ridge *= 1 if within else 2
+        if step >= first and step % 4 == 0:
+            v = v * np.sqrt(np.abs(e) / worst + 1e-2)
+            v /= math.sqrt((v * v).mean())
+        b, m = np.exp(p[:k]), np.sinh(p[k : 2 * k])
+        slope = s * (1 - s) * (b * w)
+        J = np.concatenate([slope * (x[:, None] - m), -slope * np.cosh(p[k : 2 * k]), s], 1) * v[:, None]
+        size, cost = np.sqrt((J * J).sum(0)) + 1e-12, ((e * v) ** 2).sum() + ridge**2 * (w @ w)
+        rows = np.zeros((n + 4 * k, 3 * k + 1))
+        rows[:n] = np.c_[J, -e * v]
+        rows[n : n + k, 2 * k :] = ridge * np.c_[np.eye(k), -w]
+        for _ in range(6):
+            rows[n + k :, :-1] = np.diag(math.sqrt(damp) * size)
+            Q = np.linalg.qr(rows, mode="r")
+            try:
+                move = solve_triangular(Q[: 3 * k, :-1], Q[: 3 * k, -1])
+            except (LinAlgError, ValueError):
+                damp *= 10
+                continue
+            q = p + np.r_[np.clip(move[: 2 * k], -0.5, 0.5), move[2 * k :]]
+            q[: 2 * k] = np.clip(q[: 2 * k], low, high)
+            s_q = sigmoids(x, q[: 2 * k])
+            e_q = s_q @ q[2 * k :] - y
+            if ((e_q * v) ** 2).sum() + ridge**2 * (q[2 * k :] @ q[2 * k :]) < cost:
+                p, s, e, damp = q, s_q, e_q, max(damp / 4, 1e-14)
+                break
+            damp = min(6 * damp, 1e3)
+    return best
+
+
+def stretched(p, old, new):
+    """Centres moved as asinh of the range grows, slopes with them."""
+    k, grow = len(p) // 3, np.arcsinh(new) / np.arcsinh(old)
+    far = p[k : 2 * k] * grow
+    log_b = p[:k] + np.log(np.cosh(p[k : 2 * k]) / np.cosh(far) / grow)
+    return np.r_[np.clip(log_b, math.log(0.02 / new), math.log(STEEPEST)), far]
+
+
+def ladder(f, reaches, k, known, sweeps):
+    """`{reach: (error, p)}`: the best grids of each rung, of two rungs the four best; then up and down."""
+    n = 200 + 16 * k
+
+    def keep(reach, p):
+        x = points(reach, n)
+        got = improve(x, f(x), p, reach)
+        if reach not in known or got[0] < known[reach][0]:
+            known[reach] = got
+
+    for reach in reaches if sweeps else ():
+        x = points(reach, n)
+        for p in starts(x, f(x), reach, k)[: 4 if reach in (10, 100) else 1]:
+            keep(reach, p)
+    for sweep in range(sweeps):
+        order = reaches if sweep % 2 == 0 else reaches[::-1]
+        for old, new in zip(order, order[1:], strict=False):
+            if old not in known:
+                continue
+            shape, x = stretched(known[old][1], old, new), points(new, n)
+            keep(new, np.r_[shape, weighed(x, f(x), shape, new)[0]])
+    return known
+
+
+def borrowed(name, silu, reaches):
+    """Starts for another function: s f(g / s) is close to SiLU far from 0, whatever s is; 1.702 is GELU's."""
+    for reach in reaches:
+        scale = 1.0 if name == "relu" else 1.702
+        for near in sorted(silu, key=lambda r, goal=scale * reach: abs(math.log(r / goal)))[:2]:
+            k = len(silu[near][1]) // 3
+            shape = stretched(silu[near][1], near, scale * reach)
+            x = points(reach, 200 + 16 * k)
+            log_b = np.minimum(shape[:k] + math.log(scale), math.log(STEEPEST))
+            shape = np.r_[log_b, np.arcsinh(np.sinh(shape[k:]) / scale)]
+            yield reach, np.r_[shape, weighed(x, FUNCTIONS[name](x), shape, reach)[0]]
+
+
+def proved_error(name, reach, b, c, d, n=60_001):
+    """An upper bound of |f - S| on all of [-reach, reach], not on points alone.
+
+    On a cell of width h with ends x, y let L be the line through (x, e(x)), (y, e(y)), e = f - S. Then e - L vanishes at
+    both ends and has the second derivative e'', so |e - L| <= h^2/8 max |e''|, and |L| <= max(|e(x)|, |e(y)|): hence
+    |e| <= max(|e(x)|, |e(y)|) + h^2/8 (max |f''| + sum |d_i| b_i^2 max |sigmoid''|) on the cell. There
+    |sigmoid''(z)| = s(1-s)|1-2s| is at most 1/(6 sqrt 3) and at most exp(-|z|), and f = g sigmoid(u) has
+    |f''| <= exp(-|u|) (2|u'| + |g| (u'^2 + |u''|)), with the exponential at the end of the cell nearer to 0 and the
+    rest, which grows with |g|, at the farther. GELU has f'' = phi(g) (2 - g^2), and phi(g) (2 + g^2) falls with |g|. ReLU is straight
+    on every cell, since 0 is one of the points. The last term is the rounding of this computation.
+    """
+    x = points(reach, n)
+    x[n // 2] = 0.0
+    near, far = np.minimum(*np.abs(np.stack([x[:-1], x[1:]]))), np.maximum(*np.abs(np.stack([x[:-1], x[1:]])))
+    total, bend = np.zeros(n), curvature(name, near, far)
+    for bi, ci, di in zip(b, c, d, strict=True):
+        z = bi * x + ci
+        total += di * expit(z)
+        closest = np.where(z[:-1] * z[1:] < 0, 0, np.minimum(np.abs(z[:-1]), np.abs(z[1:])))
+        bend += abs(di) * bi**2 * np.minimum(1 / (6 * math.sqrt(3)), np.exp(-closest))
+    e = np.abs(total - FUNCTIONS[name](x))
+    cells = np.maximum(e[:-1], e[1:]) + np.diff(x) ** 2 / 8 * bend
+    return float(cells.max() + 4e-16 * (np.abs(d).sum() + reach) * (1 + len(b) / 4))
+
+
+def curvature(name, near, far):
+    if name == "relu":
+        return np.zeros_like(near)
+    if name == "gelu":
+        return np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi) * (2 + near**2)
+    cubic, rate = (0.0, 1.0) if name == "silu" else (0.044715, CURVED)
+    u, first, second = rate * (near + cubic * near**3), rate * (1 + 3 * cubic * far**2), rate * 6 * cubic * far
+    return np.exp(-u) * (2 * first + far * (first**2 + second))
+
+
+def read(target):
+    """`{name: {k: {reach: (error, p)}}}` of what is stored."""
+    known = {name: {k: {} for k in HEADS} for name in FUNCTIONS}
+    for key, columns in (load_file(target) if target.exists() else {}).items():
+        name, k = key.rsplit(".", 1)
+        for reach, error, *rest in columns.tolist():
+            b, c, d = np.split(np.array(rest), 3)
+            known[name][int(k)][reach] = error, np.r_[np.log(b), np.arcsinh(-c / b), d]
+    return known
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=FUNCTIONS)
+    parser.add_argument("--sweeps", type=int, default=3, help="how often to go along the ladder")
+    parser.add_argument("--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--target", type=Path, default=TARGET)
+    args = parser.parse_args()
+    known = read(args.target)
+    for name in [args.only] if args.only else FUNCTIONS:
+        for k in args.heads:
+            began = time.process_time()
+            reaches = [1000.0] if name == "relu" else [float(reach) for reach in REACHES]
+            if not args.check:
+                for reach, p in () if name == "silu" else borrowed(name, known["silu"][k], reaches):
+                    x = points(reach, 200 + 16 * k)
+                    got = improve(x, FUNCTIONS[name](x), p, reach)
+                    if got[0] < known[name][k].get(reach, got)[0] or reach not in known[name][k]:
+                        known[name][k][reach] = got
+                ladder(FUNCTIONS[name], reaches, k, known[name][k], sweeps=args.sweeps if name == "silu" else 0)
+            proved = []
+            for reach in reaches:
+                b, m, d = np.split(known[name][k][reach][1], 3)
+                b, c = np.exp(b), -np.exp(b) * np.sinh(m)
+                proved.append([reach, proved_error(name, reach, b, c, d), *b, *c, *d])
+                known[name][k][reach] = proved[-1][1], known[name][k][reach][1]
+            worst = max(np.abs(row[2 + 2 * k :]).sum() / row[0] for row in proved)
+            at = {row[0]: row[1] for row in proved}
+            print(
+                f"{name:9s} k={k:2d}",
+                *(f"{r:g}: {at[r]:.1e}" for r in (10, 30, 100, 500, 1000) if r in at),
+                f"sum|w|/R <= {worst:.1f}, {time.process_time() - began:.0f} s",
+                flush=True,
+            )
+            if not args.check:
+                held = load_file(args.target) if args.target.exists() else {}
+                save_file(held | {f"{name}.{k}": np.array(proved)}, args.target)
+
+
+if __name__ == "__main__":
+    main()
