@@ -310,6 +310,18 @@ def given(name: str, value: Any, *, array: bool = False) -> str:
     return f"{name}={value.__name__}" if isinstance(value, type) else f"{name} as a {type(value).__qualname__}"
 
 
+def place_of(key: str | int, names: Sequence[str], what: str = "head") -> int:
+    """The place of one of these by its name, or by its number, which may count from the end."""
+    if isinstance(key, int) and -len(names) <= key < len(names):
+        return key % len(names)
+    if isinstance(key, int):
+        raise ValueError(f"{what} index {key} is out of range for {len(names)} {what}s")
+    if key not in names:
+        shown = ", ".join(names[:24]) + (f", ... ({len(names)} in all)" if len(names) > 24 else "")
+        raise ValueError(f"no {what} is called {key!r}; the {what}s are: {shown}")
+    return names.index(key)
+
+
 def _arms(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 

@@ -162,7 +162,7 @@ def test_heads_by_neuron_and_name(draw):
     assert mlp.heads.layers == (4,) * 6
     assert torch.equal(mlp.neuron(1).W_O[0, 0, :-1], W_out[1])
     assert torch.equal(mlp.heads["L4N2.1"].W_Q, mlp.neuron(2).W_Q[1:])
-    with pytest.raises(ValueError, match="no neuron-head is called 'L4N3'; names run from 'L4N0.0' to 'L4N2.1'"):
+    with pytest.raises(ValueError, match="no neuron-head is called 'L4N3'; the neuron-heads are: L4N0.0, L4N0.1"):
         mlp.index("L4N3")
 
 

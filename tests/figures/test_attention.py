@@ -135,7 +135,7 @@ def test_the_first_head_by_name_or_number():
     names = ["L0H0", "L0H1", "L1H0"]
     assert figures.attention(TOKENS, patterns, names, alt=ALT, first="L0H1").first == 1
     assert figures.attention(TOKENS, patterns, names, alt=ALT, first=-1).first == 2
-    with pytest.raises(ValueError, match=r"first='L9H9' is not among the heads shown: L0H0, L0H1, L1H0"):
+    with pytest.raises(ValueError, match=r"no head is called 'L9H9'; the heads are: L0H0, L0H1, L1H0"):
         figures.attention(TOKENS, patterns, names, alt=ALT, first="L9H9")
 
 

@@ -21,6 +21,7 @@ from circuitkit._contract import (
     kind,
     must,
     one_dtype,
+    place_of,
     public,
     reads,
 )
@@ -151,14 +152,7 @@ class Heads:
 
     def index(self, key: HeadName) -> int:
         """Position of a head in the stack, by name or by (possibly negative) index."""
-        if isinstance(key, str):
-            if key not in self.names:
-                shown = ", ".join(self.names[:24]) + (f", ... ({len(self)} in all)" if len(self) > 24 else "")
-                raise ValueError(f"no head is called {key!r}; the heads are: {shown}")
-            return self.names.index(key)
-        if not -len(self) <= key < len(self):
-            raise ValueError(f"head index {key} is out of range for {len(self)} heads")
-        return int(key) % len(self)
+        return place_of(key, self.names)
 
     def _take(self, rows: list[int]) -> "Heads":
         """These heads, as views where they lie side by side."""

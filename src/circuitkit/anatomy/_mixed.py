@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.functional import pad
 
-from circuitkit._contract import HeadName, HeadNames, public
+from circuitkit._contract import HeadName, HeadNames, place_of, public
 from circuitkit._heads import Heads, stack
 from circuitkit.anatomy._address import unknown
 from circuitkit.anatomy._neurons import Neurons, widened
@@ -83,13 +83,9 @@ class MixedHeads:
     @public
     def index(self, key: HeadName) -> int:
         """Position of a head in the list, by name or number."""
-        if isinstance(key, str):
-            if key not in self.names:
-                raise unknown("head", key, self.names)
-            return self.names.index(key)
-        if not -len(self) <= key < len(self):
-            raise ValueError(f"head index {key} is out of range for {len(self)} heads")
-        return key % len(self)
+        if isinstance(key, str) and key not in self.names:
+            raise unknown("head", key, self.names)
+        return place_of(key, self.names)
 
 
 def _weights_alone(parts: list[Heads]) -> list[Heads]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import HeadName, HeadNames, Integer, public
+from circuitkit._contract import HeadName, HeadNames, Integer, place_of, public
 from circuitkit._contract import reads as fits
 from circuitkit._heads import Heads
 
@@ -96,10 +96,7 @@ class Neurons:
     @public
     def index(self, head: HeadName) -> int:
         """Position of a head, by name or number."""
-        names = self.names
-        if head not in names and not (isinstance(head, int) and -len(names) <= head < len(names)):
-            raise ValueError(f"no neuron-head is called {head!r}; names run from {names[0]!r} to {names[-1]!r}")
-        return names.index(head) if isinstance(head, str) else range(len(names))[head]
+        return place_of(head, self.names, "neuron-head")
 
     @property
     def heads(self) -> Heads:

@@ -20,6 +20,7 @@ from circuitkit._contract import (
     kind,
     must,
     one_dtype,
+    place_of,
     public,
 )
 from circuitkit._heads import Heads, stack
@@ -257,11 +258,7 @@ class Anatomy:
 
     def head_name(self, head: "str | int") -> str:
         """The address of an attention head that is given by its number, or of a part by its name."""
-        if isinstance(head, str):
-            return head
-        if not -len(self.head_names) <= head < len(self.head_names):
-            raise ValueError(f"head {head} is out of range for {len(self.head_names)} attention heads")
-        return self.head_names[head]
+        return head if isinstance(head, str) else self.head_names[place_of(head, self.head_names)]
 
     def _ipython_key_completions_(self) -> list[str]:
         return [name for sub in self.sublayers if sub.n_parts < 2048 for name in sub.parts]

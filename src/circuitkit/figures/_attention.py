@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from circuitkit._contract import Integer, Numbers, Positive, must, public
+from circuitkit._contract import Integer, Numbers, Positive, must, place_of, public
 
 from ._live import bring_to_life
 from ._mark import mark, to_array
@@ -114,8 +114,6 @@ def attention(
     values = np.round(to_array(patterns), DIGITS) + 0.0
     values = values[None] if values.ndim == 2 else values
     names = tuple(names) if names is not None else tuple(f"head {number}" for number in range(len(values)))
-    if first not in names and not (isinstance(first, int) and -len(names) <= first < len(names)):
-        raise ValueError(f"first={first!r} is not among the heads shown: {', '.join(names)}. Give one of them.")
     scale = float(np.abs(values).max())
     if largest is None:
         largest = max(scale, 1.0) if values.min() >= 0 else scale
@@ -124,6 +122,6 @@ def attention(
         patterns=values,
         names=names,
         alt=check_alt(alt),
-        first=names.index(first) if isinstance(first, str) else range(len(names))[first],
+        first=place_of(first, names),
         largest=float(largest) or 1.0,
     )
