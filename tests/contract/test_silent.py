@@ -40,7 +40,6 @@ SILENT = {
     "a context of -3": (lambda m: conversion._omega.omega_error_bound(18.0, -3, torch.float32, 1.0), "n_pos=-3; expected an integer of at least 1"),
     "a learning rate without end": (lambda m: induction.train(1, steps=1, lr=math.inf), "lr=inf; expected a number above 0"),
     "a density of 2": (lambda m: residual.train_toy_models(**STEP | {"density": torch.tensor([2.0])}), "probabilities from 0 to 1"),
-    "a basis that is none": (lambda m: residual._subspaces.principal_angles(torch.ones(5, 2), torch.eye(5)[:, :2]), "orthonormal columns"),
     "a verdict on -1 rows": (
         lambda m: superposition.head_verdict(superposition.hand_specified(2, 2), superposition.SkipTrigramTask(2), rows=-1),
         "rows=-1; expected an integer of at least 1",
