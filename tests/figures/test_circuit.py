@@ -97,10 +97,18 @@ def test_a_wire_runs_from_its_writer_to_the_input_it_names():
     for key, number in (("L0H1->L1H3.K", "8.0"), ("L0H0->L1H3.Q", "−4.0"), ("embed->L1H3.V", "2.0")):
         points = wires[f"{key}: {number}"][0]
         source, target = (place[name] for name in key[:-2].split("->"))
-        assert points[:2] == [(source[0] + source[2]) / 2, source[1]]
+        assert source[0] < points[0] < source[2]
+        assert points[1] == source[1]
         port = {"Q": -0.3, "K": 0, "V": 0.3}[key[-1]] * CARD
         assert points[-3] == pytest.approx((target[0] + target[2]) / 2 + port, abs=0.06)  # printed to 0.1
         assert points[-1] == target[3]
+
+
+def test_wires_that_leave_one_part_stand_side_by_side():
+    _, svg = drawn({"L0H1->L1H3.Q": 1.0, "L0H1->L1H3.K": 2.0, "L0H1->L1H3.V": 3.0})
+    starts = [lines(svg)[f"L0H1->L1H3.{port}: {number}"][0][0] for port, number in zip("QKV", ("1.0", "2.0", "3.0"), strict=True)]
+    assert starts[0] + 13 < starts[1] < starts[2] - 13
+    assert starts[1] == sum(boxes(svg)["L0H1"][::2]) / 2
 
 
 def test_width_is_strength_colour_is_sign_and_dashes_are_inputs():

@@ -109,9 +109,9 @@ def _chain(key: str) -> Any:
     from circuitkit.anatomy._address import read  # the grammar only; it is asked for when something is drawn
 
     chain = read(key)
-    if chain[0].input or (wrong := [part for part in chain if part.input and part.kind not in ("H", "N", "MLP")]):
-        wrong = chain[0] if chain[0].input else wrong[0]
-        raise ValueError(f"{key!r} begins at or asks for the input {wrong}; a drawing has parts such as 'L1H3' and wires such as 'L0H1->L1H3.K'.")
+    wrong = [part for part in chain if part.input and (part is chain[0] or part.layer is None)]
+    if wrong:
+        raise ValueError(f"{key!r} begins at or asks for the input {wrong[0]}; a drawing has parts such as 'L1H3' and wires such as 'L0H1->L1H3.K'.")
     return chain
 
 
@@ -154,10 +154,10 @@ def _plan(values: Mapping[str, float], words: Mapping[str, str]) -> Plan:
     return Plan(cards, bands, width, y + 2)
 
 
-def _legs(wire: Wire, plan: Plan, aside: float, lane: float | int) -> list[tuple]:
+def _legs(wire: Wire, plan: Plan, start: Any, aside: Any, lane: Any) -> list[tuple]:
     """The way of a wire through each band, from below; between two bands it passes a row beside its parts."""
     source, target = plan.cards[wire.source], plan.cards[wire.target]
-    x, end, legs = source.x, target.x + PORTS[wire.port] * CARD + aside, []
+    x, end, legs = source.x + start, target.x + PORTS[wire.port] * CARD + aside, []
     for row in range(source.row + 1, target.row + 1):
         cards = [card for card in plan.cards.values() if card.row == row]
         beside = [card.x + side * (CARD + GAP) / 2 for card in cards for side in (-1, 1)]
@@ -179,9 +179,12 @@ def _svg(drawn: Circuit) -> str:
     above = "".join(_box(name, card, drawn) for name, card in plan.cards.items())
     ports = [(wire.source, wire.target, wire.port) for wire in wires]
     taken: list[tuple] = []
+    side_by_side = sorted(range(len(wires)), key=lambda i: (plan.cards[wires[i].target].x + PORTS[wires[i].port] * CARD, i))
     for number in reversed(range(len(wires))):  # the strongest have the first choice of a place for their number
         wire, alike = wires[number], [i for i, port in enumerate(ports) if port == ports[number]]
-        legs = _legs(wire, plan, 8 * (alike.index(number) - (len(alike) - 1) / 2), 3 * (number % 3 - 1))
+        beside = [i for i in side_by_side if wires[i].source == wire.source]
+        start = (beside.index(number) - (len(beside) - 1) / 2) * min(14, 66 / len(beside))
+        legs = _legs(wire, plan, start, 8 * (alike.index(number) - (len(alike) - 1) / 2), 3 * (number % 3 - 1))
         below += _line(wire, legs, plan, values)
         if number == max(i for i, other in enumerate(wires) if other.key == wire.key) and not _faint(wire.value, values):
             above += _pill(wire, legs, drawn, values, taken)
@@ -230,7 +233,7 @@ def _leads(name: str, card: Card, drawn: Circuit, parts: list[float]) -> str:
     if card.kind == "unembed":
         return made
     if value is None:
-        return made + f'<path d="M{card.x:g} {card.top:g}v-{STUB}" {GREY}/>'
+        return made if any(wire.source == name for wire in _wires(drawn.values)) else made + f'<path d="M{card.x:g} {card.top:g}v-{STUB}" {GREY}/>'
     lead = f'd="M{card.x:g} {card.top:g}v-{STUB + 6}" stroke-width="{_width(value, parts):.1f}"'
     made += f'<path {lead} style="{_colour("stroke", value, parts)}"/>'
     return made + _text(card.x + WIDEST / 2 + 4, card.top - 3, _number(value, parts), 11, ' text-anchor="start" font-weight="bold"')
