@@ -9,12 +9,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
-from circuitkit.anatomy import Norm
+from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps
 from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._find import FoundMLP, find_mlps
 from circuitkit.conversion._gated import GateHeads, GateSums, gate_sum, gate_sums
 from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
+from circuitkit.conversion._promise import promised
 from circuitkit.conversion._report import LayerReport, Report
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def to_attention_only(
     twin = copy_bridge(model)
     mlps = find_mlps(twin)
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
-    norms = norms_of_mlps(twin) if any(mlp.gated for mlp in mlps) else {}
+    norms = norms_of_mlps(twin) if any(mlp.gated or mlp.activation == "relu" for mlp in mlps) else {}
     terms = [_terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer)) for mlp in mlps]
     tokens = _probe_tokens(twin) if probe is None else probe.to(_device(twin))
     was = [(module, module.training) for module in all_modules(twin)]
@@ -81,8 +82,10 @@ def _terms(
     broken = [name for name, w in (weights | biases).items() if w is not None and not torch.isfinite(w.detach()).all()]
     if broken:
         raise ValueError(f"block {mlp.layer}: {', '.join(broken)} hold infinite or NaN entries; no bound would hold")
+    if not mlp.gated and mlp.activation == "relu":
+        return _relu(mlp, knobs, sharpness, norm)
     if not mlp.gated:
-        return head_sum(cast("Activation", mlp.activation), **knobs, sharpness=sharpness if mlp.activation == "relu" else None)
+        return head_sum(cast("Activation", mlp.activation), **knobs)
     if mlp.activation == "sigmoid":
         return gate_sum("sigmoid", math.inf)
     reads = _largest_reads(norm, weights["W_gate"], biases["b_gate"])
@@ -97,6 +100,21 @@ def _terms(
         return gate_sums(mlp.activation, reads.tolist(), knobs["heads_per_neuron"], knobs["max_error"])
     except ValueError as problem:
         raise ValueError(f"block {mlp.layer}: {problem}") from None
+
+
+def _relu(mlp: FoundMLP, knobs: dict, sharpness: float | None, norm: Norm | None) -> HeadSum:
+    """As sharp as the precision can tell: past `4 / (u reach)`, u half a unit in the last place, rounding is larger."""
+    W = mlp.weights["W_in"]
+    reads = _largest_reads(norm, W, mlp.biases["b_in"])
+    reach = 4096.0 if reads is None else max(1.0, float(reads.max()))
+    if sharpness is None and knobs["max_error"] is None:
+        sharpness = 2.0 ** math.floor(math.log2(8 / (torch.finfo(W.dtype).eps * reach)))
+    terms = head_sum("relu", **knobs, sharpness=sharpness)
+    most = torch.finfo(torch.float64 if W.dtype == torch.float64 else torch.float32).max
+    if terms.b[0] * reach > most:
+        why = f"its score overflows where a neuron reads {reach:.3g}, and nothing can be promised"
+        raise ValueError(f"block {mlp.layer}: relu with sharpness {terms.b[0]:.3g}: {why}; take at most {most / reach:.3g}")
+    return terms
 
 
 def _largest_reads(norm: Norm | None, W: Tensor, b: Tensor | None) -> Tensor | None:
@@ -121,25 +139,25 @@ def _rename_hooks(bridge: Any) -> None:
 
 
 def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tuple[Tensor, list]:
-    """Logits, and per layer the largest output error on the inputs it met, and the largest pre-activation."""
-    seen: list[tuple[float, float]] = [(math.nan, math.nan)] * len(mlps)
-    inputs: dict[int, Tensor] = {}
+    """Logits, and per layer on the inputs it met: the largest output error, pre-activation and rounding term."""
+    seen: list[tuple[float, float, float]] = [(math.nan, math.nan, math.nan)] * len(mlps)
+    met: dict[int, Tensor] = {}
+    reach: dict[int, float] = {}
 
-    def listen(place: int, mlp: FoundMLP, reads: Tensor, gathered: Tensor) -> None:
-        weights, wrong = mlp.weights, gathered - mlp.function(reads)
-        if mlp.gated:
-            other, bias = inputs.pop(place) @ weights["W_in"], mlp.biases["b_in"]
-            wrong = wrong * (other if bias is None else other + bias)
-        seen[place] = float((wrong @ weights["W_out"]).abs().max()), float(reads.abs().max())
+    def listen(place: int, mlp: FoundMLP, terms: HeadSum | GateSums, out: Tensor) -> None:
+        neurons = Neurons(**mlp.weights, **mlp.biases, terms=terms)  # pyright: ignore[reportArgumentType]
+        exact, _, rounding = promised(neurons, met.pop(place))
+        seen[place] = float((out.double() - exact).abs().max()), reach.pop(place, math.nan), float(rounding.max())
 
     handles = []
     for place, (mlp, attention) in enumerate(zip(mlps, attentions, strict=True)):
         attention.n_calls = 0
-        handles.append(attention.register_forward_hook(lambda _, args, out, i=place, m=mlp: listen(i, m, args[0], out)))
-        if mlp.gated:
-            handles.append(
-                mlp.block.mlp.register_forward_pre_hook(lambda _, args, i=place: inputs.update({i: args[0]}))
-            )
+        start = lambda _, args, i=place: met.update({i: args[0]})  # noqa: E731
+        middle = lambda _, args, out, i=place: reach.update({i: float(args[0].abs().max())})  # noqa: E731
+        end = lambda _, args, out, i=place, m=mlp, t=attention.terms: listen(i, m, t, out)  # noqa: E731
+        handles.append(getattr(mlp.block.mlp, "in").register_forward_pre_hook(start))
+        handles.append(attention.register_forward_hook(middle))
+        handles.append(mlp.block.mlp.out.register_forward_hook(end))
     try:
         with torch.no_grad():
             logits = _logits(bridge, tokens)
@@ -154,7 +172,7 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
 
 
 def _row(
-    bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum | GateSums, measured: tuple[float, float]
+    bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum | GateSums, measured: tuple[float, float, float]
 ) -> LayerReport:
     W_out = mlp.weights["W_out"].detach()
     weight = W_out.abs().double() * terms.errors(W_out.double())[:, None]
@@ -170,6 +188,7 @@ def _row(
         activation_error=terms.error,
         bound=float(weight.sum(0).max()) if terms.error else 0.0,
         measured=measured[0],
+        rounding=measured[2],
         reach=terms.reach if mlp.gated else None,
         measured_reach=measured[1] if mlp.gated else None,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,17 +28,20 @@ Activation = Literal["silu", "relu", "gelu", "gelu_new", "quick_gelu"]
 NeuronHeadCount = Annotated[int, whole(1, 8, "a neuron has as many heads")]
 DEFAULT_SHARPNESS = 2.0**14
 PIECE = 2**17
+_Sum = TypeVar("_Sum", bound=Callable)
 _RELU_ERROR = 0.27846454276107367  # max of |relu(x) - silu(x)|, at |x| = 1.27846, the root of x = 1 + exp(-x)
 
 
-def in_single(run: Callable) -> Callable:
+def in_single(run: _Sum) -> _Sum:
     """Sums in half precision lose what their terms cancel: run them in float32 and round once."""
+    run_wide = cast("Any", run)
 
-    @wraps(run)
+    @wraps(run_wide)
     def wide(self: Any, x: Tensor) -> Tensor:
-        return run(self, x.float()).to(x.dtype) if x.dtype in (torch.bfloat16, torch.float16) else run(self, x)
+        half = x.dtype in (torch.bfloat16, torch.float16)
+        return run_wide(self, x.float()).to(x.dtype) if half else run_wide(self, x)
 
-    return wide
+    return cast("_Sum", wide)
 
 
 @public

@@ -21,7 +21,9 @@ class LayerReport:
     bound: float
     """Promised: no output entry of this layer is wrong by more, for the same input, in exact arithmetic."""
     measured: float
-    """The largest such error seen on the probe tokens; it contains rounding."""
+    """The largest such error seen on the probe tokens, rounding in the model's precision included."""
+    rounding: float
+    """The largest part of the promise that rounding takes on the probe tokens; `model.promise` gives it for any input."""
     reach: float | None = None
     """Gated layers: the range the bound holds on; by the layer's norm no input leaves it, unless it was given."""
     measured_reach: float | None = None
@@ -60,12 +62,12 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{'layer':>5} {'activation':>10} {'heads before':>12} {'neuron-heads':>12} {'promised':>9} {'measured':>9}"
+            f"{'layer':>5} {'activation':>10} {'heads before':>12} {'neuron-heads':>12} {'promised':>9} {'+ rounding':>10} {'measured':>9}"
         ]
         for row in self.layers:
             lines.append(
                 f"{row.layer:>5} {row.activation:>10} {row.attention_heads:>12} {row.neuron_heads:>12} "
-                f"{row.bound:>9.1e} {row.measured:>9.1e}"
+                f"{row.bound:>9.1e} {row.rounding:>10.1e} {row.measured:>9.1e}"
             )
             if row.reach is not None and row.measured_reach is not None and row.measured_reach > row.reach:
                 lines.append(

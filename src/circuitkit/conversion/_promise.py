@@ -1,0 +1,66 @@
+"""What a converted MLP may be wrong by, in the precision it runs in: an approximation term and a rounding term."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit.anatomy import Neurons
+from circuitkit.conversion._head_sum import FUNCTIONS
+
+_STEEPEST = 1.13  # no activation here changes faster than its input times this: GELU does, by 1.129
+
+
+@torch.no_grad()
+def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+    """For every output entry on the input `x`: its exact value, the approximation term and the rounding term.
+
+    With u half a unit in the last place of the dtype and v that of the sums (float32 for the half types), the terms of
+    every step are carried forward. A product of n numbers: (n + 2) v |x||W| and 2u of what is stored. A head s(q) z with
+    q = b g + c, z = a g + d: dq = v (3|b g| + 2|c|), ds = dq max s' + 4 v s, dz = v (3|a g| + 2|d|), together
+    |z| ds + s dz + ds dz + v s|z|; k heads: (k - 1) v sum s|z| more. An activation passes an error on at most 1.13 times.
+    What a format cannot hold gives an infinite term. **Error**: assumes sums in float32 or wider, and a sigmoid
+    within four units.
+    """
+    dtype = x.dtype
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    u, v = torch.finfo(dtype).eps / 2, torch.finfo(wide).eps / 2
+    top, low = torch.finfo(dtype).max, torch.finfo(dtype).tiny * (2 * u if dtype == torch.float16 else 1)
+    flat = x.double().reshape(-1, x.shape[-1])
+
+    def product(left: Tensor, error: Tensor | float, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+        W, shift = W.double(), torch.zeros(()).double() if b is None else b.double()
+        value, size = left @ W + shift, (left.abs() + error) @ W.abs() + shift.abs()
+        passed = error @ W.abs() if isinstance(error, Tensor) else torch.zeros_like(value)
+        wrong = passed + 1.01 * (W.shape[0] + 2) * v * size + 2 * u * (value.abs() + passed + shift.abs()) + 4 * low
+        return value, torch.where(size > top, math.inf, wrong)
+
+    value, d_value = product(flat, 0.0, mlp.W_in, mlp.b_in)
+    gate, d_gate = (value, d_value) if mlp.W_gate is None else product(flat, 0.0, mlp.W_gate, mlp.b_gate)
+    summed, mass = torch.zeros_like(gate), torch.zeros_like(gate)
+    for b, c, a, d in zip(*(column.unbind(-1) for column in mlp.terms.columns(gate)), strict=True):
+        exact = (c == 0) & (b.abs().frexp()[0] == 0.5)
+        q, moved = b * gate + c, b.abs() * d_gate
+        dq = torch.where(exact, 0.0, v * (3 * (b.abs() * (gate.abs() + d_gate)) + 2 * c.abs()))
+        z = (a * gate + d).abs() + a.abs() * d_gate
+        dz = v * (3 * a.abs() * (gate.abs() + d_gate) + 2 * d.abs())
+        closest = (q.abs() - moved - dq).clamp_min(0)
+        s = torch.sigmoid(q + moved)
+        ds = dq * torch.sigmoid(closest) * torch.sigmoid(-closest) + 4 * v * s + torch.finfo(wide).tiny
+        summed += torch.where((q.abs() + moved) > torch.finfo(wide).max, math.inf, z * ds + s * dz + ds * dz + v * s * z)
+        mass += s * z
+    summed = 1.01 * (summed + (len(mlp.terms) - 1) * v * mass) + _STEEPEST * d_gate
+    activation = FUNCTIONS.get(mlp.terms.activation, torch.sigmoid)(gate)
+    error = mlp.terms.errors(gate).expand_as(gate)
+    summed = summed + u * (activation.abs() + error + summed) + low
+    if mlp.W_gate is not None:
+        other = value.abs() + d_value
+        error, summed = error * other, summed * other + activation.abs() * d_value
+        activation = activation * value
+        summed = summed + u * (activation.abs() + error + summed) + low
+    exact, both = product(activation, error + summed, mlp.W_out, mlp.b_out)
+    approximation = error @ mlp.W_out.double().abs()
+    shape = (*x.shape[:-1], mlp.W_out.shape[-1])
+    rounding = (both - approximation).nan_to_num(nan=math.inf, posinf=math.inf)
+    return exact.reshape(shape), approximation.reshape(shape), rounding.reshape(shape)

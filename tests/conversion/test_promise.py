@@ -1,0 +1,122 @@
+"""Promises that cover rounding: random and adversarial layers and whole models in four dtypes, none exceeded.
+
+`CIRCUITKIT_PROMISES=1000 pytest tests/conversion/test_promise.py` tries more of them.
+"""
+
+import math
+import os
+import statistics
+
+import pytest
+import torch
+
+from circuitkit import to_attention_only
+from circuitkit.conversion import gated_neuron_heads, neuron_heads
+from circuitkit.conversion._promise import promised
+
+MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+EXACT = {
+    "silu": lambda t: t * torch.sigmoid(t),
+    "relu": lambda t: t.clamp_min(0),
+    "gelu": lambda t: 0.5 * t * torch.special.erfc(-t / math.sqrt(2)),
+    "gelu_new": lambda t: 0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3))),
+    "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
+}
+
+
+def layer(seed):
+    """Weights, biases and inputs of eight families, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    d, n = [(6, 7), (16, 24), (48, 96)][seed % 3]
+    W_gate, W_in, W_out = normal(d, n) / d**0.5, normal(d, n) / d**0.5, normal(n, d) / n**0.5
+    b_in, b_out, x = normal(n), normal(d), normal(6, d)
+    family = seed // 3 % 8
+    if family == 1:
+        W_in *= 20
+    if family == 2:  # what a neuron reads cancels
+        x[:, ::2], W_in[::2], b_in = -x[:, 1::2], W_in[1::2].clone(), b_in * 1e-3
+    if family == 3:  # an outlier coordinate
+        x[:, 0] *= 300
+    if family == 4:
+        W_in, b_in = W_in * 1e-4, b_in * 1e-4
+    if family == 5:  # what two neurons write cancels
+        pairs = n // 2
+        W_out[1 : 2 * pairs : 2], W_in[:, 1 : 2 * pairs : 2] = -W_out[: 2 * pairs : 2], W_in[:, : 2 * pairs : 2]
+    if family == 6:  # at the bend
+        b_in = -(x[0] @ W_in)
+    if family == 7:
+        x *= 30
+    return W_gate, W_in, W_out, b_in, b_out, x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_layer_exceeds_its_promise(dtype):
+    exceeded, loose = [], []
+    for seed in range(MANY):
+        W_gate, W_in, W_out, b_in, b_out, x = (tensor.to(dtype) for tensor in layer(seed))
+        name = list(EXACT)[seed % 5]
+        reads = x.double() @ W_in.double() + b_in.double()
+        if seed % 4 == 3:
+            gate = x.double() @ W_gate.double()
+            if gate.abs().max() > 250:
+                continue
+            knobs = {"activation": name, "heads_per_neuron": 8, "gate_range": 1.1 * float(gate.abs().max())}
+            mlp, hidden = gated_neuron_heads(W_gate, W_in, W_out, None, b_in, b_out, **knobs), EXACT[name](gate) * reads
+        else:
+            k = seed % 8 + 1 if name.startswith("gelu") else None
+            mlp, hidden = neuron_heads(W_in, W_out, b_in, b_out, name, k), EXACT[name](reads)
+        exact = hidden @ W_out.double() + b_out.double()
+        _, approximation, rounding = promised(mlp, x)
+        finite = rounding.isfinite()
+        error, promise = (mlp(x).double() - exact).abs(), approximation + rounding
+        exceeded += [seed] * int((finite & ~(error <= promise)).sum())
+        loose += [float(promise.max() / error.max())] if finite.all() and error.max() > 0 else []
+    assert exceeded == []
+    assert len(loose) > MANY / 3  # a promise of infinity says nothing: most are finite, and not wide
+    assert statistics.median(loose) < (250 if dtype == torch.float32 else 50)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("activation", "gated"), [("relu", False), ("gelu", False), ("silu", True)])
+def test_a_models_report_covers_its_rounding(native, dtype, activation, gated):
+    model = native(torch.float64, 3, act_fn=activation, gated_mlp=gated).to(dtype)
+    converted = to_attention_only(model, heads_per_neuron=5)
+    for row in converted.report.layers:
+        assert 0 < row.measured <= row.bound + row.rounding
+        assert math.isfinite(row.rounding)
+    x = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
+    promise, out = converted.promise(1, x), converted.neuron_heads(1)(x)
+    exact, approximation, rounding = promised(converted.neuron_heads(1), x)
+    assert torch.equal(promise, approximation + rounding)
+    assert ((out.double() - exact).abs() <= promise).all()
+
+
+def test_by_hand_what_one_exact_neuron_loses_to_rounding():
+    # one neuron, SiLU, nothing to round in the products with 1: half a unit at each of the steps that store something
+    one = torch.ones(1, 1)
+    exact, approximation, rounding = promised(neuron_heads(one, one, activation="silu"), torch.tensor([[1.0]]))
+    silu, u = 1 / (1 + math.exp(-1)), 2.0**-24
+    assert float(exact) == pytest.approx(silu, rel=1e-15)
+    assert float(approximation) == 0
+    read = (1.01 * 3 + 2) * u  # a product of one number and its storing
+    head = 1.01 * (4 + 3 + 1) * u * silu + 1.13 * read + u * silu  # sigmoid, value, product; what was read; storing
+    wrote = head + 1.01 * 3 * u * silu + 2 * u * silu
+    assert float(rounding) == pytest.approx(wrote, rel=1e-5)
+
+
+def test_sharpness_follows_the_precision_and_overflow_is_refused(native):
+    sharp = {}
+    for dtype in DTYPES:
+        converted = to_attention_only(native(torch.float64, act_fn="relu").to(dtype), heads_per_neuron=1)
+        sharp[dtype] = converted.neuron_heads(0).terms.b[0]
+        assert converted.report.layers[0].bound < 2 * converted.report.layers[0].rounding
+    assert sharp[torch.float64] > sharp[torch.float32] > sharp[torch.float16] > sharp[torch.bfloat16]
+    with pytest.raises(ValueError, match=r"block 0: relu with sharpness 1e\+38: its score overflows where a neuron reads"):
+        to_attention_only(native(torch.float32, act_fn="relu"), heads_per_neuron=1, sharpness=1e38)
+    x = torch.full((1, 12), 6e4, dtype=torch.float16)  # float16 cannot hold what this layer reads
+    assert (converted.promise(0, x) == math.inf).any()
