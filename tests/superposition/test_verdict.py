@@ -16,7 +16,8 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._subsets import always_predicted, brute_force, margins, never_predicted
+from circuitkit.superposition._odds import greatest
+from circuitkit.superposition._subsets import always_predicted, margins
 
 
 def every_subset(heads, residual, completion):
@@ -47,8 +48,7 @@ def test_hand_computed_rows():
     assert m.tolist() == [[[2, 2], [-1, 0]]]
     assert r.tolist() == [[0, -0.5]]
     assert always_predicted(m, r).tolist() == [[True, False]]  # head 1 alone says token 1
-    assert never_predicted(m, r).tolist() == [[False, False]]  # head 1 with head 0: 2 against 1
-    assert brute_force(m, r).tolist() == [[[1, 1], [0, 1]]]
+    assert greatest(m, r, odds=False)[0].tolist() == [[1.5, 1.0]]  # both, and over token 1 and 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,36 +62,16 @@ def test_closed_forms_are_exact(n_heads, n_tokens, seed):
     m, r = margins(heads, completion), margins(residual, completion)
     said = every_subset(heads, residual, completion)
     assert always_predicted(m, r).tolist() == [[all(s) for s in row] for row in said]
-    assert never_predicted(m, r).tolist() == [[not any(s) for s in row] for row in said]
-    found = brute_force(m, r)
-    assert found.amin(-1).bool().tolist() == [[all(s) for s in row] for row in said]
-    assert found.amax(-1).bool().tolist() == [[any(s) for s in row] for row in said]
-
-
-def test_rows_that_no_bound_decides():
-    """Two tokens disagree which head helps, and only a third set works: the enumeration is reached and right."""
-    m = torch.tensor([[[-1.0, -1.0], [3.0, -1.5], [-1.5, 3.0]]])
-    r = torch.zeros(1, 2)
-    assert never_predicted(m, r)[0, 0].item() is False  # head 0 with both others: (0.5, 0.5)
-    m = torch.tensor([[[-1.0, -1.0], [1.5, -1.5], [-1.5, 1.5]]])
-    assert never_predicted(m, r)[0, 0].item() is True  # no bound says so: 0.5 > 0 for each token, never for both
-
-
-def test_too_many_heads_to_enumerate_is_said():
-    m = torch.tensor([-1.0, -1.0]).repeat(1, 26, 1)
-    m[:, 1::2, 0], m[:, 2::2, 1] = 1.5, 1.5
-    m[:, 1::2, 1], m[:, 2::2, 0] = -1.5, -1.5
-    with pytest.raises(ValueError, match="need all subsets of 26 heads"):
-        never_predicted(m, torch.zeros(1, 2))
+    assert (greatest(m, r, odds=False)[1] <= 0).tolist() == [[not any(s) for s in row] for row in said]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
     model = load_original(3, 4, seed)
-    task, verdict = model.task, head_verdict(model, model.task, rows=40)
+    task, verdict = model.task, head_verdict(model, model.task, "argmax", rows=40)
     from circuitkit.superposition._rows import enough_negatives, enough_positives
 
-    tokens, places = enough_positives(task, 40, 42, alone=False)
+    tokens, places = enough_positives(task, 40, 42, "argmax")
     quiet, quiet_places = enough_negatives(task, 40, 43)
     for trigram in task.destinations:
         for prompts, at, rates, every in (
@@ -110,15 +90,15 @@ def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
 def test_planted_models_get_the_verdict_they_deserve():
     ideal, blind, two, one = hand_specified(3, 3), blind_model(3), two_head_model(3), one_head_model(3)
     assert head_verdict(ideal, ideal.task, rows=50).exactly_one
-    assert head_verdict(blind, blind.task, strict=False, rows=50).success  # the hole in the published check
+    assert head_verdict(blind, blind.task, "post", rows=50).success  # the hole in the published check
     strict = head_verdict(blind, blind.task, rows=50)
     assert not strict.success
     assert strict.quiet.tolist() == [0, 0, 0]
     assert strict.not_learnt == (1, 2, 3)
-    assert head_verdict(two, two.task, strict=False, rows=50).success
+    assert head_verdict(two, two.task, "post", rows=50).success
     assert head_verdict(two, two.task, rows=50).distributed == (1, 2, 3)
     assert head_verdict(one, one.task, rows=50).success
-    assert not head_verdict(one, one.task, strict=False, rows=50).success
+    assert not head_verdict(one, one.task, "post", rows=50).success
 
 
 def test_redundant_heads_are_reported():
@@ -152,7 +132,7 @@ def test_given_prompts_count_all_their_rows():
     verdict = head_verdict(model, model.task, tokens=tokens, negatives=negatives)
     assert (verdict.positives.tolist(), verdict.negatives.tolist()) == ([2, 1], [2, 1])
     post = head_verdict(
-        model, model.task, strict=False, tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])])
+        model, model.task, "post", tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])])
     )
     assert post.positives.tolist() == [1, 1]  # the first prompt holds two trigrams and is left out
 
@@ -179,16 +159,19 @@ def test_rates_near_the_threshold():
 
 def test_tables_say_everything():
     model = hand_specified(2, 3)
-    text = str(head_verdict(model, model.task, rows=50))
-    assert text.startswith("strict verdict: not every trigram has a head of its own")
+    text = str(head_verdict(model, model.task, "argmax", rows=50))
+    assert text.startswith("argmax verdict: not every trigram has a head of its own")
     assert text.splitlines()[1:3] == [
         "trigram  learnt  quiet  carried by  verdict        rows",
         "1        1.000   1.000  H0          one head       50 + 50",
     ]
     assert text.splitlines()[4] == "3        1.000   1.000  -           no head alone  50 + 50"
-    post = str(head_verdict(model, model.task, strict=False, rows=50))
+    post = str(head_verdict(model, model.task, "post", rows=50))
     assert post.startswith("the post's verdict: not every")
     assert post.splitlines()[2] == "1        1.000   -      H0          one head       50 + 0"
+    odds = str(head_verdict(model, model.task, rows=50)).splitlines()
+    assert odds[0].startswith("log-odds verdict: not every")
+    assert odds[2].split() == ["1", "1.000", "1.000", "H0", "one", "head", "2.7", "50", "+", "50"]
     assert "not learnt" in head_verdict(blind_model(2), SkipTrigramTask(2), rows=20).table()
 
 
@@ -218,7 +201,7 @@ def test_prompts_are_drawn_until_rare_trigrams_have_their_rows():
     from circuitkit.superposition._rows import enough_positives
 
     rare = SkipTrigramTask(2, n_ctx=4, d_vocab=60)  # a trigram in few of the first 4096 prompts
-    tokens, places = enough_positives(rare, 40, seed=0, alone=False)
+    tokens, places = enough_positives(rare, 40, seed=0, form="argmax")
     assert len(tokens) > 4096
     assert len(places) == 80
     assert not torch.equal(tokens[:4096], tokens[4096:8192])

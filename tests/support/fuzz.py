@@ -557,7 +557,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "steps": lambda: 2,
     "frames.steps": lambda: [1, 2],
     "stream": lambda: normal(6, 13).double(),
-    "strict": lambda: True,
     "tail_factor": lambda: 0.1,
     "target_l1": lambda: 1.0,
     "target_rms": lambda: 1.0,
@@ -569,6 +568,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "corpus_evidence.tokens": lambda: tokens(1, 30)[0],
     "literal_stream.tokens": lambda: tokens()[0],
     "attention.tokens": lambda: ["a", "b", "c"],
+    "head_verdict.form": lambda: "odds",
     "head_verdict.tokens": lambda: task().sample(60, 0),
     "tolerance": lambda: 1e-6,
     "trigram": lambda: 1,
@@ -723,7 +723,7 @@ KINDS = {
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free strict post_norm_layers.skip
+    "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
     "word": """Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",

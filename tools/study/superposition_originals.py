@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from circuitkit.superposition import SkipTrigramTask, ToyModel, head_verdict
+from circuitkit.superposition import SkipTrigramTask, ToyModel, head_verdict, load_original
 from tools.study.training import train_original
 
 CONFIGS = ((2, 3), (3, 4), (4, 5))
@@ -29,17 +29,17 @@ def judge(model: ToyModel) -> dict:
     logits = model.logits(tokens)[:, :-1]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     out = {"loss": round(float(loss), 4), "bayes_loss": round(task.bayes_loss, 4)}
-    for form, strict in (("post", False), ("strict", True)):
-        verdict = head_verdict(model, task, strict=strict)
+    for form, name in (("post", "post"), ("strict", "argmax"), ("odds", "odds")):
+        verdict = head_verdict(model, task, name)
         out |= {
             f"{form}_success": int(verdict.success),
             f"{form}_carried": int(verdict.carries.any(0).sum()),
             f"{form}_distributed": len(verdict.distributed),
             f"{form}_learnt": int(verdict.is_learnt.sum()),
         }
-    out["learnt_rate"] = round(float(verdict.learnt.min()), 4)
-    out["quiet_rate"] = round(float(verdict.quiet.min()), 4)
-    return out
+        if form == "strict":
+            rates = {"learnt_rate": round(float(verdict.learnt.min()), 4), "quiet_rate": round(float(verdict.quiet.min()), 4)}
+    return out | rates
 
 
 def main() -> None:
@@ -47,10 +47,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--seeds", type=int, default=48)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--judge", action="store_true", help="judge the shipped originals again, train none")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.judge:
+        return write(args.out, [(h, t, seed, load_original(h, t, seed)) for h, t in CONFIGS for seed in range(args.seeds)])
     (args.out / "chunks").mkdir(parents=True, exist_ok=True)
-    weights, rows = {}, []
+    weights = {}
     for heads, trigrams in CONFIGS:
         config, task, parts = f"{heads}H{trigrams}T", SkipTrigramTask(trigrams), []
         for first in range(0, args.seeds, CHUNK):
@@ -69,13 +72,19 @@ def main() -> None:
     save_file(weights, args.out / "originals.safetensors")
     from circuitkit._heads import Heads
 
+    made = []
     for heads, trigrams in CONFIGS:
         config, task = f"{heads}H{trigrams}T", SkipTrigramTask(trigrams)
         eye = torch.eye(task.d_vocab)
         for seed in range(args.seeds):
             stack = Heads(tuple(f"L0H{h}" for h in range(heads)), **{n: weights[f"{config}/{n}"][seed] for n in NAMES})
-            rows.append({"config": config, "seed": seed, **judge(ToyModel(stack, task, eye, eye))})
-    with (args.out / "originals.csv").open("w", newline="") as file:
+            made.append((heads, trigrams, seed, ToyModel(stack, task, eye, eye)))
+    write(args.out, made)
+
+
+def write(folder: Path, made: list[tuple[int, int, int, ToyModel]]) -> None:
+    rows = [{"config": f"{h}H{t}T", "seed": seed, **judge(model)} for h, t, seed, model in made]
+    with (folder / "originals.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(rows)

@@ -13,6 +13,7 @@ TARGET = Path(__file__).parents[2] / "src/circuitkit/superposition/data"
 MADE_BY = {
     "originals.safetensors": "tools/study/superposition_originals.py",
     "originals.csv": "tools/study/superposition_originals.py",
+    "causes.csv": "tools/study/superposition_causes.py",
     "post.csv": "tools/study/superposition_post.py",
     "recipes.csv": "tools/study/superposition_recipes.py",
     "block.safetensors": "tools/study/superposition_recipes.py --block",

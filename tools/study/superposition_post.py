@@ -61,7 +61,7 @@ def to_mark(heads: int, trigrams: int, original: int, value_bias: str, init: int
         "cpu_seconds": round(seconds), "fvu": round(runs.fvu[0], 4), "penalty": round(runs.penalty[0], 5),
         "largest_value_bias": round(runs.value_bias[0], 2), "mean_gate": round(runs.mean_gate[0], 4),
     }  # fmt: skip
-    strict, post = (head_verdict(runs, model.task, strict=form) for form in (True, False))
+    strict, post = (head_verdict(runs, model.task, form) for form in ("argmax", "post"))
     return row | {
         "learnt": int((strict.learnt >= 0.99).sum()), "quiet": int((strict.quiet >= 0.99).sum()),
         "post_carried": int(post.carries.any(0).sum()), "strict_carried": int(strict.carries.any(0).sum()),

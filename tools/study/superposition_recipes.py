@@ -11,7 +11,7 @@ one line, `with joblib.parallel_config("dask")`, around the call of `sweep`.
 import argparse
 from pathlib import Path
 
-from circuitkit.superposition import GATES, WRITES, head_verdict, load_original, train_gated
+from circuitkit.superposition import GATES, WRITES, hand_specified, head_verdict, load_original, train_gated
 from tools.study.sweeps import sweep
 
 RECIPES = {
@@ -22,6 +22,7 @@ RECIPES = {
     "gates, constant alpha": GATES.but(alpha_warmup=0.0, alpha_tail=0.0),
     "gates, free value bias": GATES.but(value_bias="free"),
     "gates, learned scale": GATES.but(output_scale="learned"),
+    "gates, hand-made": GATES,
 }
 # recipe, heads and trigrams, number of originals
 PLAN = (
@@ -35,6 +36,9 @@ PLAN = (
     ("gates, free value bias", 4, 5, 8),
     ("gates, learned scale", 4, 5, 8),
     ("writes, no gate", 3, 4, 12),
+    ("writes", 2, 3, 16),
+    ("gates", 2, 3, 16),
+    ("gates, hand-made", 2, 3, 1),
 )
 
 
@@ -42,11 +46,12 @@ def judge(recipe: str, heads: int, trigrams: int, original: int) -> list[dict]:
     import torch
 
     torch.set_num_threads(1)
-    model = load_original(heads, trigrams, original)
+    made = "hand-made" in recipe
+    model = hand_specified(heads, trigrams) if made else load_original(heads, trigrams, original)
     runs = train_gated(model, RECIPES[recipe], inits=8, seed=1000 + original)
     rows = []
     for init, block in enumerate(runs.models):
-        strict, post = (head_verdict(block, model.task, strict=form) for form in (True, False))
+        strict, post = (head_verdict(block, model.task, form) for form in ("argmax", "post"))
         rows.append({
             "init": init, "chosen": int(init == runs.best), "loss": round(runs.loss[init], 5),
             "fvu": round(runs.fvu[init], 5), "penalty": round(runs.penalty[init], 5),
@@ -93,7 +98,7 @@ def main() -> None:
     settings = [
         {"recipe": recipe, "heads": heads, "trigrams": trigrams, "original": seed}
         for recipe, heads, trigrams, n in PLAN
-        for seed in eligible(table, heads, trigrams, args.first, n)
+        for seed in (range(1) if "hand-made" in recipe else eligible(table, heads, trigrams, args.first, n))
     ]
     sweep(judge, settings, args.out / "recipes.csv", n_jobs=args.jobs)
 

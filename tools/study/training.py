@@ -10,7 +10,7 @@ from torch import Tensor
 from circuitkit._heads import Heads
 from circuitkit.superposition._block import optimise
 from circuitkit.superposition._recipe import Recipe
-from circuitkit.superposition._tables import CountBatch, _unique, count_batch, mixed
+from circuitkit.superposition._tables import CountBatch, _unique, count_batch, length_penalty, mixed
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
 from circuitkit.superposition._train import run_seed
@@ -30,6 +30,7 @@ def train_original(
     lr: float = 1e-2,
     cosine: bool = True,
     biases: bool = True,
+    price: float = 0.0,
     data_seed: int = 0,
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
@@ -37,7 +38,8 @@ def train_original(
     """One-layer models of the task, one for each seed: next-token cross-entropy on every position, Adam.
 
     Embedding and unembedding are the identity and stay so; W and, with `biases`, b_Q, b_K, b_V start Xavier-normal.
-    The post's schedule is `steps=100_000, batch=1000, lr=1e-3, cosine=False`.
+    The post's schedule is `steps=100_000, batch=1000, lr=1e-3, cosine=False`. With `price` the loss is larger by
+    `price * (sum_h |o_h|^0.6)^(1 / 0.6)` a row, `o_h` what head `h` writes there: grown from 0 as `t^2` during half the steps.
     **Error**: exact; rows with the same token and the same counts share their logits, so each is computed once, with the
     counts of what followed it.
 
@@ -61,12 +63,14 @@ def train_original(
         steps=steps,
         batch=batch,
         n_prompts=max(n_prompts, batch),
+        alpha=price,
+        alpha_warmup=0.5,
     )
     data = [
         _next_tokens(part, v, dtype)
         for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]
     ]
-    optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)]), progress)
+    optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)], recipe.alpha_at(step)), progress)
     eye, names = torch.eye(v, dtype=dtype), tuple(f"L0H{i}" for i in range(h))
     return [
         ToyModel(Heads(names, *(p[name][run].detach().clone() for name in _NAMES)), task, eye, eye)
@@ -92,13 +96,14 @@ def _next_tokens(
     return batch, out
 
 
-def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor) -> Float[Tensor, "run"]:
+def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor, price: float) -> Float[Tensor, "run"]:
     scores, v = _tables(p)
     z = mixed(batch, scores, torch.ones_like(scores), v)
     r, a, n, h, d = z.shape
     out = (z.reshape(r, a * n, h * d) @ p["W_O"].reshape(r, h * d, a)).view(r, a, n, a)
     logits = out + torch.eye(a, dtype=out.dtype)[:, None]  # the residual stream: the row's own token
-    return (following.sum(-1) * logits.logsumexp(-1)).sum((1, 2)) - (following * logits).sum((1, 2, 3))
+    loss = (following.sum(-1) * logits.logsumexp(-1)).sum((1, 2)) - (following * logits).sum((1, 2, 3))
+    return loss + price * (length_penalty(z, p["W_O"], 0.6) * batch.weight).sum((1, 2)) / batch.n_rows if price else loss
 
 
 def _tables(p: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -53,12 +53,22 @@ def returned_by_run(
     return head_logits, residual_logits
 
 
-def positive_places(task: SkipTrigramTask, tokens: Tensor, alone: bool = False) -> Int[Tensor, "row 2"]:
-    """Every `(prompt, pos)` whose next token is forced; with `alone`, only in prompts that hold exactly one of them."""
+def positive_places(task: SkipTrigramTask, tokens: Tensor, form: str) -> Int[Tensor, "row 2"]:
+    """Every `(prompt, pos)` whose next token is forced.
+
+    `post`: only in prompts that hold exactly one. `odds`: only where the counts of tokens prove it, so that a model without
+    positions can know: more sources than pairs of a destination and its completion could have used up.
+    """
     forced = task.states(tokens) == FORCED
     forced[:, -1] = False  # nobody sees what follows the last position
-    if alone:
+    if form == "post":
         forced &= (forced.sum(1, keepdim=True) == 1)
+    if form == "odds":
+        proven = torch.zeros_like(tokens)
+        for b in task.destinations:  # the destination at the place itself has used nothing
+            here = tokens == b
+            proven -= torch.minimum(here.cumsum(1) - here.long(), (tokens == b + task.n_trigrams).cumsum(1))
+        forced &= proven + (tokens == task.source).cumsum(1) > 0
     return forced.nonzero()
 
 
@@ -77,9 +87,9 @@ def first_per_trigram(task: SkipTrigramTask, tokens: Tensor, places: Tensor, mos
     return torch.cat(keep)
 
 
-def enough_positives(task: SkipTrigramTask, rows: int, seed: int, alone: bool, limit: int = 400_000) -> tuple[Tensor, Tensor]:
+def enough_positives(task: SkipTrigramTask, rows: int, seed: int, form: str, limit: int = 400_000) -> tuple[Tensor, Tensor]:
     """Prompts of the task and `rows` places of each trigram in them; draws more prompts until there are enough."""
-    return _enough(lambda n, s: task.sample(n, s), lambda t: positive_places(task, t, alone), task, rows, seed, limit)
+    return _enough(lambda n, s: task.sample(n, s), lambda t: positive_places(task, t, form), task, rows, seed, limit)
 
 
 def enough_negatives(task: SkipTrigramTask, rows: int, seed: int, limit: int = 400_000) -> tuple[Tensor, Tensor]:

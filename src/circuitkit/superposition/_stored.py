@@ -79,9 +79,10 @@ def load_gated() -> GatedModel:
 
 @public
 def load_results(name: str) -> list[dict]:
-    """A stored table, one dict a row, numbers as numbers: `originals`, `post`, `recipes`, `language_model`.
+    """A stored table, one dict a row, numbers as numbers: `originals`, `causes`, `post`, `recipes`, `language_model`.
 
-    **Source**: `tools/study/superposition_recipes.py`, `tools/study/superposition_post.py` and `tools/study/superposition_language_model.py`.
+    **Source**: `tools/study/superposition_recipes.py`, `superposition_causes.py`,
+    `superposition_post.py` and `superposition_language_model.py`.
     """
     rows = list(csv.DictReader(_checked_bytes(f"{name}.csv").decode().splitlines()))
     return [{key: _number(value) for key, value in row.items()} for row in rows]

@@ -167,8 +167,12 @@ def loss_terms(
         rows = write_penalty(z[..., 0].reshape(r, a * n, h), W_O[:, :, 0], recipe.power)
         return error, rows @ weight / target_l1
     if recipe.penalty == "write_norm":
-        gram = torch.einsum("rhdm,rhem->rhde", W_O, W_O)
-        square = torch.einsum("ranhd,rhde,ranhe->ranh", z, gram, z)
-        rows = across_heads((square + EPSILON**2).sqrt(), recipe.power, axis=-1).view(r, -1)
-        return error, rows @ weight / target_rms
+        return error, length_penalty(z, W_O, recipe.power).view(r, -1) @ weight / target_rms
     return error, torch.zeros_like(error)
+
+
+def length_penalty(z: Float[Tensor, "run token row head d_head"], W_O: Tensor, power: float) -> Float[Tensor, "run token row"]:
+    """`(sum_h |o_h|^power)^(1 / power)` for what each head writes in a row, `o_h = z_h W_O_h`, without writing it out."""
+    gram = torch.einsum("rhdm,rhem->rhde", W_O, W_O)
+    square = torch.einsum("ranhd,rhde,ranhe->ranh", z, gram, z)
+    return across_heads((square + EPSILON**2).sqrt(), power, axis=-1)

@@ -1,8 +1,9 @@
 """Which head alone carries which trigram: the judgement that decides whether there is superposition."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,15 +12,15 @@ from torch import Tensor
 from circuitkit._contract import AS_IT_IS, Count, Seed, Share, is_bridge, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy
+from circuitkit.superposition._odds import greatest, least, strength
 from circuitkit.superposition._rows import (
-    Rows,
     enough_negatives,
     enough_positives,
     evaluate,
     negative_places,
     positive_places,
 )
-from circuitkit.superposition._subsets import always_predicted, margins, never_predicted
+from circuitkit.superposition._subsets import always_predicted, margins
 from circuitkit.superposition._task import SkipTrigramTask
 
 
@@ -31,7 +32,7 @@ class Verdict:
     **Source**: see `head_verdict`.
     """
 
-    strict: bool
+    form: Literal["odds", "argmax", "post"]
     threshold: float
     learnt: Float[Tensor, "trigram"]
     """Share of rows with the source on which the whole model predicts the completion."""
@@ -41,6 +42,10 @@ class Verdict:
     """Share of rows with the source on which the head predicts it whatever set of other heads is removed."""
     silent: Annotated[Float[Tensor, "head trigram"], AS_IT_IS]
     """Share of rows without the source on which it does not, whatever is removed; NaN in the post's form."""
+    gain: Annotated[Float[Tensor, "head trigram"], AS_IT_IS]
+    """Log-odds over guessing in the worst company, in nats, that `threshold` of the rows with the source reach; NaN but for odds."""
+    undecided: Float[Tensor, "head trigram"]
+    """Share of rows that the bounds for more than 16 heads leave open; they count against the head."""
     positives: Int[Tensor, "trigram"]
     """Rows behind `learnt` and `carried`."""
     negatives: Int[Tensor, "trigram"]
@@ -50,12 +55,12 @@ class Verdict:
     def carries(self) -> Bool[Tensor, "head trigram"]:
         """True where the head alone carries the trigram, at the threshold."""
         held = self.carried >= self.threshold
-        return held & (self.silent >= self.threshold) if self.strict else held
+        return held if self.form == "post" else held & (self.silent >= self.threshold)
 
     @property
     def is_learnt(self) -> Bool[Tensor, "trigram"]:
         known = self.learnt >= self.threshold
-        return known & (self.quiet >= self.threshold) if self.strict else known
+        return known if self.form == "post" else known & (self.quiet >= self.threshold)
 
     def carriers(self, trigram: Count) -> tuple[int, ...]:
         """The heads that alone carry trigram `trigram` (1 .. T)."""
@@ -85,22 +90,24 @@ class Verdict:
 
     def table(self) -> str:
         """One line per trigram, in aligned columns."""
-        lines = [("trigram", "learnt", "quiet", "carried by", "verdict", "rows")]
+        lines = [("trigram", "learnt", "quiet", "carried by", "verdict", "worst gain", "rows")]
         for i in range(len(self.learnt)):
             heads = self.carriers(i + 1)
             if not self.is_learnt[i]:
                 word = "not learnt"
             else:
                 word = {0: "no head alone", 1: "one head"}.get(len(heads), f"{len(heads)} heads, each alone")
-            quiet = f"{self.quiet[i]:.3f}" if self.strict else "-"
+            quiet = "-" if self.form == "post" else f"{self.quiet[i]:.3f}"
+            gain = f"{self.gain[:, i].max():.1f}" if self.form == "odds" else "-"
             rows = f"{int(self.positives[i])} + {int(self.negatives[i])}"
             named = " ".join(f"H{head}" for head in heads) or "-"
-            lines.append((str(i + 1), f"{self.learnt[i]:.3f}", quiet, named, word, rows))
-        widths = [max(len(line[column]) for line in lines) for column in range(6)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+            lines.append((str(i + 1), f"{self.learnt[i]:.3f}", quiet, named, word, gain, rows))
+        shown = [c for c, name in enumerate(lines[0]) if name != "worst gain" or self.form == "odds"]
+        widths = {c: max(len(line[c]) for line in lines) for c in shown}
+        return "\n".join("  ".join(line[c].ljust(widths[c]) for c in shown).rstrip() for line in lines)
 
     def __repr__(self) -> str:
-        form = "strict" if self.strict else "the post's"
+        form = {"odds": "log-odds", "argmax": "argmax", "post": "the post's"}[self.form]
         result = "every trigram has a head of its own" if self.success else "not every trigram has a head of its own"
         return f"{form} verdict: {result}\n{self.table()}"
 
@@ -109,7 +116,7 @@ class Verdict:
 def head_verdict(
     run: Callable[[Tensor], tuple[Tensor, Tensor]],
     task: SkipTrigramTask,
-    strict: bool = True,
+    form: Literal["odds", "argmax", "post"] = "odds",
     *,
     rows: Count = 300,
     threshold: Share = 0.99,
@@ -120,52 +127,59 @@ def head_verdict(
     """Which head alone carries which trigram, under removal of *every* subset of the other heads.
 
     `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; any model
-    that can be written so can be judged, a bridge with one layer of attention and no norms too. A row counts for a head only if the completion is predicted with every set of
-    other heads kept or removed (exact, see `always_predicted`).
+    that can be written so can be judged, a bridge with one layer of attention and no norms too. A row counts for a head
+    only if the answer is right with every set of other heads kept or removed. With a source "predicts" and without one "is
+    silent" mean, on at least `threshold` of the rows each:
 
-    - `strict=True`: logits include the residual stream, and a head must also stay silent: on rows whose destination
-      has no source before it, no set that contains the head predicts the completion. Both rates >= `threshold`.
-    - `strict=False`: the post's form. Head outputs without the residual stream, rows with the source only, from prompts
-      that hold exactly one trigram; "learnt" still means the whole model. A model that never looks at the source passes.
+    - `form="odds"`: logits with the residual stream; `gain = logit(p[completion]) + ln(d_vocab - 1)`, the log-odds over
+      guessing, above 1 nat and the completion on top; without a source a gain of at most `ln 2`. The whole model is judged
+      by its gain. Rows with a source are those where the counts of tokens prove that the completion is due.
+    - `form="argmax"`: the completion is, or is not, the most likely token. A model that is nearly uniform without a source
+      fails by chance; heads of rank one write so coarsely that it does not show there.
+    - `form="post"`: argmax on head outputs without the residual stream, rows with the source only, from prompts that hold
+      exactly one trigram; "learnt" still means the whole model. A model that never looks at the source passes.
 
     `rows` places of each trigram are drawn with `seed`; or give `tokens` (and `negatives`), and all their rows count.
-    **Error**: exact on the given rows; a rate over `rows` rows has a standard error of at most `0.5 / sqrt(rows)`.
+    **Error**: exact on the given rows for up to 16 heads and for argmax with a source, to 1e-12 in log-odds; beyond, rows
+    that bounds leave open are `undecided`. A rate over `rows` rows has a standard error of at most `0.5 / sqrt(rows)`.
     **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
-    of rows, this asks rows for every subset, which is never more lenient on rows with the source.
+    of rows, this asks rows for every subset, which is never more lenient on rows with the source. Log-odds: this book.
     """
     run = _shares(run, task) if is_bridge(run) or isinstance(run, Anatomy) else run
     if tokens is None:
-        tokens, places = enough_positives(task, rows, seed, alone=not strict)
+        tokens, places = enough_positives(task, rows, seed, form)
     else:
         task._require(tokens)
-        places = positive_places(task, tokens, alone=not strict)
+        places = positive_places(task, tokens, form)
     _check_sampled(task, tokens, places, "followed by a destination while its source is unused", "tokens")
-    found = evaluate(run, task, tokens, places)
-    empty = found.heads.new_full((found.heads.shape[1], task.n_trigrams), float("nan"))
-    silent, quiet, n_negative = empty, empty[0], torch.zeros(task.n_trigrams, dtype=torch.long)
-    if strict:
+    odds = form == "odds"
+    guess, due, hush = (math.log(task.d_vocab - 1), 1.0, math.log(2)) if odds else (0.0, 0.0, 0.0)
+    m, r, kind = _margins(run, task, tokens, places)
+    whole, kept = strength(m.sum(1) + r, odds) + guess > due, r if form != "post" else torch.zeros_like(r)
+    always, open_, gain = always_predicted(m, kept), torch.zeros(m.shape[:2], dtype=torch.bool), m[..., 0] * math.nan
+    if odds:
+        low, high = least(m, r)
+        gain = low + guess
+        always, open_ = always & (gain > due), always & (gain <= due) & (high + guess > due)
+    rates = {"learnt": _per_trigram(whole[:, None], kind, task)[0], "carried": _per_trigram(always, kind, task)}
+    undecided, empty = _per_trigram(open_, kind, task), torch.full_like(rates["carried"], math.nan)
+    worst = [gain[kind == b].sort(0, descending=True).values for b in task.destinations]
+    rates["gain"] = torch.stack([part[math.ceil(threshold * len(part)) - 1] for part in worst], 1)
+    rates |= {"silent": empty, "quiet": empty[0], "positives": _count(kind, task), "negatives": _count(kind[:0], task)}
+    if form != "post":
         if negatives is None:
             negatives, places = enough_negatives(task, rows, seed + 1)
         else:
             task._require(negatives, "negatives")
             places = negative_places(task, negatives)
         _check_sampled(task, negatives, places, "at a destination without a source before it", "negatives")
-        missing = evaluate(run, task, negatives, places)
-        never, whole = _both(missing, task, never_predicted, strict)
-        silent = _per_trigram(never.to(empty.dtype), missing.trigram, task)
-        quiet = _per_trigram(1 - whole.to(empty.dtype), missing.trigram, task)[0]
-        n_negative = _count(missing.trigram, task)
-    always, whole = _both(found, task, always_predicted, strict)
-    return Verdict(
-        strict=strict,
-        threshold=threshold,
-        learnt=_per_trigram(whole.to(empty.dtype), found.trigram, task)[0],
-        quiet=quiet,
-        carried=_per_trigram(always.to(empty.dtype), found.trigram, task),
-        silent=silent,
-        positives=_count(found.trigram, task),
-        negatives=n_negative,
-    )
+        m, r, kind = _margins(run, task, negatives, places)
+        low, high = greatest(m, r, odds)
+        undecided = torch.maximum(undecided, _per_trigram((high + guess > hush) & (low + guess <= hush), kind, task))
+        rates["silent"] = _per_trigram(high + guess <= hush, kind, task)
+        rates["quiet"] = _per_trigram((strength(m.sum(1) + r, odds) + guess <= hush)[:, None], kind, task)[0]
+        rates["negatives"] = _count(kind, task)
+    return Verdict(form=form, threshold=threshold, undecided=undecided, **rates)
 
 
 def _shares(model: Any, task: SkipTrigramTask) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
@@ -186,18 +200,16 @@ def _shares(model: Any, task: SkipTrigramTask) -> Callable[[Tensor], tuple[Tenso
     return run
 
 
-def _both(rows: Rows, task: SkipTrigramTask, question: Callable, residual: bool) -> tuple[Tensor, Tensor]:
-    """The question for every head, `[row, head]`, and whether the whole model predicts the completion, `[row, 1]`."""
-    completion = rows.trigram + task.n_trigrams
-    m = margins(rows.heads, completion)
-    r = margins(rows.residual, completion)
-    whole = (m.sum(1) + r).amin(-1) > 0
-    return question(m, r if residual else torch.zeros_like(r)), whole[:, None]
+def _margins(run: Callable, task: SkipTrigramTask, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What each head and the rest add to the completion's margins at these places, in float64, and the trigrams there."""
+    rows = evaluate(run, task, tokens, places)
+    m, r = (margins(part.double(), rows.trigram + task.n_trigrams) for part in (rows.heads, rows.residual))
+    return m, r, rows.trigram
 
 
-def _per_trigram(values: Tensor, trigram: Tensor, task: SkipTrigramTask) -> Tensor:
-    """Mean of `values[row, head]` over the rows of each trigram, `[head, trigram]`."""
-    return torch.stack([values[trigram == b].mean(0) for b in task.destinations], dim=1)
+def _per_trigram(true: Tensor, trigram: Tensor, task: SkipTrigramTask) -> Float[Tensor, "head trigram"]:
+    """Share of `true[row, head]` among the rows of each trigram."""
+    return torch.stack([true[trigram == b].float().mean(0) for b in task.destinations], dim=1)
 
 
 def _count(trigram: Tensor, task: SkipTrigramTask) -> Int[Tensor, "trigram"]:
