@@ -1,59 +1,173 @@
-"""What a reader is told does not depend on number formats, and a built thing of the wrong form is refused by name."""
+"""The engine on a small exercise of its own: what it names, what it only points at, and what it never says."""
 
+import contextlib
 import dataclasses
 import math
+import time
 
+import numpy as np
 import pytest
 import torch
+from transformer_lens import FactoredMatrix
 
+from circuitkit.exercises import _run
 from circuitkit.exercises._check import _place, check
-from circuitkit.exercises._exercise import Exercise, Mistake, built
+from circuitkit.exercises._exercise import Exercise, Misfit, built
 
 
-def draw(generator, step):
-    return {"tokens": torch.arange(3 + step), "x": torch.randn(2 + step, generator=generator, dtype=torch.float64)}
+def spec(x, y, W):
+    out = torch.zeros(len(x), W.shape[1], dtype=torch.float64)
+    for row in range(len(x)):
+        for column in range(W.shape[1]):
+            out[row, column] = 2 * sum(float((x[row, i] + y[row, i]) * W[i, column]) for i in range(len(W)))
+    return out
+
+
+def body(x, y, W, *, times=2.0, sign=1.0, shift=0):
+    return times * (x + sign * y).roll(shift, 0) @ W
 
 
 DOUBLE = Exercise(
-    number="9.1",
-    title="twice",
-    minutes=3,
-    difficulty="easy",
-    read="conventions",
-    spec=lambda tokens, x: torch.tensor([2 * float(v) for v in x], dtype=torch.float64),
-    draw=draw,
-    mistakes=(Mistake("once", lambda tokens, x: x, "How often?"),),
+    about="9.1 twice | easy | 3 minutes | conventions",
+    spec=spec,
+    body=body,
+    axes="row, inner, column",
+    inputs={"x": "row inner", "y": "row inner", "W": "inner column"},
+    names=("row", "column"),
+    choices="""
+    times
+        1 | once | How often?
+        3 | three times | How often?
+    sign
+        -1 | y is subtracted | Which sign?
+    shift
+        1 | one row late | Which row?
+    """,
 )
 
 
-def test_an_answer_in_float32_is_right():
-    assert check(DOUBLE, lambda tokens, x: (2 * x).float())
-    assert not check(DOUBLE, lambda tokens, x: (2.001 * x).float())
+def test_the_mistakes_and_their_pairs_come_from_the_choices():
+    assert [mistake.name for mistake in DOUBLE.mistakes] == ["once", "three times", "y is subtracted", "one row late"]
+    assert len(DOUBLE.pairs) == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        (lambda x, y, W: (x + y) @ W, "once"),
+        (lambda x, y, W: ((x + y) @ W).float(), "once"),
+        (lambda x, y, W: 2 * (x - y) @ W, "y is subtracted"),
+        (lambda x, y, W: 3 * (x - y) @ W, "three times and y is subtracted"),
+        (lambda x, y, W: (x + y).roll(1, 0) @ W, "once and one row late"),
+    ],
+)
+def test_a_mistake_and_two_mistakes_are_named(wrong, name):
+    assert check(DOUBLE, wrong).diagnosis == name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x, y, W: 2 * x @ W, "`y` were left out"),
+        (lambda x, y, W: (2 * (x + y) @ W).T, "transposed"),
+        (lambda x, y, W: -2 * (x + y) @ W, "opposite sign"),
+        (lambda x, y, W: 2 * (x + y) @ W.flip(1), "back to front"),
+        (lambda x, y, W: 2 * ((x + y) @ W).sum(0), "summed over row"),
+        (lambda x, y, W: (2 * (x + y) @ W).clamp_min(0), "cut off below 0"),
+        (lambda x, y, W: 5 * (x + y) @ W, "2.5 times"),
+        (lambda x, y, W: (2 * (x + y) @ W) / len(x), "divided by row"),
+        (lambda x, y, W: 2 * (x + y) @ W + 7, "plus 7, everywhere"),
+        (lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]), "wrong only at the first row"),
+        (lambda x, y, W: 2 * (x + x**3) @ W, "does not depend on `y`"),
+        (lambda x, y, W: (x + y) @ W / 0, "not finite"),
+        (lambda x, y, W: (2 * (x - y) @ W).flip(0), "Likely two mistakes"),
+    ],
+)
+def test_what_no_choice_gives_is_pointed_at_and_not_named(wrong, said):
+    result = check(DOUBLE, wrong)
+    assert result.diagnosis == ""
+    assert said in result.hint
+
+
+def test_two_choices_with_one_effect_are_both_offered_and_neither_is_named():
+    twin = dataclasses.replace(DOUBLE, choices="times\n 1 | once | How often?\n 1.0 | one time | How often?")
+    result = check(twin, lambda x, y, W: (x + y) @ W)
+    assert result.diagnosis == ""
+    assert "one of 2 mistakes" in result.hint
+
+
+def test_a_transposed_matrix_that_crashes_is_found_on_square_cases():
+    result = check(DOUBLE, lambda x, y, W: 2 * (x + y) @ W.T)
+    assert "raised RuntimeError" in result.message
+    assert "`W` were transposed" in result.hint
+
+
+RIGHT = [
+    lambda x, y, W: 2 * (x + y) @ W,
+    lambda x, y, W: (2 * (x + y) @ W).float(),
+    lambda x, y, W: (2 * (x + y) @ W).tolist(),
+    lambda x, y, W: (2 * (x + y) @ W).numpy(),
+    lambda x, y, W: list(2 * (x + y) @ W),
+    lambda x, y, W: np.asarray(2 * x) @ np.asarray(W) + np.asarray(2 * y) @ np.asarray(W),
+    lambda x, y, W: torch.einsum("ri,ic->rc", x + y, W) + (x + y) @ W,
+    lambda x, y, W: FactoredMatrix(2 * (x + y), W),
+    lambda x, y, W: (2 * (x + y) @ W).to(torch.complex128),
+]
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_every_form_of_the_right_answer_is_accepted_and_comes_back_as_a_tensor(right):
+    result = check(DOUBLE, right)
+    assert result
+    x, y, W = torch.ones(3, 2), torch.ones(3, 2), torch.ones(2, 4)
+    found = result(x, y, W)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, torch.full((3, 4), 8.0))
 
 
 def test_an_answer_in_float64_is_held_to_more_digits():
-    assert not check(DOUBLE, lambda tokens, x: (2 + 1e-6) * x)
+    assert not check(DOUBLE, lambda x, y, W: (2 + 1e-6) * (x + y) @ W)
 
 
-def test_a_mistake_made_in_float32_is_recognised():
-    assert check(DOUBLE, lambda tokens, x: x.float()).diagnosis == "once"
+def test_the_accepted_answer_may_be_checked_again():
+    accepted = check(DOUBLE, RIGHT[0])
+    assert check(DOUBLE, accepted)
 
 
-@pytest.mark.parametrize("odd", [math.nan, math.inf])
-def test_a_mistake_that_gives_odd_numbers_is_recognised_and_nothing_else_is(odd):
-    def wrong(tokens, x, last=3):
-        return torch.cat([x[:1] * odd, last * x[1:]])
-
-    exercise = dataclasses.replace(DOUBLE, mistakes=(Mistake("odd", wrong, "Why?"),))
-    assert check(exercise, wrong).diagnosis == "odd"
-    assert check(exercise, lambda tokens, x: wrong(tokens, x, last=4)).diagnosis == ""
+def test_a_refused_answer_does_not_run_in_later_cells():
+    with pytest.raises(ValueError, match="not accepted yet, so there is nothing to run"):
+        check(DOUBLE, lambda x, y, W: x @ W)(1, 2, 3)
 
 
-def test_a_short_list_of_tokens_is_shown_and_a_long_tensor_is_not():
-    message = check(DOUBLE, lambda tokens, x: x).message
-    assert "(tokens = [0, 1, 2], x (2,))" in message
-    many = dataclasses.replace(DOUBLE, draw=lambda g, step: draw(g, step) | {"tokens": torch.arange(100)})
-    assert "tokens (100,)" in check(many, lambda tokens, x: x).message
+def test_an_answer_that_changes_its_input_is_told_so():
+    def greedy(x, y, W):
+        x += y
+        return 2 * x @ W
+
+    result = check(DOUBLE, greedy)
+    assert not result
+    assert "changes its input `x` in place" in result.message
+
+
+def test_only_the_stub_itself_counts_as_untouched():
+    def stub(x, y, W):
+        raise NotImplementedError
+
+    assert not check(DOUBLE, stub).done
+    result = check(DOUBLE, lambda x, y, W: torch.arange(3).softmax(0))
+    assert result.done
+    assert "NotImplementedError" in result.message
+
+
+def test_an_answer_without_an_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(_run, "SECONDS", 0.2)
+
+    def endless(x, y, W):
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
+
+    assert "does one of its loops never end?" in check(DOUBLE, endless).message
 
 
 def test_built_gives_float64_tensors_in_order():
@@ -66,11 +180,6 @@ def test_a_number_may_come_as_a_tensor_of_one():
     assert [part.tolist() for part in built((2, torch.ones(1)), b_Q=(), b_K=())] == [2.0, 1.0]
 
 
-@pytest.mark.parametrize("stub", [None, ...])
-def test_built_passes_a_stub_on(stub):
-    assert built(stub, W_V=(2, 2)) is None
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -78,70 +187,15 @@ def test_built_passes_a_stub_on(stub):
         ((torch.eye(2),), "it returned 1 things; return W_V, W_O, in this order"),
         ((torch.ones(2), torch.ones(1, 2)), r"W_V has shape \(2,\); expected \(2, d_head\)"),
         ((torch.ones(2, 3), torch.ones(1, 2)), r"W_O has shape \(1, 2\); expected \(3, 2\)"),
+        ((torch.ones(2, 3) * math.nan, torch.ones(3, 2)), "W_V holds numbers that are not finite"),
+        (("a", torch.ones(3, 2)), "W_V is str; expected numbers"),
     ],
 )
 def test_built_says_what_has_the_wrong_form(answer, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(Misfit, match=said):
         built(answer, W_V=(2, "d_head"), W_O=("d_head", 2))
 
 
-def test_a_misfit_is_told_in_plain_words():
-    build = dataclasses.replace(DOUBLE, observe=lambda answer, tokens, x: built(answer(), W_V=(2, 2), W_O=(3,)))
-    message = check(build, lambda: (torch.eye(2), torch.eye(2))).message
-    assert "x (2,)) W_O has shape (2, 2); expected (3,)" in message
-    assert "raised" not in message
-
-
-def test_a_renamed_input_is_explained():
-    message = check(DOUBLE, lambda tokens, y: 2 * y).message
-    assert "raised TypeError" in message
-    assert "leave the first line of the stub as it was" in message
-    assert "first line" not in check(DOUBLE, lambda tokens, x: x + None).message
-
-
-def test_an_answer_that_returns_nothing_is_told_so_and_a_stub_is_not():
-    def prints(tokens, x):
-        2 * x
-
-    def stub(tokens, x):
-        raise NotImplementedError
-
-    message = check(DOUBLE, prints).message
-    assert "not done yet" in message
-    assert "Does it end with `return`?" in message
-    assert "return`" not in check(DOUBLE, stub).message
-    assert "Replace the stub" in check(DOUBLE, stub).message
-
-
-def test_a_matrix_of_another_dtype_is_explained():
-    message = check(DOUBLE, lambda tokens, x: 2 * torch.eye(len(x), dtype=torch.float32) @ x).message
-    assert "raised RuntimeError" in message
-    assert "needs dtype=torch.float64" in message
-    assert "float64" not in check(DOUBLE, lambda tokens, x: x @ torch.ones(99, dtype=x.dtype)).message
-
-
-def test_complex_numbers_count_when_they_are_real():
-    assert check(DOUBLE, lambda tokens, x: torch.complex(2 * x, 0 * x))
-
-
-def test_one_number_is_asked_for_without_brackets():
-    number = dataclasses.replace(DOUBLE, mistakes=(), spec=lambda tokens, x: x.sum())
-    assert "expected a number\n" in check(number, lambda tokens, x: x).message
-
-
-def test_a_constant_is_said_to_be_missing_only_when_it_is_the_same_on_all_cases():
-    single = dataclasses.replace(
-        DOUBLE, mistakes=(), spec=lambda tokens, x: x.sum(), draw=lambda g, step: draw(g, step) | {"tokens": step}
-    )
-    assert "It is 3 times the expected result" in check(single, lambda tokens, x: 3 * x.sum()).message
-    assert "times the expected" not in check(single, lambda tokens, x: (3 + tokens) * x.sum()).message
-
-
-def test_an_answer_that_is_nearly_right_is_told_so():
-    assert "It is nearly right, to 0.001 on" in check(DOUBLE, lambda tokens, x: 2 * x + 1e-3).message
-    assert "nearly" not in check(DOUBLE, lambda tokens, x: 2 * x + 1).message
-
-
-def test_a_section_is_named_in_words():
-    assert _place("02-qk-and-ov-circuits#two-parts") == 'chapter 2, "two parts" (02-qk-and-ov-circuits.ipynb)'
+def test_a_place_is_told_in_words():
+    assert _place("02-qk-and-ov-circuits#a-b") == 'chapter 2, "a b" (02-qk-and-ov-circuits.ipynb)'
     assert _place("conventions") == "the page on conventions (conventions.ipynb)"

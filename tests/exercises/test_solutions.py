@@ -22,7 +22,8 @@ def parts(path):
         body = ast.parse(cell.source).body
         imports += [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
         solutions += body if "solution" in cell.metadata.get("tags", []) else []
-        checks += [node.value for node in body if ast.unparse(node).startswith("exercises.check_")]
+        values = [node.value for node in body if isinstance(node, ast.Assign)]
+        checks += [value for value in values if ast.unparse(value).startswith("exercises.check_")]
     return imports, solutions, checks
 
 

@@ -845,7 +845,6 @@ LEGAL: dict[str, dict[str, str]] = {
 #: What is not tried, and why.
 NOT_TRIED = {
     ("frames", "draw", "model"): "a model is a function: what it raises is its own",
-    **{("Exercise.outcome", "answer", label): "what a learner's code raises is its own; `check` reports it" for label in WRONG["anything"]},
 }
 
 

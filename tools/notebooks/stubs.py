@@ -6,7 +6,7 @@
 What the tags of a solved cell mean:
 
 - `solution`: functions keep signature and docstring and lose their body, other assignments become `= None`;
-- `uses-solution`: it runs on the answer, so the copy lets an untouched stub or a wrong answer pass with a remark;
+- `uses-solution`: it runs on accepted answers, so in the copy it waits until the checks above have accepted them;
 - any other cell is copied as it is. Outputs are dropped everywhere.
 
 The line that starts with `**Your copy**` in a solved notebook is written here, too; it has a link to Colab where the book
@@ -25,8 +25,7 @@ import nbformat
 from tools.publish.home import ROOT, home
 
 FOLDED = {"hide-input", "hide-cell", "solution", "uses-solution"}
-REMARK = """except Exception as error:
-    print("This cell runs on your answer to the exercise above, which is not right yet:", repr(error))"""
+WAITS = 'print("This cell runs on your answer to the exercise above. It waits until the check accepts it.")'
 COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)
 
 
@@ -62,14 +61,18 @@ def emptied(source: str) -> str:
     return "\n".join(kept).strip()
 
 
-def guarded(source: str) -> str:
-    """Code that runs on the answer, made harmless while there is none."""
-    return f"try:\n{textwrap.indent(source, '    ')}\n{REMARK}"
+def guarded(source: str, checked: list[str]) -> str:
+    """Code that runs on accepted answers, made to wait for them; `checked` are the names that checks have judged so far."""
+    named = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    used = [name for name in dict.fromkeys(checked) if name in named]
+    if not used:
+        raise ValueError(f"a cell tagged uses-solution names no checked answer; checked so far: {', '.join(checked)}")
+    return f"if {' and '.join(used)}:\n{textwrap.indent(source, '    ')}\nelse:\n    {WAITS}"
 
 
 def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     """The reader's copy of a solved notebook."""
-    cells = []
+    cells, checked = [], []
     for cell in solved.cells:
         tags = set(cell.metadata.get("tags", []))
         source = COPY_LINE.sub(f"**Solutions**: [the same page, solved](../book/exercises/{name}).", cell.source)
@@ -78,7 +81,9 @@ def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
             source = re.sub(r"\]\(\.\./(?!\.\.)(?!book/)", "](../book/", source)
             new = nbformat.v4.new_markdown_cell(source)
         else:
-            source = emptied(source) if "solution" in tags else guarded(source) if "uses-solution" in tags else source
+            checked += re.findall(r"^(\w+) = exercises\.(?:check|try)_", source, re.M)
+            source = emptied(source) if "solution" in tags else source
+            source = guarded(source, checked) if "uses-solution" in tags else source
             new = nbformat.v4.new_code_cell(source)
         new["id"] = f"cell-{len(cells):02d}"
         if left := sorted(tags - FOLDED):

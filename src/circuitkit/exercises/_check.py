@@ -1,18 +1,23 @@
-"""Judge an answer: try it on every case, and when it is wrong, find out which mistake it is."""
+"""Judge an answer: try it on every case, say what came out, and hand the accepted answer back for later cells."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._exercise import Case, Exercise, Misfit, Mistake
+from circuitkit.exercises._diagnosis import diagnosis
+from circuitkit.exercises._exercise import Exercise, Misfit, as_tensor
+from circuitkit.exercises._exercise import built as built
+from circuitkit.exercises._exercise import normal as normal
+from circuitkit.exercises._run import Run, close, tolerance, untouched
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out. It is true when the answer is right, and it prints what to do next when it is not."""
+    """What came out. It is true when the answer is right, prints what to do next when not, and is called like the answer."""
 
     exercise: str
     """Number and title."""
@@ -20,8 +25,14 @@ class Result:
     done: bool
     """False while the answer is still the untouched stub."""
     diagnosis: str
-    """Name of the recognised mistake; empty when the answer is right or the mistake is not in the catalogue."""
+    """Name of the recognised mistake; empty when the answer is right or the mistake was not recognised."""
     message: str
+    hint: str = ""
+    """What was found out about a mistake, recognised or not."""
+    answer: Any = None
+    """The answer that was checked."""
+    accepted: Callable[..., Any] | None = None
+    """The answer in the form its exercise promises: tensors out, inputs untouched; none unless it passed."""
 
     def __bool__(self) -> bool:
         return self.passed
@@ -29,19 +40,10 @@ class Result:
     def __repr__(self) -> str:
         return self.message
 
-
-@dataclass(frozen=True)
-class _Fault:
-    """How one case went wrong."""
-
-    case: Case
-    text: str
-    got: Any
-    expected: Tensor
-
-
-class _NotDone(Exception):
-    """The stub was left as it is, or the answer returns nothing; the text says what to do."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.accepted is None:
+            raise ValueError(f"{self.exercise}: not accepted yet, so there is nothing to run.\n{self.message}")
+        return self.accepted(*args, **kwargs)
 
 
 _REPLACE = "Replace the stub and run this cell again."
@@ -50,29 +52,68 @@ _RETURN = "Your function returned nothing (None). Does it end with `return`?"
 
 def check(exercise: Exercise, answer: Any) -> Result:
     """Try `answer` on all cases of `exercise` and say what came out."""
+    answer = answer.answer if isinstance(answer, Result) else answer
     title = f"Exercise {exercise.number}, {exercise.title}"
     if answer is None or answer is ...:
-        return _not_done(title, _REPLACE)
-    if exercise.observe is None and not callable(answer):
-        text = f"{title}: not yet.\nIt got {type(answer).__name__}; expected a function. Give the function itself, not a result."
-        return Result(title, False, True, "", text)
-    fault, cases = None, list(exercise.cases())
-    try:
-        for case in cases:
-            if fault := _fault(exercise, answer, case):
-                break
-    except _NotDone as why:
-        return _not_done(title, str(why))
-    if fault is None:
-        return Result(title, True, True, "", f"{title}: right, on all {len(cases)} cases.")
-    mistake = _recognised(exercise, answer, cases)
-    parts = [f"{title}: not yet.", fault.text]
-    if mistake is not None:
-        parts += [f"Likely mistake: {mistake.name}. {mistake.advice}"]
-    elif hint := _resemblance(exercise, answer, fault, cases):
-        parts += [hint]
-    parts += [f"Read again: {_place((mistake and mistake.read) or exercise.read)}"]
-    return Result(title, False, True, mistake.name if mistake else "", "\n".join(parts))
+        return Result(title, False, False, "", f"{title}: not done yet. {_REPLACE}", answer=answer)
+    if not callable(answer):
+        kind = type(answer).__name__
+        text = f"{title}: not yet.\nIt got {kind}; expected a function. Give the function itself, not a result."
+        return Result(title, False, True, "", text, answer=answer)
+    runs, expected, first, said = [], [], None, ""
+    for case in exercise.cases():
+        run = Run(exercise, answer, case)
+        if untouched(run.error) or (run.error is None and (run.value is None or run.value is ...)):
+            why = _RETURN if run.error is None and run.value is None else _REPLACE
+            return Result(title, False, False, "", f"{title}: not done yet. {why}", answer=answer)
+        runs.append(run)
+        expected.append(torch.as_tensor(exercise.spec(**case), dtype=torch.float64))
+        if not said and (said := _fault(exercise, run, expected[-1])):
+            first = run
+        if isinstance(run.error, TimeoutError):
+            break
+    name, hint = "", ""
+    if first is None:
+        changed = sorted({name for run in runs for name in run.changed})
+        if not changed:
+            text = f"{title}: right, on all {len(runs)} cases."
+            return Result(title, True, True, "", text, answer=answer, accepted=_accepted(exercise, answer))
+        name = "an input is changed in place"
+        said = f"The numbers are right, but your function changes its input `{'`, `'.join(changed)}` in place."
+        hint = "Whoever calls it finds other numbers afterwards: write `x = x - r`, not `x -= r`, and do not assign to x[...]."
+    elif not isinstance(first.error, TimeoutError):
+        found = diagnosis(exercise, answer, runs, expected)
+        name, hint = found.name, found.text
+    parts = [f"{title}: not yet.", said, hint, f"Read again: {_place(exercise.read)}"]
+    return Result(title, False, True, name, "\n".join(part for part in parts if part), hint, answer)
+
+
+def _accepted(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer as it was checked: float64 in, its own copies, tensors of the inputs' number format out."""
+
+    def accepted(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(exercise.asked, args, strict=False)) | kwargs
+        floats = [v for v in given.values() if isinstance(v, Tensor) and v.is_floating_point()]
+        own = {n: _own(value) for n, value in given.items()}
+        kind = exercise.kind or (floats[0].dtype if floats else torch.get_default_dtype())
+        return _cast(answer(**own), kind, bool(exercise.parts))
+
+    accepted.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
+    return accepted
+
+
+def _own(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    copy = value.detach().clone()
+    return copy.double() if copy.is_floating_point() else copy
+
+
+def _cast(value: Any, kind: torch.dtype, several: bool) -> Any:
+    if several and isinstance(value, (tuple, list)):
+        return tuple(_cast(part, kind, isinstance(part, tuple)) for part in value)
+    tensor = as_tensor(value)
+    return value if tensor is None else tensor.to(kind)
 
 
 def _place(read: str) -> str:
@@ -82,41 +123,20 @@ def _place(read: str) -> str:
     return f'{name}, "{section.replace("-", " ")}" ({page}.ipynb)' if section else f"{name} ({page}.ipynb)"
 
 
-def _not_done(title: str, advice: str) -> Result:
-    return Result(title, False, False, "", f"{title}: not done yet. {advice}")
-
-
-def _run(exercise: Exercise, answer: Any, case: Case) -> Any:
-    """The outcome on one case, or the exception that it raised."""
-    try:
-        return exercise.outcome(answer, case)
-    except NotImplementedError as error:
-        raise _NotDone(_REPLACE) from error
-    except Exception as error:  # a learner's code may raise anything; what it raised is part of the message
-        return error
-
-
-def _fault(exercise: Exercise, answer: Any, case: Case) -> _Fault | None:
-    """What is wrong on this case, `None` when nothing is; raises `_NotDone` for an untouched stub."""
-    expected = torch.as_tensor(exercise.spec(**case), dtype=torch.float64)
-    got = _run(exercise, answer, case)
-    where = f"On the smallest failing case ({_describe(case)})" if case else "Your answer"
-    if isinstance(got, Misfit):
-        return _Fault(case, f"{where} {got}", got, expected)
-    if isinstance(got, Exception):
-        return _Fault(case, f"{where} it raised {type(got).__name__}: {got}{_remark(got)}", got, expected)
-    if got is None or got is ...:
-        raise _NotDone(_RETURN if got is None else _REPLACE)
-    tensor = _as_tensor(got)
-    if tensor is None:
-        kind = type(got).__name__
-        return _Fault(case, f"{where} it gave {kind}; expected {_wanted(exercise, expected)}", got, expected)
-    if tensor.shape != expected.shape:
-        text = f"{where} it gave shape {tuple(tensor.shape)}; expected {_wanted(exercise, expected)}"
-        return _Fault(case, text, tensor, expected)
-    if not _close(tensor, expected, _tolerance(exercise, got)):
-        return _Fault(case, f"{where} {_difference(exercise, tensor, expected)}", tensor, expected)
-    return None
+def _fault(exercise: Exercise, run: Run, expected: Tensor) -> str:
+    """What is wrong on this case; empty when nothing is."""
+    where = f"On the smallest failing case ({_describe(exercise, run)})"
+    if isinstance(run.error, (Misfit, TimeoutError)):
+        return f"{where} {run.error}"
+    if run.error is not None:
+        return f"{where} it raised {type(run.error).__name__}: {run.error}{_remark(run.error)}"
+    if run.outcome is None:
+        return f"{where} it gave {type(run.value).__name__}; expected {_wanted(exercise, expected)}"
+    if run.outcome.shape != expected.shape:
+        return f"{where} it gave shape {tuple(run.outcome.shape)}; expected {_wanted(exercise, expected)}"
+    if not close(run.outcome, expected, tolerance(exercise, run.value)):
+        return f"{where} {_difference(exercise, run.outcome, expected)}"
+    return ""
 
 
 def _remark(error: Exception) -> str:
@@ -128,81 +148,23 @@ def _remark(error: Exception) -> str:
     return ""
 
 
-def _as_tensor(got: Any) -> Tensor | None:
-    if isinstance(got, Tensor) and got.is_complex() and not got.imag.abs().gt(1e-6).any():
-        got = got.real
-    if isinstance(got, Tensor):
-        return got.detach().to("cpu", torch.float64)
-    try:
-        return torch.as_tensor(got, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        return None
+def _describe(exercise: Exercise, run: Run) -> str:
+    words = []
+    for name in exercise.inputs:
+        value = run.case[name]
+        if isinstance(value, Tensor):
+            short = value.ndim == 1 and not value.is_floating_point() and len(value) <= 24
+            words.append(f"{name} = {value.tolist()}" if short else f"{name} {tuple(value.shape)}")
+        else:
+            words.append(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
+    return ", ".join(words)
 
 
-def _tolerance(exercise: Exercise, got: Any) -> float:
-    """The exercise's own; wider for an answer that went through float32, which is a matter of digits and no mistake."""
-    coarse = isinstance(got, Tensor) and got.is_floating_point() and got.dtype != torch.float64
-    return max(exercise.tolerance, 1e-5) if coarse else exercise.tolerance
-
-
-def _close(got: Tensor, expected: Tensor, tolerance: float) -> bool:
-    if got.shape != expected.shape:
-        return False
-    finite = expected[expected.isfinite()]
-    largest = finite.abs().max().item() if finite.numel() else 0.0
-    return torch.allclose(got, expected, rtol=0.0, atol=tolerance * max(largest, 1.0), equal_nan=True)
-
-
-def _recognised(exercise: Exercise, answer: Any, cases: list[Case]) -> Mistake | None:
-    """The first catalogued mistake that gives what the answer gives, on every case and on the square one."""
-    square = exercise.square_case()
-    tried = cases + ([square] if square is not None else [])
-    outcomes = [_run(exercise, answer, case) for case in tried]
-    for mistake in exercise.mistakes:
-        wrong = [_run(exercise, mistake.wrong, case) for case in tried]
-        pairs = list(zip(outcomes, wrong, strict=True))
-        if not any(isinstance(a, Exception) for a in (outcomes[-1], wrong[-1])) and all(
-            _alike(a, b, _tolerance(exercise, a)) for a, b in pairs
-        ):
-            return mistake
-    return None
-
-
-def _alike(one: Any, other: Any, tolerance: float) -> bool:
-    """Whether two outcomes are the same; two crashes are, whatever they say."""
-    if isinstance(one, Exception) or isinstance(other, Exception):
-        return isinstance(one, Exception) and isinstance(other, Exception)
-    one, other = _as_tensor(one), _as_tensor(other)
-    return one is not None and other is not None and _close(one, other, tolerance)
-
-
-def _resemblance(exercise: Exercise, answer: Any, fault: _Fault, cases: list[Case]) -> str:
-    """A remark when the mistake is in no catalogue but the result still looks like the right one."""
-    got, expected = fault.got, fault.expected
-    if not isinstance(got, Tensor):
-        return ""
-    if not got.isfinite().all():
-        return "Some entries are not finite: is a row masked altogether, or something divided by zero?"
-    if got.ndim == 2 and _close(got.mT, expected, 1e-8):
-        return "It is the transpose of the expected result."
-    if got.shape != expected.shape:
-        return ""
-    given = torch.cat([_flat(_run(exercise, answer, case)) for case in cases])
-    wanted = torch.cat([_flat(exercise.spec(**case)) for case in cases])
-    if given.shape != wanted.shape or not given.isfinite().all():
-        return ""
-    factor = ((given * wanted).sum() / wanted.square().sum()).item()
-    if factor and not math.isclose(factor, 1, rel_tol=1e-6) and _close(given, factor * wanted, 1e-8):
-        return f"It is {factor:.4g} times the expected result: a sign or a constant is missing."
-    if (gap := (given - wanted).abs().max()) < 1e-2 * wanted.abs().max():
-        return f"It is nearly right, to {gap:.1g} on all cases. What is only approximately 0, 1 or equal?"
-    return ""
-
-
-def _flat(outcome: Any) -> Tensor:
-    """An outcome as a row of numbers; without any when it is no tensor."""
-    tensor = None if isinstance(outcome, Exception) else _as_tensor(outcome)
-    return torch.zeros(0, dtype=torch.float64) if tensor is None else tensor.flatten()
+def _wanted(exercise: Exercise, expected: Tensor) -> str:
+    if expected.ndim == 0:
+        return "one number"
+    axes = f" [{', '.join(exercise.names)}]" if exercise.names else ""
+    return f"shape {tuple(expected.shape)}{axes}"
 
 
 def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
@@ -219,26 +181,4 @@ def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
     words = [f"{axis} {index}" for axis, index in zip(axes, place, strict=True)]
     if exercise.columns:
         words[-1] = exercise.columns[place[-1]]
-    spot = ", ".join(words)
-    return f"entry [{spot}] is {got[tuple(place)].item():.6g}; expected {expected[tuple(place)].item():.6g}"
-
-
-def _wanted(exercise: Exercise, expected: Tensor) -> str:
-    axes = f" [{', '.join(exercise.names)}]" if len(exercise.names) == expected.ndim else ""
-    return "a number" if expected.ndim == 0 else f"shape {tuple(expected.shape)}{axes}"
-
-
-def _describe(case: Case) -> str:
-    """The inputs by name: values of what is short, shapes of the rest."""
-    return ", ".join(f"{name} {_shown(value)}" for name, value in case.items())
-
-
-def _shown(value: Any) -> str:
-    """A few whole numbers as they are, a larger tensor by its shape, anything else by its value."""
-    if not isinstance(value, Tensor):
-        return f"= {value!r}"
-    if value.ndim == 0:
-        return f"= {value.item():.4g}"
-    if value.ndim == 1 and value.numel() <= 12 and value.dtype == torch.int64:
-        return f"= {value.tolist()}"
-    return str(tuple(value.shape))
+    return f"entry [{', '.join(words)}] is {got[tuple(place)].item():.6g}; expected {expected[tuple(place)].item():.6g}"

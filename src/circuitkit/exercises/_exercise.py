@@ -1,7 +1,11 @@
-"""What an exercise is: a slow specification, inputs to try, and the mistakes people make."""
+"""What an exercise is: one body with labelled choices, a specification in plain loops, inputs drawn by named axes."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -15,75 +19,171 @@ Case = dict[str, Any]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer that people give, and what to tell them."""
+    """One wrong turn, or two, and what to tell whoever took it."""
 
     name: str
     """What was done, in a few words, such as `the scores are not divided by sqrt(d_head)`."""
-    wrong: Any
-    """The wrong answer itself: whoever gives the same results on every trial made this mistake."""
     advice: str
     """One or two sentences that lead on without giving the solution away."""
-    read: str = ""
-    """The section to read, when it is another one than the exercise's."""
+    turned: Mapping[str, Any]
+    """The choices that are turned, such as `{"scale": "none"}`."""
+    wrong: Callable[..., Any]
+    """The body with these choices: whoever gives the same results on every trial made this mistake."""
 
 
 @public
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: `spec` says what is right, `draw` what to try it on, `mistakes` what usually goes wrong."""
+    """One exercise: `spec` says what is right, `inputs` what to try it on, and `choices` where one may turn wrong."""
 
-    number: str
-    """Chapter and place, such as `2.1`."""
-    title: str
-    minutes: int
-    difficulty: str
-    """`easy`, `medium` or `hard`."""
-    read: str
-    """The section that teaches it, as `page#anchor`, such as `02-qk-and-ov-circuits#two-parts-that-do-not-touch`."""
+    about: str
+    """Number, title, difficulty, minutes and the section that teaches it: `2.1 the attention pattern | easy | 10 minutes |
+    02-qk-and-ov-circuits#two-parts-that-do-not-touch`."""
     spec: Callable[..., Tensor]
     """The right result for one case, written to be obviously right: plain loops, no library function of ours."""
-    draw: Callable[[torch.Generator, int], Case]
-    """One case from a generator and a step 0, 1, 2, ...: small first, then larger, all sizes pairwise different."""
-    mistakes: tuple[Mistake, ...]
+    body: Callable[..., Any]
+    """An answer whose keyword-only arguments are the choices; it is right by default."""
+    choices: str
+    """A choice on a line of its own, and below it each wrong value: `value | what was done | a sentence that leads on`; or
+    all in one line, `choice = value | ...`."""
+    inputs: dict[str, Any]
+    """How to draw each input: axes (`"pos d_model"`: normal numbers), `"pos < vocab"` (whole numbers below a size), a
+    number, or a function of sizes, generator and the inputs drawn before."""
+    axes: str = ""
+    """All axes, such as `"pos, d_head < d_model"`; sizes are pairwise different, and ascend where `<` says so."""
     observe: Callable[..., Any] | None = None
-    """What is compared, from the answer and the case; the answer's return value unless given. An exercise with many
-    right answers (build a head that ...) observes what the answer does, not what it is."""
-    square: Callable[[torch.Generator], Case] | None = None
-    """A case whose sizes are all equal. A transposed matrix that crashes on the other cases gets through here."""
+    """What is compared, from what the answer returned and the case. An exercise with many right answers (build a head
+    that ...) observes what the answer does, not what it is."""
+    parts: tuple[str, ...] = ()
+    """Names of the things that a build exercise returns, such as `("W_V", "W_O")`."""
     trials: int = 12
+    smallest: int = 2
+    """Smallest size of an axis."""
     tolerance: float = 1e-8
     """Largest difference allowed, relative to the largest expected magnitude (the cases are float64)."""
-    names: tuple[str, ...] = field(default=())
+    names: tuple[str, ...] = ()
     """Names of the result's axes, for messages: `("destination", "source")`."""
-    columns: tuple[str, ...] = field(default=())
+    columns: tuple[str, ...] = ()
     """What each entry of the last axis is, where they are different things: `("place it looks at", "token it says")`."""
+    kind: torch.dtype | None = None
+    """Number format of an accepted answer's results; that of its inputs unless given."""
+
+    @property
+    def number(self) -> str:
+        """Chapter and place, such as `2.1`."""
+        return self.about.split()[0]
+
+    @property
+    def title(self) -> str:
+        return self._told[0].partition(" ")[2]
+
+    @property
+    def difficulty(self) -> str:
+        """`easy`, `medium` or `hard`."""
+        return self._told[1]
+
+    @property
+    def minutes(self) -> int:
+        return int(self._told[2].split()[0])
+
+    @property
+    def read(self) -> str:
+        """The section that teaches it, as `page#anchor`."""
+        return self._told[3]
+
+    @property
+    def _told(self) -> list[str]:
+        return [part.strip() for part in self.about.split("|")]
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """The inputs that the answer gets, in order."""
+        kinds = inspect.signature(self.body).parameters.values()
+        return tuple(p.name for p in kinds if p.kind is not inspect.Parameter.KEYWORD_ONLY)
+
+    @cached_property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        """Every wrong turn by itself."""
+        found, choice, right = [], "", inspect.signature(self.body).parameters
+        for line in filter(None, map(str.strip, self.choices.splitlines())):
+            if "|" in line:
+                value, name, advice = (part.strip() for part in line.split("|"))
+                alone, _, value = value.rpartition(" = ")
+                turned = {alone or choice: _read(value, right[alone or choice].default)}
+                found.append(Mistake(name, advice, turned, partial(self.body, **turned)))
+            else:
+                choice = line
+        return tuple(found)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[Mistake, Mistake, Callable[..., Any]], ...]:
+        """Every two wrong turns at different choices, and the body that takes both."""
+        return tuple(
+            (one, other, partial(self.body, **{**one.turned, **other.turned}))
+            for one, other in combinations(self.mistakes, 2)
+            if not set(one.turned) & set(other.turned)
+        )
 
     def cases(self) -> Iterator[Case]:
         """The same cases at every call, the smallest first."""
         generator = torch.Generator().manual_seed(20 + sum(map(ord, self.number + self.title)))
         for step in range(self.trials):
-            yield self.draw(generator, step)
+            yield self._drawn(_sizes(self.axes, generator, step // 2, self.smallest), generator, step)
 
-    def square_case(self) -> Case | None:
-        return None if self.square is None else self.square(torch.Generator().manual_seed(7))
+    def square_cases(self) -> list[Case]:
+        """Cases whose sizes are all equal. A transposed matrix that crashes on the others gets through here."""
+        generator, found = torch.Generator().manual_seed(7), []
+        for size in (3, 4, 5) if self.axes else ():
+            found.append(self._drawn(dict.fromkeys(_listed(self.axes), size), generator, size))
+        return found
 
-    def outcome(self, answer: Any, case: Case) -> Any:
-        """What the answer gives on a case; its own copies of the tensors, so that it cannot spoil the next trial."""
-        own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in case.items()}
-        return (self.observe or _call)(answer, **own)
+    def _drawn(self, sizes: dict[str, int], generator: torch.Generator, step: int) -> Case:
+        case: Case = {}
+        for name, how in self.inputs.items():
+            if callable(how):
+                case[name] = how(sizes | {"step": step}, generator, case)
+            elif isinstance(how, str):
+                axes, _, below = how.partition("<")
+                shape = tuple(sizes[axis] for axis in axes.split())
+                whole = torch.randint(sizes[below.strip()], shape, generator=generator) if below else None
+                case[name] = normal(generator, *shape) if whole is None else whole if shape else int(whole)
+            else:
+                case[name] = how
+        return case
 
 
-def _call(answer: Callable[..., Any], **case: Any) -> Any:
-    return answer(**case)
+def sizes_of(exercise: Exercise, case: Case) -> dict[str, int]:
+    """The sizes of the axes in a case."""
+    found: dict[str, int] = {}
+    for name, how in exercise.inputs.items():
+        if isinstance(how, str) and isinstance(case[name], Tensor):
+            found |= dict(zip(how.split("<")[0].split(), case[name].shape, strict=True))
+    return found
 
 
-def sizes(generator: torch.Generator, step: int, count: int, smallest: int = 2) -> list[int]:
-    """`count` pairwise different sizes from `smallest` up, growing with `step`, in random order.
+def _read(value: str, right: Any) -> Any:
+    """A wrong value: a word where the right one is a word, else a number, a truth value, or a word again."""
+    try:
+        return value if isinstance(right, str) else ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value
 
-    Distinct sizes make a transposed matrix or a swapped axis an error instead of a coincidence.
-    """
-    pool = torch.randperm(count + step, generator=generator)[:count].sort().values + smallest
-    return [int(size) for size in pool[torch.randperm(count, generator=generator)]]
+
+def _listed(axes: str) -> list[str]:
+    return axes.replace("<", " ").replace(",", " ").split()
+
+
+def _sizes(axes: str, generator: torch.Generator, growth: int, smallest: int) -> dict[str, int]:
+    """Pairwise different sizes: they make a transposed matrix or a swapped axis an error instead of a coincidence."""
+    count = len(_listed(axes))
+    pool = torch.randperm(count + growth, generator=generator)[:count].sort().values + smallest
+    drawn = [int(size) for size in pool[torch.randperm(count, generator=generator)]]
+    found: dict[str, int] = {}
+    for group in axes.split(",") if axes else ():
+        chain = _listed(group)
+        found |= dict(zip(chain, sorted(drawn[: len(chain)]), strict=True))
+        drawn = drawn[len(chain) :]
+    return found
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -95,13 +195,11 @@ class Misfit(ValueError):
     """What was built has the wrong form; the text says what was given and what was expected."""
 
 
-def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
-    """What a build-by-hand answer returned, as float64 tensors of the shapes asked for; `None` for an untouched stub.
+def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
+    """What a build-by-hand answer returned, as float64 tensors of the shapes asked for.
 
     A name in a shape stands for one size of the answer's choosing, such as `W_V=(5, "d_head"), W_O=("d_head", 5)`.
     """
-    if answer is None or answer is ...:
-        return None
     names = ", ".join(shapes)
     if not isinstance(answer, (tuple, list)) or len(answer) != len(shapes):
         count = f"{len(answer)} things" if isinstance(answer, (tuple, list)) else type(answer).__name__
@@ -109,7 +207,9 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
     chosen: dict[str, int] = {}
     tensors = []
     for (name, shape), part in zip(shapes.items(), answer, strict=True):
-        tensor = torch.as_tensor(part).detach().to("cpu", torch.float64)
+        tensor = as_tensor(part)
+        if tensor is None:
+            raise Misfit(f"{name} is {type(part).__name__}; expected numbers")
         tensor = tensor.reshape(()) if shape == () and tensor.numel() == 1 else tensor
         wanted = [chosen.get(size, size) if isinstance(size, str) else size for size in shape]
         if tensor.ndim != len(shape) or any(
@@ -117,6 +217,26 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor] | None:
         ):
             listed = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")
             raise Misfit(f"{name} has shape {tuple(tensor.shape)}; expected ({listed})")
+        if not tensor.isfinite().all():
+            raise Misfit(f"{name} holds numbers that are not finite: is something divided by zero?")
         chosen |= {size: have for size, have in zip(shape, tensor.shape, strict=True) if isinstance(size, str)}
         tensors.append(tensor)
     return tensors
+
+
+def as_tensor(got: Any) -> Tensor | None:
+    """Numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors, factored matrices."""
+    got = getattr(got, "AB", got)
+    if isinstance(got, (list, tuple)) and any(isinstance(part, (Tensor, list, tuple)) for part in got):
+        rows = [as_tensor(part) for part in got]
+        if any(row is None for row in rows) or len({row.shape for row in rows if row is not None}) > 1:
+            return None
+        return torch.stack([row for row in rows if row is not None])
+    try:
+        plain = isinstance(got, (float, list, tuple))  # Python's numbers are float64
+        tensor = torch.as_tensor(got, dtype=torch.float64 if plain else None).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if tensor.is_complex():
+        return None if tensor.imag.abs().gt(1e-6).any() else tensor.real.double()
+    return tensor.double()

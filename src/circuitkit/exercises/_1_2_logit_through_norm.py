@@ -1,0 +1,109 @@
+"""Exercise 1.2, the same through a LayerNorm."""
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, check, normal
+
+
+def spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -> Tensor:
+    components, d_model = parts.shape
+    total = [sum(parts[c, i] for c in range(components)) for i in range(d_model)]
+    mean = sum(total) / d_model
+    scale = (sum((number - mean) ** 2 for number in total) / d_model + eps) ** 0.5
+    out = torch.zeros(components, dtype=torch.float64)
+    for c in range(components):
+        own = sum(parts[c]) / d_model
+        for i in range(d_model):
+            out[c] += (parts[c, i] - own) / scale * gain[i] * W_U[i, token]
+    return out
+
+
+def body(
+    parts, gain, W_U, token, eps, *, centre="own", scale="var", eps_at="inside", measure="whole", gain_at="after",
+    tokens="",
+):  # fmt: skip
+    total = parts.sum(0)
+    if gain_at == "before":
+        parts, total = parts * gain, total * gain
+    measured = {"whole": total, "parts": parts, "mean": parts.mean(0), "all": parts.flatten()}[measure]
+    mean = measured.mean(-1, keepdim=True)
+    square = {
+        "var": lambda: (measured - mean).square().mean(-1), "sample": lambda: measured.var(-1),
+        "sum": lambda: (measured - mean).square().sum(-1), "rms": lambda: measured.square().mean(-1),
+        "length": lambda: measured.square().sum(-1), "abs": lambda: (measured - mean).abs().mean(-1).square(),
+        "none": lambda: torch.ones_like(mean[..., 0]), "no root": lambda: (measured - mean).square().mean(-1),
+    }[scale]()  # fmt: skip
+    added = {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at]
+    divisor = square + added
+    divisor = divisor if scale == "no root" else torch.ones_like(square) if scale == "none" else divisor.sqrt()
+    divisor = divisor + eps if eps_at == "outside" else divisor
+    centred = {
+        "own": lambda: parts - parts.mean(1, keepdim=True), "whole": lambda: parts - total.mean(),
+        "share": lambda: parts - total.mean() / len(parts), "parts": lambda: parts - parts.mean(0),
+        "none": lambda: parts,
+    }[centre]()  # fmt: skip
+    scaled = centred / (divisor[:, None] if measure == "parts" else divisor)
+    scaled = {
+        "after": scaled * gain, "before": scaled, "none": scaled, "plus": scaled * (1 + gain), "added": scaled + gain,
+    }[gain_at]  # fmt: skip
+    logits = scaled @ W_U
+    found = scaled @ W_U[token] if tokens == "row" else logits[:, token]
+    return {
+        "mean": found - logits.mean(1), "all": logits, "sum": found.sum(), "softmax": logits.softmax(-1)[:, token],
+    }.get(tokens, found)  # fmt: skip
+
+
+EXERCISE = Exercise(
+    about="1.2 the same through a LayerNorm | medium | 15 minutes | 01-residual-stream#with-a-norm",
+    spec=spec, body=body, axes="component, d_model, vocab", smallest=3,
+    inputs={
+        "parts": "component d_model", "gain": lambda size, generator, case: normal(generator, size["d_model"]) + 1,
+        "W_U": "d_model vocab", "token": "< vocab", "eps": 0.01,
+    },
+    names=("component",),
+    choices="""
+    centre
+        none | the parts are not centred | The norm subtracts the mean over the coordinates, and the mean of a sum is the sum of the means.
+        whole | the mean of the whole stream is subtracted from every part | So it is subtracted once for each component. What must you take from each part so that the sum is right?
+        share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a part without a mean of its own loses something, too. Whose mean does each part bring along?
+        parts | the mean over the components is subtracted | A LayerNorm knows nothing of components: it averages over the coordinates of one vector.
+    scale
+        sample | the variance is divided by d_model - 1 | torch's var and std are those of a sample unless told otherwise; a LayerNorm divides by d_model.
+        sum | the squares are summed, not averaged | A length sums the squares, a variance averages them: a factor of sqrt(d_model) lies between.
+        rms | the divisor is taken before centring | That is RMSNorm's divisor. A LayerNorm measures the stream after its mean is gone.
+        length | the divisor is the length of the stream | A LayerNorm measures the stream after its mean is gone, and averages the squares.
+        abs | the divisor is a mean absolute value | A LayerNorm squares, averages, and takes the root.
+        no root | the variance instead of its root | A stream twice as long has four times the variance. What divides a length out?
+        none | nothing is divided | Centring and gain are there, but the divisor is missing: one number, made from the whole sum.
+    eps_at
+        none | eps is forgotten | The model adds a small number to the variance, under the root; without it the parts do not sum to its logit.
+        outside | eps is added outside of the root | It is added to the variance, before the root is taken.
+        squared | eps is squared | It is added to the variance as it is.
+        minus | eps is subtracted | It keeps the divisor away from zero: in which direction?
+    measure
+        parts | each part is divided by its own length | The model normalises once, the sum. Which single number does it divide by, for all parts alike?
+        mean | the mean of the parts is measured instead of their sum | The stream is the sum of the parts. What does the norm see?
+        all | all numbers of all parts are measured together | The norm sees one vector, the sum of the parts.
+    gain_at
+        none | the gain is forgotten | After dividing, a LayerNorm multiplies each coordinate by a learned number.
+        before | the gain comes before the norm | First centre and divide; the gain multiplies what comes out.
+        plus | the gain is taken as 1 + gain | Here the number itself multiplies the coordinate.
+        added | the gain is added, not multiplied | After dividing, a LayerNorm multiplies each coordinate by a learned number.
+    tokens
+        mean | the mean over the vocabulary is subtracted | That was the exercise before. This time the parts are to sum to the logit itself.
+        row | the token's row of W_U is taken instead of its column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
+        all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
+        sum | the whole logit is returned, not its parts | Stop before you add up over components.
+        softmax | a softmax is taken of each part | Logits add up over components; probabilities do not.
+    """,
+)  # fmt: skip
+
+
+def check_logit_through_norm(answer) -> Result:
+    """Exercise 1.2. `answer(parts, gain, W_U, token, eps)` splits the logit that is read through a LayerNorm.
+
+    **Shapes**: `parts [component, d_model]`, `gain [d_model]`, `W_U [d_model, vocab]`, `token` an integer, `eps` the
+    number added to the variance; the result is `[component]`. The norm's bias is zero here.
+    """
+    return check(EXERCISE, answer)

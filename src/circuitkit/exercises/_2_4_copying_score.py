@@ -1,0 +1,97 @@
+"""Exercise 2.4, the copying score without the table."""
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, check
+
+
+def spec(W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
+    table = W_E @ W_V @ W_O @ W_U
+    values = torch.linalg.eigvals(table)
+    return values.real.sum() / values.abs().sum()
+
+
+def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", below="abs", ratio="ratio"):
+    square = {
+        "small": lambda: W_O @ W_U @ W_E @ W_V, "OV": lambda: W_O @ W_V, "unembed": lambda: W_U @ W_E,
+        "turned": lambda: W_V.mT @ W_E.mT @ W_U.mT @ W_V,
+        "symmetric": lambda: (W_O @ W_U @ W_E @ W_V + (W_O @ W_U @ W_E @ W_V).mT) / 2,
+        "no W_U": lambda: W_O @ W_E.mT @ W_E @ W_V, "no W_E": lambda: W_O @ W_U @ W_U.mT @ W_V,
+        "table": lambda: W_E @ W_V @ W_O @ W_U,
+    }["table" if values in ("diagonal", "entries") else matrix]()  # fmt: skip
+    found = {
+        "eigen": lambda: torch.linalg.eigvals(square), "singular": lambda: torch.linalg.svdvals(square) + 0j,
+        "symmetric": lambda: torch.linalg.eigvalsh(square) + 0j, "diagonal": lambda: square.diagonal() + 0j,
+        "small diagonal": lambda: square.diagonal() + 0j, "entries": lambda: square.flatten() + 0j,
+    }[values]()  # fmt: skip
+    top = {
+        "real": lambda: found.real.sum(), "size of sum": lambda: found.sum().abs(),
+        "abs real": lambda: found.real.abs().sum(), "positive": lambda: found.real.clamp_min(0).sum(),
+        "imag": lambda: found.imag.abs().sum(), "largest": lambda: found[found.abs().argmax()].real,
+    }[above]()  # fmt: skip
+    bottom = {
+        "abs": lambda: found.abs().sum(), "real": lambda: found.real.abs().sum(),
+        "norm": lambda: found.abs().square().sum().sqrt(),
+        "count": lambda: torch.tensor(float(len(found)), dtype=torch.float64), "max": lambda: found.abs().max(),
+        "vocab": lambda: torch.tensor(float(len(W_E)), dtype=torch.float64),
+        "none": lambda: torch.ones((), dtype=torch.float64),
+    }[below]()  # fmt: skip
+    if ratio in ("positive", "counted"):
+        signs = (found.real > 0).double() if ratio == "positive" else found.real.sign()
+        return signs.mean()
+    return (
+        (found.real / found.abs()).mean()
+        if ratio == "each"
+        else (top / bottom + 1) / 2
+        if ratio == "unit"
+        else top / bottom
+    )
+
+
+EXERCISE = Exercise(
+    about="2.4 the copying score without the table | medium | 15 minutes | 02-qk-and-ov-circuits#what-a-head-says-the-ov-circuit",
+    spec=spec, body=body, axes="d_head < d_model < vocab",
+    inputs={"W_E": "vocab d_model", "W_V": "d_model d_head", "W_O": "d_head d_model", "W_U": "d_model vocab"},
+    tolerance=1e-6,
+    choices="""
+    matrix
+        OV | the eigenvalues are those of W_OV alone | The question is about tokens: what W_E puts in and what W_U reads out belong to it.
+        unembed | the head is left out | W_U W_E is the path past the head. Where do W_V and W_O come in?
+        turned | the square matrix is built from the wrong end | Turn the product around as a whole: AB and BA share eigenvalues when A is the first part and B the rest.
+        symmetric | the matrix is made symmetric first | That has other eigenvalues. `eigvals` takes any square matrix.
+        no W_U | W_E stands in for W_U | Embedding and unembedding are two matrices here.
+        no W_E | W_U stands in for W_E | Embedding and unembedding are two matrices here.
+    values
+        singular | singular values instead of eigenvalues, or sizes above the line as below: the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?
+        symmetric | the matrix is taken to be symmetric | `eigvalsh` reads one triangle only; this matrix has two. Use `eigvals`.
+        diagonal | the diagonal of the table instead of its eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
+        small diagonal | the diagonal of the small matrix instead of its eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
+        entries | the entries of the table instead of its eigenvalues | Most of the table is about other tokens. Which numbers say that a mixture is sent to itself?
+    above
+        size of sum | the absolute value is taken of the sum | A head that lowers what it sees has to score below 0.
+        abs real | the absolute values of the real parts are summed | A head that lowers what it sees has to score below 0.
+        positive | only positive eigenvalues are summed | A head that lowers what it sees has to score below 0: negative ones count against it.
+        largest | only the largest eigenvalue is counted | The score sums over all of them.
+    below
+        real | the sizes are those of the real parts | The size of a complex number counts its imaginary part, too.
+        norm | the root of the summed squares instead of the summed sizes | The sizes are summed as they are, without squares.
+        count | the sum is divided by the number of eigenvalues | A large head would score more than a small one. What is between -1 and 1 always?
+        max | the sum is divided by the largest size | What is between -1 and 1 always?
+        none | the sum is not divided | A large head would score more than a small one. What is between -1 and 1 always?
+    ratio
+        positive | the share of positive eigenvalues | That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.
+        counted | eigenvalues are counted, not weighed | A tiny eigenvalue should not count as much as a large one.
+        each | each eigenvalue is divided by its own size, then averaged | A tiny eigenvalue should not count as much as a large one: sum first, divide afterwards.
+        unit | the score is moved to between 0 and 1 | The score lies between -1 and 1.
+    """,
+)  # fmt: skip
+
+
+def check_copying_score(answer) -> Result:
+    """Exercise 2.4. `answer(W_E, W_V, W_O, W_U)` returns $\\sum_i \\operatorname{Re}\\lambda_i / \\sum_i |\\lambda_i|$.
+
+    **Shapes**: `W_E [vocab, d_model]`, `W_V [d_model, d_head]`, `W_O [d_head, d_model]`, `W_U [d_model, vocab]`; the
+    result is one number, from the eigenvalues $\\lambda$ of the full OV circuit.
+    """
+    return check(EXERCISE, answer)

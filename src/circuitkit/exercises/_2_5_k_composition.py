@@ -1,0 +1,86 @@
+"""Exercise 2.5, K-composition."""
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, check, normal
+
+
+def spec(W_OV: Tensor, W_QK: Tensor) -> Tensor:
+    # A key of the later head is read from what the earlier one wrote: scores are x_dst W_QK (x_src W_OV)^T.
+    product = torch.zeros(W_QK.shape[0], W_OV.shape[0], dtype=torch.float64)
+    for i in range(W_QK.shape[0]):
+        for j in range(W_OV.shape[0]):
+            product[i, j] = sum(W_QK[i, m] * W_OV[j, m] for m in range(W_OV.shape[1]))
+    return product.square().sum().sqrt() / (W_QK.square().sum().sqrt() * W_OV.square().sum().sqrt())
+
+
+def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", squared=False):
+    size = {
+        "frobenius": torch.linalg.matrix_norm, "spectral": lambda W: torch.linalg.matrix_norm(W, 2),
+        "nuclear": lambda W: torch.linalg.matrix_norm(W, "nuc"), "sum": lambda W: W.abs().sum(),
+        "max": lambda W: W.abs().max(), "mean": lambda W: W.abs().mean(),
+        "column": lambda W: torch.linalg.matrix_norm(W, 1), "trace": lambda W: W.diagonal().sum(),
+    }[norm]  # fmt: skip
+    both = {
+        "K": lambda: W_OV @ W_QK.mT, "Q": lambda: W_OV @ W_QK, "later first": lambda: W_QK @ W_OV,
+        "OV transposed": lambda: W_OV.mT @ W_QK, "entries": lambda: W_OV * W_QK,
+        "entries transposed": lambda: W_OV * W_QK.mT, "three": lambda: W_OV @ W_QK.mT @ W_OV.mT,
+        "sum": lambda: W_OV + W_QK,
+    }[product]()  # fmt: skip
+    below = {
+        "both": lambda: size(W_OV) * size(W_QK), "none": lambda: torch.ones((), dtype=torch.float64),
+        "QK": lambda: size(W_QK), "OV": lambda: size(W_OV), "sum": lambda: size(W_OV) + size(W_QK),
+        "d_model": lambda: torch.tensor(len(W_OV), dtype=torch.float64),
+        "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(),
+    }[divide]()  # fmt: skip
+    found = size(both) / below
+    return found**2 if squared else found
+
+
+EXERCISE = Exercise(
+    about="2.5 K-composition | easy | 10 minutes | 02-qk-and-ov-circuits#heads-in-a-row-three-repairs-to-the-notes",
+    spec=spec, body=body,
+    inputs={
+        "W_OV": lambda size, generator, case: _low_rank(size["step"], generator),
+        "W_QK": lambda size, generator, case: _low_rank(size["step"], generator),
+    },
+    choices="""
+    product
+        Q | W_QK is not transposed: this is Q-composition | The left side of W_QK reads destinations (queries), its right side sources (keys). Which side should meet what the earlier head wrote?
+        later first | the later head comes first | The earlier head writes with the right side of W_OV; that is the side the later head has to meet.
+        OV transposed | W_OV is transposed | Then the two meet where the early head reads. A row y enters W_OV on its left and leaves it on its right.
+        entries | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
+        entries transposed | the matrices are multiplied entry by entry, one of them transposed | `*` multiplies entries; heads in a row are a matrix product, `@`.
+        three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
+        sum | the matrices are added | Heads side by side add up; heads in a row multiply.
+    norm
+        spectral | the largest singular value instead of the Frobenius norm | The paper's score counts all directions, not only the strongest.
+        nuclear | the sum of the singular values instead of the Frobenius norm | Frobenius squares, sums, and takes the root.
+        sum | absolute entries are summed | Frobenius squares, sums, and takes the root.
+        mean | absolute entries are averaged | Frobenius squares, sums, and takes the root.
+        max | the largest entry instead of the Frobenius norm | Frobenius squares, sums, and takes the root.
+    divide
+        none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.
+        QK | only the norm of W_QK is divided out | Doubling either head must leave the score as it is.
+        OV | only the norm of W_OV is divided out | Doubling either head must leave the score as it is.
+        sum | the norms are added, not multiplied | Doubling either head must leave the score as it is.
+        d_model | it is divided by d_model | Doubling either head must leave the score as it is.
+        squares | it is divided by the squared norms | Doubling either head must leave the score as it is.
+        root | it is divided by the root of the norms' product | Doubling either head must leave the score as it is.
+    squared = True | the score is squared | The paper's score is the ratio of norms itself.
+    """,
+)  # fmt: skip
+
+
+def _low_rank(step: int, generator: torch.Generator) -> Tensor:
+    d_model, low = 3 + step, 2 + step // 3
+    return normal(generator, d_model, low) @ normal(generator, low, d_model)
+
+
+def check_k_composition(answer) -> Result:
+    """Exercise 2.5. `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
+
+    **Shapes**: both `[d_model, d_model]`; the result is one number between 0 and 1.
+    """
+    return check(EXERCISE, answer)

@@ -1,0 +1,91 @@
+"""Exercise 4.6, a norm that keeps the bias token."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, built, check, normal
+
+
+def spec(d_model: int) -> Tensor:
+    x = _some_rows(d_model)
+    wanted = torch.zeros(len(x) + 1, d_model + 1, dtype=torch.float64)
+    for pos in range(len(x)):
+        length = math.sqrt(sum(float(v) ** 2 for v in x[pos]) / d_model)
+        for i in range(d_model):
+            wanted[pos, i] = x[pos, i] / length
+    wanted[-1, -1] = 1.0
+    return wanted
+
+
+def _some_rows(d_model: int) -> Tensor:
+    return normal(torch.Generator().manual_seed(5), 3, d_model)
+
+
+def observe(gain, d_model: int) -> Tensor:
+    """RMSNorm with the gain, on a few rows and the bias token."""
+    found = built([gain], gain=(d_model + 1,))
+    stream = torch.block_diag(_some_rows(d_model), torch.ones(1, 1, dtype=torch.float64))
+    return stream / stream.square().mean(-1, keepdim=True).sqrt() * found[0]
+
+
+def body(d_model, *, stream="root", bias="root", both="", place="last"):
+    D = d_model
+    of_stream = {
+        "root": D / (D + 1), "flipped": (D + 1) / D, "1": 1.0, "more": D / (D + 2), "less": (D - 1) / D,
+        "one over": 1 / (D + 1),
+    }  # fmt: skip
+    of_bias = {
+        "root": 1 / (D + 1), "flipped": D + 1, "1": 1.0, "same": D / (D + 1), "D": 1 / D, "sqrt D": float(D),
+        "0": 0.0,
+    }  # fmt: skip
+    s, t = of_stream[stream], of_bias[bias]
+    if both == "two":
+        s, t = D / (D + 2), 2 / (D + 2)
+    if both == "ones":
+        s, t = 1.0, 1.0
+    if both == "upside down":
+        s, t = 1 / s, 1 / t
+    if both == "squares":
+        s, t = s**2, t**2
+    gain = torch.tensor([math.sqrt(s)] * D + [math.sqrt(t)], dtype=torch.float64)
+    return gain.roll(1) if place == "first" else gain
+
+
+EXERCISE = Exercise(
+    about="4.6 a norm that keeps the bias token | medium | 15 minutes | 04-mlps-as-attention#a-false-step-and-its-repair",
+    spec=spec, body=body,
+    inputs={"d_model": lambda size, generator, case: 2 + size["step"]},
+    observe=observe, tolerance=1e-6, names=("row", "coordinate"),
+    choices="""
+    both
+        ones | the gain is 1 everywhere | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
+        upside down | both gains are upside down | These are what the norm does to the two kinds of rows. The gain has to undo it.
+        squares | the roots are missing | The sizes of mean squares are right; the norm divides by the root of a mean square.
+        two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
+    stream
+        1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
+        flipped | the gain of the stream is upside down | A mean over D + 1 coordinates is smaller than over D, so the row is divided by too little and comes out too long. Should the gain be above or below 1?
+        more | the gain of the stream counts two more coordinates | There is one bias coordinate.
+        less | the gain of the stream counts one coordinate too few | The norm runs over D + 1 coordinates, D of them filled.
+        one over | the gain of the stream is that of the bias coordinate | Work out the row of a token: its mean square over D + 1 coordinates.
+    bias
+        same | the bias coordinate has the gain of the others | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
+        1 | the bias coordinate has gain 1 | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
+        flipped | the gain of the bias coordinate is upside down | The tokens are right. The norm makes the bias token's 1 larger; the gain has to bring it back to 1.
+        D | the gain of the bias coordinate is 1 / sqrt(D) | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
+        sqrt D | the gain of the bias coordinate is sqrt(D) | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
+        0 | the gain of the bias coordinate is 0 | Then the bias token vanishes. Its 1 has to stay a 1.
+    place = first | the bias coordinate is taken to be the first | The numbers are right. X + [1] adds its column at the end.
+    """,
+)  # fmt: skip
+
+
+def check_norm_gain(answer) -> Result:
+    """Exercise 4.6. `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
+
+    **Shapes**: the result is `[d_model + 1]`. With it $\\mathrm{RMSNorm}(X \\oplus [1])$, taken over all `d_model + 1`
+    coordinates, equals $\\mathrm{RMSNorm}(X) \\oplus [1]$.
+    """
+    return check(EXERCISE, answer)

@@ -1,0 +1,143 @@
+"""Exercise 5.2, a verdict that can fail."""
+
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, check, normal
+
+
+def spec(written: Tensor, residual: Tensor, completion: int, has_source: Tensor) -> Tensor:
+    n_heads, rates = written.shape[1], []
+    for head in range(n_heads):
+        others = [k for k in range(n_heads) if k != head]
+        carried, silent = [], []
+        for row in range(len(written)):
+            outcomes = []
+            for count in range(n_heads):
+                for kept in combinations(others, count):
+                    logits = residual[row] + sum(written[row, k] for k in (head, *kept))
+                    outcomes.append(int(logits.argmax()) == completion)
+            carried += [all(outcomes)] if has_source[row] else []
+            silent += [] if has_source[row] else [not any(outcomes)]
+        rates.append([sum(carried) / len(carried), sum(silent) / len(silent)])
+    return torch.tensor(rates, dtype=torch.float64)
+
+
+def body(
+    written, residual, completion, has_source, *, rest=1.0, sets="all", head_in=True, first="all", second="not any", rows_1="with",
+    rows_2="without", hit="top", out="both",
+):  # fmt: skip
+    n_heads, rates = written.shape[1], []
+    for head in range(n_heads):
+        others = [k for k in range(n_heads) if k != head]
+        own = [head] if head_in else []
+        kept = [(*own, *some) for count in range(n_heads) for some in combinations(others, count)]
+        kept = {
+            "whole": kept[-1:], "alone": kept[:1], "not alone": kept[1:], "not whole": kept[:-1],
+            "one out": [tuple(k for k in (*own, *others) if k != lost) for lost in others],
+            "one in": [(*own, one) for one in others], "ends": [kept[0], kept[-1]],
+            "one out or none": kept[-n_heads:], "other way": [tuple(others)],
+        }.get(sets, kept)  # fmt: skip
+        logits = torch.stack([written[:, list(some)].sum(1) + rest * residual for some in kept])
+        if hit == "positive":
+            top = logits[..., completion] > 0
+        elif hit == "half":
+            top = logits.softmax(-1)[..., completion] > 0.5
+        else:
+            seen = written[:, head].expand_as(logits) if hit == "heads" else logits
+            top = seen.argmax(-1) == completion
+        always, ever, share = top.all(0).double(), top.any(0).double(), top.double().mean(0)
+        kinds = {
+            "all": always, "any": ever, "mean": share, "not any": 1 - ever, "not all": 1 - always,
+            "not mean": 1 - share, "one": 1 + 0 * ever,
+        }  # fmt: skip
+        rows = {"with": has_source, "without": ~has_source, "every": has_source | True}
+        one, two = kinds[first], kinds[second]
+        carried, silent = one[rows[rows_1]].mean(), two[rows[rows_2]].mean()
+        if out == "of all rows":
+            carried, silent = (one * rows[rows_1]).mean(), (two * rows[rows_2]).mean()
+        elif out == "counts":
+            carried, silent = (one * rows[rows_1]).sum(), (two * rows[rows_2]).sum()
+        rates.append(torch.stack([silent, carried] if out == "exchanged" else [carried, silent]))
+    found = torch.stack(rates)
+    return {"first": found[:, 0], "second": found[:, 1], "product": found.prod(1), "turned": found.mT}.get(out, found)
+
+
+def _draw(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
+    """Rows with and without a source in turn: heads that mostly help where there is one."""
+    written = 0.7 * normal(generator, 8 + 2 * size["step"], size["head"], size["vocab"])
+    written[::2, :, case["completion"]] += 1.2
+    return written
+
+
+def _rest(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
+    residual = 0.7 * normal(generator, len(case["written"]), size["vocab"])
+    residual[1::2, case["completion"]] -= 1.2
+    return residual
+
+
+EXERCISE = Exercise(
+    about="5.2 a verdict that can fail | hard | 30 minutes | 05-attention-superposition#a-verdict-that-can-fail",
+    spec=spec, body=body, axes="head < vocab",
+    inputs={
+        "completion": "< vocab", "written": _draw, "residual": _rest,
+        "has_source": lambda size, generator, case: torch.arange(len(case["written"])) % 2 == 0,
+    },
+    names=("head", "rate"),
+    choices="""
+    rest = 0.0 | the residual stream is left out | The published check judges head outputs alone. The model's logits hold the residual stream, too.
+    sets
+        whole | no other head is ever removed | This judges the model as a whole, and every head gets the same rates. The question is about one head.
+        alone | only the set without any other head is tried | Alone is one of many sets. Two other heads may spoil together what neither spoils by itself.
+        not alone | the set without any other head is not tried | All others removed is a set, too. Where does your range begin?
+        not whole | the set of all heads is not tried | None removed is a set, too. Where does your range end?
+        one out | only one other head is removed at a time | Leave-one-out misses what two heads do together: any set of the others may be gone.
+        one out or none | only one other head is removed at a time, or none | Leave-one-out misses what two heads do together: any set of the others may be gone.
+        one in | only one other head is kept at a time | Any set of the others may be there, none and all included.
+        ends | only two sets are tried: all others, and none of them | Any set of the others may be gone, not all or nothing.
+        other way | the head itself is removed and all others kept | Every set has to hold the head that is judged; only the others come and go.
+    head_in = False | the head itself is removed, too | Every set has to hold the head that is judged; only the others come and go.
+    first
+        mean | the sets are averaged in the first rate | The completion has to stay whatever set is removed. One failing set is enough to fail a row.
+        any | the first rate asks for some set, not for every set | Lucky help from other heads would count. The completion has to stay whatever is removed.
+        not any | the first rate counts where the completion is never predicted | Which rows pass: those where the completion stays whatever is removed.
+    second
+        not mean | the sets are averaged in the second rate | One set that predicts is enough to make a row loud.
+        not all | a row counts as silent when some set does not predict | Silent is the opposite of *ever* predicted, not of *always* predicted: turn 'for every set' around with care.
+        any | the second rate says how often the head fires | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet?
+        all | the second rate says how often the head fires whatever is removed | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet?
+        one | there is no negative control | The second rate is 1 whatever the rows are: so a head that always fires would pass.
+        mean | the second rate is the share of sets that fire | Both rates should be 1 for a perfect head. On which rows does no set fire?
+    rows_1
+        every | the first rate is taken over all rows | What a head should do depends on the source: predict with it. `has_source` says which rows have one.
+        without | the first rate is taken over the rows without a source | Where there is no source there is nothing to predict.
+    rows_2
+        every | the second rate is taken over all rows | Where there is a source the head should not be quiet. Which rows are the control?
+        with | the second rate is taken over the rows with a source | Where there is a source the head should not be quiet. Which rows are the control?
+    hit
+        positive | a completion counts as predicted when its logit is positive | Predicted means: above all other tokens. Zero means nothing for a logit.
+        half | a completion counts as predicted when its probability is above one half | Predicted means: above all other tokens.
+        heads | only what the head itself writes is looked at | The logits are a sum: the residual stream and the kept heads belong to it.
+    out
+        of all rows | both rates are divided by the number of all rows | The first rate is a share of the rows with a source, the second of the rows without.
+        counts | rows are counted, not shared | A rate is a share: divide by the number of rows that could count.
+        exchanged | the two rates are exchanged | First the rows with a source, then those without.
+        first | only the first rate is returned | Without the second a head that always fires would pass.
+        second | only the second rate is returned | First the rows with a source, then those without.
+        product | the two rates are multiplied | Return both: they fail for different reasons.
+        turned | rates stand in rows, heads in columns | The result is [head, 2].
+    """,
+)  # fmt: skip
+
+
+def check_strict_verdict(answer) -> Result:
+    """Exercise 5.2. `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
+
+    **Shapes**: `written [row, head, vocab]` is what each head adds to the logits, `residual [row, vocab]` the rest of
+    them, `completion` a token, `has_source [row]` true or false. **Rates**: the share of rows with a source on which
+    the completion is the top logit with *every* set of other heads removed; and the share of rows without a source on
+    which it is the top logit with *none*.
+    """
+    return check(EXERCISE, answer)

@@ -1,0 +1,114 @@
+"""Exercise 5.3, two heads, any number of trigrams."""
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, built, check
+
+
+def spec(n: int, gain: float, prompt: tuple[int, ...]) -> Tensor:
+    written = torch.zeros(2 * n + 2, dtype=torch.float64)
+    if 0 in prompt and 1 <= prompt[-1] <= n:
+        written[prompt[-1] + n] = gain
+    return written
+
+
+def observe(answer, n: int, gain: float, prompt: tuple[int, ...]) -> Tensor:
+    """What both heads together write at the last position of the prompt."""
+    v = 2 * n + 2
+    shapes = {"W_Q": (2, v, "d_head"), "W_K": (2, v, "d_head"), "W_V": (2, v, "d_value"), "W_O": (2, "d_value", v)}
+    W_Q, W_K, W_V, W_O = built(answer, **shapes)
+    tokens, written = list(prompt), torch.zeros(v, dtype=torch.float64)
+    for head in range(2):
+        attention = (W_K[head][tokens] @ W_Q[head][tokens[-1]]).softmax(0)
+        written += attention @ W_V[head][tokens] @ W_O[head]
+    return written
+
+
+def body(
+    n, gain, *, score=30.0, source=2.0, led=1, sign_0=1.0, sign_1=-1.0, source_value=0.0, onto="b + n", values="each", match="own",
+    gained=True, which="destinations", source_key="all",
+):  # fmt: skip
+    v, b = 2 * n + 2, torch.arange(1, n + 1)
+    W_Q, W_K, W_V = (torch.zeros(2, v, n, dtype=torch.float64) for _ in range(3))
+    W_O = torch.zeros(2, n, v, dtype=torch.float64)
+    each, ones = torch.eye(n, dtype=torch.float64), torch.ones(n, n, dtype=torch.float64)
+    asks = {"destinations": b, "completions": b + n, "shifted": b - 1}[which]
+    W_Q[:, asks] = ones / n if match == "any" else 0 * ones if match == "none" else each
+    W_K[:, asks] = score * (ones if match == "any" else each)
+    for head in {1: (1,), 0: (0,), 2: (0, 1)}[led]:
+        W_K[head, 0] = source * score
+    if source_key == "first":
+        W_K[:, 0, 1:] = 0
+    W_V[:, asks] = ones / n if values == "shared" else each
+    W_V[1, 0] = source_value
+    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b}[onto]
+    for head, sign in enumerate((sign_0, sign_1)):
+        W_O[head][:, at] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
+    return W_Q, W_K, W_V, W_O
+
+
+def _prompt(size: dict[str, int], generator: torch.Generator, case: dict) -> tuple[int, ...]:
+    n, step = case["n"], size["step"]
+    b, other = (1 + torch.randperm(n, generator=generator)[:2]).tolist()
+    filler = int(torch.randint(n + 1, 2 * n + 1, (), generator=generator))
+    start = 2 * n + 1
+    prompts = [
+        (start, filler, b), (start, 0, b), (start, other, filler, b), (start, 0, other, filler, b),
+        (start, 0, b, filler), (start, 0, filler, b, b), (start, b, other, b), (start, other, 0, b),
+    ]  # fmt: skip
+    return prompts[step % len(prompts)]
+
+
+EXERCISE = Exercise(
+    about="5.3 two heads, any number of trigrams | hard | 25 minutes | 05-attention-superposition#two-heads-do-any-number",
+    spec=spec, body=body,
+    inputs={
+        "n": lambda size, generator, case: 2 + size["step"] // 4,
+        "gain": lambda size, generator, case: 4.0 + size["step"] % 3, "prompt": _prompt,
+    },
+    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=16, tolerance=1e-5, names=("written on token",),
+    choices="""
+    source
+        0.0 | the heads always cancel | Without a source that is right. With one, one of the two heads has to be somewhere else.
+        1.0 | the source only draws level with the destination | Half of the attention stays behind and takes back half of the guess. Which key has to score higher?
+        0.5 | the source scores below the destination | The undoing head stays at home. Which key has to score higher?
+    led
+        0 | the wrong head is led away by the source | The completion is pushed down where it should go up: the head that stays is the one that takes back.
+        2 | both heads are led away by the source | Then nobody guesses. One of the two has to stay.
+    sign_1
+        1.0 | the heads add up instead of cancelling | Without a source, what one head writes the other has to write with the opposite sign.
+        0.0 | there is a guess, source or no source | This is the model that never looks. Who takes the guess back when there is no source?
+        -2.0 | the second head takes back twice the guess | Without a source the two have to cancel.
+    sign_0
+        -1.0 | both heads push the completion down | One guesses, the other takes back.
+        0.0 | nobody guesses | One head always writes the completion.
+    source_value = 1.0 | the source has a value | A head that looks at the source should find nothing there.
+    values = shared | all destinations share one value | Every completion is written at once: this is d_head = 1. How many directions do n completions need?
+    onto
+        b | the destination itself is written | The OV circuit has to send a destination to its completion, n tokens further on.
+        low | the completions are numbered one too low | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
+        high | the completions are numbered one too high | Destination 1 is completed by token n + 1.
+        source | the source is written | The OV circuit has to send a destination to its completion, n tokens further on.
+    gained = False | the gain is left out | The mechanism is right. Something has to be multiplied by `gain`.
+    match
+        any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
+        none | the queries are zero, so every place gets the same attention | Which key should answer which query?
+    which
+        shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
+        completions | queries and keys belong to the completions | The prediction is made at the destination.
+    source_key = first | the source answers one destination only | Its key has to beat the destination's own for every query.
+    score = 1.0 | the scores are too small for full attention | A score of 1 is only e times as good as a score of 0. How large must it be for a weight below 1e-6?
+    """,
+)  # fmt: skip
+
+
+def check_two_heads(answer) -> Result:
+    """Exercise 5.3. `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
+
+    **Shapes**: `W_Q, W_K, W_V [2, vocab, d_head]`, `W_O [2, d_head, vocab]`, any `d_head`, on one-hot tokens numbered as
+    in exercise 5.1, `vocab = 2n + 2`. Scores are $q \\cdot k$, not divided; the mask is causal. **Wanted**: at a
+    destination with a source anywhere before it the two heads together write `gain` on its completion; everywhere else,
+    and on every other token, nothing.
+    """
+    return check(EXERCISE, answer)

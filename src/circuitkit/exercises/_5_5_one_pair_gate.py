@@ -1,0 +1,101 @@
+"""Exercise 5.5, a gate for one pair."""
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, built, check, normal
+
+
+def spec(W_E: Tensor, query: int, key: int) -> Tensor:
+    table = torch.zeros(len(W_E), len(W_E), dtype=torch.float64)
+    table[query, key] = 1.0
+    return table
+
+
+def observe(answer, W_E: Tensor, query: int, key: int) -> Tensor:
+    """The gate between every two tokens, `[query, key]`."""
+    d_model = W_E.shape[1]
+    W_GQ, b_GQ, W_GK, b_GK = built(answer, W_GQ=(d_model,), b_GQ=(), W_GK=(d_model,), b_GK=())
+    return torch.outer(W_E @ W_GQ + b_GQ, W_E @ W_GK + b_GK).clamp(0, 1)
+
+
+def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
+    """A direction and a bias that read 1 at one token and 0 at the others, or what somebody took for it."""
+    zero, one = torch.zeros((), dtype=W_E.dtype), torch.ones((), dtype=W_E.dtype)
+    inverse = torch.linalg.inv(torch.cat([W_E, torch.ones(len(W_E), 1, dtype=W_E.dtype)], 1))
+    own, mean = W_E[token], W_E.mean(0)
+    return {
+        "solved": lambda: (inverse[:-1, token], inverse[-1, token]), "always": lambda: (0 * own, one),
+        "never": lambda: (0 * own, zero), "negative": lambda: (-inverse[:-1, token], -inverse[-1, token]),
+        "half": lambda: (inverse[:-1, token] / 2, inverse[-1, token] / 2),
+        "no bias": lambda: (inverse[:-1, token], zero), "pinv": lambda: (torch.linalg.pinv(W_E)[:, token], zero),
+        "rows": lambda: (inverse[token, :-1], inverse[token, -1]), "embedding": lambda: (own, zero),
+        "length 1": lambda: (own / own.norm(), zero), "square length": lambda: (own / own.square().sum(), zero),
+        "centred": lambda: (own - mean, zero), "bias 1": lambda: (inverse[:-1, token], one),
+        "threshold": lambda: (own, 1 - own.square().sum()),
+    }[how]()  # fmt: skip
+
+
+def body(W_E, query, key, *, queries="solved", keys="solved", roles="right"):
+    if roles in ("exchanged", "query twice", "key twice"):
+        query, key = {"exchanged": (key, query), "query twice": (query, query), "key twice": (key, key)}[roles]
+    if roles == "next":
+        query, key = (query + 1) % len(W_E), (key + 1) % len(W_E)
+    return *_reader(W_E, query, queries), *_reader(W_E, key, keys)
+
+
+EXERCISE = Exercise(
+    about="5.5 a gate for one pair | medium | 20 minutes | 05-attention-superposition#the-gated-block-and-its-loophole",
+    spec=spec, body=body,
+    inputs={
+        "W_E": lambda size, generator, case: normal(generator, 3 + size["step"], 2 + size["step"]),
+        "query": lambda size, generator, case: int(torch.randint(1 + size["step"] // 3, (), generator=generator)),
+        "key": lambda size, generator, case: 2 + int(torch.randint(1 + size["step"] // 3, (), generator=generator)),
+    },
+    observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), tolerance=1e-6, names=("query token", "key token"),
+    choices="""
+    roles
+        exchanged | query and key are exchanged | The gate opens for the right two tokens in the wrong order. Which comes in through W_GQ?
+        query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
+        key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
+        next | the gate opens for the next two tokens | Tokens are counted from 0.
+    queries
+        no bias | the query side is solved for, but its bias is left out | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        pinv | the query side comes from the pseudo-inverse, without a bias | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+        embedding | the query side is the token's embedding | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        length 1 | the query side is the token's embedding with length 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        square length | the query side is the token's embedding, divided by its squared length | The token itself reads 1 now. Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        centred | the query side is the token's embedding minus the average | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        threshold | the query side is the token's embedding, with a bias that makes the token read 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        bias 1 | the query side is solved for, but its bias is 1 | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
+        never | the query side says 0 to all tokens | It has to be 1 at one token and 0 at the others.
+        negative | the query side has the wrong sign | The product is negative where it should be 1, and the clamp makes it 0.
+        half | the query side reads one half where it should read 1 | The gate has to be 1 at the pair.
+    keys
+        no bias | the key side is solved for, but its bias is left out | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        pinv | the key side comes from the pseudo-inverse, without a bias | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        rows | the key side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+        embedding | the key side is the token's embedding | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        length 1 | the key side is the token's embedding with length 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        square length | the key side is the token's embedding, divided by its squared length | The token itself reads 1 now. Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        centred | the key side is the token's embedding minus the average | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        threshold | the key side is the token's embedding, with a bias that makes the token read 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        bias 1 | the key side is solved for, but its bias is 1 | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        always | the key side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
+        never | the key side says 0 to all tokens | It has to be 1 at one token and 0 at the others.
+        negative | the key side has the wrong sign | The product is negative where it should be 1, and the clamp makes it 0.
+        half | the key side reads one half where it should read 1 | The gate has to be 1 at the pair.
+    """,
+)  # fmt: skip
+
+
+def check_one_pair_gate(answer) -> Result:
+    """Exercise 5.5. `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
+
+    **Shapes**: `W_E [vocab, d_model]` with `vocab = d_model + 1`, `query` and `key` two tokens; `W_GQ` and `W_GK
+    [d_model]`, `b_GQ` and `b_GK` numbers. **Wanted**: the gate, cut off at 0 and 1, is 1 when token `query` looks at
+    token `key`, and 0 for every other pair of tokens.
+    """
+    return check(EXERCISE, answer)

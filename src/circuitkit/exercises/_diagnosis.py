@@ -1,0 +1,125 @@
+"""Which mistake is it? Compare a wrong answer with every wrong turn, with every two, with changes of these, then probe."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from circuitkit.exercises import _changes, _probes
+from circuitkit.exercises._exercise import Case, Exercise, as_tensor
+from circuitkit.exercises._run import Run, close, tolerance
+
+PATIENCE = 5.0
+"""Seconds for mistakes that are changed once more, the longest list of all."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong, as far as it can be told."""
+
+    name: str
+    """The recognised mistake, or two with "and" between them; empty when none was."""
+    text: str
+    """What to say; empty when there is nothing to say but numbers."""
+
+
+def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[Tensor]) -> Diagnosis:
+    """Named only if exactly one mistake gives what the answer gives on every case; otherwise pointed at, by its effect."""
+    tried = runs + [Run(exercise, answer, case) for case in exercise.square_cases()]
+    tried.reverse()  # the largest cases tell most apart
+    if all(run.outcome is None for run in tried):
+        return Diagnosis("", "")
+
+    def is_it(wrong: Callable[..., Any]) -> bool:
+        return _alike(exercise, tried, wrong)
+
+    singles = [mistake for mistake in exercise.mistakes if is_it(mistake.wrong)]
+    if len(singles) == 1:
+        return Diagnosis(singles[0].name, f"Likely mistake: {singles[0].name}. {singles[0].advice}")
+    if singles:
+        listed = " Or: ".join(f"{mistake.name}. {mistake.advice}" for mistake in singles)
+        return Diagnosis("", f"It behaves like one of {len(singles)} mistakes. {listed}")
+    for words, changed in _changed(exercise, exercise.body, tried):
+        if is_it(changed):
+            return Diagnosis("", f"{words}.")
+    if found := [(one, other) for one, other, wrong in exercise.pairs if is_it(wrong)]:
+        return _several(found)
+    until = time.monotonic() + PATIENCE
+    for mistake in exercise.mistakes:
+        for words, changed in _changed(exercise, mistake.wrong, tried):
+            if time.monotonic() > until:
+                break
+            if is_it(changed):
+                text = f"Likely two mistakes. First: {mistake.name}. {mistake.advice} And besides: {words}."
+                return Diagnosis("", text)
+    said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
+    return Diagnosis("", " ".join(said[:2]))
+
+
+def _several(found: list[Any]) -> Diagnosis:
+    """Two mistakes at once; where several pairs do the same, only what all of them share is named."""
+    if len(found) == 1:
+        one, other = found[0]
+        text = f"Likely two mistakes. First: {one.name}. {one.advice} Second: {other.name}. {other.advice}"
+        return Diagnosis(f"{one.name} and {other.name}", text)
+    shared = [mistake for mistake in found[0] if all(mistake in pair for pair in found)]
+    if shared:
+        return Diagnosis("", f"Likely two mistakes. One of them: {shared[0].name}. {shared[0].advice}")
+    one, other = found[0]
+    return Diagnosis("", f"It behaves like two mistakes at once, such as these: {one.name}. And: {other.name}.")
+
+
+def _outcome(exercise: Exercise, wrong: Callable[..., Any], case: Case) -> Tensor | None:
+    """What a wrong answer of our own gives; none when it raises."""
+    try:
+        value = wrong(**{name: case[name] for name in exercise.asked})
+        return as_tensor(value if exercise.observe is None else exercise.observe(value, **case))
+    except Exception:  # a wrong turn may not fit these sizes: that is an outcome like any other
+        return None
+
+
+def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> bool:
+    """The same on every case, two crashes being the same; and on two cases at least there is something to compare."""
+    compared = 0
+    for run in tried:
+        if isinstance(run.error, TimeoutError):
+            return False
+        theirs = _outcome(exercise, wrong, run.case)
+        if (theirs is None) != (run.outcome is None):
+            return False
+        if theirs is not None and run.outcome is not None:
+            if not close(run.outcome, theirs, max(tolerance(exercise, run.value), 1e-7)):
+                return False
+            compared += 1
+    return compared >= min(2, len(tried))
+
+
+def _changed(
+    exercise: Exercise, body: Callable[..., Any], tried: list[Run]
+) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The body with something done to its inputs, its parts or its result."""
+    case = tried[0].case
+    for words, change in _changes.of_inputs(exercise, case):
+        yield f"It is what comes out as if {words}", lambda f=change, **given: body(**f(given))
+    try:
+        value = body(**{name: case[name] for name in exercise.asked})
+    except Exception:  # this wrong turn does not fit these sizes
+        return
+    if exercise.observe is not None:
+        for words, change in _changes.of_parts(exercise, value):
+            yield f"It does what the right one does when {words}", lambda f=change, **given: f(body(**given))
+    elif (right := as_tensor(value)) is not None:
+        for words, change in _changes.of_result(exercise.names, right):
+            yield (
+                f"It is the expected result {words}",
+                lambda f=change, **given: f(_numbers(body(**given))),
+            )
+
+
+def _numbers(value: Any) -> Tensor:
+    tensor = as_tensor(value)
+    if tensor is None:
+        raise ValueError("no numbers")
+    return tensor

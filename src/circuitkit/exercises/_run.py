@@ -1,0 +1,90 @@
+"""Call an answer with everything in hand that may go wrong: time, changed inputs, an untouched stub, odd return values."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._exercise import Case, Exercise, as_tensor
+
+SECONDS = 10.0
+"""An answer that takes longer for one case is stopped."""
+
+
+class Untouched(Exception):
+    """The stub was left as it is, or nothing was returned; the text says what to do."""
+
+
+class _TooLong(BaseException):
+    """Raised inside an answer that does not end. No `except Exception` of the answer swallows it."""
+
+
+class Run:
+    """One call: what the answer returned and what was observed, or the exception; and the inputs that it changed."""
+
+    def __init__(self, exercise: Exercise, answer: Callable[..., Any], case: Case):
+        own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in case.items()}
+        self.case, self.value, self.outcome, self.error = case, None, None, None
+        self.changed: tuple[str, ...] = ()
+        try:
+            self.value = within(SECONDS, lambda: answer(**{name: own[name] for name in exercise.asked}))
+            self.changed = tuple(n for n in exercise.asked if isinstance(own[n], Tensor) and not _same(own[n], case[n]))
+            seen = self.value
+            if exercise.observe is not None and self.value is not None and self.value is not ...:
+                seen = exercise.observe(self.value, **case)
+            self.outcome = as_tensor(seen)
+        except _TooLong:
+            self.error = TimeoutError(f"it was stopped after {SECONDS:.0f} seconds; does one of its loops never end?")
+        except Exception as error:  # a learner's code may raise anything; what it raised is part of the message
+            self.error = error
+
+    @property
+    def finite(self) -> bool:
+        return self.outcome is not None and bool(self.outcome.isfinite().all())
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def untouched(error: Exception | None) -> bool:
+    """Whether it is the stub's own `raise NotImplementedError`; torch raises that error, too, but with a text."""
+    return type(error) is NotImplementedError and not error.args
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """The result of a call that is stopped after some seconds."""
+    thread, over = ctypes.c_ulong(threading.get_ident()), threading.Event()
+
+    def stop() -> None:
+        if not over.is_set():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_TooLong))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        return call()
+    finally:
+        over.set()
+        timer.cancel()
+
+
+def close(got: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Equal to a tolerance relative to the largest expected magnitude; what is not finite has to be so in both."""
+    if got.shape != expected.shape:
+        return False
+    finite = expected[expected.isfinite()]
+    largest = finite.abs().max().item() if finite.numel() else 0.0
+    return torch.allclose(got, expected, rtol=0.0, atol=tolerance * max(largest, 1.0), equal_nan=True)
+
+
+def tolerance(exercise: Exercise, value: Any) -> float:
+    """The exercise's own; wider for an answer that went through float32, which is a matter of digits and no mistake."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    dtypes = [str(part.dtype) for part in parts if hasattr(part, "dtype")]
+    coarse = any(kind.endswith(("float32", "float16")) for kind in dtypes)
+    return max(exercise.tolerance, 1e-5) if coarse else exercise.tolerance

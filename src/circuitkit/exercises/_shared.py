@@ -1,0 +1,81 @@
+"""Choices that several exercises share: the scale of scores, the mask, the axis of the softmax; and a head that takes them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCALE = """
+    scale
+        none | the scores are not divided by sqrt(d_head) | Without the division the softmax is too sharp, and the sharper the wider the head.
+        d_model | the scores are divided by sqrt(d_model) | A score sums over the d_head numbers of a query, not over the d_model numbers of the stream.
+        no root | the scores are divided by d_head, without the root | The scores of random vectors grow like the root of their length.
+        times | the scores are multiplied by sqrt(d_head) | The wider the head, the larger the scores are already. Which way should the root go?
+        pos | the scores are divided by the root of the number of positions | A score sums over the d_head numbers of a query.
+        after | the pattern is divided by sqrt(d_head), not the scores | Scores are divided before the softmax; after it rows sum to 1 and stay so.
+"""
+
+MASK = """
+    mask
+        after | the mask comes after the softmax | The future took its share before it was removed, so the rows no longer sum to 1.
+        zero | masked scores are 0 instead of minus infinity | exp(0) = 1: a hidden place still gets attention. What must vanish after exp?
+        none | there is no causal mask | A destination may look at itself and at what came before it.
+        past | the mask hides the past instead of the future | Rows are destinations. Which triangle is the future of a row?
+        ahead | the mask lets one place of the future through | Which diagonal is the destination itself? What lies above it is the future, all of it.
+        itself | the mask hides the destination itself | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
+        weak | masked scores are -1 instead of minus infinity | A score of -1 is not very small: what must vanish after exp?
+        small | masked scores are a small negative number | The future still gets a little attention. Only minus infinity vanishes after exp.
+        shown | what the mask should hide is shown, and the rest hidden | `masked_fill` fills where its mask is true.
+"""
+
+AXIS = """
+    axis
+        0 | the softmax runs over destinations | Each destination shares out one unit of attention: rows sum to 1, columns do not.
+        all | the softmax runs over all pairs at once | Each destination shares out one unit of attention of its own.
+        none | the softmax is missing: these are the masked scores | What turns scores into shares?
+        exp | the exponentials are not divided by their sum | Each destination shares out one unit of attention: rows sum to 1.
+        linear | the scores are divided by their sum, without exp | A softmax takes the exponential first, so that no share is negative.
+        sigmoid | a sigmoid in place of the softmax | The places of a row compete: rows sum to 1.
+"""
+
+
+def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = -1) -> Tensor:
+    """The pattern from scores and what is hidden, with a turn in the mask or in the softmax."""
+    if mask == "past":
+        hidden = hidden.mT
+    elif mask == "ahead":
+        hidden = hidden.triu(2)
+    elif mask == "itself":
+        hidden = hidden | torch.eye(len(hidden), dtype=torch.bool)
+    elif mask == "none":
+        hidden = torch.zeros_like(hidden)
+    elif mask == "shown":
+        hidden = ~hidden
+    closed = {"zero": 0.0, "weak": -1.0, "small": -10.0}.get(mask, -torch.inf)
+    masked = scores if mask == "after" else scores.masked_fill(hidden, closed)
+    pattern = {
+        "all": lambda: masked.flatten().softmax(0).reshape(masked.shape),
+        "none": lambda: masked,
+        "exp": lambda: masked.exp(),
+        "linear": lambda: masked / masked.sum(-1, keepdim=True),
+        "sigmoid": lambda: masked.sigmoid(),
+    }.get(axis, lambda: masked.softmax(axis if isinstance(axis, int) else -1))()
+    return pattern.masked_fill(hidden, 0.0) if mask == "after" else pattern
+
+
+def head_pattern(
+    q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mask: Any = "before", axis: Any = -1
+) -> Tensor:
+    """The causal pattern of queries and keys, with a turn in scale, mask or softmax."""
+    pos, d_head = q.shape
+    roots = {
+        "none": 1.0,
+        "d_model": d_model**0.5,
+        "no root": float(d_head),
+        "times": d_head**-0.5,
+        "pos": pos**0.5,
+        "after": 1.0,
+    }
+    scores = q @ k.mT / roots.get(scale, d_head**0.5)
+    pattern = attend(scores, torch.ones(pos, pos).triu(1).bool(), mask=mask, axis=axis)
+    return pattern / d_head**0.5 if scale == "after" else pattern
