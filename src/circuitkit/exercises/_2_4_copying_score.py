@@ -28,13 +28,12 @@ def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", be
     top = {
         "real": lambda: found.real.sum(), "size of sum": lambda: found.sum().abs(),
         "abs real": lambda: found.real.abs().sum(), "positive": lambda: found.real.clamp_min(0).sum(),
-        "imag": lambda: found.imag.abs().sum(), "largest": lambda: found[found.abs().argmax()].real,
+        "largest": lambda: found[found.abs().argmax()].real,
     }[above]()  # fmt: skip
     bottom = {
         "abs": lambda: found.abs().sum(), "real": lambda: found.real.abs().sum(),
         "norm": lambda: found.abs().square().sum().sqrt(),
         "count": lambda: torch.tensor(float(len(found)), dtype=torch.float64), "max": lambda: found.abs().max(),
-        "vocab": lambda: torch.tensor(float(len(W_E)), dtype=torch.float64),
         "none": lambda: torch.ones((), dtype=torch.float64),
     }[below]()  # fmt: skip
     if ratio in ("positive", "counted"):

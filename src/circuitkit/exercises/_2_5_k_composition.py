@@ -20,7 +20,7 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", squared=Fa
         "frobenius": torch.linalg.matrix_norm, "spectral": lambda W: torch.linalg.matrix_norm(W, 2),
         "nuclear": lambda W: torch.linalg.matrix_norm(W, "nuc"), "sum": lambda W: W.abs().sum(),
         "max": lambda W: W.abs().max(), "mean": lambda W: W.abs().mean(),
-        "column": lambda W: torch.linalg.matrix_norm(W, 1), "trace": lambda W: W.diagonal().sum(),
+
     }[norm]  # fmt: skip
     both = {
         "K": lambda: W_OV @ W_QK.mT, "Q": lambda: W_OV @ W_QK, "later first": lambda: W_QK @ W_OV,

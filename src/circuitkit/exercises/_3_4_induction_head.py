@@ -64,13 +64,13 @@ def _clear(shares: Tensor) -> Tensor:
 
 def body(
     vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, loud_1=100.0, note="note", Q="word", K="note", V="word", out="out",
-    first_V="word", swapped=False, sign_0=1.0, sign_1=1.0, heads="two",
+    swapped=False, sign_0=1.0, heads="two",
 ):  # fmt: skip
     directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split([vocab, n_ctx, vocab, vocab])
     named: dict[str, Tensor] = dict(zip(("word", "place", "note", "out"), directions, strict=True))
     here = named[place].mT
-    first = (loud_0 * sign_0 * here, here.roll(shift, 1), named[first_V].mT, named[note])
-    second = (loud_1 * sign_1 * named[Q].mT, named[K].mT, named[V].mT, named[out])
+    first = (loud_0 * sign_0 * here, here.roll(shift, 1), named["word"].mT, named[note])
+    second = (loud_1 * named[Q].mT, named[K].mT, named[V].mT, named[out])
     if heads == "same":
         return first, first
     return (second, first) if swapped else (first, second)
@@ -95,20 +95,16 @@ EXERCISE = Exercise(
         -1 | the shift of the first head goes the wrong way | Its best match lies in the future, where a causal head cannot look. The key of place j has to answer the query of place j + 1.
         2 | the first head looks two places back | The key of place j has to answer the query of place j + 1.
     place = word | the first head matches words instead of places | It looks for copies of a word. One place back is a question of places: which coordinates hold them?
-    first_V = note | the first head reads the note, which is empty | What is to be written into the note: which coordinates hold it at the source?
     note
-        word | the notes stay empty: head 0 writes over the words | Head 1 finds no note to match. Into which directions does head 0 write, and from which do the keys of head 1 read?
-        out | the notes stay empty: head 0 writes to the output | Into which directions does head 0 write, and from which do the keys of head 1 read?
+        out | head 1 finds no note to match: nothing is written there, or something else | Into which directions does head 0 write, and from which do the keys of head 1 read?
     Q = note | the second head asks with its note | The destination knows its own word. What was the place it wants told?
     K = word | the second head's keys read words | It finds earlier copies, the destination included. One layer can do that; where does the note come in?
     V = note | the second head copies the note instead of the word | At the place it looks at, the note holds the token you know already. What stands there itself?
     out
-        word | nothing arrives in the output: head 1 writes over the words | Both heads look at the right places, but no output direction is above zero. Where does head 1 write?
-        note | nothing arrives in the output: head 1 writes into the note | Both heads look at the right places, but no output direction is above zero. Where does head 1 write?
+        word | nothing arrives in the output | Both heads look at the right places, but no output direction is above zero. Where does head 1 write?
     loud_0 = 1.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
     loud_1 = 1.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
     sign_0 = -1.0 | the first head avoids the place it should look at | Its scores have the wrong sign.
-    sign_1 = -1.0 | the second head avoids the place it should look at | Its scores have the wrong sign.
     swapped = True | the two heads are in the wrong order | First the note is written, then it is read.
     heads = same | the second head is a copy of the first | It has another task: to find the place whose note is the word here.
     """,

@@ -20,7 +20,7 @@ def spec(x: Tensor, r: Tensor, W_Q: Tensor, W_K: Tensor) -> Tensor:
 
 
 def body(x, r, W_Q, W_K, *, queries="x", keys="cut", roles="right", cut="before", scale="root", mask="before", axis=-1):
-    inputs = {"x": x, "cut": x - r, "r": r, "added": x + r, "mean": x - r.mean(0), "twice": x - 2 * r, "turned": r - x}
+    inputs = {"x": x, "cut": x - r, "r": r, "added": x + r, "twice": x - 2 * r, "turned": r - x}
     q, k = inputs[queries], inputs[keys]
     if roles == "wires":
         q, k = k, q
@@ -49,7 +49,6 @@ EXERCISE = Exercise(
         added | what the earlier head wrote is added once more | The stream x holds r already. How does one get it out?
         twice | what the earlier head wrote is taken out twice | The stream x holds r once.
         turned | the keys read r - x | What is the stream without r? Mind the order.
-        mean | only the mean of what the earlier head wrote is taken out | That leaves what it says about each place. Cut all of r.
     queries
         cut | the queries do not see r either | That tells what the earlier head is worth to this pattern altogether. Leave the queries as they are.
         r | the queries read the earlier head alone | Leave the queries as they are.

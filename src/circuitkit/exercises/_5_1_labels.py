@@ -26,16 +26,14 @@ def body(tokens, n, *, used="each", needs="before", first=1, last=0, says="compl
         if needs == "adjacent":
             waiting = int(token == 0) if not is_destination else waiting
         elif token == 0:
-            waiting = waiting + 1 if used == "counted" else 1
+            waiting = 1
         if is_destination and (waiting or needs == "nothing") and not spent:
             found[pos] = {
                 "completion": token + n, "destination": token, "high": token + n + 1, "low": token + n - 1, "true": 1,
                 "source": 0,
             }[says]  # fmt: skip
-            waiting = 1 if used == "never" else waiting - 1 if used == "counted" else 0
+            waiting = 1 if used == "never" else 0
             spent = used == "once"
-        elif used == "any token" and token != 0:
-            waiting = 0
     if at == "completion":
         return torch.cat([torch.full((1,), free), found[:-1]])
     if at == "before":
@@ -71,8 +69,6 @@ EXERCISE = Exercise(
     used
         never | a source is never used up | One source is good for one completion. What has to change when it has been used?
         once | only the first trigram is found | A prompt may hold several trigrams: a new source begins a new one.
-        counted | two sources are good for two completions | A second source before the first is used adds nothing: remember whether one is waiting, not how many.
-        any token | any token uses up the source | They are called skip-trigrams because anything may stand between source and destination.
     needs
         nothing | no source is needed | A destination without a source before it asks for nothing. This is the model that never looks.
         adjacent | the source has to stand directly before the destination | They are called skip-trigrams because anything may stand between source and destination.

@@ -70,12 +70,10 @@ EXERCISE = Exercise(
     observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=16, tolerance=1e-5, names=("written on token",),
     choices="""
     source
-        0.0 | the heads always cancel | Without a source that is right. With one, one of the two heads has to be somewhere else.
+        0.0 | the two heads cancel, source or no source | Without a source that is right. With one, one of the two heads has to be somewhere else.
         1.0 | the source only draws level with the destination | Half of the attention stays behind and takes back half of the guess. Which key has to score higher?
-        0.5 | the source scores below the destination | The undoing head stays at home. Which key has to score higher?
     led
         0 | the wrong head is led away by the source | The completion is pushed down where it should go up: the head that stays is the one that takes back.
-        2 | both heads are led away by the source | Then nobody guesses. One of the two has to stay.
     sign_1
         1.0 | the heads add up instead of cancelling | Without a source, what one head writes the other has to write with the opposite sign.
         0.0 | there is a guess, source or no source | This is the model that never looks. Who takes the guess back when there is no source?
@@ -93,7 +91,6 @@ EXERCISE = Exercise(
     gained = False | the gain is left out | The mechanism is right. Something has to be multiplied by `gain`.
     match
         any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
-        none | the queries are zero, so every place gets the same attention | Which key should answer which query?
     which
         shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
         completions | queries and keys belong to the completions | The prediction is made at the destination.

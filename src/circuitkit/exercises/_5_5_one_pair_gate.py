@@ -70,9 +70,8 @@ EXERCISE = Exercise(
         threshold | the query side is the token's embedding, with a bias that makes the token read 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
         bias 1 | the query side is solved for, but its bias is 1 | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
         always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
-        never | the query side says 0 to all tokens | It has to be 1 at one token and 0 at the others.
-        negative | the query side has the wrong sign | The product is negative where it should be 1, and the clamp makes it 0.
-        half | the query side reads one half where it should read 1 | The gate has to be 1 at the pair.
+        never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
+        half | the gate opens only half | The gate has to be 1 at the pair.
     keys
         no bias | the key side is solved for, but its bias is left out | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
         pinv | the key side comes from the pseudo-inverse, without a bias | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
@@ -84,9 +83,6 @@ EXERCISE = Exercise(
         threshold | the key side is the token's embedding, with a bias that makes the token read 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
         bias 1 | the key side is solved for, but its bias is 1 | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
         always | the key side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
-        never | the key side says 0 to all tokens | It has to be 1 at one token and 0 at the others.
-        negative | the key side has the wrong sign | The product is negative where it should be 1, and the clamp makes it 0.
-        half | the key side reads one half where it should read 1 | The gate has to be 1 at the pair.
     """,
 )  # fmt: skip
 

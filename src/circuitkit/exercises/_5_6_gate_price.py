@@ -75,9 +75,8 @@ EXERCISE = Exercise(
     heads
         mean | the heads are averaged, not summed | One open gate should cost the same however many closed ones stand beside it.
         max | only the widest gate of a pair pays | Heads are summed.
-        apart | each head pays by itself for each pair | The heads compete at each pair: first the sum over heads, pair by pair, then the root.
     power_at
-        none | the gates are added without a power | Then one gate at 1 costs as much as two at 0.5, and nothing speaks for one head a pair.
+        none | the gates are added, without a power or head by head | Then one gate at 1 costs as much as two at 0.5, and nothing speaks for one head a pair.
         inverse | the powers p and 1/p are exchanged | First each gate to the power p, below 1; after the sum the power 1/p.
         square | the power is 2, whatever p is | With a power above 1 sharing is cheap.
     """,

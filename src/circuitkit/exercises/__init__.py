@@ -38,6 +38,8 @@ from circuitkit.exercises._catalogue import catalogue as catalogue
 from circuitkit.exercises._check import Result as Result
 from circuitkit.exercises._exercise import Exercise as Exercise
 from circuitkit.exercises._exercise import Mistake as Mistake
+from circuitkit.exercises._mystery import mystery as mystery
+from circuitkit.exercises._mystery import try_claim as try_claim
 
 __all__ = [
     "Exercise", "Mistake", "Result", "catalogue", "check_attention_pattern", "check_bigram_loss",
@@ -46,5 +48,5 @@ __all__ = [
     "check_k_composition", "check_labels", "check_logit_in_parts", "check_logit_through_norm", "check_mlp_as_heads",
     "check_neuron_as_head", "check_norm_gain", "check_note_mover", "check_omega_window", "check_one_pair_gate",
     "check_prefix_matching", "check_second_pass", "check_strict_verdict", "check_turned_stream", "check_two_heads",
-    "check_two_places", "check_two_weights", "check_virtual_head", "check_without_head",
+    "check_two_places", "check_two_weights", "check_virtual_head", "check_without_head", "mystery", "try_claim",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._exercise import Case, Exercise
+from circuitkit.exercises._exercise import Case, Exercise, as_tensor
 
 Change = tuple[str, Callable[..., Any]]
 
@@ -54,7 +54,7 @@ def _tensor_inputs(value: Tensor) -> Iterator[Change]:
     yield from _scaled(value, "were")
 
 
-def _numbers(value: float) -> Iterator[Change]:
+def _numbers(value: int | float) -> Iterator[Change]:
     yield "were 0", lambda v: type(v)(0)
     yield "were 1", lambda v: type(v)(1)
     yield "were one larger", lambda v: v + 1
@@ -89,7 +89,8 @@ def of_parts(exercise: Exercise, parts: Any) -> Iterator[Change]:
             lambda p, a=i, b=j: _put(_put(p, a, -p[a]), b, -p[b]),
         )
     for i, name in enumerate(names):
-        for words, change in _built(torch.as_tensor(parts[i])):
+        part = as_tensor(parts[i])
+        for words, change in () if part is None else _built(part):
             yield f"{name} {words}", lambda p, i=i, f=change: _put(p, i, f(torch.as_tensor(p[i], dtype=torch.float64)))
 
 

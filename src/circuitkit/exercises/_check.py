@@ -12,7 +12,7 @@ from circuitkit.exercises._diagnosis import diagnosis
 from circuitkit.exercises._exercise import Exercise, Misfit, as_tensor
 from circuitkit.exercises._exercise import built as built
 from circuitkit.exercises._exercise import normal as normal
-from circuitkit.exercises._run import Run, close, tolerance, untouched
+from circuitkit.exercises._run import Run, called, close, tolerance, untouched
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _accepted(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., A
         floats = [v for v in given.values() if isinstance(v, Tensor) and v.is_floating_point()]
         own = {n: _own(value) for n, value in given.items()}
         kind = exercise.kind or (floats[0].dtype if floats else torch.get_default_dtype())
-        return _cast(answer(**own), kind, bool(exercise.parts))
+        return _cast(called(answer, own), kind, bool(exercise.parts))
 
     accepted.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
     return accepted
@@ -141,8 +141,6 @@ def _fault(exercise: Exercise, run: Run, expected: Tensor) -> str:
 
 def _remark(error: Exception) -> str:
     """What to do about an exception that says too little to a beginner."""
-    if isinstance(error, TypeError) and "keyword argument" in str(error):
-        return ". Inputs come by name: leave the first line of the stub as it was."
     if "dtype" in str(error):
         return ". The inputs are float64: what you make yourself needs dtype=torch.float64, too."
     return ""

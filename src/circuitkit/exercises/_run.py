@@ -1,6 +1,7 @@
 """Call an answer with everything in hand that may go wrong: time, changed inputs, an untouched stub, odd return values."""
 
 import ctypes
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ class Run:
         self.case, self.value, self.outcome, self.error = case, None, None, None
         self.changed: tuple[str, ...] = ()
         try:
-            self.value = within(SECONDS, lambda: answer(**{name: own[name] for name in exercise.asked}))
+            self.value = within(SECONDS, lambda: called(answer, {name: own[name] for name in exercise.asked}))
             self.changed = tuple(n for n in exercise.asked if isinstance(own[n], Tensor) and not _same(own[n], case[n]))
             seen = self.value
             if exercise.observe is not None and self.value is not None and self.value is not ...:
@@ -44,6 +45,17 @@ class Run:
     @property
     def finite(self) -> bool:
         return self.outcome is not None and bool(self.outcome.isfinite().all())
+
+
+def called(answer: Callable[..., Any], given: Case) -> Any:
+    """The answer on these inputs: by name, or in their order where it gives them names of its own."""
+    try:
+        inspect.signature(answer).bind(**given)
+    except TypeError:
+        return answer(*given.values())
+    except ValueError:  # a function without a signature
+        return answer(**given)
+    return answer(**given)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -1,0 +1,170 @@
+"""The capstone: four models whose heads have changed places and whose circuit was changed; claims are tested by cutting.
+
+Each model is the shipped two-layer one, altered when it is loaded: nothing but a seed and a sentence is stored.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from circuitkit import induction, models
+from circuitkit.exercises._check import Result
+
+LETTERS = ("A", "B", "C", "D")
+_WIDTH, _HEADS = 32, 4
+_FORM = "Write parts and a verb, such as 'L1H2 helps', 'L0H1->L1H2.K and L1H0 help', 'L1H2 hurts', or 'nothing helps'."
+
+
+def mystery(letter: str) -> Any:
+    """One of four models, `"A"` to `"D"`: a two-layer model whose heads have changed places, and not only that.
+
+    >>> mystery("A").cfg.n_layers
+    2
+    """
+    if letter not in LETTERS:
+        raise ValueError(f"letter is {letter!r}; expected one of {', '.join(LETTERS)}: each is a model to find out about")
+    model = models.load_model("two-layer")
+    weights = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
+    with torch.no_grad():
+        {"A": _nothing, "B": _no_notes, "C": _turned, "D": _doubled}[letter](weights)
+        for layer in (0, 1):
+            order = torch.randperm(_HEADS, generator=torch.Generator().manual_seed(40 + 2 * LETTERS.index(letter) + layer))
+            for kind in "qkvo":
+                for name in (f"layers.{layer}.attn.{kind}.weight", f"layers.{layer}.attn.{kind}.bias"):
+                    if not (kind == "o" and name.endswith("bias")):
+                        axis = 1 if kind == "o" else 0
+                        blocks = weights[name].clone().split(_WIDTH, axis)
+                        weights[name].copy_(torch.cat([blocks[int(i)] for i in order], axis))
+    return model
+
+
+def _block(weights: dict[str, Tensor], layer: int, kind: str, head: int) -> Tensor:
+    """The part of a weight that belongs to one head, to be written to."""
+    weight = weights[f"layers.{layer}.attn.{kind}.weight"]
+    return weight.narrow(1 if kind == "o" else 0, head * _WIDTH, _WIDTH)
+
+
+def _nothing(weights: dict[str, Tensor]) -> None:
+    """Model A is as shipped."""
+
+
+def _no_notes(weights: dict[str, Tensor]) -> None:
+    """Model B: the previous-token head still looks back, and writes nothing."""
+    _block(weights, 0, "o", 1).zero_()
+
+
+def _turned(weights: dict[str, Tensor]) -> None:
+    """Model C: the induction head finds the right place, and lowers what it finds there."""
+    _block(weights, 1, "o", 3).mul_(-1)
+
+
+def _doubled(weights: dict[str, Tensor]) -> None:
+    """Model D: another head has become a copy of the induction head; either is enough."""
+    for kind in "qkvo":
+        _block(weights, 1, kind, 1).copy_(_block(weights, 1, kind, 3))
+
+
+@cache
+def _bench(letter: str) -> tuple[Callable[[tuple[str, ...]], float], float]:
+    """A measurement on one model: what the second pass is worth, in nats a token, without some parts; and with all."""
+    model = mystery(letter)
+    rows = induction.repeated_tokens(2048, 32, batch=16, bos=0, weights=models.corpus_statistics().unigram.float())
+
+    @cache
+    def worth(without: tuple[str, ...]) -> float:
+        return -induction.induction_loss(model, rows, without=list(without)).difference
+
+    return worth, worth(())
+
+
+def try_claim(letter: str, claim: str | None) -> Result:
+    """Test a claim about a mystery model by cutting what it names, beside controls, and say what speaks for and against.
+
+    A claim names heads (`L1H2`) or wires (`L0H1->L1H2.K`: what L1H2 reads of L0H1 through its keys) and says `helps`,
+    `hurts` or `nothing helps`: helps or hurts to predict a span that comes for the second time. It is accepted when
+    cutting all that it names takes away nine tenths of the effect, every named part is needed for that, and cuts of
+    as many other parts of the same kind do much less.
+
+    >>> try_claim("A", "nothing helps").passed
+    False
+    """
+    title = f"Model {letter}"
+    if letter not in LETTERS:
+        raise ValueError(f"letter is {letter!r}; expected one of {', '.join(LETTERS)}: each is a model to find out about")
+    if claim is None or claim is ...:
+        return Result(title, False, False, "", f"{title}: no claim yet. {_FORM}")
+    parts, verb = _read(claim)
+    worth, whole = _bench(letter)
+    lines = [f"{title}, claim: {claim.strip()}", f"With all its parts the second pass is worth {whole:+.1f} nats a token."]
+    if verb == "nothing helps":
+        passed = whole < 0.5
+        lines += [
+            "For: it does not predict a span any better the second time."
+            if passed
+            else "Against: something must help, or a second pass would be worth nothing."
+        ]
+        if passed and (most := _most_hurtful(worth, whole)) > 0.5:
+            passed = False
+            lines += [f"Against: there is a head without which it is worth {most:.1f} nats more. What does that head do?"]
+        return _said(title, passed, lines)
+    sign = 1.0 if verb == "helps" else -1.0
+    effect = sign * (whole - worth(parts))
+    goal = max(0.9 * whole, 1.0) if verb == "helps" else 1.0
+    others = [sign * (whole - worth(cut)) for cut in _controls(parts)]
+    lines += [f"Without what you name it is worth {worth(parts):+.1f}: your parts {'help' if sign > 0 else 'hurt'} by {effect:.1f}."]
+    lines += [f"The same cut elsewhere, {len(others)} controls: {min(others):.1f} to {max(others):.1f}."]
+    against = []
+    if effect < goal:
+        against += ["Against: the effect is mostly still there, so something that you do not name carries it, or stands in for it."]
+    if len(parts) > 1:
+        for part in parts:
+            left = sign * (whole - worth(tuple(p for p in parts if p != part)))
+            if left > 0.9 * effect:
+                against += [f"Against: {part} adds nothing: cutting the rest alone takes {left:.1f}."]
+    if others and max(others) > 0.5 * effect:
+        against += ["Against: other parts of the same kind do as much, or nearly."]
+    return _said(title, not against, lines + (against or ["For: nothing that was tried speaks against it."]))
+
+
+def _read(claim: str) -> tuple[tuple[str, ...], str]:
+    """The parts of a claim and its verb."""
+    text = " ".join(claim.split())
+    verb = next((word for word in ("nothing helps", "helps", "help", "hurts", "hurt") if text.endswith(word)), "")
+    named = text.removesuffix(verb)
+    parts = tuple(re.findall(r"L0H[0-3]->L1H[0-3]\.[QKV]|L[01]H[0-3]", named))
+    left = re.sub(r"L0H[0-3]->L1H[0-3]\.[QKV]|L[01]H[0-3]|and|,|\s", "", named)
+    if not verb or left or (verb != "nothing helps") != bool(parts):
+        raise ValueError(f"the claim {claim!r} cannot be read{f' at {left!r}' if left else ''}. {_FORM}")
+    return tuple(dict.fromkeys(parts)), {"help": "helps", "hurt": "hurts"}.get(verb, verb)
+
+
+def _controls(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """As many parts of the same kinds, none of them named: every choice, or the first forty."""
+    pools: list[list[str]] = []
+    for kind in ("wire", "L0", "L1"):
+        mine = [p for p in parts if (kind == "wire") == ("->" in p) and (kind == "wire" or p.startswith(kind))]
+        if mine and kind == "wire":
+            ends = sorted({p.split("->")[1] for p in mine})
+            every = [f"L0H{head}->{end}" for end in ends for head in range(_HEADS)]
+        else:
+            every = [f"{kind}H{head}" for head in range(_HEADS)]
+        if mine:
+            pools.append([" ".join(some) for some in combinations([p for p in every if p not in parts], len(mine))])
+    found: list[str] = [""]
+    for pool in pools:
+        found = [f"{one} {other}" for one in found for other in pool]
+    return [tuple(cut.split()) for cut in found][:40]
+
+
+def _most_hurtful(worth: Callable[[tuple[str, ...]], float], whole: float) -> float:
+    return max(worth((f"L{layer}H{head}",)) - whole for layer in (0, 1) for head in range(_HEADS))
+
+
+def _said(title: str, passed: bool, lines: list[str]) -> Result:
+    lines = [*lines, f"{title}: {'the claim stands.' if passed else 'the claim does not stand.'}"]
+    return Result(title, passed, True, "", "\n".join(lines))

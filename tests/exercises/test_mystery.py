@@ -1,0 +1,78 @@
+"""The capstone: the four models differ in what was done to them, and a claim stands only if cutting bears it out."""
+
+import pytest
+
+import circuitkit as ck
+from circuitkit import exercises, induction
+from circuitkit.exercises import _mystery
+
+
+@pytest.mark.parametrize(
+    ("letter", "claim"),
+    [
+        ("A", "L1H1 helps"),
+        ("A", "L0H2->L1H1.K and L0H3->L1H1.K help"),
+        ("B", "nothing helps"),
+        ("C", "L1H0 hurts"),
+    ],
+)
+def test_a_true_claim_stands(letter, claim):
+    result = exercises.try_claim(letter, claim)
+    assert result, result.message
+
+
+@pytest.mark.parametrize(
+    ("letter", "claim", "said"),
+    [
+        ("A", "nothing helps", "something must help"),
+        ("A", "L1H0 helps", "the effect is mostly still there"),
+        ("A", "L1H1 and L1H3 help", "L1H3 adds nothing"),
+        ("A", "L0H2->L1H1.V helps", "the effect is mostly still there"),
+        ("B", "L1H0 helps", "the effect is mostly still there"),
+        ("C", "nothing helps", "What does that head do?"),
+        ("D", "L1H0 helps", "stands in for it"),
+    ],
+)
+def test_a_false_claim_is_answered_with_what_speaks_against_it(letter, claim, said):
+    result = exercises.try_claim(letter, claim)
+    assert not result
+    assert said in result.message
+
+
+def test_two_copies_stand_in_for_each_other_in_model_d():
+    pairs = [f"L1H{a} and L1H{b} help" for a in range(4) for b in range(a)]
+    stands = [claim for claim in pairs if exercises.try_claim("D", claim)]
+    assert len(stands) == 1
+    model = exercises.mystery("D")
+    rows = induction.repeated_tokens(2048, 20, batch=4, bos=0)
+    whole = induction.induction_loss(model, rows).difference
+    for name in stands[0].removesuffix(" help").split(" and "):
+        assert abs(induction.induction_loss(model, rows, without=[name]).difference - whole) < 1
+
+
+def test_model_a_is_the_shipped_one_with_its_heads_in_another_order():
+    model, shipped = exercises.mystery("A"), ck.load_model("two-layer")
+    tokens = shipped.to_tokens("The king and the queen of the country")
+    assert (model(tokens) - shipped(tokens)).abs().max() < 1e-4
+    mine, theirs = ({round(float(norm), 4) for norm in ck.heads(m).OV.norm().flatten()} for m in (model, shipped))
+    assert mine == theirs
+    assert ck.heads(model).OV.norm().tolist() != ck.heads(shipped).OV.norm().tolist()
+
+
+@pytest.mark.parametrize("claim", ["L1H9 helps", "L1H1", "helps", "L1H1 reads helps", "L1H1 nothing helps"])
+def test_a_claim_that_cannot_be_read_is_refused_with_the_form(claim):
+    with pytest.raises(ValueError, match="Write parts and a verb"):
+        exercises.try_claim("A", claim)
+
+
+def test_an_unknown_model_is_refused_and_an_untouched_stub_is_not_done():
+    with pytest.raises(ValueError, match="expected one of A, B, C, D"):
+        exercises.mystery("E")
+    with pytest.raises(ValueError, match="expected one of A, B, C, D"):
+        exercises.try_claim("a", "nothing helps")
+    assert not exercises.try_claim("A", None).done
+
+
+def test_controls_are_of_the_same_kind_and_are_not_named():
+    assert _mystery._controls(("L1H1",)) == [("L1H0",), ("L1H2",), ("L1H3",)]
+    assert _mystery._controls(("L0H0->L1H1.K",)) == [("L0H1->L1H1.K",), ("L0H2->L1H1.K",), ("L0H3->L1H1.K",)]
