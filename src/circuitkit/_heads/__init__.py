@@ -4,10 +4,8 @@ Here lives every formula about one head: QK and OV, scores, patterns, masks, rot
 but a head's own weights; what a model is, is asked in anatomy.
 """
 
-from circuitkit._heads._heads import Heads as Heads
-from circuitkit._heads._heads import stack as stack
-from circuitkit._heads._mask import MASKS as MASKS
-from circuitkit._heads._mask import allowed_pairs as allowed_pairs
-from circuitkit._heads._turn import Turn as Turn
+from circuitkit._heads._heads import Heads, stack
+from circuitkit._heads._mask import MASKS, allowed_pairs
+from circuitkit._heads._turn import Turn
 
 __all__ = ["MASKS", "Heads", "Turn", "allowed_pairs", "stack"]

@@ -11,16 +11,14 @@ import sys as _sys
 from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
-from circuitkit.anatomy._address import join as join
-from circuitkit.anatomy._address import read as read
-from circuitkit.anatomy._heads import heads as heads
-from circuitkit.anatomy._neurons import Neurons as Neurons
-from circuitkit.anatomy._norm import Norm as Norm
-from circuitkit.anatomy._read import anatomy as anatomy
-from circuitkit.anatomy._run import Run as Run
-from circuitkit.anatomy._sublayer import Anatomy as Anatomy
-from circuitkit.anatomy._sublayer import from_heads as from_heads
-from circuitkit.anatomy._write import to_bridge as to_bridge
+from circuitkit.anatomy._address import join, read
+from circuitkit.anatomy._heads import heads
+from circuitkit.anatomy._neurons import Neurons
+from circuitkit.anatomy._norm import Norm
+from circuitkit.anatomy._read import anatomy
+from circuitkit.anatomy._run import Run
+from circuitkit.anatomy._sublayer import Anatomy, from_heads
+from circuitkit.anatomy._write import to_bridge
 
 __all__ = [
     "Anatomy",

@@ -4,21 +4,19 @@ Questions to weights and to frozen patterns live here; a matrix of tokens by tok
 question may be added; how scores, norms and rotations come about may not be written here again.
 """
 
-from circuitkit.circuits._baseline import random_heads as random_heads
-from circuitkit.circuits._bugs import skip_trigram_bugs as skip_trigram_bugs
-from circuitkit.circuits._composition import composition_scores as composition_scores
-from circuitkit.circuits._copying import copying_score as copying_score
-from circuitkit.circuits._evidence import corpus_evidence as corpus_evidence
-from circuitkit.circuits._full import full_ov as full_ov
-from circuitkit.circuits._full import full_qk as full_qk
-from circuitkit.circuits._importance import loss_of_paths as loss_of_paths
-from circuitkit.circuits._importance import term_importance as term_importance
-from circuitkit.circuits._paths import path_logits as path_logits
-from circuitkit.circuits._score import score_decomposition as score_decomposition
-from circuitkit.circuits._skip import skip_trigrams as skip_trigrams
-from circuitkit.circuits._statistics import skip_trigram_statistics as skip_trigram_statistics
-from circuitkit.circuits._top import top_per_row as top_per_row
-from circuitkit.circuits._virtual import virtual_head as virtual_head
+from circuitkit.circuits._baseline import random_heads
+from circuitkit.circuits._bugs import skip_trigram_bugs
+from circuitkit.circuits._composition import composition_scores
+from circuitkit.circuits._copying import copying_score
+from circuitkit.circuits._evidence import corpus_evidence
+from circuitkit.circuits._full import full_ov, full_qk
+from circuitkit.circuits._importance import loss_of_paths, term_importance
+from circuitkit.circuits._paths import path_logits
+from circuitkit.circuits._score import score_decomposition
+from circuitkit.circuits._skip import skip_trigrams
+from circuitkit.circuits._statistics import skip_trigram_statistics
+from circuitkit.circuits._top import top_per_row
+from circuitkit.circuits._virtual import virtual_head
 
 __all__ = [
     "composition_scores",

@@ -4,14 +4,11 @@ Every figure states its finding in words (`alt`), prints the numbers behind it, 
 of figure may be added; it knows numbers, never a model.
 """
 
-from ._attention import attention as attention
-from ._circuit import circuit as circuit
-from ._frames import frames as frames
-from ._picture import picture as picture
-from ._picture import show as show
-from ._style import signed as signed
-from ._style import style as style
-from ._style import unsigned as unsigned
+from ._attention import attention
+from ._circuit import circuit
+from ._frames import frames
+from ._picture import picture, show
+from ._style import signed, style, unsigned
 
 __all__ = [
     "attention",

@@ -4,17 +4,13 @@ Each file answers one question about a sum over parts, and another may come in b
 is or names its parts: that is anatomy's.
 """
 
-from circuitkit.residual._attribution import logit_attribution as logit_attribution
-from circuitkit.residual._decompose import decompose as decompose
-from circuitkit.residual._memory import memory_scores as memory_scores
-from circuitkit.residual._rotate import random_rotation as random_rotation
-from circuitkit.residual._rotate import rotate_basis as rotate_basis
-from circuitkit.residual._subspaces import subspace_overlap as subspace_overlap
-from circuitkit.residual._toy import ToyModel as ToyModel
-from circuitkit.residual._toy import train_toy_models as train_toy_models
-from circuitkit.residual._virtual_weights import components as components
-from circuitkit.residual._virtual_weights import virtual_weight_table as virtual_weight_table
-from circuitkit.residual._virtual_weights import virtual_weights as virtual_weights
+from circuitkit.residual._attribution import logit_attribution
+from circuitkit.residual._decompose import decompose
+from circuitkit.residual._memory import memory_scores
+from circuitkit.residual._rotate import random_rotation, rotate_basis
+from circuitkit.residual._subspaces import subspace_overlap
+from circuitkit.residual._toy import ToyModel, train_toy_models
+from circuitkit.residual._virtual_weights import components, virtual_weight_table, virtual_weights
 
 __all__ = [
     "ToyModel",
