@@ -250,7 +250,6 @@ SELF: dict[str, Callable[[], Any]] = {
     "MaskedHead": lambda: circuitkit.conversion._paper.MaskedHead(normal(4, 4), normal(4, 4), torch.ones(5, 5)),
     "MixedHeads": lambda: circuitkit.heads(converted()),
     "Neurons": lambda: circuitkit.conversion.neuron_heads(normal(4, 3), normal(3, 4)),
-    "OVCoherentTask": lambda: circuitkit.superposition._coherent.OVCoherentTask(),
     "OmegaMLP": lambda: circuitkit.conversion.omega_mlp(normal(4, 3).double(), normal(3, 4).double(), n_ctx=5),
     "PathLogits": paths,
     "Recipe": recipe,
@@ -757,8 +756,7 @@ def lookup(table: dict[str, Any], target: str, name: str) -> Any:
 #: Values that mean something after all: for a kind, a label and the arguments (a star: every argument of that kind).
 LEGAL: dict[str, dict[str, str]] = {
     "count": {
-        "0": """Address.layer Address.number before pos seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance bos first neurons step uncheckable_at_most rate.k memory_scores.skip
-            OVCoherentTask.sample.seed""",
+        "0": """Address.layer Address.number before pos seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
         "-1": "attention.first neurons n_jobs Heads.QK_at.distance",
         "list": "seeds",
         "10**12": "seed data_seed",

@@ -2,16 +2,12 @@
 
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Draws, Seed, public, whole
 
-
-@public
 @dataclass(frozen=True)
 class OVCoherentTask:
     """`[signal] ... [signal] ... [read-off] -> [answer]`: prompts that end in the read-off token after two signals.
@@ -24,9 +20,9 @@ class OVCoherentTask:
     prompt length and uniform places are our reading; no code is public.
     """
 
-    n_signals: Count = 4
-    n_noise: Count = 7
-    n_ctx: Annotated[int, whole(3, why="a prompt holds two signals and the read-off")] = 8
+    n_signals: int = 4
+    n_noise: int = 7
+    n_ctx: int = 8
 
     @property
     def d_vocab(self) -> int:
@@ -37,7 +33,7 @@ class OVCoherentTask:
         """The unordered pair behind each answer, in the order of the answers."""
         return list(combinations_with_replacement(range(1, self.n_signals + 1), 2))
 
-    def sample(self, n: Draws, seed: Seed) -> tuple[Int[Tensor, "prompt pos"], Int[Tensor, "prompt"]]:
+    def sample(self, n: int, seed: int) -> tuple[Int[Tensor, "prompt pos"], Int[Tensor, "prompt"]]:
         """`(tokens, answers)`: two uniform signals at two distinct uniform places, noise elsewhere, read-off last.
 
         >>> tokens, answers = OVCoherentTask().sample(3, seed=0)
