@@ -221,7 +221,7 @@ def test_what_neurons_do_not_have(tokens):
         anatomy.run(tokens).score_table("L1N5", 3, 1)
     with pytest.raises(ValueError, match="'unembed' writes nothing"):
         anatomy.run(tokens).part("unembed")
-    with pytest.raises(ValueError, match="'L1N5' is not in the stream before step 1; expected one of embed, pos"):
+    with pytest.raises(ValueError, match="'L1N5' is not in the stream before step 1; expected one of embed"):
         anatomy.run(tokens).part("L1N5", before=1)
 
 

@@ -243,6 +243,7 @@ def test_a_real_library_model():
         (lambda m, t: path_logits(m, t, max_order=-1), ["max_order=-1", "at least 0"]),
         (lambda m, t: path_logits(m, t, most=10), ["16 paths", "at most 10", "max_order=1", "'rest'"]),
         (lambda m, t: path_logits(m, t)["L9H9"], ["'L9H9'", "the nearest of 16"]),
+        (lambda m, t: path_logits(m, t).sum(["direct", "L0H1", "direct"]), ["named twice", "each once"]),
         (lambda m, t: term_importance(m, t[:, :1]), ["(2, 1)", "at least 2 positions", "tokens[None]"]),
         (lambda m, t: path_logits(torch.nn.Linear(2, 2), t), ["Linear", "TransformerBridge"]),
     ],

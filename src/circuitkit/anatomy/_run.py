@@ -107,7 +107,7 @@ class Run:
         step, sub, rows, is_bias = self.model.find(name)
         if step == len(self.model.steps):
             raise ValueError(f"{name!r} writes nothing; parts are {', '.join(self.model.parts()[:6])}, ...")
-        if before is not None and step >= before:
+        if before is not None and step > before:  # at its own step it is what it writes, before what follows
             raise ValueError(f"{name!r} is not in the stream before step {before}; expected one of {', '.join(self.model.parts(before))}")
         if is_bias:
             return self._bias(step, sub, before)

@@ -80,6 +80,8 @@ class PathLogits(Mapping):
         for name in names:
             if name not in self._streams:
                 raise unknown("path", name, self._streams)
+        if len({*names}) < len(names):
+            raise ValueError(f"some of the paths {names[:6]} were named twice; expected each once, because their logits are added up")
         return names
 
 
