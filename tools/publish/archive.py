@@ -2,24 +2,21 @@
 
     make archive     or     python -m tools archive [--html FOLDER] [--to FILE]
 
-A browser refuses one thing to a page that was opened as a file: to read another file. The search page does that for
-the lines around a found word, so the archive carries the text of each page in a script. The same book gives the same
-bytes: the archive keeps no times and no owners.
+A browser refuses one thing to a page that was opened as a file: to read another file. So what a page asks for, the
+index of the search and the weights of the lab, are scripts. The same book gives the same bytes: the archive keeps no
+times and no owners.
 
 For Colab without a public home the folder `colab` holds the wheel of the library, the chapters and the exercises. The
 notebooks of the archive carry the seal of that very wheel in their first cell.
 """
 
 import argparse
-import json
-import re
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
 import nbformat
-from bs4 import BeautifulSoup
 
 from tools.notebooks.setup_cell import locked, setup_source, with_cell
 from tools.publish import wheel
@@ -28,7 +25,6 @@ from tools.publish.home import home
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
 NAME = "circuitkit-book"
-TEXTS = "_static/page-texts.js"
 LEFT_OUT = {".buildinfo", ".stamp-book", "objects.inv"}
 START = """\
 circuitkit: transformer circuits you can run
@@ -40,42 +36,6 @@ of files on the left, the file that ends in .whl from the same folder; then choo
 that file, and takes the few packages that Colab lacks from the package index. In colab/exercises are the exercises
 without their solutions.
 """
-# The search page asks for a page's address and reads its text; here it gets the text from the script.
-ANSWER = """\
-window.fetch = (address) => {
-  const name = String(address).replace(/^\\.\\//, "").split(/[?#]/)[0];
-  return Promise.resolve({ ok: name in pageTexts, text: () => Promise.resolve(pageTexts[name] ?? "") });
-};
-"""
-
-
-def page_text(html: str) -> str | None:
-    """What the search page needs of a page: its main text, with the places that a result can link to."""
-    main = BeautifulSoup(html, "html.parser").select_one('[role="main"] article')
-    if main is None:
-        return None
-    for unread in main.select("script, style, svg, img, .headerlink, .ck-table, .ck-definition, mjx-container"):
-        unread.decompose()
-    for element in main.find_all(True):
-        element.attrs = {"id": element["id"]} if element.get("id") else {}
-    for element in main.find_all(lambda tag: not tag.attrs and tag.name not in ("p", "li", "pre", "td", "dd", "dt")):
-        if element is not main:
-            element.unwrap()
-    return f'<div role="main">{main.decode_contents()}</div>'
-
-
-def texts(html: Path) -> str:
-    """The script with the text of every page that the search can find."""
-    found = {}
-    for path in pages(html):
-        if text := page_text(path.read_text("utf-8")):
-            found[path.relative_to(html).as_posix()] = text
-    data = json.dumps(found, ensure_ascii=False, sort_keys=True, separators=(",", ":")).replace("</", "<\\/")
-    return f"const pageTexts = {data};\n{ANSWER}"
-
-
-def pages(html: Path) -> list[Path]:
-    return [path for path in sorted(html.rglob("*.html")) if not path.relative_to(html).parts[0].startswith("_")]
 
 
 def contents(html: Path) -> dict[str, bytes]:
@@ -87,15 +47,6 @@ def contents(html: Path) -> dict[str, bytes]:
         for path in sorted(html.rglob("*"))
         if path.is_file() and path.name not in LEFT_OUT and not path.relative_to(html).parts[0].startswith(".")
     }
-    search = files["search.html"].decode("utf-8")
-    place = re.search(r'<script[^>]*src="_static/searchtools\.js', search)
-    if not place:
-        raise SystemExit(
-            "search.html loads no searchtools.js: Sphinx has changed how it searches; mend tools/publish/archive.py"
-        )
-    script = f'<script defer src="{TEXTS}"></script>\n  '
-    files["search.html"] = (search[: place.start()] + script + search[place.start() :]).encode("utf-8")
-    files[TEXTS] = texts(html).encode("utf-8")
     files["START.txt"] = START.encode("utf-8")
     return files | for_colab(files)
 

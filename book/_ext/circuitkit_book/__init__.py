@@ -7,12 +7,14 @@ from . import (
     claims,
     download,
     equations,
+    folded,
     glossary,
     home,
     lab,
     light,
     offline,
     reader_copies,
+    search,
     times,
 )
 
@@ -26,9 +28,11 @@ def setup(app):
     claims.setup(app)
     download.setup(app)
     equations.setup(app)
+    folded.setup(app)
     glossary.setup(app)
     home.setup(app)
     lab.setup(app)
     reader_copies.setup(app)
+    search.setup(app)
     times.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

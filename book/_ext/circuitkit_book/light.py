@@ -69,14 +69,16 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
 
 
 def with_formulas(root: Path, pages: dict[Path, str]) -> None:
-    """Sphinx gives MathJax to pages whose own text has formulas; a glossary term may bring one to any page."""
+    """MathJax for the pages with a formula and for no other: a glossary term may bring one, a chapter's title must not."""
     lines = re.compile(r"[ \t]*<script>window\.MathJax = .*</script>\n[ \t]*<script [^>]*/mathjax/[^>]*></script>\n")
     giver = next((path for path, text in pages.items() if lines.search(text)), None)
     if giver is None:
         return
     given = lines.search(pages[giver])[0].replace(up(giver, root) + "_static", "{up}_static")
     for path, text in pages.items():
-        if 'class="math' in text and not lines.search(text):
+        if 'class="math' not in text:
+            pages[path] = lines.sub("", text)
+        elif not lines.search(text):
             pages[path] = text.replace("</head>", given.replace("{up}", up(path, root)) + "</head>", 1)
 
 

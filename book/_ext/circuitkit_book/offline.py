@@ -59,6 +59,7 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
 def setup(app) -> None:
     app.add_css_file("attention.css")
     app.add_css_file("circuitkit.css")
-    app.add_js_file("attention.js", loading_method="defer")
+    for script in ("attention.js", "stand.js", "wide.js"):
+        app.add_js_file(script, loading_method="defer")
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("builder-inited", copy_scripts)
