@@ -235,3 +235,12 @@ def test_hostile_text_stays_text(what):
 
 def test_the_same_circuit_gives_the_same_drawing():
     assert drawn(CIRCUIT)[0] == drawn(dict(CIRCUIT))[0]
+
+
+def test_a_path_runs_through_the_values_of_heads():
+    _, svg = drawn({"embed->L0H1->L1H3->unembed": 2.0})
+    ends = [path.get("d") for path in svg.iter("path") if path.find("title") is not None]
+    place = boxes(svg)
+    port = (place["L0H1"][0] + place["L0H1"][2]) / 2 + 0.3 * CARD
+    assert len(ends) == 3
+    assert sum(f"{port:.1f} {place['L0H1'][3] + 15:g}V" in d for d in ends) == 1

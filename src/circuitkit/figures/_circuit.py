@@ -15,8 +15,8 @@ from ._picture import check_alt
 from ._style import NEGATIVE, POSITIVE
 
 CARD, GAP, STUB, STREAM = 86, 16, 15, 28  # widths of a part and the room beside it, a lead, the standing stream
-WIDEST = 12
-"""How wide the strongest wire is drawn; the others in proportion."""
+WIDEST, FAINT = 12, 0.03
+"""How wide the strongest wire is drawn, the others in proportion; below this share of it a wire is grey and has no number."""
 BEHIND = "#A34700"
 """Orange behind white letters."""
 DASHES = {"Q": (0.8, 2, 0.6, 2), "K": (1.2, 5, 0.4, 2.5)}
@@ -38,8 +38,7 @@ Plan = namedtuple("Plan", "cards bands width height")
 class Circuit:
     """A drawing of a circuit.
 
-    `values` has the number of every part, wire and path, `words` what is written at them, `label` says what a number
-    is, `alt` states the finding.
+    `values` are numbers of parts, wires and paths, `words` stand at them; `label`: what a number is; `alt`: the finding.
     """
 
     values: dict[str, float]
@@ -48,7 +47,7 @@ class Circuit:
     label: str = ""
 
     def __repr__(self) -> str:
-        lines = [f"  {key}: {html.unescape(text)}" for key, text in self.words.items()]
+        lines = [f"  {key}: {text}" for key, text in self.words.items()]
         for kind, held in zip(("parts", "wires"), _split(self.values), strict=True):
             lines += [f"  {kind} {', '.join(held)}: {mark(list(held.values()))}"] if held else []
         return "\n".join([f"Circuit: {self.alt}", *lines])
@@ -68,8 +67,7 @@ class Circuit:
 
 
 def _known(values: Any, words: Any) -> Any:
-    texts = isinstance(words, Mapping) and all(isinstance(text, str) for pair in words.items() for text in pair)
-    if not isinstance(values, Mapping) or not values or not texts:
+    if not values or not all(isinstance(text, str) for pair in words.items() for text in pair):
         return "{'L0H1->L1H3.K': 2.1}, a number for each part or wire, and words by the same names, because each is drawn by its name"
     wrong = [key for key, value in values.items() if not isinstance(key, str) or not _works(lambda v: math.isfinite(float(v)), value)]
     return not wrong or f"a finite number for {wrong[0]!r}, because it is drawn as a width"
@@ -109,8 +107,7 @@ def _chain(key: str) -> Any:
     from circuitkit.anatomy._address import read  # the grammar only; it is asked for when something is drawn
 
     chain = read(key)
-    wrong = [part for part in chain if part.input and (part is chain[0] or part.layer is None)]
-    if wrong:
+    if wrong := [part for part in chain if part.input and (part is chain[0] or part.layer is None)]:
         raise ValueError(f"{key!r} begins at or asks for the input {wrong[0]}; a drawing has parts such as 'L1H3' and wires such as 'L0H1->L1H3.K'.")
     return chain
 
@@ -144,7 +141,7 @@ def _plan(values: Mapping[str, float], words: Mapping[str, str]) -> Plan:
             bands[number] = (y, y + 26 + bool(crossing) * 14 + min(crossing, 6) * 9)
             y = bands[number][1] + STUB
         inputs = 14 * any(part.kind in "HN" for part in rows[row].values())
-        bottom = y + 26 + inputs + 12 * max(len(_wrapped(words.get(name, ""))) for name in rows[row])
+        bottom = y + 26 + inputs + 12 * max(len(textwrap.wrap(words.get(name, ""), 15)) for name in rows[row])
         for place, (name, part) in enumerate(sorted(rows[row].items(), key=lambda item: item[1].order)):
             x = STREAM + GAP / 2 + (width - STREAM - GAP) * (place + 0.5) / len(rows[row])
             cards[name] = Card(x, y, bottom, number, part.kind)
@@ -186,7 +183,7 @@ def _svg(drawn: Circuit) -> str:
         start = (beside.index(number) - (len(beside) - 1) / 2) * min(14, 66 / len(beside))
         legs = _legs(wire, plan, start, 8 * (alike.index(number) - (len(alike) - 1) / 2), 3 * (number % 3 - 1))
         below += _line(wire, legs, plan, values)
-        if number == max(i for i, other in enumerate(wires) if other.key == wire.key) and not _faint(wire.value, values):
+        if number == max(i for i, other in enumerate(wires) if other.key == wire.key) and abs(wire.value) >= FAINT * _largest(values):
             above += _pill(wire, legs, drawn, values, taken)
     return (
         f'<svg viewBox="0 0 {plan.width:g} {plan.height:g}" width="{plan.width:g}" style="max-width:100%;height:auto" role="img" '
@@ -202,10 +199,9 @@ def _line(wire: Wire, legs: list[tuple], plan: Plan, values: list[float]) -> str
     wide = _width(wire.value, values)
     share, least, gap, room = DASHES.get(wire.port, (0, 0, 0, 0))
     dash = f"{share * wide + least:.1f} {gap * wide + room:.1f}" if share else "none"
-    said = html.escape(f"{wire.key}: {_number(wire.value, values)}")
     return (
-        f'<path d="{way}V{plan.cards[wire.target].bottom:g}" fill="none" style="{_colour("stroke", wire.value, values)}" '
-        f'stroke-width="{wide:.1f}" stroke-dasharray="{dash}"><title>{said}</title></path>'
+        f'<path d="{way}V{plan.cards[wire.target].bottom:g}" fill="none" style="{_colour(wire.value, values)}" stroke-width="{wide:.1f}" '
+        f'stroke-dasharray="{dash}"><title>{html.escape(f"{wire.key}: {_number(wire.value, values)}")}</title></path>'
     )
 
 
@@ -235,7 +231,7 @@ def _leads(name: str, card: Card, drawn: Circuit, parts: list[float]) -> str:
     if value is None:
         return made if any(wire.source == name for wire in _wires(drawn.values)) else made + f'<path d="M{card.x:g} {card.top:g}v-{STUB}" {GREY}/>'
     lead = f'd="M{card.x:g} {card.top:g}v-{STUB + 6}" stroke-width="{_width(value, parts):.1f}"'
-    made += f'<path {lead} style="{_colour("stroke", value, parts)}"/>'
+    made += f'<path {lead} style="{_colour(value, parts)}"/>'
     return made + _text(card.x + WIDEST / 2 + 4, card.top - 3, _number(value, parts), 11, ' text-anchor="start" font-weight="bold"')
 
 
@@ -247,7 +243,7 @@ def _box(name: str, card: Card, drawn: Circuit) -> str:
         f'<rect x="{card.x - CARD / 2:g}" y="{card.top:g}" width="{CARD}" height="{card.bottom - card.top:g}" rx="{corner}" '
         f'fill="currentColor" fill-opacity="{0 if head else 0.08}" stroke="currentColor" stroke-opacity="0.7"{dash}/>'
     )
-    lines = enumerate(_wrapped(drawn.words.get(name, "")))
+    lines = enumerate(textwrap.wrap(drawn.words.get(name, ""), 15))
     made += _text(card.x, card.top + 17, name, 12.5, ' font-weight="bold"')
     made += "".join(_text(card.x, card.top + 29 + 12 * number, line, 10.5) for number, line in lines)
     return made + "".join(_text(card.x + PORTS[port] * CARD, card.bottom - 4, port, 9) for port in "QKV" * head)
@@ -257,26 +253,18 @@ def _text(x: Any, y: Any, words: str, size: Any, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}"{more}>{html.escape(words)}</text>'
 
 
-def _wrapped(words: str) -> list[str]:
-    return textwrap.wrap(words, 15)
-
-
 def _largest(values: list[float]) -> float:
     return max(map(abs, values)) or 1.0
-
-
-def _faint(value: float, values: list[float]) -> bool:
-    return abs(value) < 0.03 * _largest(values)
 
 
 def _width(value: float, values: list[float]) -> float:
     return max(1.0, WIDEST * abs(value) / _largest(values))
 
 
-def _colour(what: str, value: float, values: list[float]) -> str:
-    if _faint(value, values):
-        return f"{what}:currentColor;opacity:0.35"
-    return f"{what}:var(--ck-adds,{POSITIVE})" if value > 0 else f"{what}:var(--ck-takes,{NEGATIVE})"
+def _colour(value: float, values: list[float]) -> str:
+    if abs(value) < FAINT * _largest(values):
+        return "stroke:currentColor;opacity:0.35"
+    return f"stroke:var(--ck-adds,{POSITIVE})" if value > 0 else f"stroke:var(--ck-takes,{NEGATIVE})"
 
 
 def _number(value: float, values: list[float]) -> str:
