@@ -9,7 +9,7 @@ from transformer_lens import FactoredMatrix
 
 import circuitkit
 from circuitkit.circuits import copying_score, full_ov, full_qk, random_heads, top_per_row
-from circuitkit.circuits._top import top_entries
+from circuitkit.circuits._largest import top_entries
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 

@@ -34,7 +34,7 @@ SILENT = {
     "a rotation of NaN": (lambda m: residual.rotate_basis(m, torch.full((12, 12), math.nan)), "NaN or infinite entries; expected finite"),
     "a discount of -1": (lambda m: SHARES.log_probs(-1.0), "discount=-1.0; expected a number above 0 and at most 1"),
     "a discount of 5": (lambda m: SHARES.log_probs(5.0), "discount=5.0; expected a number above 0 and at most 1"),
-    "blocks of -1 rows": (lambda m: circuits._top.top_entries(circuits.full_ov(m, "L0H0"), 3, block=-1), "block=-1; expected an integer of at"),
+    "blocks of -1 rows": (lambda m: circuits._largest.top_entries(circuits.full_ov(m, "L0H0"), 3, block=-1), "block=-1; expected an integer of at"),
     "a unigram of NaN": (lambda m: circuits.skip_trigrams(m, "L0H0", unigram=torch.full((23,), math.nan)), "unigram .*expected finite"),
     "two heads for one": (lambda m: circuits.score_decomposition(m, TOKENS, ["L1H0", "L1H1"], 3, 2), "head=.*; expected one name or number"),
     "a context of -3": (lambda m: conversion._omega.omega_error_bound(18.0, -3, torch.float32, 1.0), "n_pos=-3; expected an integer of at least 1"),

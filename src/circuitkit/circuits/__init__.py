@@ -11,11 +11,11 @@ from circuitkit.circuits._copying import copying_score
 from circuitkit.circuits._evidence import corpus_evidence
 from circuitkit.circuits._full import full_ov, full_qk
 from circuitkit.circuits._importance import loss_of_paths, term_importance
+from circuitkit.circuits._largest import top_per_row
 from circuitkit.circuits._paths import path_logits
 from circuitkit.circuits._score import score_decomposition
 from circuitkit.circuits._skip import skip_trigrams
 from circuitkit.circuits._statistics import skip_trigram_statistics
-from circuitkit.circuits._top import top_per_row
 from circuitkit.circuits._virtual import virtual_head
 
 __all__ = [

@@ -5,7 +5,7 @@ import torch
 from circuitkit._contract import one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import join
-from circuitkit.circuits._order import in_one_dtype, runs_before
+from circuitkit.circuits._runs_before import in_one_dtype, runs_before
 
 
 @public

@@ -29,7 +29,7 @@ from circuitkit.conversion._paper import (
     theorem7,
 )
 from circuitkit.conversion._reading import read_neuron
-from circuitkit.conversion._real import stored_study
+from circuitkit.conversion._stored import stored_study
 from circuitkit.conversion._stream import literal_stream
 
 __all__ = [

@@ -12,9 +12,9 @@ from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
 from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps
 from circuitkit.conversion._copy import all_modules, copy_bridge
-from circuitkit.conversion._find import FoundMLP, find_mlps
 from circuitkit.conversion._gated import GateHeads, GateSums, gate_sum, gate_sums
 from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
+from circuitkit.conversion._mlps import FoundMLP, find_mlps
 from circuitkit.conversion._promise import promised
 from circuitkit.conversion._report import LayerReport, Report
 

@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from circuitkit._contract import Integer, public
 from circuitkit.anatomy import Neurons
 from circuitkit.anatomy._mixed import MixedHeads
-from circuitkit.conversion._find import FoundMLP
+from circuitkit.conversion._mlps import FoundMLP
 from circuitkit.conversion._promise import promised
 from circuitkit.conversion._report import Report
 from circuitkit.conversion._two_key import NeuronAttention
