@@ -29,12 +29,12 @@ def body(
     measured = {"whole": total, "parts": parts, "mean": parts.mean(0), "all": parts.flatten()}[measure]
     mean = measured.mean(-1, keepdim=True)
     square = {
-        "var": lambda: (measured - mean).square().mean(-1), "sample": lambda: measured.var(-1),
+        "var": lambda: (measured - mean).square().mean(-1), "sample": lambda: measured.var(-1), "std": lambda: measured.var(-1),
         "sum": lambda: (measured - mean).square().sum(-1), "rms": lambda: measured.square().mean(-1),
         "length": lambda: measured.square().sum(-1), "abs": lambda: (measured - mean).abs().mean(-1).square(),
         "none": lambda: torch.ones_like(mean[..., 0]), "no root": lambda: (measured - mean).square().mean(-1),
     }[scale]()  # fmt: skip
-    added = {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at]
+    added = {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at] if scale != "std" else 0.0
     divisor = square + added
     divisor = divisor if scale == "no root" else torch.ones_like(square) if scale == "none" else divisor.sqrt()
     divisor = divisor + eps if eps_at == "outside" else divisor
@@ -71,6 +71,7 @@ EXERCISE = Exercise(
     scale
         sample | the variance is divided by d_model - 1 | torch's var and std are those of a sample unless told otherwise; a LayerNorm divides by d_model.
         sum | the squares are summed, not averaged | A length sums the squares, a variance averages them: a factor of sqrt(d_model) lies between.
+        std | it is the plain torch.std | It differs from the model's divisor in two ways: torch.std divides the squares by d_model - 1 unless told otherwise, and eps is missing.
         rms | the divisor is taken before centring | That is RMSNorm's divisor. A LayerNorm measures the stream after its mean is gone.
         length | the divisor is the length of the stream | A LayerNorm measures the stream after its mean is gone, and averages the squares.
         abs | the divisor is a mean absolute value | A LayerNorm squares, averages, and takes the root.

@@ -76,7 +76,6 @@ EXERCISE = Exercise(
         real | the sizes are those of the real parts | The size of a complex number counts its imaginary part, too.
         norm | the root of the summed squares instead of the summed sizes | The sizes are summed as they are, without squares.
         count | the sum is divided by the number of eigenvalues | A large head would score more than a small one. What is between -1 and 1 always?
-        max | the sum is divided by the largest size | What is between -1 and 1 always?
         none | the sum is not divided | A large head would score more than a small one. What is between -1 and 1 always?
     ratio
         positive | the share of positive eigenvalues | That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.

@@ -73,8 +73,6 @@ EXERCISE = Exercise(
         positions | the sum is divided by all positions | In the first pass there is nothing to match; those positions take no part. A perfect head should score 1.
         period less | the sum is divided by period - 1 | The second pass has `period` destinations.
         max | the largest attention is taken, not the mean | A head may match once by luck.
-        min | the smallest attention is taken, not the mean | One miss is not the whole story.
-        median | the median is taken, not the mean | The score is a mean.
         heads | the mean runs over heads instead of destinations | One score for each head: which axis is to be averaged away?
         one | the scores of all heads are averaged | One score for each head: which axis is to be averaged away?
         each | the attention of each destination is returned | One score for each head: what is to be averaged?

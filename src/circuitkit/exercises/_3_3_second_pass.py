@@ -104,7 +104,6 @@ EXERCISE = Exercise(
     reduce
         sum | the losses are summed, not averaged | Give nats a token, so that spans of different length can be compared.
         period | the sums are divided by period | A pass counts one prediction less than it has tokens.
-        median | the median instead of the mean | The loss of a model is a mean.
     """,
 )  # fmt: skip
 

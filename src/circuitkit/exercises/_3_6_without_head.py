@@ -74,8 +74,6 @@ EXERCISE = Exercise(
         stream | the average of the stream stands in | The head is one term of the stream: average what the head wrote.
         sum | the sum over rows stands in, not the mean | What does the head write in a typical row?
         first row | the first row stands in for the average | What does the head write in a typical row?
-        median | the median stands in for the mean | Ablation here is by the mean.
-        sample | the sum is divided by one row less | A mean divides by the number of rows.
     out
         kept | the average is added, the head is still there | What the head wrote is a term of the sum. The average is to stand in its place, not beside it.
         twice | the head is added once more instead of taken out | Take that term out of the sum.

@@ -216,7 +216,11 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
             size != have for size, have in zip(wanted, tensor.shape, strict=True) if not isinstance(size, str)
         ):
             listed = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")
-            raise Misfit(f"{name} has shape {tuple(tensor.shape)}; expected ({listed})")
+            turned = tensor.ndim == len(shape) == 2 and all(
+                isinstance(size, str) or size == have for size, have in zip(wanted, tensor.mT.shape, strict=True)
+            )
+            hint = ": is it transposed?" if turned else ""
+            raise Misfit(f"{name} has shape {tuple(tensor.shape)}; expected ({listed}){hint}")
         if not tensor.isfinite().all():
             raise Misfit(f"{name} holds numbers that are not finite: is something divided by zero?")
         chosen |= {size: have for size, have in zip(shape, tensor.shape, strict=True) if isinstance(size, str)}
