@@ -51,7 +51,7 @@ def test_the_stored_study_is_what_the_weights_give():
             assert found["cosine_distance"] == pytest.approx(row.cosine_distance, rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["whisper"])
+@pytest.mark.parametrize("name", ["smollm2", "whisper"])
 def test_the_stored_decoders_keep_their_promises(name):
     rows, provenance = stored_study(name)
     full = [row for row in rows if row.precision == "float32"]
@@ -79,7 +79,7 @@ def test_a_file_of_ctranslate2_is_read(tmp_path):
 @pytest.mark.real_models
 @pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 180 MB of weights: `make real-models`")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["whisper"])
+@pytest.mark.parametrize("name", ["smollm2", "whisper"])
 def test_the_stored_decoders_are_what_the_weights_give(name):
     stored, provenance = stored_study(name)
     rows, perplexity = real_decoders.study(name)

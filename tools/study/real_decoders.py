@@ -139,7 +139,7 @@ def tokens(folder: Path, name: str) -> torch.Tensor:
     return torch.cat([first, torch.tensor(ids).view(rows, n_ctx - 1)], 1)
 
 
-def study(name: str, folder: Path = FOLDER, counts=None) -> tuple[list[dict], float]:
+def study(name: str, folder: Path = FOLDER) -> tuple[list[dict], float]:
     """The rows that are stored, and the original's perplexity. Weights are shared by all models, so all run together."""
     import circuitkit as ck
 
@@ -147,12 +147,8 @@ def study(name: str, folder: Path = FOLDER, counts=None) -> tuple[list[dict], fl
         real_induction.fetch(folder)
     local = (real_induction.convert if name == "smollm2" else whisper)(folder)
     text, model = tokens(local, name), ck.load_model(str(local))
-    made = {k: ck.to_attention_only(model, heads_per_neuron=k, probe=text[:1, :64]) for k in counts or COUNTS[name]}
+    made = {k: ck.to_attention_only(model, heads_per_neuron=k, probe=text[:1, :64]) for k in COUNTS[name]}
     ways = [(model, "float32"), *((one, "float32") for one in made.values())]
-    if name == "smollm2" and counts is None:
-        half = ck.load_model(str(local)).to(torch.bfloat16)
-        made["half"] = ck.to_attention_only(half, heads_per_neuron=16, probe=text[:1, :64])
-        ways += [(half, "bfloat16"), (made["half"], "bfloat16")]
     totals, spent = np.zeros((len(ways), 3)), np.zeros(len(ways))
     for row in text:
         before = None
