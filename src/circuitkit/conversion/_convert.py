@@ -145,7 +145,7 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
     reach: dict[int, float] = {}
 
     def listen(place: int, mlp: FoundMLP, terms: HeadSum | GateSums, out: Tensor) -> None:
-        neurons = Neurons(**mlp.weights, **mlp.biases, terms=terms)  # pyright: ignore[reportArgumentType]
+        neurons = Neurons(**mlp.weights, **mlp.biases, terms=terms)  # pyright: ignore[reportArgumentType]  # biases may be None
         exact, _, rounding = promised(neurons, met.pop(place))
         seen[place] = float((out.double() - exact).abs().max()), reach.pop(place, math.nan), float(rounding.max())
 
