@@ -60,7 +60,7 @@ def best_per_pair(rows, k):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [2, 15])
 def test_equals_loops(small, distance, weighted, n, monkeypatch):
-    monkeypatch.setattr("circuitkit._blocks._BLOCK", 20)  # two destinations at a time
+    monkeypatch.setattr("circuitkit._blocks._BLOCK", 4)  # two destinations at a time
     generator = torch.Generator().manual_seed(1)
     unigram = torch.rand(7, generator=generator, dtype=torch.float64)
     likelihood = torch.rand(7, 7, generator=generator, dtype=torch.float64) if weighted else None

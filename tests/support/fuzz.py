@@ -619,7 +619,6 @@ LEFT_OUT = {
     "repeated_tokens": {"n_ctx"},
     "head_verdict": {"tokens", "negatives"},
     "train_gated": {"data_seed"},
-    "ToyModel.to": set(),
     "theorem7": {"like"},
 }
 

@@ -109,6 +109,10 @@ class Run:
             raise ValueError(f"{name!r} writes nothing; parts are {', '.join(self.model.parts()[:6])}, ...")
         if before is not None and step > before:  # at its own step it is what it writes, before what follows
             raise ValueError(f"{name!r} is not in the stream before step {before}; expected one of {', '.join(self.model.parts(before))}")
+        return self._part(name, before)
+
+    def _part(self, name: str, before: int | None) -> Tensor:
+        step, sub, rows, is_bias = self.model.find(name)
         if is_bias:
             return self._bias(step, sub, before)
         if sub is None:

@@ -128,9 +128,10 @@ def _probabilities(
     model: Any, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"], batch: int
 ) -> tuple[Float[Tensor, "crossing 2"], Float[Tensor, " crossing"]]:
     """Mean probability of (wrong, right), and of wrong from the direct path, after each context + source + destination."""
+    contexts, crossings = (rows.to(anatomy(model).W_U.device) for rows in (contexts, crossings))
     pairs, which = torch.unique(crossings[:, :2], dim=0, return_inverse=True)
-    dtype = anatomy(model).W_U.dtype
-    full, direct = torch.zeros(len(crossings), 2, dtype=dtype), torch.zeros(len(crossings), dtype=dtype)
+    full = anatomy(model).W_U.new_zeros(len(crossings), 2)
+    direct = full.new_zeros(len(crossings))
     for context in contexts:
         for first in range(0, len(pairs), batch):
             some = pairs[first : first + batch]

@@ -188,7 +188,7 @@ def _written(run: Run, sub: Sublayer, z: Tensor, head: int, step: int, before: i
 def _begun(run: Run, sub: Sublayer, step: int, apart: bool) -> dict[str, Tensor]:
     """What an MLP wrote, which begins its own paths: as a whole, or each of its neuron-heads."""
     if not apart or not isinstance(sub.inside, Neurons):
-        return {sub.name: run.part(sub.name, step)}
+        return {sub.name: run._part(sub.name, step)}
     rows = torch.arange(len(sub.inside)) // len(sub.inside.terms)
     written = run.z(sub).movedim(-1, 0)[..., None] * sub.inside.W_out[rows][:, None, None]
     after = run.norms[sub.name][1]

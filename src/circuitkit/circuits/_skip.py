@@ -86,7 +86,7 @@ def skip_trigrams(
     left, right = ov.A - typical @ ov.A, ov.B - ov.B.mean(1, keepdim=True)
     left, right = left[ids], right[:, ids]
     attention = (
-        odds.masked_fill(torch.outer(counts[rows], counts) < least_met, -torch.inf)
+        odds.masked_fill_(torch.outer(counts[rows], counts) < least_met, -torch.inf) if least_met else odds
         for rows, odds in _attention(value, head, typical, ids, window, distance)
     )
     if likelihood is None:
@@ -139,7 +139,7 @@ def _attention(
         raise ValueError("skip_trigrams got gated heads; expected heads whose attention is a softmax alone, as its formula says")
     rotary = model[head].turn is not None
     qk = full_qk(model, head, offset=(distance or 0) if rotary else None)
-    added, share = qk.A.new_zeros(1), qk.A.new_tensor(1 / window)
+    added, share = None, qk.A.new_tensor(1 / window)
     places = None
     if distance is not None and model.W_pos is not None:
         middle = model.n_ctx // 2
@@ -147,9 +147,10 @@ def _attention(
         apart = full_qk(model, head, query="position", key="position")
         added, keys = own.A[middle] @ own.B, slice(middle + 1)
         places = lambda rows: there.A[rows] @ there.B[:, keys] + apart.A[middle] @ apart.B[:, keys]  # noqa: E731
-    for rows in pieces(len(ids), len(qk.A)):
-        content = qk.A[ids[rows]] @ qk.B + added
+    for rows in pieces(len(ids), -(-len(qk.A) // 4)):
+        content = qk.A[ids[rows]] @ qk.B
+        content = content if added is None else content + added
         if places is not None:
             share = places(ids[rows]).softmax(-1)[:, -1 - (distance or 0), None]
         odds = content if len(ids) == content.shape[1] else content[:, ids]
-        yield rows, odds - (content + typical.log()).logsumexp(-1, keepdim=True) + share.logit()
+        yield rows, odds - ((content + typical.log()).logsumexp(-1, keepdim=True) - share.logit())

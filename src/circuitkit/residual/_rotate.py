@@ -30,10 +30,10 @@ def random_rotation(
     if fix is None:
         return q.to(dtype)
     # An orthonormal basis whose first vector is the fixed direction; rotate within the rest.
-    frame = torch.cat([fix.double()[:, None], torch.eye(d_model, dtype=torch.float64)], dim=1)
+    frame = torch.cat([fix.double().cpu()[:, None], torch.eye(d_model, dtype=torch.float64)], dim=1)
     basis = torch.linalg.qr(frame)[0][:, :d_model]
     inside = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), q)
-    return (basis @ inside @ basis.T).to(dtype)
+    return (basis @ inside @ basis.T).to(fix.device, dtype)
 
 
 @public

@@ -54,17 +54,17 @@ def train_toy_models(
     on together. `importance` is the factor from one feature's weight in the loss to the next. Adam, cosine decay.
     **Source**: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4; the trainer is ours.
     """
-    generator = torch.Generator().manual_seed(seed)
-    n = len(density)
-    W = (torch.randn(n, n_features, n_hidden, generator=generator) * n_hidden**-0.5).requires_grad_()
-    b = torch.zeros(n, n_features, requires_grad=True)
-    weight = importance ** torch.arange(n_features, dtype=torch.float32)
+    generator, place = torch.Generator().manual_seed(seed), density.device  # the same numbers on every device
+    n, density = len(density), density.cpu()
+    W = (torch.randn(n, n_features, n_hidden, generator=generator) * n_hidden**-0.5).to(place).requires_grad_()
+    b = torch.zeros(n, n_features, device=place, requires_grad=True)
+    weight = importance ** torch.arange(n_features, dtype=torch.float32, device=place)
     optimiser = torch.optim.Adam([W, b], lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     loss = torch.full((n,), torch.nan)
     with torch.enable_grad():
         for _ in range(steps):
-            x = _sample(density, n_features, batch, pairs, generator)
+            x = _sample(density, n_features, batch, pairs, generator).to(place)
             error = (torch.relu(x @ W @ W.transpose(-2, -1) + b[:, None]) - x).pow(2) @ weight
             loss = error.mean(1)
             optimiser.zero_grad(set_to_none=True)

@@ -35,7 +35,7 @@ def evaluate(
         residual.append(r.detach())
     pos = places[:, 1]
     h, r = torch.cat(heads), torch.cat(residual)
-    return Rows(h[which, :, pos], r[which, pos], tokens[places[:, 0], pos])
+    return Rows(h[which, :, pos], r[which, pos], tokens[places[:, 0], pos].to(h.device))
 
 
 _ours = "logits, one for each token of the task. Use the task the model was made for"

@@ -35,24 +35,24 @@ class CountBatch:
 
 def count_batch(tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dtype = torch.float32) -> CountBatch:
     """Distinct rows of a batch of prompts. **Error**: none; every row is in it, with its multiplicity."""
-    n, pos = tokens.shape
-    one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32).scatter_(2, tokens[..., None], 1)
+    (n, pos), place = tokens.shape, tokens.device
+    one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32, device=place).scatter_(2, tokens[..., None], 1)
     counts = one_hot.cumsum(1, dtype=torch.int32)
     pairs_causal = torch.einsum("npa,npb->ab", one_hot.to(torch.float64), counts.to(torch.float64))
     total = one_hot.sum(1).to(torch.float64)
     pairs_all = total.T @ total
     keys = torch.cat([tokens.reshape(-1, 1).to(torch.int32), counts.reshape(-1, d_vocab)], 1)
     rows, inverse, weight = _unique(keys, pos)
-    place = torch.empty(len(rows), dtype=torch.long).scatter_(0, inverse, torch.arange(len(keys)))
+    first = torch.empty(len(rows), dtype=torch.long, device=place).scatter_(0, inverse, torch.arange(len(keys), device=place))
     own = rows[:, 0].long()
     sizes = torch.bincount(own, minlength=d_vocab)
     width = int(sizes.max())
-    slot = torch.arange(len(rows)) - (sizes.cumsum(0) - sizes)[own]  # rows are sorted by their own token
-    padded = torch.zeros(d_vocab, width, d_vocab, dtype=dtype)
+    slot = torch.arange(len(rows), device=place) - (sizes.cumsum(0) - sizes)[own]  # rows are sorted by their own token
+    padded = torch.zeros(d_vocab, width, d_vocab, dtype=dtype, device=place)
     padded[:, :, 0] = 1.0  # a padding row counts one key, so that its denominator is not 0; its weight is 0
     padded[own, slot] = rows[:, 1:].to(dtype)
-    weights, index = torch.zeros(d_vocab, width, dtype=dtype), torch.zeros(d_vocab, width, dtype=torch.long)
-    weights[own, slot], index[own, slot] = weight.to(dtype), place
+    weights, index = (torch.zeros(d_vocab, width, dtype=kind, device=place) for kind in (dtype, torch.long))
+    weights[own, slot], index[own, slot] = weight.to(dtype), first
     return CountBatch(
         padded, weights, index, (pairs_all / pairs_all.sum()).to(dtype), (pairs_causal / pairs_causal.sum()).to(dtype), n * pos
     )
@@ -68,7 +68,7 @@ def _unique(keys: Int[Tensor, "row column"], largest: int) -> tuple[Tensor, Tens
         _, inverse, weight = code.unique(return_inverse=True, return_counts=True)
     else:
         _, inverse, weight = keys.unique(dim=0, return_inverse=True, return_counts=True)
-    rows = torch.empty(len(weight), keys.shape[1], dtype=keys.dtype)
+    rows = keys.new_empty(len(weight), keys.shape[1])
     rows[inverse] = keys
     return rows, inverse, weight
 

@@ -1,12 +1,12 @@
 """One attention layer on one-hot tokens: the model in which all skip-trigram experiments are made."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Real, must, one_dtype, public
+from circuitkit._contract import Place, must, one_dtype, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import from_heads, to_bridge
 from circuitkit.superposition._task import SkipTrigramTask
@@ -47,9 +47,10 @@ class ToyModel:
 
     __call__ = run
 
-    def to(self, dtype: Real) -> "ToyModel":
-        """The same model in another dtype."""
-        return ToyModel(self.heads.to(dtype), self.task, self.W_E.to(dtype), self.W_U.to(dtype))
+    def to(self, *args: Place, **kwargs: Any) -> "ToyModel":
+        """The same model on another device or in another dtype; arguments as in `torch.Tensor.to`."""
+        to: Any = lambda part: part.to(*args, **kwargs)  # noqa: E731
+        return ToyModel(to(self.heads), self.task, to(self.W_E), to(self.W_U))
 
     def logits(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_vocab"]:
         heads, residual = self.run(tokens)

@@ -111,7 +111,7 @@ def train_gated(
         GatedBlock(
             recipe, len(original.heads), original.heads.d_model,
             target_rms=data.rms, seed=run_seed(seed, i), original=original.heads, dtype=original.W_E.dtype,
-        )
+        ).to(original.W_E.device)
         for i in range(inits)
     ]  # fmt: skip
     p = stack_parameters(blocks, recipe)
@@ -139,7 +139,8 @@ class _Data:
     def __init__(self, original: ToyModel, recipe: Recipe, seed: int, fresh: int = 2000) -> None:
         task: SkipTrigramTask = original.task
         self.recipe, self.original, self.embed = recipe, original, original.W_E
-        tokens = task.sample(recipe.n_prompts, seed)
+        place = original.W_E.device
+        tokens = task.sample(recipe.n_prompts, seed).to(place)
         whole = [part for part in tokens.split(recipe.batch) if len(part) == recipe.batch]
         self.batches = [count_batch(part, task.d_vocab, original.W_E.dtype) for part in whole[: recipe.steps]]
         self.targets = [self._target(part, batch) for part, batch in zip(whole, self.batches, strict=False)]
@@ -150,7 +151,7 @@ class _Data:
         self.rms = math.sqrt(self.mean_square)
         if not self.mean_square > 0:
             raise ValueError("the original's attention layer writes nothing on these prompts, so there is nothing to learn")
-        checking = task.sample(fresh, seed + 1)
+        checking = task.sample(fresh, seed + 1).to(place)
         self.fresh = count_batch(checking, task.d_vocab, original.W_E.dtype)
         self.fresh_target = self._target(checking, self.fresh)
 
