@@ -74,7 +74,7 @@ def _tried(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], od
     """
     half = m.shape[1] // 2
     halves = [m[:, :half], m[:, half:]]
-    bits = [torch.arange(2 ** part.shape[1])[:, None] >> torch.arange(part.shape[1]) & 1 for part in halves]
+    bits = [(torch.arange(2 ** part.shape[1])[:, None] >> torch.arange(part.shape[1]) & 1).to(m.device) for part in halves]
     out = []
     for rows in torch.arange(len(m)).split(max(1, _CELLS // max(2 ** m.shape[1], len(bits[1]) * m.shape[2]))):
         first, second = (torch.einsum("sk,rku->rsu", b.to(m.dtype), part[rows]) for b, part in zip(bits, halves, strict=True))

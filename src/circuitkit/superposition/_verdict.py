@@ -156,7 +156,7 @@ def head_verdict(
     guess, due, hush = (math.log(task.d_vocab - 1), 1.0, math.log(2)) if odds else (0.0, 0.0, 0.0)
     m, r, kind = _margins(run, task, tokens, places)
     whole, kept = strength(m.sum(1) + r, odds) + guess > due, r if form != "post" else torch.zeros_like(r)
-    always, open_, gain = always_predicted(m, kept), torch.zeros(m.shape[:2], dtype=torch.bool), m[..., 0] * math.nan
+    always, open_, gain = always_predicted(m, kept), torch.zeros_like(m[..., 0], dtype=torch.bool), m[..., 0] * math.nan
     if odds:
         low, high = least(m, r)
         gain = low + guess
