@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import anatomy, heads
 from circuitkit.circuits import full_ov, path_logits, random_heads, skip_trigrams
-from circuitkit.circuits._top import top_entries
+from circuitkit.circuits._largest import top_entries
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weight_table
 
 
