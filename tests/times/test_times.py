@@ -38,8 +38,10 @@ def test_the_promised_minutes_agree_with_the_count(path):
 @pytest.mark.parametrize("path", chapter_times.notebooks(), ids=lambda path: path.name)
 def test_the_time_stands_at_the_head(path):
     """Before the first section that teaches, where a reader decides whether to begin."""
-    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
-    assert any("**Time**" in cell for cell in cells[:4])
+    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    before, found, _ = text.partition("**Time**")
+    assert found
+    assert set(re.findall(r"(?m)^## (.+)$", before)) <= {"See it first", "Objectives"}
 
 
 def test_what_is_counted(tmp_path):
