@@ -29,7 +29,7 @@ def mystery(letter: str) -> Any:
     if letter not in LETTERS:
         raise ValueError(f"letter is {letter!r}; expected one of {', '.join(LETTERS)}: each is a model to find out about")
     model = models.load_model("two-layer")
-    weights = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
+    weights: dict[str, Tensor] = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
     with torch.no_grad():
         {"A": _nothing, "B": _no_notes, "C": _turned, "D": _doubled}[letter](weights)
         for layer in (0, 1):
