@@ -156,7 +156,7 @@ def test_a_word_is_found_shown_in_its_line_and_its_page_opens(book, opened):
     page.wait_for_url("**/search.html?q=incoherent*")
     page.locator("#search-results p.search-summary", has_text="found").wait_for()
     result = page.locator("#search-results li", has_text="superposition").first
-    assert "incoheren" in result.locator("p.context").inner_text().lower()
+    assert "incoheren" in result.locator("p.context").first.inner_text().lower()
     result.locator("a").first.click()
     page.wait_for_url("**/book/*.html**")
     assert "incoheren" in page.locator("article").inner_text().lower()
