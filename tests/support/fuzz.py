@@ -489,6 +489,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "load_model.name": lambda: "zero-layer",
     "model_card.name": lambda: "zero-layer",
     "stored_survey.name": lambda: "smollm2-135m",
+    "stored_study.name": lambda: "minilm",
     "load_results.name": lambda: "post",
     "AttentionOnlyBridge.route.name": lambda: "literal",
     "PathLogits.__getitem__.name": lambda: "L0H1",

@@ -50,7 +50,7 @@ class DecoderRow(NamedTuple):
 
 
 @public
-def stored_study(model: Literal["minilm", "smollm2", "whisper"]) -> tuple[list[Any], dict[str, Any]]:
+def stored_study(name: Literal["minilm", "smollm2", "whisper"]) -> tuple[list[Any], dict[str, Any]]:
     """The rows stored for a pretrained model, `EncoderRow` or `DecoderRow`, and where its weights came from.
 
     **Source**: `tools/study/real_conversion.py` and `tools/study/real_decoders.py`.
@@ -58,6 +58,6 @@ def stored_study(model: Literal["minilm", "smollm2", "whisper"]) -> tuple[list[A
     >>> stored_study("whisper")[0][0].precision
     'float32'
     """
-    table = json.loads(files("circuitkit.conversion").joinpath(f"data/{model}.json").read_text())
-    kind = EncoderRow if model == "minilm" else DecoderRow
+    table = json.loads(files("circuitkit.conversion").joinpath(f"data/{name}.json").read_text())
+    kind = EncoderRow if name == "minilm" else DecoderRow
     return [kind(**row) for row in table["rows"]], table["provenance"]
