@@ -1,0 +1,41 @@
+"""The tool that shows a file of answers to the checks tells right from wrong, and named from pointed at."""
+
+from tools.check import try_answers
+
+ANSWERS = """
+def k_composition__right(W_OV, W_QK):
+    return (W_OV @ W_QK.T).norm() / (W_OV.norm() * W_QK.norm())
+
+def k_composition__queries(W_OV, W_QK):
+    return (W_OV @ W_QK).norm() / (W_OV.norm() * W_QK.norm())
+
+def k_composition__negative(W_OV, W_QK):
+    return -(W_OV @ W_QK.T).norm() / (W_OV.norm() * W_QK.norm())
+
+def k_composition__crash(W_OV, W_QK):
+    return W_OV[100]
+"""
+
+
+def test_each_kind_of_reply_is_counted(tmp_path, capsys):
+    path = tmp_path / "answers.py"
+    path.write_text(ANSWERS)
+    assert try_answers.main([str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "queries: named: W_QK is not transposed" in printed
+    assert "negative: pointed at: It is the expected result with the opposite sign" in printed
+    assert "chapter 2: 3 refused, 2 named or pointed at" in printed
+    assert "right accepted 1" in printed
+
+
+def test_a_right_answer_under_a_wrong_label_fails_the_run(tmp_path):
+    path = tmp_path / "answers.py"
+    path.write_text(ANSWERS.replace("__right", "__wrong"))
+    assert try_answers.main([str(path), "--quiet"]) == 1
+
+
+def test_an_unknown_exercise_is_told(tmp_path, capsys):
+    path = tmp_path / "answers.py"
+    path.write_text("def no_such__thing():\n    pass\n")
+    assert try_answers.main([str(path)]) == 2
+    assert "there is no check_no_such" in capsys.readouterr().err
