@@ -610,6 +610,20 @@ def check_in_context_score(c):
     same(found, losses[4:6].mean() - losses[0:2].mean(), 1e-5)
 
 
+def check_effect(c):
+    for names, changes in taken_out(c):
+        found = ck.induction.effect(c.model, c.tokens, names, draws=1)
+        for row, told in ((0, {}), (1, changes)):
+            same(found.values[row], slow_losses(c, c.tokens, **told).mean(1), 10 * c.tolerance)
+
+
+def check_attribution(c):
+    found = ck.induction.attribution(c.model, c.tokens, how="patching", fill="zero")
+    assert {*c.heads} <= {*found.names}
+    change = slow_losses(c, c.tokens, gone=[c.earlier]).mean() - slow_losses(c, c.tokens).mean()
+    same(found.values[found.names.index(c.earlier)], change, 10 * c.tolerance)
+
+
 def check_survey(c):
     found = ck.induction.survey(c.model, period=4, batch=2)
     bos = getattr(getattr(c.model, "tokenizer", None), "bos_token_id", None)

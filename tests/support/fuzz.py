@@ -274,6 +274,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Anatomy.head": lambda: None,
     "Anatomy.run.base": lambda: None,
     "Anatomy.run.edit": lambda: lambda sub, z: z,
+    "effect.fill": lambda: "zero",
+    "attribution.fill": lambda: "zero",
     "Anatomy.run.fill": lambda: "mean",
     "Anatomy.run.grad": lambda: False,
     "Anatomy.run.watch": lambda: None,
@@ -392,6 +394,12 @@ GOOD: dict[str, Callable[[], Any]] = {
     "expansion": lambda: 2,
     "fig": figure,
     "fill": lambda: "mean",
+    "against": lambda: "layers",
+    "how": lambda: "gradient",
+    "measure": lambda: "loss",
+    "keep": lambda: ["L0H1"],
+    "draws": lambda: 2,
+    "points": lambda: 1,
     "first": lambda: 0,
     "first_pass": lambda: 1,
     "fix": lambda: torch.ones(6),
@@ -605,6 +613,7 @@ GOOD: dict[str, Callable[[], Any]] = {
 
 #: Arguments that are left out of the right call, because they exclude another one or need another kind of model.
 LEFT_OUT = {
+    "effect": {"keep"},
     "Address": {"term"},
     "gated_neuron_heads": {"heads_per_neuron", "max_error", "gate_range"},
     "to_attention_only": {"max_error", "sharpness", "gate_range"},
@@ -715,7 +724,7 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 #: The kind of each argument, by the same names as in GOOD.
 KINDS = {
-    "count": """Address.layer Address.number Address.term before pos batch d_content d_gate d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
+    "count": """draws points Address.layer Address.number Address.term before pos batch d_content d_gate d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
         n_features n_heads n_hidden n_layers n_noise n_pos n_prompts n_signals n_trigrams period rows steps times width window block
         distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed data_seed
         n_jobs neurons uncheckable_at_most""",
@@ -724,11 +733,11 @@ KINDS = {
         attention.largest HeadSum.error generalized_silu.error""",
     "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
-    "word": """Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
+    "word": """against how measure Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
     "name": """Anatomy.find.name Run.part.name join.parts read.text head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
         PathLogits.order.name PathLogits.stream.name Scores.__getitem__.name""",
-    "names": "Anatomy.__getitem__.names names without Neurons.pattern.heads",
+    "names": "Anatomy.__getitem__.names names without keep Neurons.pattern.heads",
     "text": "complete.text label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """Norm.bound.b Sublayer.bias W_pos b_U V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood

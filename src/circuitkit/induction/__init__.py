@@ -1,9 +1,12 @@
 """Induction: repeated tokens, what each head does on them, what its removal costs, and heads made by hand or trained.
 
-A measure lives here beside the rows that it is taken on. Measures may be added; parts and wires are taken out in one way
-only, by their names.
+A measure lives here beside the rows that it is taken on. Measures may be added; what a part or a wire is worth is asked
+in one way only, by its name, and never without what others like it are worth.
 """
 
+from ._effect import attribution as attribution
+from ._effect import effect as effect
+from ._effect import paths as paths
 from ._handmade import build_induction_model as build_induction_model
 from ._handmade import build_virtual_head_model as build_virtual_head_model
 from ._loss import InductionLoss as InductionLoss
@@ -16,13 +19,14 @@ from ._survey import survey as survey
 from ._tokens import Repeated as Repeated
 from ._tokens import repeated_tokens as repeated_tokens
 from ._train import train as train
-from ._without import paths as paths
 
 __all__ = [
     "InductionLoss",
     "Repeated",
+    "attribution",
     "build_induction_model",
     "build_virtual_head_model",
+    "effect",
     "in_context_score",
     "induction_loss",
     "losses_by_position",

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Names, ids, must, public
 from circuitkit.induction._scores import default_rows
-from circuitkit.induction._stream import run, token_losses
+from circuitkit.induction._stream import Fill, run, second_pass, token_losses
 from circuitkit.induction._tokens import Repeated
-from circuitkit.induction._without import Fill
 
 
 class InductionLoss(NamedTuple):
@@ -50,15 +49,12 @@ def induction_loss(
     >>> round(result.second, 3), result.accuracy
     (0.0, 1.0)
     """
-    tokens, period, start = default_rows(model) if rows is None else rows
-    logits = run("induction_loss", model, tokens, without=without, fill=fill)
-    tokens = tokens.to(logits.device)
-    losses = token_losses(logits, tokens)
-    second = slice(start + period, start + 2 * period - 1)
-    first = float(losses[:, start : start + period - 1].mean())
-    again = float(losses[:, second].mean())
-    right = logits[:, second].argmax(-1) == tokens[:, start + period + 1 : start + 2 * period]
-    return InductionLoss(first, again, again - first, float(right.float().mean()))
+    rows = default_rows(model) if rows is None else rows
+    logits = run("induction_loss", model, rows.tokens, without=without, fill=fill)
+    one = slice(rows.start, rows.start + rows.period)
+    first = float(token_losses(logits[:, one], rows.tokens[:, one].to(logits.device)).mean())
+    again, right = (float(values.mean()) for values in second_pass(logits, rows))
+    return InductionLoss(first, again, again - first, right)
 
 
 @public

@@ -10,9 +10,8 @@ from torch import Tensor
 from circuitkit._contract import AnyModel, Count, Names, ids, must, public, sizes
 from circuitkit._precision import full_precision
 from circuitkit.anatomy import Anatomy
-from circuitkit.induction._stream import engine, run
+from circuitkit.induction._stream import Fill, engine, run
 from circuitkit.induction._tokens import Repeated, after_occurrences, earlier_occurrences, repeated_tokens
-from circuitkit.induction._without import Fill
 
 Kind = Literal["prefix_matching", "previous_token", "duplicate_token", "copying"]
 KINDS = get_args(Kind)

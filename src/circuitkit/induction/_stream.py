@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +10,9 @@ from torch import Tensor
 
 from circuitkit._contract import is_bridge
 from circuitkit.anatomy import Anatomy, anatomy, read
-from circuitkit.induction._without import Fill
+from circuitkit.induction._tokens import Repeated
+
+Fill = Literal["zero", "mean"]
 
 #: Called in each layer with its number, the pattern `[batch, head, dst, src]`, values `[batch, head or group, pos, d_head]` and `W_O`.
 Watch = Callable[[int, Tensor, Tensor, Tensor], None]
@@ -100,3 +102,13 @@ def token_losses(
         -row.log_softmax(-1).gather(-1, ids[1:, None])[:, 0] for row, ids in zip(logits[:, :-1], tokens, strict=True)
     ]
     return torch.stack(losses)
+
+
+def second_pass(
+    logits: Float[Tensor, "batch pos d_vocab"], rows: Repeated
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Loss and accuracy of each row on the second pass without its first token, which nothing tells."""
+    first, last = rows.start + rows.period, rows.start + 2 * rows.period
+    tokens = rows.tokens.to(logits.device)
+    right = logits[:, first : last - 1].argmax(-1) == tokens[:, first + 1 : last]
+    return token_losses(logits, tokens)[:, first : last - 1].mean(1), right.to(logits.dtype).mean(1)

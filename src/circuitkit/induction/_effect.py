@@ -1,0 +1,296 @@
+"""What a circuit is worth: parts and wires replaced, or all but them, beside sets of the same kind that were drawn.
+
+What a name takes out is said at `Anatomy.run`; here it is measured, with the control that a measurement needs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit._contract import AnyModel, Count, Names, Seed, ids, must, public
+from circuitkit._heads import Heads
+from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
+from circuitkit.induction._stream import second_pass, token_losses
+from circuitkit.induction._tokens import Repeated
+
+Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
+Source = Literal["zero", "mean", "resample"] | Int[Tensor, "batch pos"]
+_TWO = "two rows or more, because values come from other rows. Use longer batches or fill='zero'"
+
+
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """A measure before and after a change, row by row, and after the same change to drawn sets: printed, one line.
+
+    **Source**: see `effect`.
+    """
+
+    done: str
+    """What was done, in words."""
+    measure: str
+    sets: tuple[tuple[str, ...], ...]
+    """The names that were given, then those of each drawn set."""
+    values: Float[Tensor, "set row"]
+    """The measure by row: of the whole model, after the change, then after each drawn set's."""
+
+    @property
+    def change(self) -> float:
+        """Mean over rows of after minus before."""
+        return float((self.values[1] - self.values[0]).mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A 95 % interval of the change over rows, paired."""
+        paired = self.values[1] - self.values[0]
+        error = 1.96 * float(paired.std()) / len(paired) ** 0.5
+        return self.change - error, self.change + error
+
+    @property
+    def controls(self) -> Float[Tensor, " draw"]:
+        """The measure after each drawn set's change, mean over rows."""
+        return self.values[2:].mean(1)
+
+    @property
+    def rank(self) -> int:
+        """1 if no drawn set does as much when it is taken out (as little is lost when it is kept)."""
+        moved = (self.values[1:].mean(1) - self.values[0].mean()).abs()
+        return 1 + int((moved[1:] <= moved[0] if self.done.startswith("keeping") else moved[1:] >= moved[0]).sum())
+
+    def __repr__(self) -> str:
+        before, after = self.values[:2].mean(1).tolist()
+        told = f"{self.done}: {self.measure} {before:.2f} -> {after:.2f}, {self.change:+.2f} "
+        told += "[{:+.2f}, {:+.2f}] ".format(*self.interval) + f"over {self.values.shape[1]} rows"
+        drawn = self.controls
+        if not len(drawn):
+            return f"{told}; no set of its kind to compare with"
+        range_ = f"{drawn.median():.2f} ({drawn.min():.2f} to {drawn.max():.2f})"
+        return f"{told}; {len(drawn)} matched sets: {range_}, rank {self.rank} of {1 + len(drawn)}"
+
+
+class Bench:
+    """A model on some rows, with the values that replace others: every change starts from one untouched run."""
+
+    def __init__(self, model: Any, tokens: Any, fill: Any, measure: Any):
+        self.model: Anatomy = anatomy(model)
+        self.rows, self.measure = tokens, measure
+        own = getattr(tokens, "tokens", tokens).to(self.model.W_E.device)
+        self.n, self.fill = len(own), torch.zeros_like
+        if fill != "zero" if isinstance(fill, str) else True:
+            other = own if fill == "mean" else own.roll(1, 0) if isinstance(fill, str) else fill.to(own.device)
+            own, self.fill = torch.cat([own, other]), self._mean if isinstance(fill, str) and fill == "mean" else self._other
+        self.tokens = own
+        self.base = self.model.run(own)
+
+    def _other(self, x: Tensor) -> Tensor:
+        return torch.cat([x[self.n :], x[self.n :]])
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return torch.cat([x[self.n :].mean(0, keepdim=True).expand_as(x[self.n :]), x[self.n :]])
+
+    def without(self, names: Sequence[str]) -> Float[Tensor, " row"]:
+        run = self.model.run(self.tokens, without=names, fill=self.fill, base=self.base) if names else self.base
+        return self.measured(run)
+
+    def measured(self, run: Run) -> Float[Tensor, " row"]:
+        if callable(self.measure):
+            return self.measure(run)[: self.n]
+        logits = run.logits[: self.n]
+        if isinstance(self.rows, Repeated):
+            loss, right = second_pass(logits, self.rows)
+            return loss if self.measure == "loss" else right
+        if self.measure == "loss":
+            return token_losses(logits, run.tokens[: self.n]).mean(1)
+        return (logits[:, :-1].argmax(-1) == run.tokens[: self.n, 1:]).to(logits.dtype).mean(1)
+
+
+_one_choice = lambda without, keep: bool(without) != bool(keep) or "names in one of the two: without= to take them out, keep= to take out all others"  # noqa: E731
+_enough = lambda fill, tokens: not isinstance(fill, str) or fill == "zero" or len(getattr(tokens, "tokens", tokens)) > 1 or _TWO  # noqa: E731
+_alike = lambda fill, tokens: isinstance(fill, str) or fill.shape == getattr(tokens, "tokens", tokens).shape or "rows of the shape of tokens"  # noqa: E731
+
+
+@public
+@ids()
+@must(_one_choice)
+@must(_enough)
+@must(_alike)
+def effect(
+    model: AnyModel,
+    tokens: Int[Tensor, "batch pos"] | Repeated,
+    without: Names = (),
+    *,
+    keep: Names = (),
+    fill: Source = "zero",
+    measure: Measure = "loss",
+    against: Literal["layers", "size"] = "layers",
+    draws: Count = 20,
+    seed: Seed = 0,
+) -> Effect:
+    """What replacing parts or wires does to a model, with its interval over rows and the same done to drawn sets.
+
+    `without` names what is replaced (is it needed?), `keep` what is not, of all parts of its kind (is it enough?).
+    `fill`: by nothing, by the untouched model's `"mean"` over the rows at each position, by the next row's values
+    (`"resample"`), or by those that it has on other rows, given as tokens (patching). `measure`: loss or accuracy, on the
+    second pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row.
+    Drawn sets have as many names of the same kind from the same layers, wires from and to the same layers; against
+    `"size"`, each name's stand-in is one of the 20 whose source writes most nearly as much. Under grouped queries a
+    wire into one head's K gives that head a key of its own; wires into all its mates change the key that they share.
+
+    **Error**: exact for these rows; the interval is that of a normal mean. **Source**: "Interpretability in the Wild"
+    (Wang et al. 2022), patching and its two questions; the drawn controls are this book's.
+
+    >>> from circuitkit.induction import build_induction_model, repeated_tokens
+    >>> rows = repeated_tokens(20, 8)
+    >>> effect(build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
+    True
+    """
+    bench = Bench(model, tokens, fill, measure)
+    names = tuple(join(*read(name)) for name in _listed(keep or without))
+    rest = _of_kind(bench.model, names) if keep else ()
+    taken = (lambda some: [name for name in rest if name not in {*some}]) if keep else list
+    sets = (names, *_drawn(bench, names, against, draws, seed))
+    values = torch.stack([bench.without(()), *(bench.without(taken(some)) for some in sets)])
+    shown = ", ".join(names) if len(names) < 4 else f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
+    how = fill if isinstance(fill, str) else "from other rows"
+    said = f"{'keeping' if keep else 'without'} {shown}{f' of {len(rest)}' if keep else ''} ({how})"
+    return Effect(said, measure if isinstance(measure, str) else "measure", sets, values)
+
+
+def _listed(names: Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
+
+
+def _of_kind(model: Anatomy, names: Sequence[str]) -> tuple[str, ...]:
+    """All parts, or wires between heads, of the kinds that these are of."""
+    chains = [read(name) for name in names]
+    wired: Any = {chain[-1].input for chain in chains if len(chain) > 1}
+    kinds = {chain[0].kind for chain in chains if len(chain) == 1}
+    wires = [wire for kind in sorted(wired) for wire in paths(model, kind)]
+    return tuple(wires + [name for name in model.parts() if read(name)[0].kind in kinds])
+
+
+def _drawn(bench: Bench, names: tuple[str, ...], against: str, draws: int, seed: int) -> list[tuple[str, ...]]:
+    """Sets of names like these: each name's stand-in is drawn from its pool, and none is drawn twice in a set."""
+    pools = [_pool(bench, name, against) for name in names]
+    free = [[one for one in pool if one not in names] for pool in pools]
+    # where the given names leave too little, a set may hold some of them, but never all
+    pools = [left if len(left) >= pools.count(pool) else pool for pool, left in zip(pools, free, strict=True)]
+    generator, seen = torch.Generator().manual_seed(seed), {frozenset(names): names}
+    for _ in range(20 * draws):
+        chosen: dict[str, None] = {}
+        for pool in pools:
+            order = torch.randperm(len(pool), generator=generator).tolist()
+            chosen.update(dict.fromkeys([pool[i] for i in order if pool[i] not in chosen][:1]))
+        if len(chosen) == len(names):
+            seen.setdefault(frozenset(chosen), tuple(chosen))
+        if len(seen) > draws:
+            break
+    return list(seen.values())[1:]
+
+
+def _pool(bench: Bench, name: str, against: str) -> list[str]:
+    """What may stand in for a name: its kind in its layer (any layer, for MLPs and biases), or the 20 nearest in size."""
+    *earlier, last = read(name)
+    model, place = bench.model, bench.model.find(last.part)
+    peers = [part for part in model.parts() if read(part)[0].kind == last.kind]
+    layer = [part for part in peers if read(part)[0].layer == last.layer]
+    near = layer if last.kind in "HN" else peers
+    if earlier:
+        sources = [part for part in model.parts(place.step) if read(part)[0].kind == earlier[0].kind]
+        sources = sources if against == "size" else [one for one in sources if read(one)[0].layer == earlier[0].layer]
+        ends = layer or [str(last.part)]
+        dot = "" if last.input is None else f".{last.input}"
+        found = {join(one, end + dot): one for one in sources for end in ends}
+    else:
+        found = {part: part for part in (near if against == "layers" else peers)}
+    if against == "layers":
+        return list(found)
+    own = _size(bench, str(earlier[0]) if earlier else name)
+    away = {one: abs(_size(bench, source) - own) for one, source in found.items()}
+    return sorted(found, key=lambda one: away[one])[:21]
+
+
+def _size(bench: Bench, part: str) -> float:
+    """How much a part writes in the untouched model: the logarithm of its norm."""
+    sizes: dict[str, float] = vars(bench).setdefault("sizes", {})
+    if part not in sizes:
+        sizes[part] = float(bench.base.part(part).norm().clamp_min(1e-30).log())
+    return sizes[part]
+
+
+class Attribution(NamedTuple):
+    """What replacing each head would change. **Source**: see `attribution`."""
+
+    names: tuple[str, ...]
+    values: Float[Tensor, " head"]
+
+
+@public
+@ids()
+@must(_enough)
+@must(_alike)
+def attribution(
+    model: AnyModel,
+    tokens: Int[Tensor, "batch pos"] | Repeated,
+    *,
+    how: Literal["gradient", "integrated", "patching"] = "gradient",
+    fill: Source = "resample",
+    measure: Literal["loss"] | Callable[[Run], Tensor] = "loss",
+    points: Count = 4,
+) -> Attribution:
+    r"""What the mean of a measure would change if each head by itself were replaced as in `effect`: guessed, or done.
+
+    `"gradient"`: $\nabla_z m \cdot (z' - z)$, one forward and one backward pass for all heads. `"integrated"`: the
+    gradient's mean at `points` mixtures in which all heads have gone a share of the way to their $z'$ (later heads still
+    answer to earlier ones, so the guesses need not add up). `"patching"`: one forward pass a head, which is the truth.
+
+    **Error**: of a guess, that of a straight line; a saturated head can get the wrong sign. **Source**: attribution
+    patching (Nanda 2023; Syed et al. 2023), integrated gradients (Sundararajan et al. 2017).
+    """
+    bench = Bench(model, tokens, fill, measure)
+    names, value = bench.model.head_names, bench.model
+    if how == "patching":
+        whole = bench.without(()).mean()
+        return Attribution(names, torch.stack([bench.without([name]).mean() - whole for name in names]))
+    subs = [sub for sub in value.sublayers if isinstance(sub.inside, Heads)]
+    own = {sub.name: bench.base.gathered[sub.name] for sub in subs}
+    less = {name: (bench.fill(z) - z)[: bench.n] for name, z in own.items()}
+    total = torch.zeros(len(names), dtype=value.W_E.dtype)
+    shares = [(i + 0.5) / points for i in range(points)] if how == "integrated" else [0.0]
+    for share in shares:
+        moved = {name: torch.zeros_like(z, requires_grad=True) for name, z in less.items()}
+
+        def edit(sub: Any, z: Tensor, share: float = share, moved: dict[str, Tensor] = moved) -> Tensor:
+            if sub.name not in moved:
+                return z
+            aim = own[sub.name][: bench.n] + share * less[sub.name]
+            return z + (aim - z).detach() + moved[sub.name]
+
+        run = value.run(bench.tokens[: bench.n], edit=edit, grad=True)
+        slopes = torch.autograd.grad(bench.measured(run).mean(), list(moved.values()))
+        change = [(slope * less[name]).sum((0, 2, 3)) for name, slope in zip(moved, slopes, strict=True)]
+        total += torch.cat(change).cpu() / len(shares)
+    return Attribution(names, total)
+
+
+@public
+def paths(model: AnyModel, kind: Literal["Q", "K", "V"], *, into: str | None = None, out_of: str | None = None) -> tuple[str, ...]:
+    """All wires `"L0H1->L1H3.K"` of one kind between heads of different layers, to give to `without=`.
+
+    `into` and `out_of` keep those that end or begin at one head. Leaving out all of a kind compares Q-, K- and
+    V-composition: later heads then read the stream without earlier heads at that one input.
+
+    **Source**: "A Mathematical Framework for Transformer Circuits"; cutting single wires is this book's.
+    """
+    value = anatomy(model)
+    value.taken([head for head in (into, out_of) if head is not None])
+    heads = [(value.find(name).step, name) for name in value.head_names]
+    return tuple(
+        join(earlier, f"{later}.{kind}")
+        for first, earlier in heads
+        for second, later in heads
+        if first < second and into in (None, later) and out_of in (None, earlier)
+    )

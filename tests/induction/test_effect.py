@@ -1,0 +1,188 @@
+"""Parts and wires replaced, beside drawn ones: against loops, against hooks on the bridge, against small steps."""
+
+import re
+
+import pytest
+import torch
+
+from circuitkit.induction import attribution, build_induction_model, effect, paths, repeated_tokens
+
+ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])
+
+
+def mean_loss(logits, tokens):
+    """Of one row, by hand."""
+    each = [-torch.as_tensor(logits)[t].log_softmax(-1)[tokens[t + 1]] for t in range(len(tokens) - 1)]
+    return float(sum(each) / len(each))
+
+
+def hooked(model, layer, head, values):
+    """Each row's loss when one head's z is given."""
+
+    def put(z, hook):
+        z = z.clone()
+        z[:, :, head] = values
+        return z
+
+    logits = model.run_with_hooks(ROWS, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", put)])
+    return [mean_loss(row, ids) for row, ids in zip(logits, ROWS, strict=True)]
+
+
+def clean(model, layer, rows=ROWS):
+    return model.run_with_cache(rows)[1][f"blocks.{layer}.attn.hook_z"].clone()
+
+
+@pytest.mark.parametrize("cut", ["L1H1", "L0H1->L2H0.K", "L1H0->L2H1.V"])
+def test_a_cut_against_loops(with_norm, slow, cut):
+    ends = [tuple(int(n) for n in end[1:].split("H")) for end in cut.split(".")[0].split("->")]
+    heads, wires = (ends, []) if len(ends) == 1 else ([], [(*ends, cut[-1])])
+    found = effect(with_norm, ROWS, [cut], draws=1)
+    for row, tokens in enumerate(ROWS):
+        loops = slow(with_norm)
+        expected = [mean_loss(loops.run(tokens.tolist(), *gone)[0], tokens) for gone in ([(), ()], [heads, wires])]
+        assert found.values[:2, row].tolist() == pytest.approx(expected, abs=1e-10)
+
+
+def test_values_of_other_rows_are_those_of_the_untouched_model(plain):
+    z = clean(plain, 1)
+    donors = ROWS.flip(1)
+    wanted = {"resample": z.roll(1, 0)[:, :, 0], "mean": z.mean(0, keepdim=True)[:, :, 0]}
+    for fill, values in wanted.items():
+        found = effect(plain, ROWS, "L1H0", fill=fill, draws=1).values[1].tolist()
+        assert found == pytest.approx(hooked(plain, 1, 0, values), abs=1e-10)
+    found = effect(plain, ROWS, "L1H0", fill=donors, draws=1).values[1].tolist()
+    assert found == pytest.approx(hooked(plain, 1, 0, clean(plain, 1, donors)[:, :, 0]), abs=1e-10)
+
+
+def test_an_untouched_value_is_not_one_of_the_changed_run(plain):
+    """Two heads in a row: the second's donor is what it did when the first was whole."""
+    first, second = clean(plain, 0), clean(plain, 1)
+
+    def put(layer, z):
+        return (f"blocks.{layer}.attn.hook_z", lambda old, hook: torch.cat([old[:, :, :1], z.roll(1, 0)[:, :, 1:]], 2))
+
+    logits = plain.run_with_hooks(ROWS, fwd_hooks=[put(0, first), put(1, second)])
+    wanted = [mean_loss(row, ids) for row, ids in zip(logits, ROWS, strict=True)]
+    found = effect(plain, ROWS, ["L0H1", "L1H1"], fill="resample", draws=1)
+    assert found.values[1].tolist() == pytest.approx(wanted, abs=1e-10)
+
+
+def test_keeping_is_taking_out_all_others_of_the_kind(plain):
+    kept = effect(plain, ROWS, keep=["L0H0", "L2H1"], draws=1)
+    cut = effect(plain, ROWS, ["L0H1", "L1H0", "L1H1", "L2H0"], draws=1)
+    assert torch.equal(kept.values[:2], cut.values[:2])
+    assert "keeping L0H0, L2H1 of 6 (zero)" in repr(kept)
+    wires = paths(plain, "K")
+    kept = effect(plain, ROWS, keep=wires[0], draws=1)
+    assert torch.equal(kept.values[:2], effect(plain, ROWS, wires[1:], draws=1).values[:2])
+
+
+def test_the_circuit_is_needed_and_enough():
+    model, rows = build_induction_model(20, 16), repeated_tokens(20, 8)
+    assert effect(model, rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9  # 1 in 7 at most is right by chance
+    assert effect(model, rows, "L0H0->L1H0.V", measure="accuracy").change == 0
+    assert effect(model, rows, keep=["L0H0->L1H0.K"], measure="accuracy").change == 0
+    assert effect(model, rows, keep=["L0H0"], measure="accuracy").change < -0.5
+
+
+def test_drawn_sets_stand_in_the_same_layers(boot):
+    model = boot(n_heads=7, n_layers=2, d_model=16, d_head=3)
+    names = ("L0H2", "L0H5", "L1H1")
+    found = effect(model, ROWS, names, draws=9)
+    assert found.sets[0] == names
+    assert len({frozenset(one) for one in found.sets}) == 10
+    for drawn in found.sets[1:]:
+        assert sorted(name[:2] for name in drawn) == ["L0", "L0", "L1"]
+        assert not {*drawn} & {*names}
+    found = effect(model, ROWS, ["L0H2->L1H1.K"], draws=9)
+    assert all(re.fullmatch(r"L0H\d->L1H\d\.K", *drawn) for drawn in found.sets[1:])
+    crowded = effect(model, ROWS, [f"L0H{n}" for n in range(5)], draws=4)
+    assert len(crowded.sets) == 5
+    assert all(len({*drawn}) == 5 for drawn in crowded.sets)
+    assert effect(model, ROWS, names, draws=9, seed=1).sets[1:] != effect(model, ROWS, names, draws=9).sets[1:]
+
+
+def test_by_size_the_nearest_stand_in(boot):
+    """30 heads, 21 of which come into question for each."""
+    model = boot(n_heads=15, n_layers=2, d_model=30, d_head=2)
+    from circuitkit import anatomy
+
+    run = anatomy(model).run(ROWS)
+    size = {name: float(run.part(name).norm().log()) for name in anatomy(model).head_names}
+    near = sorted(size, key=lambda name: abs(size[name] - size["L1H3"]))[:21]
+    drawn = {name for one in effect(model, ROWS, "L1H3", against="size", draws=20).sets[1:] for name in one}
+    assert drawn <= {*near} - {"L1H3"}
+    assert any(name.startswith("L0") for name in drawn)
+
+
+def test_the_line_that_is_printed(plain):
+    found = effect(plain, ROWS, "L1H1", draws=20)
+    paired = found.values[1] - found.values[0]
+    low, high = found.interval
+    assert found.change == pytest.approx(float(paired.mean()))
+    assert (high - low) / 2 == pytest.approx(1.96 * float(paired.std()) / 3**0.5)
+    worse = sum(abs(float((row - found.values[0]).mean())) >= abs(found.change) for row in found.values[2:])
+    assert found.rank == 1 + worse
+    shown = r"without L1H1 \(zero\): loss NUM -> NUM, [+-]NUM \[[+-]NUM, [+-]NUM\] over 3 rows; "
+    shown += r"1 matched sets: NUM \(NUM to NUM\), rank [12] of 2"
+    assert re.fullmatch(shown.replace("NUM", r"\d+\.\d\d"), repr(found))
+    assert repr(effect(plain, ROWS, "embed")).endswith("no set of its kind to compare with")
+
+
+def test_a_measure_of_ones_own(plain):
+    found = effect(plain, ROWS, "L0H1", fill="resample", measure=lambda run: run.pattern("L1H0")[:, -1, 0], draws=1)
+    pattern = plain.run_with_cache(ROWS)[1]["blocks.1.attn.hook_pattern"][:, 0, -1, 0]
+    assert found.values[0].tolist() == pytest.approx(pattern.tolist(), abs=1e-10)
+
+
+def test_attribution_is_the_slope_along_the_way_to_the_other_value(plain):
+    z = {layer: clean(plain, layer) for layer in range(3)}
+    guess, truth = (attribution(plain, ROWS, how=how) for how in ("gradient", "patching"))
+    for number, name in enumerate(guess.names):
+        layer, head = int(name[1]), int(name[3])
+        own, other = z[layer][:, :, head], z[layer].roll(1, 0)[:, :, head]
+        ends = [sum(hooked(plain, layer, head, own + step * (other - own))) / 3 for step in (-1e-4, 1e-4, 0, 1)]
+        assert float(guess.values[number]) == pytest.approx(
+            (ends[1] - ends[0]) / 2e-4, rel=1e-4, abs=1e-3
+        )  # losses near 100 are rounded to 1e-8 or worse
+        assert float(truth.values[number]) == pytest.approx(ends[3] - ends[2], rel=1e-5, abs=1e-5)
+
+
+def test_integrated_is_the_mean_slope_at_mixtures(plain):
+    """At each mixture every z is moved by a constant to where it shall be, and one of them by a small step more."""
+    names = attribution(plain, ROWS).names
+    z = {layer: clean(plain, layer) for layer in range(3)}
+    wanted = torch.zeros(len(names))
+    for share in (0.25, 0.75):
+        offset: dict[int, torch.Tensor] = {}
+
+        def loss(step=None, share=share, offset=offset):
+            def move(old, hook):
+                layer = hook.layer()
+                aim = (1 - share) * z[layer] + share * z[layer].roll(1, 0)
+                offset.setdefault(layer, aim - old)
+                new = old + offset[layer]
+                if step is not None and step[0] == layer:
+                    new[:, :, step[1]] += step[2] * (z[layer].roll(1, 0) - z[layer])[:, :, step[1]]
+                return new
+
+            logits = plain.run_with_hooks(ROWS, fwd_hooks=[(f"blocks.{n}.attn.hook_z", move) for n in range(3)])
+            return sum(mean_loss(row, ids) for row, ids in zip(logits, ROWS, strict=True)) / 3
+
+        loss()
+        for number, name in enumerate(names):
+            layer, head = int(name[1]), int(name[3])
+            wanted[number] += (loss((layer, head, 1e-4)) - loss((layer, head, -1e-4))) / 2e-4 / 2
+    found = attribution(plain, ROWS, how="integrated", points=2).values
+    assert found.tolist() == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-3)
+
+
+def test_what_is_refused(plain):
+    with pytest.raises(ValueError, match="without= to take them out, keep= to take out all others"):
+        effect(plain, ROWS)
+    with pytest.raises(ValueError, match="two rows or more, because values come from other rows"):
+        effect(plain, ROWS[:1], "L0H1", fill="resample")
+    with pytest.raises(ValueError, match="rows of the shape of tokens"):
+        effect(plain, repeated_tokens(23, 4, batch=3), "L0H1", fill=ROWS)
+    with pytest.raises(ValueError, match="a path; expected a part or a wire"):
+        effect(plain, ROWS, "L0H1->L1H0->L2H0.K")
