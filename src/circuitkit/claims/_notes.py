@@ -84,17 +84,20 @@ def current_token_only() -> float:
 
 
 def crossings() -> list[float]:
-    """Over 4,000 crossings of two triples: wrong completion above the heads' median; preferred by heads; by the model."""
+    """Over 4,000 crossings of two triples: wrong completion above the heads' median; preferred by heads; by the model; and
+    the same for these completions dealt out again at random."""
     one, counted = model("one-layer"), circuits.skip_trigram_statistics()
     context = models.heldout_rows(20, 6, seed=3)[:1]
     rows = circuits.skip_trigram_bugs(one, counted.words, context, 1, occurring=counted.occurring).crossings
-    sample = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:4000]]
+    generator = torch.Generator().manual_seed(0)
+    sample = rows[torch.randperm(len(rows), generator=generator)[:4000]]
     paths = circuits.path_logits(one, torch.cat([context.expand(len(sample), -1), sample[:, :2]], dim=1))
     by_heads, whole = paths.sum(list(heads(one).names), at=-1), paths.sum(at=-1)
-    wrong, right = sample[:, [2]], sample[:, [3]]
-    raised = (by_heads.gather(1, wrong)[:, 0] > by_heads.median(-1).values).float().mean()
-    worse = [(part.gather(1, wrong) > part.gather(1, right)).float().mean() for part in (by_heads, whole)]
-    return [float(raised), *map(float, worse)]
+    right, out = sample[:, [3]], []
+    for wrong in (sample[:, [2]], sample[torch.randperm(len(sample), generator=generator)][:, [2]]):
+        out.append((by_heads.gather(1, wrong)[:, 0] > by_heads.median(-1).values).float().mean())
+        out += [(part.gather(1, wrong) > part.gather(1, right)).float().mean() for part in (by_heads, whole)]
+    return [float(share) for share in out]
 
 
 def content_times_place() -> list:

@@ -96,7 +96,7 @@ class Bench:
         return self.measured(run)
 
     def measured(self, run: Run) -> Float[Tensor, " row"]:
-        if callable(self.measure):
+        if not isinstance(self.measure, str):
             return self.measure(run)[: self.n]
         logits = run.logits[: self.n]
         if isinstance(self.rows, Repeated):
