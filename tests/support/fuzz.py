@@ -416,6 +416,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "norm_Q": lambda: None,
     "norm_K": lambda: None,
     "gate_range": lambda: 4.0,
+    "stored_study.model": lambda: "minilm",
     "to_attention_only.gate_range": lambda: 4.0,
     "generator": lambda: torch.Generator().manual_seed(0),
     "head": lambda: "L0H1",

@@ -4,15 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from jaxtyping import Float
-from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit._contract import Integer, public
 from circuitkit.anatomy import Neurons
 from circuitkit.anatomy._mixed import MixedHeads
 from circuitkit.conversion._mlps import FoundMLP
-from circuitkit.conversion._promise import promised
 from circuitkit.conversion._report import Report
 from circuitkit.conversion._two_key import NeuronAttention
 
@@ -48,16 +45,6 @@ class AttentionOnlyBridge(TransformerBridge):
                 held: dict[str, Any] = {**mlp.weights, **mlp.biases}
                 return Neurons(**held, terms=attention.terms, layer=mlp.layer)
         raise ValueError(f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}")
-
-    @public
-    def promise(self, layer: Integer, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
-        """The largest error that each output entry of one layer may have on `x`, what its MLP reads.
-
-        Approximation and rounding, in the dtype of `x`. **Error**: see `circuitkit.conversion._promise`.
-        **Source**: ours.
-        """
-        _, approximation, rounding = promised(self.neuron_heads(layer), x)
-        return approximation + rounding
 
     @contextmanager
     def route(self, name: Literal["two_key", "literal"]) -> Iterator["AttentionOnlyBridge"]:

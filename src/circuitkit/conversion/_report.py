@@ -23,7 +23,7 @@ class LayerReport:
     measured: float
     """The largest such error seen on the probe tokens, rounding in the model's precision included."""
     rounding: float
-    """The largest part of the promise that rounding takes on the probe tokens; `model.promise` gives it for any input."""
+    """The largest part of the promise that rounding takes on the probe tokens, in the model's precision."""
     reach: float | None = None
     """Gated layers: the range the bound holds on; by the layer's norm no input leaves it, unless it was given."""
     measured_reach: float | None = None
