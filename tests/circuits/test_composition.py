@@ -180,15 +180,16 @@ def test_in_small_blocks(monkeypatch, d_model):
 
 
 def test_what_cancels_is_multiplied_out():
-    """Heads that write where nobody reads, but for a millionth of it: Gram matrices alone would say 1e-4."""
+    """Heads that write where nobody reads, but for a ten-thousandth of it, on no axis: Gram matrices alone see rounding."""
     early, late = random_heads(3, 40, 6), random_heads(3, 40, 6, layer=1, seed=1)
+    turn = torch.linalg.qr(torch.randn(40, 40, generator=torch.Generator().manual_seed(2))).Q
     inside = (torch.arange(40) < 20).float()
-    early = dataclasses.replace(early, W_O=early.W_O * (inside + 1e-6 * (1 - inside)))
-    late = dataclasses.replace(late, W_K=late.W_K * (1 - inside)[:, None])
+    early = dataclasses.replace(early, W_O=early.W_O * (inside + 1e-4 * (1 - inside)) @ turn)
+    late = dataclasses.replace(late, W_K=turn.T @ (late.W_K * (1 - inside)[:, None]))
     score = composition_scores(early, late, "K").score
     exact = composition_scores(early.to(torch.float64), late.to(torch.float64), "K").score
-    assert exact.max() < 1e-6
-    torch.testing.assert_close(score.double(), exact, rtol=1e-5, atol=0)
+    assert exact.max() < 1e-4
+    torch.testing.assert_close(score.double(), exact, rtol=2e-2, atol=0)  # 6e-8 of the factors, over 1e-4
 
 
 def test_baselines():
