@@ -4,21 +4,13 @@ A measure lives here beside the rows that it is taken on. Measures may be added;
 in one way only, by its name, and never without what others like it are worth.
 """
 
-from ._effect import attribution as attribution
-from ._effect import effect as effect
-from ._effect import paths as paths
-from ._handmade import build_induction_model as build_induction_model
-from ._handmade import build_virtual_head_model as build_virtual_head_model
-from ._loss import InductionLoss as InductionLoss
-from ._loss import in_context_score as in_context_score
-from ._loss import induction_loss as induction_loss
-from ._loss import losses_by_position as losses_by_position
-from ._scores import scores as scores
-from ._survey import stored_survey as stored_survey
-from ._survey import survey as survey
-from ._tokens import Repeated as Repeated
-from ._tokens import repeated_tokens as repeated_tokens
-from ._train import train as train
+from ._effect import attribution, effect, paths
+from ._handmade import build_induction_model, build_virtual_head_model
+from ._loss import InductionLoss, in_context_score, induction_loss, losses_by_position
+from ._scores import scores
+from ._survey import stored_survey, survey
+from ._tokens import Repeated, repeated_tokens
+from ._train import train
 
 __all__ = [
     "InductionLoss",
