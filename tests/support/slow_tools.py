@@ -5,6 +5,7 @@ Shares no code with the library. A model is read from its state dictionary (a to
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -65,7 +66,7 @@ class MLP:
     act: object
     W_gate: torch.Tensor | None = None
     b_gate: torch.Tensor | float = 0.0
-    terms: list | None = None
+    terms: Callable | None = None
     """Of a converted MLP: (b, c, a, d) of every head of a neuron."""
 
     def reads(self, x):
@@ -206,9 +207,9 @@ class Slow:
         out = {}
         for n, layer in enumerate(self.layers):
             if layer.mlp is not None and layer.mlp.terms:
-                k = len(layer.mlp.terms)
+                k = len(layer.mlp.terms(0))
                 for neuron in range(layer.mlp.W_in.shape[1]):
-                    for i, term in enumerate(layer.mlp.terms):
+                    for i, term in enumerate(layer.mlp.terms(neuron)):
                         out[f"L{n}N{neuron}" + (f".{i}" if k > 1 else "")] = (layer, neuron, term)
         return out
 
@@ -285,9 +286,9 @@ class Slow:
             put(name, mlp(normed))
             return
         gate, value = mlp.reads(normed)
-        k = len(mlp.terms)
+        k = len(mlp.terms(0))
         for neuron in range(mlp.W_in.shape[1]):
-            for i, (b, c, a, d) in enumerate(mlp.terms):
+            for i, (b, c, a, d) in enumerate(mlp.terms(neuron)):
                 head = f"L{number}N{neuron}" + (f".{i}" if k > 1 else "")
                 share = torch.sigmoid(b * gate[:, neuron] + c)
                 now.patterns[head] = share
@@ -347,13 +348,18 @@ def native(model, terms=None):
 
 
 def terms_of(model):
-    """The four numbers of every head of a neuron, as the converted model holds them."""
+    """The four numbers of every head of a neuron, as the converted model holds them: by layer, then by neuron."""
 
     def terms(layer):
         held = model.blocks[layer].mlp.neurons.terms
-        if not any(held.a):  # a gate: its sum is the factor of the value
-            return [(b, c, d, 0.0) for b, c, d in zip(held.b, held.c, held.d, strict=True)]
-        return list(zip(held.b, held.c, held.a, held.d, strict=True))
+
+        def of(neuron):
+            fit = held.sums[held.which[neuron]] if hasattr(held, "which") else held
+            if not any(fit.a):  # a gate: its sum is the factor of the value
+                return [(b, c, d, 0.0) for b, c, d in zip(fit.b, fit.c, fit.d, strict=True)]
+            return list(zip(fit.b, fit.c, fit.a, fit.d, strict=True))
+
+        return of
 
     return terms
 
