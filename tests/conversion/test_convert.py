@@ -322,7 +322,7 @@ def test_theorem_4_repaired_on_the_whole_stream(native):
         ({}, "max_error=None, heads_per_neuron=None; expected exactly one of the two"),
         ({"max_error": 0.1, "heads_per_neuron": 2}, "max_error=0.1, heads_per_neuron=2; expected exactly one"),
         ({"max_error": 1e-12}, "max_error=1e-12 cannot be met for 'gelu': 8 heads per neuron reach"),
-        ({"heads_per_neuron": 0}, "heads_per_neuron=0; expected an integer from 1 to 64"),
+        ({"heads_per_neuron": 0}, "heads_per_neuron=0; expected an integer from 1 to 32 or None"),
     ],
 )
 def test_knobs(native, arguments, message):
