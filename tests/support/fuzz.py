@@ -46,6 +46,8 @@ JOINTS = {
     "Norm": {"at", "each", "join", "only", "take", "to"},
     "Run": {"bias_of", "read_by", "z"},
     "Anatomy": {"bias_name", "few_neurons", "head_name", "linear_head", "taken"},
+    "HeadSum": {"columns", "errors"},
+    "Result": {"__call__"},  # what a reader's own function is called with is the reader's
 }
 SECONDS = 8.0  # of work, not on the clock
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
@@ -404,6 +406,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "first_pass": lambda: 1,
     "fix": lambda: torch.ones(6),
     "form": lambda: "one_layer",
+    "letter": lambda: "A",
+    "claim": lambda: "nothing helps",
     "function": lambda: _figure_of,
     "gain": lambda: 4.0,
     "gate": lambda: "clamp",
@@ -734,12 +738,12 @@ KINDS = {
         attention.largest HeadSum.error generalized_silu.error""",
     "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
-    "word": """against how measure Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
+    "word": """letter against how measure Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
     "name": """Anatomy.find.name Run.part.name join.parts read.text head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
         PathLogits.order.name PathLogits.stream.name Scores.__getitem__.name""",
     "names": "Anatomy.__getitem__.names names without keep Neurons.pattern.heads",
-    "text": "complete.text label alt name device HeadSum.activation generalized_silu.activation",
+    "text": "claim complete.text label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """Norm.bound.b Sublayer.bias W_pos b_U V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
         q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation scores stream unigram weights x y""",

@@ -7,27 +7,29 @@ import re
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations
-from typing import Any
+from types import EllipsisType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from circuitkit import induction, models
+from circuitkit._contract import public
 from circuitkit.exercises._check import Result
 
 LETTERS = ("A", "B", "C", "D")
+Letter = Literal["A", "B", "C", "D"]
 _WIDTH, _HEADS = 32, 4
 _FORM = "Write parts and a verb, such as 'L1H2 helps', 'L0H1->L1H2.K and L1H0 help', 'L1H2 hurts', or 'nothing helps'."
 
 
-def mystery(letter: str) -> Any:
+@public
+def mystery(letter: Letter) -> Any:
     """One of four models, `"A"` to `"D"`: a two-layer model whose heads have changed places, and not only that.
 
     >>> mystery("A").cfg.n_layers
     2
     """
-    if letter not in LETTERS:
-        raise ValueError(f"letter is {letter!r}; expected one of {', '.join(LETTERS)}: each is a model to find out about")
     model = models.load_model("two-layer")
     weights: dict[str, Tensor] = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
     with torch.no_grad():
@@ -82,7 +84,8 @@ def _bench(letter: str) -> tuple[Callable[[tuple[str, ...]], float], float]:
     return worth, worth(())
 
 
-def try_claim(letter: str, claim: str | None) -> Result:
+@public
+def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result:
     """Test a claim about a mystery model by cutting what it names, beside controls, and say what speaks for and against.
 
     A claim names heads (`L1H2`) or wires (`L0H1->L1H2.K`: what L1H2 reads of L0H1 through its keys) and says `helps`,
@@ -94,8 +97,6 @@ def try_claim(letter: str, claim: str | None) -> Result:
     False
     """
     title = f"Model {letter}"
-    if letter not in LETTERS:
-        raise ValueError(f"letter is {letter!r}; expected one of {', '.join(LETTERS)}: each is a model to find out about")
     if claim is None or claim is ...:
         return Result(title, False, False, "", f"{title}: no claim yet. {_FORM}")
     parts, verb = _read(claim)

@@ -222,7 +222,7 @@ def _size(bench: Bench, part: str) -> float:
 
 
 class Attribution(NamedTuple):
-    """`values[i]` says how much replacing `names[i]` would change the score. **Source**: see `attribution`."""
+    """`values[i]` says how much replacing `names[i]` would change the measure. **Source**: see `attribution`."""
 
     names: tuple[str, ...]
     values: Float[Tensor, " head"]
