@@ -88,6 +88,8 @@ def circuit(values: Mapping[str, Any], *, alt: str, words: Mapping[str, Any] = {
       wires L0H1->L1H3.K: 1 values, largest 2.1, mean 1, mark 1
     """
     numbers = {key: float(value) for key, value in values.items()}
+    finest = 4 - math.floor(math.log10(_largest(list(numbers.values()))))  # what two processors agree on decides what is drawn over what
+    numbers = {key: round(value, finest) for key, value in numbers.items()}
     cards = _plan(numbers, {}).cards
     for wire in _wires(numbers):
         if cards[wire.source].row >= cards[wire.target].row:
