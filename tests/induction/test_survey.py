@@ -60,6 +60,18 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 40_000
 
 
+def test_the_stored_cuts_are_those_of_the_study():
+    study = json.loads(Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8"))
+    found = stored_survey().effects
+    for name, kind in (("accuracy", "key wires"), ("accuracy by size", "key wires by size")):
+        assert found[name].sets == (tuple(study["wires"]),)
+        assert repr(found[name]) == study[kind]["accuracy"]["line"]
+    assert repr(found["loss"]) == study["key wires"]["loss"]["line"]
+    for name, one in study["keys"].items():
+        assert repr(found[name]) == one["line"]
+        assert found[name].sets[0] == tuple(re.findall(r"\S+->\S+\.K", one["line"]))
+
+
 def test_an_unknown_name_is_refused():
     with pytest.raises(
         ValueError, match=r"name='gpt2'; expected one of \['smollm2-135m'\].*survey\(circuitkit.load_model"

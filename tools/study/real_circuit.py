@@ -3,8 +3,9 @@
     python -m tools real-induction --fetch      first: the weights
     python -m tools real-circuit                all pieces; each is stored when it is done (a quarter of an hour)
     python -m tools real-circuit --only "key wires"
+    python -m tools real-circuit --ship         only put what is stored beside the survey that chapter 3 reads
 
-The wires are chosen on other rows than those that judge them. No page shows these results yet.
+The wires are chosen on other rows than those that judge them. Chapter 3 shows the cuts, no page yet the attributions.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 RESULT = Path(__file__).with_suffix(".json")
+SHIPPED = Path(__file__).resolve().parents[2] / "src" / "circuitkit" / "induction" / "data" / "smollm2-135m.json"
 WEIGHTS = Path(__file__).resolve().parents[2] / "data" / "real-models" / "smollm2-135m"
 
 
@@ -100,6 +102,26 @@ def guessed(model: Any, known: dict[str, Any], how: Any) -> dict[str, float]:
     return {name: round(value, 4) for name, value in zip(names, values.tolist(), strict=True)}
 
 
+def ship(known: dict[str, Any]) -> None:
+    """Add the cuts to the stored survey, in a line for each."""
+    lines = {
+        "accuracy": known["key wires"]["accuracy"],
+        "accuracy by size": known["key wires by size"]["accuracy"],
+        "loss": known["key wires"]["loss"],
+        **known["keys"],
+    }
+    effects = {}
+    for name, one in lines.items():
+        done, rest = one["line"].split(": ", 1)
+        measure = re.split(r" \d", rest)[0]
+        cut = re.findall(r"L\d+H\d+->L\d+H\d+\.K", done) or known["wires"]
+        effects[name] = {"done": done, "measure": measure, "cut": cut, "values": one["values"]}
+    table = json.loads(SHIPPED.read_text("utf-8")) | {"effects": 0}
+    told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in effects.items())
+    text = json.dumps(table, indent=1).replace('"effects": 0', '"effects": {\n' + told + "\n }")
+    SHIPPED.write_text(text + "\n", "utf-8")
+
+
 PIECES: dict[str, Any] = {
     "wires": wires,
     "key wires": cut_wires,
@@ -114,7 +136,10 @@ PIECES: dict[str, Any] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PIECES, help="some pieces; the others stay as they are stored")
+    parser.add_argument("--ship", action="store_true")
     args = parser.parse_args()
+    if args.ship:
+        return ship(json.loads(RESULT.read_text("utf-8")))
     torch.set_num_threads(1)
     import circuitkit
 
@@ -123,6 +148,7 @@ def main() -> None:
     for name in args.only or PIECES:
         known[name] = PIECES[name](model, known)
         RESULT.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    ship(known)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def main() -> None:
     from circuitkit.induction._survey import as_table, survey
 
     result = survey(circuitkit.load_model(str(target)))
-    RESULT.write_text(json.dumps(as_table(result, PROVENANCE), indent=1) + "\n")
+    kept = {"effects": json.loads(RESULT.read_text("utf-8"))["effects"]}  # those of real_circuit.py
+    RESULT.write_text(json.dumps(as_table(result, PROVENANCE) | kept, indent=1) + "\n")
     print(result.scores, result.groups, *result.losses.items(), sep="\n")
 
 

@@ -10,6 +10,7 @@ import torch
 
 from circuitkit._contract import AnyModel, Count, Fraction, Several, must, public
 from circuitkit.anatomy import read
+from circuitkit.induction._effect import Effect
 from circuitkit.induction._loss import InductionLoss, induction_loss
 from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
 
@@ -31,6 +32,8 @@ class Survey:
     """Under `"nothing"` the whole model; under a group's name the model without that group."""
     provenance: dict[str, Any]
     """Where the weights came from; empty unless the survey was stored."""
+    effects: dict[str, Effect]
+    """Cuts of its wires beside drawn sets, whose names are not kept; empty unless stored (`tools/study/real_circuit.py`)."""
 
 
 @public
@@ -62,7 +65,7 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
     chosen["random"] = _others(found.names, chosen, k)
     losses = {"nothing": induction_loss(model, rows)}
     losses |= {name: induction_loss(model, rows, without=group) for name, group in chosen.items()}
-    return Survey(found, chosen, losses, {})
+    return Survey(found, chosen, losses, {}, {})
 
 
 def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) -> tuple[str, ...]:
@@ -109,4 +112,8 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
         {group: tuple(names) for group, names in table["groups"].items()},
         {group: InductionLoss(*values) for group, values in table["losses"].items()},
         table["provenance"],
+        {
+            name: Effect(one["done"], one["measure"], (tuple(one["cut"]),), torch.tensor(one["values"]))
+            for name, one in table["effects"].items()
+        },
     )
