@@ -64,7 +64,6 @@ EXERCISE = Exercise(
     spec=spec, body=body,
     inputs={"source": _source, "target": _target},
     observe=observe, parts=("W_V", "W_O"),
-    tolerance=1e-5,  # of matrices in float32
     names=("position", "dimension"),
     choices="""
     erase

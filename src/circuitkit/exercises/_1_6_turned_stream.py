@@ -50,7 +50,6 @@ EXERCISE = Exercise(
         "W_E": "vocab d_model", "W_V": "d_model d_head", "W_O": "d_head d_model", "W_U": "d_model vocab",
     },
     observe=observe, parts=("W_E", "W_V", "W_O", "W_U"),
-    tolerance=1e-5,  # of matrices in float32
     names=("token", "number", "observed"), columns=("in the stream", "in the logits"),
     choices="""
     R_is = inverse | the stream is turned by the inverse of R | The logits are right, so your turning is consistent. But the new stream was to be x R.

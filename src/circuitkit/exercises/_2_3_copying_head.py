@@ -43,7 +43,6 @@ EXERCISE = Exercise(
     spec=spec, body=body, axes="vocab < d_model",
     inputs={"W_E": "vocab d_model", "W_U": "d_model vocab"},
     observe=observe, parts=("W_V", "W_O"),
-    tolerance=1e-5,  # of matrices in float32
     names=("source token", "raised token"),
     choices="""
     both

@@ -52,7 +52,6 @@ EXERCISE = Exercise(
     about="2.4 the copying score without the table | medium | 15 minutes | 02-qk-and-ov-circuits#what-a-head-says-the-ov-circuit",
     spec=spec, body=body, axes="d_head < d_model < vocab",
     inputs={"W_E": "vocab d_model", "W_V": "d_model d_head", "W_O": "d_head d_model", "W_U": "d_model vocab"},
-    tolerance=1e-6,
     choices="""
     matrix
         OV | the eigenvalues are those of W_OV alone | The question is about tokens: what W_E puts in and what W_U reads out belong to it.

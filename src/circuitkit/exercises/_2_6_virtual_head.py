@@ -47,7 +47,6 @@ EXERCISE = Exercise(
         "A_2": lambda size, generator, case: _pattern(size["pos"], generator), "W_2": "d_model d_model",
     },
     observe=observe, parts=("A", "W"),
-    tolerance=1e-5,  # of matrices in float32
     names=("destination", "dimension"),
     choices="""
     both = added | the two heads are added, not composed | Heads side by side add up; a virtual head is one head reading what another wrote.

@@ -79,7 +79,7 @@ EXERCISE = Exercise(
         "b_in": lambda size, generator, case: 0.5 + normal(generator, 1)[0].abs(),
         "w_out": lambda size, generator, case: normal(generator, 2 + size["step"]),
     },
-    observe=observe, parts=("W_Q", "b_Q", "W_K", "W_V", "b_V", "W_O"), tolerance=1e-6,
+    observe=observe, parts=("W_Q", "b_Q", "W_K", "W_V", "b_V", "W_O"),
     names=("position", "coordinate"),
     choices="""
     key

@@ -67,7 +67,7 @@ EXERCISE = Exercise(
         "n": lambda size, generator, case: 2 + size["step"] // 4,
         "gain": lambda size, generator, case: 4.0 + size["step"] % 3, "prompt": _prompt,
     },
-    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=16, tolerance=1e-5, names=("written on token",),
+    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=16, names=("written on token",),
     choices="""
     source
         0.0 | the two heads cancel, source or no source | Without a source that is right. With one, one of the two heads has to be somewhere else.

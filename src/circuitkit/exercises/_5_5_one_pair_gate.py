@@ -52,7 +52,7 @@ EXERCISE = Exercise(
         "query": lambda size, generator, case: int(torch.randint(1 + size["step"] // 3, (), generator=generator)),
         "key": lambda size, generator, case: 2 + int(torch.randint(1 + size["step"] // 3, (), generator=generator)),
     },
-    observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), tolerance=1e-6, names=("query token", "key token"),
+    observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), names=("query token", "key token"),
     choices="""
     roles
         exchanged | query and key are exchanged | The gate opens for the right two tokens in the wrong order. Which comes in through W_GQ?

@@ -12,7 +12,7 @@ from circuitkit.exercises._diagnosis import diagnosis
 from circuitkit.exercises._exercise import Exercise, Misfit, as_tensor
 from circuitkit.exercises._exercise import built as built
 from circuitkit.exercises._exercise import normal as normal
-from circuitkit.exercises._run import Run, called, close, tolerance, untouched
+from circuitkit.exercises._run import Run, called, close, untouched
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _fault(exercise: Exercise, run: Run, expected: Tensor) -> str:
         return f"{where} it gave {type(run.value).__name__}; expected {_wanted(exercise, expected)}"
     if run.outcome.shape != expected.shape:
         return f"{where} it gave shape {tuple(run.outcome.shape)}; expected {_wanted(exercise, expected)}"
-    if not close(run.outcome, expected, tolerance(exercise, run.value)):
+    if not close(run.outcome, expected):
         return f"{where} {_difference(exercise, run.outcome, expected)}"
     return ""
 

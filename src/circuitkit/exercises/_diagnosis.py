@@ -9,7 +9,7 @@ from torch import Tensor
 
 from circuitkit.exercises import _changes, _probes
 from circuitkit.exercises._exercise import Case, Exercise, as_tensor
-from circuitkit.exercises._run import Run, close, tolerance
+from circuitkit.exercises._run import Run, close
 
 PATIENCE = 5.0
 """Seconds for mistakes that are changed once more, the longest list of all."""
@@ -90,7 +90,7 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
         if (theirs is None) != (run.outcome is None):
             return False
         if theirs is not None and run.outcome is not None:
-            if not close(run.outcome, theirs, max(tolerance(exercise, run.value), 1e-7)):
+            if not close(run.outcome, theirs):
                 return False
             compared += 1
     return compared >= min(2, len(tried))

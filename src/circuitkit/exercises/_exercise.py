@@ -59,8 +59,6 @@ class Exercise:
     trials: int = 12
     smallest: int = 2
     """Smallest size of an axis."""
-    tolerance: float = 1e-8
-    """Largest difference allowed, relative to the largest expected magnitude (the cases are float64)."""
     names: tuple[str, ...] = ()
     """Names of the result's axes, for messages: `("destination", "source")`."""
     columns: tuple[str, ...] = ()
