@@ -125,8 +125,13 @@ def test_every_form_of_the_right_answer_is_accepted_and_comes_back_as_a_tensor(r
     assert torch.equal(found, torch.full((3, 4), 8.0))
 
 
-def test_an_answer_in_float64_is_held_to_more_digits():
-    assert not check(DOUBLE, lambda x, y, W: (2 + 1e-6) * (x + y) @ W)
+def test_what_went_through_float32_is_right_in_whatever_form_it_comes_back():
+    assert check(DOUBLE, lambda x, y, W: (2 * (x.float() + y.float()) @ W.float()).double())
+    assert check(DOUBLE, lambda x, y, W: (2 * (x.float() + y.float()) @ W.float()).tolist())
+
+
+def test_more_than_the_digits_of_float32_is_a_mistake():
+    assert not check(DOUBLE, lambda x, y, W: (2 + 1e-3) * (x + y) @ W)
 
 
 def test_the_accepted_answer_may_be_checked_again():
