@@ -72,7 +72,7 @@ def _doubled(weights: dict[str, Tensor]) -> None:
 
 
 @cache
-def _bench(letter: str) -> tuple[Callable[[tuple[str, ...]], float], float]:
+def _bench(letter: Letter) -> tuple[Callable[[tuple[str, ...]], float], float]:
     """A measurement on one model: what the second pass is worth, in nats a token, without some parts; and with all."""
     model = mystery(letter)
     rows = induction.repeated_tokens(2048, 32, batch=16, bos=0, weights=models.corpus_statistics().unigram.float())
