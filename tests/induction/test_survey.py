@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from circuitkit import induction
+from circuitkit._stored import stored_file
 from circuitkit.induction import induction_loss, stored_survey, survey
 from circuitkit.induction._scores import KINDS
-from circuitkit.induction._survey import DATA, as_table
+from tools.study.real_induction import as_table
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "data" / "real-models" / "smollm2-135m"
 
@@ -57,7 +58,7 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     best = found.scores.top("prefix_matching", len(found.groups["induction"]))
     assert tuple(name for name, _ in best) == found.groups["induction"]
     assert best[-1][1] >= 0.4
-    assert sum(path.stat().st_size for path in DATA.iterdir()) < 40_000
+    assert stored_file("induction", "smollm2-135m.json").stat().st_size < 40_000
 
 
 def test_the_stored_cuts_are_those_of_the_study():

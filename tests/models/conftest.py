@@ -46,14 +46,14 @@ def heldout(manifest):
 @pytest.fixture
 def copied(tmp_path, monkeypatch):
     """The shipped data as links in a folder of the test's own, which the library reads instead."""
-    from circuitkit.models import _manifest
+    from circuitkit import _stored
 
+    folder = tmp_path / "models/data"
+    folder.mkdir(parents=True)
     for path in DATA.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.setattr(_manifest, "DATA", tmp_path)
-    _manifest.manifest.cache_clear()
-    yield tmp_path
-    _manifest.manifest.cache_clear()
+        (folder / path.name).symlink_to(path)
+    monkeypatch.setattr(_stored, "HOME", tmp_path)
+    return folder
 
 
 @pytest.fixture(scope="session")

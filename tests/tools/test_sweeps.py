@@ -109,17 +109,6 @@ def test_a_table_cut_inside_its_first_line_begins_anew(tmp_path):
     assert path.read_text().startswith("name,size,part,parts,value,init\n")
 
 
-def test_a_stored_table_that_was_changed_is_refused(tmp_path, monkeypatch):
-    from circuitkit.superposition import _stored
-
-    (tmp_path / "originals.csv").write_bytes((_stored._DATA / "originals.csv").read_bytes() + b"\n")
-    known = _stored._manifest()
-    monkeypatch.setattr(_stored, "_DATA", tmp_path)
-    monkeypatch.setattr(_stored, "_manifest", lambda: known)
-    with pytest.raises(ValueError, match=r"originals\.csv is not the file that was shipped"):
-        load_results("originals")
-
-
 def test_bad_sweeps(tmp_path):
     with pytest.raises(ValueError, match="no settings"):
         sweep(measure, [], tmp_path / "t.csv")

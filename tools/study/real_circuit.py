@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from tools.study import manifest
+
 RESULT = Path(__file__).with_suffix(".json")
 SHIPPED = Path(__file__).resolve().parents[2] / "src" / "circuitkit" / "induction" / "data" / "smollm2-135m.json"
 WEIGHTS = Path(__file__).resolve().parents[2] / "data" / "real-models" / "smollm2-135m"
@@ -120,6 +122,7 @@ def ship(known: dict[str, Any]) -> None:
     told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in effects.items())
     text = json.dumps(table, indent=1).replace('"effects": 0', '"effects": {\n' + told + "\n }")
     SHIPPED.write_text(text + "\n", "utf-8")
+    manifest.write("induction")
 
 
 PIECES: dict[str, Any] = {

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from tools.study import manifest
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "real-models"
 RESULT = ROOT / "src" / "circuitkit" / "conversion" / "data" / "minilm.json"
@@ -138,6 +140,7 @@ def main() -> None:
         return
     rows = study(args.folder)
     RESULT.write_text(json.dumps({"provenance": PROVENANCE, "rows": rows}, indent=1) + "\n")
+    manifest.write("conversion")
     print(*rows, sep="\n")
 
 

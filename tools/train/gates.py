@@ -25,6 +25,8 @@ from safetensors.numpy import load_file, save_file
 from scipy.linalg import LinAlgError, solve_triangular
 from scipy.special import erf, expit
 
+from tools.study import manifest
+
 TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/gates.safetensors"
 REACHES = (2, 4, 7, 10, 13, 16, 19, 22, 26, 30, 36, 44, 54, 68, 84, 100, 140, 200, 300, 500)
 HEADS = (2, 4, 8, 16, 32)
@@ -251,6 +253,8 @@ def main():
             if not args.check:
                 held = load_file(args.target) if args.target.exists() else {}
                 save_file(held | {f"{name}.{k}": np.array(proved)}, args.target)
+    if args.target == TARGET and not args.check:
+        manifest.write("conversion")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import circuitkit
 from circuitkit.circuits import corpus_evidence, skip_trigrams
 from circuitkit.circuits._evidence import corpus_trigrams
 from circuitkit.models import corpus_statistics, load_tokenizer, model_card
+from tools.study import manifest
 
 OUT = Path(__file__).resolve().parents[2] / "src/circuitkit/circuits/data/skip_trigrams.safetensors"
 WINDOW, PER_HEAD, MIN_TOKEN, MIN_TOGETHER, MIN_PAIR, MIN_SHARE = 32, 300, 1000, 100.0, 40, 0.3
@@ -94,6 +95,7 @@ def main() -> None:
     OUT.parent.mkdir(exist_ok=True)
     save_file(tables, OUT, metadata={"provenance": json.dumps(provenance, sort_keys=True)})
     OUT.chmod(0o644)  # save_file writes for the owner only
+    manifest.write("circuits")
     rows = ", ".join(f"{len(table)} rows of {name}" for name, table in tables.items())
     print(f"{OUT.name}: {OUT.stat().st_size / 1e3:.0f} kB, {rows}, {time.process_time() - began:.0f} s")
 

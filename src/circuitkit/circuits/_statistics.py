@@ -2,12 +2,12 @@
 
 import json
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jaxtyping import Int
 from torch import Tensor
 
+from circuitkit._stored import stored_file
 from circuitkit.circuits._evidence import Evidence
 
 
@@ -35,8 +35,7 @@ def skip_trigram_statistics() -> SkipTrigramStatistics:
     """
     from safetensors import safe_open
 
-    path = files("circuitkit.circuits").joinpath("data/skip_trigrams.safetensors")
-    with safe_open(str(path), framework="pt") as table:
+    with safe_open(stored_file("circuits", "skip_trigrams.safetensors"), framework="pt") as table:
         rows = table.get_tensor("evidence").tolist()
         words, occurring = table.get_tensor("words").long(), table.get_tensor("occurring").long()
         provenance = json.loads(table.metadata()["provenance"])

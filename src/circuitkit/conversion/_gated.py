@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Annotated, Any
 
 import torch
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Limit, NonNegative, must, one_dtype, public, whole
+from circuitkit._stored import stored
 from circuitkit.anatomy import Neurons
 from circuitkit.conversion._head_sum import FUNCTIONS, PIECE, HeadSum, in_single
 
@@ -23,10 +23,8 @@ _MOST_REACH = 500.0
 @cache
 def _tables(activation: str) -> dict[int, dict[float, HeadSum]]:
     """The stored fits: heads a neuron, then reach."""
-    from safetensors.torch import load
-
     found: dict[int, dict[float, HeadSum]] = {}
-    for key, rows in load(files("circuitkit.conversion").joinpath("data/gates.safetensors").read_bytes()).items():
+    for key, rows in stored("conversion", "gates.safetensors").items():
         name, k = key.rsplit(".", 1)
         if name == activation:
             n, none = int(k), (0.0,) * int(k)

@@ -1,11 +1,9 @@
 """Activation functions as sums of what one attention head can compute: sigmoid(b x + c) (a x + d)."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
-from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import torch
@@ -14,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Finite, Limit, NonNegative, Positive, must, public, whole
+from circuitkit._stored import stored
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -132,7 +131,7 @@ def generalized_silu(a1: Finite, a2: Finite, activation: str = "generalized silu
 
 @cache
 def _fits() -> dict[str, dict[str, dict]]:
-    return json.loads(files("circuitkit.conversion").joinpath("data/activations.json").read_text())["fits"]
+    return stored("conversion", "activations.json")["fits"]
 
 
 @public

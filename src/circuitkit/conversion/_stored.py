@@ -1,10 +1,9 @@
 """What a conversion does to pretrained models: the stored results behind chapter 4's tables."""
 
-import json
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 from circuitkit._contract import public
+from circuitkit._stored import stored
 
 
 class EncoderRow(NamedTuple):
@@ -58,6 +57,6 @@ def stored_study(name: Literal["minilm", "smollm2", "whisper"]) -> tuple[list[An
     >>> stored_study("whisper")[0][0].precision
     'float32'
     """
-    table = json.loads(files("circuitkit.conversion").joinpath(f"data/{name}.json").read_text())
+    table = stored("conversion", f"{name}.json")
     kind = EncoderRow if name == "minilm" else DecoderRow
     return [kind(**row) for row in table["rows"]], table["provenance"]

@@ -1,20 +1,17 @@
 """A model's induction heads and what they are worth: computed for any model, or stored for one that is too large to ship."""
 
-import json
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from circuitkit._contract import AnyModel, Count, Fraction, Several, must, public
+from circuitkit._stored import hashes, manifest, stored
 from circuitkit.anatomy import read
 from circuitkit.induction._effect import Effect
 from circuitkit.induction._loss import InductionLoss, induction_loss
 from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
-
-DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,23 +75,12 @@ def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) 
     return tuple(pool[i] for i in sorted(order))
 
 
-def as_table(result: Survey, provenance: dict[str, Any]) -> dict[str, Any]:
-    """A survey as plain numbers, rounded to five decimals."""
-    return {
-        "provenance": provenance,
-        "names": list(result.scores.names),
-        "scores": {kind: [round(value, 5) for value in getattr(result.scores, kind).tolist()] for kind in KINDS},
-        "groups": {name: list(group) for name, group in result.groups.items()},
-        "losses": {name: [round(value, 5) for value in loss] for name, loss in result.losses.items()},
-    }
-
-
-_KNOWN = tuple(sorted(path.stem for path in DATA.glob("*.json")))
-_stored = f"one of {[*_KNOWN]}: only these were computed beforehand. Write survey(circuitkit.load_model(name)) for another model"
+_KNOWN = tuple(sorted(name.removesuffix(".json") for name in hashes(manifest("induction"))))
+_computed = f"one of {[*_KNOWN]}: only these were computed beforehand. Write survey(circuitkit.load_model(name)) for another model"
 
 
 @public
-@must(lambda name: name in _KNOWN or _stored)
+@must(lambda name: name in _KNOWN or _computed)
 @cache
 def stored_survey(name: str = "smollm2-135m") -> Survey:
     """The survey of a model whose weights do not ship with the book, as `make real-models` last computed it.
@@ -106,7 +92,7 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
     >>> stored_survey().provenance["model"]
     'SmolLM2-135M-Instruct'
     """
-    table = json.loads((DATA / f"{name}.json").read_text("utf-8"))
+    table = stored("induction", f"{name}.json")
     return Survey(
         Scores(tuple(table["names"]), **{kind: torch.tensor(table["scores"][kind]) for kind in KINDS}),
         {group: tuple(names) for group, names in table["groups"].items()},

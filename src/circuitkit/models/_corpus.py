@@ -1,6 +1,5 @@
 """The held-out text and the token statistics of the training text."""
 
-import json
 from functools import cache
 from typing import NamedTuple
 
@@ -9,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import Count, Seed, Share, must, public
-from circuitkit.models._manifest import manifest, verified
+from circuitkit._stored import stored, stored_file
 
 
 @public
@@ -47,10 +46,7 @@ def corpus_statistics() -> CorpusStatistics:
     The bigram table is made dense, `[d_vocab, d_vocab]`. **Error**: none, counts are integers. **Source**: counted
     from the tokens by `tools/train/pack.py`.
     """
-    from safetensors.torch import load_file
-
-    entry = manifest()["statistics"]
-    table = load_file(verified(entry["file"], entry["sha256"]))
+    table = stored("models", "statistics.safetensors")
     unigram = table["unigram"].long()
     successors = table["successors"].long() & 0xFFFF
     rows = torch.repeat_interleave(torch.arange(len(unigram)), successors)
@@ -65,8 +61,7 @@ def corpus_provenance() -> list[dict[str, str | int]]:
 
     **Source**: recorded by `tools/train/corpus.py`.
     """
-    entry = manifest()["provenance"]
-    return json.loads(verified(entry["file"], entry["sha256"]).read_text())["files"]
+    return stored("models", "corpus-provenance.json")["files"]
 
 
 def heldout_text() -> list[dict[str, str]]:
@@ -74,8 +69,7 @@ def heldout_text() -> list[dict[str, str]]:
 
     **Source**: one chunk in thirty-three of the corpus, held out by `tools/train/corpus.py`.
     """
-    entry = manifest()["heldout"]
-    return [json.loads(line) for line in verified(entry["file"], entry["sha256"]).read_text().splitlines()]
+    return stored("models", "heldout.jsonl")
 
 
 @cache
@@ -83,8 +77,7 @@ def heldout_tokens() -> Int[Tensor, " token"]:
     """The whole held-out text as one row of token ids, `<|endoftext|>` (id 0) before each passage; not to be written to."""
     from tokenizers import Tokenizer
 
-    entry = manifest()["tokenizer"]
-    tokenizer = Tokenizer.from_file(str(verified(entry["file"], entry["sha256"])))
+    tokenizer = Tokenizer.from_file(str(stored_file("models", "tokenizer.json")))
     rows = [[0, *row.ids] for row in tokenizer.encode_batch([item["text"] for item in heldout_text()])]
     return torch.tensor([token for row in rows for token in row])
 

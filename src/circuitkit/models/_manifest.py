@@ -1,21 +1,16 @@
 """What ships, where it lies, and the hashes it must have."""
 
 import difflib
-import hashlib
-import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from circuitkit import _stored
 from circuitkit._contract import public
 
-DATA = Path(__file__).parent / "data"
 
-
-@cache
 def manifest() -> dict[str, Any]:
-    """`data/manifest.json`, written by the packing script: models, their files, hashes and training records."""
-    return json.loads(_existing(DATA / "manifest.json").read_text())
+    """What the packing script recorded: models, their files, hashes and training records."""
+    return _stored.manifest("models")
 
 
 def list_models() -> list[str]:
@@ -76,23 +71,4 @@ def weight_file(name: str, step: int | None) -> Path:
             f"{name!r} has no checkpoint at step {step!r}; expected one of {checkpoints(name)} "
             "(or leave step out for the trained model)."
         )
-    return verified(files[key]["file"], files[key]["sha256"])
-
-
-def verified(file: str, sha256: str) -> Path:
-    """The path of a shipped file whose content has the recorded hash."""
-    path = _existing(DATA / file)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != sha256:
-        why = f"its sha256 is {digest}, expected {sha256} as recorded in manifest.json"
-        raise ValueError(f"{path} is damaged: {why}. Install the package again, or restore the file from the repository.")
-    return path
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is missing; expected it inside the installed package. Install the package again "
-            "(`make book` in a clone), or write it anew as book/shipped-models.ipynb describes."
-        )
-    return path
+    return _stored.stored_file("models", files[key]["file"])

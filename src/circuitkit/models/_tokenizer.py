@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from circuitkit.models._manifest import manifest, verified
+from circuitkit._stored import stored_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -18,11 +18,10 @@ def load_tokenizer() -> "PreTrainedTokenizerFast":
     """
     from transformers import PreTrainedTokenizerFast
 
-    entry = manifest()["tokenizer"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = PreTrainedTokenizerFast(
-            tokenizer_file=str(verified(entry["file"], entry["sha256"])),
+            tokenizer_file=str(stored_file("models", "tokenizer.json")),
             bos_token=BOS,
             eos_token=BOS,
             unk_token=BOS,

@@ -1,44 +1,15 @@
 """Models and tables that ship with the package: trained originals, and the results of the long computations."""
 
-import csv
-import hashlib
-import json
-from functools import cache
-from importlib.resources import files
-
 import torch
 
 from circuitkit._contract import Count, Natural, public
 from circuitkit._heads import Heads
+from circuitkit._stored import stored
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._recipe import GATES
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
 from circuitkit.superposition._train import GatedModel
-
-_DATA = files("circuitkit.superposition") / "data"
-
-
-@cache
-def _manifest() -> dict:
-    return json.loads((_DATA / "manifest.json").read_text())
-
-
-def _checked_bytes(name: str) -> bytes:
-    known = _manifest()
-    if name not in known:
-        raise ValueError(f"there is no stored file {name!r}; stored are {sorted(known)}")
-    raw = (_DATA / name).read_bytes()
-    if hashlib.sha256(raw).hexdigest() != known[name]["sha256"]:
-        raise ValueError(f"{name} is not the file that was shipped (its hash differs); install the package again")
-    return raw
-
-
-@cache
-def _originals() -> dict[str, torch.Tensor]:
-    from safetensors.torch import load
-
-    return load(_checked_bytes("originals.safetensors"))
 
 
 @public
@@ -47,18 +18,18 @@ def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
 
     **Source**: `tools/study/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
     """
-    config, stored = f"{n_heads}H{n_trigrams}T", _originals()
-    configs = sorted({name.split("/")[0] for name in stored})
+    config, known = f"{n_heads}H{n_trigrams}T", stored("superposition", "originals.safetensors")
+    configs = sorted({name.split("/")[0] for name in known})
     if config not in configs:
         raise ValueError(
             f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}"
         )
-    n = stored[f"{config}/W_Q"].shape[0]
+    n = known[f"{config}/W_Q"].shape[0]
     if seed >= n:
         raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")
     task = SkipTrigramTask(n_trigrams)
     eye = torch.eye(task.d_vocab)
-    parts = (stored[f"{config}/{name}"][seed].clone() for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"))
+    parts = (known[f"{config}/{name}"][seed].clone() for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"))
     return ToyModel(Heads(tuple(f"L0H{h}" for h in range(n_heads)), *parts), task, eye, eye)
 
 
@@ -69,11 +40,9 @@ def load_gated() -> GatedModel:
 
     **Source**: `tools/study/superposition_pack.py`.
     """
-    from safetensors.torch import load
-
     original = load_original(4, 5, 13)
     block = GatedBlock(GATES, 4, original.heads.d_model)
-    block.load_state_dict(load(_checked_bytes("block.safetensors")))
+    block.load_state_dict(stored("superposition", "block.safetensors"))
     return GatedModel(block.requires_grad_(False), original)
 
 
@@ -84,14 +53,4 @@ def load_results(name: str) -> list[dict]:
     **Source**: `tools/study/superposition_recipes.py`, `superposition_causes.py`,
     `superposition_post.py` and `superposition_language_model.py`.
     """
-    rows = list(csv.DictReader(_checked_bytes(f"{name}.csv").decode().splitlines()))
-    return [{key: _number(value) for key, value in row.items()} for row in rows]
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return stored("superposition", f"{name}.csv")
