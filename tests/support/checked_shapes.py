@@ -1,0 +1,66 @@
+"""A pytest plugin: every annotation in the library is checked at every call while the tests run.
+
+As `--jaxtyping-packages=circuitkit,beartype.beartype` checks them, and the same checks, but a function none of whose
+annotations holds an array gets beartype's check alone. jaxtyping would bind its arguments a second time and keep a memory
+of sizes that no annotation names, which takes four times as long, and most calls are of such functions.
+"""
+
+import functools
+import inspect
+import sys
+from importlib.machinery import PathFinder
+from typing import Any, get_args, get_type_hints
+
+from beartype import beartype
+from jaxtyping import AbstractArray, _import_hook, config, jaxtyped
+
+PACKAGE = "circuitkit"
+
+
+def of_arrays(hint: Any) -> bool:
+    """Whether an annotation holds an array's type, however deep."""
+    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or any(map(of_arrays, get_args(hint)))
+
+
+def names_sizes(function: Any) -> bool:
+    """Whether an annotation of a function says something about the sizes of an array, or cannot be read here."""
+    try:
+        return any(map(of_arrays, get_type_hints(function, include_extras=True).values()))
+    except Exception:  # a name that is imported for type checkers alone: jaxtyping knows what to do with it
+        return True
+
+
+def checked(thing: Any) -> Any:
+    """A function, or a class made by `dataclass`, that checks what it is given and what it returns."""
+    if not inspect.isfunction(thing) or names_sizes(thing):
+        return jaxtyped(thing, typechecker=beartype)
+    if (asking := beartype(thing)) is thing:
+        return thing
+
+    @functools.wraps(thing)
+    def function(*args, **kwargs):
+        return (thing if config.jaxtyping_disable else asking)(*args, **kwargs)
+
+    return function
+
+
+class Checker(_import_hook.Typechecker):
+    """Puts `checked` where jaxtyping puts itself with a checker of types."""
+
+    def __init__(self):
+        super().__init__(f"{__name__}.checked")
+        self.lookup[self.hash] = checked
+
+    def get_ast(self):
+        decorator = super().get_ast()  # jaxtyping.jaxtyped(typechecker=...lookup[hash])
+        return decorator.keywords[0].value
+
+
+def install() -> None:
+    """Watch what is imported from now on."""
+    if PACKAGE in sys.modules:
+        raise RuntimeError(f"{PACKAGE} was imported before its annotations could be watched")
+    sys.meta_path.insert(0, _import_hook._JaxtypingFinder([PACKAGE], PathFinder, Checker()))
+
+
+install()
