@@ -37,7 +37,7 @@ SILENT = {
     "blocks of -1 rows": (lambda m: circuits._largest.top_entries(circuits.full_ov(m, "L0H0"), 3, block=-1), "block=-1; expected an integer of at"),
     "a unigram of NaN": (lambda m: circuits.skip_trigrams(m, "L0H0", unigram=torch.full((23,), math.nan)), "unigram .*expected finite"),
     "two heads for one": (lambda m: circuits.score_decomposition(m, TOKENS, ["L1H0", "L1H1"], 3, 2), "head=.*; expected one name or number"),
-    "a context of -3": (lambda m: conversion._omega.omega_error_bound(18.0, -3, torch.float32, 1.0), "n_pos=-3; expected an integer of at least 1"),
+    "a context of -3": (lambda m: conversion.choose_omega(-3, torch.float32), "n_pos=-3; expected an integer of at least 1"),
     "a learning rate without end": (lambda m: induction.train(1, steps=1, lr=math.inf), "lr=inf; expected a number above 0"),
     "a density of 2": (lambda m: residual.train_toy_models(**STEP | {"density": torch.tensor([2.0])}), "probabilities from 0 to 1"),
     "a verdict on -1 rows": (

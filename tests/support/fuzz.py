@@ -453,7 +453,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Scores.top.kind": lambda: "copying",
     "label": lambda: "step",
     "largest": lambda: True,
-    "omega_error_bound.largest": lambda: 3.0,
     "attention.largest": lambda: 2.0,
     "late": lambda: 6,
     "later": lambda: heads(3, 6),
@@ -734,7 +733,7 @@ KINDS = {
         distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed data_seed
         n_jobs neurons uncheckable_at_most""",
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
-        min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance omega_error_bound.largest
+        min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
         attention.largest HeadSum.error generalized_silu.error""",
     "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
@@ -778,10 +777,10 @@ LEGAL: dict[str, dict[str, str]] = {
     },
     "number": {
         "0": """Anatomy.gain survey.threshold a1 a2 alpha alpha_tail alpha_warmup lr_warmup tail_factor eps min_together right error HeadSum.error
-            generalized_silu.error accuracy omega_error_bound.largest gated_neuron_heads.max_error""",
+            generalized_silu.error accuracy gated_neuron_heads.max_error""",
         "-1": "Anatomy.gain a1 a2 right",
         "1e30": """cap Recipe.lr a1 a2 right gain alpha eps limit min_together omega head_sum.sharpness neuron_heads.sharpness scale target_l1 target_rms
-            HeadSum.error generalized_silu.error attention.largest omega_error_bound.largest gated_neuron_heads.max_error
+            HeadSum.error generalized_silu.error attention.largest gated_neuron_heads.max_error
             gated_neuron_heads.gate_range HeadSum.reach""",
         # Gated by a sigmoid, a neuron is one head and exact: what is allowed does not matter.
         "inf": "gated_neuron_heads.gate_range HeadSum.reach",

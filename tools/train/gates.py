@@ -2,6 +2,7 @@
 
     python -m tools gates                       fit everything, some twelve processor minutes; writes the tables
     python -m tools gates --only silu           one function
+    python -m tools gates --sweeps 0 --jumps 60    only jumps, 60 processor seconds for each function and number of heads
     python -m tools gates --check               prove the stored errors again
 
 For each activation f, range R and number of heads k: free slopes b, centres m and weights w that make
@@ -10,9 +11,11 @@ For each activation f, range R and number of heads k: free slopes b, centres m a
 
 small, with sum |w| <= 20 R, which bounds the digits that cancellation can cost. The best of 256 grids of centres (equal
 steps of asinh) starts a Levenberg-Marquardt iteration on log b, asinh m and w, whose points gain weight where the error
-is largest (Lawson). Then *continuation*: the solution of one range, its centres stretched, starts the next range, up
-the ladder and down again. Better solutions replace worse ones, so running this again never loses. ReLU is fitted on one
-range only, because s ReLU(g / s) = ReLU(g). No exchange argument is run: the fits are good, not proved best.
+is largest (Lawson), and a sequence of linear programmes on the maximum ends it (`polish`). Then *continuation*: the
+solution of one range, its centres stretched, starts the next range, up the ladder and down again; and *jumps*: moved at
+random, or with one head taken out and another put in, a solution starts its own range once more. Better solutions replace
+worse ones, so running this again never loses. ReLU is fitted on one range only, because s ReLU(g / s) = ReLU(g). No exchange
+argument is run: the fits are good, not proved best.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 from scipy.linalg import LinAlgError, solve_triangular
+from scipy.optimize import linprog
 from scipy.special import erf, expit
 
 from tools.study import manifest
@@ -125,6 +129,78 @@ def improve(x, y, p, reach, steps=500, first=100, patience=120):
     return best
 
 
+def polish(x, y, p, reach, steps=20):
+    """Linear programmes on the largest error, each within a region that grows while it helps. The best (error, p)."""
+    n, k, size = len(x), len(p) // 3, 1.0
+    s = sigmoids(x, p[: 2 * k])
+    e = s @ p[2 * k :] - y
+    far, full = np.r_[np.full(k, math.log(STEEPEST)), np.full(k, np.arcsinh(3 * reach))], MOST * reach
+    low = np.r_[np.full(k, math.log(0.02 / reach)), -far[k:]]
+    for _ in range(steps):
+        worst, (b, m, w) = np.abs(e).max(), (np.exp(p[:k]), np.sinh(p[k : 2 * k]), p[2 * k :])
+        slope = s * (1 - s) * (b * w)
+        J = np.concatenate([slope * (x[:, None] - m), -slope * np.cosh(p[k : 2 * k]), s], 1)
+        column = np.sqrt((J * J).mean(0)) + 1e-12
+        _, length, V = np.linalg.svd(J / column, full_matrices=False)  # steps that change the error by about `worst`
+        T = V.T / np.sqrt(length**2 / n + (worst / size) ** 2) / column[:, None] * worst
+        rows = np.r_[J @ T / worst, -J @ T / worst, T[: 2 * k], -T[: 2 * k], [np.sign(w) @ T[2 * k :] / full]]
+        room = np.minimum(far - p[: 2 * k], 0.3), np.minimum(p[: 2 * k] - low, 0.3), [1 - np.abs(w).sum() / full]
+        falls = np.r_[-np.ones(2 * n), np.zeros(4 * k + 1)][:, None]
+        goal, sides = np.r_[np.zeros(3 * k), 1], [(-4 * size, 4 * size)] * (3 * k) + [(0, None)]
+        most = np.concatenate([-e / worst, e / worst, *room]) + np.r_[np.zeros(2 * n), np.full(4 * k + 1, 1e-12)]
+        found = linprog(goal, np.c_[rows, falls], most, bounds=sides, method="highs-ds", options={"time_limit": 20}).x
+        q = p if found is None else p + T @ found[:-1]
+        s_q = sigmoids(x, q[: 2 * k])
+        e_q = s_q @ q[2 * k :] - y
+        if np.abs(e_q).max() < worst and np.abs(q[2 * k :]).sum() <= full:
+            p, s, e, size = q, s_q, e_q, 2 * size
+        elif (size := size / 3) < 1e-3:
+            break
+    return np.abs(e).max(), p
+
+
+def jumped(p, reach, x, y, rng):
+    """A start near a solution: shapes moved a little or far, perhaps one head taken out and another put in."""
+    k = len(p) // 3
+    shape = p[: 2 * k] + rng.normal(size=2 * k) * rng.choice([0.02, 0.1, 0.3])
+    if rng.random() < 0.6:
+        at = rng.integers(k)
+        shape[k + at] = rng.uniform(-1, 1) * np.arcsinh(1.2 * reach)
+        shape[at] = rng.normal(0, 0.7) - math.log(1 + abs(np.sinh(shape[k + at])))
+    shape[:k] = np.clip(shape[:k], math.log(0.02 / reach), math.log(STEEPEST))
+    return np.r_[shape, weighed(x, y, shape, reach)[0]]
+
+
+def jumps(f, k, known, seconds, rng):
+    """Every range in turn, for so many processor seconds: from its own best, or from a neighbour's."""
+    reaches, began = sorted(known), time.process_time()
+    while time.process_time() - began < seconds:
+        for place, reach in enumerate(reaches):
+            near = reaches[min(len(reaches) - 1, max(0, place + rng.choice([-1, 0, 0, 1])))]
+            x = points(reach, 200 + 16 * k)
+            start = jumped(stretched(known[near][1], near, reach), reach, x, f(x), rng)
+            got = improve(x, f(x), start, reach, steps=150, first=50, patience=40)
+            if got[0] < 4 * known[reach][0]:
+                got = polish(x, f(x), got[1], reach)
+            known[reach] = min(known[reach], got, key=lambda fit: fit[0])
+            if time.process_time() - began > seconds:
+                break
+
+
+def neighbours(f, k, known):
+    """Up and down the ladder once, from what is known; and a fit of a larger range serves a smaller one as it is."""
+    reaches = sorted(known)
+    for order in (reaches, reaches[::-1]):
+        for old, new in zip(order[:1] + order, order, strict=False):
+            x = points(new, 200 + 16 * k)
+            shape = stretched(known[old][1], old, new)
+            starts = [known[new][1], np.r_[shape, weighed(x, f(x), shape, new)[0]]]
+            if old > new and np.abs(known[old][1][2 * k :]).sum() <= MOST * new:
+                starts.append(known[old][1])
+            tried = [polish(x, f(x), improve(x, f(x), p, new, steps=200)[1], new) for p in starts[1:]]
+            known[new] = min([known[new], polish(x, f(x), starts[0], new), *tried], key=lambda fit: fit[0])
+
+
 def stretched(p, old, new):
     """Centres moved as asinh of the range grows, slopes with them."""
     k, grow = len(p) // 3, np.arcsinh(new) / np.arcsinh(old)
@@ -139,7 +215,7 @@ def ladder(f, reaches, k, known, sweeps):
 
     def keep(reach, p):
         x = points(reach, n)
-        got = improve(x, f(x), p, reach)
+        got = polish(x, f(x), improve(x, f(x), p, reach)[1], reach)
         if reach not in known or got[0] < known[reach][0]:
             known[reach] = got
 
@@ -220,6 +296,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=FUNCTIONS)
     parser.add_argument("--sweeps", type=int, default=3, help="how often to go along the ladder")
+    parser.add_argument("--jumps", type=float, default=60, help="processor seconds of jumps for each function and number of heads")
+    parser.add_argument("--polish", action="store_true", help="only polish what is stored, and let neighbours start each other")
     parser.add_argument("--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--target", type=Path, default=TARGET)
@@ -229,13 +307,18 @@ def main():
         for k in args.heads:
             began = time.process_time()
             reaches = [1000.0] if name == "relu" else [float(reach) for reach in REACHES]
-            if not args.check:
+            f, rng = FUNCTIONS[name], np.random.default_rng(k)
+            if not args.check and not args.polish:
                 for reach, p in () if name == "silu" else borrowed(name, known["silu"][k], reaches):
                     x = points(reach, 200 + 16 * k)
                     got = improve(x, FUNCTIONS[name](x), p, reach)
                     if got[0] < known[name][k].get(reach, got)[0] or reach not in known[name][k]:
                         known[name][k][reach] = got
-                ladder(FUNCTIONS[name], reaches, k, known[name][k], sweeps=args.sweeps if name == "silu" else 0)
+                ladder(f, reaches, k, known[name][k], sweeps=args.sweeps if name == "silu" else 0)
+            if not args.check and name != "relu":
+                neighbours(f, k, known[name][k])
+                jumps(f, k, known[name][k], args.jumps, rng)
+                neighbours(f, k, known[name][k])
             proved = []
             for reach in reaches:
                 b, m, d = np.split(known[name][k][reach][1], 3)

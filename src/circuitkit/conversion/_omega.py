@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit._contract import Count, NonNegative, Positive, Real, Share, must, one_dtype, public, reads
+from circuitkit._contract import Count, Positive, Real, Share, must, one_dtype, public, reads
 from circuitkit.conversion._paper import somewhere_to_look
 
 
@@ -52,24 +52,6 @@ def choose_omega(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> f
     return low
 
 
-@public
-def omega_error_bound(omega: Positive, n_pos: Count, dtype: Real, largest: NonNegative) -> float:
-    """A bound on one neuron's activation, for pre-activations and values of size at most `largest`.
-
-    `leak + rounding`, with leak `2 (N-1) e^(-2 Omega) largest` (weights that other tokens keep, times their values,
-    and what they take from the two keys) and rounding `largest (ulp(2 Omega + largest) / 2 + 8 eps)`.
-
-    **Source**: this book.
-    """
-    eps = torch.finfo(dtype).eps
-    top = 2 * omega + largest
-    if top > torch.finfo(dtype).max:
-        return math.inf
-    ulp = eps * 2.0 ** math.floor(math.log2(top))
-    leak = min(1.0, 2 * (n_pos - 1) * math.exp(-2 * omega))
-    return largest * (leak + min(1.0, ulp / 2 + 8 * eps))
-
-
 _as_wide = lambda x, self: (x.shape[-1], x.dtype) == (self.d_stream, self.W_in.dtype) or f"[..., {self.d_stream}] in {self.W_in.dtype}"  # noqa: E731
 
 
@@ -109,25 +91,52 @@ class OmegaMLP:
         extra = int(self.b_out is not None)
         return self.W_in.shape[1] + (2 if self.form == "three_layers" else extra)
 
+    @torch.no_grad()
     def error_bound(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
-        """Bound on any output entry for this input: leak and rounding of every step, at the sizes really met.
+        """Bound on any output entry for this input, leak and rounding of every step; infinite where a number overflows.
 
-        One entrywise step is `omega_error_bound`. In the three-layer form the two linear steps leak as well: a row
-        keeps `1 - leak` of itself, which moves what it writes by at most `2 leak` of the largest such row; SiLU passes
-        an error on at most 1.1 times, and the bias row, which the first step fills by leak, adds one more.
+        With u half a unit in the last place and g(n) = n u / (1 - n u), a sum of n numbers is wrong by g(n) times the sum
+        of their sizes, in whatever order it is made (half types: made in float32, stored four times at most): sizes are `P = |x| |W_in| + |b_in|`, not `|x W_in + b_in|`, which may
+        cancel. Other tokens have together the weight `leak <= N exp(-2 Omega)`, and a score that is wrong by dq moves a
+        sigmoid by at most dq times its largest slope on the way. SiLU passes an error on at most 1.1 times.
         """
-        pre = x @ self.W_in + (0 if self.b_in is None else self.b_in)
-        largest = max(1.0, float(pre.detach().abs().max()))
-        columns = float(self.W_out.detach().abs().sum(0).max())
-        bias = 0.0 if self.b_out is None else float(self.b_out.detach().abs().max())
-        leak = min(1.0, x.shape[-2] * math.exp(-2 * self.omega))
-        rounding = 4 * sum(self.W_in.shape) * torch.finfo(x.dtype).eps * largest
-        if self.form == "one_layer":
-            each = omega_error_bound(self.omega, x.shape[-2] + 1, x.dtype, largest)
-            return (each + rounding) * columns + 2 * leak * bias
-        grown = largest * (1 + 2 * leak)
-        each = omega_error_bound(self.omega, x.shape[-2] + 1, x.dtype, grown) + 3.2 * leak * largest
-        return (each + rounding) * columns + 2 * leak * ((largest + each) * columns + bias)
+        u, (n_pos, d_model), d_mlp = torch.finfo(x.dtype).eps / 2, x.shape[-2:], self.W_in.shape[1]
+        low, top = torch.finfo(x.dtype).tiny * (2 * u if x.dtype == torch.float16 else 1), torch.finfo(x.dtype).max
+        wide = x.dtype in (torch.float32, torch.float64)
+        own = float(x.new_tensor(2 * self.omega))  # as the weights hold it
+        leak, three = min(1.0, n_pos * math.exp(-own)), self.form == "three_layers"
+        x, W_in, W_out = x.double(), self.W_in.double(), self.W_out.double()
+        b_in, b_out = (W.new_zeros(W.shape[1]) if b is None else b.double() for W, b in ((W_in, self.b_in), (W_out, self.b_out)))
+
+        def g(n: int, stored: int = 4) -> float:
+            off = n * u if wide else n * torch.finfo(torch.float32).eps / 2 + stored * u
+            return off / (1 - off) if off < 1 else math.inf
+
+        softmax, mixed = n_pos + 9, 2 * n_pos + 14  # roundings of a weight, and of a mean over tokens
+        pre, size = (x @ W_in + b_in).abs(), x.abs() @ W_in.abs() + b_in.abs()
+        most = size.amax(-2, keepdim=True)  # what a token that leaks in can bring
+        read = torch.zeros_like(size)  # how wrong the scratch space is when the entrywise step reads it
+        if three:
+            read = leak * (size + most) + g(mixed + d_model + n_pos) * (size + leak * most) + low
+            size, most = pre + read, (pre + read).amax(-2, keepdim=True) + leak * most
+        moved = g(2 if three else d_model + 3) * (size + own) + low  # scores
+        near = (pre - read - moved).clamp_min(0)
+        weight = (moved * torch.sigmoid(near) * torch.sigmoid(-near)).clamp_max(1) + g(softmax)
+        others = (leak * (2 * moved).exp()).clamp_max(1)
+        act = weight * size + others * (size + most) + 1.1 * read + low
+        act = act + (1 + g(softmax)) * g(mixed + d_model + n_pos) * (size + most * others)
+        if three:
+            act = act + leak * most + u * (size + act)
+        hidden, passed = size + act, act @ W_out.abs()
+        total = hidden @ W_out.abs() + b_out.abs()
+        if three:
+            worst = (hidden.amax(-2, keepdim=True) + most) @ W_out.abs() + b_out.abs()
+            passed = passed + leak * (total + worst) + g(mixed + d_mlp + n_pos) * (total + leak * worst)
+        else:
+            passed = passed + max(g(d_mlp + 3), g(0, d_mlp + 3)) * total + (leak + g(mixed + n_pos)) * b_out.abs()
+        passed = passed + 2.02 * u * (x.abs() + 2 * total + passed) + d_mlp * low
+        passed = torch.where(torch.maximum(size.amax() + own, total.amax()) > top, math.inf, passed)
+        return float(passed.nan_to_num(nan=math.inf, posinf=math.inf).max())
 
     def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
         if x.ndim > 2:
