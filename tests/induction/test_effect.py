@@ -67,6 +67,71 @@ def test_an_untouched_value_is_not_one_of_the_changed_run(plain):
     assert found.values[1].tolist() == pytest.approx(wanted, abs=1e-10)
 
 
+def run_hooks(model, hooks):
+    logits = model.run_with_hooks(ROWS, fwd_hooks=hooks)
+    return [mean_loss(row, ids) for row, ids in zip(logits, ROWS, strict=True)]
+
+
+def added(kind, layer, head, more):
+    """A hook that adds to what one head's queries, keys or values are."""
+
+    def put(value, hook):
+        value = value.clone()
+        value[:, :, head] += more
+        return value
+
+    return f"blocks.{layer}.attn.hook_{kind.lower()}", put
+
+
+@pytest.mark.parametrize("kind", "QKV")
+def test_an_input_is_all_that_it_reads(plain, kind):
+    x = plain.run_with_cache(ROWS)[1]["blocks.1.hook_resid_pre"]
+    W = getattr(plain.blocks[1].attn, f"W_{kind}")[1]
+    wanted = run_hooks(plain, [added(kind, 1, 1, (x.roll(1, 0) - x) @ W)])
+    found = effect(plain, ROWS, f"L1H1.{kind}", fill="resample", draws=1)
+    assert found.values[1].tolist() == pytest.approx(wanted, abs=1e-10)
+    assert found.sets[1] == (f"L1H0.{kind}",)
+
+
+def test_a_path_carries_what_its_first_wire_changes(plain):
+    """Through the key of L1H1 into the values of L2H0, and nowhere else."""
+
+    def out(cache, layer, head):
+        return cache[f"blocks.{layer}.attn.hook_z"][:, :, head] @ plain.blocks[layer].attn.W_O[head]
+
+    cache = plain.run_with_cache(ROWS)[1]
+    less = out(cache, 0, 0).roll(1, 0) - out(cache, 0, 0)
+    with plain.hooks(fwd_hooks=[added("K", 1, 1, less @ plain.blocks[1].attn.W_K[1])]):
+        moved = out(plain.run_with_cache(ROWS)[1], 1, 1) - out(cache, 1, 1)
+    assert moved.abs().max() > 1e-3
+    wanted = run_hooks(plain, [added("V", 2, 0, moved @ plain.blocks[2].attn.W_V[0])])
+    found = effect(plain, ROWS, "L0H0->L1H1.K->L2H0.V", fill="resample", draws=3)
+    assert found.values[1].tolist() == pytest.approx(wanted, abs=1e-10)
+    assert all(re.fullmatch(r"L0H\d->L1H\d\.K->L2H\d\.V", *drawn) for drawn in found.sets[1:])
+
+
+def test_clean_into_corrupt_and_back_at_chosen_positions(plain):
+    corrupt, chosen = ROWS.flip(1), [1, 4]
+    for rows, donors in ((corrupt, ROWS), (ROWS, corrupt)):
+        own, other = (plain.run_with_cache(tokens)[1]["blocks.1.attn.hook_z"] for tokens in (rows, donors))
+
+        def put(z, hook, other=other):
+            z = z.clone()
+            z[:, chosen, 1] = other[:, chosen, 1]
+            return z
+
+        logits = plain.run_with_hooks(rows, fwd_hooks=[("blocks.1.attn.hook_z", put)])
+        wanted = [mean_loss(row, ids) for row, ids in zip(logits, rows, strict=True)]
+        found = effect(plain, rows, "L1H1", fill=donors, at=chosen, draws=1)
+        assert found.values[1].tolist() == pytest.approx(wanted, abs=1e-10)
+        assert "(from other rows, at 2 positions)" in repr(found)
+        everything = effect(plain, rows, "unembed", fill=donors, draws=1).values[1]
+        clean_logits = plain(donors)
+        wanted = [mean_loss(row, ids) for row, ids in zip(clean_logits, rows, strict=True)]
+        assert everything.tolist() == pytest.approx(wanted, abs=1e-10)
+        assert own.shape == other.shape
+
+
 def test_keeping_is_taking_out_all_others_of_the_kind(plain):
     kept = effect(plain, ROWS, keep=["L0H0", "L2H1"], draws=1)
     cut = effect(plain, ROWS, ["L0H1", "L1H0", "L1H1", "L2H0"], draws=1)
@@ -184,5 +249,9 @@ def test_what_is_refused(plain):
         effect(plain, ROWS[:1], "L0H1", fill="resample")
     with pytest.raises(ValueError, match="rows of the shape of tokens"):
         effect(plain, repeated_tokens(23, 4, batch=3), "L0H1", fill=ROWS)
-    with pytest.raises(ValueError, match="a path; expected a part or a wire"):
-        effect(plain, ROWS, "L0H1->L1H0->L2H0.K")
+    with pytest.raises(ValueError, match="inputs and paths can be taken out"):
+        effect(plain, ROWS, keep="L0H1->L1H0->L2H0.K")
+    with pytest.raises(ValueError, match="inputs and paths can be taken out"):
+        effect(plain, ROWS, keep=["L1H0", "L1H0.K"])
+    with pytest.raises(ValueError, match="positions of these rows"):
+        effect(plain, ROWS, "L0H1", at=[2, 6])

@@ -275,6 +275,9 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Anatomy.gain": lambda: 2.0,
     "Anatomy.head": lambda: None,
     "Anatomy.run.base": lambda: None,
+    "Anatomy.run.source": lambda: None,
+    "Anatomy.run.at": lambda: (1,),
+    "effect.at": lambda: (1,),
     "Anatomy.run.edit": lambda: lambda sub, z: z,
     "effect.fill": lambda: "zero",
     "attribution.fill": lambda: "zero",
@@ -749,10 +752,10 @@ KINDS = {
     "truths": "among mask_as_weights.mask",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
-    "made": """Anatomy.run.base Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values words patterns induction_loss.rows
+    "made": """Anatomy.run.base Anatomy.run.source Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values words patterns induction_loss.rows
         settings claims turn norm_Q norm_K""",
     "function": "Anatomy.head Anatomy.run.edit Anatomy.run.watch Sublayer.gate from_heads.gate function norm progress frames.alt",
-    "sequence": """Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
+    "sequence": """Anatomy.run.at effect.at Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
         HeadSum.d frames.steps replacing.without groups""",
     "dtype": "dtype",
     "path": "path",

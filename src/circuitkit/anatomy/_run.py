@@ -14,7 +14,7 @@ from torch import Tensor
 from circuitkit._contract import Natural, PartName, must, public
 from circuitkit._heads import Heads
 from circuitkit._heads._heads import Kind
-from circuitkit.anatomy._address import read
+from circuitkit.anatomy._address import join, read
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._norm import Norm
 from circuitkit.anatomy._sublayer import Anatomy, Sublayer
@@ -276,12 +276,15 @@ _INPUTS = {Heads: "QKV", Neurons: "QV"}
 
 
 class _Cuts:
-    """What to take out, by sublayer: heads of it, its bias, and wires into it."""
+    """What to replace, by sublayer: heads of it, its bias, and wires into it; and how."""
 
-    def __init__(self, model: Anatomy, without: Sequence[str], fill: "str | Fill"):
+    def __init__(self, model: Anatomy, without: "str | Sequence[str]", fill: "str | Fill", source: Run | None, at: Any):
         self.model, self.starts = model, set()
         named: dict[Any, Any] = {"zero": torch.zeros_like, "mean": _mean}
         self.fill: Any = named.get(fill, fill)
+        self.source, self.at = source, at
+        self.runs: dict[str, Run] = {}  # in which the beginning of a path is patched
+        self.again: Callable[[str], Run]
         self.rows: dict[str, Any] = {}
         self.biases: set[str] = set()
         self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
@@ -290,6 +293,15 @@ class _Cuts:
         steps = [self._add(name) for name in ([without] if isinstance(without, str) else without)]
         self.first = min(steps, default=len(model.steps))
 
+    def replaced(self, now: Tensor, of: Callable[[Run], Tensor]) -> Tensor:
+        """What stands for a value of this run: the fill of it, or of its like in the source; positions are second to last."""
+        new = self.fill(now if self.source is None else of(self.source))
+        if not len(self.at):
+            return new
+        chosen = torch.zeros(now.shape[-2], 1, dtype=torch.bool, device=now.device)
+        chosen[list(self.at)] = True
+        return torch.where(chosen, new, now)
+
     def _add(self, name: str) -> int:
         """Note one name; the step from which on the run is another."""
         *earlier, last = read(name)
@@ -297,7 +309,7 @@ class _Cuts:
         if not earlier:
             step, sub, rows, is_bias = place
             if last.input is not None or step == len(self.model.steps):
-                raise ValueError(f"without got {name!r}, an input; expected a part, or a wire that ends there: 'embed->{name}'")
+                return self._wire(name, "", place, last.input)
             if sub is None:
                 self.starts.add(last.kind)
             elif is_bias:
@@ -308,24 +320,39 @@ class _Cuts:
             elif self.rows.get(sub.name, ()) is not None:
                 self.rows[sub.name] = [*self.rows.get(sub.name, []), *rows]
             return step
-        if len(earlier) > 1:
-            raise ValueError(f"without got {name!r}, a path; expected a part or a wire such as 'L0H1->L1H3.K'. Cut one of its wires")
-        source = str(earlier[0])
-        if self.model.find(source).step >= place.step or place.is_bias or earlier[0].input:
+        steps = [self.model.find(one).step for one in (*earlier, last)]
+        if any(b <= a for a, b in zip(steps, steps[1:], strict=False)) or place.is_bias or earlier[0].input:
             raise ValueError(
                 f"without got {name!r}; expected a part before the arrow that runs before what is behind it, because a part "
                 "reads only what earlier steps have written. Parts of one layer that read the same stream run side by side."
             )
+        return self._wire(name, join(*earlier), place, last.input)
+
+    def _wire(self, name: str, source: str, place: Any, kind: str | None) -> int:
+        """Note what an input shall read otherwise: all of it, or what one part wrote, there or as a path has changed it."""
         sub = place.sublayer
         kinds = "" if sub is None else _INPUTS.get(type(sub.inside), "")
-        if last.input is not None and last.input not in kinds:
+        if kind is not None and kind not in kinds:
             has = f"the inputs {', '.join(kinds)}" if kinds else "one input"
-            raise ValueError(
-                f"without got {name!r}; {last.part} has {has}" + (": its keys read the bias token" * (kinds == "QV"))
-            )
-        for kind in last.input or kinds or " ":
-            self.wires["unembed" if sub is None else sub.name][kind, place.rows].append(source)
+            text = f"without got {name!r}; {read(name)[-1].part} has {has}"
+            raise ValueError(text + (": its keys read the bias token" * (kinds == "QV")))
+        for one in kind or kinds or " ":
+            self.wires["unembed" if sub is None else sub.name][one, place.rows].append(source)
         return place.step
+
+    def read_instead(self, now: Run, x: Tensor, source: str, step: int) -> Tensor:
+        """By how much an input's stream is another."""
+        if not source:
+            return self.replaced(x, lambda run: run.streams[step]) - x
+        *earlier, last = read(source)
+        name = str(last.part)
+        own = now.part(name, step)
+        if not earlier:
+            return self.replaced(own, lambda run: run.part(name, step)) - own
+        if source not in self.runs:  # what this part writes when the path to it is patched, and nothing else
+            self.runs[source] = self.again(source)
+        return self.runs[source].part(name, step) - own
+
 
 
 def _mean(x: Tensor) -> Tensor:
@@ -341,9 +368,12 @@ def forward(
     watch: Callable[[Sublayer, Tensor, Tensor], None] | None,
     base: Run | None,
     grad: bool,
+    source: Run | None = None,
+    at: Sequence[int] = (),
 ) -> Run:
     """The loop behind `Anatomy.run`."""
-    cuts = _Cuts(model, without, fill)
+    cuts = _Cuts(model, without, fill, source, at)
+    cuts.again = lambda path: forward(model, tokens, path, fill, edit, None, base, grad, source, at)
     with torch.set_grad_enabled(grad):
         now = Run(model, tokens.to(model.W_E.device), silent=frozenset(cuts.biases))
         begin = cuts.first if base is not None and edit is None and watch is None else -1
@@ -367,7 +397,7 @@ def _opened(now: Run, cuts: _Cuts) -> Tensor:
     if model.W_pos is not None:
         now.starts["pos"] = model.W_pos[: now.tokens.shape[1]].expand_as(embed)
     for name in cuts.starts:
-        now.starts[name] = cuts.fill(now.starts[name])
+        now.starts[name] = cuts.replaced(now.starts[name], lambda run, name=name: run.starts[name])
     begun = now.starts["embed"] if model.W_pos is None else now.starts["embed"] + now.starts["pos"]
     return _closed(now, -1, model.opening, begun)
 
@@ -397,8 +427,7 @@ def _wired(now: Run, name: str, norm: Norm | None, x: Tensor, step: int, cuts: _
         readers[tuple(dict.fromkeys(sources)), kind] += () if rows is None else rows
     less: dict[tuple[str, ...], Tensor] = {}
     for sources in {sources for sources, _ in readers}:
-        parts = (now.part(source, step) for source in sources)
-        stream = x + sum(cuts.fill(part) - part for part in parts)
+        stream = x + sum(cuts.read_instead(now, x, source, step) for source in sources)
         less[sources] = stream if norm is None else norm(stream)
     return {(kind, tuple(rows)): less[sources] for (sources, kind), rows in readers.items()}
 
@@ -410,14 +439,14 @@ def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit:
     read = x if before is None else before(x)
     wires = _wired(now, sub.name, sub.before, x, number, cuts)
     rows = cuts.rows.get(sub.name, [])
-    how = (wires, rows, cuts.fill, edit)
+    how = (wires, rows, cuts, edit)
     if isinstance(sub.inside, Heads):
         out = _attend(now, sub, read, *how, watch)
     elif isinstance(sub.inside, Neurons):
         out = _choose(now, sub, read, *how)
     else:
         out = sub.inside(next(iter(wires.values()), read))
-        out = cuts.fill(out) if rows is None else out
+        out = cuts.replaced(out, lambda run: run.gathered[sub.name]) if rows is None else out
         out = now.gathered[sub.name] = out if edit is None else edit(sub, out)
     if sub.bias is not None and sub.name not in cuts.biases:
         out = out + sub.bias
@@ -428,7 +457,7 @@ def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit:
     return after(out)
 
 
-def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill: Fill, edit: Any, watch: Any) -> Tensor:
+def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts: _Cuts, edit: Any, watch: Any) -> Tensor:
     heads = sub.inside
     sides = {kind: heads._side(kind, read) for kind in "QKV"}
     for (kind, which), stream in wires.items():
@@ -444,12 +473,12 @@ def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill:
         watch(sub, pattern, sides["V"])
     z = pattern @ sides["V"]
     if rows:
-        z[..., rows, :, :] = fill(z[..., rows, :, :])
+        z[..., rows, :, :] = cuts.replaced(z[..., rows, :, :], lambda run: run.gathered[sub.name][..., rows, :, :])
     z = now.gathered[sub.name] = z if edit is None else edit(sub, z)
     return torch.einsum("...hpd,hdm->...pm", z, heads.W_O)
 
 
-def _choose(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill: Fill, edit: Any) -> Tensor:
+def _choose(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts: _Cuts, edit: Any) -> Tensor:
     neurons = sub.inside
     gate, value = neurons.reads(read)
     if not wires and rows == [] and edit is None:
@@ -464,6 +493,6 @@ def _choose(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, fill:
         z[..., which] = new[..., which]
     if rows != []:
         which = slice(None) if rows is None else rows
-        z[..., which] = fill(z[..., which])
+        z[..., which] = cuts.replaced(z[..., which], lambda run: run.z(sub)[..., which])
     z = now.gathered[sub.name] = z if edit is None else edit(sub, z)
     return z.unflatten(-1, (-1, len(neurons.terms))).sum(-1) @ neurons.W_out

@@ -266,6 +266,8 @@ class Anatomy:
     @public
     @ids(model="self")
     @must(lambda base, self, tokens: getattr(base, "model", None) is self and base.tokens.equal(tokens) or "a run of these tokens through this model")
+    @must(lambda source, self, tokens: getattr(source, "model", None) is self and source.tokens.shape == tokens.shape or "a run of as many tokens through this model")
+    @must(lambda at, tokens: max(at, default=0) < tokens.shape[1] or f"positions of the rows, 0 to {tokens.shape[1] - 1}")
     def run(
         self,
         tokens: Int[Tensor, "batch pos"],
@@ -275,13 +277,18 @@ class Anatomy:
         edit: Callable[[Sublayer, Tensor], Tensor] | None = None,
         watch: Callable[[Sublayer, Tensor, Tensor], None] | None = None,
         base: "Run | None" = None,
+        source: "Run | None" = None,
+        at: Sequence[Natural] = (),
         grad: bool = False,
     ) -> "Run":
-        """One forward pass that keeps what every part did; `without` takes out parts and wires by their names.
+        """One forward pass that keeps what every part did; `without` takes out parts, inputs, wires and paths by name.
 
         A part `"L0H1"` is replaced where it is written, for all who read it; a wire `"L0H1->L1H3.K"` only where that input
-        reads it, norms applied anew to the smaller stream. `fill` says by what: `"zero"`, `"mean"` over the rows at each
-        position, or a function along the rows, such as `lambda x: x[order]` for another row's. `edit(sublayer, z)` returns
+        reads it, norms applied anew to the smaller stream; an input `"L1H3.K"` in all that it reads; a path
+        `"L0H1->L1H3.K->unembed"` only at its end, which reads L1H3 as it would be if its first wire were replaced. `fill`
+        says by what: `"zero"`, `"mean"` over the rows at each position, or a function along the rows, such as
+        `lambda x: x[order]` for another row's, here or in `source`, another run of this model (patching: `lambda x: x`);
+        `at` some positions only. Biases become nothing, whatever the fill. `edit(sublayer, z)` returns
         what its heads gathered (what a whole MLP wrote) as it shall be; `watch(sublayer, pattern, values)` sees patterns,
         which are then not kept. `base`, an earlier run of the same tokens, saves the steps before the first change.
 
@@ -289,7 +296,7 @@ class Anatomy:
         """
         from circuitkit.anatomy._run import forward
 
-        return forward(self, tokens, without, fill, edit, watch, base, grad)
+        return forward(self, tokens, without, fill, edit, watch, base, grad, source, at)
 
 
 @public

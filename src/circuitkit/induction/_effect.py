@@ -5,13 +5,14 @@ What a name takes out is said at `Anatomy.run`; here it is measured, with the co
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Names, Seed, ids, must, public
+from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, ids, must, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
 from circuitkit.induction._stream import second_pass, token_losses
@@ -74,37 +75,32 @@ class Effect:
 class Bench:
     """A model on some rows, with the values that replace others: every change starts from one untouched run."""
 
-    def __init__(self, model: Any, tokens: Any, fill: Any, measure: Any):
+    def __init__(self, model: Any, tokens: Any, fill: Any, measure: Any, at: Sequence[int] = ()):
         self.model: Anatomy = anatomy(model)
-        self.rows, self.measure = tokens, measure
-        own = getattr(tokens, "tokens", tokens).to(self.model.W_E.device)
-        self.n, self.fill = len(own), torch.zeros_like
-        if fill != "zero" if isinstance(fill, str) else True:
-            other = own if fill == "mean" else own.roll(1, 0) if isinstance(fill, str) else fill.to(own.device)
-            own, self.fill = torch.cat([own, other]), self._mean if isinstance(fill, str) and fill == "mean" else self._other
-        self.tokens = own
-        self.base = self.model.run(own)
+        self.rows, self.measure, self.at = tokens, measure, at
+        self.tokens = getattr(tokens, "tokens", tokens).to(self.model.W_E.device)
+        self.base = self.model.run(self.tokens)
+        given = not isinstance(fill, str)
+        self.source = self.model.run(fill) if given else self.base
+        self.fill: Any = (lambda x: x) if given else (lambda x: x.roll(1, 0)) if fill == "resample" else fill
 
-    def _other(self, x: Tensor) -> Tensor:
-        return torch.cat([x[self.n :], x[self.n :]])
-
-    def _mean(self, x: Tensor) -> Tensor:
-        return torch.cat([x[self.n :].mean(0, keepdim=True).expand_as(x[self.n :]), x[self.n :]])
+    def run(self, names: Sequence[str]) -> Run:
+        how: Any = {"fill": self.fill, "base": self.base, "source": self.source, "at": self.at}
+        return self.model.run(self.tokens, without=names, **how) if names else self.base
 
     def without(self, names: Sequence[str]) -> Float[Tensor, " row"]:
-        run = self.model.run(self.tokens, without=names, fill=self.fill, base=self.base) if names else self.base
-        return self.measured(run)
+        return self.measured(self.run(names))
 
     def measured(self, run: Run) -> Float[Tensor, " row"]:
         if not isinstance(self.measure, str):
-            return self.measure(run)[: self.n]
-        logits = run.logits[: self.n]
+            return self.measure(run)
+        logits = run.logits
         if isinstance(self.rows, Repeated):
             loss, right = second_pass(logits, self.rows)
             return loss if self.measure == "loss" else right
         if self.measure == "loss":
-            return token_losses(logits, run.tokens[: self.n]).mean(1)
-        return (logits[:, :-1].argmax(-1) == run.tokens[: self.n, 1:]).to(logits.dtype).mean(1)
+            return token_losses(logits, run.tokens).mean(1)
+        return (logits[:, :-1].argmax(-1) == run.tokens[:, 1:]).to(logits.dtype).mean(1)
 
 
 _one_choice = lambda without, keep: bool(without) != bool(keep) or "names in one of the two: without= to take them out, keep= to take out all others"  # noqa: E731
@@ -117,6 +113,9 @@ _alike = lambda fill, tokens: isinstance(fill, str) or fill.shape == getattr(tok
 @must(_one_choice)
 @must(_enough)
 @must(_alike)
+@must(lambda keep: all(len(read(name)) < 3 and (len(read(name)) > 1 or not read(name)[0].input) for name in _listed(keep))
+      or "parts or wires, of which it is known what all others are; inputs and paths can be taken out")
+@must(lambda at, tokens: max(at, default=0) < getattr(tokens, "tokens", tokens).shape[1] or "positions of these rows")
 def effect(
     model: AnyModel,
     tokens: Int[Tensor, "batch pos"] | Repeated,
@@ -124,18 +123,20 @@ def effect(
     *,
     keep: Names = (),
     fill: Source = "zero",
+    at: Sequence[Natural] = (),
     measure: Measure = "loss",
     against: Literal["layers", "size"] = "layers",
     draws: Count = 20,
     seed: Seed = 0,
 ) -> Effect:
-    """What replacing parts or wires does to a model, with its interval over rows and the same done to drawn sets.
+    """What replacing parts, inputs, wires or paths does, with its interval over rows and the same done to drawn sets.
 
     `without` names what is replaced (is it needed?), `keep` what is not, of all parts of its kind (is it enough?).
     `fill`: by nothing, by the untouched model's `"mean"` over the rows at each position, by the next row's values
-    (`"resample"`), or by those that it has on other rows, given as tokens (patching). `measure`: loss or accuracy, on the
+    (`"resample"`), or by those that it has on other rows, given as tokens: clean values into corrupt rows, or, the rows
+    exchanged, back. `at` replaces at some positions only. `measure`: loss or accuracy, on the
     second pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row.
-    Drawn sets have as many names of the same kind from the same layers, wires from and to the same layers; against
+    Drawn sets have as many names of the same kind from the same layers, wires and paths through the same layers; against
     `"size"`, each name's stand-in is one of the 20 whose source writes most nearly as much. Under grouped queries a
     wire into one head's K gives that head a key of its own; wires into all its mates change the key that they share.
 
@@ -147,14 +148,14 @@ def effect(
     >>> effect(build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
     True
     """
-    bench = Bench(model, tokens, fill, measure)
+    bench = Bench(model, tokens, fill, measure, at)
     names = tuple(join(*read(name)) for name in _listed(keep or without))
     rest = _of_kind(bench.model, names) if keep else ()
     taken = (lambda some: [name for name in rest if name not in {*some}]) if keep else list
     sets = (names, *_drawn(bench, names, against, draws, seed))
     values = torch.stack([bench.without(()), *(bench.without(taken(some)) for some in sets)])
     shown = ", ".join(names) if len(names) < 4 else f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
-    how = fill if isinstance(fill, str) else "from other rows"
+    how = (fill if isinstance(fill, str) else "from other rows") + (f", at {len(at)} positions" if len(at) else "")
     said = f"{'keeping' if keep else 'without'} {shown}{f' of {len(rest)}' if keep else ''} ({how})"
     return Effect(said, measure if isinstance(measure, str) else "measure", sets, values)
 
@@ -194,22 +195,24 @@ def _drawn(bench: Bench, names: tuple[str, ...], against: str, draws: int, seed:
 def _pool(bench: Bench, name: str, against: str) -> list[str]:
     """What may stand in for a name: its kind in its layer (any layer, for MLPs and biases), or the 20 nearest in size."""
     *earlier, last = read(name)
-    model, place = bench.model, bench.model.find(last.part)
-    peers = [part for part in model.parts() if read(part)[0].kind == last.kind]
-    layer = [part for part in peers if read(part)[0].layer == last.layer]
-    near = layer if last.kind in "HN" else peers
-    if earlier:
-        sources = [part for part in model.parts(place.step) if read(part)[0].kind == earlier[0].kind]
-        sources = sources if against == "size" else [one for one in sources if read(one)[0].layer == earlier[0].layer]
-        ends = layer or [str(last.part)]
-        dot = "" if last.input is None else f".{last.input}"
-        found = {join(one, end + dot): one for one in sources for end in ends}
+    model = bench.model
+
+    def like(one: Any, layer: bool = True) -> list[str]:
+        return [part for part in model.parts() if (it := read(part)[0]).kind == one.kind and (it.layer == one.layer or not layer)]
+
+    dot = "" if last.input is None else f".{last.input}"
+    if earlier or dot:
+        step = model.find((*earlier, last)[1 if earlier else 0].part).step
+        first = [part for part in like(earlier[0], against == "layers") if model.find(part).step < step] if earlier else []
+        between = [[f"{part}.{one.input}" if one.input else part for part in like(one)] for one in earlier[1:]]
+        ends = [end + dot for end in like(last) or [str(last.part)]]
+        found = {join(*chain): chain[0] for chain in product(*([first] if earlier else []), *between, ends)}
     else:
-        found = {part: part for part in (near if against == "layers" else peers)}
+        found = {part: part for part in like(last, against == "layers" and last.kind in "HN")}
     if against == "layers":
         return list(found)
-    own = _size(bench, str(earlier[0]) if earlier else name)
-    away = {one: abs(_size(bench, source) - own) for one, source in found.items()}
+    own = _size(bench, str((*earlier, last)[0].part))
+    away = {one: abs(_size(bench, str(read(source)[0].part)) - own) for one, source in found.items()}
     return sorted(found, key=lambda one: away[one])[:21]
 
 
@@ -257,7 +260,8 @@ def attribution(
         return Attribution(names, torch.stack([bench.without([name]).mean() - whole for name in names]))
     subs = [sub for sub in value.sublayers if isinstance(sub.inside, Heads)]
     own = {sub.name: bench.base.gathered[sub.name] for sub in subs}
-    less = {name: (bench.fill(z) - z)[: bench.n] for name, z in own.items()}
+    others = bench.model.run(bench.tokens, without=names, fill=bench.fill, source=bench.source).gathered
+    less = {name: others[name] - z for name, z in own.items()}
     total = torch.zeros(len(names), dtype=value.W_E.dtype)
     shares = [(i + 0.5) / points for i in range(points)] if how == "integrated" else [0.0]
     for share in shares:
@@ -266,10 +270,10 @@ def attribution(
         def edit(sub: Any, z: Tensor, share: float = share, moved: dict[str, Tensor] = moved) -> Tensor:
             if sub.name not in moved:
                 return z
-            aim = own[sub.name][: bench.n] + share * less[sub.name]
+            aim = own[sub.name] + share * less[sub.name]
             return z + (aim - z).detach() + moved[sub.name]
 
-        run = value.run(bench.tokens[: bench.n], edit=edit, grad=True)
+        run = value.run(bench.tokens, edit=edit, grad=True)
         slopes = torch.autograd.grad(bench.measured(run).mean(), list(moved.values()))
         change = [(slope * less[name]).sum((0, 2, 3)) for name, slope in zip(moved, slopes, strict=True)]
         total += torch.cat(change).cpu() / len(shares)
