@@ -1,17 +1,13 @@
 """The contract at the public door: what every argument may be is said once, in the signature, and checked there.
 
-How to use it:
-
-1. Write `@public` above a function or a class that is exported. A class is guarded at its constructor and at every
-   method whose name has no underscore, and at `__call__` and `__getitem__`; its rules hold wherever their arguments are.
-2. Say what an argument is by its annotation: a class (`Heads`), a `Literal` for a choice, a jaxtyping array, or a kind
-   from here (`k: Count`, `threshold: Fraction`, `model: Model`, `seed: Seed`). `| None` is part of the annotation.
-3. Arrays are finite, integers arrive as int64 and axes of one name are equal in all arguments: write no line for it.
-   `Annotated[Float[Tensor, "..."], AS_IT_IS]` lets NaN through.
-4. What holds between arguments is a rule below it: `@ids("tokens")`, `@must(lambda k, n: k <= n or f"k of at most {n}")`.
-   Its function names the arguments, and gives True or what was expected.
-5. A new kind is `Annotated[int, kind(test, "what is expected", "why", "what to write")]`; `{name}` is the argument.
-6. In the body the arguments are right: check there only what the model or the numbers turn out to be.
+`@public` stands above every function and class that is exported; a class is guarded at its constructor, at every method
+whose name has no underscore, and at `__call__` and `__getitem__`. An argument is described by its annotation: a class
+(`Heads`), a `Literal`, a jaxtyping array, or a kind from here (`k: Count`, `model: Model`), `| None` included. Arrays are
+finite, integers arrive as int64 and axes of one name are equal in all arguments, without a line for it;
+`Annotated[Float[Tensor, "..."], AS_IT_IS]` lets NaN through. What holds between arguments is a rule below `@public`, such as
+`@ids("tokens")` or `@must(lambda k, n: k <= n or f"k of at most {n}")`, whose function names the arguments and gives True or
+what was expected. A new kind is `Annotated[int, kind(test, "what is expected", "why", "what to write")]`; `{name}` is the
+argument. In the body the arguments are right: check there only what the model or the numbers turn out to be.
 
 beartype does the checking (`is_bearable` on the annotation, `Is` for the tests of the kinds), jaxtyping the axes; this
 module adds the words. An argument that was left at its default is not checked.
@@ -143,8 +139,6 @@ def sizes(model: Any) -> tuple[int, int]:
     return getattr(cfg, "d_vocab", len(model.W_E) if hasattr(model, "W_E") else 0), getattr(cfg, "n_ctx", MOST)
 
 
-# --- the kinds -----------------------------------------------------------------------------------------------------
-
 AS_IT_IS = kind(lambda array: True, "any numbers")
 """Behind an array's annotation: entries may be NaN or infinite."""
 Count = Annotated[int, whole(1)]
@@ -220,9 +214,6 @@ _CLASSES = {
 }
 
 
-# --- what holds between arguments ----------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 
@@ -289,9 +280,6 @@ def one_dtype(*names: str) -> Rule:
         return len(seen) < 2 or "one dtype on one device, because they are multiplied. Bring them together with .to()"
 
     return Rule(names, alike)
-
-
-# --- the words -----------------------------------------------------------------------------------------------------
 
 
 def given(name: str, value: Any, *, array: bool = False) -> str:
@@ -372,9 +360,6 @@ def _words(hint: Any, value: Any, sizes: dict[str, int]) -> Words:
         return Words(f"{len(arguments) if fixed else 'some'} times {inner.expected}", inner.why)
     name = getattr(origin or hint, "__name__", str(hint))
     return _CLASSES.get(name, Words(f"a {name}"))
-
-
-# --- the door ------------------------------------------------------------------------------------------------------
 
 
 def _all_hold(value: Any, hint: Any) -> bool:

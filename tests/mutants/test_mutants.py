@@ -33,7 +33,7 @@ def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
         LIST.format(name="fatal", where="signed", old='"vmin": -largest', new='"vmin": 0.0')
     )
     (tmp_path / "b.toml").write_text(
-        LIST.format(name="harmless", where="style", old='"lines.linewidth": 2', new='"lines.linewidth": 3')
+        LIST.format(name="harmless", where="style", old="cycler(color=PALETTE)", new='cycler("color", PALETTE)')
     )
     assert mutants.main(["--lists", str(tmp_path)]) == 1
     printed = capsys.readouterr().out

@@ -813,7 +813,7 @@ LEGAL: dict[str, dict[str, str]] = {
         "inf": "Norm.freeze.x Norm.linear.x Norm.__call__.x q Heads.scores_of.k Heads.pattern_of.scores",
         "negative": """Norm.bound.b Sublayer.bias W_pos b_U Heads.results.pattern q Heads.scores_of.k Heads.pattern_of.scores V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out b_K b_Q b_V b_gate b_in b_out embed fix left like read
             scores stream x y""",
-        "extra axis": """Norm.freeze.x Norm.linear.x Norm.__call__.x Norm.fold.W Run.shares.W Heads.side.x Heads.projected.x Heads.pattern_of.scores HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
+        "extra axis": """Norm.freeze.x Norm.linear.x Norm.__call__.x Norm.fold.W Run.shares.W Heads.side.x Heads.pattern_of.scores HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like Heads.scores.x Heads.pattern.x
             Heads.results.x Neurons.__call__.x Neurons.literal.x Neurons.pattern.x
             Neurons.measured_reach.x GatedBlock.gates.x GatedBlock.pattern.x GatedBlock.mixed.x
             GatedBlock.results.x GatedBlock.forward.x OmegaMLP.__call__.x OmegaMLP.error_bound.x""",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -37,6 +37,7 @@ NormLike = Annotated[Any, kind(lambda norm: type(norm).__name__ == "Norm", "a no
 _TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 _SHARED = ("W_K", "W_V", "b_K", "b_V", "norm_K")
 """What the heads of a group have in common."""
+_LATER: Any = None  # filled from the other arguments
 
 
 def _known(queries: Tensor, keys: Tensor) -> Any:
@@ -61,7 +62,7 @@ def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) 
 @one_dtype("q", "k")
 @must(lambda pattern, self: pattern.shape[-3] == len(self) or f"patterns of {len(self)} heads, [..., head, dst, src]")
 @must(lambda scores, self: scores.shape[-3] == len(self) or f"scores of {len(self)} heads, [..., head, dst, src]")
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Heads:
     """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.
 
@@ -75,64 +76,41 @@ class Heads:
 
     names: tuple[str, ...]
     """One name per head, such as `"L1H3"`; unique."""
-    W_Q: Float[Tensor, "head d_model d_head"]
-    W_K: Float[Tensor, "group d_model d_head"]
+    W_Q: Annotated[Float[Tensor, "head d_model d_head"], AS_IT_IS]
+    W_K: Annotated[Float[Tensor, "group d_model d_head"], AS_IT_IS]
     """One key and one value matrix for each head, or for each group of heads where `groups` says so."""
     W_V: Float[Tensor, "group d_model d_head"]
     W_O: Float[Tensor, "head d_head d_model"]
-    b_Q: Float[Tensor, "head d_head"] | None
+    b_Q: Float[Tensor, "head d_head"] | None = None
     """Query bias; `None` means zero. Likewise `b_K`, `b_V`. Output biases belong to a layer, not to a head."""
-    b_K: Float[Tensor, "group d_head"] | None
-    b_V: Float[Tensor, "group d_head"] | None
-    layers: tuple[int, ...]
+    b_K: Float[Tensor, "group d_head"] | None = None
+    b_V: Float[Tensor, "group d_head"] | None = None
+    _: KW_ONLY
+    layers: tuple[Natural, ...] = _LATER
     """The layer each head sits in; a head composes only with heads of earlier layers."""
-    scale: float
+    scale: Positive = _LATER
     """Scores are divided by this."""
-    mask: Mask
-    positions: Positions
+    mask: Mask = "causal"
+    positions: Positions = "absolute"
     """`"absolute"`: positions are part of the stream. `"rotary"`: queries and keys are rotated by position, so `QK` as
     given here holds for two tokens at the same position only; scores need `turn`. `"other"`: scores hold more than is
     known here (ALiBi, relative positions)."""
-    groups: tuple[int, ...] | None
+    groups: tuple[Natural, ...] | None = None
     """Grouped queries: the row of `W_K`, `W_V` that each head reads with. `None`: its own."""
-    turn: Turn | None
+    turn: Turn | None = None
     """Rotary positions."""
-    norm_Q: Any
+    norm_Q: NormLike | None = None
     """A norm of the queries, gain `[head, 1, d_head]` (`circuitkit.anatomy.Norm`); `norm_K` likewise by group."""
-    norm_K: Any
-    cap: float | None
+    norm_K: NormLike | None = None
+    cap: Positive | None = None
     """Scores are squeezed to `cap * tanh(score / cap)`."""
-    window: int | None
+    window: Count | None = None
     """A destination sees itself and the `window - 1` positions before it; `None`: all that the mask allows."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        W_Q: Annotated[Float[Tensor, "head d_model d_head"], AS_IT_IS],
-        W_K: Annotated[Float[Tensor, "group d_model d_head"], AS_IT_IS],
-        W_V: Float[Tensor, "group d_model d_head"],
-        W_O: Float[Tensor, "head d_head d_model"],
-        b_Q: Float[Tensor, "head d_head"] | None = None,
-        b_K: Float[Tensor, "group d_head"] | None = None,
-        b_V: Float[Tensor, "group d_head"] | None = None,
-        *,
-        layers: Sequence[Natural] | None = None,
-        scale: Positive | None = None,
-        mask: Mask = "causal",
-        positions: Positions = "absolute",
-        groups: tuple[Natural, ...] | None = None,
-        turn: Turn | None = None,
-        norm_Q: NormLike | None = None,
-        norm_K: NormLike | None = None,
-        cap: Positive | None = None,
-        window: Count | None = None,
-    ) -> None:
-        names = tuple(names)
-        layers = (0,) * len(names) if layers is None else tuple(int(layer) for layer in layers)
-        scale = math.sqrt(W_Q.shape[-1]) if scale is None else scale
-        given = (names, W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, layers, scale, mask, positions)
-        given += (groups, turn, norm_Q, norm_K, cap, window)
-        vars(self).update(zip((field.name for field in fields(self)), given, strict=True))
+    def __post_init__(self) -> None:
+        layers = (0,) * len(self.names) if self.layers is None else tuple(int(layer) for layer in self.layers)
+        scale = math.sqrt(self.W_Q.shape[-1]) if self.scale is None else self.scale
+        vars(self).update(names=tuple(self.names), layers=layers, scale=scale)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -228,26 +206,17 @@ class Heads:
 
     def side(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values (`kind` "Q", "K", "V") as they are compared: with biases, norms and rotation."""
-        return self._side(kind, x)
-
-    def _side(self, kind: str, x: Tensor) -> Tensor:
         if kind != "V":
             _need_turn(self)
-        out = self._projected(kind, x)
-        norm = getattr(self, f"norm_{kind}", None)
+        out, norm = projected(self, kind, x), getattr(self, f"norm_{kind}", None)
         out = out if norm is None else norm(out)
         out = out if self.turn is None or kind == "V" else self.turn(out)
         return out if kind == "Q" or self.groups is None else out[..., list(self.groups), :, :]
 
-    def projected(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch group pos d_head"]:
-        """`x W + b` for queries, keys or values, by head or, where heads share, by group."""
-        return self._projected(kind, x)
-
-    def _projected(self, kind: str, x: Tensor) -> Tensor:
-        return torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{kind}")) + _row(getattr(self, f"b_{kind}"))
-
     def scores_of(
-        self, q: Annotated[Float[Tensor, "*batch head dst d_head"], AS_IT_IS], k: Annotated[Float[Tensor, "*batch head src d_head"], AS_IT_IS]
+        self,
+        q: Annotated[Float[Tensor, "*batch head dst d_head"], AS_IT_IS],
+        k: Annotated[Float[Tensor, "*batch head src d_head"], AS_IT_IS],
     ) -> Float[Tensor, "*batch head dst src"]:
         """Scores of given queries and keys: divided by `scale`, squeezed by `cap`."""
         scores = q @ k.mT / self.scale
@@ -286,8 +255,10 @@ def _rows(rows: list[int]) -> slice | list[int]:
     return slice(rows[0], rows[-1] + 1) if rows and rows == list(range(rows[0], rows[-1] + 1)) else rows
 
 
-def _row(bias: Tensor | None) -> Tensor | float:
-    return 0.0 if bias is None else bias[:, None, :]
+def projected(heads: Heads, kind: str, x: Tensor) -> Tensor:
+    """`x W + b` for queries, keys or values, by head or, where heads share, by group."""
+    out, bias = torch.einsum("...pm,hmd->...hpd", x, getattr(heads, f"W_{kind}")), getattr(heads, f"b_{kind}")
+    return out if bias is None else out + bias[:, None, :]
 
 
 @public

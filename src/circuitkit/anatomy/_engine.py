@@ -1,4 +1,4 @@
-"""The run that tools take apart: of our loop, or of the bridge itself while hooks change what it does."""
+"""The run that tools take apart: of our loop, or of what the bridge does while hooks change it."""
 
 from typing import Any
 
@@ -12,8 +12,9 @@ from circuitkit._precision import require_same
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._read import anatomy
 from circuitkit.anatomy._run import Run
+from circuitkit.anatomy._sublayer import Sublayer
 
-_WANTED = ("hook_embed", "hook_pos_embed", "hook_z", "hook_pattern", "mlp.hook_out", "mlp.out.hook_out", "ln_final.hook_in")
+_WANTED = ("hook_z", "hook_pattern", "mlp.hook_out", "mlp.out.hook_out", "ln_final.hook_in")
 
 
 def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) -> Run:
@@ -26,7 +27,12 @@ def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) 
         return value.run(tokens, watch=None if patterns else lambda sub, pattern, values: None)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
-        return _from_cache(value, tokens.to(value.W_E.device), cache)
+    now = value.run(tokens, edit=lambda sub, z: _in_bridge(cache, sub, z))
+    now.patterns = {sub.name: cache[f"blocks.{sub.layer}.attn.hook_pattern"] for sub in value.sublayers if isinstance(sub.inside, Heads)}
+    last, text = now.streams[-1], "hooks change the stream between the parts of this model, so they do not add up to it. "
+    text += "Hook what parts read or write instead"
+    require_same(last, cache["ln_final.hook_in"], 1e-3 * float(last.abs().max()), text)
+    return now
 
 
 def _is_hooked(point: Any) -> bool:
@@ -34,31 +40,13 @@ def _is_hooked(point: Any) -> bool:
     return any(not str(hook.user_hook.__module__).startswith("transformer_lens") for hook in point.fwd_hooks)
 
 
-def _from_cache(value: Any, tokens: Tensor, cache: Any) -> Run:
-    now = Run(value, tokens, {"embed": cache["hook_embed"]})
-    if "pos" in value.starts:
-        now.starts["pos"] = cache["hook_pos_embed"].expand_as(cache["hook_embed"])
-    x: Any = sum(now.starts.values())
-    for number, step in enumerate(value.steps):
-        now.streams.append(x)
-        for sub in step.sublayers:
-            now.norms[sub.name] = (None if sub.before is None else sub.before.freeze(x), None)
-            at = f"blocks.{sub.layer}."
-            if isinstance(sub.inside, Heads):
-                z = cache[f"{at}attn.hook_z"]
-                z = z.unflatten(-1, (len(sub.inside), -1)) if z.ndim == 3 else z
-                now.gathered[sub.name] = z.transpose(1, 2)
-                now.patterns[sub.name] = cache[f"{at}attn.hook_pattern"]
-            elif isinstance(sub.inside, Neurons):
-                now.gathered[sub.name] = cache[f"{at}mlp.neurons.hook_z"].flatten(2)
-            else:
-                name = f"{at}mlp.hook_out"
-                now.gathered[sub.name] = cache[name if name in cache else f"{at}mlp.out.hook_out"].view_as(x)
-        if step.closing is not None or any(sub.after for sub in step.sublayers):
-            raise ValueError("hooks are followed in models whose norms stand before their layers; this one norms what is written")
-        written = (names for at, _, names in value.groups(number + 1, neurons=False) if at == number)
-        x = x + sum(now.part(name, number) for names in written for name in names)
-    now.streams.append(x)
-    text = "hooks change the stream between the parts of this model, so they do not add up to it. Hook what parts read or write instead"
-    require_same(x, cache["ln_final.hook_in"], 1e-3 * float(x.abs().max()), text)
-    return now
+def _in_bridge(cache: Any, sub: Sublayer, z: Tensor) -> Tensor:
+    """What a sublayer's heads gathered in the bridge, or its whole MLP wrote, in the shape that the loop gives it."""
+    at = f"blocks.{sub.layer}."
+    if isinstance(sub.inside, Heads):
+        found = cache[f"{at}attn.hook_z"]
+        return (found.unflatten(-1, (len(sub.inside), -1)) if found.ndim == 3 else found).transpose(1, 2)
+    if isinstance(sub.inside, Neurons):
+        return cache[f"{at}mlp.neurons.hook_z"].flatten(2)
+    name = f"{at}mlp.hook_out"
+    return cache[name if name in cache else f"{at}mlp.out.hook_out"].view_as(z)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from circuitkit._contract import Natural, PartName, must, public
 from circuitkit._heads import Heads
-from circuitkit._heads._heads import Kind
+from circuitkit._heads._heads import projected
 from circuitkit.anatomy._address import join, read
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._norm import Norm
@@ -21,7 +21,7 @@ from circuitkit.anatomy._sublayer import Anatomy, Sublayer
 
 _MOST_NUMBERS = 2**24
 # what the loop gives them is right: no door
-_scores_of, _pattern_of = map(inspect.unwrap, (Heads.scores_of, Heads.pattern_of))
+_side, _scores_of, _pattern_of = map(inspect.unwrap, (Heads.side, Heads.scores_of, Heads.pattern_of))
 Fill = Callable[[Tensor], Tensor]
 
 
@@ -245,7 +245,7 @@ class Run:
             raise ValueError(f"{head!r} is no attention head; scores are taken apart for heads such as 'L1H3'")
         heads, own = sub.inside, sub.inside[list(rows)]
         sides, groups = [], []
-        for kind, pos in cast("tuple[tuple[Kind, int], ...]", (("Q", dst), ("K", src))):
+        for kind, pos in (("Q", dst), ("K", src)):
             here = self.where(row, pos)
             before, W = here.norms[sub.name][0], getattr(own, f"W_{kind}")[0]
             pulled = W if before is None else before.fold(W) / before.scale[..., None]
@@ -256,7 +256,7 @@ class Run:
             table = torch.cat([table, constant if b is None else constant + b])[None]
             norm = getattr(own, f"norm_{kind}")
             if norm is not None:
-                whole = heads.projected(kind, here.read_by(sub, here.streams[step]))[0]
+                whole = projected(heads, kind, here.read_by(sub, here.streams[step]))[0]
                 group = rows[0] if kind == "Q" or heads.groups is None else heads.groups[rows[0]]
                 norm = getattr(heads, f"norm_{kind}").freeze(whole).only(group)
                 table = norm.linear(table)
@@ -459,11 +459,11 @@ def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit:
 
 def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts: _Cuts, edit: Any, watch: Any) -> Tensor:
     heads = sub.inside
-    sides = {kind: heads._side(kind, read) for kind in "QKV"}
+    sides = {kind: _side(heads, kind, read) for kind in "QKV"}
     for (kind, which), stream in wires.items():
         which = list(which) or list(range(len(heads)))
         mixed = getattr(getattr(heads, f"norm_{kind}", None), "across", False)
-        new = heads._side(kind, stream)[..., which, :, :] if mixed else heads[which]._side(kind, stream)
+        new = _side(heads, kind, stream)[..., which, :, :] if mixed else _side(heads[which], kind, stream)
         sides[kind] = sides[kind].index_copy(-3, torch.tensor(which, device=new.device), new)
     pattern = _pattern_of(heads, _scores_of(heads, sides["Q"], sides["K"]))
     pattern = pattern if sub.gate is None else pattern * sub.gate(read)

@@ -4,6 +4,7 @@ Pictures are drawn dark on white. The book's style sheet inverts their lightness
 every colour scale here starts at the background: strong colour means a large value in both modes.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ._mark import to_array
 PALETTE = ("#0072B2", "#D55E00", "#00805E", "#A6558A", "#8A6D00", "#4D4D4D")
 
 POSITIVE, NEGATIVE = "#0072B2", "#D55E00"
-BACKGROUND, INK = "#FFFFFF", "#262626"
+BACKGROUND = "#FFFFFF"
 _SIGNED = ("#8F3B00", NEGATIVE, BACKGROUND, POSITIVE, "#00436B")
 _UNSIGNED = (BACKGROUND, "#7FB8D8", POSITIVE, "#00304D")
 
@@ -30,32 +31,8 @@ def style() -> tuple[str, ...]:
     import matplotlib
     from cycler import cycler
 
-    matplotlib.rcParams.update(
-        {
-            "figure.figsize": (6.4, 3.8),
-            "figure.dpi": 100,
-            "figure.facecolor": BACKGROUND,
-            "figure.constrained_layout.use": True,
-            "axes.facecolor": BACKGROUND,
-            "axes.prop_cycle": cycler(color=PALETTE),
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlesize": 12,
-            "axes.titlelocation": "left",
-            "axes.edgecolor": INK,
-            "axes.labelcolor": INK,
-            "axes.formatter.use_mathtext": True,
-            "text.color": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "font.family": ["DejaVu Sans"],  # ships with matplotlib, so every machine draws the same letters
-            "font.size": 11,
-            "lines.linewidth": 2,
-            "legend.frameon": False,
-            "image.interpolation": "nearest",
-            "svg.hashsalt": "circuitkit",
-        }
-    )
+    look = matplotlib.rc_params_from_file(Path(__file__).with_name("circuitkit.mplstyle"), use_default_template=False)
+    matplotlib.rcParams.update({**look, "axes.prop_cycle": cycler(color=PALETTE)})
     return PALETTE
 
 
