@@ -7,19 +7,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.superposition import GATES, GatedBlock, hand_specified, post_recipe
-from circuitkit.superposition._block import across_heads, write_penalty
+from circuitkit.superposition import GATES, LORSA, GatedBlock, hand_specified, post_recipe
+from circuitkit.superposition._block import across_heads, most_active, write_penalty
 from circuitkit.superposition._recipe import WRITES, Recipe
 
 
 def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`(output[pos, d_model], gate[head, dst, src])` for one row, one number at a time."""
     recipe, pos = block.recipe, len(x)
-    out, gates = torch.zeros_like(x), torch.zeros(block.n_heads, pos, pos)
+    gates, write = torch.zeros(block.n_heads, pos, pos), torch.zeros(pos, block.n_heads, x.shape[-1])
+    activation = torch.zeros(pos, block.n_heads)
     for h in range(block.n_heads):
+        group = h // recipe.share
         W_V, b_V, W_O = block.W_V[h].clone(), block.b_V[h].clone(), block.W_O[h].clone()
         if recipe.normalise:
-            for column in range(recipe.d_head):
+            for column in range(W_V.shape[1]):
                 length = W_V[:, column].square().sum()
                 if recipe.value_bias == "unit":
                     length = length + b_V[column] ** 2
@@ -32,9 +34,9 @@ def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.
         for dst in range(pos):
             scores = []
             for src in range(pos):
-                q, k = x[dst] @ block.W_Q[h] + block.b_Q[h], x[src] @ block.W_K[h] + block.b_K[h]
+                q, k = x[dst] @ block.W_Q[group] + block.b_Q[group], x[src] @ block.W_K[group] + block.b_K[group]
                 scores.append(float(q @ k) / math.sqrt(recipe.d_head))
-                g = float((x[dst] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[src] @ block.W_GK[h] + block.b_GK[h]))
+                g = float((x[dst] @ block.W_GQ[group] + block.b_GQ[group]) @ (x[src] @ block.W_GK[group] + block.b_GK[group]))
                 gates[h, dst, src] = {
                     "clamp": min(max(g, 0.0), 1.0),
                     "none": 1.0,
@@ -46,8 +48,16 @@ def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.
             total = sum(math.exp(s) for s in scores[: dst + 1])
             for src in range(dst + 1):
                 v = x[src] @ W_V + b_V
-                out[dst] += float(gates[h, dst, src]) * math.exp(scores[src]) / total * (v @ W_O)
-    return out, gates
+                passed = float(gates[h, dst, src]) * math.exp(scores[src]) / total
+                write[dst, h] += passed * (v @ W_O)
+                activation[dst, h] += passed * float(v[0])
+    if recipe.top_k:
+        for dst in range(pos):
+            length = [float(write[dst, h].norm()) if activation[dst, h] > 0 else 0.0 for h in range(block.n_heads)]
+            for h in sorted(range(block.n_heads), key=length.__getitem__)[: -recipe.top_k]:
+                write[dst, h] = 0
+            write[dst, activation[dst] <= 0] = 0
+    return write.sum(1), gates[:: recipe.share]
 
 
 CASES = [
@@ -59,6 +69,10 @@ CASES = [
     Recipe(gate="binary_ste", d_gate=2),
     Recipe(gate="relu", penalty="write_norm", d_head=3),
     WRITES.but(gate="none"),
+    LORSA,
+    LORSA.but(top_k=2, share=3, d_head=4, d_value=1, value_bias="free"),
+    GATES.but(top_k=3, share=2),
+    WRITES.but(d_head=3, d_value=2, share=3, penalty="write_norm"),
 ]
 
 
@@ -67,7 +81,7 @@ CASES = [
 def test_output_and_gates_against_a_slow_loop(recipe):
     torch.set_default_dtype(torch.float64)
     try:
-        block = GatedBlock(recipe, 2, 7, target_rms=1.3, seed=3)
+        block = GatedBlock(recipe.but(expansion=3), 2, 7, target_rms=1.3, seed=3)
         for value in (block.b_GQ, block.b_GK):
             value.copy_(torch.linspace(-1, 1, value.numel()).view_as(value))
         x = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
@@ -76,6 +90,8 @@ def test_output_and_gates_against_a_slow_loop(recipe):
         assert torch.allclose(block.gates(x), gates, atol=1e-12)
         assert torch.allclose(block.results(x[None]).sum(1)[0], out, atol=1e-12)
         p = recipe.power
+        rest = block(x[None], without=(0, 3))[0]
+        assert torch.allclose(rest, block.results(x[None])[0, [1, 2, 4, 5, *range(6, block.n_heads)]].sum(0), atol=1e-12)
         if recipe.penalty == "gate":
             pairs = [(i, j) for i in range(5) for j in range(5) if recipe.pairs == "all" or j <= i]
             by_hand = sum(float((gates[:, i, j] ** p).sum() ** (1 / p)) for i, j in pairs) / len(pairs)
@@ -187,7 +203,7 @@ def test_bad_recipes():
         Recipe(gate="soft", alpha=-1.0, lr=0.0, alpha_tail=2.0, n_prompts=10)
     with pytest.raises(ValueError, match="n_prompts=10, batch=1000; expected one batch of prompts or more"):
         Recipe(n_prompts=10)
-    with pytest.raises(ValueError, match="d_head=2; expected d_head=1 for penalty 'write'. Write penalty='write_norm'"):
+    with pytest.raises(ValueError, match="d_head=2, d_value=None; expected d_head=1 for penalty 'write'. Write penalty='write_norm'"):
         WRITES.but(d_head=2)
     with pytest.raises(ValueError, match="expected a gate for penalty 'gate'"):
         GATES.but(gate="none")
@@ -199,6 +215,25 @@ def test_bad_recipes():
         GATES.but(d_head=0, power=3.0)
     with pytest.raises(ValueError, match="alpha=nan; expected a finite number"):
         Recipe(alpha=float("nan"))
+
+
+def test_top_k_by_hand_and_on_its_way():
+    z, length = torch.tensor([[1.0, -9.0, 2.0, 0.5], [-1.0, -2.0, -3.0, 4.0]]), torch.tensor([3.0, 1.0, 1.0, 1.0])
+    assert most_active(z, length, 1).tolist() == [[1, 0, 0, 0], [0, 0, 0, 4]]
+    assert most_active(z, length, 2).tolist() == [[1, 0, 2, 0], [0, 0, 0, 4]]
+    assert most_active(z, length, 4).tolist() == [[1, 0, 2, 0.5], [0, 0, 0, 4]]
+    assert [LORSA.top_k_at(step, 12) for step in (0, 250, 499, 500, 999)] == [12, 7, 1, 1, 1]
+    assert LORSA.but(top_k=50).top_k_at(0, 12) == 12
+    assert GATES.top_k_at(0, 12) == 12
+    with pytest.raises(ValueError, match="expected heads that write one direction. Write d_value=1"):
+        LORSA.but(d_head=2)
+    with pytest.raises(ValueError, match="d_value=1 for a start along axes"):
+        GATES.but(init="pca", d_head=2)
+    with pytest.raises(ValueError, match="groups that share queries and keys can hold"):
+        GatedBlock(LORSA.but(share=5), 2, 8)
+    shared = GatedBlock(LORSA.but(share=3), 2, 8).heads
+    assert len(shared) == 6
+    assert torch.equal(shared.W_K[0], shared.W_K[2])
 
 
 def test_no_penalty_is_zero():

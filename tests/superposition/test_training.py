@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+import circuitkit
 from circuitkit.superposition import (
     GATES,
+    LORSA,
     WRITES,
     GatedBlock,
     SkipTrigramTask,
@@ -42,6 +44,7 @@ def double():
     post_recipe(2), GATES, WRITES, WRITES.but(gate="none"),
     GATES.but(d_head=3, d_gate=2, value_bias="unit", penalty="write_norm"),
     GATES.but(d_head=2, output_scale="learned", gate="relu_tanh"),
+    LORSA, LORSA.but(top_k=2, share=3, expansion=6, penalty="write", alpha=0.3),
 ])  # fmt: skip
 def test_tables_equal_the_plain_module(double, recipe):
     """Error, penalty and every gradient of two runs at once, in float64, to rounding."""
@@ -231,6 +234,41 @@ def test_a_recorded_layer_and_its_replacement():
         assert (same - bridge(tokens)).abs().max() < 1e-3
         none = bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 0, block, without=(0, 1)))
         assert torch.allclose(none, torch.eye(8)[tokens], atol=1e-5)
+
+
+def test_a_start_along_axes_is_the_layer_and_top_k_costs_least_along_principal_ones():
+    original = load_original(4, 5, 13)
+    bridge, tokens = original.bridge(), original.task.sample(60, 0)
+    record = record_layer(bridge, 0, tokens)
+    begin = LORSA.but(init="pca", noise=0.0, expansion=2, value_bias="free", top_k=8, steps=1, lr=1e-12)
+    for init in ("pca", "axes"):
+        layer = train_gated(record, begin.but(init=init))
+        assert max(layer.start, layer.fvu) < 1e-6, init
+        same = bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 0, layer.block))
+        assert (same - bridge(tokens)).abs().max() < 1e-3
+    generator = torch.Generator().manual_seed(0)
+    heads = circuitkit.heads(circuitkit.load_model("two-layer"))[["L1H0", "L1H3"]]
+    x = torch.randn(12, 20, 160, generator=generator)
+    record = LayerRecord(x, heads.results(x).sum(1), 2, heads)
+    units = begin.but(expansion=64, d_head=32, d_value=1, share=8)
+    starts = {init: train_gated(record, units.but(init=init, top_k=k)).start for init, k in (("pca", 128), ("axes", 16))}
+    assert starts["pca"] < 1e-6
+    assert train_gated(record, units.but(top_k=16)).start < starts["axes"] < 1
+    with pytest.raises(ValueError, match="2 heads of rank 32 have 128 directions, the block has 256 heads. Lower expansion"):
+        train_gated(record, units.but(expansion=128))
+    with pytest.raises(ValueError, match="got init='pca' and a ToyModel; expected a LayerRecord"):
+        train_gated(original, begin)
+
+
+def test_top_k_holds_few_heads_and_its_number_falls_while_it_learns():
+    original = load_original(4, 5, 13)
+    runs = train_gated(original, LORSA.but(steps=200), inits=2, seed=0)
+    heads, _ = runs(original.task.sample(50, 1))
+    assert ((heads.abs().sum(-1) > 0).sum(1) <= 1).all()
+    assert runs.fvu[runs.best] < 0.9
+    both = {k: train_gated(original, LORSA.but(steps=1, top_k_warmup=w, top_k=k), inits=1, seed=0) for k, w in ((1, 0.9), (12, 0.0))}
+    # at the first step all heads write, whatever top_k will be: the same step is made
+    assert torch.allclose(both[1].models[0].block.W_O, both[12].models[0].block.W_O, atol=1e-6)
 
 
 def test_training_on_a_record_lowers_its_loss():

@@ -375,6 +375,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "d_content": lambda: 8,
     "HeadSum.d": lambda: (0.0,),
     "d_gate": lambda: 1,
+    "d_value": lambda: 1,
     "d_head": lambda: 2,
     "Recipe.d_head": lambda: 1,
     "d_model": lambda: 6,
@@ -519,6 +520,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "logit_attribution.neurons": lambda: True,
     "path_logits.neurons": lambda: True,
     "score_decomposition.neurons": lambda: True,
+    "noise": lambda: 0.5,
     "norm": lambda: (lambda x: x),
     "normalise": lambda: True,
     "occurring": lambda: ((1, 2, 3),),
@@ -559,6 +561,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "seed": lambda: 3,
     "seeds": lambda: 1,
     "settings": lambda: [{"seed": 0}, {"seed": 1}],
+    "share": lambda: 1,
     "shared": lambda: [],
     "sharpness": lambda: 40.0,
     "head_sum.sharpness": lambda: None,
@@ -577,6 +580,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "target_rms": lambda: 1.0,
     "task": task,
     "threshold": lambda: 0.9,
+    "top_k": lambda: 1,
+    "top_k_warmup": lambda: 0.5,
     "times": lambda: 2,
     "tokens": tokens,
     "corpus_trigrams.tokens": lambda: torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 4]),
@@ -602,6 +607,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "corpus_evidence.window": lambda: (1, 4),
     "without": lambda: ["L0H1"],
     "replacing.without": lambda: (0,),
+    "GatedBlock.forward.without": lambda: (0,),
     "writer": lambda: "L0H1",
     "x": lambda: normal(5, 12),
     "y": lambda: normal(4, 5, 6),
@@ -731,11 +737,11 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 #: The kind of each argument, by the same names as in GOOD.
 KINDS = {
-    "count": """draws points Address.layer Address.number Address.term before pos batch d_content d_gate d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
+    "count": """draws points Address.layer Address.number Address.term before pos batch d_content d_gate d_value share top_k d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
         n_features n_heads n_hidden n_layers n_noise n_pos n_prompts n_signals n_trigrams period rows steps times width window block
         distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed data_seed
         n_jobs neurons uncheckable_at_most""",
-    "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup max_error min_share
+    "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
         attention.largest HeadSum.error generalized_silu.error""",
     "flag": """Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
@@ -756,7 +762,7 @@ KINDS = {
         settings claims turn norm_Q norm_K""",
     "function": "Anatomy.head Anatomy.run.edit Anatomy.run.watch Sublayer.gate from_heads.gate function norm progress frames.alt",
     "sequence": """Anatomy.run.at effect.at Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
-        HeadSum.d frames.steps replacing.without groups""",
+        HeadSum.d frames.steps replacing.without GatedBlock.forward.without groups""",
     "dtype": "dtype",
     "path": "path",
     "anything": "answer",
@@ -779,10 +785,10 @@ LEGAL: dict[str, dict[str, str]] = {
         "int8": "*",
     },
     "number": {
-        "0": """Anatomy.gain survey.threshold a1 a2 alpha alpha_tail alpha_warmup lr_warmup tail_factor eps min_together right error HeadSum.error
+        "0": """Anatomy.gain survey.threshold a1 a2 alpha alpha_tail alpha_warmup lr_warmup top_k_warmup noise tail_factor eps min_together right error HeadSum.error
             generalized_silu.error accuracy gated_neuron_heads.max_error""",
         "-1": "Anatomy.gain a1 a2 right",
-        "1e30": """cap Recipe.lr a1 a2 right gain alpha eps limit min_together omega head_sum.sharpness neuron_heads.sharpness scale target_l1 target_rms
+        "1e30": """cap Recipe.lr a1 a2 right gain alpha noise eps limit min_together omega head_sum.sharpness neuron_heads.sharpness scale target_l1 target_rms
             HeadSum.error generalized_silu.error attention.largest gated_neuron_heads.max_error
             gated_neuron_heads.gate_range HeadSum.reach""",
         # Gated by a sigmoid, a neuron is one head and exact: what is allowed does not matter.

@@ -31,6 +31,7 @@ def train_original(
     cosine: bool = True,
     biases: bool = True,
     price: float = 0.0,
+    power: float = 0.6,
     data_seed: int = 0,
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
@@ -39,7 +40,7 @@ def train_original(
 
     Embedding and unembedding are the identity and stay so; W and, with `biases`, b_Q, b_K, b_V start Xavier-normal.
     The post's schedule is `steps=100_000, batch=1000, lr=1e-3, cosine=False`. With `price` the loss is larger by
-    `price * (sum_h |o_h|^0.6)^(1 / 0.6)` a row, `o_h` what head `h` writes there: grown from 0 as `t^2` during half the steps.
+    `price * (sum_h |o_h|^power)^(1 / power)` a row, `o_h` what head `h` writes there: grown from 0 as `t^2` during half the steps.
     **Error**: exact; rows with the same token and the same counts share their logits, so each is computed once, with the
     counts of what followed it.
 
@@ -70,7 +71,7 @@ def train_original(
         _next_tokens(part, v, dtype)
         for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]
     ]
-    optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)], recipe.alpha_at(step)), progress)
+    optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)], recipe.alpha_at(step), power), progress)
     eye, names = torch.eye(v, dtype=dtype), tuple(f"L0H{i}" for i in range(h))
     return [
         ToyModel(Heads(names, *(p[name][run].detach().clone() for name in _NAMES)), task, eye, eye)
@@ -96,14 +97,14 @@ def _next_tokens(
     return batch, out
 
 
-def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor, price: float) -> Float[Tensor, "run"]:
+def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor, price: float, power: float = 0.6) -> Float[Tensor, "run"]:
     scores, v = _tables(p)
     z = mixed(batch, scores, torch.ones_like(scores), v)
     r, a, n, h, d = z.shape
     out = (z.reshape(r, a * n, h * d) @ p["W_O"].reshape(r, h * d, a)).view(r, a, n, a)
     logits = out + torch.eye(a, dtype=out.dtype)[:, None]  # the residual stream: the row's own token
     loss = (following.sum(-1) * logits.logsumexp(-1)).sum((1, 2)) - (following * logits).sum((1, 2, 3))
-    return loss + price * (length_penalty(z, p["W_O"], 0.6) * batch.weight).sum((1, 2)) / batch.n_rows if price else loss
+    return loss + price * (length_penalty(z, p["W_O"], power) * batch.weight).sum((1, 2)) / batch.n_rows if price else loss
 
 
 def _tables(p: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The gated attention block: ordinary attention heads whose patterns are multiplied by learned gates."""
+"""The block that replaces an attention layer: more heads, held apart by gates, by a price on writing, or by top-k."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from circuitkit._contract import Count, Positive, Seed, Trained, must, public, reads
+from circuitkit._contract import Count, Natural, Positive, Seed, Trained, must, public, reads
 from circuitkit._heads import Heads, allowed_pairs
 from circuitkit.superposition._recipe import Recipe
 
@@ -17,16 +17,18 @@ EPSILON = 1e-3
 
 
 @public
-@must(lambda recipe, original: recipe.init != "duplicate" or original is not None or "original=heads(model), to copy its weights")
+@must(lambda recipe, original: recipe.init == "xavier" or original is not None or "original=heads(model), to copy its weights")
+@must(lambda recipe, n_heads: n_heads * recipe.expansion % recipe.share == 0 or "as many heads as groups that share queries and keys can hold")
 @reads("W_Q")
 class GatedBlock(nn.Module):
     """`out = sum_h (gate_h * pattern_h) (x W_V + b_V) W_O`, gates in [0, 1], patterns not renormalised.
 
-    `gate[dst, src] = clamp((x W_GQ + b_GQ) . (x W_GK + b_GK), 0, 1)`; the pattern is the usual causal softmax. Weights
+    With `recipe.top_k` a head's activation `(gate_h * pattern_h) (x W_V + b_V)` is a number, negative ones count as zero and
+    only the largest writes of a position are kept (low-rank sparse attention). `gate[dst, src] = clamp((x W_GQ + b_GQ) . (x W_GK + b_GK), 0, 1)`; the pattern is the usual causal softmax. Weights
     start Xavier-normal, gate weights orthonormal across heads, gate biases 0; `recipe` says what is normalised.
     `target_rms` is the root mean square length of a target row, for a fixed or learned output scale. With
     `dtype=torch.float64` weights are drawn in float64.
-    **Source**: "Gated Attention Blocks", section "Gated Attention Mechanism".
+    **Source**: "Gated Attention Blocks", section "Gated Attention Mechanism"; He and others 2025 for top-k.
     """
 
     W_Q: nn.Parameter
@@ -50,21 +52,23 @@ class GatedBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.recipe, self.n_heads, self.d_model = recipe, n_heads * recipe.expansion, d_model
+        self.active = recipe.top_k or self.n_heads
         generator = torch.Generator().manual_seed(seed)
-        h, d, g = self.n_heads, recipe.d_head, recipe.d_gate
-        shapes = {"W_Q": (h, d_model, d), "W_K": (h, d_model, d), "W_V": (h, d_model, d), "W_O": (h, d, d_model)}
-        shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (h, d)}
+        h, d, r, g = self.n_heads // recipe.share, recipe.d_head, recipe.d_value or recipe.d_head, recipe.d_gate
+        shapes = {"W_Q": (h, d_model, d), "W_K": (h, d_model, d), "W_V": (self.n_heads, d_model, r), "W_O": (self.n_heads, r, d_model)}
+        shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (self.n_heads, r)}
         for name, shape in shapes.items():
             value = torch.empty(shape, dtype=dtype)
             nn.init.xavier_normal_(value, generator=generator)
-            if recipe.init == "duplicate" and original is not None:
-                value = value + _copies(original, name, recipe, shape)
+            if recipe.init != "xavier" and original is not None and (recipe.d_value is None or name[-1] in "QK"):
+                value = recipe.noise * value + _copies(original, name, shape)
             setattr(self, name, nn.Parameter(value))
         for name in ("W_GQ", "W_GK"):
             value = torch.empty(h, d_model, g, dtype=dtype)
             nn.init.orthogonal_(value, generator=generator)
             setattr(self, name, nn.Parameter(value))
         self.b_GQ, self.b_GK = (nn.Parameter(torch.zeros(h, g, dtype=dtype)) for _ in range(2))
+        self.b_O = nn.Parameter(torch.zeros(d_model, dtype=dtype)) if recipe.init in ("pca", "axes") else None
         self.log_scale = nn.Parameter(torch.tensor(1.0 + math.log(target_rms), dtype=dtype))
         if recipe.value_bias == "none":
             nn.init.zeros_(self.b_V)
@@ -88,18 +92,34 @@ class GatedBlock(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.recipe.d_head)
         return scores.masked_fill(~allowed_pairs("causal", x.shape[-2], x.device), -math.inf).softmax(-1)
 
-    def mixed(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
-        """What each head reads: its gated pattern applied to the values, before W_O."""
-        W_V, b_V, _ = self.weights()
+    def mixed(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_value"]:
+        """What each head reads: its gated pattern applied to the values, before W_O, and what top-k leaves of it."""
+        W_V, b_V, W_O = self.weights()
         v = torch.einsum("...pm,hmd->...hpd", x, W_V) + b_V[:, None]
-        return (self.gates(x) * self.pattern(x)) @ v
+        seen, share = self.pattern(x), self.recipe.share
+        if self.recipe.gate != "none":
+            seen = self.gates(x) * seen
+        if share == 1:
+            z = seen @ v
+        else:  # one product for all heads of a group
+            wide = seen @ v.unflatten(-3, (-1, share)).transpose(-3, -2).flatten(-2)
+            z = wide.unflatten(-1, (share, -1)).transpose(-3, -2).flatten(-4, -3)
+        if self.recipe.top_k is None:
+            return z
+        return most_active(z[..., 0].transpose(-2, -1), W_O[:, 0].norm(dim=-1), self.active).transpose(-2, -1)[..., None]
 
     def results(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, `[..., head, pos, d_model]`."""
         return self.mixed(x) @ self.weights()[2]
 
-    def forward(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
-        return torch.einsum("...hpd,hdm->...pm", self.mixed(x), self.weights()[2])
+    @must(lambda without, self: max(without, default=0) < self.n_heads or f"heads of the block, 0 to {self.n_heads - 1}")
+    def forward(self, x: Float[Tensor, "*batch pos d_model"], without: tuple[Natural, ...] = ()) -> Float[Tensor, "*batch pos d_model"]:
+        """The block's output; `without` names heads that are left out of it."""
+        z = self.mixed(x)
+        if without:
+            z = z.index_fill(-3, torch.tensor(without, device=z.device), 0)
+        out = torch.einsum("...hpd,hdm->...pm", z, self.weights()[2])
+        return out if self.b_O is None else out + self.b_O
 
     def penalty(self, x: Float[Tensor, "batch pos d_model"], target_l1: Positive = 1.0, target_rms: Positive = 1.0) -> Tensor:
         """The recipe's sparsity penalty on a batch, without alpha. See `gate_penalty` and `write_penalty`."""
@@ -122,7 +142,7 @@ class GatedBlock(nn.Module):
         """The heads without their gates, as ordinary `Heads`."""
         W_V, b_V, W_O = (part.detach() for part in self.weights())
         names = tuple(f"L0H{h}" for h in range(self.n_heads))
-        rest = {name: getattr(self, name).detach() for name in ("W_Q", "W_K", "b_Q", "b_K")}
+        rest = {name: getattr(self, name).detach().repeat_interleave(self.recipe.share, 0) for name in ("W_Q", "W_K", "b_Q", "b_K")}
         return Heads(names, W_V=W_V, W_O=W_O, b_V=b_V, scale=math.sqrt(self.recipe.d_head), **rest)
 
 
@@ -196,10 +216,19 @@ def write_penalty(z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d
     return joint.pow(1 / power).sum(-1)
 
 
-def _copies(original: Heads, name: str, recipe: Recipe, shape: tuple[int, ...]) -> Tensor:
+def most_active(z: Float[Tensor, "*row head"], length: Float[Tensor, "*#row head"], k: int) -> Float[Tensor, "*row head"]:
+    """Activations below zero become zero, and so do all but the `k` whose write `z * length` is longest. **Error**: none."""
+    z = z.clamp(min=0)
+    if k >= z.shape[-1]:
+        return z
+    written = z * length
+    return torch.where(written >= written.topk(k, -1).values[..., -1:], z, 0.0)
+
+
+def _copies(original: Heads, name: str, shape: tuple[int, ...]) -> Tensor:
     value = getattr(original, name)
     value = torch.zeros(len(original), original.d_head) if value is None else value
-    copies = value.repeat(recipe.expansion, *[1] * (value.ndim - 1))
+    copies = value.repeat(shape[0] // len(original), *[1] * (value.ndim - 1))
     if tuple(copies.shape) != shape:
         raise ValueError(
             f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}"

@@ -51,6 +51,8 @@ class GatedLayer:
     """Training loss every 20 steps."""
     fvu: float
     """Squared error over the variance of the target, on rows of the record that were held back."""
+    start: float
+    """The same before training."""
     recipe: Recipe
 
 
@@ -97,9 +99,19 @@ def train_gated_layer(
     mean_square, l1 = float(y.square().sum(-1).mean()), float(y.abs().sum(-1).mean())
     rms = math.sqrt(mean_square)
     block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed, original=record.heads)
+    if block.b_O is not None:
+        _along_axes(block, record.heads, x, y, seed)
     unit, losses = x.shape[-1] if recipe.error == "mse" else mean_square, []
 
+    def unexplained() -> float:
+        with torch.no_grad():
+            squared = sum(float((block(a) - b).square().sum()) for a, b in zip(held_x.split(8), held_y.split(8), strict=True))
+        return squared / float((held_y - y.mean((0, 1))).square().sum())
+
+    start = unexplained()
+
     def loss_at(step: int) -> Tensor:
+        block.active = recipe.top_k_at(step, block.n_heads)
         rows = torch.arange(step * recipe.batch, (step + 1) * recipe.batch) % n
         error = (block(x[rows]) - y[rows]).square().sum(-1).mean() / unit
         alpha = recipe.alpha_at(step)
@@ -113,8 +125,35 @@ def train_gated_layer(
 
     optimise(recipe, dict(block.named_parameters()), loss_at, progress)
     block.requires_grad_(False)
-    squared = (block(held_x) - held_y).square().sum()
-    return GatedLayer(block, tuple(losses), float(squared / (held_y - y.mean((0, 1))).square().sum()), recipe)
+    block.active = recipe.top_k or block.n_heads
+    return GatedLayer(block, tuple(losses), unexplained(), start, recipe)
+
+
+@torch.no_grad()
+def _along_axes(block: GatedBlock, original: Any, x: Tensor, y: Tensor, seed: int) -> None:
+    """Heads of rank one along the axes of what each original head writes, one for each sign, around the mean.
+
+    With all of them active the block is the layer, up to the noise on its queries and keys and for as many axes as there
+    are heads for: a number is its positive part less the positive part of its negative.
+    """
+    share, n, rank = block.recipe.share, len(original), original.d_head
+    if block.n_heads > 2 * rank * n:
+        raise ValueError(f"init={block.recipe.init!r}: {n} heads of rank {rank} have {2 * rank * n} directions, the block has {block.n_heads} heads. Lower expansion.")
+    values = torch.zeros(n, rank) if original.b_V is None else original.b_V
+    z = torch.cat([original.pattern(part) @ original.side("V", part) for part in x.split(8)]).transpose(0, 1).flatten(1, 2)
+    centre = z.mean(1)
+    for h in range(n):
+        write, spread = original.W_O[h], (z[h] - centre[h]).T @ (z[h] - centre[h]) / len(z[h])
+        axes = torch.linalg.eigh(write.T @ spread @ write)[1].flip(1)[:, :rank]
+        if block.recipe.init == "axes":
+            axes = axes @ torch.linalg.qr(torch.randn(rank, rank, generator=torch.Generator().manual_seed(seed + h)).to(axes))[0]
+        units = [g * share + i for g in range(h, block.n_heads // share, n) for i in range(share)]
+        for place, unit in enumerate(units):
+            axis = (-1) ** place * axes[:, place // 2]
+            block.W_V[unit, :, 0] = original.W_V[h] @ write @ axis
+            block.b_V[unit] = (values[h] - centre[h]) @ write @ axis
+            block.W_O[unit, 0] = axis
+    block.b_O.copy_(y.mean((0, 1)))
 
 
 @public
@@ -129,7 +168,6 @@ def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Na
     **Source**: this book.
     """
     bridge = model
-    kept = [head for head in range(block.n_heads) if head not in without]
     bias, seen = _output_bias(bridge, layer), {}
 
     def read(value: Tensor, hook: Any) -> Tensor:
@@ -137,8 +175,6 @@ def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Na
         return value
 
     def write(value: Tensor, hook: Any) -> Tensor:
-        if not without:
-            return block(seen.pop("x")) + bias
-        return block.results(seen.pop("x"))[:, kept].sum(1) + bias
+        return block(seen.pop("x"), without) + bias
 
     return [(f"blocks.{layer}.attn.hook_in", read), (f"blocks.{layer}.hook_attn_out", write)]

@@ -9,7 +9,10 @@ Power = Annotated[float | int, number(0, 2, "a number above 0 and at most 2", "t
 
 
 @public
-@must(lambda penalty, d_head: penalty != "write" or d_head == 1 or "d_head=1 for penalty 'write'. Write penalty='write_norm'")
+@must(lambda penalty, d_head, d_value: penalty != "write" or (d_value or d_head) == 1
+     or "d_head=1 for penalty 'write'. Write penalty='write_norm'")
+@must(lambda top_k, d_head, d_value: top_k is None or (d_value or d_head) == 1 or "heads that write one direction. Write d_value=1")
+@must(lambda init, d_head, d_value: init not in ("pca", "axes") or (d_value or d_head) == 1 or "d_value=1 for a start along axes")
 @must(lambda penalty, gate: penalty != "gate" or gate != "none" or "a gate for penalty 'gate'. Write penalty='write' or 'none'")
 @must(lambda n_prompts, batch: n_prompts >= batch or "one batch of prompts or more")
 @dataclass(frozen=True)
@@ -26,6 +29,14 @@ class Recipe:
     expansion: Count = 2
     """Heads of the block for each head of the original."""
     d_head: Count = 1
+    d_value: Count | None = None
+    """Rank of what a head writes; `d_head` if left out."""
+    share: Count = 1
+    """Heads in a row that share one query-key circuit."""
+    top_k: Count | None = None
+    """Lorsa: activations below zero count as zero, and at each position only the heads with the `top_k` longest writes write."""
+    top_k_warmup: Fraction = 0.0
+    """The number of heads that write falls evenly from all to `top_k` during this share of the steps."""
     d_gate: Count = 1
     gate: Literal["clamp", "none", "relu", "relu_tanh", "binary", "binary_ste"] = "clamp"
     """`clamp` to [0, 1]; `none` is 1 everywhere; the post's appendix C: `relu`, `relu_tanh`, `binary` (1 where the
@@ -38,8 +49,12 @@ class Recipe:
     output_scale: Literal["none", "fixed", "learned"] = "none"
     """Multiplies the outputs: `none` is 1, `fixed` is e times the root mean square length of the target, `learned`
     starts there and is trained."""
-    init: Literal["xavier", "duplicate"] = "xavier"
-    """`duplicate` (appendix C): the original's weights for every copy, plus Xavier noise."""
+    init: Literal["xavier", "duplicate", "pca", "axes"] = "xavier"
+    """`duplicate` (appendix C): the original's weights for every copy; with `d_value` its queries and keys only. `pca`: these,
+    and both directions of the principal axes of what each head of a recorded layer writes; the mean is an output bias.
+    `axes`: the same along random axes, its control."""
+    noise: NonNegative = 1.0
+    """Xavier noise on copied weights, as a multiple."""
     # the loss
     error: Literal["mse", "variance"] = "mse"
     """`mse`: mean over elements. `variance`: squared error over the target's mean square, so that alpha has no unit."""
@@ -81,6 +96,12 @@ class Recipe:
             return self.alpha * self.tail_factor
         return self.alpha * min(1.0, t / self.alpha_warmup) ** 2 if self.alpha_warmup else self.alpha
 
+    def top_k_at(self, step: Natural, n_heads: Count) -> int:
+        """How many of `n_heads` heads may write at a step."""
+        least = min(self.top_k or n_heads, n_heads)
+        left = max(0.0, 1 - step / self.steps / self.top_k_warmup) if self.top_k_warmup else 0.0
+        return least + round(left * (n_heads - least))
+
     def lr_at(self, step: Natural) -> float:
         """The learning rate at a step."""
         from math import cos, pi
@@ -115,3 +136,6 @@ GATES = _FAST.but(penalty="gate", output_scale="fixed", alpha=2.0)
 
 WRITES = _FAST.but(penalty="write", normalise=False, alpha=0.3)
 """Penalise what heads write instead of their gates. The gate may stay; `WRITES.but(gate="none")` is the control."""
+
+LORSA = _FAST.but(gate="none", penalty="none", normalise=False, alpha=0.0, top_k=1, top_k_warmup=0.5)
+"""Low-rank sparse attention (He and others, 2025) on the toy: no gate, no price, one head active at a position."""

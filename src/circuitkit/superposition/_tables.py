@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.superposition._block import EPSILON, across_heads, activation, effective, write_penalty
+from circuitkit.superposition._block import EPSILON, across_heads, activation, effective, most_active, write_penalty
 from circuitkit.superposition._recipe import Recipe
 
 
@@ -85,6 +85,8 @@ def pair_tables(
     scores = read("W_Q", "b_Q") @ read("W_K", "b_K").transpose(-2, -1) / recipe.d_head**0.5
     gate = activation(recipe.gate, read("W_GQ", "b_GQ") @ read("W_GK", "b_GK").transpose(-2, -1))
     v = torch.einsum("am,rhmd->rhad", embed, W_V) + b_V[:, :, None]
+    if recipe.share > 1:
+        scores, gate = (part.repeat_interleave(recipe.share, 1) for part in (scores, gate))
     return scores, gate, v, W_O
 
 
@@ -149,6 +151,7 @@ def loss_terms(
     target: Float[Tensor, "d_vocab row d_model"],
     target_l1: float,
     target_rms: float,
+    active: int | None = None,
 ) -> tuple[Float[Tensor, "run"], Float[Tensor, "run"]]:
     """Mean over rows of the squared error, and the penalty without alpha, one number a run.
 
@@ -156,6 +159,8 @@ def loss_terms(
     """
     scores, gate, v, W_O = pair_tables(recipe, p, embed)
     z = mixed(batch, scores, gate, v)
+    if recipe.top_k is not None:
+        z = most_active(z[..., 0], W_O[:, None, None, :, 0].norm(dim=-1), active or recipe.top_k)[..., None]
     r, a, n, h, d = z.shape
     out = z.reshape(r, a * n, h * d) @ W_O.reshape(r, h * d, -1)
     weight = (batch.weight / batch.n_rows).view(-1)

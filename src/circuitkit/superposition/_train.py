@@ -102,6 +102,8 @@ def train_gated(
     once are this book's.
     """
     recipe = recipe if steps is None else recipe.but(steps=steps)
+    if recipe.init in ("pca", "axes") and isinstance(original, ToyModel):
+        raise ValueError(f"train_gated got init={recipe.init!r} and a ToyModel; expected a LayerRecord, whose axes are known. Write init='xavier'.")
     if not isinstance(original, ToyModel):
         from circuitkit.superposition._layer import train_gated_layer
 
@@ -164,12 +166,12 @@ class _Data:
         return squared / (self.original.heads.d_model if self.recipe.error == "mse" else self.mean_square)
 
     def loss(self, p: dict[str, Tensor], step: int, alpha: float) -> Float[Tensor, "run"]:
-        i = step % len(self.batches)
-        squared, penalty = self._terms(p, self.batches[i], self.targets[i])
+        i, active = step % len(self.batches), self.recipe.top_k_at(step, p["W_V"].shape[1])
+        squared, penalty = self._terms(p, self.batches[i], self.targets[i], active)
         return self.error(squared) + alpha * penalty
 
-    def _terms(self, p: dict[str, Tensor], batch: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-        return loss_terms(self.recipe, p, self.embed, batch, target, self.l1, self.rms)
+    def _terms(self, p: dict[str, Tensor], batch: Any, target: Tensor, active: int | None = None) -> tuple[Tensor, Tensor]:
+        return loss_terms(self.recipe, p, self.embed, batch, target, self.l1, self.rms, active)
 
 
 @torch.no_grad()
