@@ -11,7 +11,8 @@ import warnings
 import pytest
 import torch
 
-from circuitkit.conversion import OmegaWarning, choose_omega, mask_as_weights, omega_mlp, omega_window
+from circuitkit.claims._constructions import mask_as_weights
+from circuitkit.conversion import OmegaWarning, choose_omega, omega_mlp, omega_window
 
 
 def reference(X, W_in, W_out, b_in, b_out):

@@ -5,16 +5,14 @@ import math
 import pytest
 import torch
 
+from circuitkit.claims._constructions import augmented_head, bias_trick, remark3
 from circuitkit.conversion import (
-    augmented_head,
-    bias_trick,
     centred_with_gain,
     direct_sum,
     layer_norm,
     masked_softmax,
     norm_of_first,
     post_norm_layers,
-    remark3,
     rms_norm,
     rms_with_gain,
     theorem2,

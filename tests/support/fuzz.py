@@ -471,7 +471,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "lr_warmup": lambda: 0.1,
     "mask": lambda: torch.ones(5, 5),
     "Heads.mask": lambda: "causal",
-    "mask_as_weights.mask": lambda: torch.ones(3, 3).tril().bool(),
     "matrix": matrix,
     "max_error": lambda: None,
     "max_order": lambda: 1,
@@ -755,7 +754,7 @@ KINDS = {
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """Norm.bound.b Sublayer.bias W_pos b_U V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
         q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation scores stream unigram weights x y""",
-    "truths": "among mask_as_weights.mask",
+    "truths": "among",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
     "made": """Anatomy.run.base Anatomy.run.source Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values words patterns induction_loss.rows
@@ -831,7 +830,7 @@ LEGAL: dict[str, dict[str, str]] = {
     "names": {"3": "Anatomy.__getitem__.names"},  # a number of a head
     "name": {"unknown": "join.parts read.text", "nearly": "join.parts read.text", "none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case
-    "truths": {"longer": "mask_as_weights.mask", "none": ""},
+    "truths": {"none": ""},
     "model": {
         "foreign": """anatomy.model heads.model components.model virtual_weights.model virtual_weight_table.model full_qk.model
             survey.model""",

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from circuitkit import conversion
 from circuitkit.anatomy import Neurons
+from circuitkit.claims import _constructions as constructions
 from circuitkit.claims._numbers import largest, normal
 
 N, D, UNITS = 5, 8, 12
@@ -98,7 +99,7 @@ def appendix_pattern() -> float:
 def remark_3() -> list:
     """Is the library's W_K right, is the paper's right in a library, and how much too large is the paper's W_K there?"""
     X, V1, V2 = _parts()
-    heads, exact = conversion.remark3(V1, V2), F.silu(X @ V1) @ V2
+    heads, exact = constructions.remark3(V1, V2), F.silu(X @ V1) @ V2
     copied = replace(heads, W_K=heads.W_K * math.sqrt(D + 1))
     wide = conversion.with_bias_token(X)
     right = [largest(one.results(wide).sum(0)[1:, :-1] - exact) < 1e-12 for one in (heads, copied)]
@@ -136,7 +137,7 @@ def repaired_norms() -> list[bool]:
 def old_heads() -> float:
     """Largest error of an ordinary causal head widened to ignore the bias token."""
     X, W_QK, W_OV, mask = normal(0, N, D), normal(1, D, D), normal(2, D, D), torch.ones(N, N).double().tril()
-    head = conversion.augmented_head(W_QK, W_OV, mask)
+    head = constructions.augmented_head(W_QK, W_OV, mask)
     exact = conversion.masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
     return largest(head(conversion.direct_sum(X, 1.0)) - conversion.direct_sum(exact, 0.0))
 
@@ -145,7 +146,7 @@ def bias_trick() -> list[bool]:
     """With a column of ones: are the heads those of the MLP with its inner bias; is the column one after LayerNorm?"""
     X, V1, V2 = _parts()
     b_in, ones = normal(3, UNITS), torch.ones(N, 1).double()
-    wide1, wide2 = conversion.bias_trick(V1, b_in, V2)
+    wide1, wide2 = constructions.bias_trick(V1, b_in, V2)
     with_ones = torch.cat([X, ones], 1)
     got = _summed(conversion.theorem2(wide1, wide2, N), conversion.direct_sum(with_ones, 1.0))[:-1, :D]
     normed = conversion.layer_norm(with_ones)[:, -1:]
@@ -223,7 +224,7 @@ def any_mask() -> bool:
     spread = float(scores.max() - scores.min())
     within = []
     for omega in (5.0, 10.0, 20.0, 40.0):
-        W_Q, W_K = conversion.mask_as_weights(mask, omega)
+        W_Q, W_K = constructions.mask_as_weights(mask, omega)
         error = ((scores + (W_Q @ W_K.T).double()).softmax(-1) - exact).abs().sum(-1).max()
         within.append(float(error) <= 12 * math.exp(spread - omega) + 1e-15)
     return all(within)

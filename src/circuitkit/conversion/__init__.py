@@ -17,27 +17,17 @@ from circuitkit.conversion._norms import (
     rms_norm,
     rms_with_gain,
 )
-from circuitkit.conversion._omega import OmegaMLP, OmegaWarning, choose_omega, mask_as_weights, omega_mlp, omega_window
-from circuitkit.conversion._paper import (
-    augmented_head,
-    bias_trick,
-    direct_sum,
-    masked_softmax,
-    remark3,
-    theorem2,
-    theorem6,
-    theorem7,
-)
+from circuitkit.conversion._omega import OmegaMLP, OmegaWarning, choose_omega, omega_mlp, omega_window
+from circuitkit.conversion._paper import MaskedHead, direct_sum, masked_softmax, theorem2, theorem6, theorem7
 from circuitkit.conversion._reading import read_neuron
 from circuitkit.conversion._stored import stored_study
 from circuitkit.conversion._stream import literal_stream
 
 __all__ = [
+    "MaskedHead",
     "OmegaMLP",
     "OmegaWarning",
     "activation_error",
-    "augmented_head",
-    "bias_trick",
     "centred_with_gain",
     "choose_omega",
     "direct_sum",
@@ -47,7 +37,6 @@ __all__ = [
     "head_sum",
     "layer_norm",
     "literal_stream",
-    "mask_as_weights",
     "masked_softmax",
     "neuron_heads",
     "norm_of_first",
@@ -55,7 +44,6 @@ __all__ = [
     "omega_window",
     "post_norm_layers",
     "read_neuron",
-    "remark3",
     "rms_norm",
     "rms_with_gain",
     "stored_study",

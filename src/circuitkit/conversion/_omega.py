@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Count, Positive, Real, Share, must, one_dtype, public, reads
-from circuitkit.conversion._paper import somewhere_to_look
 
 
 class OmegaWarning(UserWarning):
@@ -254,18 +253,3 @@ def omega_mlp(
             stacklevel=2,
         )
     return OmegaMLP(W_in, W_out, b_in, b_out, int(n_ctx), float(omega), form)
-
-
-@public
-@somewhere_to_look
-def mask_as_weights(
-    mask: Bool[Tensor, "dst src"], omega: Positive
-) -> tuple[Float[Tensor, "dst dst"], Float[Tensor, "src src"]]:
-    """Any mask as weights: position queries `W_Q` and keys `W_K` whose scores are 0 where allowed, `-omega` elsewhere.
-
-    Positions are one-hot. A forbidden source keeps at most `exp(-omega + spread)` of an allowed one's weight, where
-    `spread` is the range of the ordinary scores, so a row's pattern is wrong by at most `2 n_pos exp(spread - omega)`.
-    **Source**: the third result in the abstract of the published paper; the post's 2 Omega is a case of it.
-    """
-    scores = torch.where(mask, 0.0, -omega)
-    return scores, torch.eye(mask.shape[1], dtype=scores.dtype, device=scores.device)

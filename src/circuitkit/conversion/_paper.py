@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Count, Finite, must, one_dtype, public, reads
-from circuitkit._heads import Heads
 
 
 def _is_mask(mask: Tensor) -> Any:
@@ -99,21 +98,6 @@ def theorem2(
 
 
 @public
-@one_dtype("V1", "b_in", "V2")
-def bias_trick(
-    V1: Float[Tensor, "d_model d_mlp"], b_in: Float[Tensor, " d_mlp"], V2: Float[Tensor, "d_mlp d_model"]
-) -> tuple[Float[Tensor, "d_model_and_1 d_mlp"], Float[Tensor, "d_mlp d_model_and_1"]]:
-    """The bias-free weights that act on `[X | 1]` as `(V1, b_in, V2)` act on `X`, and write 0 to the column of ones.
-
-    The paper's "without loss of generality". It needs that every layer keeps the column, and it leaves out `b_out`,
-    which is a Theorem 6 head of its own: it reads the column of ones and writes `b_out`.
-
-    **Source**: "Attention-Only Transformers", proof of Theorem 4.
-    """
-    return torch.cat([V1, b_in[None]]), torch.cat([V2, V2.new_zeros(len(V2), 1)], 1)
-
-
-@public
 def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: Count) -> MaskedHead:
     """Theorem 6: with the identity as mask a head looks at itself only, so it computes `X W` whatever its scores are.
 
@@ -142,37 +126,3 @@ def theorem7(
     eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
     heads = theorem2(eye, eye, n_pos, a1, a2)
     return [*heads, theorem6(direct_sum(-eye, 0.0), n_pos + 1)] if residual else heads
-
-
-@public
-@one_dtype("V1", "V2")
-def remark3(
-    V1: Float[Tensor, "d_model d_mlp"], V2: Float[Tensor, "d_mlp d_model"], a1: Finite = 1.0, a2: Finite = 1.0
-) -> Heads:
-    """Remark 3: Theorem 2's matrices as rank-1 factors, in the library's convention, with the bias token first.
-
-    `W_Q = W_V = a2 [V1_i | 0]`, `W_K = [0 | -1]`, `W_O = a1 [V2_i | 0]`. The paper's `W_K` carries `sqrt(D+1)` because
-    it divides scores by `sqrt(D+1)`; libraries divide by `sqrt(d_head)`, which is 1 here. `W_Q = W_V` and a shared
-    `W_K` leave two vectors to store per neuron, as many numbers as the MLP has.
-
-    **Source**: "Attention-Only Transformers", Remark 3.
-    """
-    reads = torch.cat([a2 * V1.T, V1.new_zeros(V1.shape[1], 1)], 1)[..., None]
-    keys = torch.zeros_like(reads)
-    keys[:, -1] = -1
-    writes = torch.cat([a1 * V2, V2.new_zeros(len(V2), 1)], 1)[:, None]
-    names = tuple(f"L0N{neuron}" for neuron in range(V1.shape[1]))
-    return Heads(names, reads, keys, reads.clone(), writes, scale=1.0, mask="self_or_first")
-
-
-@public
-@somewhere_to_look
-@one_dtype("W_QK", "W_OV")
-def augmented_head(
-    W_QK: Float[Tensor, "d_model d_model"], W_OV: Float[Tensor, "d_model d_model"], mask: Float[Tensor, "pos pos"]
-) -> MaskedHead:
-    """An ordinary head made to ignore the bias token: `W_QK (+) [1]`, `W_OV (+) [0]`, `mask (+) [1]` (Theorem 4).
-
-    **Error**: none. **Source**: "Attention-Only Transformers", proof of Theorem 4.
-    """
-    return MaskedHead(direct_sum(W_QK, 1.0), direct_sum(W_OV, 0.0), direct_sum(mask, 1.0))
