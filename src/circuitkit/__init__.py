@@ -32,6 +32,7 @@ __all__ = [
     "superposition",
     "exercises",
     "claims",
+    "report",
 ]
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it
     from circuitkit.anatomy import anatomy, heads
     from circuitkit.conversion import to_attention_only
     from circuitkit.models import list_models, load_model
+    from circuitkit.report import report
 else:
     _HOMES = {
         "Heads": "_heads",

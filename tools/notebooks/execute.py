@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 120  # seconds for one cell
 KEPT_CELL = {"tags", "mystnb", "circuitkit"}
 KEPT_NOTEBOOK = {"circuitkit"}
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 
 
 def notebooks(root: Path = ROOT) -> list[Path]:

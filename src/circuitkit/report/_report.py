@@ -1,0 +1,211 @@
+"""`ck.report(model)`: every part by its key, kept as it comes, joined in one page and one table."""
+
+import csv
+import hashlib
+import io
+import time
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import circuitkit
+from circuitkit._contract import AnyModel, Name, must, public
+from circuitkit._heads import Heads
+from circuitkit._work import place_in, work, write
+from circuitkit.anatomy import Anatomy, anatomy
+from circuitkit.report import _parts
+from circuitkit.report._page import COLUMNS, page
+
+VERSION = 1
+"""Grows when a part gives something else than before: what was kept is then computed again."""
+TEXT = "When Mary and John went to the store, John gave a drink to Mary. When Mary and John went to the school, John gave a book to"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a report will compute: seconds of one processor core and bytes beside the model, both estimated.
+
+    **Source**: see `report`.
+    """
+
+    items: dict[str, tuple[float, float]]
+    """Seconds and bytes by key."""
+    kept: tuple[str, ...]
+    """Keys that are there from an earlier call."""
+
+    @property
+    def seconds(self) -> float:
+        """All that is still to do, on one core."""
+        return sum((seconds for key, (seconds, _) in self.items.items() if key not in self.kept), 0.0)
+
+    def __repr__(self) -> str:
+        most = max((size for _, size in self.items.values()), default=0)
+        lines = [f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.0f} s on one core and {most / 2**20:.0f} MiB beside the model"]
+        return "\n".join([*lines, *(f"  {key:<24}{seconds:>8.1f} s{size / 2**20:>8.0f} MiB" for key, (seconds, size) in self.items.items())])
+
+
+@dataclass(frozen=True, eq=False)
+class ModelReport:
+    """A finished report: in a notebook, the page itself.
+
+    **Source**: see `report`.
+    """
+
+    title: str
+    parts: dict[str, Any]
+    """By key, what each part gave: rows of the table, or patterns."""
+    problems: dict[str, str]
+    """By key, what could not be computed and why."""
+    html: str
+    """The page: one file that opens without a network."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: `part`, `name`, `measure`, `value`, `low`, `high`, `control`, `text`."""
+        return [{"part": key, **one} for key, some in self.parts.items() if isinstance(some, list) for one in some]
+
+    @property
+    def csv(self) -> str:
+        """The table as text."""
+        out = io.StringIO()
+        table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(self.rows)
+        return out.getvalue()
+
+    def __repr__(self) -> str:
+        failed = "".join(f"\n  not computed: {key}: {problem}" for key, problem in self.problems.items())
+        return f"{self.title}: {len(self.parts)} parts, {len(self.rows)} rows{failed}"
+
+    def _repr_html_(self) -> str:
+        return f'<iframe title="{escape(self.title)}" srcdoc="{escape(self.html)}" style="width:100%;height:40rem;border:1px solid"></iframe>'
+
+
+def _is_page(out: Any) -> Any:
+    place = Path(out)
+    good = place.suffix == ".html" and place.parent.is_dir() and not place.is_dir()
+    return good or f"a file that ends in .html, in a folder that is there, because the page, its table and its parts are put there; not {str(out)!r}"
+
+
+@public
+@must(_is_page, "out")
+def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str | None = None, plan: bool = False) -> ModelReport | Plan:
+    """Everything that the library can say about a model, as one page and one table.
+
+    Heads by behaviour, each score with an interval over rows and a control; what the heads that show one are worth,
+    beside drawn ones; composition with its baseline; words of QK and OV circuits; skip trigrams; MLPs as heads, error
+    against heads per neuron; the parts of the next token's logit after `prompt`.
+    `model`: a name that `load_model` takes, or a model. `out`: where the page goes; the table lies beside it as `.csv`,
+    and every part in a folder `.parts` as soon as it is done, by model, part and version: called again, it goes on.
+    A part that fails is named and stops no other. `plan=True` computes nothing and says what it would take. Parts run
+    through joblib: inside `joblib.parallel_config("dask")` (or `n_jobs=2`) they leave this process; give a name then.
+    **Error**: that of each tool. **Source**: this book.
+
+    >>> report("zero-layer", plan=True).items.keys() >= {"logits"}
+    True
+    """
+    asked = _asked(model, prompt)
+    title = model if isinstance(model, str) else getattr(getattr(asked.model, "cfg", None), "model_name", None) or type(model).__name__
+    folder = None if out is None else Path(out).with_suffix(".parts") / _key(asked)
+    items = _items(asked)
+    if plan:
+        kept = [key for key in items if folder is not None and place_in(folder, key).exists()]
+        speed = _speed()
+        return Plan({key: _cost(asked, key, speed) for key in items}, tuple(kept))
+    found: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    try:
+        _collect(items, folder, found, problems)
+        chosen = _parts.groups(found.get("behaviour", []))
+        later: dict[str, tuple] = {f"worth {kind}": (_parts.worth, asked, kind, names) for kind, names in chosen.items()}
+        if shown := list(dict.fromkeys(names[0] for names in chosen.values())):
+            later["patterns"] = (_parts.patterns, asked, shown)
+        _collect(later, folder, found, problems)
+        order = {key: found[key] for key in [*items, *later] if key in found}
+        made = ModelReport(title, order, problems, page(title, order, problems, _parts.speller(_parts.model_of(asked)), asked.prompt))
+        if out is not None:
+            write(Path(out), made.html)
+            write(Path(out).with_suffix(".csv"), made.csv)
+    except OSError as problem:
+        raise OSError(
+            f"the report of {title} could not be written: {problem.strerror or problem}. What was done, {len(found)} of {len(items)} parts or "
+            f"more, is kept in {folder}: free some space, or correct the place, and call the same again."
+        ) from problem
+    return made
+
+
+def _collect(items: dict[str, tuple], folder: Path | None, found: dict[str, Any], problems: dict[str, str]) -> None:
+    for key, result, problem in work(_call, items, folder, what="report"):
+        if problem is None:
+            found[key] = result
+        else:
+            problems[key] = problem
+
+
+def _call(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _asked(model: Any, prompt: str | None) -> _parts.Asked:
+    asked = _parts.Asked(model, ())
+    own = _parts.model_of(asked)
+    value = anatomy(own)
+    if getattr(own, "tokenizer", None) is None:
+        tokens = torch.randint(value.d_vocab, (min(24, value.n_ctx),), generator=torch.Generator().manual_seed(0)).tolist()
+    else:
+        tokens = own.to_tokens(TEXT if prompt is None else prompt)[0].tolist()
+    return asked._replace(prompt=tuple(tokens[-value.n_ctx :]))
+
+
+def _items(asked: _parts.Asked) -> dict[str, tuple]:
+    """The parts that need nothing but the model, quick ones first."""
+    items: dict[str, tuple] = {"logits": (_parts.logits, asked)}
+    layers = list(_parts.layers(asked))
+    if layers:
+        items |= {"behaviour": (_parts.behaviour, asked)}
+        items |= {f"composition {kind}": (_parts.composition, asked, kind) for kind in "KQV" if len(layers) > 1}
+    items |= {f"mlps {k}": (_parts.mlps, asked, k) for k in _parts.counts(asked)}
+    for name, function in ("words", _parts.words), ("trigrams", _parts.trigrams):
+        items |= {f"{name} L{layer}": (function, asked, layer) for layer in layers}
+    return items
+
+
+def _key(asked: _parts.Asked) -> str:
+    """What tells one model (and prompt, and version) from another: some numbers of all its weights."""
+    value = anatomy(_parts.model_of(asked))
+    stacks = [sub.inside for sub in value.sublayers]
+    names = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_out")
+    weights = [value.W_E, value.W_U, *(W for stack in stacks for name in names if isinstance(W := getattr(stack, name, None), torch.Tensor))]
+    sample = [(tuple(W.shape), W.flatten()[:: max(1, W.numel() // 64)].double().tolist()) for W in weights]
+    return hashlib.sha256(repr((VERSION, circuitkit.__version__, asked.prompt, sample)).encode()).hexdigest()[:16]
+
+
+def _cost(asked: _parts.Asked, key: str, speed: float) -> tuple[float, float]:
+    """Seconds on one core and bytes: products counted, at the speed that this machine shows."""
+    value: Anatomy = anatomy(_parts.model_of(asked))
+    some = [sub.inside for sub in value.sublayers]
+    n, d = len(value.head_names), max((stack.d_head for stack in some if isinstance(stack, Heads)), default=0)
+    D, V, here = value.d_model, value.d_vocab, max(1, n // max(1, len(list(_parts.layers(asked)))))
+    inside = sum(W.numel() for stack in some for W in vars(stack).values() if isinstance(W, torch.Tensor))
+    forward, rows = 2.0 * inside + 2.0 * D * V, 130 * _parts.ROWS
+    tables, among = 8.0 * here * V * D * d, min(V, _parts.AMONG)
+    operations, numbers = {
+        "logits": (forward * len(asked.prompt), len(asked.prompt) * (V + D * (n + 9))),
+        "behaviour": (3 * forward * rows + 25.0 * n * _parts.ROWS * d**3, rows * 4 * D),
+        "composition": (2.0 * n * D * D * (2 * d + n), 2 * n * D * d + 3 * n * n),
+        "mlps": (8 * forward * len(asked.prompt), inside + len(asked.prompt) * V),
+        "words": (tables, 4 * V * d),
+        "trigrams": (tables + here * among * V * (2.0 * d + 40), 4 * V * d + 2**24),
+    }[key.split()[0]]
+    return operations / speed + 0.05, 4.0 * numbers
+
+
+def _speed() -> float:
+    """Products and sums that one core does in a second of its own time: half of what a product of matrices reaches."""
+    a, start = torch.ones(384, 384), time.process_time()
+    for _ in range(8):
+        a = a @ a / 384
+    return 8 * 384**3 / (time.process_time() - start)
