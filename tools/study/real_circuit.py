@@ -93,6 +93,18 @@ def keys(model: Any, known: dict[str, Any]) -> dict[str, Any]:
     return told(found)
 
 
+def each(model: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """Each of the eight wires by itself: what its head still sees of the right place."""
+    from circuitkit import induction
+
+    found = {}
+    for wire in known["wires"]:
+        head = wire.split("->")[1].removesuffix(".K")
+        one = induction.effect(model, rows_of(model), [wire], fill="resample", measure=looks(head), draws=3)
+        found[f"{head}, its wire"] = replace(one, measure="attention on the right place")
+    return told(found)
+
+
 def cut_wires(model: Any, known: dict[str, Any], **how: Any) -> dict[str, Any]:
     return told(both(model, rows_of(model), without=known["wires"], fill="resample", **how))
 
@@ -111,6 +123,7 @@ def ship(known: dict[str, Any]) -> None:
         "accuracy by size": known["key wires by size"]["accuracy"],
         "loss": known["key wires"]["loss"],
         **known["keys"],
+        **known["each"],
     }
     effects = {}
     for name, one in lines.items():
@@ -130,6 +143,7 @@ PIECES: dict[str, Any] = {
     "key wires": cut_wires,
     "key wires by size": lambda model, known: cut_wires(model, known, against="size"),
     "keys": keys,
+    "each": each,
     "gradient": lambda model, known: guessed(model, known, "gradient"),
     "integrated": lambda model, known: guessed(model, known, "integrated"),
     "patching": lambda model, known: guessed(model, known, "patching"),

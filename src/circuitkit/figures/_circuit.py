@@ -15,8 +15,8 @@ from ._picture import check_alt
 from ._style import NEGATIVE, POSITIVE
 
 CARD, GAP, STUB, STREAM = 86, 16, 15, 28  # widths of a part and the room beside it, a lead, the standing stream
-WIDEST, FAINT = 12, 0.03
-"""How wide the strongest wire is drawn, the others in proportion; below this share of it a wire is grey and has no number."""
+WIDEST, FAINT, NAMED = 12, 0.03, 0.1
+"""How wide the strongest wire is drawn, the others in proportion; below these shares of it a wire is grey, and has a number only beside words."""
 BEHIND = "#A34700"
 """Orange behind white letters."""
 DASHES = {"Q": (0.8, 2, 0.6, 2), "K": (1.2, 5, 0.4, 2.5)}
@@ -175,7 +175,7 @@ def _svg(drawn: Circuit) -> str:
     below = "".join(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" fill="currentColor" fill-opacity="0.1"/>' for x, y, w, h in stream)
     below += _text(0, 0, "residual stream →", 11, f' transform="translate({STREAM / 2 + 4:g} {(low + high) / 2:g}) rotate(-90)"')
     below += "".join(_leads(name, card, drawn, parts) for name, card in plan.cards.items())
-    above = "".join(_box(name, card, drawn) for name, card in plan.cards.items())
+    above = "".join(_box(name, card, drawn) + _told(name, card, drawn, parts) for name, card in plan.cards.items())
     ports = [(wire.source, wire.target, wire.port) for wire in wires]
     taken: list[tuple] = []
     side_by_side = sorted(range(len(wires)), key=lambda i: (plan.cards[wires[i].target].x + PORTS[wires[i].port] * CARD, i))
@@ -185,7 +185,8 @@ def _svg(drawn: Circuit) -> str:
         start = (beside.index(number) - (len(beside) - 1) / 2) * min(14, 66 / len(beside))
         legs = _legs(wire, plan, start, 8 * (alike.index(number) - (len(alike) - 1) / 2), 3 * (number % 3 - 1))
         below += _line(wire, legs, plan, values)
-        if number == max(i for i, other in enumerate(wires) if other.key == wire.key) and abs(wire.value) >= FAINT * _largest(values):
+        told = wire.key in drawn.words or abs(wire.value) >= NAMED * _largest(values)
+        if told and number == max(i for i, other in enumerate(wires) if other.key == wire.key):
             above += _pill(wire, legs, drawn, values, taken)
     return (
         f'<svg viewBox="0 0 {plan.width:g} {plan.height:g}" width="{plan.width:g}" style="max-width:100%;height:auto" role="img" '
@@ -217,7 +218,8 @@ def _pill(wire: Wire, legs: list[tuple], drawn: Circuit, values: list[float], ta
             up = y + (end - y) * (t**3 + 1.5 * t * (1 - t))
             if all(abs(across - other) > half + room or abs(up - there) > 16 for other, there, room in taken):
                 taken.append((across, up, half))
-                fill = POSITIVE if wire.value > 0 else BEHIND
+                faint = abs(wire.value) < FAINT * _largest(values)
+                fill = "#595959" if faint else POSITIVE if wire.value > 0 else BEHIND
                 box = f'<rect x="{across - half:.1f}" y="{up - 8:.1f}" width="{2 * half:.1f}" height="16" rx="8" fill="{fill}"/>'
                 return box + _text(across, up + 4, words, 11, ' style="fill:#fff"')
     return ""
@@ -233,8 +235,16 @@ def _leads(name: str, card: Card, drawn: Circuit, parts: list[float]) -> str:
     if value is None:
         return made if any(wire.source == name for wire in _wires(drawn.values)) else made + f'<path d="M{card.x:g} {card.top:g}v-{STUB}" {GREY}/>'
     lead = f'd="M{card.x:g} {card.top:g}v-{STUB + 6}" stroke-width="{_width(value, parts):.1f}"'
-    made += f'<path {lead} style="{_colour(value, parts)}"/>'
-    return made + _text(card.x + WIDEST / 2 + 4, card.top - 3, _number(value, parts), 11, ' text-anchor="start" font-weight="bold"')
+    return made + f'<path {lead} style="{_colour(value, parts)}"/>'
+
+
+def _told(name: str, card: Card, drawn: Circuit, parts: list[float]) -> str:
+    """A part's number at its way up, over the wires that leave there."""
+    if name not in drawn.values or card.kind == "unembed":
+        return ""
+    halo = "paint-order:stroke;stroke:var(--pst-color-background,var(--jp-layout-color0,#fff));stroke-width:4px"
+    where = f' text-anchor="start" font-weight="bold" style="{halo}"'
+    return _text(card.x + WIDEST / 2 + 4, card.top - 3, _number(drawn.values[name], parts), 11, where)
 
 
 def _box(name: str, card: Card, drawn: Circuit) -> str:
