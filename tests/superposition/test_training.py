@@ -42,7 +42,7 @@ def double():
 
 @pytest.mark.parametrize("recipe", [
     post_recipe(2), GATES, WRITES, WRITES.but(gate="none"),
-    GATES.but(d_head=3, d_gate=2, value_bias="unit", penalty="write_norm"),
+    GATES.but(d_head=3, d_gate=2, value_bias="free", penalty="write_norm"),
     GATES.but(d_head=2, output_scale="learned", gate="relu_tanh"),
     LORSA, LORSA.but(top_k=2, share=3, expansion=6, penalty="write", alpha=0.3),
 ])  # fmt: skip
@@ -96,7 +96,7 @@ def test_count_rows_are_the_rows(n_trigrams, n_ctx, fillers, seed):
 
 @pytest.mark.parametrize("size", [1.0, 80.0, 900.0])
 def test_scores_of_any_size(size):
-    """Float32 sums, float64 sums and the softmax of scores plus log counts say the same."""
+    """Sums, where they are safe, and the softmax of scores plus log counts say the same."""
     generator = torch.Generator().manual_seed(0)
     batch = tables.count_batch(SkipTrigramTask(3).sample(40, 0), 8)
     scores = size * torch.randn(2, 3, 8, 8, generator=generator)
@@ -105,11 +105,6 @@ def test_scores_of_any_size(size):
     assert (tables.mixed(batch, scores, gate, v) - exact).abs().max() < 1e-5
     low, high = {1.0: (0, 160), 80.0: (160, 1400), 900.0: (1400, 10**6)}[size]
     assert low < tables.score_range(scores) < high
-    near = tables.closer(scores.double())
-    assert torch.equal(near.argsort(-1), scores.argsort(-1))
-    assert near.sort(-1).values.diff(dim=-1).max() <= 40 + 1e-9
-    kept = scores.double().sort(-1).values.diff(dim=-1).clamp(max=40)
-    assert torch.allclose(near.sort(-1).values.diff(dim=-1), kept, atol=1e-9)
 
 
 def test_originals_loss_is_the_plain_cross_entropy(double):

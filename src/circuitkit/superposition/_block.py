@@ -172,11 +172,7 @@ def effective(recipe: Recipe, p: dict[str, Tensor]) -> tuple[Tensor, Tensor, Ten
     """`(W_V, b_V, W_O)` normalised along d_model and scaled, for parameters with any leading axes."""
     W_V, b_V, W_O = p["W_V"], p["b_V"], p["W_O"]
     if recipe.normalise:
-        square = W_V.square().sum(-2)
-        if recipe.value_bias == "unit":
-            square = square + b_V.square()
-            b_V = b_V / square.sqrt()
-        W_V = W_V / square.sqrt()[..., None, :]
+        W_V = W_V / W_V.square().sum(-2, keepdim=True).sqrt()
         W_O = W_O / W_O.square().sum(-1, keepdim=True).sqrt()
     if recipe.output_scale != "none":
         W_O = W_O * p["log_scale"].exp()[..., None, None, None]

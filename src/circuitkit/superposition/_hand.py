@@ -129,17 +129,11 @@ def blind_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     **Source**: this book.
     """
     task = SkipTrigramTask(n_trigrams)
-    v, n = task.d_vocab, n_trigrams
-    W_Q, W_K, W_V = (torch.zeros(n, v, 1) for _ in range(3))
-    W_O = torch.zeros(n, 1, v)
+    n, b, c = range(n_trigrams), list(task.destinations), list(task.completions)
+    W_Q, W_K, W_V, W_O = (torch.zeros(n_trigrams, task.d_vocab, 1) for _ in range(4))
     W_Q[:] = -1.0
-    for head in range(n):
-        destination = task.destinations[head]
-        W_Q[head, destination] = 1.0
-        W_K[head, destination] = ATTEND
-        W_V[head, destination] = 1.0
-        W_O[head, 0, task.completions[head]] = gain
-    return _one_hot_model(task, W_Q, W_K, W_V, W_O)
+    W_Q[n, b], W_K[n, b], W_V[n, b], W_O[n, c] = 1.0, ATTEND, 1.0, gain
+    return _one_hot_model(task, W_Q, W_K, W_V, W_O.mT)
 
 
 def _one_hot_model(task: SkipTrigramTask, W_Q, W_K, W_V, W_O, W_E=None) -> ToyModel:

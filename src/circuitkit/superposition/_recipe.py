@@ -41,9 +41,8 @@ class Recipe:
     gate: Literal["clamp", "none", "relu", "relu_tanh", "binary", "binary_ste"] = "clamp"
     """`clamp` to [0, 1]; `none` is 1 everywhere; the post's appendix C: `relu`, `relu_tanh`, `binary` (1 where the
     sigmoid of the score is at least 0.5; no gradient), `binary_ste` (the same with the sigmoid's gradient)."""
-    value_bias: Literal["free", "none", "unit"] = "free"
-    """`free`: trained and not normalised (the post: the loophole). `none`: absent. `unit`: normalised with W_V as one
-    more row of it."""
+    value_bias: Literal["free", "none"] = "free"
+    """`free`: trained and not normalised (the post: the loophole). `none`: absent."""
     normalise: bool = True
     """W_V and W_O have unit length along d_model at every step."""
     output_scale: Literal["none", "fixed", "learned"] = "none"

@@ -93,16 +93,10 @@ def pair_tables(
 def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
     """`z` of the module docstring for every distinct row.
 
-    Scores are centred between the largest and the smallest of their row of the table. If these differ by less than 160
-    float32 neither overflows nor loses a key. Beyond that wide gaps between scores are closed (`closer`) and the sums are
-    made in float64; a vocabulary too large for that takes a softmax over `scores + log(counts)`, slower and always right.
+    Scores are centred between the largest and the smallest of their row of the table: if these differ by less than `SAFE`
+    neither sum overflows nor loses a key. Beyond that a softmax over `scores + log(counts)`, slower and always right.
     """
-    if score_range(scores) < SAFE[scores.dtype]:
-        return _sums(batch.counts, scores, gate, v)
-    near = closer(scores)
-    if score_range(near) < SAFE[torch.float64]:
-        return _sums(batch.counts.double(), near.double(), gate.double(), v.double()).to(scores.dtype)
-    return _softmax(batch.counts, scores, gate, v)
+    return (_sums if score_range(scores) < SAFE[scores.dtype] else _softmax)(batch.counts, scores, gate, v)
 
 
 def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
@@ -115,19 +109,6 @@ def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
     sums = torch.cat([e.permute(2, 3, 0, 1)[..., None], top], dim=-1).reshape(a, a, r * h * (1 + d))
     out = torch.bmm(counts, sums).view(a, -1, r, h, 1 + d)
     return (out[..., 1:] / out[..., :1]).permute(2, 0, 1, 3, 4)
-
-
-def closer(scores: Float[Tensor, "run head token key"], gap: float = 40.0) -> Float[Tensor, "run head token key"]:
-    """Scores whose neighbours in order of size are at most `gap` apart, the order kept, gradients unchanged.
-
-    A key that lies `gap` below another one that is present has weight under `exp(-gap)`, 4e-18, before and after; and
-    scores closer than that keep their differences. So every softmax over some of the keys stays the same to 1e-16.
-    """
-    with torch.no_grad():
-        ordered, place = scores.sort(-1)
-        excess = (ordered.diff(dim=-1) - gap).clamp(min=0).cumsum(-1)
-        shift = torch.zeros_like(scores).scatter(-1, place[..., 1:], excess)
-    return scores - shift
 
 
 def _softmax(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
