@@ -28,11 +28,11 @@ from tools.study.sweeps import sweep
 POS, TEXT, REPEATED = 128, 480, 120
 COPIES = Recipe(
     expansion=2, d_head=32, d_gate=8, value_bias="none", normalise=False, init="duplicate", error="variance", penalty="none",
-    alpha=0.0, alpha_warmup=0.5, alpha_tail=0.2, lr=2e-3, lr_warmup=0.05, cosine=True, steps=300, batch=8, n_prompts=8,
+    alpha=0.0, alpha_warmup=0.5, alpha_tail=0.2, lr=2e-3, lr_warmup=0.05, cosine=True, steps=250, batch=8, n_prompts=8,
 )  # fmt: skip
 UNITS = COPIES.but(
     expansion=64, d_value=1, share=8, gate="none", value_bias="free", init="pca", noise=0.05, top_k=16, top_k_warmup=0.4,
-    lr=1e-3, steps=500,
+    lr=1e-3, steps=250,
 )  # fmt: skip
 OWN = COPIES.but(expansion=1, gate="none", noise=0.0, value_bias="free", steps=1, lr=1e-12)  # the layer itself, so that one judge serves it too
 KINDS = {

@@ -40,7 +40,7 @@ PLAN = (
     ("gates", 3, 4, 24),
     ("writes", 2, 3, 16),
     ("gates", 2, 3, 16),
-    *((f"lorsa, {how}", 4, 5, 8) for how in ("top 1", "top 2", "top 1, price", "top 2, price")),
+    *((f"lorsa, {how}", 4, 5, n) for n in (1, 2, 3, 4, 6, 8) for how in ("top 1", "top 2", "top 1, price", "top 2, price")),
     *((f"{recipe}, hand-made", trigrams - 1, trigrams, 2) for recipe in ("gates", "writes") for trigrams in (3, 4, 5)),
     *((f"lorsa, {how}", t - 1, t, 8) for t in (4, 3) for how in ("top 1", "top 2", "top 1, price", "top 2, price")),
     ("gates, learned scale", 4, 5, 24),
