@@ -108,7 +108,7 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
     True
     """
     asked = _asked(model, prompt)
-    title = model if isinstance(model, str) else getattr(getattr(asked.model, "cfg", None), "model_name", None) or type(model).__name__
+    title = (Path(model).name if Path(model).is_dir() else model) if isinstance(model, str) else getattr(getattr(asked.model, "cfg", None), "model_name", None) or type(model).__name__
     folder = None if out is None else Path(out).with_suffix(".parts") / _key(asked)
     items = _items(asked)
     if plan:
