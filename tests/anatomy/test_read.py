@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 import pytest
 import tiny_models
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from zoo import SHAPES, converted, make
 
 import circuitkit as ck
@@ -245,3 +246,27 @@ def _tensors(value):
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from _tensors(item)
+
+
+class _Made(TorchDispatchMode):
+    """The entries of the largest tensor that any operation makes anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        owned = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
+        if isinstance(out, torch.Tensor) and out.untyped_storage().data_ptr() not in owned:
+            self.most = max(self.most, out.numel())
+        return out
+
+
+def test_no_table_is_copied_on_the_way():
+    """Reading makes nothing as large as the embedding: its largest tensor is the logits of the probe, 2 rows of 12 tokens."""
+    sizes = {"d_model": 64, "d_head": 8, "n_heads": 3, "n_layers": 1, "n_ctx": 12, "d_vocab": 5000, "d_mlp": 32}
+    model = ck.to_attention_only(tiny_models.boot(torch.float32, **sizes, attn_only=False), heads_per_neuron=5)
+    with _Made() as made:
+        ck.anatomy(model)
+    assert made.most <= 2 * 12 * 5000 < 64 * 5000
