@@ -17,6 +17,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUTF8 := 1
+export PYTHONDONTWRITEBYTECODE := # what is compiled is kept: the tests alone take half a minute to compile
 ifneq ($(shell locale charmap 2>/dev/null),UTF-8) # Python's path files are read in the locale's letters
 export LC_ALL := C.UTF-8
 endif

@@ -31,7 +31,7 @@ from pathlib import Path
 from queue import Queue
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("src", "tests", "tools", "pyproject.toml", "_toc.yml", "_config.yml")
+COPIED = ("src", "tests", "tools", "conftest.py", "pyproject.toml", "_toc.yml", "_config.yml")
 TIMEOUT = 300  # a mutant that hangs is noticed, too
 LEAST = 0.95  # of all mutants must be killed, whatever the reasons of the others
 

@@ -76,7 +76,7 @@ class PathLogits(Mapping):
         return self._streams[self._known([name])[0]]()
 
     def _known(self, names: list[str]) -> list[str]:
-        names = [spelled(name) for name in names]
+        names = [name if name in self._streams else spelled(name) for name in names]
         for name in names:
             if name not in self._streams:
                 raise unknown("path", name, self._streams)
