@@ -104,6 +104,23 @@ LOOKS = """() => {
 }"""
 
 
+# All of a page that is no colour, as one number: its elements, which of them are there to be seen, and how large. The button
+# that turns the theme shows another sign in each.
+SHAPE = """() => {
+    const button = '.theme-switch-button', boxes = [...document.body.querySelectorAll('*')].map(element => {
+        if (element.closest(button)) return '';
+        const seen = element.checkVisibility({visibilityProperty: true}), box = element.getBoundingClientRect();
+        return element.querySelector(button) ? seen : [seen, Math.round(box.width), Math.round(box.height)];
+    });
+    let number = 0;
+    for (const letter of document.body.outerHTML.replaceAll(' data-look=""', '') + boxes)
+        number = Math.imul(number, 31) + letter.charCodeAt(0) | 0;
+    return number;
+}"""
+
+COLOURS = ["color-contrast", "link-in-text-block"]  # all rules of axe's kind "cat.color" but one that it does not ask by itself
+
+
 class Visit:
     """One page in one theme and one width, and everything that went wrong on it."""
 
@@ -111,7 +128,7 @@ class Visit:
         self.page_name, self.theme, self.width = page, theme, width
         self.outside: list[str] = []
         self.errors: list[str] = []
-        self._paths, self._sizes = {}, Counter()
+        self._paths, self._sizes, self._judged = {}, Counter(), None
         size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
         self.context = browser.new_context(viewport=size, color_scheme=theme, service_workers="block")
         self.context.add_init_script(
@@ -195,20 +212,25 @@ class Visit:
         )
 
     def violations(self) -> list[str]:
-        """Serious and critical findings of axe-core."""
+        """Serious and critical findings of axe-core: of all its rules, and of those on colours alone where a page that was
+        found to be without fault has changed nothing else since."""
         from axe_playwright_python.sync_playwright import Axe
 
+        shape = self.page.evaluate(SHAPE)
+        rules = {"runOnly": {"type": "rule", "values": COLOURS}} if shape == self._judged else {}
         self.page.evaluate(LOOKS)
         axe = Axe()
         axe.axe_script += "\naxe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]});"
         # Without preload axe would fetch style sheets by itself, and get their relative imports wrong.
-        found = axe.run(self.page, options={"resultTypes": ["violations"], "preload": False}).response["violations"]
-        return [
+        found = axe.run(self.page, options={"resultTypes": ["violations"], "preload": False} | rules).response["violations"]
+        serious = [
             f"{rule['impact']} {rule['id']}: {rule['help']}: "
             + " | ".join(node["html"][:160] for node in rule["nodes"][:3])
             for rule in found
             if rule["impact"] in ("serious", "critical")
         ]
+        self._judged = None if serious else shape
+        return serious
 
     def screenshot(self) -> Path:
         name = self.page_name.removesuffix(".html").replace("/", "-")

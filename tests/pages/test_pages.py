@@ -38,6 +38,14 @@ FAULTY = {
         "<style>[data-theme=dark] body {background: #222}</style><p>black on grey</p>",
         lambda visit: visit.turn("dark") or visit.violations(),
     ),
+    "dark and no colour": (
+        "<style>.x {display: none} [data-theme=dark] .x {display: block}</style><input class='x'>",
+        lambda visit: visit.violations() or visit.turn("dark") or visit.violations(),
+    ),
+    "faint in the dark": (
+        "<style>[data-theme=dark] body {background: #222; color: #444}</style><p>words</p>",
+        lambda visit: visit.violations() or visit.turn("dark") or visit.violations(),
+    ),
     "heavy": ("<script src='heavy.js'></script>", lambda visit: too_much(visit.loaded())),
     "twice": (
         "<script src='small.js'></script><script>fetch('small.js', {cache: 'reload'})</script>",

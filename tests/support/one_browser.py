@@ -43,6 +43,14 @@ def pytest_runtest_teardown(item, nextitem):
     return result
 
 
+LONG = ("test_processors.py", "test_every_tool_on_every_model.py", "test_claims.py", "test_fuzz.py", "test_types.py", "test_wheel.py")
+"""Files without a browser that would keep one worker busy after the other has ended."""
+
+
 def pytest_collection_modifyitems(items) -> None:
     with_browser = {item.path for item in items if wants_it(item)}
-    items.sort(key=lambda item: (item.path.suffix != ".ipynb", item.path not in with_browser))
+
+    def turn(item) -> tuple[bool, ...]:
+        return item.path.suffix != ".ipynb", item.path.name not in LONG, item.path not in with_browser
+
+    items.sort(key=turn)
