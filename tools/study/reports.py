@@ -1,7 +1,7 @@
 """The reports that the book shows: of the shipped models, and of two pretrained ones whose weights do not ship.
 
     python -m tools reports                    the four shipped models, a minute
-    python -m tools reports NAME=FOLDER [...]  of other models that lie in folders, as `make real-models` fetches them
+    python -m tools reports smollm2-135m minilm  of these, whose weights `make real-models` fetches
 
 Each is written into `book/_static/reports` as one page and one table. A stopped run goes on where it was: what is done lies
 under `data/reports`, which is no part of the repository.
@@ -14,9 +14,15 @@ from pathlib import Path
 import torch
 
 import circuitkit
+from tools.study import real_conversion, real_induction
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT, SHOWN = ROOT / "data" / "reports", ROOT / "book" / "_static" / "reports"
+
+REAL = {
+    "smollm2-135m": lambda: str(real_induction.convert(real_induction.FOLDER)),
+    "minilm": lambda: real_conversion.load(real_conversion.fetch(real_conversion.FOLDER))[0],
+}
 
 
 def main() -> None:
@@ -26,11 +32,9 @@ def main() -> None:
     for place in (KEPT, SHOWN):
         place.mkdir(parents=True, exist_ok=True)
     for name in parser.parse_args().models or circuitkit.list_models():
-        short, _, place = name.rpartition("=")
-        short = short or Path(name).name
-        made = circuitkit.report(place, KEPT / f"{short}.html")
+        made = circuitkit.report(REAL.get(name, lambda: name)(), KEPT / f"{name}.html")
         for kind in ("html", "csv"):
-            shutil.copy(KEPT / f"{short}.{kind}", SHOWN)
+            shutil.copy(KEPT / f"{name}.{kind}", SHOWN)
         print(repr(made))
 
 
