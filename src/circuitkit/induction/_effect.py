@@ -260,8 +260,8 @@ def attribution(
         return Attribution(names, torch.stack([bench.without([name]).mean() - whole for name in names]))
     subs = [sub for sub in value.sublayers if isinstance(sub.inside, Heads)]
     own = {sub.name: bench.base.gathered[sub.name] for sub in subs}
-    others = bench.model.run(bench.tokens, without=names, fill=bench.fill, source=bench.source).gathered
-    less = {name: others[name] - z for name, z in own.items()}
+    other = {"zero": torch.zeros_like, "mean": lambda z: z.mean(0, keepdim=True)}.get(fill if isinstance(fill, str) else "", bench.fill)
+    less = {name: other(bench.source.gathered[name]) - z for name, z in own.items()}
     total = torch.zeros(len(names), dtype=value.W_E.dtype)
     shares = [(i + 0.5) / points for i in range(points)] if how == "integrated" else [0.0]
     for share in shares:
