@@ -1,4 +1,4 @@
-"""`Heads`: a frozen stack of attention heads with names, a mask and low-rank QK and OV matrices."""
+"""`Heads`: a stack of attention heads that never changes, with names, a mask and low-rank QK and OV matrices."""
 
 import math
 from collections.abc import Sequence

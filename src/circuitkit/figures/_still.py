@@ -35,7 +35,7 @@ def heatmap(pattern: np.ndarray, largest: float, title: str) -> str:
     )
 
 
-def strongest(row: np.ndarray) -> int:
+def largest_source(row: np.ndarray) -> int:
     """The source with the largest magnitude; among near ties (within 0.01 of it) the first, on every machine."""
     magnitude = np.abs(row)
     return int(np.argmax(magnitude >= magnitude.max() - 0.01))
@@ -48,7 +48,7 @@ def table(tokens: list[str], patterns: np.ndarray, names: list[str]) -> str:
     for position, token in enumerate(tokens):
         cells = []
         for pattern in patterns:
-            source = strongest(pattern[position])
+            source = largest_source(pattern[position])
             weight = pattern[position, source] + 0.0
             cells.append(f"<td>{html.escape(visible(tokens[source]))} ({source}) {weight:.2f}</td>")
         rows.append(

@@ -72,7 +72,7 @@ class GatedBlock(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(1.0 + math.log(target_rms), dtype=dtype))
         if recipe.value_bias == "none":
             nn.init.zeros_(self.b_V)
-        for name in frozen(recipe):
+        for name in untrained(recipe):
             getattr(self, name).requires_grad_(False)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,7 +146,7 @@ class GatedBlock(nn.Module):
         return Heads(names, W_V=W_V, W_O=W_O, b_V=b_V, scale=math.sqrt(self.recipe.d_head), **rest)
 
 
-def frozen(recipe: Recipe) -> list[str]:
+def untrained(recipe: Recipe) -> list[str]:
     """Names of the parameters that this recipe does not train."""
     out = [] if recipe.output_scale == "learned" else ["log_scale"]
     out += ["b_V"] if recipe.value_bias == "none" else []

@@ -17,7 +17,7 @@ Power = Annotated[float | int, number(0, 2, "a number above 0 and at most 2", "t
 @must(lambda n_prompts, batch: n_prompts >= batch or "one batch of prompts or more")
 @dataclass(frozen=True)
 class Recipe:
-    """A gated block and how it is trained; frozen, so that a table row can say exactly what was run.
+    """A gated block and how it is trained; it never changes, so that a table row can say exactly what was run.
 
     Defaults are the form of "Gated Attention Blocks" (post and configuration, batch of 1,000 prompts, 100,000 steps).
 

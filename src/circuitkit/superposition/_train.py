@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import Count, Seed, Trainable, public
-from circuitkit.superposition._block import PARAMETERS, GatedBlock, frozen, optimise
+from circuitkit.superposition._block import PARAMETERS, GatedBlock, optimise, untrained
 from circuitkit.superposition._recipe import GATES, Recipe
 from circuitkit.superposition._tables import count_batch, loss_terms, pair_tables
 from circuitkit.superposition._task import SkipTrigramTask
@@ -128,7 +128,7 @@ def run_seed(seed: int, i: int) -> int:
 
 def stack_parameters(blocks: list[GatedBlock], recipe: Recipe) -> dict[str, Tensor]:
     """The parameters of several blocks with a leading run axis, as leaves that require grad where they are trained."""
-    held = frozen(recipe)
+    held = untrained(recipe)
     return {
         name: torch.stack([getattr(block, name).detach() for block in blocks]).requires_grad_(name not in held)
         for name in PARAMETERS
