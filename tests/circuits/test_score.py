@@ -127,3 +127,16 @@ def test_a_soft_cap_comes_behind_the_sum(boot, tokens):
     pattern = cache["blocks.1.attn.hook_pattern"][0, 0, 5]
     scores = torch.tensor([score_decomposition(model, tokens, "L1H0", 5, src).score for src in range(6)])
     torch.testing.assert_close(scores.tanh().softmax(-1).double(), pattern[:6], rtol=0, atol=1e-6)
+
+
+def test_the_largest_pairs_are_found_without_the_table(plain, tokens):
+    result = score_decomposition(plain, tokens, "L1H0", 8, 2)
+    size, names = result.table.abs(), result.components
+    order = size.flatten().argsort(descending=True)[:7].tolist()
+    wanted = [(names[i // len(names)], names[i % len(names)], float(result.table.flatten()[i])) for i in order]
+    for found, pair in zip(result.largest(7), wanted, strict=True):
+        assert found[:2] == pair[:2]
+        assert found[2] == pytest.approx(pair[2])
+    assert len(result.largest(10**6)) == size.numel()
+    assert result.query.tolist() == pytest.approx(result.table.sum(1).tolist())
+    assert result.key.tolist() == pytest.approx(result.table.sum(0).tolist())

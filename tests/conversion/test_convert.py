@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuitkit import anatomy, heads, to_attention_only
+from circuitkit import anatomy, circuits, heads, to_attention_only
 from circuitkit.conversion import gate_sum, literal_stream
 
 
@@ -584,3 +584,14 @@ def test_methods_that_hooks_hold_follow_their_module_into_the_copy(native):
     assert model.counter.calls == 0  # the original was never run
     assert converted.counter.calls == 1
     assert outside.calls == heard + 1  # a listener from elsewhere hears both models
+
+
+def test_the_heads_of_a_neuron_are_added_up(native):
+    model = to_attention_only(native(torch.float64, act_fn="gelu"), heads_per_neuron=3)
+    result = circuits.score_decomposition(model, torch.arange(7)[None], "L1H1", 5, 2, neurons=True)
+    whole = result.by_neuron()
+    assert len(result.components) - len(whole.components) == 2 * model.cfg.d_mlp
+    rows = [i for i, name in enumerate(result.components) if name.startswith("L0N4.")]
+    at = whole.components.index("L0N4")
+    assert whole.table[at].sum().item() == pytest.approx(result.table[rows].sum().item())
+    assert whole.score == pytest.approx(result.score)

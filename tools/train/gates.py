@@ -2,7 +2,7 @@
 
     python -m tools gates                       fit everything, some twelve processor minutes; writes the tables
     python -m tools gates --only silu           one function
-    python -m tools gates --sweeps 0 --jumps 60    only jumps, 60 processor seconds for each function and number of heads
+    python -m tools gates --polish --jumps 60      only improve what is stored: 60 seconds of jumps for each function and number
     python -m tools gates --check               prove the stored errors again
 
 For each activation f, range R and number of heads k: free slopes b, centres m and weights w that make
@@ -32,7 +32,7 @@ from scipy.special import erf, expit
 from tools.study import manifest
 
 TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/gates.safetensors"
-REACHES = (2, 4, 7, 10, 13, 16, 19, 22, 26, 30, 36, 44, 54, 68, 84, 100, 140, 200, 300, 500)
+REACHES = (2, 4, 7, 10, 13, 16, 19, 22, 24, 26, 28, 30, 33, 36, 40, 44, 49, 54, 68, 84, 100, 140, 200, 300, 500)
 HEADS = (2, 4, 8, 16, 32)
 MOST, STEEPEST = 20.0, 12.0
 RIDGES = 10.0 ** np.arange(-11, -1, 0.5)
@@ -201,6 +201,15 @@ def neighbours(f, k, known):
             known[new] = min([known[new], polish(x, f(x), starts[0], new), *tried], key=lambda fit: fit[0])
 
 
+def between(f, k, known, reaches):
+    """Ranges that have no fit yet start from the next smaller and the next larger one."""
+    for new in (reach for reach in reaches if reach not in known):
+        x, near = points(new, 200 + 16 * k), sorted(known, key=lambda old, new=new: abs(math.log(old / new)))[:2]
+        shapes = [stretched(known[old][1], old, new) for old in near]
+        tried = [improve(x, f(x), np.r_[shape, weighed(x, f(x), shape, new)[0]], new, steps=200) for shape in shapes]
+        known[new] = min((polish(x, f(x), p, new) for _, p in tried), key=lambda fit: fit[0])
+
+
 def stretched(p, old, new):
     """Centres moved as asinh of the range grows, slopes with them."""
     k, grow = len(p) // 3, np.arcsinh(new) / np.arcsinh(old)
@@ -246,7 +255,7 @@ def borrowed(name, silu, reaches):
             yield reach, np.r_[shape, weighed(x, FUNCTIONS[name](x), shape, reach)[0]]
 
 
-def proved_error(name, reach, b, c, d, n=60_001):
+def proved_error(name, reach, b, c, d, n=400_001):
     """An upper bound of |f - S| on all of [-reach, reach], not on points alone.
 
     On a cell of width h with ends x, y let L be the line through (x, e(x)), (y, e(y)), e = f - S. Then e - L vanishes at
@@ -297,7 +306,7 @@ def main():
     parser.add_argument("--only", choices=FUNCTIONS)
     parser.add_argument("--sweeps", type=int, default=3, help="how often to go along the ladder")
     parser.add_argument("--jumps", type=float, default=60, help="processor seconds of jumps for each function and number of heads")
-    parser.add_argument("--polish", action="store_true", help="only polish what is stored, and let neighbours start each other")
+    parser.add_argument("--polish", action="store_true", help="only improve what is stored")
     parser.add_argument("--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--target", type=Path, default=TARGET)
@@ -307,6 +316,10 @@ def main():
         for k in args.heads:
             began = time.process_time()
             reaches = [1000.0] if name == "relu" else [float(reach) for reach in REACHES]
+            if args.polish:
+                between(FUNCTIONS[name], k, known[name][k], reaches if name == "silu" and k <= 16 else [])
+            if args.polish or args.check:
+                reaches = sorted(known[name][k])
             f, rng = FUNCTIONS[name], np.random.default_rng(k)
             if not args.check and not args.polish:
                 for reach, p in () if name == "silu" else borrowed(name, known["silu"][k], reaches):
@@ -315,7 +328,11 @@ def main():
                     if got[0] < known[name][k].get(reach, got)[0] or reach not in known[name][k]:
                         known[name][k][reach] = got
                 ladder(f, reaches, k, known[name][k], sweeps=args.sweeps if name == "silu" else 0)
-            if not args.check and name != "relu":
+            if not args.check:
+                for reach, (_, p) in known[name][k].items():
+                    x = points(reach, 200 + 16 * k)
+                    known[name][k][reach] = min(known[name][k][reach], polish(x, f(x), p, reach), key=lambda fit: fit[0])
+            if not args.check and name != "relu" and args.jumps:
                 neighbours(f, k, known[name][k])
                 jumps(f, k, known[name][k], args.jumps, rng)
                 neighbours(f, k, known[name][k])

@@ -235,7 +235,17 @@ class Run:
     def score_table(
         self, head: PartName, dst: Natural, src: Natural, row: Natural = 0, neurons: bool = True
     ) -> tuple[tuple[str, ...], Float[Tensor, "query key"]]:
-        """One score as a sum over (part at `dst`, read as a query) x (part at `src`, read as a key), and `"bias"` last.
+        """One score as a sum over pairs of parts, every pair formed: the product of `score_sides`.
+
+        **Error**: rounding.
+        """
+        names, queries, keys = self.score_sides(head, dst, src, row, neurons)
+        return names, queries @ keys.T
+
+    def score_sides(
+        self, head: PartName, dst: Natural, src: Natural, row: Natural = 0, neurons: bool = True
+    ) -> tuple[tuple[str, ...], Float[Tensor, "query d_head"], Float[Tensor, "key d_head"]]:
+        """What each part asks for at `dst` and offers at `src`, `"bias"` last: all products of the two add up to the score.
 
         Norms are frozen; rotary positions, groups and norms of queries and keys are in it. The sum is the score before
         a cap. Without `neurons`, neuron-heads of a layer are one part. **Error**: rounding.
@@ -265,7 +275,7 @@ class Run:
             table = table if own.turn is None else own.turn(table, torch.full(table.shape[1:2], pos))
             sides.append(table[0])
         names = tuple(name for some, _ in groups for name in some)
-        return (*names, "bias"), sides[0] @ sides[1].T / own.scale
+        return (*names, "bias"), sides[0] / own.scale, sides[1]
 
 
 def _times(parts: Tensor, W: Tensor) -> Tensor:

@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._blocks import largest_entries
 from circuitkit._contract import AnyModel, Count, HeadName, Natural, ids, must, public
 from circuitkit.anatomy import anatomy
 from circuitkit.anatomy._engine import run_of
@@ -12,35 +14,54 @@ from circuitkit.anatomy._engine import run_of
 
 @public
 class ScoreDecomposition(NamedTuple):
-    """What `score_decomposition` returns.
+    """What `score_decomposition` returns: two sides, whose products, one for each pair, add up to the score.
 
-    `score` is the sum of `table`. **Source**: see `score_decomposition`.
+    No pair is formed before it is asked for. **Source**: see `score_decomposition`.
     """
 
-    table: Float[Tensor, "query key"]
-    """`table[i, j]`: component `i` at the destination, read as a query, against component `j` at the source, as a key."""
+    queries: Float[Tensor, "query d_head"]
+    """What each component at the destination asks for, over the head's scale."""
+    keys: Float[Tensor, "key d_head"]
+    """What each component at the source offers."""
     components: tuple[str, ...]
     """`"embed"`, `"pos"`, earlier heads, their `"L0 bias"`, MLPs or neuron-heads, and `"bias"`; the same on both sides."""
-    score: float
-    """The whole attention score before mask and softmax: the sum of the table."""
+
+    @property
+    def table(self) -> Float[Tensor, "query key"]:
+        """`table[i, j]`: component `i` at the destination, read as a query, against component `j` at the source, as a key."""
+        return self.queries @ self.keys.T
+
+    @property
+    def score(self) -> float:
+        """The whole attention score before mask and softmax: the sum over all pairs."""
+        return float(self.queries.sum(0) @ self.keys.sum(0))
 
     @property
     def query(self) -> Float[Tensor, " query"]:
         """Each component's share on the query side, summed over keys."""
-        return self.table.sum(1)
+        return self.queries @ self.keys.sum(0)
 
     @property
     def key(self) -> Float[Tensor, " key"]:
         """Each component's share on the key side, summed over queries."""
-        return self.table.sum(0)
+        return self.keys @ self.queries.sum(0)
+
+    def by_neuron(self) -> "ScoreDecomposition":
+        """The heads of a neuron added up to one component, `"L0N37"`: alone they are large and cancel."""
+        names = [name.partition(".")[0] for name in self.components]
+        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        to = torch.tensor([place[name] for name in names], device=self.queries.device)
+        sides = (side.new_zeros(len(place), side.shape[1]).index_add(0, to, side) for side in self[:2])
+        return ScoreDecomposition(*sides, tuple(place))
 
     def largest(self, k: Count = 5) -> list[tuple[str, str, float]]:
-        """The `k` pairs of largest size: (query component, key component, share)."""
-        order = self.table.abs().flatten().topk(min(k, self.table.numel())).indices.tolist()
-        width = len(self.components)
-        return [
-            (self.components[i // width], self.components[i % width], self.table.flatten()[i].item()) for i in order
-        ]
+        """The `k` pairs of largest size: (query component, key component, share). Pairs are formed a block at a time."""
+        ends = []
+        for sign in (1, -1):
+            values, rows, columns = largest_entries(sign * self.queries, self.keys.T, min(k, len(self.components) ** 2))
+            ends += zip((sign * values).tolist(), rows.tolist(), columns.tolist(), strict=True)
+        best = sorted(dict.fromkeys(ends), key=lambda end: -abs(end[0]))[:k]
+        return [(self.components[i], self.components[j], share) for share, i, j in best]
 
 
 @public
@@ -70,5 +91,5 @@ def score_decomposition(
     """
     value, rows = anatomy(model), tokens[None] if tokens.ndim == 1 else tokens
     apart = value.few_neurons() if neurons is None else neurons
-    names, table = run_of(model, rows[[row]]).score_table(value.head_name(head), dst, src, neurons=apart)
-    return ScoreDecomposition(table, names, table.sum().item())
+    names, *sides = run_of(model, rows[[row]]).score_sides(value.head_name(head), dst, src, neurons=apart)
+    return ScoreDecomposition(*sides, names)

@@ -41,7 +41,7 @@ def to_attention_only(
     Give one knob: `heads_per_neuron`, or `max_error`, the largest error of the activation function itself (the fewest
     heads within it are taken). SiLU is exact with one head; ReLU takes one head of finite `sharpness`; GELU 1 to 8;
     gated MLPs 2 to 32 on the range of each neuron's gate that follows from the layer's norm, or is stated as
-    `gate_range` by whoever knows it. The result is called, cached, hooked, moved and trained as the bridge was, and
+    `gate_range` by whoever knows it; within `max_error` each neuron takes the fewest for its own range. The result is called, cached, hooked, moved and trained as the bridge was, and
     has `.heads`, `.report`, `.neuron_heads(layer)` and `.route("literal")`. The input model is read, never written;
     weights are shared until either of the two is written to.
     **Error**: `.report` holds each layer's promised bound and the errors measured on `probe` (seeded random tokens if
@@ -183,7 +183,7 @@ def _row(
         layer=mlp.layer,
         activation=mlp.activation,
         neurons=W_out.shape[0],
-        heads_per_neuron=len(terms),
+        heads_per_neuron=terms.heads(W_out.shape[0]) / max(1, W_out.shape[0]),
         attention_heads=int(bridge.cfg.n_heads) if "attn" in mlp.block._modules else 0,
         activation_error=terms.error,
         bound=float(weight.sum(0).max()) if terms.error else 0.0,
@@ -221,7 +221,7 @@ def _count_as_heads(bridge: Any, mlps: list, terms: list) -> int:
     for mlp, term in zip(mlps, terms, strict=True):
         d_mlp, d_model = mlp.weights["W_out"].shape
         replaced = [*mlp.weights.values(), *(b for name, b in mlp.biases.items() if b is not None and name != "b_out")]
-        total += d_mlp * len(term) * (4 * (d_model + 1) + 3) - sum(w.numel() for w in replaced)
+        total += term.heads(d_mlp) * (4 * (d_model + 1) + 3) - sum(w.numel() for w in replaced)
     return total
 
 

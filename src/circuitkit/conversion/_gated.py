@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -58,9 +60,9 @@ def gate_sum(
 
     A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is one
     head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. The
-    fits are stored (`tools/train/gates.py`): 20 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and widths
-    free, `sum |d|` at most `20 reach`. Taken is the next larger range, with the most heads within `heads_per_neuron` or
-    the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
+    fits are stored (`tools/train/gates.py`): 20 to 25 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and
+    widths free, `sum |d|` at most `20 reach`. Taken is the best of those that cover the range, with the most heads within
+    `heads_per_neuron` or the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
     **Source**: ours; the paper leaves gated MLPs out.
 
     >>> gate_sum("silu", 30.0, 16).error < 1e-5
@@ -80,7 +82,12 @@ class GateSums:
     """For each neuron, its place in `sums`."""
 
     def __len__(self) -> int:
-        return len(self.sums[0])
+        """Heads of the neuron that has most; another's further heads hold the value 0."""
+        return max(map(len, self.sums))
+
+    def heads(self, neurons: int) -> int:
+        """Heads that write, of all neurons."""
+        return sum(len(self.sums[place]) for place in self.which)
 
     @property
     def activation(self) -> str:
@@ -105,51 +112,68 @@ class GateSums:
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad d_mlp head"]:
         """`b, c, a, d` of every head."""
-        return torch.cat([fit.columns(like) for fit in self.sums], 1)[:, list(self.which)]
+        k = len(self)
+        return torch.cat([F.pad(fit.columns(like), (0, k - len(fit))) for fit in self.sums], 1)[:, list(self.which)]
 
     @in_single
     def __call__(self, g: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
-        b, c, _, d = (column.unbind(-1) for column in self.columns(g))
+        b, c, _, d = self.columns(g)
         if torch.is_grad_enabled() and g.requires_grad:
-            return sum(((g * bi + ci).sigmoid() * di for bi, ci, di in zip(b, c, d, strict=True)), torch.zeros_like(g))
-        out = torch.zeros_like(g, memory_format=torch.contiguous_format)
-        rows = max(1, PIECE // max(1, g.shape[-1]))
-        for piece, gathered in zip(g.flatten(0, -2).split(rows), out.view(-1, g.shape[-1]).split(rows), strict=True):
-            for bi, ci, di in zip(b, c, d, strict=True):
-                gathered.addcmul_(torch.addcmul(ci, piece, bi).sigmoid_(), di)
-        return out
+            heads = zip(b.T, c.T, d.T, strict=True)
+            return sum(((g * bi + ci).sigmoid() * di for bi, ci, di in heads), torch.zeros_like(g))
+        # 2 sigmoid(z) = 1 + tanh(z / 2), and tanh is the quicker
+        b, c, d = b / 2, c / 2, d / 2
+        flat = g.reshape(-1, g.shape[-1])
+        out, sizes = d.sum(-1).repeat(len(flat), 1), torch.tensor([len(fit) for fit in self.sums])[list(self.which)]
+        for less, k in pairwise([0, *sorted(set(sizes.tolist()))]):
+            some = (sizes > less).nonzero()[:, 0].to(g.device)
+            whole, heads = len(some) == len(sizes), slice(less, k)
+            reads, gathered = (flat, out) if whole else (flat[:, some], out[:, some])
+            columns = [column[some, heads].T.contiguous() for column in (b, c, d)]
+            rows = max(1, PIECE // max(1, len(some)))
+            for piece, total in zip(reads.split(rows), gathered.split(rows), strict=True):
+                for bi, ci, di in zip(*columns, strict=True):
+                    total.addcmul_(torch.addcmul(ci, piece, bi).tanh_(), di)
+            if not whole:
+                out[:, some] = gathered
+        return out.view(g.shape)
 
 
 def gate_sums(
     activation: str, reaches: Sequence[float], heads_per_neuron: int | None = None, max_error: float | None = None
 ) -> GateSums:
-    """For each neuron the stored fit of the next larger range; all with the same number of heads."""
+    """For each neuron the best stored fit of its range or a larger one, with so many heads or the fewest within `max_error`."""
     scale, stored = (1.702, "silu") if activation == "quick_gelu" else (1.0, activation)
-    table, ladder = _tables(stored), sorted(next(iter(_tables("silu").values())))
+    table = _tables(stored)
+    ladder = sorted({rung for fits in _tables("silu").values() for rung in fits})
     if (most := max(reaches, default=1.0)) * scale > ladder[-1]:
         raise ValueError(
             f"a {activation!r} gate can meet {most:.3g}; fits are stored up to {ladder[-1] / scale:.3g}: state a smaller "
             "gate_range that holds, or leave this layer as it is"
         )
-    rungs = [next(rung for rung in ladder if reach * scale <= rung) for reach in reaches]
-    used = sorted(set(rungs)) or ladder[:1]
 
-    def fits(k: int) -> tuple[HeadSum, ...]:
+    def fit(reach: float, k: int) -> HeadSum:
         if activation == "relu":  # s ReLU(g / s) = ReLU(g): one range gives all
-            return tuple(_scaled(fit, activation, fit.reach / rung) for rung in used for fit in table[k].values())
-        return tuple(_scaled(table[k][rung], activation, scale) for rung in used)
+            (one,) = table[k].values()
+            return _scaled(one, activation, one.reach / reach)
+        best = min((one for rung, one in table[k].items() if rung >= reach), key=lambda one: one.error)
+        return _scaled(best, activation, scale)
 
-    if max_error is None:
-        found = fits(max(k for k in table if k <= (heads_per_neuron or 0)))
-    else:
-        found = next((made for made in map(fits, table) if max(fit.error for fit in made) <= max_error), None)
-    if found is None:
-        raise ValueError(
-            f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{most:.3g}, {most:.3g}]: "
-            f"{max(table)} heads per neuron reach {max(fit.error for fit in fits(max(table))):.3g}; allow more "
-            "error or state a smaller gate_range that holds"
-        )
-    return GateSums(found, tuple(used.index(rung) for rung in rungs))
+    def chosen(reach: float) -> HeadSum:
+        if max_error is None:
+            return fit(reach, max(k for k in table if k <= (heads_per_neuron or 0)))
+        found = next((made for made in (fit(reach, k) for k in table) if made.error <= max_error), None)
+        if found is None:
+            raise ValueError(
+                f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{most:.3g}, {most:.3g}]: "
+                f"{max(table)} heads per neuron reach {fit(reach, max(table)).error:.3g}; allow more "
+                "error or state a smaller gate_range that holds"
+            )
+        return found
+
+    rungs = [next(rung for rung in ladder if reach * scale <= rung) for reach in reaches]
+    used = sorted(set(rungs), reverse=True) or ladder[:1]
+    return GateSums(tuple(map(chosen, used)), tuple(used.index(rung) for rung in rungs))
 
 
 @public

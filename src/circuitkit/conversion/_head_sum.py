@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Finite, Limit, NonNegative, Positive, must, public, whole
+from circuitkit._contract import Finite, Limit, Natural, NonNegative, Positive, must, public, whole
 from circuitkit._stored import stored
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,6 +109,10 @@ class HeadSum:
     def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
         """`b, c, a, d` of every head, the same for all neurons."""
         return like.new_tensor((self.b, self.c, self.a, self.d))[:, None]
+
+    def heads(self, neurons: Natural) -> int:
+        """Heads of so many neurons."""
+        return neurons * len(self)
 
     def errors(self, like: Tensor) -> Tensor:
         """The error, the same for all neurons."""

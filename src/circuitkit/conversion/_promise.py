@@ -19,7 +19,8 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
     With u half a unit in the last place of the dtype and v that of the sums (float32 for the half types), the terms of
     every step are carried forward. A product of n numbers: (n + 2) v |x||W| and 2u of what is stored. A head s(q) z with
     q = b g + c, z = a g + d: dq = v (3|b g| + 2|c|), ds = dq max s' + 4 v s, dz = v (3|a g| + 2|d|), together
-    |z| ds + s dz + ds dz + v s|z|; k heads: (k - 1) v sum s|z| more. An activation passes an error on at most 1.13 times.
+    |z| ds + s dz + ds dz + v s|z|; k heads: (k - 1) v sum s|z| more. A gate's sigmoid is made as (1 + tanh(q / 2)) / 2, whose
+    error does not fall with it: there s is 1/2, doubled where it is multiplied and summed. An activation passes an error on at most 1.13 times.
     What a format cannot hold gives an infinite term. **Error**: assumes sums in float32 or wider, and a sigmoid
     within four units.
     """
@@ -38,6 +39,7 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
 
     value, d_value = product(flat, 0.0, mlp.W_in, mlp.b_in)
     gate, d_gate = (value, d_value) if mlp.W_gate is None else product(flat, 0.0, mlp.W_gate, mlp.b_gate)
+    each, sums = (1, len(mlp.terms) - 1) if mlp.W_gate is None else (2, 2 * len(mlp.terms))
     summed, mass = torch.zeros_like(gate), torch.zeros_like(gate)
     for b, c, a, d in zip(*(column.unbind(-1) for column in mlp.terms.columns(gate)), strict=True):
         exact = (c == 0) & (b.abs().frexp()[0] == 0.5)
@@ -46,11 +48,12 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
         z = (a * gate + d).abs() + a.abs() * d_gate
         dz = v * (3 * a.abs() * (gate.abs() + d_gate) + 2 * d.abs())
         closest = (q.abs() - moved - dq).clamp_min(0)
-        s = torch.sigmoid(q + moved)
+        s = torch.sigmoid(q + moved) if mlp.W_gate is None else torch.full_like(q, 0.5)  # a gate's is (1 + tanh) / 2
         ds = dq * torch.sigmoid(closest) * torch.sigmoid(-closest) + 4 * v * s + torch.finfo(wide).tiny
-        summed += torch.where((q.abs() + moved) > torch.finfo(wide).max, math.inf, z * ds + s * dz + ds * dz + v * s * z)
+        over = (q.abs() + moved) > torch.finfo(wide).max
+        summed += torch.where(over, math.inf, z * ds + s * dz + ds * dz + each * v * s * z)
         mass += s * z
-    summed = 1.01 * (summed + (len(mlp.terms) - 1) * v * mass) + _STEEPEST * d_gate
+    summed = 1.01 * (summed + sums * v * mass) + _STEEPEST * d_gate
     activation = FUNCTIONS.get(mlp.terms.activation, torch.sigmoid)(gate)
     error = mlp.terms.errors(gate).expand_as(gate)
     summed = summed + u * (activation.abs() + error + summed) + low

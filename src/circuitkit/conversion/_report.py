@@ -13,7 +13,8 @@ class LayerReport:
     layer: int
     activation: str
     neurons: int
-    heads_per_neuron: int
+    heads_per_neuron: float
+    """On average: gated neurons within a `max_error` have as many as each needs."""
     attention_heads: int
     """Heads the layer had before."""
     activation_error: float
@@ -30,7 +31,7 @@ class LayerReport:
 
     @property
     def neuron_heads(self) -> int:
-        return self.neurons * self.heads_per_neuron
+        return round(self.neurons * self.heads_per_neuron)
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,10 @@ class DecoderRow(NamedTuple):
     **Source**: see `stored_study`.
     """
 
-    heads_per_neuron: int
+    heads_per_neuron: float
+    """On average; 0 is the original itself, in another precision."""
     precision: str
-    """The precision that the converted model runs in. The model it is compared with runs in float32."""
+    """The precision that this model runs in. The model it is compared with runs in float32."""
     activation_error: float
     bound: float
     """Promised in exact arithmetic: the largest error of any MLP output entry, over all layers and all inputs."""
@@ -46,6 +47,8 @@ class DecoderRow(NamedTuple):
     perplexity: float
     seconds: float
     """Processor time over that of the original, in the same run."""
+    rounding: float = 0.0
+    """Promised on the probe for rounding, in this precision."""
 
 
 @public
