@@ -51,8 +51,8 @@ class ScoreDecomposition(NamedTuple):
         names = [name.partition(".")[0] for name in self.components]
         place = {name: i for i, name in enumerate(dict.fromkeys(names))}
         to = torch.tensor([place[name] for name in names], device=self.queries.device)
-        sides = (side.new_zeros(len(place), side.shape[1]).index_add(0, to, side) for side in self[:2])
-        return ScoreDecomposition(*sides, tuple(place))
+        left, right = (side.new_zeros(len(place), side.shape[1]).index_add(0, to, side) for side in (self.queries, self.keys))
+        return ScoreDecomposition(left, right, tuple(place))
 
     def largest(self, k: Count = 5) -> list[tuple[str, str, float]]:
         """The `k` pairs of largest size: (query component, key component, share). Pairs are formed a block at a time."""
@@ -91,5 +91,5 @@ def score_decomposition(
     """
     value, rows = anatomy(model), tokens[None] if tokens.ndim == 1 else tokens
     apart = value.few_neurons() if neurons is None else neurons
-    names, *sides = run_of(model, rows[[row]]).score_sides(value.head_name(head), dst, src, neurons=apart)
-    return ScoreDecomposition(*sides, names)
+    names, queries, keys = run_of(model, rows[[row]]).score_sides(value.head_name(head), dst, src, neurons=apart)
+    return ScoreDecomposition(queries, keys, names)

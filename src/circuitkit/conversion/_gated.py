@@ -60,9 +60,9 @@ def gate_sum(
 
     A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is one
     head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. The
-    fits are stored (`tools/train/gates.py`): 20 to 25 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and
-    widths free, `sum |d|` at most `20 reach`. Taken is the best of those that cover the range, with the most heads within
-    `heads_per_neuron` or the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
+    fits are stored (`tools/train/gates.py`): 20 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and widths
+    free, `sum |d|` at most `20 reach`. Taken is the next larger range, with the most heads within `heads_per_neuron` or
+    the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
     **Source**: ours; the paper leaves gated MLPs out.
 
     >>> gate_sum("silu", 30.0, 16).error < 1e-5
@@ -142,7 +142,7 @@ class GateSums:
 def gate_sums(
     activation: str, reaches: Sequence[float], heads_per_neuron: int | None = None, max_error: float | None = None
 ) -> GateSums:
-    """For each neuron the best stored fit of its range or a larger one, with so many heads or the fewest within `max_error`."""
+    """For each neuron the stored fit of the next larger range, with so many heads or the fewest within `max_error`."""
     scale, stored = (1.702, "silu") if activation == "quick_gelu" else (1.0, activation)
     table = _tables(stored)
     ladder = sorted({rung for fits in _tables("silu").values() for rung in fits})
@@ -156,7 +156,7 @@ def gate_sums(
         if activation == "relu":  # s ReLU(g / s) = ReLU(g): one range gives all
             (one,) = table[k].values()
             return _scaled(one, activation, one.reach / reach)
-        best = min((one for rung, one in table[k].items() if rung >= reach), key=lambda one: one.error)
+        best = next(one for rung, one in sorted(table[k].items()) if rung >= reach)
         return _scaled(best, activation, scale)
 
     def chosen(reach: float) -> HeadSum:
