@@ -32,7 +32,7 @@ def main() -> None:
     for place in (KEPT, SHOWN):
         place.mkdir(parents=True, exist_ok=True)
     for name in parser.parse_args().models or circuitkit.list_models():
-        made = circuitkit.report(REAL.get(name, lambda: name)(), KEPT / f"{name}.html")
+        made = circuitkit.report(REAL[name]() if name in REAL else name, KEPT / f"{name}.html")
         for kind in ("html", "csv"):
             shutil.copy(KEPT / f"{name}.{kind}", SHOWN)
         print(repr(made))
