@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._blocks import pieces, require_room
+from circuitkit._blocks import require_room
 from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, must, public
 from circuitkit._heads import Heads
-from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, join, read
+from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, read
 from circuitkit.anatomy._address import spelled, unknown
 from circuitkit.anatomy._engine import run_of
 from circuitkit.anatomy._sublayer import Sublayer
@@ -59,17 +60,27 @@ class PathLogits(Mapping):
 
     def sum(self, names: Names | None = None, *, at: Integer | slice = slice(None)) -> Float[Tensor, "..."]:
         """The logits of several paths together (all of them by default), unembedded once; `at` picks positions."""
-        names = self._known(list(self._streams if names is None else [names] if isinstance(names, str) else names))
+        names = list(self._streams) if names is None else self._known([names] if isinstance(names, str) else list(names))
         final, model = self._run.final, self._run.model
         if not names:
             return torch.zeros(*self._run.tokens.shape, model.d_vocab).to(model.W_U)[:, at]
-        some = pieces(len(names), self._run.tokens.numel() * model.d_model)
-        stream = reduce(torch.add, (torch.stack([self._streams[name]() for name in names[part]]).sum(0) for part in some))
+        stream = reduce(torch.add, self._added([self._streams[name] for name in names]))
         logits = (stream if final is None else final.linear(stream))[:, at] @ model.W_U
         if BIAS in names:
             logits = logits if final is None or final.bias is None else logits + final.bias @ model.W_U
             logits = logits if model.b_U is None else logits + model.b_U
         return logits
+
+    def _added(self, streams: list[Any]) -> Iterator[Tensor]:
+        """Streams to add up: what one head gathered on several paths is added before it is written."""
+        gathered: dict[tuple[str, int], list[Any]] = {}
+        for made in streams:
+            if made.func is _written:
+                _, sub, z, head, *_ = made.args
+                gathered.setdefault((sub.name, head), [*made.args[:2], 0, *made.args[3:]])[2] += z
+            else:
+                yield made()
+        yield from (_written(*args) for args in gathered.values())
 
     def stream(self, name: str) -> Float[Tensor, "batch pos d_model"]:
         """What the path leaves in the residual stream before the unembedding (and the final norm)."""
@@ -165,7 +176,7 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Callabl
             bias, ended, rest = bias + more[0] + fixed, ended + more[1], rest + more[2]
             for row, name in enumerate(names):
                 for head, label in enumerate(sub.inside.names):
-                    path = label if name == DIRECT else join(name, label)
+                    path = label if name == DIRECT else f"{name}->{label}"
                     orders[path] = orders[name] + 1
                     streams[path] = partial(_written, run, sub, z[row, head], head, number, None)
                     if orders[path] < order:
