@@ -9,7 +9,7 @@ import pytest
 
 from circuitkit import induction
 from circuitkit._stored import stored_file
-from circuitkit.induction import induction_loss, stored_survey, survey
+from circuitkit.induction import induction_loss, stored_survey, stored_zoo, survey
 from circuitkit.induction._scores import KINDS
 from tools.study.real_induction import as_table
 
@@ -58,7 +58,7 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     best = found.scores.top("prefix_matching", len(found.groups["induction"]))
     assert tuple(name for name, _ in best) == found.groups["induction"]
     assert best[-1][1] >= 0.4
-    assert stored_file("induction", "smollm2-135m.json").stat().st_size < 40_000
+    assert stored_file("induction", "smollm2-135m.json").stat().st_size < 45_000
 
 
 def test_the_stored_cuts_are_those_of_the_study():
@@ -71,6 +71,29 @@ def test_the_stored_cuts_are_those_of_the_study():
     for name, one in study["keys"].items():
         assert repr(found[name]) == one["line"]
         assert found[name].sets[0] == tuple(re.findall(r"\S+->\S+\.K", one["line"]))
+
+
+def test_the_stored_attributions_and_settings_are_those_of_the_study():
+    study = json.loads(Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8"))
+    found = stored_survey()
+    assert {"gradient", "integrated 4", "patching"} <= found.heads.keys()
+    for how, values in found.heads.items():
+        wanted = [study[how]["values"][name] for name in found.scores.names]
+        assert values.tolist() == pytest.approx(wanted, abs=6e-4)
+        assert found.seconds[how] == study[how]["seconds"]
+    assert len(study["settings"]) >= 10
+    for name, one in study["settings"].items():
+        assert repr(found.effects[name]) == one["accuracy"]["line"]
+        assert found.effects[name].sets == (tuple(study["wires"]),)
+
+
+def test_the_zoo_is_whole():
+    zoo = stored_zoo()
+    assert sorted((one["task"], one["seed"]) for one in zoo) == [(t, n) for t in ("different", "recurring") for n in range(8)]
+    for one in zoo:
+        assert len(one["curve"]) == {"different": 40, "recurring": 150}[one["task"]]
+        assert one["whole"] == pytest.approx(one["curve"][-1], abs=0.05)
+        assert {f"L0H{a}->L1H{b}.{kind}" for a in (0, 1) for b in (0, 1) for kind in "QKV"} <= one.keys()
 
 
 def test_an_unknown_name_is_refused():
@@ -94,3 +117,28 @@ def test_the_stored_survey_is_what_the_weights_give():
     assert found.scores.copying == pytest.approx(stored.scores.copying, abs=1e-2)
     for group, loss in stored.losses.items():
         assert list(found.losses[group]) == pytest.approx(list(loss), abs=1e-2)
+
+
+@pytest.mark.real_models
+@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 93 MB of weights: `make real-models`")
+@pytest.mark.filterwarnings("ignore")
+def test_the_stored_circuit_is_what_the_weights_give():
+    """Some of it: one kind of random rows, text, the gradient, and three heads really replaced."""
+    import circuitkit
+    from tools.study import real_circuit as study
+
+    model, stored = circuitkit.load_model(str(WEIGHTS)), stored_survey("smollm2-135m")
+    wires = stored.effects["accuracy"].sets[0]
+    named = {
+        "period 40, opening 1, seed 11": study.rows_of(model, 11, 40, 4),
+        "text, period 40, opening 1": study.text_rows(model),
+    }
+    for name, rows in named.items():
+        found = study.both(model, rows, without=wires, fill="resample", draws=1)["accuracy"]
+        assert found.values[:2].mean(1).tolist() == pytest.approx(stored.effects[name].values[:2].mean(1).tolist(), abs=0.03)
+    rows = study.rows_of(model, 10, 20, 2)
+    guess = induction.attribution(model, rows)
+    assert guess.values.tolist() == pytest.approx(stored.heads["gradient"].tolist(), abs=0.05)
+    for name in ("L16H0", "L18H6", "L29H1"):
+        cut = induction.effect(model, rows, name, fill="resample", draws=1).change
+        assert cut == pytest.approx(float(stored.heads["patching"][guess.names.index(name)]), abs=0.05)

@@ -20,6 +20,7 @@ MADE_BY = {
     "conversion/smollm2.json": "tools/study/real_decoders.py",
     "conversion/whisper.json": "tools/study/real_decoders.py",
     "induction/smollm2-135m.json": "tools/study/real_induction.py, tools/study/real_circuit.py",
+    "induction/zoo.jsonl": "tools/study/zoo.py",
     "superposition/originals.safetensors": "tools/study/superposition_originals.py",
     "superposition/originals.csv": "tools/study/superposition_originals.py",
     "superposition/causes.csv": "tools/study/superposition_causes.py",

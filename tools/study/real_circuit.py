@@ -5,12 +5,13 @@
     python -m tools real-circuit --only "key wires"
     python -m tools real-circuit --ship         only put what is stored beside the survey that chapter 3 reads
 
-The wires are chosen on other rows than those that judge them. Chapter 3 shows the cuts, no page yet the attributions.
+The wires are chosen on other rows than those that judge them. Chapter 3 shows the cuts and the attributions.
 """
 
 import argparse
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,15 +45,33 @@ def strongest_key(value: Any, head: str, rows: Any) -> str:
     return max((name for name in total if re.fullmatch(r"L\d+H\d+", name)), key=total.__getitem__)
 
 
+def text_rows(model: Any, period: int = 40, batch: int = 4, opening: int = 1) -> Any:
+    """Held-out text of the book twice, each row from another passage."""
+    from circuitkit import induction, models
+
+    passages = models.heldout_text()
+    spans = [model.to_tokens(passages[7 * i + 3]["text"], prepend_bos=False)[0, 5 : 5 + period] for i in range(batch)]
+    first = torch.full((batch, 1), opening)
+    return induction.Repeated(torch.cat([first, torch.stack(spans), torch.stack(spans)], 1), period, 1)
+
+
+def judged(run: Any, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and accuracy of each row on the second pass; nothing else is unembedded."""
+    first, last = rows.start + rows.period, rows.start + 2 * rows.period
+    wanted = rows.tokens[:, first + 1 : last]
+    logits = run.final(run.streams[-1])[:, first : last - 1] @ run.model.W_U
+    loss = -logits.log_softmax(-1).gather(-1, wanted[..., None])[..., 0]
+    return loss.mean(1), (logits.argmax(-1) == wanted).float().mean(1)
+
+
 def both(model: Any, rows: Any, **how: Any) -> dict[str, Any]:
     """An effect on loss and on accuracy from the same runs."""
     from circuitkit.induction import effect
-    from circuitkit.induction._stream import second_pass
 
     seen = []
 
     def measure(run: Any) -> torch.Tensor:
-        loss, right = second_pass(run.logits[: len(rows.tokens)], rows)
+        loss, right = judged(run, rows)
         seen.append(right)
         return loss
 
@@ -109,11 +128,50 @@ def cut_wires(model: Any, known: dict[str, Any], **how: Any) -> dict[str, Any]:
     return told(both(model, rows_of(model), without=known["wires"], fill="resample", **how))
 
 
-def guessed(model: Any, known: dict[str, Any], how: Any) -> dict[str, float]:
+SETTINGS = {
+    f"period {period}, opening {opening}, seed {seed}": (seed, period, opening)
+    for period in (20, 40, 64)
+    for opening in (1, 0)
+    for seed in (10, 11)
+}
+
+
+def settings(model: Any, known: dict[str, Any], against: str = "layers", draws: int = 20) -> dict[str, Any]:
+    """The eight wires cut, and twenty drawn sets, on every kind of row."""
+    found = {}
+    for name, (seed, period, opening) in SETTINGS.items():
+        rows = rows_of(model, seed, period, 4, opening)
+        found[name] = told(both(model, rows, without=known["wires"], fill="resample", against=against, draws=draws))
+        print(name, found[name]["accuracy"]["line"], flush=True)
+    for opening in (1, 0):
+        rows = text_rows(model, opening=opening)
+        name = f"text, period 40, opening {opening}"
+        found[name] = told(both(model, rows, without=known["wires"], fill="resample", against=against, draws=draws))
+        print(name, found[name]["accuracy"]["line"], flush=True)
+    return found
+
+
+def guessed(model: Any, known: dict[str, Any], how: Any, points: int = 4) -> dict[str, Any]:
+    """Every head's share by one way of asking, and the processor seconds that it took."""
     from circuitkit import induction
 
-    names, values = induction.attribution(model, rows_of(model, 10, 20, 2), how=how)
-    return {name: round(value, 4) for name, value in zip(names, values.tolist(), strict=True)}
+    began = time.process_time()
+    names, values = induction.attribution(model, rows_of(model, 10, 20, 2), how=how, points=points)
+    spent = time.process_time() - began
+    return {"seconds": round(spent, 1), "values": dict(zip(names, (round(v, 4) for v in values.tolist()), strict=True))}
+
+
+def saturated(model: Any, known: dict[str, Any]) -> dict[str, float]:
+    """The loss as one head, L16H0, goes over to another row's output bit by bit."""
+    from circuitkit import anatomy
+
+    rows, value = rows_of(model, 10, 20, 2), anatomy(model)
+    base, found = value.run(rows.tokens), {}
+    for share in (0.0, 0.1, 0.25, 0.5, 0.75, 1.0):
+        go = lambda x, share=share: x + share * (x.roll(1, 0) - x)  # noqa: E731
+        run = value.run(rows.tokens, without="L16H0", fill=go, base=base)
+        found[str(share)] = round(float(judged(run, rows)[0].mean()), 4)
+    return found
 
 
 def ship(known: dict[str, Any]) -> None:
@@ -124,6 +182,7 @@ def ship(known: dict[str, Any]) -> None:
         "loss": known["key wires"]["loss"],
         **known["keys"],
         **known["each"],
+        **{name: one["accuracy"] for name, one in known["settings"].items()},
     }
     effects = {}
     for name, one in lines.items():
@@ -131,10 +190,13 @@ def ship(known: dict[str, Any]) -> None:
         measure = re.split(r" \d", rest)[0]
         cut = re.findall(r"L\d+H\d+->L\d+H\d+\.K", done) or known["wires"]
         effects[name] = {"done": done, "measure": measure, "cut": cut, "values": one["values"]}
-    table = json.loads(SHIPPED.read_text("utf-8")) | {"effects": 0}
+    asked = ("gradient", "integrated 2", "integrated 4", "patching")
+    heads = {name: {"seconds": known[name]["seconds"], "values": [round(v, 3) for v in known[name]["values"].values()]} for name in asked}
+    table = json.loads(SHIPPED.read_text("utf-8")) | {"heads": 0, "effects": 0}
     told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in effects.items())
     text = json.dumps(table, indent=1).replace('"effects": 0', '"effects": {\n' + told + "\n }")
-    SHIPPED.write_text(text + "\n", "utf-8")
+    told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in heads.items())
+    SHIPPED.write_text(text.replace('"heads": 0', '"heads": {\n' + told + "\n }") + "\n", "utf-8")
     manifest.write("induction")
 
 
@@ -144,8 +206,11 @@ PIECES: dict[str, Any] = {
     "key wires by size": lambda model, known: cut_wires(model, known, against="size"),
     "keys": keys,
     "each": each,
+    "settings": settings,
     "gradient": lambda model, known: guessed(model, known, "gradient"),
-    "integrated": lambda model, known: guessed(model, known, "integrated"),
+    "integrated 2": lambda model, known: guessed(model, known, "integrated", 2),
+    "integrated 4": lambda model, known: guessed(model, known, "integrated", 4),
+    "saturated": saturated,
     "patching": lambda model, known: guessed(model, known, "patching"),
 }
 

@@ -8,7 +8,7 @@ from ._effect import attribution, effect, paths
 from ._handmade import build_induction_model, build_virtual_head_model
 from ._loss import InductionLoss, in_context_score, induction_loss, losses_by_position
 from ._scores import scores
-from ._survey import stored_survey, survey
+from ._survey import stored_survey, stored_zoo, survey
 from ._tokens import Repeated, repeated_tokens
 from ._train import train
 
@@ -26,6 +26,7 @@ __all__ = [
     "repeated_tokens",
     "scores",
     "stored_survey",
+    "stored_zoo",
     "survey",
     "train",
 ]

@@ -5,6 +5,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Fraction, Several, must, public
 from circuitkit._stored import hashes, manifest, stored
@@ -29,6 +31,10 @@ class Survey:
     """Under `"nothing"` the whole model; under a group's name the model without that group."""
     provenance: dict[str, Any]
     """Where the weights came from; empty unless the survey was stored."""
+    heads: dict[str, Float[Tensor, " head"]]
+    """Numbers by head, in the order of the scores: what each way of asking says that replacing it would cost; empty unless stored."""
+    seconds: dict[str, float]
+    """Processor seconds that each way of asking took, on one machine in one hour."""
     effects: dict[str, Effect]
     """Cuts of its wires beside drawn sets, whose names are not kept; empty unless stored (`tools/study/real_circuit.py`)."""
 
@@ -62,7 +68,7 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
     chosen["random"] = _others(found.names, chosen, k)
     losses = {"nothing": induction_loss(model, rows)}
     losses |= {name: induction_loss(model, rows, without=group) for name, group in chosen.items()}
-    return Survey(found, chosen, losses, {}, {})
+    return Survey(found, chosen, losses, {}, {}, {}, {})
 
 
 def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) 
     return tuple(pool[i] for i in sorted(order))
 
 
-_KNOWN = tuple(sorted(name.removesuffix(".json") for name in hashes(manifest("induction"))))
+_KNOWN = tuple(sorted(name.removesuffix(".json") for name in hashes(manifest("induction")) if name.endswith(".json")))
 _computed = f"one of {[*_KNOWN]}: only these were computed beforehand. Write survey(circuitkit.load_model(name)) for another model"
 
 
@@ -98,8 +104,23 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
         {group: tuple(names) for group, names in table["groups"].items()},
         {group: InductionLoss(*values) for group, values in table["losses"].items()},
         table["provenance"],
+        {how: torch.tensor(one["values"]) for how, one in table["heads"].items()},
+        {how: one["seconds"] for how, one in table["heads"].items()},
         {
             name: Effect(one["done"], one["measure"], (tuple(one["cut"]),), torch.tensor(one["values"]))
             for name, one in table["effects"].items()
         },
     )
+
+
+@public
+def stored_zoo() -> list[dict[str, Any]]:
+    """Sixteen small models, eight seeds on each of two tasks: how their accuracy rose, and what is left without each wire.
+
+    Accuracy by ten steps is their `"curve"`, the whole model's `"whole"`; under `"Q"`, `"K"`, `"V"` all wires of a kind
+    between the layers are replaced by their mean, under a wire's name that one. **Source**: `tools/study/zoo.py`.
+
+    >>> sorted({one["task"] for one in stored_zoo()})
+    ['different', 'recurring']
+    """
+    return stored("induction", "zoo.jsonl")
