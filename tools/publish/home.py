@@ -44,6 +44,12 @@ class Home(NamedTuple):
         return not is_placeholder(self.url)
 
     @property
+    def pages(self) -> str:
+        """Where GitHub shows the book's pages; empty while nobody knows."""
+        owner, _, name = urlparse(self.url).path.strip("/").partition("/")
+        return f"https://{owner.lower()}.github.io/{name}/" if self.public else ""
+
+    @property
     def tag(self) -> str:
         return f"v{self.version}"
 

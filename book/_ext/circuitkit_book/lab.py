@@ -78,10 +78,9 @@ def delivered(name: str, value) -> str:
 def text() -> dict:
     """The tokenizer, the rows over which means are taken, and the training steps of each model."""
     from circuitkit import models
-    from circuitkit.models._manifest import manifest, verified
+    from circuitkit._stored import stored
 
-    entry = manifest()["tokenizer"]
-    bpe = json.loads(verified(entry["file"], entry["sha256"]).read_text("utf-8"))["model"]
+    bpe = stored("models", "tokenizer.json")["model"]
     ids = bpe["vocab"]
     pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
     return {
