@@ -67,6 +67,8 @@ def write(folder):
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     element = lab.element("dursley", "lab.html", linked=True)
     (folder / "lab.html").write_text(PAGE.format(policy=policy, lab=element), "utf-8")
+    toy = PAGE.replace("_static/lab/start.js", "_static/lab/toy.js")
+    (folder / "toy.html").write_text(toy.format(policy=policy, lab=lab.element(lab.TOY, "lab.html")), "utf-8")
     return folder
 
 

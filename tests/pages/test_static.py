@@ -50,7 +50,8 @@ def broken_links(path: Path, root: Path) -> list[str]:
         parts = urlparse(link)
         if parts.scheme or parts.netloc:
             continue
-        target = path if not parts.path else (path.parent / unquote(parts.path)).resolve()
+        start = root if path.name == "404.html" else path.parent  # it says so in its <base>
+        target = path if not parts.path else (start / unquote(parts.path).lstrip("/")).resolve()
         if target.is_dir():
             target /= "index.html"
         if (

@@ -48,7 +48,7 @@ def setup(app) -> None:
     app.setup_extension("notfound.extension")
     if home().public:
         app.setup_extension("sphinx_sitemap")
-        app.config.sitemap_url_scheme = "{link}"
+        app.config.sitemap_url_scheme, app.config.sitemap_excludes = "{link}", ["404.html", "search.html"]
     app.connect("config-inited", hide_buttons, priority=100)
     app.connect("config-inited", say_where, priority=100)
     app.connect("html-page-context", tags, priority=950)

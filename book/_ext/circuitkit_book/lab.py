@@ -1,9 +1,9 @@
 """The lab: the shipped models in the page, out of scripts, because a page that is opened as a file may read no other file.
 
-The modules of `book/_lab` become three classic scripts: `start.js`, which a page loads; `lab.js` and `engine.js`, which
-come when a reader touches the lab, as do the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the
-bytes of the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab; so does, in a
-notebook, a paragraph that is nothing but a link to `lab.md#lab-PRESET`.
+The modules of `book/_lab` become classic scripts: `start.js`, which a page loads; `lab.js` and `engine.js`, which come
+when a reader touches the lab, as do the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of
+the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab; so does, in a notebook, a
+paragraph that is nothing but a link to `lab.md#lab-PRESET`. `toy`, chapter 5's model with two heads, has a script of its own.
 """
 
 import base64
@@ -20,10 +20,11 @@ PAGE = "book/lab"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
 MODELS = ("two-layer", "one-layer", "zero-layer")
 # What each script is made of, and what the last module of it hands over.
-SCRIPTS = {"start": ("start.js", None), "lab": ("lab.js", "{ open }"), "engine": ("worker.js", None)}
+SCRIPTS = {"start": ("start.js", None), "toy": ("toy.js", None), "lab": ("lab.js", "{ open }"), "engine": ("worker.js", None)}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|^[ \t]*// .*\n|^[ \t]+", re.M)
+TOY = "toy"
 NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.M)
 ROWS = 8  # of held-out text, over which the lab takes means
 
@@ -60,10 +61,10 @@ def joined(entry: str, folder: Path = SOURCES) -> str:
 
 
 def script(name: str) -> str:
-    """One of the three scripts."""
+    """One of the scripts."""
     entry, value = SCRIPTS[name]
     code = joined(entry)
-    if name == "start":
+    if name in ("start", "toy"):
         return f'(() => {{\n"use strict";\n{code}}})();\n'
     if name == "engine":
         # A function whose text becomes the worker.
@@ -127,6 +128,8 @@ def write(app, error) -> None:
 
 def element(preset: str, page: str, *, inside: str = "", linked: bool = False) -> str:
     """The lab as a page holds it before it is touched; on its own page the presets can be linked to."""
+    if preset == TOY:
+        return f"<circuit-toy>{inside}</circuit-toy>"
     attributes = {"data-preset": preset, "data-page": page}
     if linked:
         attributes["data-linked"] = ""
@@ -166,8 +169,8 @@ def fill(app, docname, source) -> None:
     page = app.builder.get_relative_uri(docname, PAGE) or "lab.html"
 
     def put(found) -> str:
-        if found[1] not in presets():
-            raise ValueError(f"{docname}: the lab has no preset {found[1]!r}; expected one of {list(presets())}")
+        if found[1] not in (*presets(), TOY):
+            raise ValueError(f"{docname}: the lab has no preset {found[1]!r}; expected one of {[*presets(), TOY]}")
         inside = still("../" * docname.count("/") + "_static/") if found[1] == "dursley" else ""
         return f"```{{raw}} html\n{element(found[1], page, inside=inside, linked=docname == PAGE)}\n```"
 
@@ -180,6 +183,7 @@ def name_presets(app, doctree) -> None:
         slugs = app.env.metadata[PAGE].setdefault("myst_slugs", {})
         for name, preset in presets().items():
             slugs[f"lab-{name}"] = (1, f"lab-{name}", preset["name"])
+        slugs[f"lab-{TOY}"] = (1, "lab-toy", "Two heads, three trigrams")
 
 
 def bring_near(app, doctree, docname) -> None:
@@ -191,16 +195,17 @@ def bring_near(app, doctree, docname) -> None:
         (link, *others) = paragraph.children or [None]
         address = link.get("refuri", "") if isinstance(link, nodes.reference) and not others else ""
         found = re.fullmatch(re.escape(page) + r"#lab-([\w-]+)", address)
-        if not found or found[1] not in presets():
+        if not found or found[1] not in (*presets(), TOY):
             continue
         inside = f'<p class="cl-link-to"><a class="reference internal" href="{escape(address)}">{escape(link.astext())}</a></p>'
         paragraph.replace_self(nodes.raw("", element(found[1], page, inside=inside), format="html"))
 
 
 def scripts(app, pagename, templatename, context, doctree) -> None:
-    if "<circuit-lab" in (context.get("body") or ""):
-        app.add_css_file("lab/lab.css")
-        app.add_js_file("lab/start.js", loading_method="defer")
+    for tag, name in (("<circuit-lab", "start"), ("<circuit-toy", TOY)):
+        if tag in (context.get("body") or ""):
+            app.add_css_file("lab/lab.css")
+            app.add_js_file(f"lab/{name}.js", loading_method="defer")
 
 
 def setup(app) -> None:
