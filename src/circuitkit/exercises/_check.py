@@ -13,6 +13,7 @@ from circuitkit.exercises._exercise import Exercise, Misfit, as_tensor
 from circuitkit.exercises._exercise import built as built
 from circuitkit.exercises._exercise import normal as normal
 from circuitkit.exercises._run import Run, called, close, untouched
+from circuitkit.exercises._toolkit import keep
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def check(exercise: Exercise, answer: Any) -> Result:
         changed = sorted({name for run in runs for name in run.changed})
         if not changed:
             text = f"{title}: right, on all {len(runs)} cases."
-            return Result(title, True, True, "", text, answer=answer, accepted=_accepted(exercise, answer))
+            return Result(title, True, True, "", text + keep(exercise, answer), answer=answer, accepted=accepted(exercise, answer))
         name = "an input is changed in place"
         said = f"The numbers are right, but your function changes its input `{'`, `'.join(changed)}` in place."
         hint = "Whoever calls it finds other numbers afterwards: write `x = x - r`, not `x -= r`, and do not assign to x[...]."
@@ -88,18 +89,19 @@ def check(exercise: Exercise, answer: Any) -> Result:
     return Result(title, False, True, name, "\n".join(part for part in parts if part), hint, answer)
 
 
-def _accepted(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., Any]:
+def accepted(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., Any]:
     """The answer as it was checked: float64 in, its own copies, tensors of the inputs' number format out."""
 
-    def accepted(*args: Any, **kwargs: Any) -> Any:
+    def tried(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(exercise.asked, args, strict=False)) | kwargs
         floats = [v for v in given.values() if isinstance(v, Tensor) and v.is_floating_point()]
         own = {n: _own(value) for n, value in given.items()}
         kind = exercise.kind or (floats[0].dtype if floats else torch.get_default_dtype())
         return _cast(called(answer, own), kind, bool(exercise.parts))
 
-    accepted.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
-    return accepted
+    tried.__name__ = "accepted"
+    tried.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
+    return tried
 
 
 def _own(value: Any) -> Any:
@@ -154,7 +156,9 @@ def _describe(exercise: Exercise, run: Run) -> str:
             short = value.ndim == 1 and not value.is_floating_point() and len(value) <= 24
             words.append(f"{name} = {value.tolist()}" if short else f"{name} {tuple(value.shape)}")
         else:
-            words.append(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
+            told = repr(value)
+            short = f"{value:.4g}" if isinstance(value, float) else told if "\n" not in told else f"a {type(value).__name__}"
+            words.append(f"{name} = {short}")
     return ", ".join(words)
 
 

@@ -1,6 +1,6 @@
-"""The capstone: four models whose heads have changed places and whose circuit was changed; claims are tested by cutting.
+"""The capstones: models whose heads have changed places and whose circuit was changed; claims are tested by cutting.
 
-Each model is the shipped two-layer one, altered when it is loaded: nothing but a seed and a sentence is stored.
+Each model is a shipped one, altered when it is loaded, or made by hand: nothing but a seed and a sentence is stored.
 """
 
 import re
@@ -15,26 +15,42 @@ from torch import Tensor
 
 from circuitkit import induction, models
 from circuitkit._contract import public
+from circuitkit.exercises import _suspects
 from circuitkit.exercises._check import Result
 
-LETTERS = ("A", "B", "C", "D")
-Letter = Literal["A", "B", "C", "D"]
+LETTERS = ("A", "B", "C", "D", "E", "F", "G", "H")
+Letter = Literal["A", "B", "C", "D", "E", "F", "G", "H"]
 _WIDTH, _HEADS = 32, 4
 _FORM = "Write parts and a verb, such as 'L1H2 helps', 'L0H1->L1H2.K and L1H0 help', 'L1H2 hurts', or 'nothing helps'."
 
 
+_OTHERS = {
+    "E": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 works as a bias'."),
+    "F": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 copies'."),
+    "G": (_suspects.judge_neuron, "Write layer and neuron, such as 'L1N37 is wrong'."),
+    "H": (_suspects.judge_trigram, "Write such as 'trigram 1 needs H2', 'trigram 1 needs H0 and H1' or 'trigram 1 needs no source'."),
+}
+
+
 @public
 def mystery(letter: Letter) -> Any:
-    """One of four models, `"A"` to `"D"`: a two-layer model whose heads have changed places, and not only that.
+    """One of eight models, `"A"` to `"H"`, that are not what they seem.
+
+    A to D have two layers and a changed circuit (chapter 3), E two layers and F one, with a head that is not what it looks
+    like (chapters 1 and 2), G is a converted model with one wrong neuron (chapter 4), H a toy that knows three trigrams
+    (chapter 5). In A to F the heads have changed places.
 
     >>> mystery("A").cfg.n_layers
     2
     """
-    model = models.load_model("two-layer")
+    if letter in "GH":
+        return _suspects.one_wrong() if letter == "G" else _suspects.toy()
+    model = models.load_model("one-layer" if letter == "F" else "two-layer")
     weights: dict[str, Tensor] = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
+    alter = {"A": _nothing, "B": _no_notes, "C": _turned, "D": _doubled, "E": _suspects.disguise, "F": _suspects.never_read}
     with torch.no_grad():
-        {"A": _nothing, "B": _no_notes, "C": _turned, "D": _doubled}[letter](weights)
-        for layer in (0, 1):
+        alter[letter](weights)
+        for layer in range(model.cfg.n_layers):
             order = torch.randperm(_HEADS, generator=torch.Generator().manual_seed(40 + 2 * LETTERS.index(letter) + layer))
             for kind in "qkvo":
                 for name in (f"layers.{layer}.attn.{kind}.weight", f"layers.{layer}.attn.{kind}.bias"):
@@ -88,17 +104,21 @@ def _bench(letter: Letter) -> tuple[Callable[[tuple[str, ...]], float], float]:
 def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result:
     """Test a claim about a mystery model by cutting what it names, beside controls, and say what speaks for and against.
 
-    A claim names heads (`L1H2`) or wires (`L0H1->L1H2.K`: what L1H2 reads of L0H1 through its keys) and says `helps`,
+    For A to D it names heads (`L1H2`) or wires (`L0H1->L1H2.K`: what L1H2 reads of L0H1 through its keys) and says `helps`,
     `hurts` or `nothing helps`: helps or hurts to predict a span that comes for the second time. It is accepted when
     cutting all that it names takes away nine tenths of the effect, every named part is needed for that, and cuts of
-    as many other parts of the same kind do much less.
+    as many other parts of the same kind do much less. `try_claim("E")` shows how a claim about the others is written.
 
     >>> try_claim("A", "nothing helps").passed
     False
     """
-    title = f"Model {letter}"
+    title, (judge, form) = f"Model {letter}", _OTHERS.get(letter, (None, _FORM))
     if claim is None or claim is ...:
-        return Result(title, False, False, "", f"{title}: no claim yet. {_FORM}")
+        return Result(title, False, False, "", f"{title}: no claim yet. {form}")
+    if judge is not None:
+        if (judged := judge(letter, " ".join(claim.split()))) is None:
+            raise ValueError(f"the claim {claim!r} cannot be read. {form}")
+        return _said(title, judged[0], [f"{title}, claim: {claim.strip()}", *judged[1]])
     parts, verb = _read(claim)
     worth, whole = _bench(letter)
     lines = [f"{title}, claim: {claim.strip()}", f"With all its parts the second pass is worth {whole:+.1f} nats a token."]

@@ -15,10 +15,6 @@ SECONDS = 10.0
 """An answer that takes longer for one case is stopped."""
 
 
-class Untouched(Exception):
-    """The stub was left as it is, or nothing was returned; the text says what to do."""
-
-
 class _TooLong(BaseException):
     """Raised inside an answer that does not end. No `except Exception` of the answer swallows it."""
 

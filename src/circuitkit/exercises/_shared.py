@@ -1,9 +1,12 @@
 """Choices that several exercises share: the scale of scores, the mask, the axis of the softmax; and a head that takes them."""
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from circuitkit.models import load_model
 
 SCALE = """
     scale
@@ -79,3 +82,14 @@ def head_pattern(
     scores = q @ k.mT / roots.get(scale, d_head**0.5)
     pattern = attend(scores, torch.ones(pos, pos).triu(1).bool(), mask=mask, axis=axis)
     return pattern / d_head**0.5 if scale == "after" else pattern
+
+
+@cache
+def shipped(name: str) -> Any:
+    """A shipped model for an investigation: the same one for every case, and a specification takes its hooks off first."""
+    return load_model(name)
+
+
+def random_row(low: int, high: int) -> Any:
+    """One row of tokens as long as the axis `pos`, and longer from case to case."""
+    return lambda size, generator, case: torch.randint(low, high, (1, size["pos"] + size["step"]), generator=generator)

@@ -1,0 +1,82 @@
+"""Exercise 3.2, find the induction head of any model."""
+
+import torch
+from torch import Tensor
+
+from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._shared import shipped
+
+
+def spec(model, tokens: Tensor, period: int, start: int) -> Tensor:
+    model.reset_hooks()
+    _, cache = model.run_with_cache(tokens)
+    out = torch.zeros(model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
+    for layer in range(model.cfg.n_layers):
+        for head in range(model.cfg.n_heads):
+            for dst in range(start + period, start + 2 * period):
+                source = dst - period + 1  # the copy of dst stands at dst - period
+                out[layer, head] += float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, source]) / period
+    return out
+
+
+def body(model, tokens, period, start, *, away=1, span="second", opening=True, reduce="mean", turned=False, shape="both"):
+    _, cache = model.run_with_cache(tokens)
+    begin = start if opening else 0
+    low, high = {"first": (0, 1), "both": (0, 2), "late": (1, 2), "early": (1, 2)}.get(span, (1, 2))
+    dst = torch.arange(begin + low * period, begin + high * period)
+    dst = dst[1:] if span == "late" else dst[:-1] if span == "early" else dst
+    src = dst - period + away
+    dst, src = dst[src >= 0], src[src >= 0]
+    found = []
+    for layer in range(model.cfg.n_layers):
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0]
+        pattern = pattern.mT if turned else pattern
+        shares = pattern[:, dst, src]
+        found.append({"sum": shares.sum(1), "max": shares.amax(1)}.get(reduce, shares.mean(1)))
+    out = torch.stack(found)
+    return {"last layer": out[-1], "flat": out.flatten(), "over heads": out.mean(1)}.get(shape, out)
+
+
+def _tokens(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
+    span = torch.randint(1, 2048, (case["period"],), generator=generator)
+    return torch.cat([torch.zeros(case["start"], dtype=torch.long), span, span])[None]
+
+
+EXERCISE = Exercise(
+    about="3.2 find the induction head | medium | 20 minutes | 03-induction-heads#find-the-circuit-in-a-trained-model",
+    spec=spec, body=body, axes="period", smallest=5, trials=4,
+    inputs={
+        "model": lambda size, generator, case: shipped("two-layer"), "period": lambda size, generator, case: size["period"] + 2 * size["step"],
+        "start": lambda size, generator, case: 1 - size["step"] % 2, "tokens": _tokens,
+    },
+    names=("layer", "head"),
+    choices="""
+    away
+        0 | the earlier copy itself is counted, not the token after it | An induction head looks at what came *next* the last time.
+        -1 | the token before the earlier copy is counted | An induction head looks at what came *next* the last time.
+        2 | the place is one too late | The copy stands `period` places back. Where is the token after it?
+    span
+        first | the first pass is counted instead of the second | Which destinations have seen their token before?
+        both | the first pass is counted, too | Nothing has repeated yet in the first pass.
+        late | the first destination of the second pass is left out | The second pass begins at `start + period`, and its first token has a copy, too.
+        early | the last destination of the second pass is left out | The second pass ends before `start + 2 * period`.
+    opening = False | the opening token is forgotten | The span begins at position `start`, not at 0.
+    reduce
+        sum | shares are added up, not averaged | A perfect induction head scores 1.
+        max | it is the largest share, not the mean | A perfect induction head looks there every time.
+    turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
+    shape
+        last layer | only the last layer is returned | One row for each layer: `model.cfg.n_layers` of them.
+        flat | layers and heads are in one row | Return [layer, head].
+        over heads | it is averaged over heads | Which of them is it?
+    """,
+)  # fmt: skip
+
+
+def check_find_induction(answer) -> Result:
+    """Exercise 3.2. `answer(model, tokens, period, start)` returns each head's attention to where a span went on before.
+
+    **Shapes**: `tokens [1, pos]`, a span of `period` tokens at positions `start` and on, and again directly after; the
+    result is `[layer, head]`: the mean, over the second pass, of the attention to the token after the earlier copy.
+    """
+    return check(EXERCISE, answer)
