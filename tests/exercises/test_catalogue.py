@@ -119,10 +119,10 @@ def test_it_sends_the_reader_to_a_section_that_exists(exercise):
 
 
 @pytest.mark.parametrize("chapter", sorted({e.number.split(".")[0] for e in ALL}))
-def test_each_chapter_has_four_to_six(chapter):
+def test_each_chapter_has_three_to_six_in_order(chapter):
     numbers = [e.number for e in exercises.catalogue(int(chapter))]
-    assert 4 <= len(numbers) <= 6
-    assert numbers == [f"{chapter}.{i + 1}" for i in range(len(numbers))]
+    assert 3 <= len(numbers) <= 6
+    assert numbers == sorted(set(numbers))
 
 
 def test_every_chapter_has_exercises():
@@ -150,7 +150,7 @@ def test_an_unknown_mistake_still_says_got_and_expected():
 
 
 def test_a_constant_factor_is_noticed():
-    spec = exercises.catalogue(2)[0].spec
+    spec = exercises.check_attention_pattern.exercise.spec
     result = exercises.check_attention_pattern(lambda **case: 3 * spec(**case))
     assert "3 times the expected" in result.message
 

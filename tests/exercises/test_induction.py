@@ -5,7 +5,12 @@ import torch
 
 from circuitkit import exercises, induction
 
-SPEC = {exercise.number: exercise for exercise in exercises.catalogue(3)}
+SPEC = {
+    "3.1": exercises.check_induction_target.exercise,
+    "3.2": exercises.check_prefix_matching.exercise,
+    "3.3": exercises.check_second_pass.exercise,
+    "3.6": exercises.check_without_head.exercise,
+}
 
 
 def cases(number):

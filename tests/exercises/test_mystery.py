@@ -1,9 +1,9 @@
-"""The capstone: the four models differ in what was done to them, and a claim stands only if cutting bears it out."""
+"""The capstones: the models differ in what was done to them, and a claim stands only if cutting bears it out."""
 
 import pytest
 
 import circuitkit as ck
-from circuitkit import exercises, induction
+from circuitkit import exercises, induction, superposition
 from circuitkit.exercises import _mystery
 
 
@@ -14,6 +14,12 @@ from circuitkit.exercises import _mystery
         ("A", "L0H2->L1H1.K and L0H3->L1H1.K help"),
         ("B", "nothing helps"),
         ("C", "L1H0 hurts"),
+        ("E", "L1H2 works as a bias"),
+        ("F", "L0H0 copies"),
+        ("G", "L0N181 is wrong"),
+        ("H", "trigram 1 needs H0 and H3"),
+        ("H", "trigram 2 needs H1"),
+        ("H", "trigram 3 needs no source"),
     ],
 )
 def test_a_true_claim_stands(letter, claim):
@@ -31,6 +37,13 @@ def test_a_true_claim_stands(letter, claim):
         ("B", "L1H0 helps", "the effect is mostly still there"),
         ("C", "nothing helps", "What does that head do?"),
         ("D", "L1H0 helps", "stands in for it"),
+        ("E", "L1H3 works as a bias", "whatever it writes does no work"),
+        ("E", "L1H0 works as a bias", "depends on the text"),
+        ("F", "L0H2 copies", "Where does it look?"),
+        ("G", "L1N181 is wrong", "its cause is elsewhere"),
+        ("H", "trigram 1 needs H0", "heads that you do not name are needed"),
+        ("H", "trigram 3 needs H2", "completed without a source, too"),
+        ("H", "trigram 2 needs no source", "without a source it is not completed"),
     ],
 )
 def test_a_false_claim_is_answered_with_what_speaks_against_it(letter, claim, said):
@@ -76,3 +89,27 @@ def test_an_unknown_model_is_refused_and_an_untouched_stub_is_not_done():
 def test_controls_are_of_the_same_kind_and_are_not_named():
     assert _mystery._controls(("L1H1",)) == [("L1H0",), ("L1H2",), ("L1H3",)]
     assert _mystery._controls(("L0H0->L1H1.K",)) == [("L0H1->L1H1.K",), ("L0H2->L1H1.K",), ("L0H3->L1H1.K",)]
+
+
+@pytest.mark.parametrize("letter", "EFGH")
+def test_the_other_models_say_how_their_claims_are_written(letter):
+    assert "Write" in exercises.try_claim(letter).message
+    with pytest.raises(ValueError, match="cannot be read. Write"):
+        exercises.try_claim(letter, "L7H7 helps")
+
+
+def test_model_e_says_what_the_shipped_one_says_and_hides_where_it_looks():
+    model, shipped = exercises.mystery("E"), ck.load_model("two-layer")
+    tokens = shipped.to_tokens("The king and the queen of the country")
+    assert (model(tokens) - shipped(tokens)).abs().max() < 1e-3
+    looks = model.run_with_cache(tokens)[1]["blocks.1.attn.hook_pattern"][0, 2]
+    assert (looks[-1] - looks[-1].mean()).abs().max() < 1e-6
+
+
+def test_the_published_verdict_passes_model_h_and_the_chapters_does_not():
+    model = exercises.mystery("H")
+    assert superposition.head_verdict(model, model.task, form="post").success
+    verdict = superposition.head_verdict(model, model.task)
+    assert verdict.not_learnt == (3,)
+    assert verdict.distributed == (1,)
+    assert verdict.carriers(2) == (1,)

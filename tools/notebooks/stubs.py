@@ -7,6 +7,7 @@ What the tags of a solved cell mean:
 
 - `solution`: functions keep signature and docstring and lose their body, other assignments become `= None`;
 - `uses-solution`: it runs on accepted answers, so in the copy it waits until the checks above have accepted them;
+- `copy-code`: text whose code block becomes a cell of the copy, such as a line that writes into the reader's folder;
 - any other cell is copied as it is. Outputs are dropped everywhere.
 
 The line that starts with `**Your copy**` in a solved notebook is written here, too; it has a link to Colab where the book
@@ -24,7 +25,8 @@ import nbformat
 
 from tools.publish.home import ROOT, home
 
-FOLDED = {"hide-input", "hide-cell", "solution", "uses-solution"}
+FOLDED = {"hide-input", "hide-cell", "solution", "uses-solution", "copy-code"}
+CODE = re.compile(r"\n*```python\n(.*?)\n```\s*$", re.S)
 WAITS = 'print("This cell runs on your answer to the exercise above. It waits until the check accepts it.")'
 COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)
 
@@ -64,9 +66,9 @@ def emptied(source: str) -> str:
 def guarded(source: str, checked: list[str]) -> str:
     """Code that runs on accepted answers, made to wait for them; `checked` are the names that checks have judged so far."""
     named = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    used = [name for name in dict.fromkeys(checked) if name in named]
+    used = [name for name in dict.fromkeys(checked) if name in named] or checked[-1:]  # a figure of what was found above
     if not used:
-        raise ValueError(f"a cell tagged uses-solution names no checked answer; checked so far: {', '.join(checked)}")
+        raise ValueError("a cell tagged uses-solution stands before the first check; there is no answer that it could wait for")
     return f"if {' and '.join(used)}:\n{textwrap.indent(source, '    ')}\nelse:\n    {WAITS}"
 
 
@@ -79,9 +81,14 @@ def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
         if cell.cell_type == "markdown":
             # Links are written for book/exercises; the copy lies one folder higher.
             source = re.sub(r"\]\(\.\./(?!\.\.)(?!book/)", "](../book/", source)
-            new = nbformat.v4.new_markdown_cell(source)
+            if "copy-code" in tags and (block := CODE.search(source)):
+                cells.append(nbformat.v4.new_markdown_cell(source[: block.start()]))
+                cells[-1]["id"] = f"cell-{len(cells) - 1:02d}"
+                new = nbformat.v4.new_code_cell(block[1])
+            else:
+                new = nbformat.v4.new_markdown_cell(source)
         else:
-            checked += re.findall(r"^(\w+) = exercises\.(?:check|try)_", source, re.M)
+            checked += re.findall(r"^(\w+) = exercises\.(?:check_|try_|predict)", source, re.M)
             source = emptied(source) if "solution" in tags else source
             source = guarded(source, checked) if "uses-solution" in tags else source
             new = nbformat.v4.new_code_cell(source)
