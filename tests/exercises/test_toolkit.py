@@ -86,9 +86,9 @@ def test_what_does_not_run_by_itself_is_not_kept_and_the_book_stands_in(notebook
 
 
 def test_a_prediction_is_in_when_it_has_a_number_for_each_word():
-    assert not exercises.predict(None, "a", "b")
-    assert not exercises.predict({"a": 1, "b": None}, "a", "b")
-    noted = exercises.predict({"a": 1, "b": 0.5}, "a", "b")
+    assert not exercises.predict(None, ["a", "b"])
+    assert not exercises.predict({"a": 1, "b": None}, ["a", "b"])
+    noted = exercises.predict({"a": 1, "b": 0.5}, ["a", "b"])
     assert noted
     assert noted.answer == {"a": 1.0, "b": 0.5}
     assert "Noted: a 1, b 0.5" in noted.message

@@ -39,7 +39,7 @@ from tools.check.public_names import records
 PACKAGES = ["heads", *sorted(found.name for found in pkgutil.iter_modules(circuitkit.__path__) if not found.name.startswith("_"))]
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Plan", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Training", "Verdict"]
+    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Plan", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Toolkit", "Training", "Verdict"]
 )
 #: Joints between the library's own modules: methods without an underscore that only other modules of it call.
 JOINTS = {
@@ -600,6 +600,12 @@ GOOD: dict[str, Callable[[], Any]] = {
     "unigram": lambda: torch.ones(23),
     "value_bias": lambda: "free",
     "values": lambda: [0.5, 1.0],
+    "guess": lambda: {"a": 1.0},
+    "predict.words": lambda: ["a"],
+    "columns": lambda: ["a", "b"],
+    "picture.rows": lambda: ["a", "b"],
+    "picture.values": lambda: torch.eye(2),
+    "toolkit.keep": lambda: False,
     "circuit.values": lambda: {"L0H1->L1H3.K": 2.1},
     "words": lambda: {"L1H3": "looks back"},
     "versus": lambda: tokens() + 2,
@@ -747,13 +753,13 @@ KINDS = {
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": """plan Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons Run.score_sides.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
+    "flag": """toolkit.keep plan Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons Run.score_sides.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
     "word": """letter against how measure Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
     "name": """Anatomy.find.name Run.part.name join.parts read.text head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
         PathLogits.order.name PathLogits.stream.name Scores.__getitem__.name""",
-    "names": "Anatomy.__getitem__.names names without keep Neurons.pattern.heads",
+    "names": "columns picture.rows predict.words Anatomy.__getitem__.names names without keep Neurons.pattern.heads",
     "text": "prompt claim complete.text label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """Norm.bound.b Sublayer.bias W_pos b_U V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
@@ -768,7 +774,7 @@ KINDS = {
         HeadSum.d frames.steps replacing.without GatedBlock.forward.without groups""",
     "dtype": "dtype",
     "path": "path out",
-    "anything": "answer",
+    "anything": "answer guess",
 }
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names.split()}
 
@@ -833,7 +839,7 @@ LEGAL: dict[str, dict[str, str]] = {
     },
     "text": {"None": "prompt"},
     "path": {"None": "out"},
-    "names": {"3": "Anatomy.__getitem__.names"},  # a number of a head
+    "names": {"3": "Anatomy.__getitem__.names", "unknown": "columns picture.rows predict.words"},  # a number of a head
     "name": {"unknown": "join.parts read.text", "nearly": "join.parts read.text", "none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case
     "truths": {"none": ""},

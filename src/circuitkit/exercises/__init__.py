@@ -48,11 +48,10 @@ from circuitkit.exercises._mystery import mystery as mystery
 from circuitkit.exercises._mystery import try_claim as try_claim
 from circuitkit.exercises._picture import picture as picture
 from circuitkit.exercises._picture import predict as predict
-from circuitkit.exercises._toolkit import Toolkit as Toolkit
 from circuitkit.exercises._toolkit import toolkit as toolkit
 
 __all__ = [
-    "Exercise", "Mistake", "Result", "Toolkit", "catalogue", "check_attention_pattern", "check_average_out",
+    "Exercise", "Mistake", "Result", "catalogue", "check_attention_pattern", "check_average_out",
     "check_bigram_loss", "check_copying_head", "check_copying_score", "check_cut_wire", "check_find_induction",
     "check_first_share", "check_gate_price", "check_gated_pattern", "check_head_as_one_matrix", "check_heard_part",
     "check_induction_head", "check_induction_target", "check_k_composition", "check_labels", "check_logit_in_parts",

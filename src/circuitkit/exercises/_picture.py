@@ -1,31 +1,35 @@
 """Say it first, then see it: a prediction is noted before anything is measured, and a picture sets it beside what came out."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-import torch
+from torch import Tensor
 
-from circuitkit._contract import public
+from circuitkit._contract import Names, kind, public
 from circuitkit.exercises._check import Result
+
+_is_drawn = lambda x: x.ndim == 2 if isinstance(x, Tensor) else isinstance(x, Mapping) and bool(x)  # noqa: E731
+Drawn = Annotated[Any, kind(_is_drawn, "numbers by word, or a table [row, column]", "they are drawn", "Write {'L0H1': 0.5}, or a tensor.")]
 
 
 @public
-def predict(guess: Mapping[str, Any] | None, *words: str) -> Result:
+def predict(guess: Any, words: Names) -> Result:
     """Note a prediction: a number for each of these words. Until it is there, the cells that measure wait.
 
-    >>> predict({"with": 1, "without": 0}, "with", "without").passed
+    >>> predict({"with": 1, "without": 0}, ["with", "without"]).passed
     True
     """
-    lacking = [word for word in words if not isinstance((guess or {}).get(word), (int, float))]
+    given = guess if isinstance(guess, Mapping) else {}
+    lacking = [word for word in words if not isinstance(given.get(word), (int, float))]
     if lacking:
         form = ", ".join(f'"{word}": ...' for word in words)
         return Result("Prediction", False, guess is not None, "", f"No prediction yet. Write a number for each: {{{form}}}", answer=guess)
-    said = ", ".join(f"{word} {guess[word]:g}" for word in words)
-    return Result("Prediction", True, True, "", f"Noted: {said}. Now see.", answer={word: float(guess[word]) for word in words})
+    said = ", ".join(f"{word} {given[word]:g}" for word in words)
+    return Result("Prediction", True, True, "", f"Noted: {said}. Now see.", answer={word: float(given[word]) for word in words})
 
 
 @public
-def picture(values: Any, *, alt: str, rows: Sequence[str] = (), columns: Sequence[str] = (), label: str = "") -> None:
+def picture(values: Drawn, *, alt: str, rows: Names = (), columns: Names = (), label: str = "") -> None:
     """Draw numbers: `{word: number}` as bars, `{name: {word: number}}` as bars in groups, a table `[row, column]` in colours."""
     import matplotlib.pyplot as plt
 
@@ -43,7 +47,7 @@ def picture(values: Any, *, alt: str, rows: Sequence[str] = (), columns: Sequenc
         if len(series) > 1:
             ax.legend()
     else:
-        table = torch.as_tensor(values).detach().double().numpy()
+        table = values.detach().double().numpy()
         image = ax.imshow(table, aspect="auto", **(figures.signed(table) if table.min() < 0 else figures.unsigned(table)))
         for axis, names in ((ax.set_xticks, columns), (ax.set_yticks, rows)):
             if names:

@@ -99,7 +99,7 @@ def _all() -> tuple[Exercise, ...]:
 
 
 @public
-def toolkit(keep: bool = False) -> Toolkit:
+def toolkit(keep: bool = False) -> Any:
     """The reader's own functions, from `my_circuitkit.py` in this folder; with `keep`, answers gather there from now on.
 
     >>> toolkit().copying_score.__name__
