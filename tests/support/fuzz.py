@@ -600,7 +600,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "unigram": lambda: torch.ones(23),
     "value_bias": lambda: "free",
     "values": lambda: [0.5, 1.0],
-    "guess": lambda: {"a": 1.0},
+    "guess": lambda: None,
     "predict.words": lambda: ["a"],
     "columns": lambda: ["a", "b"],
     "picture.rows": lambda: ["a", "b"],
