@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
 SCREENSHOTS = ROOT / "_build/screenshots"
-WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
+WIDTHS = {"wide": (1440, 900), "desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844)}
 
 
 def pages() -> list[str]:

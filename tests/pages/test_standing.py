@@ -16,6 +16,10 @@ PLACES = [
     ("book/glossary.html", "term-softmax", "phone"),
     ("book/api/superposition.html", "circuitkit.superposition.two_head_model", "phone"),
     ("book/api/circuits.html", "circuitkit.circuits.skip_trigrams", "desktop"),
+    ("book/03-induction-heads.html", "eight-wires", "wide"),
+    ("book/02-qk-and-ov-circuits.html", "eq-2-6", "tablet"),
+    ("book/glossary.html", "term-softmax", "tablet"),
+    ("book/api/superposition.html", "circuitkit.superposition.two_head_model", "wide"),
 ]
 TOP = "anchor => document.getElementById(anchor).getBoundingClientRect().top"
 CLICK = "anchor => document.querySelector('article').appendChild(Object.assign(document.createElement('a'), {href: '#' + anchor})).click()"
