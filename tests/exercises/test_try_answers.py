@@ -1,5 +1,8 @@
 """The tool that shows a file of answers to the checks tells right from wrong, and named from pointed at."""
 
+import dataclasses
+
+from circuitkit.exercises import check_k_composition
 from tools.check import try_answers
 
 ANSWERS = """
@@ -26,6 +29,12 @@ def test_each_kind_of_reply_is_counted(tmp_path, capsys):
     assert "negative: pointed at: It is the expected result with the opposite sign" in printed
     assert "chapter 2: 3 refused, 2 named or pointed at" in printed
     assert "right accepted 1" in printed
+
+
+def test_a_remark_that_fits_any_wrong_answer_points_at_nothing():
+    told = dataclasses.replace(check_k_composition(lambda W_OV, W_QK: 0.5), diagnosis="", hint="It is right on 3 of 12 cases. What?")
+    assert try_answers.kind_of(told) == "numbers only"
+    assert try_answers.kind_of(dataclasses.replace(told, hint="It is the expected result with the opposite sign.")) == "pointed at"
 
 
 def test_a_right_answer_under_a_wrong_label_fails_the_run(tmp_path):

@@ -3,7 +3,8 @@
     python -m tools try-answers FILE.py
 
 The file holds functions. `attention_pattern__no_scale` is an answer to `check_attention_pattern`; what stands behind the two
-underscores is a label. Labels that begin with `right` have to be accepted; all others to be refused.
+underscores is a label. Labels that begin with `right` have to be accepted; all others to be refused. A remark that would fit
+any wrong answer, such as "right on 3 of 12 cases", does not count as pointing at a mistake.
 """
 
 import argparse
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import torch
 
+VACUOUS = ("It is right on ", "On each case it is a multiple", "It is nearly right")
+"""Remarks that say no more than the numbers do."""
+
 KINDS = ("accepted", "named", "pointed at", "raised or misshapen", "numbers only")
 
 
@@ -23,7 +27,7 @@ def kind_of(result) -> str:
         return "accepted"
     if result.diagnosis:
         return "named"
-    if result.hint:
+    if result.hint and not result.hint.startswith(VACUOUS):
         return "pointed at"
     said = result.message.split("\n")[1] if "\n" in result.message else result.message
     return "raised or misshapen" if any(word in said for word in (" raised ", " shape ", "returned")) else "numbers only"

@@ -62,9 +62,9 @@ def toy() -> Any:
         W_Q[head, trigram], W_K[head, 0], W_V[head, 0, trigram] = 30 * eye[0], eye[0], 1.0
         W_O[head, trigram] = gain * due[trigram]
     W_Q[2, 3], W_K[2, 3], W_V[2, 3, 3], W_O[2, 3] = 30 * eye[3], eye[3], 1.0, due[3]
-    W_E, W_U = eye, eye.clone()
+    W_U = eye.clone()
     W_U[1, 4] = -5.0  # trigram 1: the stream itself speaks against its completion, more than one head can outweigh
-    return superposition.ToyModel(Heads(tuple(f"H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0), task, W_E, W_U)
+    return superposition.ToyModel(Heads(tuple(f"H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0), task, eye, W_U)
 
 
 @cache
@@ -147,8 +147,7 @@ def _neurons() -> tuple[Callable[..., float], float]:
 
 def judge_neuron(letter: str, claim: str) -> Judged | None:
     """"L1N37 is wrong": it gets the threshold of the shipped model, and so do eight others, one after another."""
-    found = re.fullmatch(r"L([01])N(\d+) is wrong", claim)
-    if not found or int(found[2]) >= 512:
+    if not (found := re.fullmatch(r"L([01])N(\d+) is wrong", claim)) or int(found[2]) >= 512:
         return None
     (layer, neuron), (error, whole) = map(int, found.groups()), _neurons()
     left, others = error(layer, neuron), [error(layer, (neuron + 61 * i) % 512) for i in range(1, 9)]
@@ -171,8 +170,7 @@ def _places() -> tuple[Any, Tensor, Tensor, Tensor]:
 
 def judge_trigram(letter: str, claim: str) -> Judged | None:
     """"trigram 2 needs H0 and H3", "trigram 1 needs no source": all sets of heads are tried, with a source and without."""
-    found = re.fullmatch(r"trigram ([1-3]) needs (no source|H[0-3](?: and H[0-3])*)", claim)
-    if not found:
+    if not (found := re.fullmatch(r"trigram ([1-3]) needs (no source|H[0-3](?: and H[0-3])*)", claim)):
         return None
     model, tokens, written, residual = _places()
     trigram, named = int(found[1]), [int(h) for h in re.findall(r"\d", found[2])]

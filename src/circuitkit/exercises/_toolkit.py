@@ -10,6 +10,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from circuitkit._contract import public
+from circuitkit.exercises._catalogue import catalogue
 from circuitkit.exercises._exercise import Exercise
 from circuitkit.exercises._run import Run, close
 
@@ -27,10 +28,9 @@ class Toolkit:
     """Names of those that the reader wrote."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        try:
-            return self.__dict__["functions"][name]
-        except KeyError:
-            raise AttributeError(f"there is no tool {name!r}; there are {', '.join(self.__dict__['functions'])}") from None
+        if name not in self.__dict__["functions"]:
+            raise AttributeError(f"there is no tool {name!r}; there are {', '.join(self.functions)}")
+        return self.functions[name]
 
     def __repr__(self) -> str:
         return f"{FILE}: {len(self.own)} of {len(self.functions)} functions are yours ({', '.join(self.own) or 'none yet'}); the book's stand in for the rest."
@@ -87,15 +87,9 @@ def keep(exercise: Exercise, answer: Any) -> str:
     except Exception as error:  # whatever it is, the reader may mend it
         return f"\nNot kept in {FILE}: {error}. Use nothing of the notebook but imports and functions, and run this cell again."
     parts = sorted((_read() | {name: text.strip() + "\n\n\n"}).items())
-    numbers = {name_of(e): e.number for e in _all()}
+    numbers = {name_of(e): e.number for e in catalogue()}
     Path(FILE).write_text(_HEAD + "".join(f"\n# --- {numbers[n]} {n}\n{part.strip()}\n" for n, part in parts if n in numbers), "utf-8")
     return f"\nKept in {FILE} as `{name}`."
-
-
-def _all() -> tuple[Exercise, ...]:
-    from circuitkit.exercises._catalogue import catalogue
-
-    return catalogue()
 
 
 @public
@@ -110,7 +104,7 @@ def toolkit(keep: bool = False) -> Any:
     if keep and not Path(FILE).is_file():
         Path(FILE).write_text(_HEAD, "utf-8")
     written, found, own = _read(), {}, []
-    for exercise in _all():
+    for exercise in catalogue():
         name, answer = name_of(exercise), exercise.body
         if name in written:
             space: dict[str, Any] = {}
