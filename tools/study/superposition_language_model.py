@@ -163,10 +163,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="for a try: so many steps for every block")
     parser.add_argument("--first", type=int, default=1000, help="only so many of the settings")
     args = parser.parse_args()
-    plan = [(layer, "original", 0) for layer in (0, 1)]
-    plan += [(layer, "lorsa", seed) for seed in range(3) for layer in (1, 0)]
-    plan += [(layer, kind, 0) for kind in ("writes", "gates", "lorsa, random axes", "no penalty") for layer in (1, 0)]
-    plan += [(layer, kind, seed) for seed in (1, 2) for kind in ("writes", "gates") for layer in (1, 0)]
+    plan = [(layer, "original", 0) for layer in (0, 1)] + [(layer, "lorsa", 0) for layer in (1, 0)]
+    plan += [(layer, kind, 0) for layer in (1, 0) for kind in ("writes", "lorsa, random axes", "gates", "no penalty")]
+    plan += [(layer, kind, seed) for seed in (1, 2) for kind in ("lorsa", "writes", "gates") for layer in (1, 0)]
     settings = [{"layer": layer, "kind": kind, "seed": seed} for layer, kind, seed in plan]
     sweep(partial(judge, steps=args.steps), settings[: args.first], args.out / "language_model.csv")
 

@@ -33,6 +33,8 @@ class GatedBlock(nn.Module):
 
     W_Q: nn.Parameter
     W_K: nn.Parameter
+    W_V: nn.Parameter
+    W_O: nn.Parameter
     b_Q: nn.Parameter
     b_K: nn.Parameter
     b_V: nn.Parameter

@@ -100,7 +100,8 @@ def train_gated_layer(
     rms = math.sqrt(mean_square)
     block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed, original=record.heads)
     if block.b_O is not None:
-        _along_axes(block, record.heads, x, y, seed)
+        _along_axes(block, record.heads, x, seed)
+        block.b_O.data = y.mean((0, 1))
     unit, losses = x.shape[-1] if recipe.error == "mse" else mean_square, []
 
     def unexplained() -> float:
@@ -130,7 +131,7 @@ def train_gated_layer(
 
 
 @torch.no_grad()
-def _along_axes(block: GatedBlock, original: Any, x: Tensor, y: Tensor, seed: int) -> None:
+def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
     """Heads of rank one along the axes of what each original head writes, one for each sign, around the mean.
 
     With all of them active the block is the layer, up to the noise on its queries and keys and for as many axes as there
@@ -153,7 +154,6 @@ def _along_axes(block: GatedBlock, original: Any, x: Tensor, y: Tensor, seed: in
             block.W_V[unit, :, 0] = original.W_V[h] @ write @ axis
             block.b_V[unit] = (values[h] - centre[h]) @ write @ axis
             block.W_O[unit, 0] = axis
-    block.b_O.copy_(y.mean((0, 1)))
 
 
 @public
