@@ -203,10 +203,31 @@ def hand_made_resolved() -> list:
 
 
 def language_model() -> list[float]:
-    """A gated block in a layer of the two-layer model: loss before, with it; heads on a pair before, with it; stored table."""
-    rows = sp.load_results("language_model")
-    weak = next(row for row in rows if row["block"] == "gated" and row["alpha"] == 0.1)
-    return [rows[0]["loss"], weak["loss"], rows[0]["open_heads"], weak["open_heads"]]
+    """A block with a price on writing in layer 1 of the two-layer model: loss before, with it; heads on a pair before, with it; stored table."""
+    rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
+    before, block = rows[1, "original", 0], rows[1, "writes", 0]
+    return [before["loss"], block["loss"], before["on_a_pair"], block["on_a_pair"]]
+
+
+def low_rank_sparse() -> list[int]:
+    """Strict runs on 4H/5T originals, of all: one head active, two, the same with a price on writing; stored table."""
+    rows = [row for row in sp.load_results("recipes") if row["trigrams"] == 5]
+    runs = [[row["strict"] for row in rows if row["recipe"] == f"lorsa, top {how}"] for how in ("1", "2", "1, price", "2, price")]
+    return [n for passed in runs for n in (sum(passed), len(passed))]
+
+
+def cleaner_heads() -> list:
+    """Heads of rank one in layer 1 that look at the place after the last occurrence more cleanly than any of the layer's own
+    four: after training, before it; unexplained variance after and before; stored table, first seed."""
+    rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
+    made = [rows[1, name, 0] for name in ("lorsa", "lorsa, untrained")]
+    return [row["cleaner"] for row in made] + [row["fvu"] for row in made]
+
+
+def sharing_by_rank() -> list[float]:
+    """Share of learnt trigrams that no head carries, originals of rank 1, 2, 3 and 5 without a price; stored table."""
+    rows = [[row for row in sp.load_results("causes") if row["d_head"] == rank and not row["price"]] for rank in (1, 2, 3, 5)]
+    return [sum(row["shared"] for row in some) / sum(row["learnt"] for row in some) for some in rows]
 
 
 def other_gates() -> list:

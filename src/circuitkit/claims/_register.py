@@ -15,6 +15,7 @@ SOURCES = {
     "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
     "notes": "Notes on the framework paper, a reader's summary",
     "post-gated": "Mathwin et al. 2024, Gated Attention Blocks",
+    "after": "What came after: He et al. 2025, Low-rank sparse attention; Jermyn et al. 2025, Progress on Attention",
 }
 VERDICTS = {
     "holds": "holds",
@@ -39,7 +40,7 @@ class Claim:
     """One claim of a source, in our words, with what is computed about it and our verdict."""
 
     id: str
-    """`source.number`: 0 the framework paper, 1 and 2 the two texts on MLPs, 3 the notes, 4 the gated blocks."""
+    """`source.number`: 0 the framework paper, 1 and 2 the two texts on MLPs, 3 the notes, 4 the gated blocks, 5 what came after."""
     source: str
     """A key of `SOURCES`."""
     place: str

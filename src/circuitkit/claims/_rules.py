@@ -12,7 +12,7 @@ from circuitkit.claims._check import agree, is_number
 from circuitkit.claims._register import KINDS, SOURCES, VERDICTS, Claim
 
 TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
-PREFIX = {"framework": "0.", "post-ffn": "1.", "paper": "2.", "notes": "3.", "post-gated": "4."}
+PREFIX = {"framework": "0.", "post-ffn": "1.", "paper": "2.", "notes": "3.", "post-gated": "4.", "after": "5."}
 
 
 @public
