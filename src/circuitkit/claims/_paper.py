@@ -171,6 +171,46 @@ def theorem_7() -> list:
     return [count for count, _ in found] + [exact for _, exact in found]
 
 
+def identity_of_theorem_7() -> list[bool]:
+    """Is X I defined, and X itself, with the identity of size N = 5, and of size D = 8?"""
+    X = normal(0, N, D)
+    return [X.shape[1] == size and torch.equal(X @ torch.eye(size).double(), X) for size in (N, D)]
+
+
+def _persistent(X, V1, V2):
+    """Theorem 2's heads when the softmax also holds one vector (0, ..., 0, 1), shared by all, that is no token."""
+    stream, extra = torch.cat([X, X.new_zeros(len(X), 1)], 1), torch.eye(D + 1).double()[-1:]
+    total = torch.zeros_like(stream)
+    for head in conversion.theorem2(V1, V2, len(X)):
+        asked = stream @ head.W_QK
+        own, other = torch.stack([(asked * stream).sum(1), asked @ extra[0]], 1).softmax(1).split(1, 1)
+        total = total + (own * stream + other * extra) @ head.W_OV
+    return total[:, :-1]
+
+
+def persistent_vector() -> list:
+    """Is one layer exact with it; are two without skips; how wrong are two when the stream carries the bias token?"""
+    X, V1, V2 = _parts()
+    once, exact = _persistent(X, V1, V2), F.silu(X @ V1) @ V2
+    twice, layer = F.silu(exact @ V1) @ V2, conversion.theorem2(V1, V2, N)
+    stream = conversion.post_norm_layers(conversion.direct_sum(X, 1.0), [layer, layer], lambda x: x, skip=False)[-1]
+    right = [largest(once - exact) < 1e-12, largest(_persistent(once, V1, V2) - twice) < 1e-12]
+    return [*right, largest(stream[:-1, :-1] - twice) / largest(twice)]
+
+
+def rank_collapse() -> list[float]:
+    """Share of a stream that is not the same in all rows, after 2 and 4 layers of 4 heads: without skips, and with."""
+    shares = []
+    for skip in (False, True):
+        X = normal(20, 12, 16)
+        for layer in range(4):
+            heads = [[normal(30 + 8 * layer + 2 * h + i, 16, 16) / 4 for i in (0, 1)] for h in range(4)]
+            X = skip * X + sum((X @ Q @ X.T / 4).softmax(-1) @ X @ V for Q, V in heads)
+            X = 4 * X / X.norm(dim=1).mean()
+            shares.append(float((X - X.mean(0)).norm() / X.norm()))
+    return shares[1::2]
+
+
 def without_skips() -> list[float]:
     """The bias coordinate after one layer without a skip, and the largest score in the next layer."""
     X, V1, V2 = _parts()
