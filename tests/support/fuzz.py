@@ -39,7 +39,7 @@ from tools.check.public_names import records
 PACKAGES = ["heads", *sorted(found.name for found in pkgutil.iter_modules(circuitkit.__path__) if not found.name.startswith("_"))]
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Plan", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Toolkit", "Training", "Verdict"]
+    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Plan", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Training", "Verdict"]
 )
 #: Joints between the library's own modules: methods without an underscore that only other modules of it call.
 JOINTS = {
