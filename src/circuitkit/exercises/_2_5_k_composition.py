@@ -39,7 +39,7 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", squared=Fa
 
 
 EXERCISE = Exercise(
-    about="2.5 K-composition | easy | 10 minutes | 02-qk-and-ov-circuits#heads-in-a-row-three-repairs-to-the-notes",
+    about="2.5 K-composition | easy | 10 minutes | 02-qk-and-ov-circuits#heads-in-a-row",
     spec=spec, body=body,
     inputs={
         "W_OV": lambda size, generator, case: _low_rank(size["step"], generator),

@@ -95,7 +95,7 @@ check_head_as_one_matrix = _earlier(
     {"A": lambda size, generator, case: normal(generator, size["pos"], size["pos"]).exp().tril(), "W_V": "d_model d_head", "W_O": "d_head d_model"},
     "pos, d_model, d_head", "`answer(A, W_V, W_O)` returns the matrix $M$ with $M\\,x_{flat} = (A\\,x\\,W_V W_O)_{flat}$.")
 check_virtual_head = _earlier(
-    "2.6 a virtual head | easy | 10 minutes | 02-qk-and-ov-circuits#heads-in-a-row-three-repairs-to-the-notes",
+    "2.6 a virtual head | easy | 10 minutes | 02-qk-and-ov-circuits#heads-in-a-row",
     lambda A_1, W_1, A_2, W_2: A_2 @ A_1 @ _rows(A_1, W_1) @ W_1 @ W_2,
     {"A_1": _causal, "W_1": "d_model d_model", "A_2": _causal, "W_2": "d_model d_model"}, "pos, d_model",
     "`answer(A_1, W_1, A_2, W_2)` returns `A, W` of the head that head 2 reading head 1 amounts to.", observe=_virtual,

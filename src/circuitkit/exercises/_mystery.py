@@ -116,7 +116,7 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
     if claim is None or claim is ...:
         return Result(title, False, False, "", f"{title}: no claim yet. {form}")
     if judge is not None:
-        if (judged := judge(letter, " ".join(claim.split()))) is None:
+        if (judged := judge(mystery(letter), " ".join(claim.split()))) is None:
             raise ValueError(f"the claim {claim!r} cannot be read. {form}")
         return _said(title, judged[0], [f"{title}, claim: {claim.strip()}", *judged[1]])
     parts, verb = _read(claim)

@@ -54,6 +54,35 @@ def called(answer: Callable[..., Any], given: Case) -> Any:
     return answer(**given)
 
 
+def accepted(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer as it was checked: float64 in, its own copies, tensors of the inputs' number format out."""
+
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(exercise.asked, args, strict=False)) | kwargs
+        floats = [v for v in given.values() if isinstance(v, Tensor) and v.is_floating_point()]
+        own = {n: _own(value) for n, value in given.items()}
+        kind = exercise.kind or (floats[0].dtype if floats else torch.get_default_dtype())
+        return _cast(called(answer, own), kind, bool(exercise.parts))
+
+    tried.__name__ = "accepted"
+    tried.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
+    return tried
+
+
+def _own(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    copy = value.detach().clone()
+    return copy.double() if copy.is_floating_point() else copy
+
+
+def _cast(value: Any, kind: torch.dtype, several: bool) -> Any:
+    if several and isinstance(value, (tuple, list)):
+        return tuple(_cast(part, kind, isinstance(part, tuple)) for part in value)
+    tensor = as_tensor(value)
+    return value if tensor is None else tensor.to(kind)
+
+
 def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 

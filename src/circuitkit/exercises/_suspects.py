@@ -5,7 +5,6 @@ Each is made of a shipped model or by hand; its judge does to it what a claim sa
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -67,11 +66,8 @@ def toy() -> Any:
     return superposition.ToyModel(Heads(tuple(f"H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0), task, eye, W_U)
 
 
-@cache
-def _read(letter: str) -> tuple[Any, Tensor, Any]:
-    from circuitkit.exercises._mystery import mystery
-
-    value, rows = anatomy(mystery(letter)), models.heldout_rows(4)[:, :128]
+def _read(model: Any) -> tuple[Any, Tensor, Any]:
+    value, rows = anatomy(model), models.heldout_rows(4)[:, :128]
     return value, rows, value.run(rows)
 
 
@@ -99,10 +95,10 @@ def _copied(value: Any, rows: Tensor, run: Any, part: str) -> float:
     return float(change[seen].mean() - change[~seen].mean())
 
 
-def judge_heads(letter: str, claim: str) -> Judged | None:
+def judge_heads(model: Any, claim: str) -> Judged | None:
     """"L1H2 works as a bias", "L0H1 copies": cut, or replaced by its average, beside every other head."""
     found = re.fullmatch(r"(L[01]H[0-3]) (works as a bias|copies)", claim)
-    value, rows, run = _read(letter)
+    value, rows, run = _read(model)
     if not found or found[1] not in value.parts():
         return None
     part, verb = found.groups()
@@ -125,12 +121,9 @@ def _why(passed: bool, against: str) -> list[str]:
     return ["For: nothing that was tried speaks against it." if passed else against]
 
 
-@cache
-def _neurons() -> tuple[Callable[..., float], float]:
+def _neurons(wrong: Any) -> tuple[Callable[..., float], float]:
     """The largest error of the logits of model G when neurons are set right; and as it is."""
-    from circuitkit.exercises._mystery import mystery
-
-    right, wrong, rows = models.load_model("two-layer-mlp"), mystery("G"), models.heldout_rows(2)[:, :64]
+    right, rows = models.load_model("two-layer-mlp"), models.heldout_rows(2)[:, :64]
     wanted = right(rows)
 
     @torch.no_grad()
@@ -145,11 +138,11 @@ def _neurons() -> tuple[Callable[..., float], float]:
     return error, float((wrong(rows) - wanted).abs().max())
 
 
-def judge_neuron(letter: str, claim: str) -> Judged | None:
+def judge_neuron(model: Any, claim: str) -> Judged | None:
     """"L1N37 is wrong": it gets the threshold of the shipped model, and so do eight others, one after another."""
     if not (found := re.fullmatch(r"L([01])N(\d+) is wrong", claim)) or int(found[2]) >= 512:
         return None
-    (layer, neuron), (error, whole) = map(int, found.groups()), _neurons()
+    (layer, neuron), (error, whole) = map(int, found.groups()), _neurons(model)
     left, others = error(layer, neuron), [error(layer, (neuron + 61 * i) % 512) for i in range(1, 9)]
     passed = left < 0.01 * whole
     lines = [f"The model's logits are off by up to {whole:.2f}.", f"With the shipped threshold in L{layer}N{neuron}, by up to {left:.2f}."]
@@ -157,22 +150,18 @@ def judge_neuron(letter: str, claim: str) -> Judged | None:
     return passed, lines + _why(passed, "Against: the error is still there, so its cause is elsewhere. Which comes first, in the order of the layers?")
 
 
-@cache
-def _places() -> tuple[Any, Tensor, Tensor, Tensor]:
+def _places(model: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
     """Model H on prompts with and without sources: what each head writes, what is left, and which rows have a source."""
-    from circuitkit.exercises._mystery import mystery
-
-    model = mystery("H")
     tokens = torch.cat([model.task.sample(1500, seed=2), model.task.negatives(500, seed=3)])
     written, residual = model.run(tokens)
     return model, tokens, written.transpose(1, 2), residual
 
 
-def judge_trigram(letter: str, claim: str) -> Judged | None:
+def judge_trigram(model: Any, claim: str) -> Judged | None:
     """"trigram 2 needs H0 and H3", "trigram 1 needs no source": all sets of heads are tried, with a source and without."""
     if not (found := re.fullmatch(r"trigram ([1-3]) needs (no source|H[0-3](?: and H[0-3])*)", claim)):
         return None
-    model, tokens, written, residual = _places()
+    model, tokens, written, residual = _places(model)
     trigram, named = int(found[1]), [int(h) for h in re.findall(r"\d", found[2])]
     due = (model.task.states(tokens) == 2) & (tokens == trigram)
     bare = (tokens == trigram) & ~(tokens == 0).any(1, keepdim=True)
