@@ -30,6 +30,9 @@ def finish(app, error) -> None:
     root = Path(app.outdir)
     pages = {path: path.read_text("utf-8") for path in sorted(root.rglob("*.html")) if "_static" not in path.parts}
     pages = {path: text for path, text in pages.items() if "<link" in text}
+    missing, top = root / f"{app.config.notfound_pagename}.html", app.config.notfound_urls_prefix
+    if missing in pages:  # its <base> says where the book begins
+        pages[missing] = pages[missing].replace(f'"{top}_static/', '"_static/')
     one_sheet(root, pages)
     with_formulas(root, pages)
     for path, text in pages.items():
