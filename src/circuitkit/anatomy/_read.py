@@ -1,5 +1,6 @@
 """Any model as an `Anatomy`: what is a model is asked here, once, and every read is checked against the model's logits."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -241,7 +242,7 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
     heads = Heads(
         names=tuple(f"L{layer}H{h}" for h in range(n)),
         layers=(layer,) * n,
-        scale=_score_divisor(original),
+        scale=_score_divisor(original) or math.sqrt(d_head),
         mask="full" if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional" else "causal",
         positions="absolute" if turn is None else "rotary",
         groups=None if n_groups == n else tuple(h * n_groups // n for h in range(n)),

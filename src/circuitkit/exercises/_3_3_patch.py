@@ -16,12 +16,11 @@ def spec(model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor
         change = whole[f"blocks.{layer}.attn.hook_z"][0, pos, head] - other[f"blocks.{layer}.attn.hook_z"][0, pos, head]
         stream[pos] += change.double() @ model.W_O[layer, head].double()
     for later in range(layer + 1, model.cfg.n_layers):
+        end = stream[-1] + model.b_O[later].double()
         for h in range(model.cfg.n_heads):
             q, k, v = (stream @ W[later, h].double() + b[later, h].double() for W, b in (
                 (model.W_Q, model.b_Q), (model.W_K, model.b_K), (model.W_V, model.b_V)))  # fmt: skip
             weights = (k @ q[-1] / q.shape[1] ** 0.5).softmax(0)  # of the last position, the only one that is read
-            if h == 0:
-                end = stream[-1] + model.b_O[later].double()
             end = end + weights @ v @ model.W_O[later, h].double()
         stream = torch.cat([stream[:-1], end[None]])
     return stream[-1] @ model.W_U.double() + model.b_U.double()

@@ -21,7 +21,8 @@ def _earlier(about: str, spec: Callable[..., Tensor], inputs: dict[str, Any], ax
     def check_(answer: Any) -> Result:
         return check(exercise, answer)
 
-    check_.__doc__, check_.exercise = says, exercise
+    check_.__doc__ = says
+    vars(check_)["exercise"] = exercise
     return check_
 
 

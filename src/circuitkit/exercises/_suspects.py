@@ -82,7 +82,7 @@ def _constant(value: Any, rows: Tensor, part: str) -> tuple[float, float]:
         return x.mean((0, 1), keepdim=True).expand_as(x)
 
     whole = _loss(value.run(rows).logits, rows)
-    return tuple(_loss(value.run(rows, without=[part], **how).logits, rows) - whole for how in ({}, {"fill": mean}))
+    return _loss(value.run(rows, without=[part]).logits, rows) - whole, _loss(value.run(rows, without=[part], fill=mean).logits, rows) - whole
 
 
 def _copied(value: Any, rows: Tensor, run: Any, part: str) -> float:

@@ -71,7 +71,7 @@ class ModelReport:
     def csv(self) -> str:
         """The table as text."""
         out = io.StringIO()
-        table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        table = csv.DictWriter(out, list[str](COLUMNS), lineterminator="\n")
         table.writeheader()
         table.writerows(self.rows)
         return out.getvalue()
