@@ -19,6 +19,7 @@ def test_both_answers_agree(rows):
 
 def test_the_page_holds_the_code_that_runs():
     text = one_line.PAGE.read_text("utf-8")
+    assert f"```python\n{one_line.SETUP}```" in text
     for task in one_line.TASKS:
         assert f"# transformer-lens\n{task.theirs}\n```" in text
         assert f" of the time\n{task.ours}\n```" in text

@@ -17,6 +17,7 @@ import torch
 PAGE = Path(__file__).resolve().parents[2] / "book" / "one-line.md"
 SETUP = """\
 import torch, circuitkit as ck
+from transformer_lens import FactoredMatrix
 model = ck.load_model("two-layer")
 rows = ck.induction.repeated_tokens(model.cfg.d_vocab, 64, batch=8, bos=model.tokenizer.bos_token_id)
 tokens = rows.tokens
@@ -104,9 +105,7 @@ TASKS = (
 
 def measured(times: int = 5) -> list[tuple[Task, float, float]]:
     """Each task with our time over theirs, and the largest difference of the answers over the largest answer."""
-    from transformer_lens import FactoredMatrix
-
-    names: dict = {"FactoredMatrix": FactoredMatrix}
+    names: dict = {}
     exec(SETUP, names)
     rows = []
     for task in TASKS:
