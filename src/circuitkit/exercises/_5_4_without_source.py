@@ -3,13 +3,8 @@
 import torch
 from torch import Tensor
 
-from circuitkit import superposition
 from circuitkit.exercises._check import Exercise, Result, check
-
-
-def _model(size: dict[str, int], generator: torch.Generator, case: dict):
-    makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
-    return superposition.load_original(4, 5, size["step"]) if size["step"] % 2 else makers[size["step"] // 2 % 3](3 + size["step"])
+from circuitkit.exercises._shared import some_toy
 
 
 def spec(model, tokens: Tensor) -> Tensor:
@@ -48,7 +43,7 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
 EXERCISE = Exercise(
     about="5.4 take the source away | medium | 20 minutes | 05-attention-superposition#the-published-check-passes-a-model-that-never-looks",
     spec=spec, body=body, trials=6,
-    inputs={"model": _model, "tokens": lambda size, generator, case: case["model"].task.sample(40 + 5 * size["step"], seed=30 + size["step"])},
+    inputs={"model": lambda size, generator, case: some_toy(size["step"]), "tokens": lambda size, generator, case: case["model"].task.sample(40 + 5 * size["step"], seed=30 + size["step"])},
     names=("with and without",),
     choices="""
     places

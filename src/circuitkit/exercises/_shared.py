@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from circuitkit import superposition
 from circuitkit.models import load_model
 
 SCALE = """
@@ -88,6 +89,12 @@ def head_pattern(
 def shipped(name: str) -> Any:
     """A shipped model for an investigation: the same one for every case, and a specification takes its hooks off first."""
     return load_model(name)
+
+
+def some_toy(step: int) -> Any:
+    """A toy model for an investigation: trained, or made by hand; one does not look at sources, one hides behind two heads."""
+    makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
+    return superposition.load_original(4, 5, step) if step % 2 else makers[step // 2 % 3](3 + step)
 
 
 def random_row(low: int, high: int) -> Any:
