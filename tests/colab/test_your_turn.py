@@ -66,7 +66,8 @@ def test_it_stands_before_the_exercises(path):
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.name)
-def test_with_a_name_it_measures(path, folder, capsys):
+def test_with_a_name_it_measures(path, folder, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # it writes a report
     imports = [cell.source for cell in cells(path) if cell.cell_type == "code"][1]
     scope = {}
     exec(imports, scope)

@@ -65,9 +65,10 @@ def kronecker_products() -> float:
     two = model("two-layer", exact=True)
     cache = two.run_with_cache(two.to_tokens("Mr. D said"))[1]
     first, second = (cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3)))
-    early, late = (product(heads(two)[name].OV)[0] for name in ("L0H1", "L1H3"))
+    parts = heads(two)
+    early, late, both = (product(h.OV)[0] for h in (parts["L0H1"], parts["L1H3"], circuits.virtual_head(parts["L0H1"], parts["L1H3"])))
     large = torch.kron(second, late.T.contiguous()) @ torch.kron(first, early.T.contiguous())
-    small = torch.kron(second @ first, (early @ late).T.contiguous())
+    small = torch.kron(second @ first, both.T.contiguous())
     return relative(large - small, small)
 
 

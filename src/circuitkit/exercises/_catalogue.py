@@ -13,7 +13,7 @@ def catalogue(chapter: Count | None = None) -> tuple[Exercise, ...]:
     """The exercises of one chapter (1 to 5), or of all, with their minutes, difficulty and known mistakes.
 
     >>> [exercise.title for exercise in catalogue(2)][:2]
-    ['the attention pattern', 'one matrix for the whole head']
+    ['how much goes to the first place', 'a head that copies, by hand']
     """
     from circuitkit import exercises
 

@@ -91,6 +91,7 @@ def shipped(name: str) -> Any:
     return load_model(name)
 
 
+@cache
 def some_toy(step: int) -> Any:
     """A toy model for an investigation: trained, or made by hand; one does not look at sources, one hides behind two heads."""
     makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
