@@ -52,7 +52,7 @@ def smallest_error() -> list[str]:
 def stream_growth() -> float:
     """D' / D of the three-layer construction at the sizes of GPT-3, from a one-column stand-in for its weights."""
     d_model, n_ctx = 12288, 2048
-    W_in = torch.empty(1, 1).expand(d_model, 4 * d_model)
+    W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
     return conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers").d_stream / d_model
 
 
@@ -237,7 +237,7 @@ def _trained(decay: float, dropout: float) -> tuple[float, float]:
 def cost_of_dense_heads() -> float:
     """Multiplications of the three-layer construction at the sizes of GPT-3, every matrix full, over its MLP's."""
     d_model, n_ctx = 12288, 2048
-    W_in = torch.empty(1, 1).expand(d_model, 4 * d_model)
+    W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
     layer = conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers")
     width, length = layer.d_stream, n_ctx + 1
     each = length * width**2 + 2 * length**2 * width + length * width**2  # X Q, times X^T, pattern times X, times V

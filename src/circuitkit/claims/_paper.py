@@ -221,7 +221,7 @@ def without_skips() -> list[float]:
 
 def _gpt3():
     """GPT-3's MLP in the sizes alone, as neuron-heads; its 96 heads of dimension 128."""
-    W_in = torch.empty(1, 1).expand(12288, 4 * 12288)
+    W_in = torch.ones(1, 1).expand(12288, 4 * 12288)
     silu = conversion.generalized_silu(1.0, 1.0)
     return Neurons(W_in, W_in.T, None, None, silu), 96
 
