@@ -1,6 +1,6 @@
 """Work on thin factors in blocks: what they multiply to is never formed whole, and fits in the memory that is free."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor
 
 _BLOCK = 2**22
 """Numbers in a block: larger ones are no faster, because they leave the cache."""
+_TILE = 2**26
+"""Numbers of thin factors that are kept at once, on either side."""
 _CANCELS = 2.0**-9
 """Below this share of its terms, a sum of products has lost too much to rounding: the pair is multiplied out."""
 
@@ -37,6 +39,15 @@ def pieces(n: int, each: int, most: int | None = None) -> Iterator[slice]:
     """The numbers from 0 to `n` in blocks, as large as fit when each takes so many numbers."""
     step = max(1, (most or _BLOCK) // max(1, each))
     return (slice(first, first + step) for first in range(0, n, step))
+
+
+def tiles(
+    n: int, m: int, each: int, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
+) -> Iterator[tuple[tuple[slice, slice], Tensor, Tensor]]:
+    """All pairs of `n` by `m` stacks of `each` numbers in tiles: where a tile lies, and the factors, made when it is its turn."""
+    for rows in pieces(n, each, _TILE):
+        one = left(rows)
+        yield from (((rows, columns), one, right(columns)) for columns in pieces(m, each, _TILE))
 
 
 def product_norms(
@@ -74,7 +85,7 @@ def gram_products(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Float[Te
     d_model = lefts[0].shape[-1]
     n, m = (sum(map(len, stacks)) for stacks in (lefts, rights))
     out = lefts[0].new_zeros(n, m)
-    tiles = list(pieces(d_model, 1, max(8, int((4 * _BLOCK / (n + m)) ** 0.5))))
+    tiles = list(pieces(d_model, 1, max(8, int((2 * _BLOCK / (n + m)) ** 0.5))))
     for number, rows in enumerate(tiles):
         for columns in tiles[: number + 1]:
             a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])

@@ -1,30 +1,36 @@
 """Nothing that is compared block by block is ever formed whole, and what cannot fit is refused before it is made."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import anatomy, heads
-from circuitkit.circuits import full_ov, path_logits, random_heads, skip_trigrams
+from circuitkit.circuits import composition_scores, full_ov, path_logits, random_heads, skip_trigrams
 from circuitkit.circuits._largest import top_entries
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weight_table
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers that any one new result holds."""
+    """The most numbers that any one new result holds, or any of one dtype."""
 
     numbers = 0
+
+    def __init__(self, *dtypes):
+        super().__init__()
+        self.dtypes = dtypes
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **kwargs or {})
         for value in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and (not self.dtypes or value.dtype in self.dtypes):
                 self.numbers = max(self.numbers, value.untyped_storage().nbytes() // value.element_size())
         return out
 
 
-def largest(work):
-    with Largest() as seen:
+def largest(work, *dtypes):
+    with Largest(*dtypes) as seen:
         work()
     return seen.numbers
 
@@ -51,7 +57,7 @@ def test_the_table_of_virtual_weights_holds_no_square_for_each_part(wide, monkey
 
 def test_overlaps_are_formed_in_tiles(monkeypatch):
     monkeypatch.setattr("circuitkit._blocks._BLOCK", 500)
-    monkeypatch.setattr("circuitkit.residual._subspaces._MOST_NUMBERS", 480)
+    monkeypatch.setattr("circuitkit._blocks._TILE", 480)
     stack = random_heads(30, 12, 4)
     assert largest(lambda: subspace_overlap(stack, stack)) <= 30 * 48  # what the heads hold; all pairs are 30 * 30 * 16
     whole = subspace_overlap(stack, stack)
@@ -80,3 +86,20 @@ def test_what_does_not_fit_says_what_does(boot, monkeypatch):
         path_logits(model, torch.arange(8)[None], max_order=2)
     assert len(path_logits(model, torch.arange(1)[None], max_order=0))
     assert len(heads(model)) == 6
+
+
+@pytest.mark.parametrize("baseline", ["random", "rotated"])
+def test_composition_widens_and_holds_a_tile_at_a_time(monkeypatch, baseline):
+    monkeypatch.setattr("circuitkit._blocks._BLOCK", 500)
+    monkeypatch.setattr("circuitkit._blocks._TILE", 480)
+    late = random_heads(30, 12, 4, layer=1, seed=1).to(torch.float64)
+    early = random_heads(20, 12, 4).to(torch.float64)
+    early = replace(early, W_O=early.W_O * (torch.arange(12) < 8))
+    found = composition_scores(early, late, "K", baseline=baseline)
+    half = [one.to(torch.bfloat16) for one in (early, late)]
+    composition_scores(*half, "K", baseline=baseline)  # random heads of these sizes are drawn once
+    assert largest(lambda: composition_scores(*half, "K", baseline=baseline), torch.float32) < 20 * 48  # a whole factor
+    monkeypatch.undo()
+    whole = composition_scores(early, late, "K", baseline=baseline)
+    torch.testing.assert_close(found.score, whole.score, rtol=1e-10, atol=0)
+    torch.testing.assert_close(found.baseline, whole.baseline, rtol=1e-10, atol=0)

@@ -168,8 +168,8 @@ def test_in_small_blocks(monkeypatch, d_model):
     from circuitkit.circuits._composition import _read, _written
 
     monkeypatch.setattr(_blocks, "_BLOCK", 10)
-    writes = _written(random_heads(7, d_model, 5))
-    reads = _read(random_heads(5, d_model, 4, layer=1), "K")
+    writes = _written(random_heads(7, d_model, 5), torch.float32)
+    reads = _read(random_heads(5, d_model, 4, layer=1), "K", torch.float32)
     small = _blocks.product_norms(writes, reads)
     torch.testing.assert_close(small, torch.linalg.matrix_norm(writes[:, None] @ reads[None]), rtol=1e-5, atol=0)
     stacks = _blocks.gram_products([writes[:3], writes[3:, :2]], [reads[:1], reads[1:, :, :3]])

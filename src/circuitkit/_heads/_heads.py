@@ -41,7 +41,8 @@ _LATER: Any = None  # filled from the other arguments
 
 
 def _known(queries: Tensor, keys: Tensor) -> Any:
-    whole = all(W.isfinite().all() or W.isnan().all() for W in (queries, keys))
+    # the extremes are finite where all is, and NaN where anything is: no second copy of the weights
+    whole = all(not W.numel() or torch.stack(W.aminmax()).isfinite().all() or W.isnan().all() for W in (queries, keys))
     return whole or "finite W_Q and W_K, or NaN alone: no circuit at all"
 
 
@@ -134,6 +135,8 @@ class Heads:
 
     def _take(self, rows: list[int]) -> "Heads":
         """These heads, as views where they lie side by side."""
+        if rows == list(range(len(self))):
+            return self
         groups, picked, kept = self.groups, {}, rows
         if groups is not None:
             kept = sorted({groups[row] for row in rows})

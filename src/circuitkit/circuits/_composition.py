@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit._blocks import product_norms, require_room
+from circuitkit._blocks import product_norms, require_room, tiles
 from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.circuits._baseline import random_heads
-from circuitkit.circuits._runs_before import in_one_dtype, runs_before
+from circuitkit.circuits._runs_before import one_dtype_of, runs_before
 
 Kind = Literal["Q", "K", "V"]
 Baseline = Literal["random", "analytic", "rotated"]
@@ -85,32 +85,36 @@ def composition_scores(
     torch.Size([2, 3])
     """
     possible = runs_before(earlier, later, "composition_scores")
-    pair = in_one_dtype(earlier, later, torch.float32)  # half precision has no decompositions
-    earlier, later = (part.ungrouped() for part in pair)
+    dtype = one_dtype_of(earlier, later, torch.float32)  # half precision has no decompositions
     require_room("composition_scores", 4 * len(earlier) * len(later), earlier.W_O, "Take fewer heads at a time: heads[:1000]")
-    writes, reads = _written(earlier), _read(later, kind)
-    if scale_free:
-        writes, reads = _flatten(writes), _flatten(reads.mT).mT
-    norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
-    products = product_norms(writes, reads, possible)
-    score = torch.where(possible & (norms > 0), products / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
-    expected = composition_baseline(earlier, reads, baseline, scale_free=scale_free, seed=seed)
-    return Composition(score, expected, possible, kind, earlier.names, later.names)
+    score = torch.zeros_like(possible, dtype=dtype)
+    expected = torch.ones_like(possible, dtype=dtype)[0]
+    each = earlier.d_model * max(earlier.d_head, later.d_head)
+    turn, written = baseline == "rotated", (earlier.W_O != 0).any(0).any(0)
+    makers = (lambda rows: _written(earlier[rows], dtype)), (lambda rows: _read(later[rows], kind, dtype))
+    for (rows, columns), writes, reads in tiles(len(earlier), len(later), each, *makers):
+        if scale_free:
+            writes, reads = _flatten(writes), _flatten(reads.mT).mT
+        norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
+        products = product_norms(writes, reads, possible[rows, columns])
+        score[rows, columns] = torch.where(possible[rows, columns] & (norms > 0), products / norms.clamp_min(torch.finfo(dtype).tiny), 0.0)
+        if turn:
+            expected[columns] = reads[:, written].flatten(1).norm(dim=1) / reads.flatten(1).norm(dim=1)
+    sizes = earlier.d_model, earlier.d_head, later.d_head
+    chance = expected / math.sqrt(int(written.sum())) if turn else composition_baseline(*sizes, baseline, scale_free=scale_free, seed=seed)
+    return Composition(score, chance, possible, kind, earlier.names, later.names)
 
 
-def _written(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
+def _written(heads: Heads, dtype: torch.dtype) -> Float[Tensor, "head d_head d_model"]:
     """`R W_O` with `W_V = (orthonormal) R`: the same norms against anything on its right as `W_V W_O`."""
-    return _triangle(heads.W_V) @ heads.W_O
+    return _triangle(heads.by_head("W_V").to(dtype)) @ heads.W_O.to(dtype)
 
 
-def _read(heads: Heads, kind: str) -> Float[Tensor, "head d_model d_head"]:
+def _read(heads: Heads, kind: str, dtype: torch.dtype) -> Float[Tensor, "head d_model d_head"]:
     """`A R^T` with `B^T = (orthonormal) R`, where the later head's matrix is `A B`."""
-    left, right = {
-        "Q": (heads.W_Q, heads.W_K),
-        "K": (heads.W_K, heads.W_Q),
-        "V": (heads.W_V, heads.W_O.mT),
-    }[kind]
-    return left @ _triangle(right).mT
+    left, right = {"Q": ("W_Q", "W_K"), "K": ("W_K", "W_Q"), "V": ("W_V", "W_O")}[kind]
+    other = heads.W_O.mT if right == "W_O" else heads.by_head(right)
+    return heads.by_head(left).to(dtype) @ _triangle(other.to(dtype)).mT
 
 
 def _triangle(tall: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_small d_head"]:
@@ -125,23 +129,15 @@ def _flatten(wide: Float[Tensor, "head d_small d_model"]) -> Float[Tensor, "head
     return rows * (values > smallest)[..., None]
 
 
-def composition_baseline(
-    earlier: Heads, reads: Float[Tensor, "later d_model d_late"], baseline: Baseline, *, scale_free: bool, seed: int
-) -> "float | Float[Tensor, 'later']":
-    r"""The score of unrelated heads; see `composition_scores`.
+def composition_baseline(d_model: int, d_early: int, d_late: int, baseline: Baseline, *, scale_free: bool, seed: int) -> float:
+    r"""The score of unrelated heads of these sizes; see `composition_scores`.
 
     `"analytic"` is exact for the root mean square: turning one head's output by a uniformly random rotation makes the
     mean squared score $1/d_{model}$ whatever the spectra. `"rotated"` turns within the $c$ coordinates that some
     earlier head writes, which gives $\|P A B\|_F / (\|A B\|_F \sqrt c)$ with $P$ the projection on them: lower than
     $1/\sqrt c$ for a head that mostly reads what nobody writes, such as positions.
     """
-    if baseline == "analytic":
-        return 1 / math.sqrt(earlier.d_model)
-    if baseline == "rotated":
-        written = earlier.W_O.abs().amax(dim=(0, 1)) > 0
-        within = reads[:, written].flatten(1).norm(dim=1) / reads.flatten(1).norm(dim=1)
-        return within / math.sqrt(int(written.sum()))
-    return _measured(earlier.d_model, earlier.d_head, reads.shape[-1], scale_free=scale_free, seed=seed)
+    return 1 / math.sqrt(d_model) if baseline == "analytic" else _measured(d_model, d_early, d_late, scale_free=scale_free, seed=seed)
 
 
 @cache

@@ -9,11 +9,9 @@ from torch import Tensor
 from circuitkit._heads import Heads
 
 
-def in_one_dtype(earlier: Heads, later: Heads, *least: torch.dtype) -> tuple[Heads, Heads]:
-    """Both stacks in the finer of their dtypes, or in `least` if that is finer."""
-    dtype = reduce(torch.promote_types, (later.W_Q.dtype, *least), earlier.W_Q.dtype)
-    one, other = (part if part.W_Q.dtype == dtype else part.to(dtype) for part in (earlier, later))
-    return one, other
+def one_dtype_of(earlier: Heads, later: Heads, *least: torch.dtype) -> torch.dtype:
+    """The finer of both stacks' dtypes, or `least` if that is finer."""
+    return reduce(torch.promote_types, (later.W_Q.dtype, *least), earlier.W_Q.dtype)
 
 
 def runs_before(earlier: Heads, later: Heads, what: str, *, every: bool = False) -> Bool[Tensor, "earlier later"]:

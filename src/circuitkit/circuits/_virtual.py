@@ -5,7 +5,7 @@ import torch
 from circuitkit._contract import one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import join
-from circuitkit.circuits._runs_before import in_one_dtype, runs_before
+from circuitkit.circuits._runs_before import one_dtype_of, runs_before
 
 
 @public
@@ -26,7 +26,7 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     ('L0H0->L1H0', 'L0H0->L1H1')
     """
     runs_before(earlier, later, "virtual_head", every=True)
-    earlier, later = (part.ungrouped() for part in in_one_dtype(earlier, later))
+    earlier, later = (part.to(one_dtype_of(earlier, later)).ungrouped() for part in (earlier, later))
     between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
     value = earlier.W_V[:, None].expand(-1, len(later), -1, -1)
     output = later.W_O[None].expand(len(earlier), -1, -1, -1)

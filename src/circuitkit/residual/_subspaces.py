@@ -6,14 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._blocks import pieces, product_norms
+from circuitkit._blocks import product_norms, tiles
 from circuitkit._contract import one_dtype, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
 
 Kind = Literal["Q", "K", "V"]
-_MOST_NUMBERS = 2**27
-"""In the bases that are kept at once, on either side."""
 
 
 @public
@@ -51,9 +49,9 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Te
 
     **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book; the angles are those of Bjorck and Golub 1973.
     """
-    each, rows = earlier.d_model * max(earlier.d_head, later.d_head), []
-    for some in pieces(len(earlier), each, _MOST_NUMBERS):
-        written = writing_basis(earlier[some]).mT
-        others = (reading_basis(later[others], kind) for others in pieces(len(later), each, _MOST_NUMBERS))
-        rows.append(torch.cat([product_norms(written, read) for read in others], dim=1))
-    return torch.cat(rows).square() / later.d_head
+    out = earlier.W_O.new_zeros(len(earlier), len(later), dtype=full_precision(earlier.W_O[:0]).dtype)
+    each = earlier.d_model * max(earlier.d_head, later.d_head)
+    makers = (lambda rows: writing_basis(earlier[rows]).mT), (lambda rows: reading_basis(later[rows], kind))
+    for where, written, read in tiles(*out.shape, each, *makers):
+        out[where] = product_norms(written, read)
+    return out.square_().div_(later.d_head)
