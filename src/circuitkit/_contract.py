@@ -264,7 +264,7 @@ def reads(weights: str, x: str = "x") -> Rule:
     def fits(x: Any, owner: Any) -> Any:
         W = getattr(owner, weights)
         return (x.numel() > 0 and (x.shape[-1], x.dtype, x.device) == (W.shape[-2], W.dtype, W.device)) or (
-            f"[..., pos, d_model] with d_model={W.shape[-2]}, {W.dtype}, on {W.device}, as {weights} is, and a position or more. Bring them together with .to()"
+            f"[..., pos, d_model] with d_model={W.shape[-2]}, {W.dtype}, on {W.device}, as {weights} is, and a position and a coordinate or more. Bring them together with .to()"
         )
 
     return Rule((x, "self"), fits)

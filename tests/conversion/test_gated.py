@@ -89,7 +89,7 @@ def test_how_good_the_stored_fits_are(reach, k, most):
 
 
 def test_each_neuron_has_the_fit_of_its_own_range(draw):
-    reaches = [29.0, 3.0, 120.0, 30.0]
+    reaches = [29.5, 3.0, 120.0, 30.0]
     layer = gate_sums("silu", reaches, 8)
     alone = [gate_sum("silu", reach, 8) for reach in reaches]
     g = draw(0, 5, 4) * 3
@@ -107,7 +107,7 @@ def test_each_neuron_has_the_fit_of_its_own_range(draw):
 
 
 def test_within_an_error_each_neuron_takes_the_fewest_heads_for_its_range(draw):
-    reaches = [29.0, 3.0, 120.0, 30.0]
+    reaches = [29.5, 3.0, 120.0, 30.0]
     layer = gate_sums("silu", reaches, max_error=1e-5)
     alone = [gate_sum("silu", reach, max_error=1e-5) for reach in reaches]
     assert [len(fit) for fit in alone] == [16, 4, 32, 16] or [len(fit) for fit in alone] == [16, 8, 32, 16]

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.conversion import generalized_silu, neuron_heads, with_bias_token
+from circuitkit.conversion import gated_neuron_heads, generalized_silu, neuron_heads, omega_mlp, with_bias_token
 from circuitkit.conversion._head_sum import HeadSum
+from circuitkit.conversion._promise import promised
 
 ACTIVATIONS = ["silu", "relu", "gelu", "gelu_new", "quick_gelu"]
 
@@ -213,3 +214,28 @@ def test_whole_numbers_and_mixed_dtypes_are_told_together():
 def test_the_repr_counts_neurons_and_heads():
     mlp = neuron_heads(torch.ones(3, 5), torch.ones(5, 3), activation="gelu", heads_per_neuron=2)
     assert repr(mlp) == "Neurons(5 neurons x 2 heads, d_model=3, 'gelu')"
+
+
+@pytest.mark.parametrize(("d_model", "n_pos"), [(0, 2), (4, 0), (0, 0)])
+def test_nothing_to_read_is_refused_in_words_on_every_route(d_model, n_pos):
+    W_in, W_out, x = torch.ones(d_model, 3), torch.ones(3, d_model), torch.ones(n_pos, d_model)
+    gated = gated_neuron_heads(W_in, W_in, W_out, activation="silu", heads_per_neuron=4, gate_range=3.0)
+    routes = [getattr(mlp, route) for mlp in (neuron_heads(W_in, W_out), gated) for route in ("__call__", "literal", "pattern")]
+    omega = omega_mlp(W_in, W_out, n_ctx=3)
+    for route in (*routes, gated.measured_reach, omega, omega.error_bound):
+        with pytest.raises(ValueError, match="and a position and a coordinate or more"):
+            route(x)
+
+
+def test_a_layer_without_neurons_writes_its_bias_and_promises_it():
+    W_in, W_out, b_out, x = torch.ones(4, 0), torch.ones(0, 4), torch.arange(4.0), torch.ones(2, 4)
+    gated = gated_neuron_heads(W_in, W_in, W_out, b_out=b_out, activation="silu", heads_per_neuron=4, gate_range=3.0)
+    for mlp in (neuron_heads(W_in, W_out, b_out=b_out), gated):
+        assert torch.equal(mlp(x), b_out.expand(2, 4))
+        assert torch.equal(mlp.literal(x), b_out.expand(2, 4))
+        assert mlp.measured_reach(x) == 0
+        exact, approximation, rounding = promised(mlp, x)
+        assert torch.equal(exact, b_out.double().expand(2, 4))
+        assert float(approximation.max()) == 0 < float(rounding.max()) < 1e-5
+    omega = omega_mlp(W_in, W_out, b_out=b_out, n_ctx=3)
+    assert (omega(x) - b_out).abs().max() <= omega.error_bound(x) < 1e-4

@@ -21,6 +21,7 @@ argument is run: the fits are good, not proved best.
 import argparse
 import math
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from scipy.special import erf, expit
 from tools.study import manifest
 
 TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/gates.safetensors"
-REACHES = (2, 4, 7, 10, 13, 16, 19, 22, 24, 26, 28, 30, 33, 36, 40, 44, 49, 54, 68, 84, 100, 140, 200, 300, 500)
+REACHES = (2, 4, 7, 10, 13, 16, 19, 20.5, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31.5, 33, 34.5, 36, 38, 40, 42, 44, 49, 54, 68, 84, 100, 140, 200, 300, 500)
 HEADS = (2, 4, 8, 16, 32)
 MOST, STEEPEST = 20.0, 12.0
 RIDGES = 10.0 ** np.arange(-11, -1, 0.5)
@@ -311,7 +312,7 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--target", type=Path, default=TARGET)
     args = parser.parse_args()
-    known = read(args.target)
+    known, held = read(args.target), load_file(args.target) if args.target.exists() else {}
     for name in [args.only] if args.only else FUNCTIONS:
         for k in args.heads:
             began = time.process_time()
@@ -336,11 +337,16 @@ def main():
                 neighbours(f, k, known[name][k])
                 jumps(f, k, known[name][k], args.jumps, rng)
                 neighbours(f, k, known[name][k])
-            proved = []
+            for small, large in [] if args.check else reversed([*pairwise(reaches)]):  # good on a range, good on a smaller one
+                fit = known[name][k][large]
+                if fit[0] < known[name][k][small][0] and np.abs(fit[1][2 * k :]).sum() <= MOST * small:
+                    known[name][k][small] = fit
+            proved, was = [], {row[0]: row.tolist() for row in held.get(f"{name}.{k}", ())}
             for reach in reaches:
                 b, m, d = np.split(known[name][k][reach][1], 3)
                 b, c = np.exp(b), -np.exp(b) * np.sinh(m)
-                proved.append([reach, proved_error(name, reach, b, c, d), *b, *c, *d])
+                made = [reach, proved_error(name, reach, b, c, d), *b, *c, *d]
+                proved.append(min(made, made if args.check else was.get(reach, made), key=lambda row: row[1]))
                 known[name][k][reach] = proved[-1][1], known[name][k][reach][1]
             worst = max(np.abs(row[2 + 2 * k :]).sum() / row[0] for row in proved)
             at = {row[0]: row[1] for row in proved}
@@ -351,8 +357,8 @@ def main():
                 flush=True,
             )
             if not args.check:
-                held = load_file(args.target) if args.target.exists() else {}
-                save_file(held | {f"{name}.{k}": np.array(proved)}, args.target)
+                held[f"{name}.{k}"] = np.array(proved)
+                save_file(held, args.target)
     if args.target == TARGET and not args.check:
         manifest.write("conversion")
 

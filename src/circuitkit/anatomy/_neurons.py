@@ -133,7 +133,7 @@ class Neurons:
     @fits("W_in")
     def measured_reach(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
         """The largest pre-activation on this input; the error holds while it is at most `terms.reach`."""
-        return float(self.reads(x)[0].detach().abs().max())
+        return float(self.reads(x)[0].detach().abs().max()) if len(self) else 0.0
 
     def reads(self, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tensor, Tensor]:
         """What queries and values read, `[..., pos, neuron]` each."""

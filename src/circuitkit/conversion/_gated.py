@@ -60,7 +60,7 @@ def gate_sum(
 
     A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is one
     head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. The
-    fits are stored (`tools/train/gates.py`): 20 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and widths
+    fits are stored (`tools/train/gates.py`): 20 or 34 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and widths
     free, `sum |d|` at most `20 reach`. Taken is the next larger range, with the most heads within `heads_per_neuron` or
     the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
     **Source**: ours; the paper leaves gated MLPs out.

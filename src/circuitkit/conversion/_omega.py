@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -134,7 +135,7 @@ class OmegaMLP:
         else:
             passed = passed + max(g(d_mlp + 3), g(0, d_mlp + 3)) * total + (leak + g(mixed + n_pos)) * b_out.abs()
         passed = passed + 2.02 * u * (x.abs() + 2 * total + passed) + d_mlp * low
-        passed = torch.where(torch.maximum(size.amax() + own, total.amax()) > top, math.inf, passed)
+        passed = torch.where(torch.maximum(F.pad(size, (0, 1)).amax() + own, total.amax()) > top, math.inf, passed)
         return float(passed.nan_to_num(nan=math.inf, posinf=math.inf).max())
 
     def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
