@@ -804,6 +804,48 @@ def test_a_question_without_meaning_is_answered_in_words(tool, kind):
     assert "circuitkit" in where, f"raised in {where}: {said}"
 
 
+def patches(c):
+    """Names of each kind that can be patched, with what the loops read then, given each row's own run and the other row's."""
+    reader = c.head
+    input_ = lambda kind: (f"{reader}.{kind}", lambda own, other, at: {(None, reader, kind): other.streams[at]})  # noqa: E731
+    wire = lambda part, kind: (f"{part}->{reader}.{kind}", lambda own, other, at: {(part, reader, kind): other.parts[part]})  # noqa: E731
+    sources = ["embed", *([c.earlier] if c.layers > 1 else []), *([c.neuron] if c.neuron and c.layers > 1 else [])]
+    out = {f"input {kind}": input_(kind) for kind in "QKV"}
+    out |= {f"wire {part} {kind}": wire(part, kind) for part in sources for kind in "QKV"}
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_patch_by_address_agrees_with_loops(kind):
+    """Inputs, wires, paths and heads get what they have on the other row of the untouched model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        c = case(kind)
+        at, turned, moved = f"L{place(c.head)[0]}", c.runs[::-1], 0.0
+
+        def patched(name, given=None, read=None):
+            logits = []
+            for row, own, other in zip(c.tokens, c.runs, turned, strict=True):
+                changes = {"given": given and given(own, other), "read": read and read(row, own, other)}
+                logits.append(c.slow.run(row, **changes).logits)
+            seen = []  # the runs that are measured: untouched, patched, and one drawn patch
+            ck.induction.effect(c.model, c.tokens, name, fill="resample", draws=1, measure=lambda run: (seen.append(run.logits), run.logits.sum((1, 2)))[1])
+            same(seen[1], torch.stack(logits), 10 * c.tolerance)
+            return float((torch.stack(logits) - c.each(lambda run: run.logits)).abs().max())
+
+        for name, changes in patches(c).values():
+            moved = max(moved, patched(name, read=lambda row, own, other, changes=changes: changes(own, other, at)))
+        moved = min(moved, patched(c.earlier, given=lambda own, other: {c.earlier: other.parts[c.earlier]}))
+        if c.layers > 1:
+            # what the first head writes when the embedding it reads is the other row's, read by one input of the later one
+            def path(row, own, other):
+                into = {("embed", c.earlier, kind): other.parts["embed"] for kind in "QKV"}
+                return {(c.earlier, c.head, "K"): c.slow.run(row, read=into).parts[c.earlier]}
+
+            moved = min(moved, patched(f"embed->{c.earlier}->{c.head}.K", read=path))
+        assert moved > 1e-6  # each of these changes something
+
+
 def test_the_table_is_whole():
     """Every public function that takes a model has a row, and the lists name cells that exist."""
     asked = set()

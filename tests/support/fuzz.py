@@ -278,6 +278,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Anatomy.run.source": lambda: None,
     "Anatomy.run.at": lambda: (1,),
     "effect.at": lambda: (1,),
+    "effects.found": lambda: {"a cut": circuitkit.induction.effect(model(), tokens(), "L0H1", draws=1)},
     "Anatomy.run.edit": lambda: lambda sub, z: z,
     "effect.fill": lambda: "zero",
     "attribution.fill": lambda: "zero",

@@ -221,24 +221,31 @@ class Slow:
         return a[0] < b[0] if self.parallel else a < b
 
     @torch.no_grad()
-    def run(self, tokens, gone=(), cut=(), instead=None):
-        """One row; `gone` names parts, `cut` holds (source, reader, kind), `instead(layer, read)` writes for attention."""
+    def run(self, tokens, gone=(), cut=(), instead=None, given=None, read=None):
+        """One row; `gone` names parts, `cut` holds (source, reader, kind), `instead(layer, read)` writes for attention.
+
+        `given[part]` is what that part writes; `read[source, reader, kind]` what a reader has from a source, or for the
+        source `None` all that it reads.
+        """
+        given, instead_of = given or {}, read or {}
         now, n = Run(self, tokens), len(tokens)
         parts = now.parts
         lost = lambda name: any(stands_for(g, name) for g in gone)  # noqa: E731
 
         def put(name, value):
-            parts[name] = torch.zeros_like(value) if lost(name) else value
+            parts[name] = given.get(name, torch.zeros_like(value) if lost(name) else value)
 
         put("embed", self.W_E[tokens])
         if self.W_pos is not None:
             put("pos", self.W_pos[:n])
 
         def stream(reader, kind, known):
+            if (None, reader, kind) in instead_of:
+                return instead_of[None, reader, kind]
             out = torch.zeros(n, self.W_E.shape[1], dtype=self.W_E.dtype)
             for name in known:
                 if not any(stands_for(s, name) and (r, k) == (reader, kind) for s, r, k in cut):
-                    out = out + parts[name]
+                    out = out + instead_of.get((name, reader, kind), parts[name])
             return out
 
         for number, layer in enumerate(self.layers):
@@ -258,7 +265,7 @@ class Slow:
                 for dst in range(n):
                     pattern[dst, : dst + 1] = scores[dst, : dst + 1].softmax(0)
                 if head.gate is not None:
-                    pattern = pattern * head.gate(x)
+                    pattern = pattern * head.gate(whole if layer.norm is None else layer.norm(whole))
                 now.scores[name], now.patterns[name], now.values[name] = scores, pattern, sides["V"]
                 written[name] = pattern @ sides["V"] @ head.W_O
             if instead is not None and instead[0] == number:

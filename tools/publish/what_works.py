@@ -37,6 +37,29 @@ the tool says it too, in words, when it is asked.
 
 {reasons}
 
+## Scores by family
+
+Whether a score that is taken apart is the score that the model really uses was asked of many families, on random weights,
+in float32: the sum of the table beside the score, the score beside the logarithm of the model's own attention, and the
+logits beside the model's own, each relative to the largest of its kind. Here is what was measured, rounded up.
+
+```
+family    table   score   logits   score in float64     (asked: 1e-5)
+GPT-2     8e-7    2e-6    3e-7     1e-14
+NeoX      3e-7    2e-6    4e-7     1e-14
+Llama     3e-7    2e-6    7e-7     6e-7
+Qwen2     2e-7    1e-6    7e-7     5e-7
+Qwen3     2e-7    4e-6    2e-6     2e-6
+Gemma 2   3e-7    8e-7    5e-7     5e-7
+Gemma 3   2e-7    2e-6    6e-7     7e-7
+Mistral   3e-7    2e-6    5e-7     5e-7
+Phi       2e-7    1e-6    3e-7     3e-7
+```
+
+The last column is the floor: from Llama on, transformers computes norms, rotations or the softmax in float32 whatever the
+model's dtype is, and no comparison with such a model comes closer. `tests/circuits/test_families.py` holds the bounds, and
+prints such a table when it is run as a script.
+
 ## The kinds of model
 
 {kinds}

@@ -1,0 +1,78 @@
+"""Score tables of nine families in float32, against what the models themselves attend to and say.
+
+    PYTHONPATH=.:src:tests/support python tests/circuits/test_families.py      prints what was measured
+
+The reference is the model as transformers runs it: its logits, and its patterns, whose logarithms are its scores up to a
+constant for each destination. Errors are relative: to the largest logit, and to the largest score of the head.
+"""
+
+import math
+
+import pytest
+import torch
+from zoo import make
+
+import circuitkit as ck
+
+#: By family: the shape in `zoo`, the cap of its scores, and the floor: the error of the same comparison in float64, where
+#: only what transformers computes in float32 whatever the model's dtype (norms, rotations, the softmax) is left, as a bound.
+FAMILIES = {
+    "GPT-2": ("gpt2", None, 1e-12),
+    "NeoX": ("neox-parallel", None, 1e-12),
+    "Llama": ("llama", None, 3e-6),
+    "Qwen2": ("qwen2", None, 3e-6),
+    "Qwen3": ("qwen3", None, 3e-6),
+    "Gemma 2": ("gemma2", 5.0, 3e-6),
+    "Gemma 3": ("gemma3", None, 3e-6),
+    "Mistral": ("mistral", None, 3e-6),
+    "Phi": ("phi", None, 3e-6),
+}
+PAIRS = [(10, 10), (10, 8), (9, 7), (6, 5), (3, 0)]  # inside every window of 5
+
+
+def measured(shape, cap, dtype):
+    """Largest relative errors: of logits, of tables against scores, and of scores against the model's own attention."""
+    model = make(shape, dtype)
+    tokens = torch.randint(50, (2, 11), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        logits, cache = model.run_with_cache(tokens)
+    run = ck.anatomy(model).run(tokens)
+    said = (run.logits - logits).abs().max() / logits.abs().max()
+    summed, own = 0.0, 0.0
+    for head in [name for name in run.model.head_names if name[:2] in ("L1", "L2")]:
+        layer, number = int(head[1]), int(head[3:])
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][1, number].double()
+        found = {(dst, src): ck.circuits.score_decomposition(model, tokens, head, dst, src, row=1) for dst, src in PAIRS}
+        largest = max(abs(one.score) for one in found.values())
+        for (dst, src), one in found.items():
+            summed = max(summed, abs(float(one.table.double().sum()) - one.score) / largest)
+            first = ck.circuits.score_decomposition(model, tokens, head, dst, dst, row=1).score
+            told = [s if cap is None else cap * math.tanh(s / cap) for s in (one.score, first)]
+            wanted = float(pattern[dst, src].log() - pattern[dst, dst].log())
+            own = max(own, abs(told[0] - told[1] - wanted) / largest)
+    return float(said), summed, own
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tables_equal_scores_and_scores_are_what_the_model_does(family):
+    shape, cap, floor = FAMILIES[family]
+    assert max(measured(shape, cap, torch.float32)) < 1e-5
+    assert max(measured(shape, cap, torch.float64)) < floor
+
+
+def test_another_head_s_table_is_noticed():
+    """The comparison is not blind: with the head next to it the model's own attention is far off."""
+    model = make("llama", torch.float32)
+    tokens = torch.randint(50, (2, 11), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        pattern = model.run_with_cache(tokens)[1]["blocks.1.attn.hook_pattern"][1]
+    scores = [ck.circuits.score_decomposition(model, tokens, "L1H0", 9, src, row=1).score for src in (7, 9)]
+    gaps = [float(one[9, 7].log() - one[9, 9].log()) for one in pattern]
+    assert abs(scores[0] - scores[1] - gaps[0]) < 1e-5 * max(map(abs, scores))
+    assert min(abs(scores[0] - scores[1] - gap) for gap in gaps[1:]) > 1e-2
+
+
+if __name__ == "__main__":
+    for name, (shape, cap, _) in FAMILIES.items():
+        found = [f"{v:.1e}" for dtype in (torch.float32, torch.float64) for v in measured(shape, cap, dtype)]
+        print(f"{name:8s} float32 logits {found[0]}, table {found[1]}, score {found[2]} | float64 {', '.join(found[3:])}")
