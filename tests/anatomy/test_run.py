@@ -146,7 +146,7 @@ def test_fill(tokens):
 
 def test_edit_and_watch(tokens):
     anatomy, seen = ck.anatomy(make("native-mlp")), []
-    run = anatomy.run(tokens, watch=lambda sub, pattern, values: seen.append((sub.name, pattern.shape, values.shape)))
+    run = anatomy.run(tokens, watch=lambda sub, pattern, values, rows: seen.append((sub.name, pattern.shape, values.shape)))
     assert seen == [("L0", (3, 4, 11, 11), (3, 4, 11, 5)), ("L1", (3, 4, 11, 11), (3, 4, 11, 5))]
     assert run.patterns == {}
 

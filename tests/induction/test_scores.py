@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import induction
 from circuitkit.circuits import copying_score
@@ -48,8 +50,15 @@ def slow_scores(slow_model, rows):
     return out
 
 
-@pytest.mark.parametrize("which", ["plain", "with_norm", "grouped"])
-def test_against_loops(which, boot, slow, request):
+@pytest.mark.parametrize("which", ["plain", "with_norm", "grouped", "in blocks", "hooked"])
+def test_against_loops(which, boot, slow, request, monkeypatch):
+    if which == "in blocks":  # of three destinations, for each of which two rows of two heads hold 8 numbers
+        monkeypatch.setattr("circuitkit.anatomy._run._MOST_NUMBERS", 3 * 2 * 2 * 8)
+        which = "plain"
+    if which == "hooked":
+        which = "plain"
+        request.getfixturevalue("plain").add_hook("blocks.0.hook_resid_pre", lambda x, hook: x)
+        request.addfinalizer(request.getfixturevalue("plain").reset_hooks)
     model = boot(n_heads=4, n_key_value_heads=2, seed=2) if which == "grouped" else request.getfixturevalue(which)
     rows = [[3, 7, 1, 3, 7, 1, 3, 22], [5, 5, 8, 5, 9, 8, 0, 1]]
     found, expected = scores(model, torch.tensor(rows)), slow_scores(slow(model), rows)
@@ -164,7 +173,49 @@ def test_bad_tokens_are_refused(plain, tokens, words):
 
 def test_a_model_that_hides_its_pattern_is_refused(plain, monkeypatch):
     hidden = {name: point for name, point in plain.hook_dict.items() if name != "blocks.1.attn.hook_pattern"}
-    with monkeypatch.context() as patch:
-        patch.setattr(type(plain), "hook_dict", property(lambda bridge: hidden))
+    with plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]), monkeypatch.context() as patch:
+        patch.setattr(type(plain), "hook_dict", property(lambda bridge: hidden))  # with a hook of the user's, the bridge itself runs
         with pytest.raises(ValueError, match=r"waited for the patterns of layers \[0, 1, 2\], which .*eager"):
             scores(plain)
+
+
+def test_what_hooks_do_is_seen(plain):
+    rows = repeated_tokens(23, 6, batch=5).tokens
+    with plain.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda A, hook: torch.eye(A.shape[-1]).to(A).expand_as(A))]):
+        found = scores(plain, rows)
+    assert found["L1H0"]["prefix_matching"] == 0
+    assert scores(plain, rows)["L1H0"]["prefix_matching"] > 0
+
+
+def test_a_long_context_is_seen_some_destinations_at_a_time(boot):
+    """8,192 positions: the pattern of two heads is 2^27 numbers, of which an eighth is held at a time."""
+    model = boot(n_ctx=8192, n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=5000, dtype=torch.float32)
+    rows = repeated_tokens(5000, 4096, batch=1)
+
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **kwargs or {})
+            if isinstance(out, torch.Tensor) and out.is_floating_point():
+                self.numbers = max(self.numbers, out.numel())
+            return out
+
+    with Largest() as seen:
+        found = scores(model, rows)
+    assert seen.numbers <= 2**24
+    assert found.names == ("L0H0", "L0H1")
+
+
+def test_fused_attention_is_no_obstacle(tmp_path):
+    """A model that never forms a pattern: the bridge cannot show one."""
+    import transformers
+
+    bridge = tiny_models.from_folder(tmp_path, transformers.GPT2LMHeadModel(transformers.GPT2Config(**tiny_models.GPT2)).eval())
+    rows = repeated_tokens(50, 6, batch=3).tokens
+    eager = scores(bridge, rows)
+    bridge.original_model.set_attn_implementation("sdpa")
+    fused = scores(bridge, rows)
+    assert bridge.original_model.config._attn_implementation == "sdpa"
+    for kind in ("prefix_matching", "previous_token", "duplicate_token", "copying"):
+        assert getattr(fused, kind) == pytest.approx(getattr(eager, kind), abs=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from circuitkit import induction
 from circuitkit.induction import induction_loss, paths
-from circuitkit.induction._stream import run
+from circuitkit.induction._stream import look, run
 
 ROWS = [[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11]]
 
@@ -129,8 +129,8 @@ def test_all_three_inputs_cut_is_a_head_that_reads_the_rest_of_the_stream(plain)
     cuts = [path for kind in "QKV" for path in paths(plain, kind, into="L1H0")]
     seen = []
     for gone in (cuts, ["L0H0", "L0H1"]):
-        watch = lambda layer, pattern, values, W_O: seen.append(pattern[:, 0]) if layer == 1 else None  # noqa: E731
-        run("test", plain, torch.tensor(ROWS), watch, gone)
+        watch = lambda layer, pattern, values, W_O, rows: seen.append(pattern[:, 0]) if layer == 1 else None  # noqa: E731
+        look("test", plain, torch.tensor(ROWS), watch, gone)
     assert torch.allclose(seen[0], seen[1], atol=1e-12)
 
 

@@ -788,7 +788,7 @@ def lookup(table: dict[str, Any], target: str, name: str) -> Any:
 #: Values that mean something after all: for a kind, a label and the arguments (a star: every argument of that kind).
 LEGAL: dict[str, dict[str, str]] = {
     "count": {
-        "0": """Address.layer Address.number before pos seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
+        "0": """Address.layer Address.number before pos seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance Heads.allowed.n_pos bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
         "-1": "attention.first neurons n_jobs Heads.QK_at.distance",
         "list": "seeds",
         "10**12": "seed data_seed",

@@ -21,8 +21,14 @@ KEPT, SHOWN = ROOT / "data" / "reports", ROOT / "book" / "_static" / "reports"
 
 REAL = {
     "smollm2-135m": lambda: str(real_induction.convert(real_induction.FOLDER)),
-    "minilm": lambda: real_conversion.load(real_conversion.fetch(real_conversion.FOLDER))[0],
+    "minilm": lambda: minilm(),
 }
+
+
+def minilm():
+    encoder = real_conversion.load(real_conversion.fetch(real_conversion.FOLDER))[0]
+    encoder.cfg.model_name = "all-MiniLM-L6-v2"
+    return encoder
 
 
 def main() -> None:

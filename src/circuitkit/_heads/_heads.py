@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from circuitkit._contract import (
@@ -231,9 +231,12 @@ class Heads:
 
     def pattern_of(self, scores: Annotated[Float[Tensor, "*batch head pos pos"], AS_IT_IS]) -> Float[Tensor, "*batch head pos pos"]:
         """The softmax of scores over the sources that mask and window allow."""
-        allowed = allowed_pairs(self.mask, scores.shape[-1], scores.device)
-        allowed = allowed if self.window is None else allowed & torch.ones_like(allowed).triu(1 - self.window)
-        return scores.masked_fill(~allowed, -math.inf).softmax(-1)
+        return scores.masked_fill(~self.allowed(scores.shape[-1], scores.device), -math.inf).softmax(-1)
+
+    def allowed(self, n_pos: Natural, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+        """True where mask and window let a destination see a source."""
+        pairs = allowed_pairs(self.mask, n_pos, device)
+        return pairs if self.window is None else pairs & torch.ones_like(pairs).triu(1 - self.window)
 
     def results(
         self, x: Float[Tensor, "*batch pos d_model"], pattern: Float[Tensor, "*batch head pos pos"] | None = None

@@ -23,8 +23,8 @@ def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) 
     **Error**: rounding; a `ValueError` where hooks change the stream itself, because then no parts add up to it.
     """
     value = anatomy(model)
-    if not is_bridge(model) or not any(map(_is_hooked, model.hook_dict.values())):
-        return value.run(tokens, watch=None if patterns else lambda sub, pattern, values: None)
+    if not hooked(model):
+        return value.run(tokens, watch=None if patterns else lambda *_: None)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
     now = value.run(tokens, edit=lambda sub, z: _in_bridge(cache, sub, z))
@@ -35,9 +35,10 @@ def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) 
     return now
 
 
-def _is_hooked(point: Any) -> bool:
-    """Whether a user put a hook there: transformer-lens has hooks of its own, which join points of two names."""
-    return any(not str(hook.user_hook.__module__).startswith("transformer_lens") for hook in point.fwd_hooks)
+def hooked(model: Any) -> bool:
+    """Whether a user put hooks on a bridge: transformer-lens has hooks of its own, which join points of two names."""
+    hooks = (hook for point in model.hook_dict.values() for hook in point.fwd_hooks) if is_bridge(model) else ()
+    return any(not str(hook.user_hook.__module__).startswith("transformer_lens") for hook in hooks)
 
 
 def _in_bridge(cache: Any, sub: Sublayer, z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """One loop that runs any anatomy and keeps what every part did, with parts and wires taken out where asked."""
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._blocks import pieces
 from circuitkit._contract import Natural, PartName, must, public
 from circuitkit._heads import Heads
 from circuitkit._heads._heads import projected
@@ -21,7 +23,7 @@ from circuitkit.anatomy._sublayer import Anatomy, Sublayer
 
 _MOST_NUMBERS = 2**24
 # what the loop gives them is right: no door
-_side, _scores_of, _pattern_of = map(inspect.unwrap, (Heads.side, Heads.scores_of, Heads.pattern_of))
+_side, _scores_of = map(inspect.unwrap, (Heads.side, Heads.scores_of))
 Fill = Callable[[Tensor], Tensor]
 
 
@@ -375,7 +377,7 @@ def forward(
     without: "str | Sequence[str]",
     fill: "str | Fill",
     edit: Callable[[Sublayer, Tensor], Tensor] | None,
-    watch: Callable[[Sublayer, Tensor, Tensor], None] | None,
+    watch: Callable[[Sublayer, Tensor, Tensor, slice], None] | None,
     base: Run | None,
     grad: bool,
     source: Run | None = None,
@@ -475,13 +477,17 @@ def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts:
         mixed = getattr(getattr(heads, f"norm_{kind}", None), "across", False)
         new = _side(heads, kind, stream)[..., which, :, :] if mixed else _side(heads[which], kind, stream)
         sides[kind] = sides[kind].index_copy(-3, torch.tensor(which, device=new.device), new)
-    pattern = _pattern_of(heads, _scores_of(heads, sides["Q"], sides["K"]))
-    pattern = pattern if sub.gate is None else pattern * sub.gate(read)
-    if watch is None:
-        now.patterns[sub.name] = pattern
-    else:
-        watch(sub, pattern, sides["V"])
-    z = pattern @ sides["V"]
+    q, gathered, n = sides["Q"], [], read.shape[-2]
+    gate, allowed = None if sub.gate is None else sub.gate(read), heads.allowed(n, read.device)
+    for some in [slice(0, n)] if watch is None else pieces(n, q[..., :1, 0].numel() * n, _MOST_NUMBERS):
+        pattern = _scores_of(heads, q[..., some, :], sides["K"]).masked_fill_(~allowed[some], -math.inf).softmax(-1)
+        pattern = pattern if gate is None else pattern * gate[..., some, :]
+        if watch is None:
+            now.patterns[sub.name] = pattern
+        else:
+            watch(sub, pattern, sides["V"], slice(some.start, min(some.stop, n)))
+        gathered.append(pattern @ sides["V"])
+    z = gathered[0] if len(gathered) == 1 else torch.cat(gathered, -2)
     if rows:
         z[..., rows, :, :] = cuts.replaced(z[..., rows, :, :], lambda run: run.gathered[sub.name][..., rows, :, :])
     z = now.gathered[sub.name] = z if edit is None else edit(sub, z)

@@ -275,7 +275,7 @@ class Anatomy:
         without: Names = (),
         fill: Literal["zero", "mean"] | Callable[[Tensor], Tensor] = "zero",
         edit: Callable[[Sublayer, Tensor], Tensor] | None = None,
-        watch: Callable[[Sublayer, Tensor, Tensor], None] | None = None,
+        watch: Callable[[Sublayer, Tensor, Tensor, slice], None] | None = None,
         base: "Run | None" = None,
         source: "Run | None" = None,
         at: Sequence[Natural] = (),
@@ -289,8 +289,8 @@ class Anatomy:
         says by what: `"zero"`, `"mean"` over the rows at each position, or a function along the rows, such as
         `lambda x: x[order]` for another row's, here or in `source`, another run of this model (patching: `lambda x: x`);
         `at` some positions only. Biases become nothing, whatever the fill. `edit(sublayer, z)` returns
-        what its heads gathered (what a whole MLP wrote) as it shall be; `watch(sublayer, pattern, values)` sees patterns,
-        which are then not kept. `base`, an earlier run of the same tokens, saves the steps before the first change.
+        what its heads gathered (what a whole MLP wrote) as it shall be; `watch(sublayer, pattern, values, rows)` sees
+        patterns, of some destinations at a time where they are long, and they are not kept. `base`, an earlier run of the same tokens, saves the steps before the first change.
 
         **Error**: rounding. **Source**: path patching; "A Mathematical Framework for Transformer Circuits", ablations.
         """

@@ -10,7 +10,7 @@ from torch import Tensor
 from circuitkit._contract import AnyModel, Count, Names, ids, must, public, sizes
 from circuitkit._precision import full_precision
 from circuitkit.anatomy import Anatomy
-from circuitkit.induction._stream import Fill, engine, run
+from circuitkit.induction._stream import Fill, engine, look
 from circuitkit.induction._tokens import Repeated, after_occurrences, earlier_occurrences, repeated_tokens
 
 Kind = Literal["prefix_matching", "previous_token", "duplicate_token", "copying"]
@@ -87,7 +87,7 @@ def scores(
     **Shapes**: `tokens` any rows `[batch, pos]` in which tokens recur, default eight rows of a random span of 64 tokens
     (less if the context or the vocabulary is smaller), twice. `without` leaves out parts and wires, see `Anatomy.run`.
     Works for any `TransformerBridge`, grouped-query and rotary ones too, and for the toys of chapter 5: patterns are
-    read where the model computes them, reduced at once and dropped. **Error**: float32 rounding; the sampling error of a mean over about 500 positions.
+    reduced where they are computed, some destinations at a time, and dropped: any attention will do, and long contexts. **Error**: float32 rounding; the sampling error of a mean over about 500 positions.
     **Source**: "In-context Learning and Induction Heads" (prefix matching, copying); "A Mathematical Framework"
     (eigenvalues). Theirs normalise copying differently.
 
@@ -98,9 +98,9 @@ def scores(
     """
     rows = default_rows(model) if tokens is None else tokens
     rows = rows.tokens if isinstance(rows, Repeated) else rows
-    runs = engine(model, without)
+    runs = engine(model, without, look=True)
     watcher = _Watcher(runs, rows.to(runs.W_E.device))
-    run("scores", runs, rows, watcher.see, without, fill)
+    look("scores", runs, rows, watcher.see, without, fill)
     columns = {kind: torch.cat([found[kind] for found in watcher.found.values()]) for kind in KINDS}
     names = tuple(f"L{i}H{j}" for i, found in watcher.found.items() for j in range(len(found["copying"])))
     return Scores(names, **{kind: column.cpu() for kind, column in columns.items()})
@@ -111,8 +111,9 @@ class _Watcher:
 
     def __init__(self, model: Any, rows: Tensor):
         same, after = earlier_occurrences(rows), after_occurrences(rows)
-        self.places = {"prefix_matching": after.nonzero(as_tuple=True), "duplicate_token": same.nonzero(as_tuple=True)}
-        self.n_known = int(same.any(-1).sum())
+        self.masks = {"prefix_matching": after, "duplicate_token": same}
+        self.places: dict[int, dict[str, tuple[Tensor, ...]]] = {}
+        self.n_known = same.any(-1).sum()
         self.found: dict[int, dict[str, Tensor]] = {}
         self.sources = after.any(1)
         columns = full_precision(model.W_U.detach())[:, rows[self.sources]]
@@ -121,19 +122,26 @@ class _Watcher:
         columns = columns if gain is None else columns * full_precision(gain.detach())[:, None]
         self.unembed = columns - columns.mean(1, keepdim=True)
 
-    def see(self, layer: int, pattern: Tensor, values: Tensor, W_O: Tensor) -> None:
-        """`pattern[batch, head, dst, src]`: attention on the marked sources, for each destination that has one, and no other.
+    def see(self, layer: int, pattern: Tensor, values: Tensor, W_O: Tensor, rows: slice) -> None:
+        """`pattern[batch, head, dst, src]`: attention on the marked sources, for each destination that has one, and no other."""
+        first, n_pos = rows.start, pattern.shape[-1]
+        if not first:
+            zero = pattern.new_zeros(pattern.shape[1])
+            self.found[layer] = dict.fromkeys(KINDS, zero) | {"copying": self._copying(values, W_O)}
+        if first not in self.places:  # where they stand in these destinations: the same in every layer
+            self.places[first] = {kind: mask[:, rows].nonzero(as_tuple=True) for kind, mask in self.masks.items()}
+        found = self.found[layer]
+        for kind, (row, dst, src) in self.places[first].items():
+            found[kind] = found[kind] + pattern[row, :, dst, src].sum(0) / self.n_known
+        previous = pattern.diagonal(first - 1, -2, -1).sum((0, 2))
+        found["previous_token"] = found["previous_token"] + previous / (len(pattern) * (n_pos - 1))
 
-        `values[batch, head or group, pos, d_head]`: the wanted eigenvalues are those of a d_head x d_head matrix.
-        """
-        found = self.found[layer] = {}
-        for kind, (row, dst, src) in self.places.items():
-            found[kind] = pattern[row, :, dst, src].sum(0) / self.n_known
-        found["previous_token"] = pattern.diagonal(-1, -2, -1).mean((0, 2))
+    def _copying(self, values: Tensor, W_O: Tensor) -> Tensor:
+        """`values[batch, head or group, pos, d_head]`: the wanted eigenvalues are those of a d_head x d_head matrix."""
         W_O = full_precision(W_O.detach())
         value = full_precision(values.detach()).transpose(1, 2)[self.sources].transpose(0, 1)
         # Centring the unembedding vectors is enough: what is the same in all values then multiplies to zero.
         value = value.repeat_interleave(W_O.shape[0] // value.shape[0], dim=0)
         eigenvalues = torch.linalg.eigvals(W_O @ self.unembed @ value)
         total = eigenvalues.abs().sum(-1)
-        found["copying"] = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)
+        return torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)

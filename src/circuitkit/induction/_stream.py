@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -9,38 +10,64 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import is_bridge
+from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
+from circuitkit.anatomy._engine import hooked
 from circuitkit.induction._tokens import Repeated
 
 Fill = Literal["zero", "mean"]
 
-#: Called in each layer with its number, the pattern `[batch, head, dst, src]`, values `[batch, head or group, pos, d_head]` and `W_O`.
-Watch = Callable[[int, Tensor, Tensor, Tensor], None]
+#: Called in each layer with its number, the pattern `[batch, head, dst, src]` of some destinations, values
+#: `[batch, head or group, pos, d_head]`, `W_O`, and which destinations these are.
+Watch = Callable[[int, Tensor, Tensor, Tensor, slice], None]
 
 
-def engine(model: Any, without: Sequence[str]) -> Any:
-    """The bridge itself where it can do what is asked, because that is faster; else the model as an `Anatomy`."""
-    return model if is_bridge(model) and _heads_of(model, without) is not None else anatomy(model)
+class _Seen(Exception):
+    """All that was to be seen: what would follow is asked by nobody."""
+
+
+def engine(model: Any, without: Sequence[str], look: bool = False) -> Any:
+    """The bridge itself where that is faster, or where its hooks count or it cannot be read; else the model as an `Anatomy`."""
+    bridge = is_bridge(model) and _heads_of(model, without) is not None
+    if bridge and (not look or hooked(model)):
+        return model
+    try:
+        return anatomy(model)
+    except ValueError:
+        if not bridge:
+            raise
+    return model
 
 
 @torch.no_grad()
 def run(
-    what: str,
-    model: Any,
-    tokens: Int[Tensor, "batch pos"],
-    watch: Watch | None = None,
-    without: Sequence[str] = (),
-    fill: Fill = "zero",
-) -> Float[Tensor, "batch unembedded d_vocab"]:
-    """Logits of one forward pass without some parts and wires; see `Anatomy.run`. What is watched is seen without them, and
-    then only the first position is unembedded: nobody asks for logits.
-    """
+    what: str, model: Any, tokens: Int[Tensor, "batch pos"], without: Sequence[str] = (), fill: Fill = "zero"
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """Logits of one forward pass without some parts and wires; see `Anatomy.run`."""
     runs = engine(model, without)
+    if isinstance(runs, Anatomy):
+        return runs.run(tokens, without=without, fill=fill, watch=lambda *_: None).logits
+    return _on_bridge(what, runs, tokens, None, without, fill)
+
+
+@torch.no_grad()
+def look(
+    what: str, model: Any, tokens: Int[Tensor, "batch pos"], watch: Watch, without: Sequence[str] = (), fill: Fill = "zero"
+) -> None:
+    """What heads do without some parts and wires, layer by layer; nothing behind the last pattern is computed."""
+    runs = engine(model, without, look=True)
     if not isinstance(runs, Anatomy):
-        return _on_bridge(what, runs, tokens, watch, without, fill)
-    sees: Any = None if watch is None else lambda sub, pattern, values: watch(sub.layer, pattern, values, sub.inside.W_O)
-    done = runs.run(tokens, without=without, fill=fill, watch=sees)
-    return done.logits if watch is None else done.streams[-1][:, :1] @ runs.W_U
+        _on_bridge(what, runs, tokens, watch, without, fill)
+        return
+    last, n_pos = [sub.name for sub in runs.sublayers if isinstance(sub.inside, Heads)][-1:], tokens.shape[1]
+
+    def sees(sub: Any, pattern: Tensor, values: Tensor, rows: slice) -> None:
+        watch(sub.layer, pattern, values, sub.inside.W_O, rows)
+        if [sub.name] == last and rows.stop == n_pos:
+            raise _Seen
+
+    with suppress(_Seen):
+        runs.run(tokens, without=without, fill=fill, watch=sees)
 
 
 def _heads_of(bridge: Any, without: Sequence[str]) -> dict[int, list[int]] | None:
@@ -68,7 +95,7 @@ def _on_bridge(what: str, bridge: Any, tokens: Tensor, watch: Watch | None, with
                 W_O, found = bridge.blocks[layer].attn.W_O, waiting.pop(layer)
                 v = found["hook_v"]
                 v = v.unflatten(-1, (-1, W_O.shape[1])) if v.ndim == 3 else v
-                watch(layer, found["hook_pattern"], v.transpose(1, 2), W_O)
+                watch(layer, found["hook_pattern"], v.transpose(1, 2), W_O, slice(0, tokens.shape[1]))
 
         return hook
 

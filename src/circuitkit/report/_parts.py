@@ -13,7 +13,7 @@ from circuitkit.anatomy import Anatomy, anatomy, heads, read
 from circuitkit.conversion._mlps import find_mlps
 from circuitkit.figures._still import visible
 from circuitkit.induction._scores import default_rows
-from circuitkit.induction._stream import run
+from circuitkit.induction._stream import look
 from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
 from circuitkit.models import load_model
 
@@ -83,14 +83,15 @@ def _looked(model: Any, tokens: Tensor, places: list[Tensor], even: tuple[Tensor
     """Mean attention `[row, head]` at some places, then what it would be if each token looked at all it sees alike."""
     found: dict[int, list[Tensor]] = {}
 
-    def see(layer: int, pattern: Tensor, values: Tensor, W_O: Tensor) -> None:
+    def see(layer: int, pattern: Tensor, values: Tensor, W_O: Tensor, rows: slice) -> None:
         alike = torch.ones_like(pattern)  # a weight of 0 may be an underflow: only what comes later tells what is never seen
-        alike = alike if pattern.triu(1).any() else alike.tril()
+        alike = alike if pattern.triu(1 + rows.start).any() else alike.tril(rows.start)
         alike = alike / alike.sum(-1, keepdim=True)
         pairs = [(pattern, mask.to(pattern)) for mask in places] + [(alike, mask.to(pattern)) for mask in even]
-        found[layer] = [(A * mask[:, None]).sum((2, 3)) / mask.sum((1, 2)).clamp_min(1)[:, None] for A, mask in pairs]
+        some = [(A * mask[:, None, rows]).sum((2, 3)) / mask.sum((1, 2)).clamp_min(1)[:, None] for A, mask in pairs]
+        found[layer] = [one + more for one, more in zip(found[layer], some, strict=True)] if rows.start else some
 
-    run("report", model, tokens, see)
+    look("report", model, tokens, see)
     return [torch.cat(columns, dim=1).cpu() for columns in zip(*(found[layer] for layer in sorted(found)), strict=True)]
 
 

@@ -108,7 +108,8 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
     True
     """
     asked = _asked(model, prompt)
-    title = (Path(model).name if Path(model).is_dir() else model) if isinstance(model, str) else getattr(getattr(asked.model, "cfg", None), "model_name", None) or type(model).__name__
+    title = model if isinstance(model, str) else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
+    title = Path(title).name if Path(title).is_dir() else title
     folder = None if out is None else Path(out).with_suffix(".parts") / _key(asked)
     items = _items(asked)
     if plan:
