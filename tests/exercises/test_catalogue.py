@@ -39,6 +39,11 @@ def test_each_mistake_gets_its_own_diagnosis(exercise, mistake):
     assert not result.passed
     assert result.done
     assert result.diagnosis == mistake.name or f"behaves like one of {result.hint.count(' Or: ') + 1} mistakes" in result.hint
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES, ids=name)
+def test_no_advice_calls_another_part_right(exercise, mistake):
+    assert not re.search(r"\b(is|are) (all )?right\b", mistake.advice)  # a second mistake may sit there
     assert mistake.name in result.message
     assert mistake.advice in result.message
 

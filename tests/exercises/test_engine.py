@@ -80,13 +80,33 @@ def test_a_mistake_and_two_mistakes_are_named(wrong, name):
         (lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]), "wrong only at the first row"),
         (lambda x, y, W: 2 * (x + x**3) @ W, "does not depend on `y`"),
         (lambda x, y, W: (x + y) @ W / 0, "not finite"),
-        (lambda x, y, W: (2 * (x - y) @ W).flip(0), "Likely two mistakes"),
+        (lambda x, y, W: (2 * (x - y) @ W).flip(0), "together with something else"),
     ],
 )
 def test_what_no_choice_gives_is_pointed_at_and_not_named(wrong, said):
     result = check(DOUBLE, wrong)
     assert result.diagnosis == ""
     assert said in result.hint
+
+
+def test_what_may_be_an_accident_of_the_cases_is_not_said():
+    def one_row(x, y, W):  # right where there is one choice only
+        out = 2 * (x + y) @ W
+        return out if len(x) < 4 else out + torch.rand(out.shape, generator=torch.Generator().manual_seed(len(x)))
+
+    assert check(DOUBLE, one_row).hint.startswith("It is right on ")
+
+    causal = dataclasses.replace(DOUBLE, spec=lambda x, y, W: torch.eye(5).double(), body=lambda x, y, W: torch.eye(5).double(), choices="")
+    below = check(causal, lambda x, y, W: torch.eye(5) + 0.3 * torch.ones(5, 5).tril(-1))
+    assert "only" not in below.hint  # nothing but ones and zeros stands elsewhere
+
+
+def test_values_of_one_line_share_a_name_that_is_told():
+    several = dataclasses.replace(DOUBLE, choices="times\n 1 / 3 | another number of times | How often?\nsign\n -1 | y is subtracted | Which?")
+    assert len(several.mistakes) == 3
+    for times in (1, 3):
+        assert check(several, lambda x, y, W, n=times: n * (x + y) @ W).diagnosis == "another number of times"
+        assert check(several, lambda x, y, W, n=times: n * (x - y) @ W).diagnosis == "another number of times and y is subtracted"
 
 
 def test_two_choices_with_one_effect_are_both_offered_and_neither_is_named():

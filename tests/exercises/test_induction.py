@@ -56,7 +56,17 @@ def test_any_sharpness_and_inner_space_that_does_the_job_is_right(loud):
 
 @pytest.mark.parametrize("loud", [0.5, 2.0, 5.0, 10.0])
 def test_scores_that_are_too_small_are_recognised_whatever_their_size(loud):
-    assert exercises.check_induction_head(by_hand(loud)).diagnosis == "the scores of the first head are too small"
+    found = exercises.check_induction_head(by_hand(loud)).diagnosis
+    assert found == "the scores of the first head are too small and the scores of the second head are too small"
+
+
+def test_a_distance_that_fits_one_length_of_span_is_refused():
+    def answer(vocab, n_ctx):
+        word, place, _, out = torch.eye(3 * vocab + n_ctx).split([vocab, n_ctx, vocab, vocab])
+        first, _ = by_hand()(vocab, n_ctx)
+        return first, (100 * place.T, place.T.roll((n_ctx - 1) // 2 - 1, 1), word.T, out)
+
+    assert exercises.check_induction_head(answer).diagnosis == "the second head looks at a fixed distance"
 
 
 def test_matrices_of_the_wrong_shape_are_named_with_their_head():

@@ -5,7 +5,8 @@
 
 What the tags of a solved cell mean:
 
-- `solution`: functions keep signature and docstring and lose their body, other assignments become `= None`;
+- `solution`: functions keep signature and docstring and lose their body, other assignments become `= None`,
+  and the words of a prediction stay, `{"word": None}`;
 - `uses-solution`: it runs on accepted answers, so in the copy it waits until the checks above have accepted them;
 - `copy-code`: text whose code block becomes a cell of the copy, such as a line that writes into the reader's folder;
 - any other cell is copied as it is. Outputs are dropped everywhere.
@@ -52,6 +53,8 @@ def emptied(source: str) -> str:
             targets = ", ".join(ast.unparse(target) for target in node.targets)
             several = len(node.targets) == 1 and isinstance(node.targets[0], ast.Tuple)
             nothing = ", ".join(["None"] * len(node.targets[0].elts)) if several else "None"
+            if isinstance(node.value, ast.Dict):  # a prediction: its words stay
+                nothing = "{" + ", ".join(f"{ast.unparse(key)}: None" for key in node.value.keys if key) + "}"
             kept += [f"{targets.strip('()')} = {nothing}  # your turn"]
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             kept += head

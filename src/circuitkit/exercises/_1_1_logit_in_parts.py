@@ -14,8 +14,7 @@ def spec(parts: Tensor, W_U: Tensor, token: int) -> Tensor:
     return out
 
 
-def body(parts, W_U, token, *, reference="vocab", column="column", form="logits", whole=False):
-    parts = parts.sum(0, keepdim=True) if whole else parts
+def body(parts, W_U, token, *, reference="vocab", column="column", form="logits"):
     logits = parts @ (W_U if column != "transposed" else W_U.mT)
     own = parts @ W_U[token] if column == "row" else logits[:, token]
     if form in ("softmax", "log_softmax"):
@@ -26,12 +25,12 @@ def body(parts, W_U, token, *, reference="vocab", column="column", form="logits"
         "components": lambda: own.mean(), "others": lambda: (logits.sum(1) - own) / (W_U.shape[1] - 1),
         "dims": lambda: parts @ W_U.mean(0), "entries": lambda: parts @ W_U.mean().expand(W_U.shape[0]),
         "whole": lambda: logits.sum(0).mean(), "share": lambda: logits.sum(0).mean() / len(parts),
-        "sum": lambda: logits.sum(1), "max": lambda: logits.max(1).values, "stream": lambda: parts.mean(1),
+        "sum": lambda: logits.sum(1), "max": lambda: logits.max(1).values, "stream": lambda: parts.mean(1), "axis": lambda: parts.sum(1) * W_U[:, token].mean(),
     }[reference]()  # fmt: skip
     found = own - average
     if form == "all":
         return logits - logits.mean(1, keepdim=True) if reference == "vocab" else logits
-    return found / found.sum() if form == "shares" else found[0] if whole else found
+    return found
 
 
 EXERCISE = Exercise(
@@ -45,22 +44,16 @@ EXERCISE = Exercise(
         added | the mean over the vocabulary is added, not subtracted | Above the mean: what is left of a logit when the mean is taken away?
         components | the mean over the components is subtracted | Compare tokens, not components: each part is held against what the same part gives to the average token.
         others | the token is left out of the mean | The reference is the mean over the whole vocabulary, the token itself included.
-        dims | the mean runs over the dimensions of W_U | That mean has one number for each token. You need the average token: one number for each dimension.
-        entries | the mean of all entries of W_U is subtracted | One number cannot be the average token, which is a vector of d_model. Which axis is to be averaged away?
+        dims / entries / stream / axis | another mean is subtracted than that over the vocabulary | Nothing is averaged in the stream or in W_U as a whole: first read logits from the part, then compare tokens.
         whole | the mean logit of the whole stream is subtracted from every part | Then it is subtracted once for each component. Which mean belongs to one part?
         share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a component brings its own mean along.
         sum | the sum over the vocabulary is subtracted, not the mean | The reference is an average token. What is the sum divided by?
         max | the largest logit is subtracted, not the mean | The reference is the average token, not the best one.
-        stream | the mean over the coordinates of each part is subtracted | Nothing is averaged in the stream here: first read logits from the part, then compare tokens.
-    column
-        transposed | a row of W_U is taken instead of a column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
-        row | the token's row of W_U is taken instead of its column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
+    column = transposed / row | a row of W_U is taken instead of a column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
     form
         softmax | a softmax is taken of each part | Logits add up over components; probabilities do not. Stay with logits.
         log_softmax | a log-softmax is taken of each part | The logarithm of the normaliser does not split into components. The plain mean over the vocabulary does.
         all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
-        shares | the parts are scaled to sum to 1 | Parts can be negative and their sum can be near zero, so shares mislead. Return the parts in logits.
-    whole = True | the whole logit is returned, not its parts | That is what the parts have to sum to. Do the same with each row of parts.
     """,
 )  # fmt: skip
 

@@ -69,16 +69,14 @@ EXERCISE = Exercise(
     erase
         0.0 | the note is copied but not erased | Afterwards the stream holds the note twice. It can only be added to: what must be added to take a note away?
         1.0 | the note is doubled, not erased | The note arrives at the target. But what you add along the source makes it twice as long there.
-        -2.0 | the note is erased twice over | After the first -1 the source is empty; another one leaves its negative there.
-        -0.5 | the note is only half erased | What must be added along the source so that nothing is left?
+        -2.0 / -0.5 | the note is erased twice over, or by half | What must be added along the source so that nothing is left?
     write
-        0.0 | the note is erased but not written | The source directions are empty now, as they should be. The note has to arrive somewhere.
+        0.0 | the note is erased but not written | The note has to arrive somewhere.
         -1.0 | the note arrives with the wrong sign | It is gone from the source, and its negative stands at the target.
         0.5 | only half of the note arrives | Nothing divides it on the way.
     reads
         target | the head reads the target instead of the source | W_V decides what is read. Which directions hold the note?
-        sum | the head reads source and target together | What the target held before is to stay there. Read the source alone.
-        difference | the head reads the difference of target and source | The note is what x has along the source, no more and no less.
+        sum / difference | the head reads a mixture of source and target | The note is what x has along the source, no more and no less.
         both | source and target are exchanged | What the target held before is to stay there. Read the source alone.
         target, too | what the target held is erased | The note is added to what the target holds. Nothing was said about clearing the target first.
     onto = flipped | the notes arrive in reverse order | Row i of source goes to row i of target.

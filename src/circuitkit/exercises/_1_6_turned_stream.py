@@ -52,9 +52,9 @@ EXERCISE = Exercise(
     observe=observe, parts=("W_E", "W_V", "W_O", "W_U"),
     names=("token", "number", "observed"), columns=("in the stream", "in the logits"),
     choices="""
-    R_is = inverse | the stream is turned by the inverse of R | The logits are right, so your turning is consistent. But the new stream was to be x R.
+    R_is = inverse | the stream is turned by the inverse of R | The new stream was to be x R.
     all_four
-        as it was | nothing is turned | The logits are right, but the stream is x, not x R. Start with the first that writes into it.
+        as it was | nothing is turned | The stream was to be x R. Start with the first that writes into it.
         x R | R comes from the right everywhere | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
         R x | R comes from the left everywhere | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
     embedding

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Exercise, Result, check
-from circuitkit.exercises._shared import random_row, shipped
+from circuitkit.exercises._shared import HOOK, hooked, random_row, shipped
 
 
 def spec(model, tokens: Tensor, layer: int, head: int) -> Tensor:
@@ -26,31 +26,24 @@ def spec(model, tokens: Tensor, layer: int, head: int) -> Tensor:
     return (x @ model.W_U.double() + model.b_U.double())[None]
 
 
-def body(model, tokens, layer, head, *, heads="one", fill="mean", over="positions", place="asked"):
-    at = {"asked": layer, "other layer": 1 - layer}[place]
-    which = {"one": [head], "all": list(range(model.cfg.n_heads)), "others": [h for h in range(model.cfg.n_heads) if h != head]}[heads]
-
-    def hook(z, hook):
-        z = z.clone()
-        own = z[:, :, which]
-        axis = {"positions": 1, "numbers": 3}.get(over, 1)
-        new = own.mean(axis, keepdim=True).expand_as(own)
-        if fill == "last":
-            new = own[:, -1:].expand_as(own)
-        elif fill in ("zero", "minus"):
-            new = torch.zeros_like(own) if fill == "zero" else own - new
-        if over == "heads":
-            new = z.mean(2, keepdim=True).expand_as(z)[:, :, which]
-        z[:, :, which] = new
-        return z
+def body(
+    model, tokens, layer, head, *, fill="mean", over="positions", heads="one", place="asked", site="z", at="all",
+):  # fmt: skip
+    def new(z, name):
+        mean = {
+            "numbers": lambda: z.mean(3, keepdim=True), "heads": lambda: z.mean(2, keepdim=True), "later": lambda: z[:, 1:].mean(1, keepdim=True),
+            "both": lambda: z.mean((1, 3), keepdim=True), "past": lambda: z.cumsum(1) / torch.arange(1, z.shape[1] + 1)[:, None, None],
+            "all": lambda: z.mean((1, 2), keepdim=True), "end": lambda: z[:, -1:], "start": lambda: z[:, :1], "sum": lambda: z.sum(1, keepdim=True),
+        }.get(over, lambda: z.mean(1, keepdim=True))().expand_as(z)  # fmt: skip
+        return {"zero": 0 * z, "minus": z - mean, "added": z + mean}.get(fill, mean)
 
     if fill == "nothing":
         return model(tokens)
-    return model.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{at}.attn.hook_z", hook)])
+    return hooked(model, tokens, layer, head, new, heads=heads, place=place, site=site, at=at)
 
 
 EXERCISE = Exercise(
-    about="1.7 a head at its average | medium | 20 minutes | 01-residual-stream#who-deletes",
+    about="1.7 a head at its average | medium | 20 minutes | 01-residual-stream#in-bulk-and-what-the-sum-does-not-see",
     spec=spec, body=body, axes="pos", smallest=4, trials=4,
     inputs={
         "model": lambda size, generator, case: shipped("two-layer"),
@@ -59,19 +52,21 @@ EXERCISE = Exercise(
     },
     names=("row", "position", "vocab"),
     choices="""
-    heads
-        all | all heads of the layer are replaced | `hook_z` is [row, position, head, d_head]: which index picks one head?
-        others | every head but the one asked for is replaced | Which of them was to lose its text?
     fill
         zero | the head is replaced by zero | Zero takes away the head's constant, too. What does it write on average?
         minus | the average is taken out instead of kept | What remains should no longer depend on the position. Yours is what does.
-        last | the head is held at its last position's value | An average takes all positions.
+        added | the average is added to what was there | It comes in the place of what was there.
         nothing | the model runs as it is | Does the hook return the new tensor, and does the run get the hook? See `fwd_hooks`.
     over
         numbers | the average runs over d_head | Which axis are the positions? `hook_z` is [row, position, head, d_head].
+        both / all | the average runs over more than the positions | Each of the d_head numbers of this head has an average of its own, over the positions of the row.
         heads | the average runs over the heads | It is the head's own average, over the positions of the row.
-    place = other layer | the hook sits in the other layer | Layers are counted from 0, as in `blocks.0`.
-    """,
+        past | the average runs over the positions so far | One average for the row: all of its positions, later ones included.
+        later | the first position is left out of the average | All positions of the row belong to it.
+        end / start | the head is held at its first or last value | An average takes all positions.
+        sum | positions are added up, not averaged | How many are there?
+    """
+    + HOOK,
 )  # fmt: skip
 
 

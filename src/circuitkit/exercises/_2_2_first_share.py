@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Exercise, Result, check
-from circuitkit.exercises._shared import random_row, shipped
+from circuitkit.exercises._shared import cached, random_row, shipped
 
 
 def spec(model, tokens: Tensor) -> Tensor:
@@ -18,17 +18,17 @@ def spec(model, tokens: Tensor) -> Tensor:
     return out
 
 
-def body(model, tokens, *, place="first", rows="later", reduce="mean", kind="pattern", turned=False, shape="both", order=False):
+def body(model, tokens, *, place="first", rows="later", reduce="mean", kind="pattern", turned=False, order=False):
     patterns = []
     for layer in range(model.cfg.n_layers):
-        pattern = model.run_with_cache(tokens)[1][f"blocks.{layer}.attn.hook_pattern"][0]
+        pattern = cached(model, tokens)[f"blocks.{layer}.attn.hook_pattern"][0]
         patterns.append(pattern.mT if turned else pattern)
     pattern = torch.stack(patterns)
-    at = {"second": lambda p: p[..., 1], "itself": lambda p: p.diagonal(dim1=-2, dim2=-1)}.get(place, lambda p: p[..., 0])(pattern)
+    at = {"second": lambda p: p[..., 1], "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
+          "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0))}.get(place, lambda p: p[..., 0])(pattern)
     at = at if rows == "all" else at[..., -1:] if rows == "last" else at[..., 1:]
-    out = {"sum": at.sum(-1), "max": at.amax(-1), "rows": at}.get(reduce, at.mean(-1))
-    out = out.mT if order else out
-    return {"first layer": out[0], "last layer": out[-1], "flat": out.flatten(), "over heads": out.mean(1)}.get(shape, out)
+    out = {"sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1]}.get(reduce, at.mean(-1))
+    return out.mT if order else out
 
 
 EXERCISE = Exercise(
@@ -37,22 +37,16 @@ EXERCISE = Exercise(
     inputs={"model": lambda size, generator, case: shipped(("two-layer", "two-layer-mlp")[size["step"] % 2]), "tokens": random_row(0, 2048)},
     names=("layer", "head"),
     choices="""
-    place
-        second | the share of the second place is measured | Places are counted from 0.
-        itself | the share of the place itself is measured | The diagonal is a place looking at itself. Which column is the first place?
+    place = second / itself / before | another share than that of the first place is measured | Places are counted from 0. Which column is the first place?
     rows
         all | the first place counts as a destination, too | It has nothing else to look at: leave its row out.
         last | only the last destination is counted | Take the mean over all destinations but the first.
     reduce
         sum | shares are added up, not averaged | A share of one row is at most 1, and so is a mean of shares.
         max | it is the largest share, not the mean | One destination that looks there is not yet a habit.
+        all | it is divided by the number of all places | How many destinations are there without the first?
         rows | there is still one number for each destination | What is asked for is their mean.
     turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
-    shape
-        first layer | only the first layer is returned | One row for each layer: `model.cfg.n_layers` of them.
-        last layer | only the last layer is returned | One row for each layer: `model.cfg.n_layers` of them.
-        flat | layers and heads are in one row | Return [layer, head].
-        over heads | it is averaged over heads | Each head has habits of its own.
     """,
 )  # fmt: skip
 

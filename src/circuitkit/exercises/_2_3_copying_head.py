@@ -16,6 +16,7 @@ def observe(answer, W_E: Tensor, W_U: Tensor) -> Tensor:
 
 
 def _undo(W: Tensor, how: str) -> Tensor:
+    left, _, right = torch.linalg.svd(W, full_matrices=False)
     return {
         "pinv": lambda: torch.linalg.pinv(W),
         "transpose": lambda: W.mT,
@@ -23,9 +24,7 @@ def _undo(W: Tensor, how: str) -> Tensor:
         "length 1 by columns": lambda: (W / W.norm(dim=0, keepdim=True)).mT,
         "square length by rows": lambda: (W / W.square().sum(1, keepdim=True)).mT,
         "square length by columns": lambda: (W / W.square().sum(0, keepdim=True)).mT,
-        "orthonormal": lambda: (
-            torch.linalg.svd(W, full_matrices=False)[2].mT @ torch.linalg.svd(W, full_matrices=False)[0].mT
-        ),
+        "orthonormal": lambda: right.mT @ left.mT,
     }[how]()
 
 
@@ -34,7 +33,7 @@ def body(W_E, W_U, *, undo_E="pinv", undo_U="pinv", pair="right", sign=1.0, shif
     eye = torch.eye(W_E.shape[1], dtype=W_E.dtype)
     return {
         "right": lambda: (V, O), "stream": lambda: (eye, sign * eye), "swapped matrices": lambda: (W_U, sign * W_E),
-        "tied": lambda: (V, sign * V.mT),
+        "exchanged": lambda: (sign * _undo(W_U, "pinv").mT, V.mT), "tied": lambda: (V, sign * V.mT),
     }[pair]()  # fmt: skip
 
 
@@ -49,21 +48,18 @@ EXERCISE = Exercise(
         transpose | the embedding is undone by its transpose, and so is the unembedding | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
         orthonormal | both are undone by the nearest orthonormal matrix | The singular values have to be undone, too: divided, not left out.
     undo_E
-        transpose | the embedding alone is undone by its transpose | Your W_O is right. A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
-        length 1 | the embedding is undone by its transpose with rows of length 1 | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
-        square length by rows | the embedding is undone by its transpose, divided by squared lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
+        transpose | the embedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
+        length 1 / square length by rows | the embedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
         orthonormal | the embedding is undone without its singular values | They have to be divided out, not left out.
     undo_U
-        transpose | the unembedding alone is undone by its transpose | Your W_V is right. A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
-        length 1 by columns | the unembedding is undone by its transpose with columns of length 1 | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
-        square length by columns | the unembedding is undone by its transpose, divided by squared lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
+        transpose | the unembedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
+        length 1 by columns / square length by columns | the unembedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
         orthonormal | the unembedding is undone without its singular values | They have to be divided out, not left out.
     sign = -1.0 | the head lowers what it sees | Its eigenvalues are all -1: this is the anti-copying head.
-    shift
-        -1 | the head raises the next token of the vocabulary | Row b of the table has to have its one at column b. Is something shifted by one?
-        1 | the head raises the token before in the vocabulary | Row b of the table has to have its one at column b. Is something shifted by one?
+    shift = -1 / 1 | the head raises a neighbour in the vocabulary | Row b of the table has to have its one at column b. Is something shifted by one?
     pair
         stream | the head copies the stream, not the token | Passing x on unchanged raises b only where W_E W_U does, and nobody has promised that.
+        exchanged | each matrix is undone at the other's place | The head reads what W_E wrote: which of the two has W_V to undo?
         tied | W_O undoes the embedding instead of the unembedding | What W_O writes is read with W_U.
         swapped matrices | W_U and W_E stand where they have to be undone | W_E W_V should be the identity on tokens: what undoes W_E?
     """,

@@ -27,25 +27,21 @@ def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", be
     }[values]()  # fmt: skip
     top = {
         "real": lambda: found.real.sum(), "size of sum": lambda: found.sum().abs(),
-        "abs real": lambda: found.real.abs().sum(), "positive": lambda: found.real.clamp_min(0).sum(),
+        "abs real": lambda: found.real.abs().sum(), "positive": lambda: found.real.clamp_min(0).sum(), "imaginary": lambda: found.imag.abs().sum(),
         "largest": lambda: found[found.abs().argmax()].real,
     }[above]()  # fmt: skip
     bottom = {
         "abs": lambda: found.abs().sum(), "real": lambda: found.real.abs().sum(),
         "norm": lambda: found.abs().square().sum().sqrt(),
-        "count": lambda: torch.tensor(float(len(found)), dtype=torch.float64), "max": lambda: found.abs().max(),
+        "count": lambda: torch.tensor(float(len(found)), dtype=torch.float64), "max": lambda: found.abs().max(), "singular": lambda: torch.linalg.svdvals(square).sum(),
         "none": lambda: torch.ones((), dtype=torch.float64),
     }[below]()  # fmt: skip
     if ratio in ("positive", "counted"):
         signs = (found.real > 0).double() if ratio == "positive" else found.real.sign()
         return signs.mean()
-    return (
-        (found.real / found.abs()).mean()
-        if ratio == "each"
-        else (top / bottom + 1) / 2
-        if ratio == "unit"
-        else top / bottom
-    )
+    if ratio == "each":
+        return (found.real / found.abs()).mean()
+    return (top / bottom + 1) / 2 if ratio == "unit" else top / bottom
 
 
 EXERCISE = Exercise(
@@ -56,26 +52,22 @@ EXERCISE = Exercise(
     matrix
         OV | the eigenvalues are those of W_OV alone | The question is about tokens: what W_E puts in and what W_U reads out belong to it.
         unembed | the head is left out | W_U W_E is the path past the head. Where do W_V and W_O come in?
-        turned | the square matrix is built from the wrong end | Turn the product around as a whole: AB and BA share eigenvalues when A is the first part and B the rest.
-        symmetric | the matrix is made symmetric first | That has other eigenvalues. `eigvals` takes any square matrix.
-        no W_U | W_E stands in for W_U | Embedding and unembedding are two matrices here.
-        no W_E | W_U stands in for W_E | Embedding and unembedding are two matrices here.
+        turned / symmetric | the small matrix is not the table turned around | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
+        no W_U / no W_E | one of embedding and unembedding stands in for the other | They are two matrices here.
     values
         singular | singular values instead of eigenvalues, or sizes above the line as below: the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?
         symmetric | the matrix is taken to be symmetric | `eigvalsh` reads one triangle only; this matrix has two. Use `eigvals`.
-        diagonal | the diagonal of the table instead of its eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
-        small diagonal | the diagonal of the small matrix instead of its eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
+        diagonal / small diagonal | the diagonal instead of the eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
         entries | the entries of the table instead of its eigenvalues | Most of the table is about other tokens. Which numbers say that a mixture is sent to itself?
     above
-        size of sum | the absolute value is taken of the sum | A head that lowers what it sees has to score below 0.
-        abs real | the absolute values of the real parts are summed | A head that lowers what it sees has to score below 0.
-        positive | only positive eigenvalues are summed | A head that lowers what it sees has to score below 0: negative ones count against it.
+        size of sum / abs real / positive | nothing can become negative | A head that lowers what it sees has to score below 0: negative ones count against it.
+        imaginary | the imaginary parts are summed | They say that the head turns something round in a plane. Which part of a number has a sign that means copying?
         largest | only the largest eigenvalue is counted | The score sums over all of them.
     below
         real | the sizes are those of the real parts | The size of a complex number counts its imaginary part, too.
+        singular | the sum is divided by the singular values of the small matrix | The sizes are those of the eigenvalues.
         norm | the root of the summed squares instead of the summed sizes | The sizes are summed as they are, without squares.
-        count | the sum is divided by the number of eigenvalues | A large head would score more than a small one. What is between -1 and 1 always?
-        none | the sum is not divided | A large head would score more than a small one. What is between -1 and 1 always?
+        count / none | the sum is not divided by the eigenvalues' sizes | A large head would score more than a small one. What is between -1 and 1 always?
     ratio
         positive | the share of positive eigenvalues | That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.
         counted | eigenvalues are counted, not weighed | A tiny eigenvalue should not count as much as a large one.

@@ -15,7 +15,7 @@ def spec(W_OV: Tensor, W_QK: Tensor) -> Tensor:
     return product.square().sum().sqrt() / (W_QK.square().sum().sqrt() * W_OV.square().sum().sqrt())
 
 
-def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", squared=False):
+def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both"):
     size = {
         "frobenius": torch.linalg.matrix_norm, "spectral": lambda W: torch.linalg.matrix_norm(W, 2),
         "nuclear": lambda W: torch.linalg.matrix_norm(W, "nuc"), "sum": lambda W: W.abs().sum(),
@@ -32,10 +32,9 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", squared=Fa
         "both": lambda: size(W_OV) * size(W_QK), "none": lambda: torch.ones((), dtype=torch.float64),
         "QK": lambda: size(W_QK), "OV": lambda: size(W_OV), "sum": lambda: size(W_OV) + size(W_QK),
         "d_model": lambda: torch.tensor(len(W_OV), dtype=torch.float64),
-        "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(),
+        "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(), "twice": lambda: size(W_OV) ** 2 * size(W_QK),
     }[divide]()  # fmt: skip
-    found = size(both) / below
-    return found**2 if squared else found
+    return size(both) / below
 
 
 EXERCISE = Exercise(
@@ -49,26 +48,18 @@ EXERCISE = Exercise(
     product
         Q | W_QK is not transposed: this is Q-composition | The left side of W_QK reads destinations (queries), its right side sources (keys). Which side should meet what the earlier head wrote?
         later first | the later head comes first | The earlier head writes with the right side of W_OV; that is the side the later head has to meet.
-        OV transposed | W_OV is transposed | Then the two meet where the early head reads. A row y enters W_OV on its left and leaves it on its right.
-        entries | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
-        entries transposed | the matrices are multiplied entry by entry, one of them transposed | `*` multiplies entries; heads in a row are a matrix product, `@`.
+        OV transposed | W_OV meets W_QK with the side it reads with | A row y enters W_OV on its left and leaves it on its right.
+        entries / entries transposed | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
         three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
         sum | the matrices are added | Heads side by side add up; heads in a row multiply.
     norm
         spectral | the largest singular value instead of the Frobenius norm | The paper's score counts all directions, not only the strongest.
-        nuclear | the sum of the singular values instead of the Frobenius norm | Frobenius squares, sums, and takes the root.
-        sum | absolute entries are summed | Frobenius squares, sums, and takes the root.
-        mean | absolute entries are averaged | Frobenius squares, sums, and takes the root.
-        max | the largest entry instead of the Frobenius norm | Frobenius squares, sums, and takes the root.
+        nuclear / sum / mean / max | something else is measured than the Frobenius norm | Frobenius squares, sums, and takes the root.
     divide
         none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.
-        QK | only the norm of W_QK is divided out | Doubling either head must leave the score as it is.
-        OV | only the norm of W_OV is divided out | Doubling either head must leave the score as it is.
-        sum | the norms are added, not multiplied | Doubling either head must leave the score as it is.
-        d_model | it is divided by d_model | Doubling either head must leave the score as it is.
-        squares | it is divided by the squared norms | Doubling either head must leave the score as it is.
-        root | it is divided by the root of the norms' product | Doubling either head must leave the score as it is.
-    squared = True | the score is squared | The paper's score is the ratio of norms itself.
+        QK / OV | only one of the two norms is divided out | Doubling either head must leave the score as it is.
+        twice | the norm of W_OV is divided out twice | How often does the earlier head come in?
+        sum / d_model / squares / root | the product is divided by something else than the two norms | Doubling either head must leave the score as it is.
     """,
 )  # fmt: skip
 

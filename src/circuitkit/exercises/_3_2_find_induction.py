@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Exercise, Result, check
-from circuitkit.exercises._shared import shipped
+from circuitkit.exercises._shared import cached, shipped
 
 
 def spec(model, tokens: Tensor, period: int, start: int) -> Tensor:
@@ -19,22 +19,22 @@ def spec(model, tokens: Tensor, period: int, start: int) -> Tensor:
     return out
 
 
-def body(model, tokens, period, start, *, away=1, span="second", opening=True, reduce="mean", turned=False, shape="both"):
-    _, cache = model.run_with_cache(tokens)
+def body(model, tokens, period, start, *, away=1, span="second", opening=True, reduce="mean", turned=False):
+    cache = cached(model, tokens)
     begin = start if opening else 0
     low, high = {"first": (0, 1), "both": (0, 2), "late": (1, 2), "early": (1, 2)}.get(span, (1, 2))
     dst = torch.arange(begin + low * period, begin + high * period)
     dst = dst[1:] if span == "late" else dst[:-1] if span == "early" else dst
-    src = dst - period + away
+    src = {"itself": dst, "before": dst - 1, "first": 0 * dst}.get(away, dst - period + (away if isinstance(away, int) else 1))
     dst, src = dst[src >= 0], src[src >= 0]
     found = []
     for layer in range(model.cfg.n_layers):
         pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0]
         pattern = pattern.mT if turned else pattern
         shares = pattern[:, dst, src]
-        found.append({"sum": shares.sum(1), "max": shares.amax(1)}.get(reduce, shares.mean(1)))
-    out = torch.stack(found)
-    return {"last layer": out[-1], "flat": out.flatten(), "over heads": out.mean(1)}.get(shape, out)
+        block = pattern[:, dst][..., src].mean((1, 2))
+        found.append({"sum": shares.sum(1), "max": shares.amax(1), "block": block}.get(reduce, shares.mean(1)))
+    return torch.stack(found)
 
 
 def _tokens(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
@@ -55,6 +55,8 @@ EXERCISE = Exercise(
         0 | the earlier copy itself is counted, not the token after it | An induction head looks at what came *next* the last time.
         -1 | the token before the earlier copy is counted | An induction head looks at what came *next* the last time.
         2 | the place is one too late | The copy stands `period` places back. Where is the token after it?
+        before | the token before the destination is counted | That is the other head of the circuit. Where did the span go on the last time?
+        itself / first | the destination itself or the first place is counted | Where did the span go on the last time?
     span
         first | the first pass is counted instead of the second | Which destinations have seen their token before?
         both | the first pass is counted, too | Nothing has repeated yet in the first pass.
@@ -63,12 +65,9 @@ EXERCISE = Exercise(
     opening = False | the opening token is forgotten | The span begins at position `start`, not at 0.
     reduce
         sum | shares are added up, not averaged | A perfect induction head scores 1.
+        block | every destination is paired with every place that some destination should look at | Each destination has one such place: index with both lists at once, or take a diagonal.
         max | it is the largest share, not the mean | A perfect induction head looks there every time.
     turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
-    shape
-        last layer | only the last layer is returned | One row for each layer: `model.cfg.n_layers` of them.
-        flat | layers and heads are in one row | Return [layer, head].
-        over heads | it is averaged over heads | Which of them is it?
     """,
 )  # fmt: skip
 

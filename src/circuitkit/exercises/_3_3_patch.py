@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Exercise, Result, check
-from circuitkit.exercises._shared import random_row, shipped
+from circuitkit.exercises._shared import HOOK, cached, hooked, random_row, shipped
 
 
 def spec(model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
@@ -26,24 +26,20 @@ def spec(model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor
     return stream[-1] @ model.W_U.double() + model.b_U.double()
 
 
-def body(model, clean, corrupt, layer, head, *, heads="one", rows="right", value="whole", place="asked", gives="last"):
-    base, new = (corrupt, clean) if rows == "right" else (clean, corrupt) if rows == "exchanged" else (corrupt, corrupt)
-    at = layer if place == "asked" else 1 - layer
-    source = model.run_with_cache(new)[1][f"blocks.{at}.attn.hook_z"]
-    which = [head] if heads == "one" else range(model.cfg.n_heads) if heads == "all" else [(head + 1) % model.cfg.n_heads]
+def body(
+    model, clean, corrupt, layer, head, *, rows="right", value="whole", gives="last", heads="one", place="asked", site="z", at="all",
+):  # fmt: skip
+    base, source = {"exchanged": (clean, corrupt), "corrupt": (corrupt, corrupt), "clean": (clean, clean)}.get(rows, (corrupt, clean))
+    cache = cached(model, source)
 
-    def hook(z, hook):
-        z, own = z.clone(), z
-        for h in which:
-            put = {"zero": 0.0 * own, "half": (own + source) / 2, "sum": own + source}.get(value, source)
-            if value == "last":
-                z[:, -1, h] = source[:, -1, h]
-            else:
-                z[:, :, h] = put[:, :, h]
-        return z
+    def new(z, name):
+        put = cache[name]
+        return {"zero": 0 * z, "half": (z + put) / 2, "sum": z + put, "change": put - z, "mean": put.mean(1, keepdim=True)}.get(value, put)
 
-    logits = model.run_with_hooks(base, fwd_hooks=[(f"blocks.{at}.attn.hook_z", hook)])[0]
-    return {"all": logits, "change": logits[-1] - model(base)[0, -1], "chances": logits[-1].softmax(-1)}.get(gives, logits[-1])
+    logits = hooked(model, base, layer, head, new, heads=heads, place=place, site=site, at=at)[0]
+    if gives == "change":
+        return logits[-1] - model(base)[0, -1]
+    return {"all": logits, "start": logits[0], "chances": logits[-1].softmax(-1), "mean": logits.mean(0)}.get(gives, logits[-1])
 
 
 EXERCISE = Exercise(
@@ -56,23 +52,21 @@ EXERCISE = Exercise(
     },
     names=("vocab",),
     choices="""
-    heads
-        all | all heads of the layer are patched | `hook_z` is [row, position, head, d_head]: which index picks one head?
-        next | the head after the one asked for is patched | Heads are counted from 0.
     rows
         exchanged | the two rows are exchanged | The run that counts reads the corrupt row; what is put into it comes from the clean one.
-        corrupt | what is put in comes from the corrupt run itself | Which row has to be run for the cache?
+        corrupt | nothing of the clean run comes in: this is the corrupt row as it is | Which row has to be run for the cache, and does the run get the hook?
+        clean | nothing of the corrupt run is left: this is the clean row as it is | Which row does the run read that gets the hook?
     value
         zero | the head is set to zero instead of to its clean value | That is an ablation. A patch puts in what the head does on the other row.
-        half | the head is set to the mean of both runs | Put in the clean value, all of it.
-        sum | the clean value is added to the corrupt one | The clean value comes in the place of the other.
-        last | only the last position is patched | Other positions feed later layers, too. Patch all of them.
-    place = other layer | the hook sits in the other layer | Layers are counted from 0, as in `blocks.0`.
+        half / sum / change | what is put in is made from both runs | The clean value comes in the place of the other.
+        mean | what is put in is the clean run's average over positions | Each position has a clean value of its own.
     gives
         all | the logits of all positions are returned | Return those of the last position, [vocab].
+        start | the logits of the first position are returned | Return those of the last position, [vocab].
+        mean | the logits are averaged over positions | Return those of the last position, [vocab].
         change | the change of the logits is returned | Return the logits themselves.
-        chances | probabilities are returned | Return logits, without a softmax.
-    """,
+    """
+    + HOOK,
 )  # fmt: skip
 
 

@@ -10,49 +10,68 @@ _CLEAR = 0.9
 _LEVEL, _WEAK = -1, -2
 
 
-def _row(vocab: int, n_ctx: int) -> list[int]:
-    """The row to try the heads on: token 0, which never comes again, and a span of different tokens twice."""
-    order = torch.randperm(vocab - 1, generator=torch.Generator().manual_seed(vocab)) + 1
-    span = order[: (n_ctx - 1) // 2].tolist()
-    return [0, *span, *span]
+def _rows(vocab: int, n_ctx: int) -> list[tuple[list[int], int, int]]:
+    """Two rows to try the heads on, with where the second pass begins, and the period. Each is token 0, some more words in one of
+    them, and a span of different tokens twice: neither a distance nor a place serves both.
+    """
+    order = (torch.randperm(vocab - 1, generator=torch.Generator().manual_seed(vocab)) + 1).tolist()
+    longest, found = (n_ctx - 1) // 2, []
+    for before, period in ((0, longest), (1, longest - 1)):
+        span = order[before : before + period]
+        found.append(([0, *order[:before], *span, *span], 1 + before + period, period))
+    return found
 
 
 def spec(vocab: int, n_ctx: int) -> Tensor:
-    words = _row(vocab, n_ctx)
-    period = len(words) // 2
-    out = torch.zeros(len(words), 3, dtype=torch.float64)
-    for dst in range(len(words)):
-        out[dst, 0] = max(dst - 1, 0)
-        if dst > period:  # in the first pass there is nothing to match, and nothing is asked
-            out[dst, 1] = dst - period + 1
-            out[dst, 2] = words[dst - period + 1]
-    return out
+    tables = []
+    for words, again, period in _rows(vocab, n_ctx):
+        out = torch.zeros(len(words), 5, dtype=torch.float64)
+        for dst in range(len(words)):
+            out[dst, 0] = max(dst - 1, 0)
+            out[dst, 1] = words[max(dst - 1, 0)]
+            if dst >= again:  # in the first pass there is nothing to match, and nothing is asked
+                out[dst, 2] = dst - period + 1
+                out[dst, 3] = out[dst, 4] = words[dst - period + 1]
+        tables.append(out)
+    return torch.cat(tables)
 
 
 def observe(pair, vocab: int, n_ctx: int) -> Tensor:
+    """Each head by itself, the second on what a right first one leaves; then, if all that is right, the two together."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise Misfit("it returned no pair of heads; return (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O)")
-    words, d_model = _row(vocab, n_ctx), 3 * vocab + n_ctx
-    x = torch.zeros(len(words), d_model, dtype=torch.float64)
-    for place, word in enumerate(words):
-        x[place, word] = x[place, vocab + place] = 1
-    reads = (d_model, "d_head")
-    looks = []
-    shapes = {"W_Q": reads, "W_K": reads, "W_V": (d_model, "d_value"), "W_O": ("d_value", d_model)}
-    for number, four in enumerate(pair):
-        W_Q, W_K, W_V, W_O = built(four, **{f"{name} of head {number}": shape for name, shape in shapes.items()})
-        pattern = head_pattern(x @ W_Q, x @ W_K, d_model)
-        looks.append(_clear(pattern[1:] if not looks else pattern[len(words) // 2 + 1 :]))
-        x = x + pattern @ x @ W_V @ W_O
-    said = x[len(words) // 2 + 1 :, -vocab:].clamp_min(0)
-    looks.append(_clear(said / said.sum(1, keepdim=True).clamp_min(1e-9)))
-    found = torch.zeros(len(words), 3, dtype=torch.float64)
-    for column, places in enumerate(looks):
-        found[-len(places) :, column] = places
-        if (places == _WEAK).any():  # the first head that is too quiet is the one to speak of
-            found[-len(places) :, column] = _WEAK
-            break
-    return found
+    d_model = 3 * vocab + n_ctx
+    shapes = {"W_Q": (d_model, "d_head"), "W_K": (d_model, "d_head"), "W_V": (d_model, "d_value"), "W_O": ("d_value", d_model)}
+    heads = [built(four, **{f"{name} of head {i}": shape for name, shape in shapes.items()}) for i, four in enumerate(pair)]
+    tables, note = [], slice(vocab + n_ctx, 2 * vocab + n_ctx)
+    for words, again, _ in _rows(vocab, n_ctx):
+        x = torch.zeros(len(words), d_model, dtype=torch.float64)
+        x[range(len(words)), words] = x[range(len(words)), range(vocab, vocab + len(words))] = 1
+        noted, found = x.clone(), torch.zeros(len(words), 5, dtype=torch.float64)
+        noted[range(len(words)), [vocab + n_ctx + w for w in (words[0], *words[:-1])]] = 1
+        pattern, left = _run(heads[0], x)
+        found[:, 0], found[:, 1] = _clear(pattern), _said(left[:, note])
+        pattern, ideal = _run(heads[1], noted)
+        found[again:, 2], found[again:, 3] = _clear(pattern[again:]), _said(ideal[again:, -vocab:])
+        found[again:, 4] = _said(_run(heads[1], left)[1][again:, -vocab:])
+        found[:, (found == _WEAK).any(0)] = _WEAK  # how loud it is differs with the number of places, and is no matter here
+        found[:again, 2:] = 0
+        tables.append(found)
+    table = torch.cat(tables)
+    if not torch.equal(table[:, :4], spec(vocab, n_ctx)[:, :4]):
+        table[:, 4] = 0  # what follows from a fault that is told already
+    return table
+
+
+def _run(head: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    W_Q, W_K, W_V, W_O = head
+    pattern = head_pattern(x @ W_Q, x @ W_K, x.shape[1])
+    return pattern, x + pattern @ x @ W_V @ W_O
+
+
+def _said(numbers: Tensor) -> Tensor:
+    positive = numbers.clamp_min(0)
+    return _clear(positive / positive.sum(1, keepdim=True).clamp_min(1e-9))
 
 
 def _clear(shares: Tensor) -> Tensor:
@@ -63,14 +82,16 @@ def _clear(shares: Tensor) -> Tensor:
 
 
 def body(
-    vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, loud_1=100.0, note="note", Q="word", K="note", V="word", out="out",
+    vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, V_0="word", note="note", loud_1=100.0, Q="word", K="note", V="word", out="out",
     swapped=False, sign_0=1.0, heads="two",
 ):  # fmt: skip
     directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split([vocab, n_ctx, vocab, vocab])
     named: dict[str, Tensor] = dict(zip(("word", "place", "note", "out"), directions, strict=True))
     here = named[place].mT
-    first = (loud_0 * sign_0 * here, here.roll(shift, 1), named["word"].mT, named[note])
-    second = (loud_1 * named[Q].mT, named[K].mT, named[V].mT, named[out])
+    carried = named["place"].mT[:, :vocab] if V_0 == "place" else named[V_0].mT
+    first = (loud_0 * sign_0 * here, here.roll(shift, 1), carried, named[note])
+    K_1 = named["place"].mT.roll((n_ctx - 1) // 2 - 1, 1) if K == "distance" else named[K].mT
+    second = (loud_1 * named["place" if K == "distance" else Q].mT, K_1, named[V].mT, named[out])
     if heads == "same":
         return first, first
     return (second, first) if swapped else (first, second)
@@ -84,26 +105,28 @@ EXERCISE = Exercise(
         "n_ctx": lambda size, generator, case: 8 + 2 * size["step"],
     },
     observe=observe, parts=("head 0", "head 1"), trials=4, names=("destination", "observed"),
-    columns=(
-        "place that head 0 looks at (-1: several alike, -2: one is ahead, but by too little)",
-        "place that head 1 looks at (-1: several alike, -2: one is ahead, but by too little)",
-        "token that stands out in the output (-1: several alike, -2: one is ahead, but by too little)",
-    ),
+    columns=tuple(f"{word} (-1: several alike, -2: one is ahead, but by too little)" for word in (
+        "place that head 0 looks at", "word that stands in the note after head 0", "place that head 1 looks at, given right notes",
+        "token that stands out in head 1's output, given right notes", "token that stands out in the output of both")),
     choices="""
     shift
         0 | the first head looks at its own position | So the note says which word stands here, which is known already. Which key must answer the query of place j?
         -1 | the shift of the first head goes the wrong way | Its best match lies in the future, where a causal head cannot look. The key of place j has to answer the query of place j + 1.
         2 | the first head looks two places back | The key of place j has to answer the query of place j + 1.
     place = word | the first head matches words instead of places | It looks for copies of a word. One place back is a question of places: which coordinates hold them?
+    V_0 = place | the first head notes the place, not the word | What does head 1 have to find in the note?
     note
-        out | head 1 finds no note to match: nothing is written there, or something else | Into which directions does head 0 write, and from which do the keys of head 1 read?
-    Q = note | the second head asks with its note | The destination knows its own word. What was the place it wants told?
-    K = word | the second head's keys read words | It finds earlier copies, the destination included. One layer can do that; where does the note come in?
+        out | nothing legible stands in the note | Head 0 looks one place back. Into which directions does it write what it finds?
+    Q = note / place | the second head asks with something else than its word | The destination knows its own word. What was the place it wants told?
+    K
+        word | the second head's keys read words | It finds earlier copies, the destination included. One layer can do that; where does the note come in?
+        place | the second head's keys read places | Which place fits cannot be known beforehand. Where does the note come in?
+        distance | the second head looks at a fixed distance | The span may have any length, and may begin anywhere. What do the right place and this one have in common?
     V = note | the second head copies the note instead of the word | At the place it looks at, the note holds the token you know already. What stands there itself?
     out
-        word | nothing arrives in the output | Both heads look at the right places, but no output direction is above zero. Where does head 1 write?
-    loud_0 = 1.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
-    loud_1 = 1.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
+        word | nothing arrives in the output | No output direction is above zero. From where does head 1 read what it copies, and where does it write?
+    loud_0 = 1.0 / 10.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
+    loud_1 = 1.0 / 10.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
     sign_0 = -1.0 | the first head avoids the place it should look at | Its scores have the wrong sign.
     swapped = True | the two heads are in the wrong order | First the note is written, then it is read.
     heads = same | the second head is a copy of the first | It has another task: to find the place whose note is the word here.
@@ -117,9 +140,10 @@ def check_induction_head(answer) -> Result:
     The stream has `d_model = 3 * vocab + n_ctx` coordinates, in this order: the word here (`vocab`, one-hot), the place
     (`n_ctx`, one-hot), the note (`vocab`, empty), the output (`vocab`, empty). Head 0 looks one place back and notes the
     word there. Head 1 looks at the place whose note is the word here, and writes the word that stands there to the
-    output. The check divides scores by sqrt(d_head), masks the future, and runs head 1 on what head 0 has left.
+    output. The check divides scores by sqrt(d_head), masks the future, and tries two rows whose spans differ in length: each
+    head by itself, head 1 on the notes that a right head 0 leaves, then both together.
 
-    **Shapes**: `W_Q, W_K, W_V [d_model, d_head]`, `W_O [d_head, d_model]` with any `d_head`. The row begins with token 0,
+    **Shapes**: `W_Q, W_K, W_V [d_model, d_head]`, `W_O [d_head, d_model]` with any `d_head`. A row begins with token 0,
     which never comes again. Nothing is asked of head 1 before the second pass.
     """
     return check(EXERCISE, answer)

@@ -20,7 +20,8 @@ def spec(x: Tensor, r: Tensor, W_Q: Tensor, W_K: Tensor) -> Tensor:
 
 
 def body(x, r, W_Q, W_K, *, queries="x", keys="cut", roles="right", cut="before", scale="root", mask="before", axis=-1):
-    inputs = {"x": x, "cut": x - r, "r": r, "added": x + r, "twice": x - 2 * r, "turned": r - x}
+    along = r / r.norm(dim=1, keepdim=True)
+    inputs = {"projected": x - (x * along).sum(1, keepdim=True) * along, "x": x, "cut": x - r, "r": r, "added": x + r, "twice": x - 2 * r, "turned": r - x}
     q, k = inputs[queries], inputs[keys]
     if roles == "wires":
         q, k = k, q
@@ -46,19 +47,16 @@ EXERCISE = Exercise(
     keys
         x | nothing is cut | This is the pattern of the whole model. What do the keys read when the earlier head is silent for them?
         r | the keys read the earlier head alone | That keeps the wire and cuts all others.
-        added | what the earlier head wrote is added once more | The stream x holds r already. How does one get it out?
-        twice | what the earlier head wrote is taken out twice | The stream x holds r once.
-        turned | the keys read r - x | What is the stream without r? Mind the order.
+        added / twice / turned | the keys read another sum of x and r than x - r | The stream x holds r once. How does one get it out?
+        projected | all that points along r is taken out of the keys | The other heads may have written in the same direction. Take out r, no more.
     queries
         cut | the queries do not see r either | That tells what the earlier head is worth to this pattern altogether. Leave the queries as they are.
-        r | the queries read the earlier head alone | Leave the queries as they are.
-        added | the queries see r twice | Leave the queries as they are.
+        r / added | the queries read the earlier head alone, or twice | Leave the queries as they are.
     roles
         wires | the wire into the queries is cut, not that into the keys | The destination asks, the source answers. Whose input was to lose r?
         swapped | queries and keys are exchanged | Rows are destinations, and a destination asks with W_Q.
         swapped matrices | W_Q and W_K are exchanged | A destination asks with W_Q, a source answers with W_K.
-        queries | the queries are compared with themselves | The destination asks; the source answers with W_K.
-        keys | the keys are compared with themselves | The destination asks with W_Q.
+        queries / keys | queries or keys are compared with themselves | The destination asks with W_Q; the source answers with W_K.
     cut
         after | the cut is made after the softmax | Scores are linear in the key's input, attention is not: take r out before the softmax. Rows have to sum to 1.
         difference | it is the difference that the cut makes | Return the pattern after the cut.

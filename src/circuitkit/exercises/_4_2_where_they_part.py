@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._check import Exercise, Result, check
-from circuitkit.exercises._shared import random_row, shipped
+from circuitkit.exercises._shared import cached, random_row, shipped
 
 
 @cache
@@ -17,7 +17,8 @@ def _changed(seed: int):
     with torch.no_grad():
         for layer in (0, 1)[seed % 2 :]:
             for neuron in torch.randint(512, (2,), generator=generator).tolist():
-                model.blocks[layer].mlp.b_in[neuron] += 1.5
+                model.blocks[layer].mlp.b_in[neuron] += 1.5 * (-1) ** neuron
+                model.blocks[layer].mlp.W_in[:, neuron] += 0.1 * torch.randn(len(model.blocks[layer].mlp.W_in), generator=generator)
     return model
 
 
@@ -35,14 +36,21 @@ def spec(one, other, tokens: Tensor) -> Tensor:
 
 
 def body(one, other, tokens, *, hook="mlp.in.hook_out", over="max", sign="abs", shape="both"):
-    caches = [model.run_with_cache(tokens)[1] for model in (one, other)]
-    out = []
-    for layer in range(2):
-        gap = caches[0][f"blocks.{layer}.{hook}"][0] - caches[1][f"blocks.{layer}.{hook}"][0]
-        gap = {"abs": gap.abs(), "square": gap.square()}.get(sign, gap if sign == "none" else -gap)
-        out.append({"mean": gap.mean(0), "last": gap[-1], "sum": gap.sum(0)}.get(over, gap.amax(0)))
+    caches, out = [cached(model, tokens) for model in (one, other)], []
+    pairs = [[cache[f"blocks.{layer}.{hook}"][0] for cache in caches] for layer in range(2)]
+    place = int(sum((here - there).abs().sum(1) for here, there in pairs).argmax())
+    for here, there in pairs:
+        gap = here - there
+        gap = {
+            "abs": gap.abs(), "square": gap.square(), "minus": -gap, "share": (gap / here).abs(), "other share": (gap / there).abs(),
+        }.get(sign, gap)  # fmt: skip
+        out.append({
+            "mean": gap.mean(0), "mean first": (here - there).mean(0).abs(), "last": gap[-1], "first": gap[0], "sum": gap.sum(0), "norm": gap.norm(dim=0),
+            "maxima": here.amax(0) - there.amax(0) if sign == "none" else (here.amax(0) - there.amax(0)).abs(), "place": gap[place],
+            "worst": gap[gap.sum(1).argmax()], "least": gap.amin(0),
+        }.get(over, gap.amax(0)))  # fmt: skip
     found = torch.stack(out)
-    return {"largest": found.argmax(1), "turned": found.mT, "first layer": found[0], "one layer": found[1]}.get(shape, found)
+    return {"largest": found.argmax(1), "twice": found[:1].expand_as(found)}.get(shape, found)
 
 
 EXERCISE = Exercise(
@@ -54,18 +62,20 @@ EXERCISE = Exercise(
     choices="""
     hook = mlp.out.hook_in | the gap is taken behind the activation | A neuron reads before its activation: which hook comes first, `mlp.in.hook_out` or `mlp.out.hook_in`?
     over
+        mean first | the mean over positions is taken first, with signs, and then its absolute value | Gaps of both signs cancel in a mean. Keep the largest.
         mean | it is the mean over positions, not the largest | One token may be enough to tell two models apart, and a mean hides it.
-        last | only the last position is compared | Compare them all, and keep the largest.
+        last / first | one position alone is compared, the first or the last | Compare them all, and keep the largest.
         sum | gaps are added up over positions | Keep the largest.
+        norm | it is the root of the summed squares over positions | Keep the largest.
+        least | it is the smallest gap over positions | Keep the largest.
+        maxima | the largest values are compared, wherever they are | Compare position by position, then keep the largest gap.
+        place / worst | one position is taken for all neurons | Each neuron has a position of its own at which the gap is largest.
     sign
-        none | the sign is kept, so gaps below zero are lost | How far apart are two numbers?
-        minus | the sign is kept, so gaps above zero are lost | How far apart are two numbers?
-        square | gaps are squared | How far apart are two numbers?
+        none / minus | the sign is kept, so gaps of one sign are lost | How far apart are two numbers?
+        share / other share | gaps are divided by what a model reads | Return the gaps themselves.
     shape
+        twice | the first layer's gaps are returned for both layers | Both layers, one row each.
         largest | it says which neuron, not how much | Return [layer, neuron], the gaps themselves.
-        turned | layers and neurons are exchanged | Return [layer, neuron].
-        first layer | only the first layer is returned | Both layers, one row each.
-        one layer | only the second layer is returned | Both layers, one row each.
     """,
 )  # fmt: skip
 

@@ -39,7 +39,7 @@ def observe(answer, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
 
 def body(
     w_in, b_in, w_out, *, key="-1", b_query="b_in", b_value="b_in", reads="w_in", asks="w_in", erase=-1.0, place="last", mark=0.0,
-    writes="w_out", bias_at="number",
+    writes="w_out", bias_at="number", tokens_key="nothing", slope="silu",
 ):  # fmt: skip
     one = torch.ones(1, dtype=torch.float64)
     given = {"w_in": w_in, "w_out": w_out, "nothing": 0 * w_in, "minus": -w_in, "minus out": -w_out}
@@ -52,23 +52,14 @@ def body(
     b_V = number["1"] if reads == "nothing" else number[b_value]
     erased = erase * b_V * one
     b_Q = number[b_query]
+    in_keys = {"nothing": 0 * w_in, "w_in": w_in, "same": 0 * w_in + k}[tokens_key]
+    steep = {"silu": 1.0, "gelu": 1.702}[slope]
     if bias_at == "row":
-        return (
-            wide(given[asks], b_in * one),
-            0.0,
-            wide(0 * w_in, k * one),
-            wide(given[reads], b_in * one),
-            0.0,
-            wide(w_out, 0 * one).mT,
-        )
+        return wide(given[asks], b_in * one), 0.0, wide(in_keys, k * one), wide(given[reads], b_in * one), 0.0, wide(w_out, 0 * one).mT
     return (
-        wide(given[asks], 0 * one),
-        b_Q,
-        wide(0 * w_in, k * one),
-        wide(given[reads], erased),
-        b_V,
+        wide(steep * given[asks], 0 * one), steep * b_Q, wide(in_keys, k * one), wide(given[reads], erased), b_V,
         wide(given[writes], mark * one).mT,
-    )
+    )  # fmt: skip
 
 
 EXERCISE = Exercise(
@@ -86,22 +77,24 @@ EXERCISE = Exercise(
         paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
         1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
         0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
-        -2 | the key of the bias token is -2 | The difference of the two scores has to be y itself.
-        -100 | the key of the bias token is a large number | The gate is then all or nothing. The difference of the two scores has to be y itself.
+        -2 / -100 | the key of the bias token is too large | The difference of the two scores has to be y itself.
+    tokens_key = w_in / same | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
+    slope
+        gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
     asks
         minus | the query has the wrong sign | When x is large, which place must lose?
         nothing | the query does not read x | The head has to decide by what the neuron reads.
         w_out | the query reads with w_out | A neuron reads with w_in and writes with w_out.
     erase
         0.0 | the bias token has a value | b_V is added at every position, at the bias token, too. Where it is not wanted, something else has to take it back: which number of the stream marks the bias token?
-        1.0 | the bias token's value is doubled instead of taken back | The place is right: the row of W_V that reads the bias coordinate. Its sign is not.
+        1.0 | the bias token's value is doubled instead of taken back | Mind the sign in the row of W_V that reads the bias coordinate.
     bias_at = row | b_in stands in the rows of the bias coordinate | That coordinate is 1 at the bias token alone, so only the bias token gets b_in. The tokens need it.
     mark = 1.0 | the head writes into the bias coordinate | The next layer would take these tokens for bias tokens. What should the head add to that coordinate?
     b_query
         0 | the query leaves b_in out | The head decides by x w_in alone. The neuron decides by x w_in + b_in.
         minus | the query takes b_in with the wrong sign | The neuron decides by x w_in + b_in.
     b_value
-        0 | the value leaves b_in out | SiLU(y) is sigmoid(y) times y: the weight is right, and what it is multiplied with is not yet all of y.
+        0 | the value leaves b_in out | SiLU(y) is sigmoid(y) times y, and y has a bias.
         minus | the value takes b_in with the wrong sign | The value at a token is y = x w_in + b_in.
         1 | the value's bias is 1 instead of b_in | The value at a token is y = x w_in + b_in.
     reads

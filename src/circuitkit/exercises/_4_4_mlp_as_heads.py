@@ -22,14 +22,14 @@ def spec(x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor, te
 
 def body(
     x, W_in, b_in, W_out, b_out, terms, *, query=1.0, value=1.0, c_is=1.0, d_is="inside", b_is="b", a_is="a", times="once",
-    order="bcad", add="sum", which="all", shape="sigmoid", turned="",
+    order="bcad", add="sum", which="all", shape="sigmoid", turned="", chained=False,
 ):  # fmt: skip
     W_in = W_in.mT if turned == "W_in" else W_in
     W_out = W_out.mT if turned == "W_out" else W_out
     k, d_mlp = len(terms), W_in.shape[1]
     used = {
         "all": terms, "first": terms[:1], "last": terms[-1:], "silu": terms.new_tensor([[1.0, 0.0, 1.0, 0.0]]),
-        "but first": terms[1:],
+        "but first": terms[1:], "gelu": terms[:1],
     }[which]  # fmt: skip
     b, c, a, d = (used[:, order.index(name)] for name in "bcad")
     b, a = torch.ones_like(b) if b_is == "1" else b, torch.ones_like(a) if a_is == "1" else a
@@ -40,6 +40,12 @@ def body(
     values = {"scores": scores * a}.get(a_is, z * a)
     inside = {"inside": d, "none": 0 * d, "minus": -d}.get(d_is, 0 * d)
     heads = weight * (a * (z + d) if d_is == "factored" else values + inside) + (d if d_is == "outside" else 0 * d)
+    if which == "gelu":
+        heads = torch.nn.functional.gelu(z)
+    if chained:
+        for b_, c_, a_, d_ in used.tolist():
+            y = (b_ * y + c_).sigmoid() * (a_ * y + d_)
+        heads = y
     if add == "values":
         heads = weight.sum(-1, keepdim=True) * (values + inside).sum(-1, keepdim=True)
     gathered = {"mean": heads.mean(-1), "product": heads.prod(-1), "max": heads.amax(-1)}.get(add, heads.sum(-1))
@@ -58,11 +64,11 @@ EXERCISE = Exercise(
     choices="""
     times
         terms | b_out is added once for each term | The output bias belongs to the layer. However many heads there are, it is added once.
-        heads | b_out is added by every head | The output bias belongs to the layer, not to its neurons. However many heads there are, it is added once.
-        neurons | b_out is added by every neuron | The output bias belongs to the layer, not to its neurons. It is added once.
+        heads / neurons | b_out is added by every neuron or head | The output bias belongs to the layer, not to its neurons. It is added once.
         none | b_out is left out | One bias of the MLP is missing: the one that no head adds.
     query = 0.0 | the queries leave b_in out | Queries and values read the same number: x W_in + b_in.
     value = 0.0 | the values leave b_in out | Queries and values read the same number: x W_in + b_in.
+    chained = True | the terms are applied one after another | Each head reads y itself, and their outputs add up.
     c_is
         0.0 | the offset c is left out | A score is b y + c. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
         -1.0 | the offset c is subtracted | A score is b y + c.
@@ -77,15 +83,9 @@ EXERCISE = Exercise(
     a_is
         1 | the slope a is left out | A value is a y + d.
         scores | the value is made from the score | Score and value each read y: the value is a y + d.
-    order
-        adbc | the columns of terms are read in the order a, d, b, c | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-        abcd | the columns of terms are read in the order a, b, c, d | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-        bacd | the columns of terms are read in the order b, a, c, d | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-        bcda | a and d are exchanged | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-        cbad | b and c are exchanged | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-        acbd | the columns of terms are read in the order a, c, b, d | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
+    order = adbc / abcd / bacd / bcda / bdac / cbad / acbd | the columns of terms are read in another order | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
     which
-        silu | the activation is SiLU, whatever the terms are | This is the MLP with one head for each neuron. The rows of terms say which heads there are.
+        silu / gelu | the activation is SiLU or GELU, whatever the terms are | The rows of terms say which heads there are.
         first | only the first term is used | Every row of terms is a head of every neuron, and heads add up.
         last | only the last term is used | Every row of terms is a head of every neuron, and heads add up. Is something overwritten in the loop?
         but first | the first term is left out | Rows are counted from 0.
@@ -94,10 +94,8 @@ EXERCISE = Exercise(
         product | the terms are multiplied | Heads add up.
         values | weights and values are summed before they are multiplied | Each head has a weight and a value of its own: multiply first, then add up.
     shape
-        softmax | a softmax runs over the terms | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
-        neurons | a softmax runs over the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
-        tanh | the weight is a tanh | A softmax over two places is a sigmoid.
-        relu | the weight is a ReLU | A softmax over two places is a sigmoid.
+        softmax / neurons | a softmax runs over the terms or the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
+        tanh / relu | the weight is a tanh or a ReLU | A softmax over two places is a sigmoid.
         none | the sigmoid is missing | The score is not yet a weight.
         minus | the weight is that of the bias token | The head finds its value at the token itself.
     turned

@@ -12,10 +12,7 @@ from circuitkit.exercises._check import Exercise, Result, check
 def spec(n_pos: int, tolerance: float, eps: float) -> Tensor:
     # Leak: n_pos tokens of weight exp(-2 omega) each. Rounding: a quarter of half the gap between numbers at 2 omega.
     ends = []
-    for excess in (
-        lambda omega: tolerance - n_pos * math.exp(-2 * omega),
-        lambda omega: (2 * omega * eps) / 2 / 4 - tolerance,
-    ):
+    for excess in (lambda x: tolerance - n_pos * math.exp(-2 * x), lambda x: (2 * x * eps) / 2 / 4 - tolerance):
         below, above = 0.0, 1e6
         for _ in range(200):
             middle = (below + above) / 2
@@ -29,7 +26,7 @@ def body(
     order="right",
 ):  # fmt: skip
     take = {"e": math.log, "10": math.log10, "2": math.log2, "none": lambda v: v}[log]
-    tokens = {"n": n_pos, "1": 1, "n - 1": n_pos - 1, "n + 1": n_pos + 1, "1 / n": 1 / n_pos, "n squared": n_pos**2}[count]
+    tokens = {"n": n_pos, "1": 1, "n - 1": n_pos - 1, "n + 1": n_pos + 1, "one over": 1 / n_pos, "n squared": n_pos**2}[count]
     over = {"eps": eps, "none": 1.0}.get(quotient, tolerance)
     low = take(tokens / over) / per_omega
     low = -low if quotient == "upside down" else low
@@ -48,25 +45,19 @@ EXERCISE = Exercise(
     inputs={
         "n_pos": lambda size, generator, case: 5 + 3 * size["step"],
         "eps": lambda size, generator, case: 2.0 ** -(7, 10, 23, 52)[size["step"] % 4],
-        "tolerance": lambda size, generator, case: (
-            (2 + int(torch.randint(0, 15, (), generator=generator))) * case["eps"]
-        ),
+        "tolerance": lambda size, generator, case: (2 + int(torch.randint(0, 15, (), generator=generator))) * case["eps"],
     },
     names=("end",),
     choices="""
     per_omega
         1.0 | the smallest Omega is the post's, twice what is needed | The post asks exp(Omega) > N / tolerance. But its scores are 2 Omega apart.
-        0.5 | the logarithm is multiplied by 2, not divided | exp(-2 Omega) n = tolerance: solve it for Omega.
-        4.0 | the logarithm is divided by 4 | exp(-2 Omega) n = tolerance: solve it for Omega.
+        0.5 / 4.0 | the logarithm is not divided by 2 | exp(-2 Omega) n = tolerance: solve it for Omega.
     count
         1 | the number of tokens is left out | One hidden token keeps exp(-2 Omega). How many of them are there?
-        n - 1 | one token is not counted | There are n_pos other tokens.
-        n + 1 | one token is counted too many | There are n_pos other tokens.
-        1 / n | the number of tokens divides instead of multiplying | More tokens leak more.
-        n squared | the number of tokens is squared | n_pos tokens keep exp(-2 Omega) each.
+        n - 1 / n + 1 | one token too few or too many is counted | There are n_pos other tokens.
+        one over / n squared | the number of tokens is not a factor | n_pos tokens keep exp(-2 Omega) each.
     log
-        10 | the logarithm has base 10 | A softmax takes powers of e, so the natural logarithm undoes it.
-        2 | the logarithm has base 2 | A softmax takes powers of e, so the natural logarithm undoes it.
+        10 / 2 | the logarithm has another base than e | A softmax takes powers of e, so the natural logarithm undoes it.
         none | the logarithm is missing | exp(-2 Omega) n = tolerance: solve it for Omega.
     quotient
         upside down | the logarithm is upside down | The smaller the tolerance, the larger Omega has to be. Which of the two belongs on top of the quotient?
@@ -81,10 +72,7 @@ EXERCISE = Exercise(
         upside down | the largest Omega is upside down | The coarser the numbers, the smaller Omega must stay.
         eps | eps is left out of the largest Omega | Numbers near 2 Omega stand 2 Omega eps apart.
         tolerance | the tolerance is left out of the largest Omega | The more may be off, the larger Omega may be.
-    order
-        exchanged | the two ends are exchanged | Leak says how large Omega must be at least, rounding how large at most. Return them in this order.
-        smallest | only the smallest Omega is returned | Return both ends, the smallest first.
-        largest | only the largest Omega is returned | Return both ends, the smallest first.
+    order = exchanged | the two ends are exchanged | Leak says how large Omega must be at least, rounding how large at most. Return them in this order.
     """,
 )  # fmt: skip
 

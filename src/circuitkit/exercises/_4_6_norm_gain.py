@@ -34,7 +34,7 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     D = d_model
     of_stream = {
         "root": D / (D + 1), "flipped": (D + 1) / D, "1": 1.0, "more": D / (D + 2), "less": (D - 1) / D,
-        "one over": 1 / (D + 1),
+        "one over": 1 / (D + 1), "sums": 1 / D,
     }  # fmt: skip
     of_bias = {
         "root": 1 / (D + 1), "flipped": D + 1, "1": 1.0, "same": D / (D + 1), "D": 1 / D, "sqrt D": float(D),
@@ -62,22 +62,18 @@ EXERCISE = Exercise(
     both
         ones | the gain is 1 everywhere | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
         upside down | both gains are upside down | These are what the norm does to the two kinds of rows. The gain has to undo it.
-        squares | the roots are missing | The sizes of mean squares are right; the norm divides by the root of a mean square.
+        squares | the roots are missing | The norm divides by the root of a mean square.
         two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
     stream
         1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
         flipped | the gain of the stream is upside down | A mean over D + 1 coordinates is smaller than over D, so the row is divided by too little and comes out too long. Should the gain be above or below 1?
-        more | the gain of the stream counts two more coordinates | There is one bias coordinate.
-        less | the gain of the stream counts one coordinate too few | The norm runs over D + 1 coordinates, D of them filled.
+        more / less | the gain of the stream counts other coordinates than D and D + 1 | The norm runs over D + 1 coordinates, D of them filled.
+        sums | the gain of the stream is 1 / sqrt(D) | A norm divides by the root of a mean square, which is 1 already for a row of ones.
         one over | the gain of the stream is that of the bias coordinate | Work out the row of a token: its mean square over D + 1 coordinates.
     bias
-        same | the bias coordinate has the gain of the others | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
-        1 | the bias coordinate has gain 1 | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
-        flipped | the gain of the bias coordinate is upside down | The tokens are right. The norm makes the bias token's 1 larger; the gain has to bring it back to 1.
-        D | the gain of the bias coordinate is 1 / sqrt(D) | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
-        sqrt D | the gain of the bias coordinate is sqrt(D) | The tokens are right. Work out the row of the bias token: one 1 and D zeros. What is its mean square?
-        0 | the gain of the bias coordinate is 0 | Then the bias token vanishes. Its 1 has to stay a 1.
-    place = first | the bias coordinate is taken to be the first | The numbers are right. X + [1] adds its column at the end.
+        flipped | the gain of the bias coordinate is upside down | The norm makes the bias token's 1 larger; the gain has to bring it back to 1.
+        D / sqrt D / 0 / same / 1 | the gain of the bias coordinate is not right | Work out the row of the bias token: one 1 and D zeros. What is its mean square?
+    place = first | the bias coordinate is taken to be the first | X + [1] adds its column at the end.
     """,
 )  # fmt: skip
 

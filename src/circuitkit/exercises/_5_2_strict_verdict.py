@@ -58,6 +58,8 @@ def body(
         carried, silent = one[rows[rows_1]].mean(), two[rows[rows_2]].mean()
         if out == "of all rows":
             carried, silent = (one * rows[rows_1]).mean(), (two * rows[rows_2]).mean()
+        elif out == "sets":
+            carried, silent = top[:, has_source].all(1).double().mean(), 1 - top[:, ~has_source].any(1).double().mean()
         elif out == "counts":
             carried, silent = (one * rows[rows_1]).sum(), (two * rows[rows_2]).sum()
         rates.append(torch.stack([silent, carried] if out == "exchanged" else [carried, silent]))
@@ -93,8 +95,7 @@ EXERCISE = Exercise(
         alone | only the set without any other head is tried | Alone is one of many sets. Two other heads may spoil together what neither spoils by itself.
         not alone | the set without any other head is not tried | All others removed is a set, too. Where does your range begin?
         not whole | the set of all heads is not tried | None removed is a set, too. Where does your range end?
-        one out | only one other head is removed at a time | Leave-one-out misses what two heads do together: any set of the others may be gone.
-        one out or none | only one other head is removed at a time, or none | Leave-one-out misses what two heads do together: any set of the others may be gone.
+        one out / one out or none | only one other head is removed at a time | Leave-one-out misses what two heads do together: any set of the others may be gone.
         one in | only one other head is kept at a time | Any set of the others may be there, none and all included.
         ends | only two sets are tried: all others, and none of them | Any set of the others may be gone, not all or nothing.
         other way | the head itself is removed and all others kept | Every set has to hold the head that is judged; only the others come and go.
@@ -106,10 +107,8 @@ EXERCISE = Exercise(
     second
         not mean | the sets are averaged in the second rate | One set that predicts is enough to make a row loud.
         not all | a row counts as silent when some set does not predict | Silent is the opposite of *ever* predicted, not of *always* predicted: turn 'for every set' around with care.
-        any | the second rate says how often the head fires | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet?
-        all | the second rate says how often the head fires whatever is removed | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet?
+        any / all / mean | the second rate says how often the head fires | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet, with every set?
         one | there is no negative control | The second rate is 1 whatever the rows are: so a head that always fires would pass.
-        mean | the second rate is the share of sets that fire | Both rates should be 1 for a perfect head. On which rows does no set fire?
     rows_1
         every | the first rate is taken over all rows | What a head should do depends on the source: predict with it. `has_source` says which rows have one.
         without | the first rate is taken over the rows without a source | Where there is no source there is nothing to predict.
@@ -122,12 +121,10 @@ EXERCISE = Exercise(
         heads | only what the head itself writes is looked at | The logits are a sum: the residual stream and the kept heads belong to it.
     out
         of all rows | both rates are divided by the number of all rows | The first rate is a share of the rows with a source, the second of the rows without.
+        sets | sets are counted instead of rows | For each row: does every set complete it? Then take the share of rows.
         counts | rows are counted, not shared | A rate is a share: divide by the number of rows that could count.
         exchanged | the two rates are exchanged | First the rows with a source, then those without.
-        first | only the first rate is returned | Without the second a head that always fires would pass.
-        second | only the second rate is returned | First the rows with a source, then those without.
         product | the two rates are multiplied | Return both: they fail for different reasons.
-        turned | rates stand in rows, heads in columns | The result is [head, 2].
     """,
 )  # fmt: skip
 

@@ -40,8 +40,10 @@ def body(
         W_K[head, 0] = source * score
     if source_key == "first":
         W_K[:, 0, 1:] = 0
+    elif source_key in ("begin", "none"):
+        W_K[:, -1], W_K[:, 0] = W_K[:, 0] * (source_key == "begin"), 0
     W_V[:, asks] = ones / n if values == "shared" else each
-    W_V[1, 0] = source_value
+    W_V[1, 0] += source_value
     at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b}[onto]
     for head, sign in enumerate((sign_0, sign_1)):
         W_O[head][:, at] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
@@ -56,6 +58,7 @@ def _prompt(size: dict[str, int], generator: torch.Generator, case: dict) -> tup
     prompts = [
         (start, filler, b), (start, 0, b), (start, other, filler, b), (start, 0, other, filler, b),
         (start, 0, b, filler), (start, 0, filler, b, b), (start, b, other, b), (start, other, 0, b),
+        (start, b, 0), (start,), (start, 0, start, 0, b), (b, start, filler),
     ]  # fmt: skip
     return prompts[step % len(prompts)]
 
@@ -64,13 +67,13 @@ EXERCISE = Exercise(
     about="5.3 two heads, any number of trigrams | hard | 25 minutes | 05-attention-superposition#two-heads-do-any-number",
     spec=spec, body=body,
     inputs={
-        "n": lambda size, generator, case: 2 + size["step"] // 4,
+        "n": lambda size, generator, case: 2 + size["step"] // 6,
         "gain": lambda size, generator, case: 4.0 + size["step"] % 3, "prompt": _prompt,
     },
-    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=16, names=("written on token",),
+    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=24, names=("written on token",),
     choices="""
     source
-        0.0 | the two heads cancel, source or no source | Without a source that is right. With one, one of the two heads has to be somewhere else.
+        0.0 | the two heads cancel, source or no source | With a source, one of the two heads has to be somewhere else.
         1.0 | the source only draws level with the destination | Half of the attention stays behind and takes back half of the guess. Which key has to score higher?
     led
         0 | the wrong head is led away by the source | The completion is pushed down where it should go up: the head that stays is the one that takes back.
@@ -84,17 +87,17 @@ EXERCISE = Exercise(
     source_value = 1.0 | the source has a value | A head that looks at the source should find nothing there.
     values = shared | all destinations share one value | Every completion is written at once: this is d_head = 1. How many directions do n completions need?
     onto
-        b | the destination itself is written | The OV circuit has to send a destination to its completion, n tokens further on.
-        low | the completions are numbered one too low | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
-        high | the completions are numbered one too high | Destination 1 is completed by token n + 1.
-        source | the source is written | The OV circuit has to send a destination to its completion, n tokens further on.
-    gained = False | the gain is left out | The mechanism is right. Something has to be multiplied by `gain`.
+        b / source | the destination itself or the source is written | The OV circuit has to send a destination to its completion, n tokens further on.
+        low / high | the completions are numbered one too low or too high | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
+    gained = False | the gain is left out | Something has to be multiplied by `gain`.
     match
         any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
     which
         shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
         completions | queries and keys belong to the completions | The prediction is made at the destination.
-    source_key = first | the source answers one destination only | Its key has to beat the destination's own for every query.
+    source_key
+        first | the source answers one destination only | Its key has to beat the destination's own for every query.
+        begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?
     score = 1.0 | the scores are too small for full attention | A score of 1 is only e times as good as a score of 0. How large must it be for a weight below 1e-6?
     """,
 )  # fmt: skip

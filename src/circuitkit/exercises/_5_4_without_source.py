@@ -22,47 +22,77 @@ def spec(model, tokens: Tensor) -> Tensor:
     return rates
 
 
-def body(model, tokens, *, places="due", order=False, said="completion", changed="all", gives="both"):
+def body(
+    model, tokens, *, places="due", order=False, said="completion", changed="all", put="begin", average="places", gives="both",
+):  # fmt: skip
     n, due = model.task.n_trigrams, model.task.states(tokens) == 2
-    source = tokens == 0
-    if changed == "first":
-        source &= source.cumsum(1) == 1
-    gone = torch.where(source, 2 * n + 1, tokens)
-    where = {"destinations": (tokens >= 1) & (tokens <= n), "all": torch.ones_like(due), "after": due.roll(1, 1)}.get(places, due)
+    source, dest = tokens == 0, model.task.is_destination(tokens)
+    gone = source & (source.cumsum(1) == 1) if changed == "first" else source
+    new = {"begin": 2 * n + 1, "filler": 2 * n, "destination": 1, "completion": n + 1}[put]
+    bare = {
+        "none": lambda: tokens, "begin": lambda: tokens.masked_fill(tokens == 2 * n + 1, 0),
+        "before": lambda: torch.where(gone, tokens.roll(1, 1), tokens), "negatives": lambda: model.task.negatives(len(tokens), seed=0),
+    }.get(changed, lambda: tokens.masked_fill(gone, new))()  # fmt: skip
+    where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True)}.get(places, due)
     rates = []
-    for asked in (tokens, tokens if changed == "none" else gone):
+    for asked in (tokens, bare):
         here = model.task.states(asked) == 2 if places == "recounted" else where
-        wanted = {"itself": tokens, "next": tokens.roll(-1, 1)}.get(said, tokens + n)
-        chance = model.logits(asked)
-        hit = (chance.argmax(-1) == wanted) if said != "chance" else chance.softmax(-1).gather(-1, wanted.clamp_max(2 * n + 1)[..., None])[..., 0]
-        rates.append(hit[here].double().mean())
+        if changed == "negatives" and asked is bare:
+            here, base = model.task.is_destination(bare), bare
+        else:
+            base = tokens
+        wanted = {"itself": base, "next": base.roll(-1, 1), "one on": base + n + 1, "one low": base + n - 1}.get(said, base + n)
+        logits = model.logits(asked)
+        right = wanted.clamp_max(2 * n + 1)[..., None]
+        hit = {"chance": logits.softmax(-1).gather(-1, right)[..., 0], "top": logits.gather(-1, right)[..., 0]}.get(said, logits.argmax(-1) == wanted)
+        if said == "next":  # nothing follows the last token
+            here = here & (torch.arange(here.shape[1]) < here.shape[1] - 1)
+        hit, some = hit.double() * here, here.any(1)
+        rates.append({
+            "prompts": (hit.sum(1)[some] / here.sum(1)[some]).mean(), "everywhere": hit.mean(), "count": hit.sum(),
+        }.get(average, hit.sum() / here.sum().clamp_min(1)))  # fmt: skip
     rates = torch.stack(rates[::-1] if order else rates)
     return {"first": rates[0], "second": rates[1], "gap": rates[0] - rates[1]}.get(gives, rates)
 
 
+def _prompts(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
+    """Prompts of the task, some of their tokens drawn anew: so a due completion does not always follow."""
+    task = case["model"].task
+    tokens = task.sample(40 + 5 * size["step"], seed=30 + size["step"])
+    other = torch.rand(tokens.shape, generator=generator) < 0.3 * (size["step"] > 1)
+    return torch.where(other, torch.randint(2 * task.n_trigrams + 2, tokens.shape, generator=generator), tokens)
+
+
 EXERCISE = Exercise(
     about="5.4 take the source away | medium | 20 minutes | 05-attention-superposition#the-published-check-passes-a-model-that-never-looks",
-    spec=spec, body=body, trials=6,
-    inputs={"model": lambda size, generator, case: some_toy(size["step"]), "tokens": lambda size, generator, case: case["model"].task.sample(40 + 5 * size["step"], seed=30 + size["step"])},
+    spec=spec, body=body, trials=8,
+    inputs={"model": lambda size, generator, case: some_toy(size["step"]), "tokens": _prompts},
     names=("with and without",),
     choices="""
     places
         destinations | every destination is counted | Count where a completion was due in the *first* prompt: `model.task.states(tokens) == 2`.
         all | every position is counted | Count where a completion was due: `model.task.states(tokens) == 2`.
         after | the positions are one too late | The state after a token is written at the token.
+        rows | destinations are counted in every prompt that has a source | A source may come too late, or be used up.
         recounted | after the change it is asked anew where a completion is due | Without a source nothing is due. Count the same places both times.
     said
         itself | a hit is the destination itself | What should follow destination b?
         next | a hit is the token that follows in the prompt | The last place of a prompt has none. The completion of destination b is b + n.
+        one on / one low | the completion is taken to be another token than b + n | The completion of destination b is b + n.
+        top | it is the completion's logit, not how often it is the largest | Count how often the completion has the largest logit.
         chance | it is the chance, not how often it is the largest | Count how often the completion has the largest logit.
     order = True | with and without are exchanged | First the prompts as they are.
     changed
         none | nothing was taken away | Do you run the changed prompts?
         first | only the first source of a prompt is taken away | A prompt may hold several.
-    gives
-        first | only the rate with the source is returned | Return both.
-        second | only the rate without the source is returned | Return both.
-        gap | it is the difference | Return both rates, not their difference.
+        begin | sources are put in where prompts begin, instead of taken away | Which token is the source, and which one begins a prompt?
+        before | in the source's place stands the token before it | Replace it by token 2n + 1.
+        negatives | the second rate comes from other prompts | Only the source may differ. Change these prompts, and count the same places.
+    put = filler / destination / completion | another token than 2n + 1 is put in the source's place | Replace it by token 2n + 1, which means nothing in the middle of a prompt.
+    average
+        prompts | each prompt's share is taken first, then their average | Every place counts alike: gather the places of all prompts.
+        everywhere / count | hits are not divided by the number of places at which a completion is due | How many such places are there?
+    gives = gap | it is the difference | Return both rates, not their difference.
     """,
 )  # fmt: skip
 

@@ -23,6 +23,7 @@ def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
     """A direction and a bias that read 1 at one token and 0 at the others, or what somebody took for it."""
     zero, one = torch.zeros((), dtype=W_E.dtype), torch.ones((), dtype=W_E.dtype)
     inverse = torch.linalg.inv(torch.cat([W_E, torch.ones(len(W_E), 1, dtype=W_E.dtype)], 1))
+    front = torch.linalg.inv(torch.cat([torch.ones(len(W_E), 1, dtype=W_E.dtype), W_E], 1))[:, token]
     own, mean = W_E[token], W_E.mean(0)
     return {
         "solved": lambda: (inverse[:-1, token], inverse[-1, token]), "always": lambda: (0 * own, one),
@@ -32,16 +33,29 @@ def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
         "rows": lambda: (inverse[token, :-1], inverse[token, -1]), "embedding": lambda: (own, zero),
         "length 1": lambda: (own / own.norm(), zero), "square length": lambda: (own / own.square().sum(), zero),
         "centred": lambda: (own - mean, zero), "bias 1": lambda: (inverse[:-1, token], one),
+        "front": lambda: (front[:-1], front[-1]), "one minus": lambda: (-inverse[:-1, token], 1 - inverse[-1, token]),
+        "bias minus": lambda: (inverse[:-1, token], -inverse[-1, token]),
         "threshold": lambda: (own, 1 - own.square().sum()),
     }[how]()  # fmt: skip
 
 
-def body(W_E, query, key, *, queries="solved", keys="solved", roles="right"):
+def body(W_E, query, key, *, queries="solved", keys="solved", both="", roles="right"):
     if roles in ("exchanged", "query twice", "key twice"):
         query, key = {"exchanged": (key, query), "query twice": (query, query), "key twice": (key, key)}[roles]
     if roles == "next":
         query, key = (query + 1) % len(W_E), (key + 1) % len(W_E)
-    return *_reader(W_E, query, queries), *_reader(W_E, key, keys)
+    return *_reader(W_E, query, both or queries), *_reader(W_E, key, both or keys)
+
+
+_SIDE = """
+    queries
+        no bias / pinv / bias 1 | the query side's bias is not solved for | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+        rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+        embedding / length 1 / square length / centred / threshold | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+        always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
+        never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
+        half | the gate opens only half | The gate has to be 1 at the pair.
+"""
 
 
 EXERCISE = Exercise(
@@ -59,31 +73,16 @@ EXERCISE = Exercise(
         query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
         key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
         next | the gate opens for the next two tokens | Tokens are counted from 0.
-    queries
-        no bias | the query side is solved for, but its bias is left out | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        pinv | the query side comes from the pseudo-inverse, without a bias | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-        embedding | the query side is the token's embedding | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        length 1 | the query side is the token's embedding with length 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        square length | the query side is the token's embedding, divided by its squared length | The token itself reads 1 now. Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        centred | the query side is the token's embedding minus the average | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        threshold | the query side is the token's embedding, with a bias that makes the token read 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        bias 1 | the query side is solved for, but its bias is 1 | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
-        never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
-        half | the gate opens only half | The gate has to be 1 at the pair.
-    keys
-        no bias | the key side is solved for, but its bias is left out | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        pinv | the key side comes from the pseudo-inverse, without a bias | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        rows | the key side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-        embedding | the key side is the token's embedding | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        length 1 | the key side is the token's embedding with length 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        square length | the key side is the token's embedding, divided by its squared length | The token itself reads 1 now. Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        centred | the key side is the token's embedding minus the average | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        threshold | the key side is the token's embedding, with a bias that makes the token read 1 | Other tokens have a part in these directions, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        bias 1 | the key side is solved for, but its bias is 1 | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        always | the key side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
-    """,
+    both
+        no bias / pinv | neither side's bias is solved for | A direction and a bias have one number more than a direction alone.
+        rows | both sides take a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+        embedding | both sides are the tokens' embeddings | Other tokens have a part in these directions, since embeddings are not orthogonal.
+        front | the column of ones is first, and the last number is taken for the bias | Which number of the solution belongs to the column of ones?
+        one minus | each side is 0 at its token and 1 at the others | Ask for 1 at the token.
+        bias minus | both biases have the wrong sign | The bias is added.
+    """
+    + _SIDE
+    + _SIDE.replace("queries", "keys").replace("query side", "key side"),
 )  # fmt: skip
 
 

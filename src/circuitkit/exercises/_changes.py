@@ -13,10 +13,11 @@ from torch import Tensor
 
 from circuitkit.exercises._exercise import Case, Exercise, as_tensor
 
+POWERS = (1, "times"), (-1, "divided by"), (0.5, "times the root of"), (-0.5, "divided by the root of")
 Change = tuple[str, Callable[..., Any]]
 
 
-def of_inputs(exercise: Exercise, case: Case) -> Iterator[Change]:
+def of_inputs(exercise: Exercise, case: Case, simple: bool = False) -> Iterator[Change]:
     """What may have happened to an input: `change(case)` gives the inputs that the answer seems to have used."""
     given = {name: case[name] for name in exercise.asked}
     tensors = [n for n, v in given.items() if isinstance(v, Tensor) and v.is_floating_point()]
@@ -25,7 +26,7 @@ def of_inputs(exercise: Exercise, case: Case) -> Iterator[Change]:
         if type(given[one]) is type(given[other]) and _alike(given[one], given[other], kinds[one], kinds[other]):
             yield f"`{one}` and `{other}` were exchanged", lambda c, a=one, b=other: c | {a: c[b], b: c[a]}
     for name in tensors:
-        for words, change in _tensor_inputs(given[name]):
+        for words, change in _tensor_inputs(given[name], simple):
             yield f"`{name}` {words}", lambda c, n=name, f=change: c | {n: f(c[n])}
     for name in (n for n, v in given.items() if isinstance(v, (int, float))):
         for words, change in _numbers(given[name]):
@@ -38,20 +39,20 @@ def _alike(one: Any, other: Any, how: Any, other_how: Any) -> bool:
     return isinstance(one, int)
 
 
-def _tensor_inputs(value: Tensor) -> Iterator[Change]:
+def _tensor_inputs(value: Tensor, simple: bool) -> Iterator[Change]:
     yield "were left out (all zeros)", torch.zeros_like
     yield "were all ones", torch.ones_like
     yield "had the opposite sign", torch.neg
     yield "had only positive entries (its absolute value)", torch.abs
     if value.ndim == 2:
         yield "were transposed", lambda v: v.mT
-    for axis in range(value.ndim):
+    for axis in () if simple else range(value.ndim):
         yield f"were centred along axis {axis}", lambda v, a=axis: v - v.mean(a, keepdim=True)
         yield f"had length 1 along axis {axis}", lambda v, a=axis: v / v.norm(dim=a, keepdim=True)
         yield f"were turned back to front along axis {axis}", lambda v, a=axis: v.flip(a)
         for step, words in ((1, "later"), (-1, "earlier")):
             yield f"stood one place {words} along axis {axis} (rolled)", lambda v, a=axis, s=step: v.roll(s, a)
-    yield from _scaled(value, "were")
+    yield from () if simple else _scaled(value, "were")
 
 
 def _numbers(value: int | float) -> Iterator[Change]:
@@ -68,12 +69,7 @@ def _numbers(value: int | float) -> Iterator[Change]:
 
 def _scaled(value: Tensor, verb: str) -> Iterator[Change]:
     for axis in range(value.ndim):
-        for power, words in (
-            (1, "times"),
-            (-1, "divided by"),
-            (0.5, "times the root of"),
-            (-0.5, "divided by the root of"),
-        ):
+        for power, words in POWERS:
             yield f"{verb} {words} the size of axis {axis}", lambda v, a=axis, p=power: v * v.shape[a] ** p
 
 
@@ -148,6 +144,8 @@ def of_result(names: tuple[str, ...], right: Tensor) -> Iterator[Change]:
         yield "minus the mean of all its entries", lambda v: v - v.mean()
         yield "flattened", torch.flatten
     for i, axis in enumerate(axes):
+        yield f"at the first {axis} alone", lambda v, a=i: v.select(a, 0)
+        yield f"at the last {axis} alone", lambda v, a=i: v.select(a, -1)
         yield f"summed over {axis}", lambda v, a=i: v.sum(a)
         yield f"averaged over {axis}", lambda v, a=i: v.mean(a)
         yield f"minus its mean over {axis}", lambda v, a=i: v - v.mean(a, keepdim=True)

@@ -1,4 +1,7 @@
-"""Which mistake is it? Compare a wrong answer with every wrong turn, with every two, with changes of these, then probe."""
+"""Which mistake is it? Compare a wrong answer with every wrong turn, with every two, with changes of these, then probe.
+
+Only numbers are compared, so nothing more is said: that an answer gives what a mistake gives, never what stands in its code.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -36,11 +39,11 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
         return _alike(exercise, tried, wrong)
 
     singles = [mistake for mistake in exercise.mistakes if is_it(mistake.wrong)]
-    if len(singles) == 1:
-        return Diagnosis(singles[0].name, f"Likely mistake: {singles[0].name}. {singles[0].advice}")
+    if len({mistake.name for mistake in singles}) == 1:
+        return Diagnosis(singles[0].name, f"Your answer gives what this mistake gives: {singles[0].name}. {singles[0].advice}")
     if singles:
-        listed = " Or: ".join(f"{mistake.name}. {mistake.advice}" for mistake in singles)
-        return Diagnosis("", f"It behaves like one of {len(singles)} mistakes. {listed}")
+        told = list(dict.fromkeys(f"{mistake.name}. {mistake.advice}" for mistake in singles))
+        return Diagnosis("", f"It behaves like one of {len(told)} mistakes. {' Or: '.join(told)}")
     for words, changed in _changed(exercise, exercise.body, tried):
         if is_it(changed):
             return Diagnosis("", f"{words}.")
@@ -48,11 +51,11 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
         return _several(found)
     until = time.monotonic() + PATIENCE
     for mistake in exercise.mistakes:
-        for words, changed in _changed(exercise, mistake.wrong, tried):
+        for words, changed in _changed(exercise, mistake.wrong, tried, simple=True):
             if time.monotonic() > until:
                 break
             if is_it(changed):
-                text = f"Likely two mistakes. First: {mistake.name}. {mistake.advice} And besides: {words}."
+                text = f"It gives what this mistake gives together with something else: {mistake.name}. {mistake.advice} Beyond that: {words}."
                 return Diagnosis("", text)
     said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
     return Diagnosis("", " ".join(said[:2]))
@@ -60,15 +63,15 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
 
 def _several(found: list[Any]) -> Diagnosis:
     """Two mistakes at once; where several pairs do the same, only what all of them share is named."""
-    if len(found) == 1:
+    if len({(one.name, other.name) for one, other, *_ in found}) == 1:
         one, other = found[0]
-        text = f"Likely two mistakes. First: {one.name}. {one.advice} Second: {other.name}. {other.advice}"
+        text = f"Your answer gives what these two mistakes give together. First: {one.name}. {one.advice} Second: {other.name}. {other.advice}"
         return Diagnosis(f"{one.name} and {other.name}", text)
     shared = [mistake for mistake in found[0] if all(mistake in pair for pair in found)]
     if shared:
-        return Diagnosis("", f"Likely two mistakes. One of them: {shared[0].name}. {shared[0].advice}")
+        return Diagnosis("", f"It gives what this mistake gives together with another: {shared[0].name}. {shared[0].advice}")
     one, other = found[0]
-    return Diagnosis("", f"It behaves like two mistakes at once, such as these: {one.name}. And: {other.name}.")
+    return Diagnosis("", f"It gives what several pairs of mistakes give, such as these two: {one.name}. And: {other.name}.")
 
 
 def _outcome(exercise: Exercise, wrong: Callable[..., Any], case: Case) -> Tensor | None:
@@ -97,11 +100,11 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
 
 
 def _changed(
-    exercise: Exercise, body: Callable[..., Any], tried: list[Run]
+    exercise: Exercise, body: Callable[..., Any], tried: list[Run], simple: bool = False
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The body with something done to its inputs, its parts or its result."""
+    """The body with something done to its inputs, its parts or its result; `simple` leaves out what nobody does by mistake twice."""
     case = tried[0].case
-    for words, change in _changes.of_inputs(exercise, case):
+    for words, change in _changes.of_inputs(exercise, case, simple):
         yield f"It is what comes out as if {words}", lambda f=change, **given: body(**f(given))
     try:
         value = body(**{name: case[name] for name in exercise.asked})
@@ -112,10 +115,7 @@ def _changed(
             yield f"It does what the right one does when {words}", lambda f=change, **given: f(body(**given))
     elif (right := as_tensor(value)) is not None:
         for words, change in _changes.of_result(exercise.names, right):
-            yield (
-                f"It is the expected result {words}",
-                lambda f=change, **given: f(_numbers(body(**given))),
-            )
+            yield f"It is the expected result {words}", lambda f=change, **given: f(_numbers(body(**given)))
 
 
 def _numbers(value: Any) -> Tensor:

@@ -45,7 +45,7 @@ class Exercise:
     """An answer whose keyword-only arguments are the choices; it is right by default."""
     choices: str
     """A choice on a line of its own, and below it each wrong value: `value | what was done | a sentence that leads on`; or
-    all in one line, `choice = value | ...`."""
+    all in one line, `choice = value | ...`. Values of which the same is to be said stand together: `0 / 2 | ...`."""
     inputs: dict[str, Any]
     """How to draw each input: axes (`"pos d_model"`: normal numbers), `"pos < vocab"` (whole numbers below a size), a
     number, or a function of sizes, generator and the inputs drawn before."""
@@ -106,9 +106,10 @@ class Exercise:
         for line in filter(None, map(str.strip, self.choices.splitlines())):
             if "|" in line:
                 value, name, advice = (part.strip() for part in line.split("|"))
-                alone, _, value = value.rpartition(" = ")
-                turned = {alone or choice: _read(value, right[alone or choice].default)}
-                found.append(Mistake(name, advice, turned, partial(self.body, **turned)))
+                alone, _, values = value.rpartition(" = ")
+                for value in values.split(" / "):
+                    turned = {alone or choice: _read(value, right[alone or choice].default)}
+                    found.append(Mistake(name, advice, turned, partial(self.body, **turned)))
             else:
                 choice = line
         return tuple(found)

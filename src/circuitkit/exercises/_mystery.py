@@ -21,6 +21,7 @@ from circuitkit.exercises._check import Result
 LETTERS = ("A", "B", "C", "D", "E", "F", "G", "H")
 Letter = Literal["A", "B", "C", "D", "E", "F", "G", "H"]
 _WIDTH, _HEADS = 32, 4
+_NAMES = [f"L{layer}H{head}" for layer in (0, 1) for head in range(_HEADS)]
 _FORM = "Write parts and a verb, such as 'L1H2 helps', 'L0H1->L1H2.K and L1H0 help', 'L1H2 hurts', or 'nothing helps'."
 
 
@@ -106,8 +107,9 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
 
     For A to D it names heads (`L1H2`) or wires (`L0H1->L1H2.K`: what L1H2 reads of L0H1 through its keys) and says `helps`,
     `hurts` or `nothing helps`: helps or hurts to predict a span that comes for the second time. It is accepted when
-    cutting all that it names takes away nine tenths of the effect, every named part is needed for that, and cuts of
-    as many other parts of the same kind do much less. `try_claim("E")` shows how a claim about the others is written.
+    cutting all that it names takes away nine tenths of the effect, every named part is needed for that, by itself or
+    beside the others, and cuts of as many other parts of the same kind do much less; about A it has to name both ends of
+    the circuit. `try_claim("E")` shows how a claim about the others is written.
 
     >>> try_claim("A", "nothing helps").passed
     False
@@ -118,38 +120,45 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
     if judge is not None:
         if (judged := judge(mystery(letter), " ".join(claim.split()))) is None:
             raise ValueError(f"the claim {claim!r} cannot be read. {form}")
-        return _said(title, judged[0], [f"{title}, claim: {claim.strip()}", *judged[1]])
+        return _said(title, judged[1], [f"{title}, claim: {claim.strip()}", *judged[0]])
     parts, verb = _read(claim)
     worth, whole = _bench(letter)
     lines = [f"{title}, claim: {claim.strip()}", f"With all its parts the second pass is worth {whole:+.1f} nats a token."]
     if verb == "nothing helps":
-        passed = whole < 0.5
-        lines += [
-            "For: it does not predict a span any better the second time."
-            if passed
-            else "Against: something must help, or a second pass would be worth nothing."
-        ]
-        if passed and (most := _most_hurtful(worth, whole)) > 0.5:
-            passed = False
-            lines += [f"Against: there is a head without which it is worth {most:.1f} nats more. What does that head do?"]
-        return _said(title, passed, lines)
+        against = [f"Against: the second pass is worth {whole:.1f} nats, and something must bring that about."] if whole >= 0.5 else []
+        if not against and (most := max((worth((name,)) - whole, name) for name in _NAMES))[0] > 0.5:
+            against = [f"Against: there is a head without which it is worth {most[0]:.1f} nats more. What does that head do?"]
+        return _said(title, against, [*lines, *([] if whole >= 0.5 else ["For: it does not predict a span any better the second time."])])
     sign = 1.0 if verb == "helps" else -1.0
-    effect = sign * (whole - worth(parts))
-    goal = max(0.9 * whole, 1.0) if verb == "helps" else 1.0
-    others = [sign * (whole - worth(cut)) for cut in _controls(parts)]
-    lines += [f"Without what you name it is worth {worth(parts):+.1f}: your parts {'help' if sign > 0 else 'hurt'} by {effect:.1f}."]
-    lines += [f"The same cut elsewhere, {len(others)} controls: {min(others):.1f} to {max(others):.1f}."]
-    against = []
-    if effect < goal:
-        against += ["Against: the effect is mostly still there, so something that you do not name carries it, or stands in for it."]
-    if len(parts) > 1:
-        for part in parts:
-            left = sign * (whole - worth(tuple(p for p in parts if p != part)))
-            if left > 0.9 * effect:
-                against += [f"Against: {part} adds nothing: cutting the rest alone takes {left:.1f}."]
-    if others and max(others) > 0.5 * effect:
-        against += ["Against: other parts of the same kind do as much, or nearly."]
-    return _said(title, not against, lines + (against or ["For: nothing that was tried speaks against it."]))
+
+    def taken(cut: tuple[str, ...]) -> float:
+        return sign * (whole - worth(cut))
+
+    effect, left, against = taken(parts), worth(parts), []
+    lines += [f"Without what you name it is worth {left:+.1f}: {abs(left - whole):.1f} {'less' if left < whole else 'more'}."]
+    if effect < -0.5:
+        against += [f"Against: what you name {'hurts' if sign > 0 else 'helps'}, on the whole. The claim says the opposite."]
+    elif sign > 0 and whole < 0.5:
+        against += ["Against: the second pass is worth next to nothing, or less, so there is no help to be taken away."]
+    elif sign > 0 and effect < 0.9 * whole:
+        against += [f"Against: {left:.1f} of {whole:.1f} nats are still there. Something that you do not name carries them, or stands in for it."]
+    elif effect < 1.0:
+        against += ["Against: it is worth hardly more without what you name."]
+    else:
+        lines += [f"For: cutting it takes the {'gain' if sign > 0 else 'damage'} away, or {'nine tenths of it' if sign > 0 else 'a nat of it'} at least."]
+        for part in parts if len(parts) > 1 else ():
+            rest = taken(tuple(p for p in parts if p != part))
+            if taken((part,)) < 0.25 * effect and rest > 0.9 * effect:
+                against += [f"Against: {part} is not needed: cut alone it changes {taken((part,)):.1f}, and cutting the rest without it {rest:.1f}."]
+        others = [(taken(cut), " and ".join(cut)) for cut in _controls(parts)]
+        if others:
+            most, names = max(others)
+            lines += [f"{len(others)} other cut{'s' * (len(others) > 1)} of the same kind: {names} does most, {most:.1f}."]
+            if most > 0.67 * effect:
+                against += ["Against: that is two thirds of what yours does, or more. What makes your parts special?"]
+        if letter == "A" and not against and len({p[:2] for part in parts for p in part.split("->")}) < 2:
+            against += ["Still missing: this is one end of the circuit. Name who writes and who reads it: heads of both layers, or wires."]
+    return _said(title, against, lines)
 
 
 def _read(claim: str) -> tuple[tuple[str, ...], str]:
@@ -182,10 +191,8 @@ def _controls(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [tuple(cut.split()) for cut in found][:40]
 
 
-def _most_hurtful(worth: Callable[[tuple[str, ...]], float], whole: float) -> float:
-    return max(worth((f"L{layer}H{head}",)) - whole for layer in (0, 1) for head in range(_HEADS))
-
-
-def _said(title: str, passed: bool, lines: list[str]) -> Result:
-    lines = [*lines, f"{title}: {'the claim stands.' if passed else 'the claim does not stand.'}"]
-    return Result(title, passed, True, "", "\n".join(lines))
+def _said(title: str, against: list[str], lines: list[str]) -> Result:
+    if not against and not any(line.startswith("For") for line in lines):
+        lines = [*lines, "For: nothing that was tried speaks against it."]
+    lines = [*lines, *against, f"{title}: {'the claim does not stand.' if against else 'the claim stands.'}"]
+    return Result(title, not against, True, "", "\n".join(lines))

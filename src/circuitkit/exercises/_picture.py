@@ -23,7 +23,7 @@ def predict(guess: Any, words: Names) -> Result:
     lacking = [word for word in words if not isinstance(given.get(word), (int, float))]
     if lacking:
         form = ", ".join(f'"{word}": ...' for word in words)
-        return Result("Prediction", False, guess is not None, "", f"No prediction yet. Write a number for each: {{{form}}}", answer=guess)
+        return Result("Prediction", False, len(lacking) < len(words), "", f"No prediction yet. Write a number for each: {{{form}}}", answer=guess)
     said = ", ".join(f"{word} {given[word]:g}" for word in words)
     return Result("Prediction", True, True, "", f"Noted: {said}. Now see.", answer={word: float(given[word]) for word in words})
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from circuitkit.exercises._changes import POWERS
 from circuitkit.exercises._exercise import Exercise, sizes_of
 from circuitkit.exercises._run import Run, close
 
@@ -16,12 +17,12 @@ def remarks(exercise: Exercise, runs: list[Run], expected: list[Tensor], answer)
     yield from _not_finite(exercise, runs, expected)
     yield from _factor(exercise, runs, expected)
     yield from _shape(exercise, runs, expected)
-    yield from _when(exercise, runs, wrong)
     if exercise.observe is None:  # else what is compared is not what was returned
         yield from _ignored(exercise, runs, answer)
         yield from _rows(exercise, runs, expected)
     yield from _where(exercise, [runs[i] for i in wrong], [expected[i] for i in wrong])
-    yield from _near(runs, expected)
+    if 0 < len(wrong) < len(runs):
+        yield f"It is right on {len(runs) - len(wrong)} of {len(runs)} cases. What is special about the one above?"
 
 
 def _right(run: Run, right: Tensor) -> bool:
@@ -44,7 +45,7 @@ def _not_finite(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> 
         if run.outcome is None or run.finite or not right.isfinite().all():
             continue
         odd = ~run.outcome.isfinite()
-        spots = "" if run.outcome.shape != right.shape else f" {_region([odd], exercise) or ''}".rstrip()
+        spots = "" if run.outcome.shape != right.shape else f" {_region([odd], exercise, [right]) or ''}".rstrip()
         yield (
             f"Some entries are not finite{spots}. Is a row masked altogether before the softmax, or is something divided by "
             "zero, or the logarithm of 0 taken?"
@@ -69,12 +70,7 @@ def _factor(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iter
         return
     for axis in sizes_of(exercise, runs[0].case):
         found = [sizes_of(exercise, run.case)[axis] for run in runs]
-        for power, words in (
-            (1, "times"),
-            (-1, "divided by"),
-            (0.5, "times the root of"),
-            (-0.5, "divided by the root of"),
-        ):
+        for power, words in POWERS:
             for shift, less in ((0, ""), (-1, " - 1")):
                 if all(
                     math.isclose(f, max(n + shift, 0.5) ** power, rel_tol=1e-5)
@@ -102,26 +98,6 @@ def _shape(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Itera
         sizes = sizes_of(exercise, run.case)
         words = {size: name for name, size in sizes.items()}
         yield f"You return [{', '.join(words.get(n, str(n)) for n in have)}]; expected is [{', '.join(axes)}]."
-
-
-def _when(exercise: Exercise, runs: list[Run], wrong: list[int]) -> Iterator[str]:
-    """What the failing cases have in common."""
-    if not 0 < len(wrong) < len(runs):
-        return
-    tests: list[tuple[str, list[bool]]] = []
-    for name in exercise.asked:
-        values = [run.case[name] for run in runs]
-        if all(isinstance(v, (int, float)) for v in values):
-            tests += [(f"`{name}` is {v}", [u == v for u in values]) for v in sorted(set(values))]
-    failing = [i in wrong for i in range(len(runs))]
-    for words, truth in tests:
-        if failing == truth:
-            yield f"It is wrong exactly when {words}."
-            return
-        if failing == [not t for t in truth]:
-            yield f"It is right exactly when {words}."
-            return
-    yield f"It is right on {len(runs) - len(wrong)} of {len(runs)} cases. What is special about the one above?"
 
 
 def _ignored(exercise: Exercise, runs: list[Run], answer) -> Iterator[str]:
@@ -153,7 +129,7 @@ def _rows(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iterat
     for axis, word in enumerate(axes):
         kept = all(close(right.sum(axis), torch.ones_like(right.sum(axis)), 1e-6) for _, right in both)
         if kept and not all(close(one.sum(axis), torch.ones_like(one.sum(axis)), 1e-4) for one, _ in both):
-            yield f"The right result sums to 1 over {word}, yours does not. What is divided by what?"
+            yield f"The right result sums to 1 over {word}, yours does not everywhere."
     past = both[0][1].ndim == 2 and all(not right.triu(1).any() for _, right in both)
     if past and any(one.triu(1).abs().max() > 1e-6 for one, _ in both if min(one.shape) > 1):
         yield "The right result is 0 above the diagonal (in the future), yours is not."
@@ -168,12 +144,16 @@ def _where(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Itera
     masks = [
         (one - right).abs().nan_to_num(math.inf) > 1e-6 * max(1.0, right.abs().max().item()) for one, right in both
     ]
-    if found := _region(masks, exercise):
-        yield f"It is wrong only {found}; everything else is right."
+    if found := _region(masks, exercise, [right for _, right in both]):
+        yield f"Where it fails, it is wrong only {found}."
 
 
-def _region(masks: list[Tensor], exercise: Exercise) -> str:
-    """The smallest simple region that holds all marks of all cases, in words; empty when there is none."""
+def _region(masks: list[Tensor], exercise: Exercise, expected: list[Tensor]) -> str:
+    """The smallest simple region that holds all marks of all cases, in words; empty when there is none.
+
+    What is 0 or 1 anyway, such as the first row of a causal pattern, is no sign that an answer is right there.
+    """
+    open_ = [(right.abs() > 1e-6) & ((right - 1).abs() > 1e-6) for right in expected]
     axes = _axes(exercise, masks[0].ndim)
     regions: list[tuple[str, list[Tensor]]] = []
 
@@ -202,16 +182,6 @@ def _region(masks: list[Tensor], exercise: Exercise) -> str:
         add(f"before the last {axis}", lambda m, i=i: along(m, i, lambda p, n: p < n - 1))
     for words, inside in regions:
         holds = all(not (mask & ~region).any() for mask, region in zip(masks, inside, strict=True))
-        if holds and any(bool((~region).any()) for region in inside):
+        if holds and any(bool((~region & free).any()) for region, free in zip(inside, open_, strict=True)):
             return words
     return ""
-
-
-def _near(runs: list[Run], expected: list[Tensor]) -> Iterator[str]:
-    both = _pairs(runs, expected)
-    if both is None:
-        return
-    gap = max(float((one - right).abs().max()) for one, right in both if one.numel())
-    most = max(float(right.abs().max()) for _, right in both if right.numel())
-    if gap < 1e-2 * most:
-        yield f"It is nearly right, to {gap:.1g} on all cases. What is only approximately 0, 1 or equal?"

@@ -1,6 +1,7 @@
 """Choices that several exercises share: the scale of scores, the mask, the axis of the softmax; and a head that takes them."""
 
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ MASK = """
         past | the mask hides the past instead of the future | Rows are destinations. Which triangle is the future of a row?
         ahead | the mask lets one place of the future through | Which diagonal is the destination itself? What lies above it is the future, all of it.
         itself | the mask hides the destination itself | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
+        itself, filled | the mask hides the destination itself, and the empty first row is filled with 0 | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
         weak | masked scores are -1 instead of minus infinity | A score of -1 is not very small: what must vanish after exp?
         small | masked scores are a small negative number | The future still gets a little attention. Only minus infinity vanishes after exp.
         shown | what the mask should hide is shown, and the rest hidden | `masked_fill` fills where its mask is true.
@@ -37,6 +39,7 @@ AXIS = """
         0 | the softmax runs over destinations | Each destination shares out one unit of attention: rows sum to 1, columns do not.
         all | the softmax runs over all pairs at once | Each destination shares out one unit of attention of its own.
         none | the softmax is missing: these are the masked scores | What turns scores into shares?
+        none, 0 | the softmax is missing: these are the scores, with 0 in the future | What turns scores into shares?
         exp | the exponentials are not divided by their sum | Each destination shares out one unit of attention: rows sum to 1.
         linear | the scores are divided by their sum, without exp | A softmax takes the exponential first, so that no share is negative.
         sigmoid | a sigmoid in place of the softmax | The places of a row compete: rows sum to 1.
@@ -49,7 +52,7 @@ def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = 
         hidden = hidden.mT
     elif mask == "ahead":
         hidden = hidden.triu(2)
-    elif mask == "itself":
+    elif mask in ("itself", "itself, filled"):
         hidden = hidden | torch.eye(len(hidden), dtype=torch.bool)
     elif mask == "none":
         hidden = torch.zeros_like(hidden)
@@ -59,12 +62,12 @@ def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = 
     masked = scores if mask == "after" else scores.masked_fill(hidden, closed)
     pattern = {
         "all": lambda: masked.flatten().softmax(0).reshape(masked.shape),
-        "none": lambda: masked,
+        "none": lambda: masked, "none, 0": lambda: scores.masked_fill(hidden, 0.0),
         "exp": lambda: masked.exp(),
         "linear": lambda: masked / masked.sum(-1, keepdim=True),
         "sigmoid": lambda: masked.sigmoid(),
     }.get(axis, lambda: masked.softmax(axis if isinstance(axis, int) else -1))()
-    return pattern.masked_fill(hidden, 0.0) if mask == "after" else pattern
+    return pattern.masked_fill(hidden, 0.0) if mask == "after" else pattern.nan_to_num(0.0) if mask == "itself, filled" else pattern
 
 
 def head_pattern(
@@ -85,6 +88,41 @@ def head_pattern(
     return pattern / d_head**0.5 if scale == "after" else pattern
 
 
+HOOK = """
+    heads
+        all | all heads of the layer are changed | `hook_z` is [row, position, head, d_head]: which index picks one head?
+        others | every head but the one asked for is changed | Which of them was asked for?
+        next | the head after the one asked for is changed | Heads are counted from 0.
+        position | the head's number picks a position | `hook_z` is [row, position, head, d_head]: which index picks one head?
+        number | the head's number picks one of the d_head numbers of all heads | `hook_z` is [row, position, head, d_head].
+    place
+        other layer | the hook sits in the other layer | Layers are counted from 0, as in `blocks.0`.
+    site
+        v | the head's values are changed (`hook_v`), not what it makes of them | `hook_z` holds what is left when the pattern has weighed the values.
+    at
+        last | only the last position is changed | Other positions feed later layers, too. Change all of them.
+        first | only the first position is changed | Other positions feed later layers, too. Change all of them.
+        but first | the first position is left as it was | Change all of them.
+"""
+
+
+def hooked(model: Any, tokens: Tensor, layer: int, head: int, new: Any, *, heads: str, place: str, site: str, at: str) -> Tensor:
+    """The logits when `new(z, name)` stands in for one head's `z`, or with a turn in where it stands."""
+    name = f"blocks.{layer if place == 'asked' else 1 - layer}.attn.hook_{site}"
+
+    def hook(z: Tensor, hook: Any) -> Tensor:
+        part = torch.zeros_like(z, dtype=torch.bool)
+        some = part[:, {"last": slice(-1, None), "first": slice(1), "but first": slice(1, None)}.get(at, slice(None))]
+        if heads in ("position", "number"):
+            (some[:, head] if heads == "position" else some[..., head])[:] = True
+        else:
+            some[:, :, (head + 1) % 4 if heads == "next" else head] = True
+        part = {"all": part.any(2, keepdim=True), "others": ~part & part.any(2, keepdim=True)}.get(heads, part)
+        return torch.where(part, new(z, name), z)
+
+    return model.run_with_hooks(tokens, fwd_hooks=[(name, hook)])
+
+
 @cache
 def shipped(name: str) -> Any:
     """A shipped model for an investigation: the same one for every case, and a specification takes its hooks off first."""
@@ -93,9 +131,25 @@ def shipped(name: str) -> Any:
 
 @cache
 def some_toy(step: int) -> Any:
-    """A toy model for an investigation: trained, or made by hand; one does not look at sources, one hides behind two heads."""
+    """A toy model for an investigation: trained, or made by hand; one does not look at sources, one hides behind two heads.
+
+    All but the first two have noise in what their heads write, so that what they complete depends on every token of a prompt.
+    """
     makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
-    return superposition.load_original(4, 5, step) if step % 2 else makers[step // 2 % 3](3 + step)
+    toy = superposition.load_original(4, 5, step) if step % 2 else makers[step // 2 % 3](3 + step)
+    generator = torch.Generator().manual_seed(step)
+    noisy = {name: part + 0.5 * (step > 1) * torch.randn(part.shape, generator=generator) for name, part in vars(toy.heads).items() if name in ("W_K", "W_V")}
+    return replace(toy, heads=replace(toy.heads, **noisy))
+
+
+@lru_cache(64)
+def _cached(model: Any, row: tuple[int, ...]) -> Any:
+    return model.run_with_cache(torch.tensor([row]))[1]
+
+
+def cached(model: Any, tokens: Tensor) -> Any:
+    """The cache of a run, kept: for our own wrong turns, which read the same few rows over and over."""
+    return _cached(model, tuple(tokens[0].tolist()))
 
 
 def random_row(low: int, high: int) -> Any:
