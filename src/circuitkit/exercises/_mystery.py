@@ -134,7 +134,7 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
     def taken(cut: tuple[str, ...]) -> float:
         return sign * (whole - worth(cut))
 
-    effect, left, against = taken(parts), worth(parts), []
+    effect, left, against = taken(parts), round(worth(parts), 1) + 0.0, []
     lines += [f"Without what you name it is worth {left:+.1f}: {abs(left - whole):.1f} {'less' if left < whole else 'more'}."]
     if effect < -0.5:
         against += [f"Against: what you name {'hurts' if sign > 0 else 'helps'}, on the whole. The claim says the opposite."]
@@ -152,7 +152,7 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
                 against += [f"Against: {part} is not needed: cut alone it changes {taken((part,)):.1f}, and cutting the rest without it {rest:.1f}."]
         others = [(taken(cut), " and ".join(cut)) for cut in _controls(parts)]
         if others:
-            most, names = max(others)
+            most, names = max((round(most, 1) + 0.0, names) for most, names in others)
             lines += [f"{len(others)} other cut{'s' * (len(others) > 1)} of the same kind: {names} does most, {most:.1f}."]
             if most > 0.67 * effect:
                 against += ["Against: that is two thirds of what yours does, or more. What makes your parts special?"]

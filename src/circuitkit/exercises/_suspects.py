@@ -112,7 +112,7 @@ def judge_heads(model: Any, claim: str) -> Judged | None:
         elif raised[part] < max(raised.values()):
             against = ["Against: another head raises them more."]
         return [f"{name} raises the tokens seen so far by {raised[name]:+.1f} above all others." for name in raised], against
-    costs = {name: _constant(value, rows, name) for name in (part, *heads)}
+    costs = {name: tuple(round(cost, 2) + 0.0 for cost in _constant(value, rows, name)) for name in (part, *heads)}
     zero, mean = costs[part]
     against = [] if zero > 0.05 else [f"Against: without {part} the loss hardly rises, so what it writes is not needed."]
     if not against and abs(mean) >= 0.05 * zero:
