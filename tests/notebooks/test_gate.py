@@ -1,5 +1,6 @@
 """The gate refuses every fault that is kept as a notebook under tests/fixtures/notebooks, and passes the sound one."""
 
+import ast
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tools.notebooks import columns
 from tools.notebooks import gate as notebook_gate
 from tools.notebooks.execute import notebooks
 
@@ -83,7 +85,47 @@ def test_a_long_cell_is_refused(tmp_path):
     notebook = json.loads((FIXTURES / "sound.ipynb").read_text())
     notebook["cells"][3]["source"] = ["x = 1\n"] * 16
     (tmp_path / "long.ipynb").write_text(json.dumps(notebook))
-    assert any("16 lines of code; at most 15" in fault for fault in notebook_gate.faults(tmp_path / "long.ipynb"))
+    assert any("16 statements in 16 lines of code" in fault for fault in notebook_gate.faults(tmp_path / "long.ipynb"))
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("x = [\n" + "    1,\n" * 19 + "]", "1 statements in 21 lines of code; at most 15 in 20"),
+        ("x = [\n" + "    1,\n" * 18 + "]", ""),
+        ("x = 1\n\n# a remark\n" * 15, ""),
+        ("x = (\n" + '    "words "\n' * 30 + ")", ""),
+        (f"x = {'1' * 85}", "89 columns; at most 88"),
+        (f"x = {'1' * 84}", ""),
+    ],
+)
+def test_how_much_a_cell_may_hold(source, told):
+    found = notebook_gate.cell_faults(nbformat.v4.new_code_cell(source, execution_count=1), 1)
+    assert (told in found[0] and len(found) == 1) if told else found == []
+
+
+SAME = [
+    "assert first['one of the names'] > 0.85 and second['another of the names'] < 0.06 and third['name'] > 0.7",
+    "values = {name: function(argument, other_argument) for name, argument in pairs if argument is not None}  # told",
+    "print(f'{name}: the largest of {len(values)} values is {max(values):.2f}, and the least {min(values)!r:>9s}', end='')",
+    "figures.show(fig, alt='Words ' 'and many more words, which say what the figure shows and do not end before a line does')",
+    "if True:\n    # a remark that is so long that no page shows it on one line, and therefore goes on on another one\n    x = 1",
+    "x = first_of_the_names + second_of_the_names * third_of_the_names - fourth_of_the_names / fifth_of_the_names",
+]
+
+
+@pytest.mark.parametrize("source", SAME)
+def test_a_wide_line_is_broken_and_says_the_same(source):
+    made = columns.narrow(source)
+    assert max(map(len, source.splitlines())) > 88 >= max(map(len, made.splitlines()))
+    assert ast.unparse(ast.parse(made)) == ast.unparse(ast.parse(source))
+    assert columns.narrow(made) == made
+    assert made.count("told") == source.count("told")
+
+
+def test_a_line_that_cannot_be_broken_is_told():
+    with pytest.raises(ValueError, match="no way to break"):
+        columns.narrow(f"x = {'1' * 90}")
 
 
 REASON = "the error text differs between Python versions"

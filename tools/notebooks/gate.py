@@ -8,16 +8,36 @@ excused. This check reads the stored file alone and names every such fault.
 
 import ast
 import html
+import io
 import json
 import re
 import sys
+import tokenize
 from pathlib import Path
 
 import nbformat
 
 MOST_BYTES = 1_500_000
-MOST_LINES = 15
-MODULES = {"torch", "numpy", "np", "math", "ck", "circuitkit", "circuits", "residual", "induction", "conversion", "superposition", "models", "figures"}
+MOST_STATEMENTS = 15
+MOST_LINES = 20  # of code, which hold what 15 of 120 columns held
+MOST_COLUMNS = 88  # fit a page of 1280 pixels
+# A line that goes on with words, those of an alt text say, is no code, nor is a remark, nor an empty one.
+TEXT = re.compile(r"""\s*(?:#.*|[fr]?(?:"[^"\n]*"|'[^'\n]*')[,)\]]*)?""")
+MODULES = {
+    "torch",
+    "numpy",
+    "np",
+    "math",
+    "ck",
+    "circuitkit",
+    "circuits",
+    "residual",
+    "induction",
+    "conversion",
+    "superposition",
+    "models",
+    "figures",
+}
 TALKS = {"print", "display", "show"}  # a top-level call to one of these leaves an output
 TAGS = {"hide-cell", "hide-input", "solution", "uses-solution"}  # and those of the comparison, which need a reason
 MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.M)
@@ -45,8 +65,15 @@ def cell_faults(cell, number: int) -> list[str]:
     found = []
     if not cell.source.strip():
         return ["the cell is empty"]
-    if (lines := len(cell.source.splitlines())) > MOST_LINES:
-        found.append(f"{lines} lines of code; at most {MOST_LINES}: move what is used twice to src/")
+    lines = cell.source.splitlines()
+    code, stated = sum(not TEXT.fullmatch(line) for line in lines), statements(cell.source)
+    if code > MOST_LINES or stated > MOST_STATEMENTS:
+        found.append(
+            f"{stated} statements in {code} lines of code; at most {MOST_STATEMENTS} in {MOST_LINES}: "
+            "move what is used twice to src/"
+        )
+    if (widest := max(map(len, lines))) > MOST_COLUMNS:
+        found.append(f"{widest} columns; at most {MOST_COLUMNS} fit a page: python -m tools columns {{NOTEBOOK}}")
     if cell.execution_count is None:
         found.append("never executed")
     elif cell.execution_count != number:
@@ -66,6 +93,12 @@ def cell_faults(cell, number: int) -> list[str]:
                 "a fact that the cell still asserts, outside of any other statement"
             )
     return found
+
+
+def statements(source: str) -> int:
+    """The lines of a cell, each counted once however often it is broken."""
+    found = tokenize.generate_tokens(io.StringIO(plain_python(source) + "\n").readline)
+    return sum(token.type == tokenize.NEWLINE for token in found)
 
 
 def hidden(cell) -> list[str]:

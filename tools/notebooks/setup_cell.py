@@ -18,6 +18,7 @@ from pathlib import Path
 
 import nbformat
 
+from tools.notebooks.columns import narrow
 from tools.publish.home import ROOT, Home, home
 
 BEGINS = "# On Colab this cell installs the book's library"
@@ -48,7 +49,7 @@ def setup_source(here: Home, packages: list[str]) -> str:
             "{wheel}, from the book's archive, is not beside this page; it is not of this page's version; or the session "
             "has no internet for the other packages"
         )
-    return f"""\
+    return narrow(f"""\
 {BEGINS} and checks that it is the right one; anywhere else it does nothing.
 import sys
 if "google.colab" in sys.modules:
@@ -57,13 +58,14 @@ if "google.colab" in sys.modules:
     wheel = "{here.wheel}"  # a file beside this page comes first
     where = {where}
     add = "{" ".join(packages)}"
-    if importlib.util.find_spec("circuitkit") is None:  # --no-deps: what Colab has, torch and numpy included, stays
+    if importlib.util.find_spec("circuitkit") is None:  # --no-deps: what Colab has stays
         %pip install -q --no-deps {{where}} {{add}}
     files = [f for d in distributions(name="circuitkit-book") if d.version == "{here.version}" for f in d.files or () if f.suffix != ".pyc"]
     found = sorted((str(f), hashlib.sha256(f.read_binary()).hexdigest()) for f in files if ".dist-info/" not in str(f))
-    if hashlib.sha256(str(found).encode()).hexdigest() != "{here.seal}" or not importlib.util.find_spec("transformer_lens"):
+    seal = hashlib.sha256(str(found).encode()).hexdigest()
+    if seal != "{here.seal}" or not importlib.util.find_spec("transformer_lens"):
         raise ImportError(f"The book's library is not installed, for one of three likely reasons: {causes}.")
-    print("python", sys.version.split()[0], *(f"| {{name}} {{version(name)}}" for name in ("torch", "transformer-lens", "circuitkit-book")), "| ready")"""
+    print("python", sys.version.split()[0], *(f"| {{name}} {{version(name)}}" for name in ("torch", "transformer-lens", "circuitkit-book")), "| ready")""")
 
 
 def with_cell(notebook: nbformat.NotebookNode, source: str, name: str = "notebook") -> nbformat.NotebookNode:
