@@ -76,12 +76,13 @@ def words(token: tokenize.TokenInfo) -> list[tuple[int, str, str]]:
     prefix, mark = text[:quote], text[quote]
     if text[quote : quote + 3] == mark * 3:
         return []
+    blanks = " " if " " in text else "/"  # an address is broken behind a slash
     found, deep = [], 0
     formats = "f" in prefix.lower()
     for at in range(quote + 1, len(text) - 1):
         if formats and text[at] in "{}":
             deep += 1 if text[at] == "{" else -1
-        if text[at] == " " and not deep and at + 2 < len(text):
+        if text[at] in blanks and not deep and at + 2 < len(text):
             found.append((at + 1, mark, prefix + mark))
     return found
 
@@ -122,7 +123,8 @@ def breaks(source: str, row: int) -> list[Break]:
                 one = place(5, stack, row, own, token.start[1] + at, token.start[1] + at)
                 named = before is not None and before.string == "="
                 indent = token.start[1] if token.start[1] <= 28 else own + 4 if named else one.indent
-                found.append(Break(one.cost, one.start, one.end, min(indent, 40), (end, begin)))
+                cost = one.cost if " " in token.string else 40
+                found.append(Break(cost, one.start, one.end, min(indent, 40), (end, begin)))
     return found
 
 
