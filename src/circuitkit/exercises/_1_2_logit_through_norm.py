@@ -59,7 +59,7 @@ EXERCISE = Exercise(
     spec=spec, body=body, axes="component, d_model, vocab", smallest=3,
     inputs={
         "parts": "component d_model", "gain": lambda size, generator, case: normal(generator, size["d_model"]) + 1,
-        "W_U": "d_model vocab", "token": "< vocab", "eps": 0.01,
+        "W_U": "d_model vocab", "token": "< vocab", "eps": lambda size, generator, case: 0.01 * (1 + size["step"] % 3),
     },
     names=("component",),
     choices="""

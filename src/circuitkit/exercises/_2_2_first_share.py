@@ -34,7 +34,7 @@ def body(model, tokens, *, place="first", rows="later", reduce="mean", kind="pat
 EXERCISE = Exercise(
     about="2.2 how much goes to the first place | easy | 15 minutes | 02-qk-and-ov-circuits#where-a-head-looks-the-qk-circuit",
     spec=spec, body=body, axes="pos", smallest=5, trials=4,
-    inputs={"model": lambda size, generator, case: shipped(("two-layer", "two-layer-mlp")[size["step"] % 2]), "tokens": random_row(0, 2048)},
+    inputs={"model": lambda size, generator, case: shipped(("two-layer", "two-layer-mlp", "one-layer", "two-layer")[size["step"] % 4]), "tokens": random_row(0, 2048)},
     names=("layer", "head"),
     choices="""
     place = second / itself / before | another share than that of the first place is measured | Places are counted from 0. Which column is the first place?

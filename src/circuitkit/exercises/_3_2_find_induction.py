@@ -46,7 +46,7 @@ EXERCISE = Exercise(
     about="3.2 find the induction head | medium | 20 minutes | 03-induction-heads#find-the-circuit-in-a-trained-model",
     spec=spec, body=body, axes="period", smallest=5, trials=4,
     inputs={
-        "model": lambda size, generator, case: shipped("two-layer"), "period": lambda size, generator, case: size["period"] + 2 * size["step"],
+        "model": lambda size, generator, case: shipped(("two-layer", "two-layer-mlp", "one-layer", "two-layer")[size["step"] % 4]), "period": lambda size, generator, case: size["period"] + 2 * size["step"],
         "start": lambda size, generator, case: 1 - size["step"] % 2, "tokens": _tokens,
     },
     names=("layer", "head"),

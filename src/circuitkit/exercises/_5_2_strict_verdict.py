@@ -68,15 +68,15 @@ def body(
 
 
 def _draw(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
-    """Rows with and without a source in turn: heads that mostly help where there is one."""
-    written = 0.7 * normal(generator, 8 + 2 * size["step"], size["head"], size["vocab"])
-    written[::2, :, case["completion"]] += 1.2
+    """Heads that mostly help where there is a source."""
+    written = 0.7 * normal(generator, len(case["has_source"]), size["head"], size["vocab"])
+    written[case["has_source"], :, case["completion"]] += 1.2
     return written
 
 
 def _rest(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
     residual = 0.7 * normal(generator, len(case["written"]), size["vocab"])
-    residual[1::2, case["completion"]] -= 1.2
+    residual[~case["has_source"], case["completion"]] -= 1.2
     return residual
 
 
@@ -84,8 +84,8 @@ EXERCISE = Exercise(
     about="5.2 a verdict that can fail | hard | 30 minutes | 05-attention-superposition#a-verdict-that-can-fail",
     spec=spec, body=body, axes="head < vocab",
     inputs={
+        "has_source": lambda size, generator, case: torch.randperm(8 + 2 * size["step"], generator=generator) > 3 + size["step"] // 2,
         "completion": "< vocab", "written": _draw, "residual": _rest,
-        "has_source": lambda size, generator, case: torch.arange(len(case["written"])) % 2 == 0,
     },
     names=("head", "rate"),
     choices="""

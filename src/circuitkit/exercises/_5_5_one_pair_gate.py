@@ -63,8 +63,8 @@ EXERCISE = Exercise(
     spec=spec, body=body,
     inputs={
         "W_E": lambda size, generator, case: normal(generator, 3 + size["step"], 2 + size["step"]),
-        "query": lambda size, generator, case: int(torch.randint(1 + size["step"] // 3, (), generator=generator)),
-        "key": lambda size, generator, case: 2 + int(torch.randint(1 + size["step"] // 3, (), generator=generator)),
+        "query": lambda size, generator, case: int(torch.randint(3 + size["step"], (), generator=generator)),
+        "key": lambda size, generator, case: int(torch.randint(3 + size["step"], (), generator=generator)),
     },
     observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), names=("query token", "key token"),
     choices="""
