@@ -33,6 +33,8 @@ class Toolkit:
         return self.functions[name]
 
     def __repr__(self) -> str:
+        if not Path(FILE).is_file():
+            return f"There is no {FILE} in this folder, so the book's own functions stand in for yours. It begins with `exercises.toolkit(keep=True)`."
         return f"{FILE}: {len(self.own)} of {len(self.functions)} functions are yours ({', '.join(self.own) or 'none yet'}); the book's stand in for the rest."
 
 
