@@ -16,6 +16,14 @@ spec = importlib.util.spec_from_file_location("offline", ROOT / "book/_ext/circu
 offline = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(offline)
 
+LONG = [f" t{i}" for i in range(40)]
+# What a canvas writes, level on one axis and turned on the other.
+WRITTEN = """const fill = CanvasRenderingContext2D.prototype.fillText;
+window.written = {level: [], turned: []};
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    window.written[Math.abs(this.getTransform().b) > 0.1 ? "turned" : "level"].push(text);
+    return fill.call(this, text, ...rest);
+};"""
 TOKENS = ["<bos>", " the", " cat", " sat"]
 PATTERNS = np.tril(np.random.default_rng(0).dirichlet(np.ones(4), size=(2, 4)))
 
@@ -40,6 +48,8 @@ def folder(tmp_path_factory):
     )
     (made / "page.html").write_text(page)
     (made / "blocked.html").write_text(page.replace("./", "./nowhere/"))
+    long = figures.attention(LONG, np.tril(np.ones((40, 40))) / np.arange(1, 41)[:, None], alt="It looks everywhere alike")
+    (made / "long.html").write_text(page.replace(view._repr_html_(), long._repr_html_()))
     (made / "_static").mkdir()
     (made / "_static/circuitkit.css").write_text((ROOT / "book/_static/circuitkit.css").read_text())
     (made / "_static/attention.css").write_text(live.part("css"))
@@ -94,6 +104,27 @@ def test_the_view_is_as_wide_as_a_phone(visit):
     box = visit.page.locator(".ck-view canvas").bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_row_and_column_of_a_sentence_has_its_name(browser, folder, width):
+    with served(folder) as address:
+        page = browser.new_page(viewport={"width": width, "height": 844})
+        page.add_init_script(WRITTEN)
+        page.goto(f"{address}/long.html")
+        page.locator(".ck-attention").scroll_into_view_if_needed()
+        expect(page.locator(".ck-attention")).to_have_attribute("data-live", "ready")
+        page.wait_for_timeout(300)
+        written = page.evaluate("written")
+        for axis in ("level", "turned"):
+            assert {f"·{token.strip()} ({i})" for i, token in enumerate(LONG)} <= {*written[axis]}, axis
+        zoom = page.locator(".ck-zoom")
+        zoom.focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert (zoom.evaluate("box => box.scrollLeft") > 0) == (zoom.evaluate("box => box.scrollWidth - box.clientWidth") > 0)
+        page.close()
 
 
 def test_without_the_script_the_still_view_remains(browser, folder):

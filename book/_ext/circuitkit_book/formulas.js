@@ -1,13 +1,23 @@
-/* Typeset the formulas near the window at once and the rest in idle moments, so that the page answers meanwhile. */
-window.MathJax = window.MathJax || {};
-MathJax.startup = {
-  typeset: false,
-  pageReady: async () => {
+/*
+ * Formulas are typeset when a reader comes near them: MathJax arrives with the first of them that is in the window, or with
+ * the reader's first move; those near the window come at once and the rest in idle moments, so that the page answers meanwhile.
+ */
+(() => {
+  const formulas = [...document.querySelectorAll(".math")];
+  const here = document.currentScript?.src ?? "";
+  const signs = ["scroll", "wheel", "touchstart", "pointermove", "pointerdown", "keydown", "beforeprint"];
+  const patience = 15_000; // of a reader who does nothing
+  let arrived = () => {};
+  const all = new Promise((done) => (arrived = done));
+  const idle = () =>
+    new Promise((done) => (window.requestIdleCallback ? requestIdleCallback(done, { timeout: 500 }) : setTimeout(done, 50)));
+
+  async function pageReady() {
     await MathJax.startup.defaultPageReady();
-    const waiting = new Set(document.querySelectorAll(".math"));
+    const waiting = new Set(formulas);
     let last = Promise.resolve();
-    const typeset = (formulas) => {
-      const chosen = formulas.filter((formula) => waiting.delete(formula));
+    const typeset = (some) => {
+      const chosen = some.filter((formula) => waiting.delete(formula));
       return chosen.length ? (last = last.then(() => MathJax.typesetPromise(chosen))) : last;
     };
     const watcher = new IntersectionObserver(
@@ -16,8 +26,6 @@ MathJax.startup = {
     );
     waiting.forEach((formula) => watcher.observe(formula));
     addEventListener("beforeprint", () => MathJax.typeset([...waiting].filter((formula) => waiting.delete(formula))));
-    const idle = () =>
-      new Promise((done) => (window.requestIdleCallback ? requestIdleCallback(done, { timeout: 500 }) : setTimeout(done, 50)));
     await idle();
     while (waiting.size) {
       await idle();
@@ -25,5 +33,25 @@ MathJax.startup = {
     }
     await last;
     watcher.disconnect();
-  },
-};
+    arrived();
+  }
+
+  // What waits for the formulas waits for this, and asking for it brings them.
+  const startup = { typeset: false, pageReady };
+  Object.defineProperty(startup, "promise", { configurable: true, get: () => (begin(), all), set: () => {} });
+  window.MathJax = { ...window.MathJax, startup };
+
+  let begun = false;
+  function begin() {
+    if (begun) return;
+    begun = true;
+    watcher.disconnect();
+    signs.forEach((kind) => removeEventListener(kind, begin, true));
+    document.head.append(Object.assign(document.createElement("script"), { src: here.replace("tex-chtml.js", "parts.js") }));
+  }
+  const watcher = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && begin());
+  formulas.forEach((formula) => watcher.observe(formula));
+  signs.forEach((kind) => addEventListener(kind, begin, { capture: true, passive: true }));
+  addEventListener("load", () => setTimeout(begin, patience));
+  if (location.hash) begin();
+})();

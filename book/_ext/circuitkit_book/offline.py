@@ -35,15 +35,15 @@ def copy_scripts(app) -> None:
     source, target = folder("sphinx-mathjax-offline") / "static/mathjax", static / "mathjax"
     for part in MATHJAX_FOLDERS:
         shutil.copytree(source / part, target / part, dirs_exist_ok=True)
-    (target / "tex-chtml.js").write_text(mathjax(source), "utf-8")
+    (target / "tex-chtml.js").write_bytes(Path(__file__).with_name("formulas.js").read_bytes())
+    (target / "parts.js").write_text(mathjax(source), "utf-8")
 
 
 def mathjax(source: Path) -> str:
-    """The parts in one file. The first of them starts when the file has ended, and finds the others there."""
+    """The parts in one file, which the small `formulas.js` brings. The first of them starts when the file has ended, and finds the others there."""
     parts = [(source / f"{part}.js").read_text("utf-8") for part in MATHJAX]
     names = [f"{part}.js" if "fonts" in part else part for part in ("loader", *MATHJAX)]
-    first = Path(__file__).with_name("formulas.js").read_text("utf-8")
-    return "\n;".join([first, parts[0], f"MathJax.loader.preLoad({', '.join(map(repr, names))});", *parts[1:]])
+    return "\n;".join([parts[0], f"MathJax.loader.preLoad({', '.join(map(repr, names))});", *parts[1:]])
 
 
 def is_thebe(file) -> bool:

@@ -25,6 +25,9 @@ window.circuitkitAttention = (bring, css = "") => {
       const view = Object.assign(document.createElement("div"), { id: `ck-view-${views++}`, className: "ck-view" });
       const title = Object.assign(document.createElement("div"), { className: "ck-title" });
       title.textContent = props.names[chosen];
+      // Room for the name of every token; past forty, half of the names and the table have to do.
+      const many = props.tokens.length;
+      if (many <= 40) view.style.minWidth = `${20 * many + 110}px`;
       zoom.replaceChildren(title, view);
       new MutationObserver(() =>
         view.querySelector("canvas")?.setAttribute("aria-label", `Pattern of ${props.names[chosen]}, as in the table below`),
@@ -52,6 +55,8 @@ window.circuitkitAttention = (bring, css = "") => {
         }
       });
     });
+    Object.assign(zoom, { tabIndex: 0, ariaLabel: "The pattern large; it scrolls where the page is narrow" });
+    zoom.setAttribute("role", "group");
     choose(props.first);
     figure.dataset.live = "ready";
   };
