@@ -158,3 +158,17 @@ def test_citations_lead_to_the_list_of_references(visit):
     links.first.click()
     expect(opened.page.locator(".citation:target, :target .citation, :target")).to_have_count(1)
     opened.context.close()
+
+
+def test_formulas_arrive_when_a_reader_comes_near_them_and_not_before(browser):
+    """A chapter opens without a formula in the window: its reader waits for no typesetting until she moves."""
+    with served() as address:
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto(f"{address}/book/03-induction-heads.html", wait_until="load")
+        page.wait_for_timeout(500)
+        assert page.evaluate("[window.MathJax?.version ?? '', document.querySelectorAll('mjx-container').length]") == ["", 0]
+        page.mouse.wheel(0, 900)
+        page.wait_for_function("document.querySelectorAll('mjx-container').length > 0", timeout=60_000)
+        page.evaluate("MathJax.startup.promise")
+        assert page.evaluate("document.querySelectorAll('.math:not(:has(mjx-container))').length") == 0
+        page.close()

@@ -42,8 +42,9 @@
   window.MathJax = { ...window.MathJax, startup };
 
   let begun = false;
-  function begin() {
-    if (begun) return;
+  /** @param {Event} [sign]  a list of contents that scrolls to its place is no reader */
+  function begin(sign) {
+    if (begun || (sign?.type === "scroll" && sign.target !== document)) return;
     begun = true;
     watcher.disconnect();
     signs.forEach((kind) => removeEventListener(kind, begin, true));
@@ -52,6 +53,6 @@
   const watcher = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && begin());
   formulas.forEach((formula) => watcher.observe(formula));
   signs.forEach((kind) => addEventListener(kind, begin, { capture: true, passive: true }));
-  addEventListener("load", () => setTimeout(begin, patience));
+  addEventListener("load", () => setTimeout(() => begin(), patience));
   if (location.hash) begin();
 })();
