@@ -5,8 +5,8 @@ import time
 import torch
 
 from circuitkit.superposition import GatedBlock, SkipTrigramTask, hand_specified, post_recipe
-from circuitkit.superposition._subsets import always_predicted
-from circuitkit.superposition._train import _Data, stack_parameters
+from circuitkit.superposition._odds import always_predicted
+from circuitkit.superposition._train import Training
 
 
 def cpu(work, repeats: int) -> float:
@@ -39,17 +39,15 @@ if __name__ == "__main__":
     print(f"sample-300000-prompts-seconds {cpu(lambda: SkipTrigramTask(5).sample(300_000, 0), 1):.3f} 1")
 
     original, recipe = hand_specified(4, 5), post_recipe(4).but(n_prompts=5000)
-    data = _Data(original, recipe, 0)
-    block = GatedBlock(recipe, 4, 12, seed=0)
-    p = stack_parameters([block], recipe)
-    fast = torch.optim.Adam([value for value in p.values() if value.requires_grad], fused=True)
+    training, block = Training(original, recipe, [0], 0), GatedBlock(recipe, 4, 12, seed=0)
+    fast = torch.optim.Adam([value for value in training.p.values() if value.requires_grad], fused=True)
     slow = torch.optim.Adam([value for value in block.parameters() if value.requires_grad], fused=True)
     x = original.W_E[original.task.sample(1000, 0)]
     y = original.heads.results(x).sum(1)
 
     def table_step() -> None:
         fast.zero_grad()
-        data.loss(p, 0, 0.3).sum().backward()
+        training.loss(0).sum().backward()
         fast.step()
 
     def plain_step() -> None:

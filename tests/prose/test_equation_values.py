@@ -13,7 +13,7 @@ import circuitkit as ck
 from circuitkit import circuits, conversion, induction, residual
 from circuitkit import superposition as sp
 from circuitkit.conversion import _paper as paper
-from circuitkit.superposition._subsets import always_predicted
+from circuitkit.superposition._odds import always_predicted
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
 

@@ -16,9 +16,8 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._odds import greatest, least, strength
+from circuitkit.superposition._odds import greatest, least, margins, strength, worst_margins
 from circuitkit.superposition._rows import positive_places
-from circuitkit.superposition._subsets import margins, worst_margins
 from tools.study import training
 
 

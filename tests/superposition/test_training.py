@@ -29,7 +29,7 @@ from circuitkit.superposition import (
 )
 from circuitkit.superposition import _tables as tables
 from circuitkit.superposition._layer import LayerRecord
-from circuitkit.superposition._train import run_seed, stack_parameters
+from circuitkit.superposition._train import Training, run_seed, stack_parameters
 from tools.study.training import _cross_entropy, _next_tokens, train_original
 
 
@@ -185,17 +185,12 @@ def test_nan_names_the_run_and_keeps_the_others():
     runs = train_gated(original, GATES.but(lr=1e30, cosine=False), inits=2, steps=30)
     assert all(message.startswith(f"init {i}: the loss is") for i, message in enumerate(runs.failed))
     assert runs.failed
-    from circuitkit.superposition._train import _Data, _finish
-
-    recipe = GATES.but(steps=5)
-    data = _Data(original, recipe, 0)
-    blocks = [GatedBlock(recipe, 2, 8, seed=s, target_rms=data.rms) for s in range(3)]
-    p = stack_parameters(blocks, recipe)
+    training = Training(original, GATES.but(steps=5, alpha_warmup=0.0), range(3), 0)
     with torch.no_grad():
-        p["W_Q"][1, 0, 0, 0] = float("nan")
-    data.loss(p, 0, 1.0).sum().backward()
-    assert torch.isfinite(p["W_O"].grad[[0, 2]]).all()
-    runs = _finish(original, recipe, blocks, p, data)
+        training.p["W_Q"][1, 0, 0, 0] = float("nan")
+    training.loss(0).sum().backward()
+    assert torch.isfinite(training.p["W_O"].grad[[0, 2]]).all()
+    runs = training.finished()
     assert [message[:7] for message in runs.failed] == ["init 1:"]
     assert runs.best in (0, 2)
     assert math.isnan(runs.loss[1])

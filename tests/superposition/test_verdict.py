@@ -16,8 +16,8 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._odds import greatest
-from circuitkit.superposition._subsets import always_predicted, margins
+from circuitkit.superposition._odds import always_predicted, greatest, margins
+from circuitkit.superposition._rows import enough, negative_places, positive_places
 
 
 def every_subset(heads, residual, completion):
@@ -69,10 +69,8 @@ def test_closed_forms_are_exact(n_heads, n_tokens, seed):
 def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
     model = load_original(3, 4, seed)
     task, verdict = model.task, head_verdict(model, model.task, "argmax", rows=40)
-    from circuitkit.superposition._rows import enough_negatives, enough_positives
-
-    tokens, places = enough_positives(task, 40, 42, "argmax")
-    quiet, quiet_places = enough_negatives(task, 40, 43)
+    tokens, places = enough(task.sample, lambda rows: positive_places(task, rows, "argmax"), task, 40, 42)
+    quiet, quiet_places = enough(task.negatives, lambda rows: negative_places(task, rows), task, 40, 43)
     for trigram in task.destinations:
         for prompts, at, rates, every in (
             (tokens, places, verdict.carried, all),
@@ -198,10 +196,8 @@ def test_bad_input():
 
 
 def test_prompts_are_drawn_until_rare_trigrams_have_their_rows():
-    from circuitkit.superposition._rows import enough_positives
-
     rare = SkipTrigramTask(2, n_ctx=4, d_vocab=60)  # a trigram in few of the first 4096 prompts
-    tokens, places = enough_positives(rare, 40, seed=0, form="argmax")
+    tokens, places = enough(rare.sample, lambda rows: positive_places(rare, rows, "argmax"), rare, 40, seed=0)
     assert len(tokens) > 4096
     assert len(places) == 80
     assert not torch.equal(tokens[:4096], tokens[4096:8192])

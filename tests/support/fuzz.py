@@ -383,7 +383,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "d_model": lambda: 6,
     "d_pos": lambda: 2,
     "d_vocab": lambda: 8,
-    "data_seed": lambda: 3,
     "density": lambda: torch.tensor([0.2, 0.4]),
     "device": lambda: "cpu",
     "discount": lambda: 0.75,
@@ -651,7 +650,6 @@ LEFT_OUT = {
     "copying_score": {"model"},
     "repeated_tokens": {"n_ctx"},
     "head_verdict": {"tokens", "negatives"},
-    "train_gated": {"data_seed"},
     "theorem7": {"like"},
 }
 
@@ -749,7 +747,7 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
 KINDS = {
     "count": """draws points Address.layer Address.number Address.term before pos batch d_content d_gate d_value share top_k d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
         n_features n_heads n_hidden n_layers n_noise n_pos n_prompts n_signals n_trigrams period rows steps times width window block
-        distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed data_seed
+        distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed
         n_jobs neurons uncheckable_at_most""",
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
@@ -788,10 +786,10 @@ def lookup(table: dict[str, Any], target: str, name: str) -> Any:
 #: Values that mean something after all: for a kind, a label and the arguments (a star: every argument of that kind).
 LEGAL: dict[str, dict[str, str]] = {
     "count": {
-        "0": """Address.layer Address.number before pos seed data_seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance Heads.allowed.n_pos bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
+        "0": """Address.layer Address.number before pos seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance Heads.allowed.n_pos bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
         "-1": "attention.first neurons n_jobs Heads.QK_at.distance",
         "list": "seeds",
-        "10**12": "seed data_seed",
+        "10**12": "seed",
         "int8": "*",
     },
     "number": {

@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 
 from circuitkit.superposition import head_verdict, load_original, post_recipe
-from circuitkit.superposition._block import GatedBlock
-from circuitkit.superposition._train import _Data, _finish, run_seed, stack_parameters
+from circuitkit.superposition._train import Training, run_seed
 
 MARKS = (1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
@@ -33,9 +32,8 @@ def to_mark(heads: int, trigrams: int, original: int, value_bias: str, init: int
     """Train on to step `mark` from the last checkpoint and judge the block there."""
     model = load_original(heads, trigrams, original)
     recipe = post_recipe(heads).but(value_bias=value_bias)
-    data = _Data(model, recipe, run_seed(0, 10_000))
-    block = GatedBlock(recipe, heads, model.heads.d_model, target_rms=data.rms, seed=run_seed(init, 0))
-    p = stack_parameters([block], recipe)
+    training = Training(model, recipe, [run_seed(init, 0)], run_seed(0, 10_000))
+    p = training.p
     adam = torch.optim.Adam([value for value in p.values() if value.requires_grad], lr=recipe.lr, fused=True)
     path = folder / f"{heads}H{trigrams}T-{value_bias}-{init}.pt"
     done = seconds = 0
@@ -49,13 +47,13 @@ def to_mark(heads: int, trigrams: int, original: int, value_bias: str, init: int
     start = time.process_time()
     for step in range(done, mark):
         adam.zero_grad(set_to_none=True)
-        data.loss(p, step, recipe.alpha).sum().backward()
+        training.loss(step).sum().backward()
         adam.step()
     seconds += time.process_time() - start
     state = {"step": mark, "seconds": seconds, "p": {k: v.detach() for k, v in p.items()}, "adam": adam.state_dict()}
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").rename(path)
-    runs = _finish(model, recipe, [block], p, data)
+    runs = training.finished()
     row = {
         "heads": heads, "trigrams": trigrams, "original": original, "value_bias": value_bias, "init": init, "step": mark,
         "cpu_seconds": round(seconds), "fvu": round(runs.fvu[0], 4), "penalty": round(runs.penalty[0], 5),

@@ -10,7 +10,7 @@ from torch import Tensor
 from circuitkit._heads import Heads
 from circuitkit.superposition._block import optimise
 from circuitkit.superposition._recipe import Recipe
-from circuitkit.superposition._tables import CountBatch, _unique, count_batch, length_penalty, mixed
+from circuitkit.superposition._tables import CountBatch, count_batch, length_penalty, mixed
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
 from circuitkit.superposition._train import run_seed
@@ -84,17 +84,10 @@ def _next_tokens(
 ) -> tuple[CountBatch, Float[Tensor, "d_vocab row d_vocab"]]:
     """Distinct rows of all positions but the last, and the share of each next token among all rows."""
     batch = count_batch(tokens[:, :-1], d_vocab, dtype)
-    n, pos = tokens[:, :-1].shape
-    # Number the distinct rows again through their own place: rows that are equal have equal counts.
-    one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32).scatter_(2, tokens[:, :-1, None], 1)
-    keys = torch.cat([tokens[:, :-1].reshape(-1, 1).int(), one_hot.cumsum(1, dtype=torch.int32).view(-1, d_vocab)], 1)
-    _, inverse, weight = _unique(keys, pos)
-    following = torch.zeros(len(weight), d_vocab, dtype=dtype)
-    following.index_put_((inverse, tokens[:, 1:].reshape(-1)), torch.ones(n * pos, dtype=dtype), accumulate=True)
-    real = batch.weight > 0
-    out = torch.zeros(*batch.weight.shape, d_vocab, dtype=dtype)
-    out[real] = following[inverse[batch.index[real]]] / (n * pos)
-    return batch, out
+    following = torch.zeros(batch.weight.numel(), d_vocab, dtype=dtype)
+    ones = torch.ones(len(batch.row), dtype=dtype)
+    following.index_put_((batch.row, tokens[:, 1:].reshape(-1)), ones, accumulate=True)
+    return batch, (following / len(batch.row)).view(*batch.weight.shape, d_vocab)
 
 
 def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor, price: float, power: float = 0.6) -> Float[Tensor, "run"]:

@@ -7,9 +7,8 @@ changes only with the chapter.
 from circuitkit.superposition._block import GatedBlock
 from circuitkit.superposition._hand import blind_model, hand_specified, one_head_model, two_head_model
 from circuitkit.superposition._layer import record_layer, replacing
-from circuitkit.superposition._rates import rate
 from circuitkit.superposition._recipe import GATES, LORSA, WRITES, post_recipe
-from circuitkit.superposition._stored import load_gated, load_original, load_results
+from circuitkit.superposition._stored import load_gated, load_original, load_results, rate
 from circuitkit.superposition._task import SkipTrigramTask
 from circuitkit.superposition._toy import ToyModel
 from circuitkit.superposition._train import train_gated

@@ -41,9 +41,8 @@ class LayerRecord:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GatedLayer:
-    """A gated block trained to write `y` from the `x` of a `LayerRecord`, with its losses.
-
-    **Source**: see `train_gated`.
+    """A gated block trained to write `y` from the `x` of a `LayerRecord`, with its losses. **Source**: see
+    `train_gated`.
     """
 
     block: GatedBlock
@@ -54,9 +53,6 @@ class GatedLayer:
     start: float
     """The same before training."""
     recipe: Recipe
-
-
-_a_layer = must(lambda layer, model: layer < model.cfg.n_layers or f"one of the model's layers, 0 to {model.cfg.n_layers - 1}")
 
 
 @public
@@ -78,19 +74,12 @@ def record_layer(model: AnyModel, layer: Natural, tokens: Int[Tensor, "row pos"]
     return LayerRecord(torch.cat(xs), torch.cat(ys), len(sub.inside), sub.inside.ungrouped().to(xs[0].dtype))
 
 
-def _output_bias(bridge: Any, layer: int) -> Tensor | float:
-    """What the layer adds whatever its heads do; 0 for a checkpoint without biases."""
-    biases = getattr(bridge, "b_O", None)
-    return 0.0 if biases is None else biases[layer].detach()
-
-
 def train_gated_layer(
     record: LayerRecord, recipe: Recipe, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> GatedLayer:
     """One gated block trained to write `record.y` from `record.x`: the plain form, for any stream.
 
-    The last tenth of the rows is held back for `fvu`. `recipe.batch` counts rows; rows are used in order, again and
-    again. A loss that is not a number stops the training with a `ValueError` that names the step.
+    The last tenth of the rows is held back for `fvu`; `recipe.batch` counts rows, used in order again and again.
     """
     n = max(1, len(record.x) * 9 // 10)
     x, y, held_x, held_y = record.x[:n], record.y[:n], record.x[n:], record.y[n:]
@@ -134,8 +123,7 @@ def train_gated_layer(
 def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
     """Heads of rank one along the axes of what each original head writes, one for each sign, around the mean.
 
-    With all of them active the block is the layer, up to the noise on its queries and keys and for as many axes as there
-    are heads for: a number is its positive part less the positive part of its negative.
+    With all active the block is the layer, up to the noise on queries and keys and as far as heads suffice.
     """
     share, n, rank = block.recipe.share, len(original), original.d_head
     if block.n_heads > 2 * rank * n:
@@ -157,18 +145,17 @@ def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
 
 
 @public
-@_a_layer
+@must(lambda layer, model: layer < model.cfg.n_layers or f"one of the model's layers, 0 to {model.cfg.n_layers - 1}")
 @must(lambda block, model: block.d_model == model.cfg.d_model or f"a block of d_model {model.cfg.d_model}, trained on this model")
 @must(lambda without, block: max(without, default=0) < block.n_heads or f"heads of the block, 0 to {block.n_heads - 1}")
 def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Natural, ...] = ()) -> list[tuple[str, Callable]]:
-    """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave out.
+    """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave
+    out.
 
-    Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
-
-    **Source**: this book.
+    Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`. **Source**: this book.
     """
-    bridge = model
-    bias, seen = _output_bias(bridge, layer), {}
+    biases, seen = getattr(model, "b_O", None), {}
+    bias = 0.0 if biases is None else biases[layer].detach()  # a checkpoint may have none
 
     def read(value: Tensor, hook: Any) -> Tensor:
         seen["x"] = value

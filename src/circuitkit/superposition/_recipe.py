@@ -19,10 +19,8 @@ Power = Annotated[float | int, number(0, 2, "a number above 0 and at most 2", "t
 class Recipe:
     """A gated block and how it is trained; it never changes, so that a table row can say exactly what was run.
 
-    Defaults are the form of "Gated Attention Blocks" (post and configuration, batch of 1,000 prompts, 100,000 steps).
-
-    **Source**: "Gated Attention Blocks" and its public configuration, for the defaults; each field says what it
-    changes.
+    Defaults are those of the post (batches of 1,000 prompts, 100,000 steps). **Source**: "Gated Attention Blocks" and
+    its public configuration.
     """
 
     # the block

@@ -1,8 +1,11 @@
-"""Models and tables that ship with the package: trained originals, and the results of the long computations."""
+"""Models and tables that ship with the package, results of the long computations; and a rate with its interval."""
+
+import math
+from typing import NamedTuple
 
 import torch
 
-from circuitkit._contract import Count, Natural, public
+from circuitkit._contract import Count, Natural, must, public
 from circuitkit._heads import Heads
 from circuitkit._stored import stored
 from circuitkit.superposition._block import GatedBlock
@@ -36,8 +39,7 @@ def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
 def load_gated() -> GatedModel:
     """The stored gated block of chapter 5: recipe `GATES` on `load_original(4, 5, 13)`, chosen by loss among 8 runs.
 
-    Stored because training amplifies rounding: another processor would find another, equally good block.
-
+    Stored because another processor's rounding finds another, equally good block.
     **Source**: `tools/study/superposition_pack.py`.
     """
     original = load_original(4, 5, 13)
@@ -50,7 +52,33 @@ def load_gated() -> GatedModel:
 def load_results(name: str) -> list[dict]:
     """A stored table, one dict a row, numbers as numbers: `originals`, `causes`, `post`, `recipes`, `language_model`.
 
-    **Source**: `tools/study/superposition_recipes.py`, `superposition_causes.py`,
-    `superposition_post.py` and `superposition_language_model.py`.
+    **Source**: `tools/study/superposition_*.py`.
     """
     return stored("superposition", f"{name}.csv")
+
+
+class Rate(NamedTuple):
+    """`k` of `n`, with a 95 % interval. **Source**: see `rate`."""
+
+    k: int
+    n: int
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.k}/{self.n} = {self.k / self.n:.2f} (95 % interval {self.low:.2f} to {self.high:.2f})"
+
+
+@public
+@must(lambda k, n: k <= n or "0 <= k <= n and n >= 1: a rate of k in n")
+def rate(k: Natural, n: Count) -> Rate:
+    """The share `k / n` with its Wilson 95 % interval, which is sensible at 0 and at n too.
+
+    `(k + z^2/2 +- z sqrt(k (n - k) / n + z^2/4)) / (n + z^2)` with z = 1.96. **Source**: Wilson 1927.
+
+    >>> print(rate(9, 10))
+    9/10 = 0.90 (95 % interval 0.60 to 0.98)
+    """
+    z = 1.959964
+    half = z * math.sqrt(k * (n - k) / n + z * z / 4)
+    return Rate(k, n, max(0.0, (k + z * z / 2 - half) / (n + z * z)), min(1.0, (k + z * z / 2 + half) / (n + z * z)))

@@ -27,6 +27,8 @@ class CountBatch:
     """How often the row occurs; 0 for padding."""
     index: Int[Tensor, "d_vocab row"]
     """One place of the flattened batch where the row occurs."""
+    row: Int[Tensor, " place"]
+    """Of each place of the flattened batch, the number of its row among all, `token * rows + row`."""
     pairs_all: Float[Tensor, "d_vocab d_vocab"]
     """Share of all query-key pairs of the batch, by tokens; sums to 1. Likewise `pairs_causal` for causal pairs."""
     pairs_causal: Float[Tensor, "d_vocab d_vocab"]
@@ -53,9 +55,8 @@ def count_batch(tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dt
     padded[own, slot] = rows[:, 1:].to(dtype)
     weights, index = (torch.zeros(d_vocab, width, dtype=kind, device=place) for kind in (dtype, torch.long))
     weights[own, slot], index[own, slot] = weight.to(dtype), first
-    return CountBatch(
-        padded, weights, index, (pairs_all / pairs_all.sum()).to(dtype), (pairs_causal / pairs_causal.sum()).to(dtype), n * pos
-    )
+    shares = ((pairs / pairs.sum()).to(dtype) for pairs in (pairs_all, pairs_causal))
+    return CountBatch(padded, weights, index, (own * width + slot)[inverse], *shares, n * pos)
 
 
 def _unique(keys: Int[Tensor, "row column"], largest: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,8 +94,8 @@ def pair_tables(
 def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
     """`z` of the module docstring for every distinct row.
 
-    Scores are centred between the largest and the smallest of their row of the table: if these differ by less than `SAFE`
-    neither sum overflows nor loses a key. Beyond that a softmax over `scores + log(counts)`, slower and always right.
+    Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a
+    key. Beyond that a softmax over `scores + log(counts)`, slower and always right.
     """
     return (_sums if score_range(scores) < SAFE[scores.dtype] else _softmax)(batch.counts, scores, gate, v)
 
@@ -134,9 +135,8 @@ def loss_terms(
     target_rms: float,
     active: int | None = None,
 ) -> tuple[Float[Tensor, "run"], Float[Tensor, "run"]]:
-    """Mean over rows of the squared error, and the penalty without alpha, one number a run.
-
-    Equal to the same quantities of `GatedBlock` on the batch up to rounding, gradients included.
+    """Mean over rows of the squared error, and the penalty without alpha, one number a run: as `GatedBlock` has them,
+    up to rounding.
     """
     scores, gate, v, W_O = pair_tables(recipe, p, embed)
     z = mixed(batch, scores, gate, v)

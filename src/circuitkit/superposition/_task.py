@@ -23,14 +23,14 @@ class SkipTrigramTask:
     """Prompts of random tokens in which a destination that follows an unused source is completed at once.
 
     Token 0 is the source, `1 .. T` the destinations, `T+1 .. 2T` their completions, `d_vocab - 1` begins every prompt.
-    After each token the prompt is in one of three states, which the tokens so far determine:
+    The tokens so far determine one of three states:
 
     - idle: the next token is uniform over all tokens (the beginning token included);
     - pending (a source was drawn and not used): uniform over all tokens but the source;
     - forced (a destination came while pending): the completion follows, and the source is used up.
 
-    **Source**: "Gated Attention Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023. A destination after a
-    *used* source is not completed, and no position-free model can know which case it is in.
+    A destination after a *used* source is not completed, which no position-free model can know. **Source**: "Gated
+    Attention Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023.
     """
 
     n_trigrams: int
@@ -67,8 +67,8 @@ class SkipTrigramTask:
     def sample(self, n: Draws, seed: Seed) -> Int[Tensor, "prompt pos"]:
         """`n` prompts, `[prompt, pos]`. One random number a token serves both kinds of draw, exactly uniform.
 
-        An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over `V` tokens, and `1 + x // V`, uniform over
-        the tokens that are not the source.
+        An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over all tokens, and `1 + x // V`, over those but
+        the source.
         """
         generator, v = torch.Generator().manual_seed(seed), self.d_vocab
         draws = torch.randint(v * (v - 1), (self.n_ctx - 1, n), generator=generator, dtype=torch.int32)
@@ -87,8 +87,7 @@ class SkipTrigramTask:
     def negatives(self, n: Draws, seed: Seed) -> Int[Tensor, "prompt pos"]:
         """`n` prompts without any source and with at least one destination: nothing is to be completed anywhere.
 
-        This is the task's own distribution given those two facts (a prompt without a source stays idle, so its tokens
-        are uniform over the others), drawn by redrawing the prompts that hold no destination.
+        The task's own distribution given these two facts, drawn by redrawing prompts without a destination.
         """
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.empty(n, self.n_ctx, dtype=torch.long)

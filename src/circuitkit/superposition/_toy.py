@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class ToyModel:
     """A one-layer attention-only model without positions: `logits = (W_E[tokens] + sum_h head_h(W_E[tokens])) W_U`.
 
-    `heads` are ordinary `Heads`, so every tool of chapter 2 reads them. Calling the model gives what `head_verdict`
-    needs: each head's share of the logits and the share of the residual stream.
-
+    Calling it gives what `head_verdict` needs: each head's share of the logits and the residual stream's.
     **Source**: "Gated Attention Blocks", experiments on toy models: one layer, one-hot tokens, no positions.
     """
 
@@ -57,8 +55,5 @@ class ToyModel:
         return heads.sum(1) + residual
 
     def bridge(self) -> "TransformerBridge":
-        """The same model as a transformer-lens `TransformerBridge`: same logits up to rounding.
-
-        Position embeddings and output biases, which native models always have, are zero.
-        """
+        """The same model as a `TransformerBridge`, up to rounding; what native models always have beside it is zero."""
         return to_bridge(from_heads(self.heads, self.W_E, self.W_U), n_ctx=self.task.n_ctx)

@@ -12,15 +12,8 @@ from torch import Tensor
 from circuitkit._contract import AS_IT_IS, Count, Seed, Share, is_bridge, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy
-from circuitkit.superposition._odds import greatest, least, strength
-from circuitkit.superposition._rows import (
-    enough_negatives,
-    enough_positives,
-    evaluate,
-    negative_places,
-    positive_places,
-)
-from circuitkit.superposition._subsets import always_predicted, margins
+from circuitkit.superposition._odds import always_predicted, greatest, least, strength
+from circuitkit.superposition._rows import Draw, Find, count, enough, evaluate, negative_places, positive_places
 from circuitkit.superposition._task import SkipTrigramTask
 
 
@@ -28,7 +21,6 @@ from circuitkit.superposition._task import SkipTrigramTask
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict:
     """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`.
-
     **Source**: see `head_verdict`.
     """
 
@@ -126,35 +118,26 @@ def head_verdict(
 ) -> Verdict:
     """Which head alone carries which trigram, under removal of *every* subset of the other heads.
 
-    `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; any model
-    that can be written so can be judged, a bridge with one layer of attention and no norms too. A row counts for a head
-    only if the answer is right with every set of other heads kept or removed. With a source "predicts" and without one "is
-    silent" mean, on at least `threshold` of the rows each:
+    `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; a bridge
+    with one layer of attention and no norms can be given too. A row counts for a head only if the answer is right with
+    every set of other heads kept or removed; with a source that is "predicts", without one "is silent", each on at
+    least `threshold` of the rows:
 
-    - `form="odds"`: logits with the residual stream; `gain = logit(p[completion]) + ln(d_vocab - 1)`, the log-odds over
-      guessing, above 1 nat and the completion on top; without a source a gain of at most `ln 2`. The whole model is judged
-      by its gain. Rows with a source are those where the counts of tokens prove that the completion is due.
-    - `form="argmax"`: the completion is, or is not, the most likely token. A model that is nearly uniform without a source
-      fails by chance; heads of rank one write so coarsely that it does not show there.
-    - `form="post"`: argmax on head outputs without the residual stream, rows with the source only, from prompts that hold
-      exactly one trigram; "learnt" still means the whole model. A model that never looks at the source passes.
+    - `form="odds"`: `gain = logit(p[completion]) + ln(d_vocab - 1)`, the log-odds over guessing, is above 1 nat and the completion on top; without a source it is at most `ln 2`. The whole model is judged by its gain. Rows with a source are those where counts of tokens prove the completion due.
+    - `form="argmax"`: the completion is, or is not, the most likely token. A nearly uniform model fails by chance.
+    - `form="post"`: argmax on head outputs without the residual stream, rows with the source only, from prompts with exactly one trigram. A model that never looks at the source passes.
 
-    `rows` places of each trigram are drawn with `seed`; or give `tokens` (and `negatives`), and all their rows count.
-    **Error**: exact on the given rows for up to 16 heads and for argmax with a source, to 1e-12 in log-odds; beyond, rows
-    that bounds leave open are `undecided`. A rate over `rows` rows has a standard error of at most `0.5 / sqrt(rows)`.
-    **Source**: "Gated Attention Blocks", section "Experimental Results"; the post asks each subset separately for > 99 %
-    of rows, this asks rows for every subset, which is never more lenient on rows with the source. Log-odds: this book.
+    `rows` places of each trigram are drawn with `seed`; or all rows of given `tokens` (and `negatives`) count.
+    **Error**: exact on the given rows for up to 16 heads and for argmax with a source, to 1e-12 in log-odds; beyond,
+    rows that bounds leave open are `undecided`. A rate has a standard error of at most `0.5 / sqrt(rows)`.
+    **Source**: "Gated Attention Blocks", section "Experimental Results", which asks each subset separately; asking rows
+    for every subset is never more lenient with the source. Log-odds: this book.
     """
     run = _shares(run, task) if is_bridge(run) or isinstance(run, Anatomy) else run
-    if tokens is None:
-        tokens, places = enough_positives(task, rows, seed, form)
-    else:
-        task._require(tokens)
-        places = positive_places(task, tokens, form)
-    _check_sampled(task, tokens, places, "followed by a destination while its source is unused", "tokens")
     odds = form == "odds"
     guess, due, hush = (math.log(task.d_vocab - 1), 1.0, math.log(2)) if odds else (0.0, 0.0, 0.0)
-    m, r, kind = _margins(run, task, tokens, places)
+    find = lambda prompts: positive_places(task, prompts, form)  # noqa: E731
+    m, r, kind = _read(run, task, tokens, task.sample, find, rows, seed, "tokens", "followed by a destination while its source is unused")
     whole, kept = strength(m.sum(1) + r, odds) + guess > due, r if form != "post" else torch.zeros_like(r)
     always, open_, gain = always_predicted(m, kept), torch.zeros_like(m[..., 0], dtype=torch.bool), m[..., 0] * math.nan
     if odds:
@@ -165,20 +148,15 @@ def head_verdict(
     undecided, empty = _per_trigram(open_, kind, task), torch.full_like(rates["carried"], math.nan)
     worst = [gain[kind == b].sort(0, descending=True).values for b in task.destinations]
     rates["gain"] = torch.stack([part[math.ceil(threshold * len(part)) - 1] for part in worst], 1)
-    rates |= {"silent": empty, "quiet": empty[0], "positives": _count(kind, task), "negatives": _count(kind[:0], task)}
+    rates |= {"silent": empty, "quiet": empty[0], "positives": count(kind, task), "negatives": count(kind[:0], task)}
     if form != "post":
-        if negatives is None:
-            negatives, places = enough_negatives(task, rows, seed + 1)
-        else:
-            task._require(negatives, "negatives")
-            places = negative_places(task, negatives)
-        _check_sampled(task, negatives, places, "at a destination without a source before it", "negatives")
-        m, r, kind = _margins(run, task, negatives, places)
+        find, absent = lambda prompts: negative_places(task, prompts), "at a destination without a source before it"
+        m, r, kind = _read(run, task, negatives, task.negatives, find, rows, seed + 1, "negatives", absent)
         low, high = greatest(m, r, odds)
         undecided = torch.maximum(undecided, _per_trigram((high + guess > hush) & (low + guess <= hush), kind, task))
         rates["silent"] = _per_trigram(high + guess <= hush, kind, task)
         rates["quiet"] = _per_trigram((strength(m.sum(1) + r, odds) + guess <= hush)[:, None], kind, task)[0]
-        rates["negatives"] = _count(kind, task)
+        rates["negatives"] = count(kind, task)
     return Verdict(form=form, threshold=threshold, undecided=undecided, **rates)
 
 
@@ -200,27 +178,24 @@ def _shares(model: Any, task: SkipTrigramTask) -> Callable[[Tensor], tuple[Tenso
     return run
 
 
-def _margins(run: Callable, task: SkipTrigramTask, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What each head and the rest add to the completion's margins at these places, in float64, and the trigrams there."""
-    rows = evaluate(run, task, tokens, places)
-    m, r = (margins(part.double(), rows.trigram + task.n_trigrams) for part in (rows.heads, rows.residual))
-    return m, r, rows.trigram
+def _read(
+    run: Callable, task: SkipTrigramTask, tokens: Tensor | None, draw: Draw, find: Find, rows: int, seed: int, name: str, absent: str
+) -> tuple[Tensor, ...]:
+    """`evaluate` at all places of the given prompts, or at `rows` of each trigram in drawn ones."""
+    if tokens is None:
+        tokens, places = enough(draw, find, task, rows, seed)
+    else:
+        task._require(tokens, name)
+        places = find(tokens)
+    counts = count(tokens[places[:, 0], places[:, 1]], task).tolist()
+    if missing := [i + 1 for i, n in enumerate(counts) if n == 0]:
+        raise ValueError(
+            f"no row for trigram {missing} in {len(tokens)} prompts: none of their positions is {absent}, so nothing can be "
+            f"said about {'it' if len(missing) == 1 else 'them'}. Give more {name}, or leave {name}= out to draw enough."
+        )
+    return evaluate(run, task, tokens, places)
 
 
 def _per_trigram(true: Tensor, trigram: Tensor, task: SkipTrigramTask) -> Float[Tensor, "head trigram"]:
     """Share of `true[row, head]` among the rows of each trigram."""
     return torch.stack([true[trigram == b].float().mean(0) for b in task.destinations], dim=1)
-
-
-def _count(trigram: Tensor, task: SkipTrigramTask) -> Int[Tensor, "trigram"]:
-    return torch.bincount(trigram, minlength=task.n_trigrams + 1)[1:]
-
-
-def _check_sampled(task: SkipTrigramTask, tokens: Tensor, places: Tensor, what: str, name: str) -> None:
-    counts = _count(tokens[places[:, 0], places[:, 1]], task)
-    absent = [i + 1 for i, count in enumerate(counts.tolist()) if count == 0]
-    if absent:
-        raise ValueError(
-            f"no row for trigram {absent} in {len(tokens)} prompts: none of their positions is {what}, so nothing can be "
-            f"said about {'it' if len(absent) == 1 else 'them'}. Give more {name}, or leave {name}= out to draw enough."
-        )
