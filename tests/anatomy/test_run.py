@@ -216,7 +216,7 @@ def test_what_neurons_do_not_have(tokens):
     with pytest.raises(ValueError, match="'L1N5' is not one head"):
         anatomy.run(tokens).pattern("L1N5")
     with pytest.raises(ValueError, match="'L1N5' is no attention head"):
-        anatomy.run(tokens).score_table("L1N5", 3, 1)
+        anatomy.run(tokens).score_sides("L1N5", 3, 1)
     with pytest.raises(ValueError, match="'unembed' writes nothing"):
         anatomy.run(tokens).part("unembed")
     with pytest.raises(ValueError, match="'L1N5' is not in the stream before step 1; expected one of embed"):

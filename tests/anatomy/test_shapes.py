@@ -68,9 +68,9 @@ def test_score_tables_add_up_to_scores(shape):
         step, sub, rows, _ = anatomy.find(head)
         heads = dataclasses.replace(sub.inside, cap=None)
         scores = heads.scores(run.read_by(sub, run.streams[step]))[1, rows[0]]
-        names, table = run.score_table(head, dst, src, row=1)
+        names, queries, keys = run.score_sides(head, dst, src, row=1)
         assert names == (*anatomy.parts(step), "bias")
-        close(table.sum(), scores[dst, src], 1e-11)
+        close((queries @ keys.T).sum(), scores[dst, src], 1e-11)
 
 
 def test_scores_at_a_distance(shape):
@@ -115,8 +115,8 @@ def test_converted_models(kind, tokens):
     shares = torch.cat([share for _, share in groups])
     for name in ("embed", "L0H2", "L0N3.1", "L1N19.0", "L1 MLP bias" if kind == "native-mlp" else "L1 bias"):
         close(shares[anatomy.parts().index(name)], run.part(name) @ W)
-    names, table = run.score_table("L1H2", 5, 3)
-    close(table.sum(), anatomy["L1H2"].scores(run.read_by(anatomy.sublayers[2], run.streams[2]))[0, 0, 5, 3])
+    names, queries, keys = run.score_sides("L1H2", 5, 3)
+    close((queries @ keys.T).sum(), anatomy["L1H2"].scores(run.read_by(anatomy.sublayers[2], run.streams[2]))[0, 0, 5, 3])
     assert "L0N7.1" in names
 
 

@@ -282,7 +282,7 @@ def test_a_host_that_answers_is_reachable(monkeypatch):
 
 
 def test_embeddings_instead_of_ids_are_not_measured():
-    from circuitkit.models._guard import _check_call
+    from circuitkit.models._load import _check_call
 
     assert _check_call("two-layer", None, (torch.zeros(1, 5000, 3),), {}) is None
     assert _check_call("two-layer", None, (), {}) is None

@@ -75,7 +75,7 @@ def exported(package: str) -> dict[str, Any]:
     found = {name: getattr(module, name) for name in module.__all__}
     if package == "conversion":
         from circuitkit.anatomy import Neurons
-        from circuitkit.anatomy._mixed import MixedHeads
+        from circuitkit.anatomy._heads import MixedHeads
         from circuitkit.conversion._model import AttentionOnlyBridge
 
         found |= {"AttentionOnlyBridge": AttentionOnlyBridge, "Neurons": Neurons, "MixedHeads": MixedHeads}
@@ -271,7 +271,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Address.number": lambda: 2,
     "Address.term": lambda: None,
     "Anatomy.find.name": lambda: "L0H1",
-    **{f"{name}.neurons": lambda: False for name in ("Anatomy.groups", "Anatomy.parts", "Run.shares", "Run.score_table", "Run.score_sides")},
+    **{f"{name}.neurons": lambda: False for name in ("Anatomy.groups", "Anatomy.parts", "Run.shares", "Run.score_sides")},
     "Anatomy.gain": lambda: 2.0,
     "Anatomy.head": lambda: None,
     "Anatomy.run.base": lambda: None,
@@ -293,7 +293,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     **{f"Norm.{name}.x": lambda: normal(5, 6) for name in ("freeze", "linear", "__call__")},
     "Run.part.name": lambda: "L0H1",
     "Run.pattern.head": lambda: "L0H1",
-    "Run.score_table.head": lambda: "L1H0",
     "Run.score_sides.head": lambda: "L1H0",
     "Run.shares.W": lambda: normal(12, 3),
     "Sublayer.before": norm,
@@ -752,7 +751,7 @@ KINDS = {
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error min_share
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
         attention.largest HeadSum.error generalized_silu.error""",
-    "flag": """toolkit.keep plan Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_table.neurons Run.score_sides.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
+    "flag": """toolkit.keep plan Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_sides.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
         logit_attribution.neurons path_logits.neurons score_decomposition.neurons""",
     "word": """letter against how measure Address.input Address.kind Anatomy.run.fill activation baseline error fill form gate init kind method output_scale pairs penalty positions query key value_bias Heads.mask
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",

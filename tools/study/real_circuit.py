@@ -39,8 +39,8 @@ def strongest_key(value: Any, head: str, rows: Any) -> str:
         for dst in range(rows.start + rows.period + 4, rows.tokens.shape[1], 12):
             right = dst - rows.period + 1
             for src, weight in ((right, 1.0), *((right + far, -1 / 3) for far in (-9, 5, 13) if 1 < right + far < dst)):
-                names, table = run.score_table(head, dst, src, row, neurons=False)
-                for name, share in zip(names, table.sum(0).tolist(), strict=True):
+                names, queries, keys = run.score_sides(head, dst, src, row, neurons=False)
+                for name, share in zip(names, (queries.sum(0) @ keys.T).tolist(), strict=True):
                     total[name] = total.get(name, 0.0) + weight * share
     return max((name for name in total if re.fullmatch(r"L\d+H\d+", name)), key=total.__getitem__)
 

@@ -67,12 +67,10 @@ def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) 
 class Heads:
     """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.
 
-    One head's output on a stream `x[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV` when biases are zero,
-    with `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`. The framework paper writes the same with column vectors.
-    Left out: biases mean zero, `layers` layer 0 for every head, `scale` sqrt(d_head).
-
-    **Error**: the products are exact up to rounding. **Source**: "A Mathematical Framework for Transformer
-    Circuits", transposed: its vectors are columns.
+    One head's output on a stream `x[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV` when biases are zero, with
+    `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`. The framework paper writes the same with column vectors. Left out: biases mean
+    zero, `layers` layer 0 for every head, `scale` sqrt(d_head). **Error**: the products are exact up to rounding.
+    **Source**: "A Mathematical Framework for Transformer Circuits", transposed: its vectors are columns.
     """
 
     names: tuple[str, ...]
@@ -180,9 +178,7 @@ class Heads:
         return FactoredMatrix(self.W_Q, self.by_head("W_K").mT)
 
     def QK_at(self, distance: Integer) -> "FactoredMatrix":
-        """`W_Q R W_K^T` for a source `distance` tokens back, under rotary positions; without them it is `QK`.
-
-        Biases and norms of queries and keys are not part of it.
+        """`W_Q R W_K^T` for a source `distance` tokens back under rotary positions, biases and norms left out; else it is `QK`.
         """
         from transformer_lens import FactoredMatrix
 
@@ -269,11 +265,10 @@ def projected(heads: Heads, kind: str, x: Tensor) -> Tensor:
 
 @public
 def stack(*parts: Heads) -> Heads:
-    """One `Heads` with the heads of all parts in order. Parts must agree in d_model, d_head, scale, mask, positions, cap, window, turn.
+    """One `Heads` with the heads of all parts in order, which must agree in sizes, scale, mask, positions, cap, window and turn.
 
-    A bias that only some parts have is filled with zeros for the others, which changes nothing they compute.
-
-    **Shapes**: `[head, ...]` tensors are joined along `head`. **Error**: none. **Source**: this book.
+    A bias that only some parts have is zero for the others. **Shapes**: `[head, ...]` tensors are joined along `head`.
+    **Error**: none. **Source**: this book.
     """
     if not parts:
         raise ValueError("stack needs at least one Heads; got none")

@@ -11,8 +11,7 @@ from torch import Tensor
 class Turn:
     """Queries and keys at position p are turned by `p * angles[n]` in plane n, so a score depends on the distance only.
 
-    **Error**: angles are kept in the dtype of the model's own tables (float32), which is what it computes with.
-    **Source**: Su et al. 2021, rotary position embedding; `gain` is the factor of YaRN.
+    **Error**: angles are in the dtype of the model's own tables (float32). **Source**: Su et al. 2021, rotary position embedding.
     """
 
     planes: Int[Tensor, "plane 2"]
@@ -20,7 +19,7 @@ class Turn:
     angles: Float[Tensor, " plane"]
     """Radians for each position."""
     gain: float = 1.0
-    """Turned dimensions are multiplied by this, in queries and keys alike."""
+    """Turned dimensions are multiplied by this, in queries and keys alike (YaRN)."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Turn) or self.gain != other.gain:

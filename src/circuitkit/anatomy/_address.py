@@ -69,8 +69,7 @@ class Address:
 def read(text: PartName) -> tuple[Address, ...]:
     """The chain of parts that a name stands for: one part or input, the two ends of a wire, or all parts of a path.
 
-    **Error**: `ValueError` for what is no name. Spellings of version 0.1 (`MLP0`, `pos_embed`, `L0H0>L1H0`) are read.
-    **Source**: this book.
+    **Error**: `ValueError` for what is no name. Spellings of version 0.1 (`MLP0`, `L0H0>L1H0`) are read. **Source**: this book.
 
     >>> [str(part) for part in read("embed->L0H1->L1H3.K")]
     ['embed', 'L0H1', 'L1H3.K']
@@ -150,9 +149,7 @@ def unknown(what: str, text: str, known: Iterable[str]) -> ValueError:
 
 @public
 def complete(text: str, known: Sequence[str], most: Count = 24) -> list[str]:
-    """Known names that begin so, in order: what a half-typed name may become.
-
-    **Source**: this book.
+    """Known names that begin so, in order: what a half-typed name may become. **Source**: this book.
 
     >>> complete("L1", ["L0H0", "L1H0", "L1 MLP"])
     ['L1H0', 'L1 MLP']

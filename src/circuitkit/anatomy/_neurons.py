@@ -21,12 +21,10 @@ _MOST_PATTERN_NUMBERS = 2**22
 class Neurons:
     """The heads of one MLP, gated or not. Call it for the fast route; `.literal` gives the same by full patterns.
 
-    Neuron n reads `v = x W_in + b_in` and the gate `g = x W_gate + b_gate`, which is `v` itself in an MLP without gates.
-    On the stream `x + [1]` (one more coordinate, 1 on the bias token only) its i-th head has the query `b_i g + c_i`, key
-    -1 on the bias token and 0 elsewhere, value `a_i v + d_i` (of a gate, `d_i v`) and 0 on the bias token, and the output
-    row `W_out[n]`. Its softmax over itself and the bias token is `(sigmoid(q), 1 - sigmoid(q))`.
-
-    **Source**: "Attention-Only Transformers", Theorem 2, with the bias token first; that text leaves gated MLPs out.
+    Neuron n reads `v = x W_in + b_in` and the gate `g = x W_gate + b_gate`, which is `v` itself in an MLP without gates. On the
+    stream `x + [1]` its i-th head has the query `b_i g + c_i`, key -1 on the bias token and 0 elsewhere, value `a_i v + d_i` (of
+    a gate, `d_i v`) and 0 on the bias token, and writes `W_out[n]`. Its softmax over itself and the bias token is `(sigmoid(q),
+    1 - sigmoid(q))`. **Source**: "Attention-Only Transformers", Theorem 2, with the bias token first; gates are ours.
     """
 
     W_in: Float[Tensor, "d_model d_mlp"]
@@ -49,10 +47,7 @@ class Neurons:
     @public
     @fits("W_in")
     def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
-        """The sublayer's output by the two-key route: two scores per head and position, never a whole pattern.
-
-        **Error**: `bound`, and rounding as in the MLP itself.
-        """
+        """The sublayer's output by the two-key route: two scores per head and position. **Error**: `bound`, and rounding."""
         plain = self.W_gate is None and x.dtype in (torch.float32, torch.float64)  # a half type's sums are made wider
         scaled = self.terms.scaled_silu if plain else None
         if scaled is None:
@@ -122,8 +117,7 @@ class Neurons:
     def bound(self) -> float:
         """Largest error of any output entry in exact arithmetic, whatever the input: `error * max_j sum_n |W_out[n, j]|`.
 
-        Every neuron may be wrong by the activation's error at once. A gate's error is multiplied by what the other branch
-        reads, which is not bounded here; the report of a converted model knows the norm in front.
+        Infinite for gates, whose error is multiplied by what the other branch reads: a converted model's report bounds that.
         """
         if self.W_gate is not None and self.terms.error:
             return math.inf

@@ -18,10 +18,9 @@ from circuitkit._contract import AS_IT_IS, Natural, NonNegative, must, public
 @must(lambda W, self: self.gain is None or W.shape[-2] == self.gain.shape[-1] or f"{self.gain.shape[-1]} rows, as the gain")
 @dataclass(frozen=True, eq=False)
 class Norm:
-    r"""`x -> (x - mean) / scale * gain + bias` with `scale = sqrt(mean((x - mean)^2) + eps)`: LayerNorm or RMSNorm.
+    """`x -> (x - mean) / scale * gain + bias` with `scale = sqrt(mean((x - mean)^2) + eps)`: LayerNorm or RMSNorm.
 
-    **Error**: rounding; transformers computes some norms in float32 whatever the dtype. **Source**: Ba, Kiros and
-    Hinton 2016; Zhang and Sennrich 2019 (without the mean).
+    **Error**: rounding. **Source**: Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019 (without the mean).
     """
 
     gain: Float[Tensor, "*size"] | None
@@ -85,16 +84,10 @@ class Norm:
 
     def join(self, norms: "Sequence[Norm]") -> "Norm":
         """Norms of the heads of several layers as one."""
-        if (
-            any(norm.across for norm in norms)
-            or len({(norm.eps, norm.centre, norm.bias is None) for norm in norms}) > 1
-        ):
+        if any(norm.across for norm in norms) or len({(norm.eps, norm.centre, norm.bias is None) for norm in norms}) > 1:
             raise ValueError("cannot stack heads whose norms of queries or keys are of different kinds; keep them apart")
-        gain, bias = (
-            None if getattr(self, name) is None else torch.cat([getattr(norm, name) for norm in norms])
-            for name in ("gain", "bias")
-        )
-        return replace(self, gain=gain, bias=bias)
+        every = lambda name: None if getattr(self, name) is None else torch.cat([getattr(norm, name) for norm in norms])  # noqa: E731
+        return replace(self, gain=every("gain"), bias=every("bias"))
 
     def each(self, move: Any) -> "Norm":
         """The norm whose gain and bias went through a function."""

@@ -29,15 +29,12 @@ _KNOWN: WeakKeyDictionary[Any, tuple[Any, Anatomy]] = WeakKeyDictionary()
 def anatomy(model: Any) -> Anatomy:
     """A model as one value: embeddings, steps of sublayers, an unembedding, with one language of names.
 
-    Takes a `TransformerBridge` (GPT-2, Llama, Qwen, NeoX, Gemma, Mistral, Phi, OPT, BERT, OLMo 2, native; rotary,
-    grouped-query, parallel), a converted model, the toy models of chapter 5 and their gated blocks, and any object with
-    `heads`, `W_E` and `W_U`. Where a norm stands is found by running the model once, and again when its weights have
-    changed; a mixture of experts is one part, an MLP that was not converted as well.
-
-    **Shapes**: weights are views. **Error**: the model's logits on 2 rows of random tokens are computed again and must
-    agree to 3e-4 of the largest (float32 and float64; the square root of the spacing in half precision), else this
-    raises. In float64 they agree to 1e-12, to 1e-5 where transformers computes norms or rotations in float32.
-    **Source**: this book.
+    Takes a `TransformerBridge` (GPT-2, Llama, Qwen, NeoX, Gemma, Mistral, Phi, OPT, BERT, OLMo 2, native), a converted model,
+    chapter 5's toys and gated blocks, and any object with `heads`, `W_E` and `W_U`. The model is run once to find its norms,
+    and again when weights have changed; a mixture of experts is one part, as is an MLP that was not converted.
+    **Shapes**: weights are views. **Error**: the model's logits on 2 rows of random tokens are computed again and must agree
+    to 3e-4 of the largest (half precision: the square root of its spacing), else this raises; in float64 they agree to 1e-12,
+    or to 1e-5 where transformers computes norms or rotations in float32. **Source**: this book.
 
     >>> import circuitkit as ck
     >>> ck.anatomy(ck.load_model("one-layer")).parts()[:3]
@@ -148,9 +145,7 @@ def _probe(d_vocab: int, n: int) -> Tensor:
 
 def _probe_length(bridge: Any) -> int:
     """Long enough to tell a window from none, where that is affordable."""
-    windows = [
-        _window(block.attn.original_component, n) for n, block in enumerate(bridge.blocks) if hasattr(block, "attn")
-    ]
+    windows = [_window(block.attn.original_component, n) for n, block in enumerate(bridge.blocks) if hasattr(block, "attn")]
     short = [window for window in windows if window is not None and window < 512]
     return min(int(bridge.cfg.n_ctx), max([12, *(window + 4 for window in short)]))
 
@@ -204,10 +199,8 @@ def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
     found: dict[str | None, Norm | None] = {n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered}
     seen = {"attn": (cache[f"{at}attn.hook_in"], _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"))}
     if "mlp" in block._modules:
-        seen["mlp"] = (
-            _first(cache, f"{at}mlp.hook_in", f"{at}mlp.in.hook_in"),
-            _first(cache, f"{at}mlp.out.hook_out", f"{at}mlp.hook_out"),
-        )
+        ways = ("mlp.hook_in", "mlp.in.hook_in"), ("mlp.out.hook_out", "mlp.hook_out")
+        seen["mlp"] = tuple(_first(cache, *(f"{at}{name}" for name in names)) for names in ways)
     used: set[str | None] = set()
     subs, streams = [], []
     for part, (goes_in, comes_out) in seen.items():
@@ -275,9 +268,7 @@ def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
     mlp, original = block.mlp, block.mlp.original_component
     weights = {name: _matrix(mlp, name) for name in ("W_in", "W_out", "W_gate")}
     if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows
-        act = (
-            original.activation_fn if hasattr(original, "activation_fn") else original.intermediate.intermediate_act_fn
-        )
+        act = original.activation_fn if hasattr(original, "activation_fn") else original.intermediate.intermediate_act_fn
         return MLP(lambda x: mlp.out(act(getattr(mlp, "in")(x))).reshape(x.shape), **weights), None
 
     def whole(x: Tensor) -> Tensor:
@@ -307,18 +298,12 @@ def _norm(module: Any, size: int, like: Tensor, cfg: Any) -> Norm | None:
         return None
     original, weight = module.original_component, getattr(module, "weight", None)
     gains = [None] if weight is None else [weight.detach(), 1 + weight.detach(), None]
-    sizes = {
-        float(eps)
-        for eps in (getattr(original, "eps", None), getattr(original, "variance_epsilon", None), cfg.eps)
-        if eps
-    }
+    sizes = {float(e) for e in (getattr(original, "eps", None), getattr(original, "variance_epsilon", None), cfg.eps) if e}
     known = [Norm(gain, bias, eps, centre) for gain in gains for eps in sizes for centre in (True, False)]
     off = [float((norm(rows) - out).abs().max() / out.abs().max()) for norm in known]
     best = min(range(len(known)), key=off.__getitem__)
     if not off[best] <= max(torch.finfo(like.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
-        raise TypeError(
-            f"{type(original).__name__} is no LayerNorm or RMSNorm (off by {off[best]:.2g} of its largest output)"
-        )
+        raise TypeError(f"{type(original).__name__} is no LayerNorm or RMSNorm (off by {off[best]:.2g} of its largest output)")
     return known[best]
 
 

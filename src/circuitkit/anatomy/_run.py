@@ -140,9 +140,7 @@ class Run:
         after = self.norms[sub.name][1]
         return self._carried(out if after is None else after.linear(out), step, before)
 
-    def parts(
-        self, before: int | None = None
-    ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos d_model"]]]:
+    def parts(self, before: int | None = None) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos d_model"]]]:
         """Every part's share of the stream before a step, sublayer by sublayer; neuron-heads of a layer together."""
         for step, sub, names in self.model.groups(before, neurons=False):
             if sub is not None and isinstance(sub.inside, Heads):
@@ -178,8 +176,8 @@ class Run:
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos out"]]]:
         """`part @ W` for every part in the stream before a step, a group at a time: no part is formed in d_model.
 
-        `W` may differ from row to row, `[batch, pos, d_model, out]`; without `neurons`, neuron-heads of a layer are one
-        part. **Error**: rounding; norms are frozen.
+        `W` may differ by row, `[batch, pos, d_model, out]`; without `neurons`, a layer's neuron-heads are one part; norms are
+        frozen.
         """
         for step, sub, names in self.model.groups(before, neurons):
             plain = names
@@ -234,23 +232,13 @@ class Run:
             unembedded=None if self.unembedded is None else self.unembedded[at],
         )
 
-    def score_table(
-        self, head: PartName, dst: Natural, src: Natural, row: Natural = 0, neurons: bool = True
-    ) -> tuple[tuple[str, ...], Float[Tensor, "query key"]]:
-        """One score as a sum over pairs of parts, every pair formed: the product of `score_sides`.
-
-        **Error**: rounding.
-        """
-        names, queries, keys = self.score_sides(head, dst, src, row, neurons)
-        return names, queries @ keys.T
-
     def score_sides(
         self, head: PartName, dst: Natural, src: Natural, row: Natural = 0, neurons: bool = True
     ) -> tuple[tuple[str, ...], Float[Tensor, "query d_head"], Float[Tensor, "key d_head"]]:
-        """What each part asks for at `dst` and offers at `src`, `"bias"` last: all products of the two add up to the score.
+        """What each part asks for at `dst` and offers at `src`, `"bias"` last: the score is the sum of all products of the two.
 
-        Norms are frozen; rotary positions, groups and norms of queries and keys are in it. The sum is the score before
-        a cap. Without `neurons`, neuron-heads of a layer are one part. **Error**: rounding.
+        Norms are frozen; rotary positions, groups and norms of queries and keys are in it, a cap is not. Without `neurons`,
+        neuron-heads of a layer are one part. **Error**: rounding.
         """
         step, sub, rows, _ = self.model.find(head)
         if sub is None or not isinstance(sub.inside, Heads) or rows is None:
@@ -299,9 +287,7 @@ class _Cuts:
         self.again: Callable[[str], Run]
         self.rows: dict[str, Any] = {}
         self.biases: set[str] = set()
-        self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+        self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(lambda: defaultdict(list))
         steps = [self._add(name) for name in ([without] if isinstance(without, str) else without)]
         self.first = min(steps, default=len(model.steps))
 
@@ -364,7 +350,6 @@ class _Cuts:
         if source not in self.runs:  # what this part writes when the path to it is patched, and nothing else
             self.runs[source] = self.again(source)
         return self.runs[source].part(name, step) - own
-
 
 
 def _mean(x: Tensor) -> Tensor:

@@ -38,9 +38,7 @@ UNLIMITED = 1 << 30
 @public
 @dataclass(frozen=True, eq=False, repr=False)
 class MLP:
-    """A whole MLP, as one function of what it reads, with the matrices that read and write where it has such.
-
-    **Source**: this book.
+    """A whole MLP as one function of what it reads, with the matrices that read and write if it has such. **Source**: this book.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -111,9 +109,8 @@ class Place(NamedTuple):
 class Anatomy:
     """Any model as one value: what it is made of, by name, and one loop that runs it. Made by `circuitkit.anatomy(model)`.
 
-    `logits = cap(final(stream) W_U + b_U)`; the stream begins as `W_E[tokens] + W_pos` and every sublayer adds to it.
-    **Shapes**: weights are views of the model's own. **Error**: checked against the model's logits when read.
-    **Source**: "A Mathematical Framework for Transformer Circuits".
+    `logits = cap(final(stream) W_U + b_U)`; the stream begins as `W_E[tokens] + W_pos` and every sublayer adds to it. Weights
+    are views of the model's own. **Source**: "A Mathematical Framework for Transformer Circuits".
     """
 
     W_E: Float[Tensor, "d_vocab_in d_model"]
@@ -135,6 +132,11 @@ class Anatomy:
         shown = [f"{sub.n_parts} in {sub.name!r}" for step in self.steps for sub in step.sublayers]
         most = ", ".join(shown[:4]) + (f", ... ({len(shown)} sublayers)" if len(shown) > 4 else "")
         return f"Anatomy(d_model={self.d_model}, d_vocab={self.d_vocab}; {most or 'no layers'})"
+
+    @property
+    def embedding(self) -> Float[Tensor, "d_vocab_in d_model"]:
+        """What tokens put into the stream: `W_E`, a view, or as many times that as `gain` says."""
+        return self.W_E if self.gain == 1.0 else self.W_E * self.gain
 
     @property
     def d_model(self) -> int:
@@ -167,9 +169,7 @@ class Anatomy:
         """Whether there are so few neuron-heads that each is shown for itself where nothing is said."""
         return sum(sub.n_parts for sub in self.sublayers if isinstance(sub.inside, Neurons)) <= most
 
-    def groups(
-        self, before: Natural | None = None, neurons: bool = True
-    ) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
+    def groups(self, before: Natural | None = None, neurons: bool = True) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
         """The parts that stand in the stream before a step (by default, all), group by group, without their values.
 
         Without `neurons`, neuron-heads of a layer are one part, its bias included: the MLP that they were.
@@ -192,9 +192,7 @@ class Anatomy:
         """This value, for what splits logits into sums; a `ValueError` where they are none."""
         if self.cap is None and self.head is None:
             return self
-        why = (
-            "a network stands before its unembedding" if self.cap is None else f"its logits are capped at {self.cap:g}"
-        )
+        why = "a network stands before its unembedding" if self.cap is None else f"its logits are capped at {self.cap:g}"
         raise ValueError(
             f"{what} got a model whose logits are no sum over parts, because {why}; expected one without "
             "(output_logits_soft_cap, a masked language model's head). The stream itself is a sum: residual.decompose"
@@ -202,11 +200,8 @@ class Anatomy:
 
     @cached_property
     def _by_layer(self) -> dict[tuple[int, bool], tuple[int, Sublayer]]:
-        return {
-            (sub.layer, isinstance(sub.inside, Heads)): (number, sub)
-            for number, step in enumerate(self.steps)
-            for sub in step.sublayers
-        }
+        placed = ((number, sub) for number, step in enumerate(self.steps) for sub in step.sublayers)
+        return {(sub.layer, isinstance(sub.inside, Heads)): (number, sub) for number, sub in placed}
 
     def find(self, name: PartName | Address) -> Place:
         """The place of a part or an input by its name; the nearest names where there is none."""
@@ -237,9 +232,7 @@ class Anatomy:
         Numbers count the attention heads.
         """
         taken = self.taken([names] if isinstance(names, (str, int)) else names)
-        return stack(
-            *(sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for _, sub, rows in taken)
-        )
+        return stack(*(sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for _, sub, rows in taken))
 
     def taken(self, names: "Sequence[str | int]") -> list[tuple[int, Any, list[int]]]:
         """Step, sublayer and rows of heads by name, side by side where they follow each other in one sublayer."""
@@ -284,14 +277,13 @@ class Anatomy:
         """One forward pass that keeps what every part did; `without` takes out parts, inputs, wires and paths by name.
 
         A part `"L0H1"` is replaced where it is written, for all who read it; a wire `"L0H1->L1H3.K"` only where that input
-        reads it, norms applied anew to the smaller stream; an input `"L1H3.K"` in all that it reads; a path
-        `"L0H1->L1H3.K->unembed"` only at its end, which reads L1H3 as it would be if its first wire were replaced. `fill`
-        says by what: `"zero"`, `"mean"` over the rows at each position, or a function along the rows, such as
-        `lambda x: x[order]` for another row's, here or in `source`, another run of this model (patching: `lambda x: x`);
-        `at` some positions only. Biases become nothing, whatever the fill. `edit(sublayer, z)` returns
-        what its heads gathered (what a whole MLP wrote) as it shall be; `watch(sublayer, pattern, values, rows)` sees
-        patterns, of some destinations at a time where they are long, and they are not kept. `base`, an earlier run of the same tokens, saves the steps before the first change.
-
+        reads it, norms applied anew; an input `"L1H3.K"` in all that it reads; a path `"L0H1->L1H3.K->unembed"` only at its
+        end, which reads L1H3 as if its first wire were replaced. `fill` says by what: `"zero"`, `"mean"` over the rows at
+        each position, or a function along the rows, such as `lambda x: x[order]`, of the values here or in `source`, another
+        run of this model (patching: `lambda x: x`); `at` some positions only. Biases become nothing. `edit(sublayer, z)`
+        returns what its heads gathered (what a whole MLP wrote) as it shall be; `watch(sublayer, pattern, values, rows)` sees
+        patterns, of some destinations at a time where they are long, and they are not kept. `base`, an earlier run of the same
+        tokens, saves the steps before the first change.
         **Error**: rounding. **Source**: path patching; "A Mathematical Framework for Transformer Circuits", ablations.
         """
         from circuitkit.anatomy._run import forward
@@ -312,8 +304,7 @@ def from_heads(
 ) -> Anatomy:
     """The attention-only model without norms that these heads make, layer by layer; heads get names by their place.
 
-    **Shapes**: as annotated. **Error**: none, weights are shared. **Source**: "A Mathematical Framework for Transformer
-    Circuits", attention-only models.
+    **Error**: none, weights are shared. **Source**: "A Mathematical Framework for Transformer Circuits".
 
     >>> import torch
     >>> from circuitkit.circuits import random_heads

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBridge":
     """The same model as a native transformer-lens bridge, in eval mode and without gradients.
 
-    For models of attention heads in serial layers, with or without biases, LayerNorms or RMSNorms before them, grouped
-    keys and caps; everything else is refused with a list of what does not fit. A model without positions gets a table of
-    zeros for `n_ctx` positions. **Shapes**: every layer must have the same number of heads. **Error**: none, weights are
-    copied; a `scale` other than sqrt(d_head) is moved into `W_Q`. **Source**: transformer-lens 4, native models.
+    For attention heads in serial layers of one size, with or without biases, norms before them, grouped keys and caps; all
+    else is refused in a list. A model without positions gets zeros for `n_ctx`. **Error**: none, weights are copied; a
+    `scale` other than sqrt(d_head) is moved into `W_Q`. **Source**: transformer-lens 4, native models.
 
     >>> from circuitkit.anatomy import from_heads
     >>> from circuitkit.circuits import random_heads
@@ -61,7 +60,7 @@ def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBrid
     with torch.random.fork_rng(devices=[]):
         bridge: TransformerBridge = boot(config, dtype=model.W_E.dtype)
     state = {name: torch.zeros_like(value) for name, value in bridge.state_dict().items()}
-    state |= {"embed.weight": model.W_E * model.gain, "unembed.weight": model.W_U.T}
+    state |= {"embed.weight": model.embedding, "unembed.weight": model.W_U.T}
     if model.W_pos is not None:
         state["pos_embed.weight"] = model.W_pos[:n_ctx]
     _place(state, "unembed.bias", model.b_U)

@@ -102,7 +102,7 @@ _HOW_FAR = (
 def tables(model: Any) -> tuple[Tensor, Tensor | None, Tensor]:
     """What tokens and positions put into the stream, and the unembedding."""
     value = anatomy(model)
-    return value.W_E if value.gain == 1.0 else value.W_E * value.gain, value.W_pos, value.W_U
+    return value.embedding, value.W_pos, value.W_U
 
 
 def _rows(model: Any, stack: Heads, side: Side, embed: Tensor | None = None) -> Float[Tensor, "row d_model"]:

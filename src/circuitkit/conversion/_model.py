@@ -8,7 +8,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit._contract import Integer, public
 from circuitkit.anatomy import Neurons
-from circuitkit.anatomy._mixed import MixedHeads
+from circuitkit.anatomy._heads import MixedHeads
 from circuitkit.conversion._mlps import FoundMLP
 from circuitkit.conversion._report import Report
 from circuitkit.conversion._two_key import NeuronAttention

@@ -44,8 +44,7 @@ def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
     columns = {name: w[..., [n]] for name, w in vars(neurons).items() if name in _COLUMNS and w is not None}
     one = replace(neurons, W_out=neurons.W_out[[n]], **columns)
     with torch.no_grad():
-        stream = whole.gain * whole.W_E
-        reads = one.reads(stream if sub.before is None else sub.before(stream))[0][:, 0]
+        reads = one.reads(whole.embedding if sub.before is None else sub.before(whole.embedding))[0][:, 0]
         writes = one.W_out[0] @ whole.W_U
     ends = [_top(values, k) for values in (reads, -reads, writes, -writes)]
     signed = [end if i % 2 == 0 else tuple((token, -score) for token, score in end) for i, end in enumerate(ends)]

@@ -1,7 +1,7 @@
 """Figures that are right when still: attention views, drawings of circuits, effects beside drawn sets, matplotlib pictures with alt text, and step sliders.
 
-Every figure states its finding in words (`alt`), prints the numbers behind it, and asks no other host for anything. A kind
-of figure may be added; it knows numbers, never a model.
+Every figure states its finding in words (`alt`), prints the numbers behind it, and asks no other host for anything. A kind of
+figure may be added; it knows numbers, never a model.
 """
 
 from ._attention import attention

@@ -12,9 +12,8 @@ from circuitkit._contract import Integer, Numbers, Positive, must, place_of, pub
 
 from ._live import bring_to_life
 from ._mark import mark, to_array
-from ._pattern import pattern_image
 from ._picture import check_alt, to_json
-from ._still import heatmap, table, visible
+from ._still import heatmap, pattern_image, table, visible
 from ._style import NEGATIVE, POSITIVE
 
 DIGITS = 4
@@ -24,8 +23,8 @@ DIGITS = 4
 class Attention:
     """An attention view.
 
-    `tokens` label both axes, `patterns` is `[head, dst, src]`, `names` has one name per head, `alt` states the
-    finding, `first` is the head shown at the start, `largest` the weight that gets the full colour.
+    `tokens` label both axes, `patterns` is `[head, dst, src]`, `names` has one name per head, `alt` states the finding,
+    `first` is the head shown at the start, `largest` the weight that gets the full colour.
     """
 
     tokens: tuple[str, ...]
@@ -100,11 +99,11 @@ def attention(
     first: Integer | str = 0,
     largest: Positive | None = None,
 ) -> Attention:
-    r"""A view of attention patterns: choose a head to see it large, point at a cell to read its weight.
+    """A view of attention patterns: choose a head to see it large, point at a cell to read its weight.
 
-    **Shapes**: `tokens` pos; `patterns` `[head, dst, src]` or `[dst, src]`, any sign. **Error**: rounded to 4 decimals.
-    `alt` states the finding in a sentence. `first` is the head shown at the start, by name or number. `largest` is the
-    weight drawn in full colour: by default 1, or the largest magnitude if that is more or any weight is negative.
+    **Shapes**: `tokens` pos; `patterns` `[head, dst, src]` or `[dst, src]`, any sign. **Error**: rounded to 4 decimals. `alt`
+    states the finding in a sentence. `first` is the head shown at the start, by name or number. `largest` is the weight drawn
+    in full colour: by default 1, or the largest magnitude if that is more or any weight is negative.
 
     >>> attention(["a", "b"], [[1.0, 0.0], [0.5, 0.5]], ["L0H0"], alt="The second token looks at both equally")
     Attention: The second token looks at both equally

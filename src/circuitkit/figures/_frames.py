@@ -67,8 +67,8 @@ def frames(
 ) -> Frames:
     """Draw one matplotlib figure per step and put a slider under them.
 
-    `draw(step)` returns a figure; `alt(step)` returns the sentence that states what that figure shows. Keep the same
-    axis limits in every frame, or the eye follows the axes instead of the data.
+    `draw(step)` returns a figure; `alt(step)` returns the sentence that states what that figure shows. Keep the same axis
+    limits in every frame, or the eye follows the axes instead of the data.
     """
     import matplotlib.pyplot as plt
 

@@ -1,8 +1,8 @@
 """What makes attention views live: circuitsvis's script, taken from the installed package and never stored.
 
-A stored view holds no script. The book's pages load two files of their own. In a notebook editor the first view that a
-page shows is preceded, in the same output, by the scripts, which the view then replaces; on Colab, where each output has
-a page to itself, a view asks the kernel for them.
+A stored view holds no script. The book's pages load two files of their own. In a notebook editor the first view that a page
+shows is preceded, in the same output, by the scripts, which the view then replaces; on Colab, where each output has a page to
+itself, a view asks the kernel for them.
 """
 
 import hashlib

@@ -20,8 +20,8 @@ SHOWN_DPI = 100  # stored sharper than shown, for screens with fine pixels
 class Picture:
     """A finished picture.
 
-    `png` are the bytes, `alt` the finding in words, `width` the shown width in pixels, `numbers` one line per drawn
-    thing: what a test of the notebook compares, since pixels differ between machines.
+    `png` are the bytes, `alt` the finding in words, `width` the shown width in pixels, `numbers` one line per drawn thing:
+    what a test of the notebook compares, since pixels differ between machines.
     """
 
     png: bytes
@@ -41,8 +41,8 @@ class Picture:
 def show(fig: Figure, *, alt: str) -> None:
     """Display a matplotlib figure with alt text that states what it shows, and close it.
 
-    The output holds the picture, its alt text, and one line of numbers for each line, image or set of bars drawn, so
-    that a re-execution which draws something else is noticed.
+    The output holds the picture, its alt text, and one line of numbers for each line, image or set of bars drawn, so that a
+    re-execution which draws something else is noticed.
     """
     from IPython.display import display
 

@@ -1,18 +1,23 @@
-"""The still half of an attention view: a small heatmap for each head, and a table of where each head looks."""
+"""The still half of an attention view: a small heatmap for each head, a table of where each looks, one head large on paper."""
 
 import html
+from collections.abc import Sequence
 
 import numpy as np
 
-from ._style import NEGATIVE, POSITIVE
+from ._picture import SHOWN_DPI, in_page, to_png
+from ._style import NEGATIVE, POSITIVE, signed, style
+
+SIDE = 4.6  # inches
+HIDDEN = "#EDEDED"  # where a causal head cannot look; the live view has the same grey
 
 LEVELS = 12  # shades in the heatmap; the table and the live view have the numbers
 
 
 def visible(token: str) -> str:
-    """A token with its blanks made visible.
+    r"""A token with its blanks made visible.
 
-    >>> visible(" the"), visible("\\n")
+    >>> visible(" the"), visible("\n")
     ('·the', '↵')
     """
     return token.replace(" ", "·").replace("\n", "↵").replace("\t", "→") or "∅"
@@ -57,4 +62,30 @@ def table(tokens: list[str], patterns: np.ndarray, names: list[str]) -> str:
     return (
         "<table><caption>For each destination token: the source each head weighs most, its position, and the weight"
         f'</caption><thead><tr><th scope="col">destination</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def pattern_image(tokens: Sequence[str], pattern: np.ndarray, name: str, largest: float, causal: bool) -> str:
+    """One head as an `<img>` that carries its own PNG: destinations down, sources across, tokens on both axes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    size = len(pattern)
+    labels = [visible(token).replace("$", r"\$") for token in tokens]
+    with matplotlib.rc_context():
+        style()
+        fig = Figure(figsize=(SIDE, SIDE))
+        ax = fig.add_subplot()
+        later = np.triu(np.ones((size, size), dtype=bool), 1) & causal
+        ax.set_facecolor(HIDDEN)
+        ax.imshow(np.ma.masked_array(pattern, later), **signed(pattern, largest))
+        letters = min(10.0, 220 / size)
+        ax.set_xticks(range(size), labels, rotation=90, fontsize=letters)
+        ax.set_yticks(range(size), labels, fontsize=letters)
+        ax.set(xlabel="source", ylabel="destination", title=name.replace("$", r"\$"))
+        png = to_png(fig, colours=64)
+    width = round(SIDE * SHOWN_DPI)
+    return (
+        f'<img class="ck-still dark-light" src="{in_page(png)}" '
+        f'alt="Pattern of {html.escape(name)}, as in the table below" width="{width}" height="{width}">'
     )

@@ -1,7 +1,7 @@
 """One matplotlib style for the whole book: colours that colour-blind readers can tell apart, on paper or in the dark.
 
-Pictures are drawn dark on white. The book's style sheet inverts their lightness in dark mode and keeps their hues, so
-every colour scale here starts at the background: strong colour means a large value in both modes.
+Pictures are drawn dark on white. The book's style sheet inverts their lightness in dark mode and keeps their hues, so every
+colour scale here starts at the background: strong colour means a large value in both modes.
 """
 
 from pathlib import Path

@@ -15,8 +15,7 @@ from circuitkit._stored import stored, stored_file
 class CorpusStatistics(NamedTuple):
     """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document).
 
-    **Shapes**: `unigram[a]` counts the token a, `bigram[a, b]` counts b right after a. **Source**: counted from the
-    tokens by `tools/train/pack.py`.
+    **Source**: counted from the tokens by `tools/train/pack.py`.
     """
 
     unigram: Int[Tensor, " d_vocab"]
@@ -25,10 +24,10 @@ class CorpusStatistics(NamedTuple):
     """`bigram[a, b]`: how often token `b` follows token `a`."""
 
     def log_probs(self, discount: Share = 0.75) -> Float[Tensor, "d_vocab d_vocab"]:
-        """Smoothed bigram model `log p(b | a)`, rows over `a`: interpolated absolute discounting.
+        """Smoothed bigram model `log p(b | a)`, rows over `a`, float64: interpolated absolute discounting.
 
-        `p(b|a) = max(c(a,b) - D, 0) / c(a) + D n(a) / c(a) * q(b)`, where `n(a)` counts the successors seen after `a`
-        and `q` is the share of bigram *types* that end in `b` (Kneser and Ney 1995). float64.
+        `p(b|a) = max(c(a,b) - D, 0) / c(a) + D n(a) / c(a) * q(b)`, where `n(a)` counts the successors seen after `a` and `q`
+        is the share of bigram *types* that end in `b` (Kneser and Ney 1995).
         """
         count = self.bigram.double()
         types = (count > 0).double()
@@ -41,10 +40,9 @@ class CorpusStatistics(NamedTuple):
 
 @cache
 def corpus_statistics() -> CorpusStatistics:
-    """Unigram and bigram counts of the training text, from the shipped sparse table.
+    """Unigram and bigram counts of the training text, the latter dense, `[d_vocab, d_vocab]`.
 
-    The bigram table is made dense, `[d_vocab, d_vocab]`. **Error**: none, counts are integers. **Source**: counted
-    from the tokens by `tools/train/pack.py`.
+    **Error**: none, counts are integers. **Source**: counted from the tokens by `tools/train/pack.py`.
     """
     table = stored("models", "statistics.safetensors")
     unigram = table["unigram"].long()

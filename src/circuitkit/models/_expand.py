@@ -36,11 +36,10 @@ def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def attention_only(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
-    """Bridge weights of a model whose positions live in a subspace of their own.
+    """Bridge weights of a model whose positions live in a subspace of their own: the stream is `[content, position]`.
 
-    The stream is `[content, position]`. Token embeddings are zero on the position dimensions, position embeddings zero
-    on the content dimensions; values and unembedding read content only, and output weights write content only. So
-    positions reach queries and keys and nothing else, exactly.
+    Embeddings are zero on the other's dimensions; values, outputs and unembedding know content only. So positions reach
+    queries and keys and nothing else, exactly.
     """
     d, p = sizes["d_content"], sizes["d_pos"]
     weight = unpacked(stored)

@@ -34,11 +34,9 @@ def model_card(name: str) -> dict[str, Any]:
 
 
 def baselines() -> dict[str, float]:
-    """Held-out loss in nats a token of smoothed unigram, bigram and trigram models of the same corpus.
+    """Held-out loss in nats a token of interpolated Kneser-Ney unigram, bigram and trigram models of the same corpus.
 
-    Interpolated Kneser-Ney, fitted on the training text; see `tools/train/baselines.py`.
-
-    **Source**: Kneser and Ney 1995, in its interpolated form; the discounts are chosen as the script says.
+    **Source**: Kneser and Ney 1995; fitted by `tools/train/baselines.py`.
     """
     return {name: manifest()["baselines"][name] for name in ("unigram", "bigram", "trigram")}
 

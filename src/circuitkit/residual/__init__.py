@@ -1,12 +1,11 @@
 """The residual stream: what every part of a model adds to it, reads from it, keeps in it and deletes from it.
 
-Each file answers one question about a sum over parts, and another may come in beside them. None of them says what a model
-is or names its parts: that is anatomy's.
+Each file answers one question about a sum over parts, and another may come in beside them. None of them says what a model is
+or names its parts: that is anatomy's.
 """
 
 from circuitkit.residual._attribution import logit_attribution
-from circuitkit.residual._decompose import decompose
-from circuitkit.residual._memory import memory_scores
+from circuitkit.residual._decompose import decompose, memory_scores
 from circuitkit.residual._rotate import random_rotation, rotate_basis
 from circuitkit.residual._subspaces import subspace_overlap
 from circuitkit.residual._toy import ToyModel, train_toy_models

@@ -11,9 +11,8 @@ from circuitkit.anatomy._engine import run_of
 
 
 class LogitAttribution(NamedTuple):
-    """How much each component adds to one logit at each position.
-
-    `total` is the sum of `values` over components. **Source**: see `logit_attribution`.
+    """How much each component adds to one logit at each position: `total` is the sum of `values`. **Source**: see
+    `logit_attribution`.
     """
 
     names: tuple[str, ...]
@@ -38,17 +37,13 @@ def logit_attribution(
 ) -> LogitAttribution:
     """Split the logit of `answer` at every position (minus that of `versus`, if given) over the components.
 
-    A softmax does not notice a number added to all logits, so a component that raises every logit alike seems to speak
-    for any answer. Give another token as `versus`, or `versus="mean"` for the mean over the vocabulary, to cancel it.
+    A softmax does not notice a number added to all logits, so a component that raises every logit alike seems to speak for
+    any answer: `versus` another token, or `"mean"` for the mean over the vocabulary, cancels it.
 
-    Without a norm, `logit = sum_c r_c . W_U[:, answer]`. With a final LayerNorm or RMSNorm the divisor is a number per
-    position; with it frozen at its value in this run the rest is linear: `r_c -> (r_c - mean) / scale * w`, and the
-    norm's own bias is a component of its own. Exact up to rounding in either case. What freezing hides: a component
-    also changes the divisor, and that share is attributed to nobody. `neurons`: whether neuron-heads of a converted model
-    stand for themselves or their MLP as a whole (left out: each for itself where the model has at most 1024).
-
-    **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; the shares of a
-    norm are this book's.
+    Without a norm, `logit = sum_c r_c . W_U[:, answer]`. A final norm's divisor is frozen at its value in this run, `r_c -> (r_c -
+    mean) / scale * w`, and its bias is a component of its own: exact up to rounding, but that a component also changes the divisor
+    is attributed to nobody. `neurons`: whether neuron-heads of a converted model stand for themselves (left out: where it has at
+    most 1024). **Source**: "A Mathematical Framework for Transformer Circuits", logits as a sum over paths; norms are ours.
     """
     run = run_of(model, tokens, patterns=False)
     value = run.model.linear_head("logit_attribution")

@@ -20,8 +20,7 @@ def random_rotation(
 ) -> Float[Tensor, "d_model d_model"]:
     """A random orthogonal matrix `R` (Haar measure); with `fix`, one that leaves that direction where it is.
 
-    **Shapes**: `[d, d]` with `R^T R = I`. **Error**: rounding. **Source**: the QR decomposition of a Gaussian
-    matrix, with the signs of Mezzadri 2007.
+    **Shapes**: `[d, d]` with `R^T R = I`. **Error**: rounding. **Source**: QR of a Gaussian matrix, signs as in Mezzadri 2007.
     """
     generator = torch.Generator().manual_seed(seed)
     size = d_model if fix is None else d_model - 1
@@ -41,13 +40,10 @@ def random_rotation(
 def rotate_basis(model: AnyModel, rotation: Float[Tensor, "d_model d_model"]) -> Anatomy:
     """The same model, as one value, in which every writer `W` became `W R` and every reader `R^T W`.
 
-    The stream turns into `x R`, and every inner product a reader takes is unchanged: `(x R)(R^T W) = x W`. So without
-    norms the function is the same, up to rounding. Gains and biases of norms are folded into the readers first (they are
-    tied to the coordinates); a LayerNorm still subtracts the mean over coordinates, which singles out the all-ones
-    direction. A gain of a norm behind a layer (BERT, Gemma 2, OLMo 2) is followed by no reader alone and is refused.
-
-    **Source**: "A Mathematical Framework for Transformer Circuits", the residual stream has no privileged basis;
-    the test by rotation is this book's.
+    The stream turns into `x R`, and `(x R)(R^T W) = x W`: without norms the function is the same, up to rounding. Gains and
+    biases of norms are folded into the readers first; a LayerNorm still subtracts the mean over coordinates, which singles
+    out the all-ones direction. A gain behind a layer (BERT, Gemma 2, OLMo 2) has no one reader and is refused. **Source**: "A
+    Mathematical Framework for Transformer Circuits", no privileged basis; the test by rotation is this book's.
     """
     value = anatomy(model)
     if len(rotation) != value.d_model:

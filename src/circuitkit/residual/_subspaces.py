@@ -16,12 +16,10 @@ Kind = Literal["Q", "K", "V"]
 
 @public
 def reading_basis(heads: Heads, kind: Kind = "V") -> Float[Tensor, "head d_model d_head"]:
-    """Orthonormal basis of what each head can read through its queries, keys or values (`kind` "Q", "K" or "V").
+    """Orthonormal basis of what each head can read through its queries, keys or values: `x W` sees the column space of `W` alone.
 
-    A head sees `x W`, so it sees the projection of `x` on the column space of `W` and nothing else.
-
-    **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
-    Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
+    **Shapes**: `[head, d_model, d_head]`. **Error**: rounding. **Source**: "A Mathematical Framework for Transformer
+    Circuits", subspaces and bandwidth.
     """
     name: Any = f"W_{kind}"
     return torch.linalg.qr(full_precision(heads.by_head(name)))[0]
@@ -29,10 +27,9 @@ def reading_basis(heads: Heads, kind: Kind = "V") -> Float[Tensor, "head d_model
 
 @public
 def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
-    """Orthonormal basis of what each head can write: the row space of `W_O`.
+    """Orthonormal basis of what each head can write, the row space of `W_O`.
 
-    **Shapes**: `[head, d_model, d_head]`, columns orthonormal. **Error**: rounding. **Source**: "A Mathematical
-    Framework for Transformer Circuits", subspaces and the bandwidth of the residual stream.
+    **Shapes**: `[head, d_model, d_head]`. **Error**: rounding. **Source**: as `reading_basis`.
     """
     return torch.linalg.qr(full_precision(heads.W_O).transpose(-2, -1))[0]
 
@@ -43,11 +40,9 @@ def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
 def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Tensor, "earlier later"]:
     """Share of each later head's reading subspace that each earlier head can write to, between 0 and 1.
 
-    Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head. Two random subspaces score
-    `d_head / d_model` (of the earlier head). Depends on the subspaces only, not on how strongly they are used. Times
-    `d_head` it is their projection kernel. Memory: a GiB beside the heads, however many there are.
-
-    **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book; the angles are those of Bjorck and Golub 1973.
+    Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head; times `d_head`, their projection
+    kernel. Two random subspaces score `d_head / d_model` (of the earlier head), however strongly they are used. Memory: a GiB
+    beside the heads. **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book; angles: Bjorck and Golub 1973.
     """
     out = earlier.W_O.new_zeros(len(earlier), len(later), dtype=full_precision(earlier.W_O[:0]).dtype)
     each = earlier.d_model * max(earlier.d_head, later.d_head)

@@ -10,9 +10,7 @@ from circuitkit._contract import Count, LearningRate, Seed, Share, must, public
 
 
 class ToyModel(NamedTuple):
-    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`.
-
-    **Source**: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4.
+    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`. **Source**: Elhage et al. 2022, "Toy Models of Superposition".
     """
 
     W: Float[Tensor, "instance feature hidden"]
@@ -23,10 +21,10 @@ class ToyModel(NamedTuple):
 
     @property
     def capacity(self) -> Float[Tensor, "instance feature"]:
-        """Share of a dimension each feature has to itself, `|w_i|^4 / sum_j (w_i . w_j)^2`; 0.5 for antipodal pairs.
+        """Share of a dimension each feature has to itself, `|w_i|^4 / sum_j (w_i . w_j)^2`; 0.5 for antipodal pairs, 0 if not
+        stored.
 
-        NaN-free: a feature that is not stored has 0. **Source**: "Toy Models of Superposition", feature dimensionality
-        (there `|w_i|^2 / sum_j (w_i/|w_i| . w_j)^2`, the same number).
+        **Source**: "Toy Models of Superposition", feature dimensionality, where it is written otherwise.
         """
         inner = self.W @ self.W.transpose(-2, -1)
         return (inner.diagonal(dim1=-2, dim2=-1) ** 2 / inner.pow(2).sum(-1).clamp_min(1e-12)).clamp(max=1.0)
@@ -50,9 +48,9 @@ def train_toy_models(
 ) -> ToyModel:
     """Train one toy model per feature density (probability that a feature is on), all side by side.
 
-    Features are uniform in [0, 1] when on. `pairs="independent"`; `"anticorrelated"`: features 2k and 2k+1 are never
-    on together. `importance` is the factor from one feature's weight in the loss to the next. Adam, cosine decay.
-    **Source**: Elhage et al. 2022, "Toy Models of Superposition", sections 2-4; the trainer is ours.
+    Features are uniform in [0, 1] when on; `"anticorrelated"`: features 2k and 2k+1 are never on together. `importance` is
+    the factor from one feature's weight in the loss to the next. Adam, cosine decay. **Source**: Elhage et al. 2022, "Toy
+    Models of Superposition", sections 2-4; the trainer is ours.
     """
     generator, place = torch.Generator().manual_seed(seed), density.device  # the same numbers on every device
     n, density = len(density), density.cpu()

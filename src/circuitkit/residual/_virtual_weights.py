@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 def components(model: AnyModel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """All writers and all readers of a model's residual stream, as matrices.
 
-    Writers `[rows, d_model]`: `"embed"`, `"pos"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out). Readers
-    `[d_model, columns]`: `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in; a gated MLP reads its gate as `"L1 MLP.Q"`, what
-    the gate multiplies as `"L1 MLP.V"`), `"unembed"`. Where a norm precedes a reader, its gain and its centring are
-    folded in, `(I - 1/d) diag(w) W`; the divisor, a number per position, is not. Likewise a norm behind a writer.
-
-    **Error**: none, weights are views or folded. **Source**: "A Mathematical Framework for Transformer Circuits",
-    where every layer reads and writes the stream linearly.
+    Writers `[rows, d_model]`: `"embed"`, `"pos"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out). Readers `[d_model, columns]`:
+    `"L1H0.Q"`, `".K"`, `".V"`, `"L1 MLP"` (its W_in; gated: the gate `"L1 MLP.Q"`, the other branch `".V"`), `"unembed"`. A norm's
+    gain and centring are folded in, `(I - 1/d) diag(w) W`; its divisor, a number per position, is not. **Error**: none, weights are
+    views or folded. **Source**: "A Mathematical Framework for Transformer Circuits", where every layer reads and writes linearly.
     """
     value = _serial(model)
     names = [name for name in value.parts(neurons=False) if not name.endswith("bias")]
@@ -58,7 +55,7 @@ def _writer(value: Anatomy, name: str) -> Tensor | None:
     """What a part writes with, behind the norm that follows; `None` for an MLP that is no one matrix."""
     step, sub, rows, is_bias = value.find(name)
     if sub is None:
-        return value.W_pos if name == "pos" else value.W_E if value.gain == 1.0 else value.W_E * value.gain
+        return value.W_pos if name == "pos" else value.embedding
     inside = sub.inside
     if is_bias:
         out = sub.bias[None]
@@ -92,11 +89,9 @@ def _reader(value: Anatomy, name: str) -> Tensor:
 def virtual_weights(model: AnyModel, writer: str, reader: str) -> "FactoredMatrix":
     """`W_out @ W_in` for a writer and a reader (names as in `components`), kept as its two factors.
 
-    For instance `("L0H1", "L1H0.K")` is `W_O^{0.1} W_K^{1.0}`, `[d_head, d_head]`, and `("embed", "unembed")` is the
-    direct path `W_E W_U`; a neuron of a converted model is `"L0N3"`. Exact for models without norms; with a norm, exact
-    up to the divisor of each position.
-
-    **Source**: "A Mathematical Framework for Transformer Circuits", virtual weights.
+    `("L0H1", "L1H0.K")` is `W_O^{0.1} W_K^{1.0}`, `[d_head, d_head]`, and `("embed", "unembed")` the direct path `W_E W_U`; a
+    neuron of a converted model is `"L0N3"`. Exact up to a norm's divisor. **Source**: "A Mathematical Framework for
+    Transformer Circuits", virtual weights.
     """
     from transformer_lens import FactoredMatrix
 
@@ -117,9 +112,8 @@ def virtual_weights(model: AnyModel, writer: str, reader: str) -> "FactoredMatri
 def virtual_weight_table(model: AnyModel) -> tuple[tuple[str, ...], tuple[str, ...], Tensor]:
     """`(writers, readers, strength)` with `strength[writer, reader] = ||W_out W_in||_F / (||W_out||_F ||W_in||_F)`.
 
-    Pairs in which the writer does not come before the reader hold NaN. Random matrices of the same shapes score about
-    `1 / sqrt(d_model)`. Computed from tiles of the Gram matrices of the factors, never from the (possibly
-    d_vocab-sized) product. **Source**: framework paper, virtual weights; the ratio is its composition score.
+    NaN where the writer does not come before the reader; random matrices score about `1 / sqrt(d_model)`. Products, some of
+    the size of d_vocab, are never formed. **Source**: framework paper, virtual weights; the ratio is its composition score.
     """
     writers, readers = components(model)
     products = gram_products([W[None] for W in writers.values()], [W[None] for W in readers.values()])

@@ -23,11 +23,10 @@ EPSILON = 1e-3
 class GatedBlock(nn.Module):
     """`out = sum_h (gate_h * pattern_h) (x W_V + b_V) W_O`, gates in [0, 1], patterns not renormalised.
 
-    `gate[dst, src] = clamp((x W_GQ + b_GQ) . (x W_GK + b_GK), 0, 1)`; the pattern is the usual causal softmax. With
-    `recipe.top_k` negative activations count as zero and only the longest writes of a position are kept. Weights start
-    Xavier-normal, gate weights orthonormal across heads, biases 0; `target_rms` is the root mean square length of a
-    target row, for a fixed or learned output scale. **Source**: "Gated Attention Blocks", section "Gated Attention
-    Mechanism"; He and others 2025 for top-k.
+    `gate[dst, src] = clamp((x W_GQ + b_GQ) . (x W_GK + b_GK), 0, 1)`; the pattern is the usual causal softmax. With `recipe.top_k`
+    negative activations count as zero and only the longest writes of a position are kept. Weights start Xavier-normal, gate weights
+    orthonormal across heads, biases 0; `target_rms` is the root mean square length of a target row, for a fixed or learned output
+    scale. **Source**: "Gated Attention Blocks", section "Gated Attention Mechanism"; He and others 2025 for top-k.
     """
 
     W_Q: nn.Parameter
@@ -206,8 +205,8 @@ def across_heads(x: Tensor, power: float, axis: int) -> Tensor:
 def write_penalty(z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d_model"], power: float) -> Tensor:
     """`sum_u ( sum_h (|z_h| + e)^p (|W_O[h, u]| + e)^p )^(1/p)` for heads with d_head 1, one number a row, e = 0.001.
 
-    Over the target's mean 1-norm it is 1 when every logit of a row is written by one head; heads that share or cancel
-    make it larger.
+    Over the target's mean 1-norm it is 1 when every logit of a row is written by one head; heads that share or cancel make it
+    larger.
     """
     joint = (z.abs() + EPSILON).pow(power) @ (W_O.abs() + EPSILON).pow(power)
     return joint.pow(1 / power).sum(-1)

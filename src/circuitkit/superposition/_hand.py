@@ -21,14 +21,14 @@ def hand_specified(
 ) -> ToyModel:
     """`n_heads` heads of `d_head = 1` that complete more trigrams than heads by adding their outputs.
 
-    Head `h` attends to the source from the destinations it serves and from nothing else, and always writes the same
-    vector: `gain` on its own completion, `0.75 gain` on those it shares, `-0.5 gain` on the other heads' own. Trigram
-    `h` (from 0) belongs to head `h`, trigram `n_heads + j` to the heads `shared[j]` (default: the pairs in order).
+    Head `h` attends to the source from the destinations it serves and from nothing else, and always writes the same vector:
+    `gain` on its own completion, `0.75 gain` on those it shares, `-0.5 gain` on the other heads' own. Trigram `h` (from 0)
+    belongs to head `h`, trigram `n_heads + j` to the heads `shared[j]` (default: the pairs in order).
 
-    Proof that a shared trigram needs its heads together: a set of m heads writes `0.75 m gain` on its completion, `(1 -
-    0.5 (m - 1)) gain` on each member's own, at most `0.75 (m - 1) gain` on another shared one; the first is largest for
-    m >= 2. One head alone writes more on its own completion. **Source**: "Gated Attention Blocks", introduction and
-    appendix D; the numbers are ours.
+    Proof that a shared trigram needs its heads together: a set of m heads writes `0.75 m gain` on its completion, `(1 - 0.5
+    (m - 1)) gain` on each member's own, at most `0.75 (m - 1) gain` on another shared one; the first is largest for m >= 2.
+    One head alone writes more on its own completion. **Source**: "Gated Attention Blocks", introduction and appendix D; the
+    numbers are ours.
     """
     task = SkipTrigramTask(n_trigrams)
     n_shared = max(n_trigrams - n_heads, 0)
@@ -68,9 +68,9 @@ def hand_specified(
 def two_head_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """Two heads that complete *any* number of trigrams: one always guesses, the other takes the guess back.
 
-    Head 0 attends from destination `b` to itself and writes `+gain` on its completion. Head 1 does the same with
-    `-gain`, but looks at the source, where it reads nothing, if there is one. Without a source the two cancel exactly.
-    `d_head = n_trigrams`. **Source**: Conerly, Jermyn and Olah, Circuits Updates of July 2023 (in words).
+    Head 0 attends from destination `b` to itself and writes `+gain` on its completion. Head 1 does the same with `-gain`, but
+    looks at the source, where it reads nothing, if there is one. Without a source the two cancel exactly. `d_head =
+    n_trigrams`. **Source**: Conerly, Jermyn and Olah, Circuits Updates of July 2023 (in words).
     """
     task = SkipTrigramTask(n_trigrams)
     v, n = task.d_vocab, n_trigrams
@@ -91,9 +91,9 @@ def one_head_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """One head and the direct path: the bigram table guesses, the head takes the guess back where no source is.
 
     The embedding carries the guess, `W_E = I + gain * (b -> completion of b)`; queries and keys are multiplied by its
-    inverse, so they read the token alone. A destination attends to the source if there is one, else to itself, where
-    `-gain` is written; other tokens look away from destinations and read nothing. `d_head = n_trigrams + 1`. Same
-    logits as `two_head_model` to 1e-5. **Source**: this book, after the two-head construction.
+    inverse, so they read the token alone. A destination attends to the source if there is one, else to itself, where `-gain`
+    is written; other tokens look away from destinations and read nothing. `d_head = n_trigrams + 1`. Same logits as
+    `two_head_model` to 1e-5. **Source**: this book, after the two-head construction.
     """
     task = SkipTrigramTask(n_trigrams)
     v, n = task.d_vocab, n_trigrams
@@ -118,8 +118,7 @@ def one_head_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
 def blind_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
     """One head a trigram that never looks at the source: it attends to its destination and writes the completion.
 
-    It completes every trigram, source or no source, and the published check finds nothing wrong with it.
-    **Source**: this book.
+    It completes every trigram, source or no source, and the published check finds nothing wrong with it. **Source**: this book.
     """
     task = SkipTrigramTask(n_trigrams)
     n, b, c = range(n_trigrams), list(task.destinations), list(task.completions)

@@ -41,9 +41,7 @@ class LayerRecord:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GatedLayer:
-    """A gated block trained to write `y` from the `x` of a `LayerRecord`, with its losses. **Source**: see
-    `train_gated`.
-    """
+    """A gated block trained to write `y` from the `x` of a `LayerRecord`, with its losses. **Source**: see `train_gated`."""
 
     block: GatedBlock
     loss: tuple[float, ...]
@@ -149,8 +147,7 @@ def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
 @must(lambda block, model: block.d_model == model.cfg.d_model or f"a block of d_model {model.cfg.d_model}, trained on this model")
 @must(lambda without, block: max(without, default=0) < block.n_heads or f"heads of the block, 0 to {block.n_heads - 1}")
 def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Natural, ...] = ()) -> list[tuple[str, Callable]]:
-    """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave
-    out.
+    """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave out.
 
     Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`. **Source**: this book.
     """

@@ -2,8 +2,8 @@
 
 For one row, `m_h[u]` is what head `h` adds to the margin of the completion over token `u`, `r[u]` what the residual stream
 adds. With the heads of a set S kept the margin is `M_S[u] = r[u] + sum_S m_k[u]`: its minimum over `u` decides the argmax,
-exactly and without trying a set; its soft minimum `L_S = -ln sum_u exp(-M_S[u])` is the log-odds. Those are pairs
-`(low, high)`, `[row, head]` each, over the sets that hold the head: equal up to 16 heads, bounds beyond.
+exactly and without trying a set; its soft minimum `L_S = -ln sum_u exp(-M_S[u])` is the log-odds. Those are pairs `(low,
+high)`, `[row, head]` each, over the sets that hold the head: equal up to 16 heads, bounds beyond.
 """
 
 import torch
@@ -36,9 +36,8 @@ def worst_margins(m: Float[Tensor, "row head other"], r: Float[Tensor, "row othe
 def always_predicted(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> Bool[Tensor, "row head"]:
     """True where head `h`, kept with *any* set of other heads, predicts the completion: exact, in one pass.
 
-    `min_u ( m_h[u] + sum_{k != h} min(0, m_k[u]) + r[u] ) > 0`. Proof: some set fails if and only if for some `u` some
-    set S has `m_h[u] + sum_S m_k[u] + r[u] <= 0`, and for a fixed `u` the smallest sum takes exactly the negative
-    terms.
+    `min_u ( m_h[u] + sum_{k != h} min(0, m_k[u]) + r[u] ) > 0`. Proof: some set fails if and only if for some `u` some set S
+    has `m_h[u] + sum_S m_k[u] + r[u] <= 0`, and for a fixed `u` the smallest sum takes exactly the negative terms.
     """
     return worst_margins(m, r).amin(-1) > 0
 
@@ -51,8 +50,8 @@ def strength(M: Float[Tensor, "*row other"], odds: bool = True) -> Float[Tensor,
 def least(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> Pair:
     """The smallest log-odds over all sets that hold the head.
 
-    Beyond `EXACT` heads: no set is below `-ln sum_u exp(-w[u])` with `w` of `worst_margins`; the set that attains
-    `min_u w[u] = w*` is tried. So `w* - ln(d_vocab - 1) <= low <= high <= w*`.
+    Beyond `EXACT` heads: no set is below `-ln sum_u exp(-w[u])` with `w` of `worst_margins`; the set that attains `min_u w[u]
+    = w*` is tried. So `w* - ln(d_vocab - 1) <= low <= high <= w*`.
     """
     if m.shape[1] <= EXACT:
         return (exact := _tried(m, r, True)[..., 0]), exact
@@ -63,9 +62,9 @@ def least(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> 
 def greatest(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool = True, rounds: int = 40) -> Pair:
     """The largest log-odds, or smallest margin, over all sets that hold the head.
 
-    Beyond `EXACT` heads: for weights `p` over tokens, `L_S <= p . M_S - H(p)` and `min_u M_S[u] <= p . M_S`, both
-    largest for the heads with `p . m_k > 0`. Each round takes `p` from a mixture of the sets so far (Frank and Wolfe
-    1956); every such set is a lower bound, every such `p` an upper one.
+    Beyond `EXACT` heads: for weights `p` over tokens, `L_S <= p . M_S - H(p)` and `min_u M_S[u] <= p . M_S`, both largest for
+    the heads with `p . m_k > 0`. Each round takes `p` from a mixture of the sets so far (Frank and Wolfe 1956); every such
+    set is a lower bound, every such `p` an upper one.
     """
     if m.shape[1] <= EXACT:
         return (exact := _tried(m, r, odds)[..., 1]), exact
@@ -94,8 +93,8 @@ def _at_tokens(m: Tensor, r: Tensor, margin: Tensor, keep: Tensor, odds: bool = 
 def _tried(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool) -> Float[Tensor, "row head 2"]:
     """The smallest and largest strength over all sets that hold the head; every set is tried.
 
-    With the heads in two halves, `sum_u exp(-M[u])` of all sets is one product of two tables, `[2^(n/2), token]` each.
-    Where exponents could leave float64, tokens are taken one by one.
+    With the heads in two halves, `sum_u exp(-M[u])` of all sets is one product of two tables, `[2^(n/2), token]` each. Where
+    exponents could leave float64, tokens are taken one by one.
     """
     half = m.shape[1] // 2
     halves = [m[:, :half], m[:, half:]]

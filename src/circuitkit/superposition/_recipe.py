@@ -19,8 +19,8 @@ Power = Annotated[float | int, number(0, 2, "a number above 0 and at most 2", "t
 class Recipe:
     """A gated block and how it is trained; it never changes, so that a table row can say exactly what was run.
 
-    Defaults are those of the post (batches of 1,000 prompts, 100,000 steps). **Source**: "Gated Attention Blocks" and
-    its public configuration.
+    Defaults are those of the post (batches of 1,000 prompts, 100,000 steps). **Source**: "Gated Attention Blocks" and its
+    public configuration.
     """
 
     # the block

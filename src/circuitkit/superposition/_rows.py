@@ -45,8 +45,8 @@ def returned_by_run(
 def positive_places(task: SkipTrigramTask, tokens: Tensor, form: str) -> Int[Tensor, "row 2"]:
     """Every `(prompt, pos)` whose next token is forced.
 
-    `post`: in prompts that hold exactly one. `odds`: where counts of tokens alone prove it, for models without
-    positions: more sources than pairs of a destination and its completion could have used up.
+    `post`: in prompts that hold exactly one. `odds`: where counts of tokens alone prove it, for models without positions:
+    more sources than pairs of a destination and its completion could have used up.
     """
     forced = task.states(tokens) == FORCED
     forced[:, -1] = False  # nobody sees what follows the last position

@@ -39,8 +39,7 @@ def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
 def load_gated() -> GatedModel:
     """The stored gated block of chapter 5: recipe `GATES` on `load_original(4, 5, 13)`, chosen by loss among 8 runs.
 
-    Stored because another processor's rounding finds another, equally good block.
-    **Source**: `tools/study/superposition_pack.py`.
+    Stored because another processor's rounding finds another, equally good block. **Source**: `tools/study/superposition_pack.py`.
     """
     original = load_original(4, 5, 13)
     block = GatedBlock(GATES, 4, original.heads.d_model)

@@ -4,8 +4,8 @@ Without positions a row depends only on its own token `a` and on how often each 
 
     z_h(a, c) = sum_b c[b] e^{S_h(a,b)} g_h(a,b) v_h(b)  /  sum_b c[b] e^{S_h(a,b)}
 
-because equal keys have equal scores, gates and values. So scores, gates and values are tables over pairs of tokens,
-equal rows of a batch are computed once and weighted, and both sums are one matrix product with the counts.
+because equal keys have equal scores, gates and values. So scores, gates and values are tables over pairs of tokens, equal
+rows of a batch are computed once and weighted, and both sums are one matrix product with the counts.
 """
 
 from dataclasses import dataclass
@@ -94,8 +94,8 @@ def pair_tables(
 def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
     """`z` of the module docstring for every distinct row.
 
-    Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a
-    key. Beyond that a softmax over `scores + log(counts)`, slower and always right.
+    Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a key.
+    Beyond that a softmax over `scores + log(counts)`, slower and always right.
     """
     return (_sums if score_range(scores) < SAFE[scores.dtype] else _softmax)(batch.counts, scores, gate, v)
 
@@ -135,8 +135,8 @@ def loss_terms(
     target_rms: float,
     active: int | None = None,
 ) -> tuple[Float[Tensor, "run"], Float[Tensor, "run"]]:
-    """Mean over rows of the squared error, and the penalty without alpha, one number a run: as `GatedBlock` has them,
-    up to rounding.
+    """Mean over rows of the squared error, and the penalty without alpha, one number a run: as `GatedBlock` has them, up to
+    rounding.
     """
     scores, gate, v, W_O = pair_tables(recipe, p, embed)
     z = mixed(batch, scores, gate, v)

@@ -22,15 +22,15 @@ IDLE, PENDING, FORCED = 0, 1, 2
 class SkipTrigramTask:
     """Prompts of random tokens in which a destination that follows an unused source is completed at once.
 
-    Token 0 is the source, `1 .. T` the destinations, `T+1 .. 2T` their completions, `d_vocab - 1` begins every prompt.
-    The tokens so far determine one of three states:
+    Token 0 is the source, `1 .. T` the destinations, `T+1 .. 2T` their completions, `d_vocab - 1` begins every prompt. The
+    tokens so far determine one of three states:
 
     - idle: the next token is uniform over all tokens (the beginning token included);
     - pending (a source was drawn and not used): uniform over all tokens but the source;
     - forced (a destination came while pending): the completion follows, and the source is used up.
 
-    A destination after a *used* source is not completed, which no position-free model can know. **Source**: "Gated
-    Attention Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023.
+    A destination after a *used* source is not completed, which no position-free model can know. **Source**: "Gated Attention
+    Blocks", section "Toy Dataset Generation"; Jermyn et al., May 2023.
     """
 
     n_trigrams: int
@@ -67,8 +67,7 @@ class SkipTrigramTask:
     def sample(self, n: Draws, seed: Seed) -> Int[Tensor, "prompt pos"]:
         """`n` prompts, `[prompt, pos]`. One random number a token serves both kinds of draw, exactly uniform.
 
-        An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over all tokens, and `1 + x // V`, over those but
-        the source.
+        An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over all tokens, and `1 + x // V`, over those but the source.
         """
         generator, v = torch.Generator().manual_seed(seed), self.d_vocab
         draws = torch.randint(v * (v - 1), (self.n_ctx - 1, n), generator=generator, dtype=torch.int32)

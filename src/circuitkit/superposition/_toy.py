@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class ToyModel:
     """A one-layer attention-only model without positions: `logits = (W_E[tokens] + sum_h head_h(W_E[tokens])) W_U`.
 
-    Calling it gives what `head_verdict` needs: each head's share of the logits and the residual stream's.
-    **Source**: "Gated Attention Blocks", experiments on toy models: one layer, one-hot tokens, no positions.
+    Calling it gives what `head_verdict` needs: each head's share of the logits and the residual stream's. **Source**: "Gated
+    Attention Blocks", experiments on toy models: one layer, one-hot tokens, no positions.
     """
 
     heads: Heads

@@ -88,12 +88,11 @@ def train_gated(
 ) -> Any:
     """Train gated blocks to write what the original's attention layer writes; `inits` of them side by side.
 
-    `original` is a `ToyModel` (trained through count tables, exact; gives `GatedRuns`) or a `LayerRecord` of any
-    attention layer (gives a `GatedLayer`). Run `i` is the same whatever `inits` is, up to rounding, which training
-    amplifies: another processor finds another block, so compare rates, not blocks. A run whose loss becomes NaN is
-    named in `.failed`; the others are not touched by it. `progress(step, steps)` is called as it goes.
-    **Source**: "Gated Attention Blocks", section "Gated Attention Block Training"; count tables and side-by-side runs
-    are this book's.
+    `original` is a `ToyModel` (trained through count tables, exact; gives `GatedRuns`) or a `LayerRecord` of any attention
+    layer (gives a `GatedLayer`). Run `i` is the same whatever `inits` is, up to rounding, which training amplifies: another
+    processor finds another block, so compare rates, not blocks. A run whose loss becomes NaN is named in `.failed`; the
+    others are not touched by it. `progress(step, steps)` is called as it goes. **Source**: "Gated Attention Blocks", section
+    "Gated Attention Block Training"; count tables and side-by-side runs are this book's.
     """
     recipe = recipe if steps is None else recipe.but(steps=steps)
     if recipe.init in ("pca", "axes") and isinstance(original, ToyModel):

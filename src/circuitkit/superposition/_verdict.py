@@ -20,8 +20,8 @@ from circuitkit.superposition._task import SkipTrigramTask
 @public
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict:
-    """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`.
-    **Source**: see `head_verdict`.
+    """What `head_verdict` found. Rates are per trigram, or `[head, trigram]`; trigram `i` is column `i - 1`. **Source**: see
+    `head_verdict`.
     """
 
     form: Literal["odds", "argmax", "post"]
@@ -118,20 +118,19 @@ def head_verdict(
 ) -> Verdict:
     """Which head alone carries which trigram, under removal of *every* subset of the other heads.
 
-    `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; a bridge
-    with one layer of attention and no norms can be given too. A row counts for a head only if the answer is right with
-    every set of other heads kept or removed; with a source that is "predicts", without one "is silent", each on at
-    least `threshold` of the rows:
+    `run(tokens)` returns `(head_logits [batch, head, pos, d_vocab], residual_logits [batch, pos, d_vocab])`; a bridge with one
+    layer of attention and no norms can be given too. A row counts for a head only if the answer is right with every set of other
+    heads kept or removed; with a source that is "predicts", without one "is silent", each on at least `threshold` of the rows:
 
     - `form="odds"`: `gain = logit(p[completion]) + ln(d_vocab - 1)`, the log-odds over guessing, is above 1 nat and the completion on top; without a source it is at most `ln 2`. The whole model is judged by its gain. Rows with a source are those where counts of tokens prove the completion due.
     - `form="argmax"`: the completion is, or is not, the most likely token. A nearly uniform model fails by chance.
     - `form="post"`: argmax on head outputs without the residual stream, rows with the source only, from prompts with exactly one trigram. A model that never looks at the source passes.
 
     `rows` places of each trigram are drawn with `seed`; or all rows of given `tokens` (and `negatives`) count.
-    **Error**: exact on the given rows for up to 16 heads and for argmax with a source, to 1e-12 in log-odds; beyond,
-    rows that bounds leave open are `undecided`. A rate has a standard error of at most `0.5 / sqrt(rows)`.
-    **Source**: "Gated Attention Blocks", section "Experimental Results", which asks each subset separately; asking rows
-    for every subset is never more lenient with the source. Log-odds: this book.
+    **Error**: exact on the given rows for up to 16 heads and for argmax with a source, to 1e-12 in log-odds; beyond, rows
+    that bounds leave open are `undecided`. A rate has a standard error of at most `0.5 / sqrt(rows)`. **Source**: "Gated
+    Attention Blocks", section "Experimental Results", which asks each subset separately; asking rows for every subset is
+    never more lenient with the source. Log-odds: this book.
     """
     run = _shares(run, task) if is_bridge(run) or isinstance(run, Anatomy) else run
     odds = form == "odds"
