@@ -14,8 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import anatomy, induction
+from circuitkit._blocks import largest_entries
 from circuitkit.circuits import composition_scores, full_ov, path_logits, random_heads, skip_trigrams
-from circuitkit.circuits._largest import top_entries
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weights
 
 
@@ -96,7 +96,7 @@ def at_full_size():
     (taken,) = seconds(lambda: skip_trigrams(model, "L0H0"), times=1)
     print(f"skip-trigrams-50257-tokens-seconds {taken:.3g} 60")
     table = full_ov(model, "L0H0")
-    (taken,) = seconds(lambda: top_entries(table), times=1)
+    (taken,) = seconds(lambda: largest_entries(table.A, table.B, 10), times=1)
     print(f"top-entries-50257-tokens-seconds {taken:.3g} 8")
     some = random_heads(64, 4096, 128)  # 5,120 heads in tiles of 64: the tiles are alike
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -116,7 +116,7 @@ def laws():
         largest.append(seen.numbers)
     print(f"skip-trigrams-largest-tensor-exponent {exponent(sizes, largest):.3g} 0.15")
     tables = {n: full_ov(models[n], "L0H0") for n in sizes}
-    taken = seconds(*(lambda n=n: top_entries(tables[n]) for n in sizes), times=2)
+    taken = seconds(*(lambda n=n: largest_entries(tables[n].A, tables[n].B, 10) for n in sizes), times=2)
     print(f"top-entries-vocabulary-exponent {exponent(sizes, taken):.3g} 2.15")
     counts = [16, 32, 64, 128]
     stacks = {n: random_heads(n, 512, 64) for n in counts}

@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import anatomy, heads
+from circuitkit._blocks import largest_entries
 from circuitkit.circuits import composition_scores, full_ov, path_logits, random_heads, skip_trigrams
-from circuitkit.circuits._largest import top_entries
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weight_table
 
 
@@ -45,9 +45,9 @@ def wide():
 
 def test_tables_over_the_vocabulary_are_never_formed(wide, monkeypatch):
     monkeypatch.setattr("circuitkit._blocks._BLOCK", 3000)
-    tables = 600 * 12  # W_E, and what full_ov and full_qk hold
+    table, tables = full_ov(wide, "L0H0"), 600 * 12  # W_E, and what full_ov and full_qk hold
     assert largest(lambda: skip_trigrams(wide, "L0H0")) <= max(tables, 4 * 3000)
-    assert largest(lambda: top_entries(full_ov(wide, "L0H0"))) <= tables
+    assert largest(lambda: largest_entries(table.A, table.B, 10)) <= tables
 
 
 def test_the_table_of_virtual_weights_holds_no_square_for_each_part(wide, monkeypatch):

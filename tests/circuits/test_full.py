@@ -8,8 +8,8 @@ import torch
 from transformer_lens import FactoredMatrix
 
 import circuitkit
+from circuitkit._blocks import largest_entries
 from circuitkit.circuits import copying_score, full_ov, full_qk, random_heads, top_per_row
-from circuitkit.circuits._largest import top_entries
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -140,15 +140,14 @@ def test_rotary_tables_make_the_pattern(boot, tokens):
     torch.testing.assert_close(scores.softmax(-1), pattern, rtol=0, atol=1e-6)
 
 
-def test_top_entries():
+def test_largest_entries():
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(23, 3, generator=generator), torch.randn(3, 31, generator=generator)
-    entries = sorted(((float(a[i] @ b[:, j]), i, j) for i in range(23) for j in range(31)), reverse=True)
-    for largest, expected in ((True, entries[:7]), (False, entries[:-8:-1])):
-        top = top_entries(FactoredMatrix(a, b), 7, largest=largest, block=4)
-        assert list(zip(top.rows.tolist(), top.columns.tolist(), strict=True)) == [(i, j) for _, i, j in expected]
-        torch.testing.assert_close(top.values, torch.tensor([v for v, _, _ in expected]), rtol=1e-5, atol=1e-6)
-    assert len(top_entries(FactoredMatrix(a, b), 23 * 31, block=7).values) == 23 * 31
+    expected = sorted(((float(a[i] @ b[:, j]), i, j) for i in range(23) for j in range(31)), reverse=True)[:7]
+    values, rows, columns = largest_entries(a, b, 7, block=4)
+    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == [(i, j) for _, i, j in expected]
+    torch.testing.assert_close(values, torch.tensor([v for v, _, _ in expected]), rtol=1e-5, atol=1e-6)
+    assert len(largest_entries(a, b, 23 * 31, block=7)[0]) == 23 * 31
 
 
 def test_top_per_row():
@@ -236,10 +235,9 @@ def test_half_precision_copying():
         (lambda m: full_ov(m, "L7H0"), ["'L7H0'", "L1H0", "L1H1"]),
         (lambda m: full_qk(m, "L0H0", query="word"), ["query='word'", "['token', 'position']", "query='token'"]),
         (lambda m: full_qk(m, "L0H0", offset=1), ["offset=1", "added to the stream", "Leave offset out"]),
-        (lambda m: top_entries(full_ov(m, "L0H0"), 0), ["k=0", "at least 1"]),
-        (lambda m: top_entries(full_ov(m, "L0H0"), 1370), ["k=1370", "1 to 1369", "smaller k"]),
+        (lambda m: top_per_row(full_ov(m, "L0H0"), 0), ["k=0", "at least 1"]),
         (lambda m: top_per_row(full_ov(m, "L0H0"), 38), ["k=38", "1 to 37", "smaller k"]),
-        (lambda m: top_entries(full_ov(m, ["L0H0"]), 3), ["FactoredMatrix", "without leading axes", "full_ov(model"]),
+        (lambda m: top_per_row(full_ov(m, ["L0H0"]), 3), ["FactoredMatrix", "without leading axes", "full_ov(model"]),
         (lambda m: full_ov(torch.nn.Linear(2, 2), "L0H0"), ["Linear", "TransformerBridge"]),
         (lambda m: copying_score({"a": 1}), ["{'a': 1}", "TransformerBridge"]),
         (lambda m: copying_score(m, m), ["expected Heads first", "copying_score(heads, model)"]),

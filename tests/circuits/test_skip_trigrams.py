@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import circuitkit
 from circuitkit.circuits import corpus_evidence, skip_trigram_bugs, skip_trigram_statistics, skip_trigrams
-from circuitkit.circuits._evidence import Evidence, corpus_trigrams
+from circuitkit.circuits._evidence import Evidence
+from tools.train.skip_trigram_statistics import corpus_trigrams
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +256,6 @@ def test_shipped_statistics_belong_to_the_shipped_model():
             lambda m: corpus_evidence([(1, 2, 3)], torch.zeros(5).long(), window=(3, 2)),
             ["window=(3, 2)", "nearest <= farthest"],
         ),
-        (lambda m: corpus_trigrams(torch.zeros(9, dtype=torch.long), min_share=0.0), ["min_share=0.0", "above 0 and at most 1"]),
         (lambda m: skip_trigram_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()), ["1 triples", "one source"]),
         (lambda m: skip_trigram_bugs(m, TRIPLES, torch.zeros(1, 9).long()), ["(1, 9)", "at most 8", "contexts[:, :8]"]),
     ],

@@ -28,13 +28,11 @@ def converted():
 SHARES = models._corpus.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long())
 STEP = {"density": torch.tensor([0.5]), "n_features": 4, "n_hidden": 2, "steps": 1, "batch": 2}
 SILENT = {
-    "trigrams of rows": (lambda m: circuits._evidence.corpus_trigrams(TOKENS.repeat(2, 1)), r"shape \(2, 8\).*integers \[pos\]"),
-    "trigrams that overflow": (lambda m: circuits._evidence.corpus_trigrams(torch.arange(9) + 2**40), "ids from 0 to 1048575"),
     "a batch of -1": (lambda m: circuits.skip_trigram_bugs(m, TRIPLES, TOKENS, batch=-1), "batch=-1; expected an integer of at least 1"),
     "a rotation of NaN": (lambda m: residual.rotate_basis(m, torch.full((12, 12), math.nan)), "NaN or infinite entries; expected finite"),
     "a discount of -1": (lambda m: SHARES.log_probs(-1.0), "discount=-1.0; expected a number above 0 and at most 1"),
     "a discount of 5": (lambda m: SHARES.log_probs(5.0), "discount=5.0; expected a number above 0 and at most 1"),
-    "blocks of -1 rows": (lambda m: circuits._largest.top_entries(circuits.full_ov(m, "L0H0"), 3, block=-1), "block=-1; expected an integer of at"),
+    "blocks of -1 rows": (lambda m: circuits.top_per_row(circuits.full_ov(m, "L0H0"), 3, block=-1), "block=-1; expected an integer of at"),
     "a unigram of NaN": (lambda m: circuits.skip_trigrams(m, "L0H0", unigram=torch.full((23,), math.nan)), "unigram .*expected finite"),
     "two heads for one": (lambda m: circuits.score_decomposition(m, TOKENS, ["L1H0", "L1H1"], 3, 2), "head=.*; expected one name or number"),
     "a context of -3": (lambda m: conversion.choose_omega(-3, torch.float32), "n_pos=-3; expected an integer of at least 1"),
@@ -81,5 +79,4 @@ def test_other_integers_are_the_same_ids(model):
     expected = residual.decompose(model, TOKENS).logits
     for dtype in (torch.int8, torch.int16, torch.int32, torch.uint8):
         torch.testing.assert_close(residual.decompose(model, TOKENS.to(dtype)).logits, expected, rtol=0, atol=0)
-        assert circuits._evidence.corpus_trigrams(TOKENS[0].to(dtype), min_count=1).tolist() == circuits._evidence.corpus_trigrams(TOKENS[0], min_count=1).tolist()
         assert induction._tokens.earlier_occurrences(TOKENS.to(dtype)).equal(induction._tokens.earlier_occurrences(TOKENS))

@@ -475,8 +475,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "max_error": lambda: None,
     "max_order": lambda: 1,
     "method": lambda: "pointer",
-    "min_count": lambda: 1,
-    "min_share": lambda: 0.2,
     "min_together": lambda: 0.0,
     "model": model,
     "to_attention_only.model": with_mlp,
@@ -586,7 +584,6 @@ GOOD: dict[str, Callable[[], Any]] = {
     "top_k_warmup": lambda: 0.5,
     "times": lambda: 2,
     "tokens": tokens,
-    "corpus_trigrams.tokens": lambda: torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 4]),
     "corpus_evidence.tokens": lambda: tokens(1, 30)[0],
     "literal_stream.tokens": lambda: tokens()[0],
     "attention.tokens": lambda: ["a", "b", "c"],
@@ -746,9 +743,9 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
 KINDS = {
     "count": """draws points Address.layer Address.number Address.term before pos batch d_content d_gate d_value share top_k d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
         n_features n_heads n_hidden n_layers n_noise n_pos n_prompts n_signals n_trigrams period rows steps times width window block
-        distance min_count vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed
+        distance vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed
         n_jobs neurons uncheckable_at_most""",
-    "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error min_share
+    "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
         attention.largest HeadSum.error generalized_silu.error""",
     "flag": """toolkit.keep plan Anatomy.run.grad Anatomy.groups.neurons Anatomy.parts.neurons Run.shares.neurons Run.score_sides.neurons biases by_path cosine largest normalise residual scale_free post_norm_layers.skip
@@ -811,7 +808,7 @@ LEGAL: dict[str, dict[str, str]] = {
         # What only compares tokens, or has no context, has no limit to them.
         "negative": "after_occurrences.tokens earlier_occurrences.tokens SkipTrigramTask.is_destination.tokens",
         "huge": "after_occurrences.tokens earlier_occurrences.tokens corpus_evidence.tokens SkipTrigramTask.is_destination.tokens",
-        "too long": """after_occurrences.tokens earlier_occurrences.tokens corpus_evidence.tokens corpus_trigrams.tokens head_verdict.tokens
+        "too long": """after_occurrences.tokens earlier_occurrences.tokens corpus_evidence.tokens head_verdict.tokens
             negatives SkipTrigramTask.is_destination.tokens SkipTrigramTask.states.tokens ToyModel.run.tokens ToyModel.logits.tokens
             GatedModel.run.tokens GatedRuns.run.tokens ToyModel.__call__.tokens GatedModel.__call__.tokens
             GatedRuns.__call__.tokens""",

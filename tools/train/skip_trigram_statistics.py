@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 
 import circuitkit
 from circuitkit.circuits import corpus_evidence, skip_trigrams
-from circuitkit.circuits._evidence import corpus_trigrams
 from circuitkit.models import corpus_statistics, load_tokenizer, model_card
 from tools.study import manifest
 
@@ -33,13 +32,30 @@ def common_words(least: int = MIN_TOKEN) -> torch.Tensor:
     return torch.tensor([tokenizer.decode([i]).strip().isalpha() and n >= least for i, n in enumerate(counts.tolist())])
 
 
+def corpus_trigrams(tokens: torch.Tensor, distance: int = 1, min_count: int = MIN_PAIR, min_share: float = MIN_SHARE) -> torch.Tensor:
+    """Triples that a text teaches: rows (source, destination, completion, n, hits), most frequent first.
+
+    The source stands exactly `distance` tokens before the destination; the pair occurs `n >= min_count` times and the
+    completion follows in `hits >= min_share * n` of them. Three ids make one number, so they are below 2^20.
+    """
+    size = int(tokens.max()) + 1
+    source, destination, completion = tokens[: -distance - 1], tokens[distance:-1], tokens[distance + 1 :]
+    keys, hits = torch.unique((source * size + destination) * size + completion, return_counts=True)
+    pairs, which = torch.unique(keys // size, return_inverse=True)
+    n = torch.zeros(len(pairs), dtype=torch.long).index_add_(0, which, hits)[which]
+    kept = (n >= min_count) & (hits >= min_share * n)
+    keys, n, hits = keys[kept], n[kept], hits[kept]
+    table = torch.stack([keys // size**2, keys // size % size, keys % size, n, hits], dim=1)
+    return table[torch.argsort(hits, descending=True, stable=True)]
+
+
 def word_pieces(tokens: torch.Tensor) -> torch.Tensor:
     """Frequent triples where the source opens a word and destination and completion go on with it."""
     tokenizer = load_tokenizer()
     text = [tokenizer.decode([i]) for i in range(len(corpus_statistics().unigram))]
     opens = torch.tensor([piece[:1] == " " and piece[1:].isalpha() for piece in text])
     goes_on = torch.tensor([piece.isalpha() for piece in text])
-    rows = corpus_trigrams(tokens, min_count=MIN_PAIR, min_share=MIN_SHARE)
+    rows = corpus_trigrams(tokens)
     return rows[opens[rows[:, 0]] & goes_on[rows[:, 1]] & goes_on[rows[:, 2]]]
 
 

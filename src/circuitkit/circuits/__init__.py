@@ -8,14 +8,12 @@ from circuitkit.circuits._baseline import random_heads
 from circuitkit.circuits._bugs import skip_trigram_bugs
 from circuitkit.circuits._composition import composition_scores
 from circuitkit.circuits._copying import copying_score
-from circuitkit.circuits._evidence import corpus_evidence
-from circuitkit.circuits._full import full_ov, full_qk
+from circuitkit.circuits._evidence import corpus_evidence, skip_trigram_statistics
+from circuitkit.circuits._full import full_ov, full_qk, top_per_row
 from circuitkit.circuits._importance import loss_of_paths, term_importance
-from circuitkit.circuits._largest import top_per_row
 from circuitkit.circuits._paths import path_logits
 from circuitkit.circuits._score import score_decomposition
 from circuitkit.circuits._skip import skip_trigrams
-from circuitkit.circuits._statistics import skip_trigram_statistics
 from circuitkit.circuits._virtual import virtual_head
 
 __all__ = [

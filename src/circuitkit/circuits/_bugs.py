@@ -75,7 +75,7 @@ def skip_trigram_bugs(
     depends on the destination. So A B -> C and A B' -> C' through one head also raise C after A B'. Whether that shows
     is up to the other paths: the direct path knows B' and may vote the wrong completion down.
 
-    `triples`: rows (source, destination, completion, ...) of `corpus_trigrams` or `skip_trigrams`. `contexts`: real
+    `triples`: rows (source, destination, completion, ...), of `skip_trigrams` or counted. `contexts`: real
     text that source and destination are put after, each row opened as the model expects. `occurring`: triples that a
     text holds after all, which are then no bugs. The first `first_pass` contexts rank all crossings, all contexts judge
     the best `4 * k`.

@@ -1,12 +1,15 @@
-"""Evidence in text: does the completion really become likelier when the source came before?"""
+"""Evidence in text: does the completion really become likelier when the source came before? Counted, or shipped."""
 
-from typing import NamedTuple
+import json
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Share, Triples, must, public
+from circuitkit._contract import Count, Triples, must, public
+from circuitkit._stored import stored_file
 
 
 class Evidence(NamedTuple):
@@ -82,28 +85,29 @@ def corpus_evidence(
     return [out[triple] for triple in wanted]
 
 
-@public
-@must(lambda tokens, distance: (len(tokens) > distance + 1 and 0 <= int(tokens.min()) <= int(tokens.max()) < 2**20)
-     or f"ids from 0 to {2**20 - 1}, more than {distance + 1} of them, because three of them make one number here")
-def corpus_trigrams(
-    tokens: Int[Tensor, " pos"], *, distance: Count = 1, min_count: Count = 40, min_share: Share = 0.3
-) -> Int[Tensor, "triple 5"]:
-    """Triples that a text teaches: rows (source, destination, completion, n, hits), most frequent pair first.
+class SkipTrigramStatistics(NamedTuple):
+    """What `skip_trigram_statistics` returns. **Source**: counted by `tools/train/skip_trigram_statistics.py`."""
 
-    The source stands exactly `distance` tokens before the destination; the pair occurs `n >= min_count` times and the
-    completion follows in `hits >= min_share * n` of them. **Error**: exact counts.
+    evidence: dict[tuple[int, int, int], Evidence]
+    """For the strongest skip trigrams of the one-layer model's heads: counts over the training text."""
+    words: Int[Tensor, "triple 5"]
+    """Frequent pieces of a word in a row: (source, destination, completion, n, hits), `hits` of the pair's `n` places."""
+    occurring: Int[Tensor, "triple 4"]
+    """Crossings of `words` that do occur in the text, (source, destination, completion, hits); no other one does."""
+    provenance: dict[str, Any]
+    """Window, thresholds, number of tokens, and the hashes of the tokens and of the model's weights."""
 
-    **Source**: this book.
 
-    >>> corpus_trigrams(torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 4]), min_count=2).tolist()
-    [[1, 2, 3, 3, 2], [2, 3, 1, 2, 2], [3, 1, 2, 2, 2], [1, 2, 4, 3, 1]]
+@cache
+def skip_trigram_statistics() -> SkipTrigramStatistics:
+    """The shipped counts. They were made on text the models learned from: evidence of what there was to learn.
+
+    **Source**: counted over the training text by `tools/train/skip_trigram_statistics.py`.
     """
-    size = int(tokens.max()) + 1
-    source, destination, completion = tokens[: -distance - 1], tokens[distance:-1], tokens[distance + 1 :]
-    keys, hits = torch.unique((source * size + destination) * size + completion, return_counts=True)
-    pairs, which = torch.unique(keys // size, return_inverse=True)
-    n = torch.zeros(len(pairs), dtype=torch.long).index_add_(0, which, hits)[which]
-    kept = (n >= min_count) & (hits >= min_share * n)
-    keys, n, hits = keys[kept], n[kept], hits[kept]
-    table = torch.stack([keys // size**2, keys // size % size, keys % size, n, hits], dim=1)
-    return table[torch.argsort(hits, descending=True, stable=True)]
+    from safetensors import safe_open
+
+    with safe_open(stored_file("circuits", "skip_trigrams.safetensors"), framework="pt") as table:
+        rows = table.get_tensor("evidence").tolist()
+        words, occurring = table.get_tensor("words").long(), table.get_tensor("occurring").long()
+        provenance = json.loads(table.metadata()["provenance"])
+    return SkipTrigramStatistics({tuple(row[:3]): Evidence(*row[3:]) for row in rows}, words, occurring, provenance)

@@ -1,12 +1,12 @@
-"""Full QK and OV circuits: from tokens and positions in, to scores and logits out, as two thin factors."""
+"""Full QK and OV circuits: from tokens and positions in, to scores and logits out, as two thin factors; and what is large there."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, HeadNames, Natural, must, public, sizes
+from circuitkit._contract import AnyModel, Count, Factored, HeadNames, Natural, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit.anatomy import anatomy
 
@@ -115,3 +115,23 @@ def _rows(model: Any, stack: Heads, side: Side, embed: Tensor | None = None) -> 
 def _unstacked(head: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     single = isinstance(head, (str, int))
     return (left[0], right[0]) if single else (left, right)
+
+
+class TopPerRow(NamedTuple):
+    """For every row its largest entries: `values[r, i]` is that at `[r, columns[r, i]]`. **Source**: see `top_per_row`."""
+
+    values: Float[Tensor, "row k"]
+    columns: Int[Tensor, "row k"]
+
+
+@public
+@must(lambda matrix: matrix.A.ndim == matrix.B.ndim == 2 or "one matrix without leading axes, as full_ov(model, 'L0H1')")
+@must(lambda k, matrix: k <= (n := matrix.B.shape[1]) or f"1 to {n}, because there are no more entries in a row. Write a smaller k")
+def top_per_row(matrix: Factored, k: Count = 10, *, largest: bool = True, block: Count = 512) -> TopPerRow:
+    """The `k` largest (or smallest) entries of every row of a `FactoredMatrix`, `block` rows at a time.
+
+    For columns instead of rows give `matrix.T`. **Error**: exact. **Shapes**: `[row, column]` gives `[row, k]`. **Source**: this book.
+    """
+    left, right = matrix.A, matrix.B
+    parts = [(left[i : i + block] @ right).topk(k, largest=largest) for i in range(0, left.shape[0], block)]
+    return TopPerRow(torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts]))
