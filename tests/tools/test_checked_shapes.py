@@ -74,9 +74,9 @@ def test_a_reader_is_checked_by_the_door_alone():
 
 def test_the_library_is_watched():
     from circuitkit.anatomy import _address
-    from circuitkit.circuits import _largest
+    from circuitkit.circuits import _full
 
-    for module in (_address, _largest):
+    for module in (_address, _full):
         own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
         functions = [value for value in own if callable(value) and not isinstance(value, type)]
         assert functions

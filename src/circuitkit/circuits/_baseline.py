@@ -10,10 +10,10 @@ from circuitkit._heads import Heads
 
 @public
 def random_heads(n: Count, d_model: Count, d_head: Count, *, layer: Natural = 0, seed: Seed = 0) -> Heads:
-    r"""Heads of independent Gaussian weights with variance $1/d_{model}$, named `L{layer}H{i}`.
+    """Heads of independent Gaussian weights with variance $1/d_{model}$, named `L{layer}H{i}`.
 
-    **Shapes**: `W_Q, W_K, W_V[n, d_model, d_head]`, `W_O[n, d_head, d_model]`. **Source**: this book; the baseline
-    of `composition_scores` is its mean.
+    **Shapes**: `W_Q, W_K, W_V[n, d_model, d_head]`, `W_O[n, d_head, d_model]`. **Source**: this book; the baseline of
+    `composition_scores` is its mean.
 
     >>> random_heads(3, 16, 2).W_Q.shape
     torch.Size([3, 16, 2])

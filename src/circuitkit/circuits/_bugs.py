@@ -13,8 +13,7 @@ from circuitkit.circuits._paths import BIAS, DIRECT, path_logits
 
 class SkipTrigramBug(NamedTuple):
     """After `source` ... `destination` the model expects `wrong`, which belongs after `source` ... `licensed_by`.
-
-    **Source**: see `skip_trigram_bugs`.
+    **Source**: `skip_trigram_bugs`.
     """
 
     source: int
@@ -33,10 +32,7 @@ class SkipTrigramBug(NamedTuple):
 
 
 class BugSearch(NamedTuple):
-    """What `skip_trigram_bugs` returns.
-
-    **Source**: see `skip_trigram_bugs`.
-    """
+    """What `skip_trigram_bugs` returns. **Source**: see `skip_trigram_bugs`."""
 
     bugs: list[SkipTrigramBug]
     """Largest `p_wrong` first; of several licences for one wrong triple, the first."""
@@ -71,18 +67,13 @@ def skip_trigram_bugs(
 ) -> BugSearch:
     r"""Cross all triples that share a source, and ask the model which crossings it falls for.
 
-    A head adds $w(B, A)\, W_{OV}[A, C]$ to the logit of C: what is raised depends on the source A alone, only how much
-    depends on the destination. So A B -> C and A B' -> C' through one head also raise C after A B'. Whether that shows
-    is up to the other paths: the direct path knows B' and may vote the wrong completion down.
-
-    `triples`: rows (source, destination, completion, ...), of `skip_trigrams` or counted. `contexts`: real
-    text that source and destination are put after, each row opened as the model expects. `occurring`: triples that a
-    text holds after all, which are then no bugs. The first `first_pass` contexts rank all crossings, all contexts judge
-    the best `4 * k`.
-
-    **Error**: exact model probabilities for these contexts. That a crossing does not occur in a text must be counted:
-    give (source, destination, wrong) to `corpus_evidence`.
-    **Source**: "A Mathematical Framework for Transformer Circuits", skip-trigram bugs; the search is ours.
+    A head adds $w(B, A)\, W_{OV}[A, C]$ to the logit of C: what is raised depends on the source A alone. So A B -> C and A B'
+    -> C' through one head also raise C after A B', unless other paths vote it down. `triples`: rows (source, destination,
+    completion, ...), of `skip_trigrams` or counted. `contexts`: real text that source and destination are put after, each row
+    opened as the model expects; the first `first_pass` rank all crossings, all judge the best `4 * k`. `occurring`: triples
+    that a text holds after all, which are then no bugs. **Error**: exact model probabilities for these contexts; that a
+    crossing does not occur must be counted (`corpus_evidence`). **Source**: "A Mathematical Framework for Transformer
+    Circuits", skip-trigram bugs; the search is ours.
     """
     crossings = _crossings(triples, occurring)
     if not len(crossings):

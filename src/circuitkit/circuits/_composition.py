@@ -20,10 +20,7 @@ Baseline = Literal["random", "analytic", "rotated"]
 
 @public
 class Composition(NamedTuple):
-    """What `composition_scores` returns.
-
-    **Source**: see `composition_scores`.
-    """
+    """What `composition_scores` returns. **Source**: see `composition_scores`."""
 
     score: Float[Tensor, "earlier later"]
     """Frobenius ratio, between 0 and 1; exactly 0 where `possible` is False."""
@@ -67,17 +64,15 @@ def composition_scores(
 ) -> Composition:
     r"""Composition of every earlier head with every later head.
 
-    $\|W_{OV}^e M^l\|_F / (\|W_{OV}^e\|_F \|M^l\|_F)$ with $M^l = W_{QK}$, $W_{QK}^\top$ or $W_{OV}$ of the later head
-    for kind Q, K, V. `scale_free=True` sets every non-zero singular value of both matrices to 1 first, so that it
-    measures the overlap of the written and the read subspace whatever their gains.
-
-    **Shapes**: heads of any number and any `d_head` on either side, one `d_model`; score `[earlier, later]`.
-    **Baseline**: `"random"` (mean over seeded Gaussian heads of these shapes), `"analytic"` ($1/\sqrt{d_{model}}$) or
-    `"rotated"` (per later head, outputs turned at random within the coordinates that the earlier heads write at all).
-    **Error**: exact up to rounding (float32 for half precision); matrices larger than `d_head x d_head` are never multiplied out for a pair, and
-    nothing is squared. Pairs out of order score 0. Biases and a LayerNorm between the two heads are not part of it.
-    **Source**: "A Mathematical Framework for Transformer Circuits", two-layer models; there in column vectors and
-    without a baseline.
+    $\|W_{OV}^e M^l\|_F / (\|W_{OV}^e\|_F \|M^l\|_F)$ with $M^l = W_{QK}$, $W_{QK}^\top$ or $W_{OV}$ of the later head for
+    kind Q, K, V. `scale_free=True` sets every non-zero singular value of both matrices to 1 first, so that it measures the
+    overlap of the written and the read subspace whatever their gains. **Shapes**: heads of any number and any `d_head` on
+    either side, one `d_model`; score `[earlier, later]`. **Baseline**: `"random"` (mean over seeded Gaussian heads of these
+    shapes), `"analytic"` ($1/\sqrt{d_{model}}$) or `"rotated"` (per later head, outputs turned at random within the
+    coordinates that the earlier heads write at all). **Error**: exact up to rounding (float32 for half precision); matrices
+    larger than `d_head x d_head` are never multiplied out for a pair, and nothing is squared. Pairs out of order score 0.
+    Biases and a LayerNorm between the two heads are not part of it. **Source**: "A Mathematical Framework for Transformer
+    Circuits", two-layer models; there in column vectors and without a baseline.
 
     >>> from circuitkit.circuits import random_heads
     >>> early, late = random_heads(2, 48, 4), random_heads(3, 48, 4, layer=1, seed=1)
@@ -132,10 +127,10 @@ def _flatten(wide: Float[Tensor, "head d_small d_model"]) -> Float[Tensor, "head
 def composition_baseline(d_model: int, d_early: int, d_late: int, baseline: Baseline, *, scale_free: bool, seed: int) -> float:
     r"""The score of unrelated heads of these sizes; see `composition_scores`.
 
-    `"analytic"` is exact for the root mean square: turning one head's output by a uniformly random rotation makes the
-    mean squared score $1/d_{model}$ whatever the spectra. `"rotated"` turns within the $c$ coordinates that some
-    earlier head writes, which gives $\|P A B\|_F / (\|A B\|_F \sqrt c)$ with $P$ the projection on them: lower than
-    $1/\sqrt c$ for a head that mostly reads what nobody writes, such as positions.
+    `"analytic"` is exact for the root mean square: turning one head's output by a uniformly random rotation makes the mean
+    squared score $1/d_{model}$ whatever the spectra. `"rotated"` turns within the $c$ coordinates that some earlier head
+    writes, which gives $\|P A B\|_F / (\|A B\|_F \sqrt c)$ with $P$ the projection on them: lower than $1/\sqrt c$ for a head
+    that mostly reads what nobody writes, such as positions.
     """
     return 1 / math.sqrt(d_model) if baseline == "analytic" else _measured(d_model, d_early, d_late, scale_free=scale_free, seed=seed)
 

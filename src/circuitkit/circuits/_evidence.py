@@ -13,10 +13,8 @@ from circuitkit._stored import stored_file
 
 
 class Evidence(NamedTuple):
-    """Counts for one triple over a text.
-
-    The completion's share with the source is `hits_with / n_with`, without it `hits_without / n_without`.
-    **Source**: see `corpus_evidence`.
+    """Counts for one triple over a text: shares `hits_with / n_with` and `hits_without / n_without`. **Source**: see
+    `corpus_evidence`.
     """
 
     n_with: int
@@ -55,13 +53,9 @@ def corpus_evidence(
 ) -> list[Evidence]:
     """Counts for triples (source, destination, completion, ...) in a text: one `Evidence` each, in order.
 
-    The source must lie between `window[0]` and `window[1]` tokens before the destination (1 = right before it); the
-    completion must be the very next token. Rows are separate texts; one long row is read through document borders.
-
-    **Error**: exact counts. Evidence, not proof: a source can stand for its topic, and counts on training text say
-    what there was to learn, not what holds elsewhere.
-
-    **Source**: this book.
+    The source lies `window[0]` to `window[1]` tokens before the destination (1 = right before it); the completion is the very
+    next token. Rows are separate texts; one long row is read through document borders. **Error**: exact counts, and no proof:
+    a source can stand for its topic. **Source**: this book.
 
     >>> text = torch.tensor([7, 1, 5, 2, 9, 5, 3])
     >>> corpus_evidence([(7, 5, 2)], text, window=(1, 3))

@@ -26,16 +26,13 @@ def full_ov(
     embed: Float[Tensor, "row d_model"] | None = None,
     biases: bool = False,
 ) -> "FactoredMatrix":
-    r"""What attending to a token adds to every logit: $W_E W_V W_O W_U$, `[d_vocab, d_vocab]` (source token, logit).
+    """What attending to a token adds to every logit: $W_E W_V W_O W_U$, `[d_vocab, d_vocab]` (source token, logit).
 
-    **Shapes**: one name or number gives a matrix; a list gives `[head, d_vocab, d_vocab]`. `embed` replaces `W_E`.
-    **Biases**: `biases=True` adds `b_V` to every value, which adds one and the same row to all rows; the layer's
-    output bias and `b_U` belong to no head and are never in it. **Neuron-heads** of a converted model have one more row and
-    column, the bias token's, which stands last.
-    **Error**: exact up to rounding for a model without norms. With norms the head and the unembedding read rescaled
-    vectors: fold the gains first, and give `embed=model.blocks[layer].ln1(model.W_E)` for what a first layer reads.
-    Heads of later layers also read what earlier ones wrote; this is their part that comes straight from the token.
-    **Source**: "A Mathematical Framework for Transformer Circuits", one-layer models; transposed there.
+    **Shapes**: one name or number gives a matrix; a list gives `[head, d_vocab, d_vocab]`. `embed` replaces `W_E`. `biases=True`
+    adds `b_V` to every value: one and the same row to all rows. **Neuron-heads** of a converted model have one more row and
+    column, the bias token's, last. **Error**: exact up to rounding without norms. With norms fold the gains first, and give
+    `embed=model.blocks[layer].ln1(model.W_E)` for what a first layer reads; heads of later layers also read what earlier ones
+    wrote. **Source**: "A Mathematical Framework for Transformer Circuits", one-layer models; transposed there.
     """
     from transformer_lens import FactoredMatrix
 
@@ -67,14 +64,11 @@ def full_qk(
 ) -> "FactoredMatrix":
     r"""The score a destination gives a source: $W_E W_Q W_K^\top W_E^\top / \sqrt{d_{head}}$, row = destination.
 
-    `query` and `key` choose `"token"` ($W_E$) or `"position"` ($W_{pos}$) for either side. Where positions are added to
-    the stream, the score of token $a$ at $i$ for token $b$ at $j$ is the sum of the four tables at $(a,b)$, $(a,j)$,
-    $(i,b)$ and $(i,j)$: "content or position, not both" would be two of them.
-
-    **Shapes**: `[d_vocab or n_ctx, d_vocab or n_ctx]`; a list of heads gives a leading axis. **Biases**:
-    `biases=True` adds `b_Q` and `b_K`; sum two tables with positions and they are counted twice, so then leave them out
-    of all but one. **Rotary positions**: scores depend on how far back the source lies, so `offset` (0 = itself,
-    1 = previous token) is required. **Error**: exact up to rounding without norms (see `full_ov`), also of queries and keys.
+    `query` and `key` choose `"token"` ($W_E$) or `"position"` ($W_{pos}$) for either side; where positions are added to the
+    stream, the score of token $a$ at $i$ for $b$ at $j$ is the sum of the four tables at $(a,b)$, $(a,j)$, $(i,b)$ and
+    $(i,j)$. **Shapes**: `[d_vocab or n_ctx, d_vocab or n_ctx]`; a list of heads gives a leading axis. `biases=True` adds
+    `b_Q` and `b_K`: in all but one of summed tables leave them out. **Rotary positions**: `offset` (0 = itself, 1 = previous
+    token) is required. **Error**: exact up to rounding without norms (see `full_ov`), also of queries and keys.
     **Source**: "A Mathematical Framework for Transformer Circuits", one-layer models; the scale is written out here.
     """
     from transformer_lens import FactoredMatrix

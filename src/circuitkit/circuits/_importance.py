@@ -33,11 +33,9 @@ class TermImportance(NamedTuple):
 def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
     """Loss when terms of order 0, 1, 2, ... are kept or removed, and when each single path is removed.
 
-    Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. The model is not run
-    again: patterns are those of the full model, so this asks what the terms *write*, not where heads look.
-
-    **Error**: as `path_logits`. **Source**: "A Mathematical Framework for Transformer Circuits", "Term importance
-    analysis". Losses of two orders do not add up: cross-entropy is no sum over paths.
+    Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. Patterns are those of the full
+    model, so this asks what the terms *write*, not where heads look. Losses of two orders do not add up. **Error**: as
+    `path_logits`. **Source**: "A Mathematical Framework for Transformer Circuits", "Term importance analysis".
     """
     paths = path_logits(model, tokens)
     orders = {name: paths.order(name) for name in paths if name != BIAS}
@@ -67,9 +65,8 @@ def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tens
 @must(lambda tokens, paths: tokens.shape == paths._run.tokens.shape and 0 <= tokens.min() <= tokens.max() < paths._run.model.d_vocab
      or "the tokens that the paths were made on, because the loss is of predicting them")
 def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: Names | None = None) -> float:
-    """Next-token loss of the sum of some paths (all by default), in nats.
+    """Next-token loss of the sum of some paths (all by default), `mean(-log softmax(sum)[next token])`, in nats.
 
-    `mean(-log softmax(sum of the paths' logits)[next token])`. **Error**: float32 rounding. **Source**: "A
-    Mathematical Framework for Transformer Circuits", term importance.
+    **Error**: float32 rounding. **Source**: "A Mathematical Framework for Transformer Circuits", term importance.
     """
     return next_token_loss(paths.sum(names), tokens)

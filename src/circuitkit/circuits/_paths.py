@@ -24,12 +24,9 @@ DIRECT, BIAS, REST = "direct", "bias", "rest"
 class PathLogits(Mapping):
     """A mapping from path name to that path's logits `[batch, pos, d_vocab]`, made when asked for.
 
-    `"direct"` is the token straight to the logits, `"L0H1"` through one head, `"L0H1->L1H3"` through two in a row (a
-    virtual head), `"L0 MLP->L1H3"` begins with what an MLP wrote, `"L0N3.1->L1H3"` with what a neuron-head did. `"bias"`
-    holds everything that biases add, `"rest"` all chains longer than the order asked for. The sum of all values is the
-    model's logits.
-
-    **Source**: see `path_logits`.
+    `"direct"` is the token straight to the logits, `"L0H1->L1H3"` through two heads (a virtual head); `"L0 MLP->L1H3"` or
+    `"L0N3.1->L1H3"` begins with what an MLP or a neuron-head wrote. `"bias"` holds all that biases add, `"rest"` longer
+    chains than were asked for. The sum of all is the model's logits. **Source**: see `path_logits`.
     """
 
     def __init__(self, streams: dict[str, Callable[[], Tensor]], run: Run):
@@ -108,16 +105,15 @@ def path_logits(
 ) -> PathLogits:
     r"""Logits as a sum over paths with every attention pattern frozen at its value on these tokens.
 
-    Two attention-only layers without biases: $W_E W_U + \sum_h A^h \otimes W_{OV}^h +
-    \sum_{h_2, h_1} (A^{h_2} A^{h_1}) \otimes W_{OV}^{h_1} W_{OV}^{h_2}$, read from the token to the logits.
-    `max_order` is the longest chain of heads kept apart (default: all); longer ones are summed in `"rest"`.
+    Two attention-only layers without biases: $W_E W_U + \sum_h A^h \otimes W_{OV}^h + \sum_{h_2, h_1} (A^{h_2} A^{h_1})
+    \otimes W_{OV}^{h_1} W_{OV}^{h_2}$, read from the token to the logits. `max_order` is the longest chain of heads kept
+    apart (default: all); longer ones are summed in `"rest"`.
 
-    **Norms**: scales (and means) are frozen at the values the model used; that is exact for the sum, but a path's share
-    then depends on what the others wrote. **MLPs**: what an MLP wrote is taken as given, and is the start of its own
-    paths; with `neurons`, each neuron-head of a converted model is (left out: where it has at most 1024 of them).
-    **Shapes**: tokens `[batch, pos]` or `[pos]`, values `[batch, pos, d_vocab]`. **Error**: exact up to rounding (1e-5 of
-    the largest logit in float32, 1e-12 in float64).
-    **Source**: "A Mathematical Framework for Transformer Circuits", path expansion; LayerNorm and MLPs are ours.
+    **Norms** are frozen at the values the model used: exact for the sum, but a path's share then depends on the others.
+    **MLPs**: what one wrote begins paths of its own; with `neurons`, each neuron-head does (left out: where there are at most
+    1024). **Shapes**: tokens `[batch, pos]` or `[pos]`, values `[batch, pos, d_vocab]`. **Error**: exact up to rounding (1e-5
+    of the largest logit in float32, 1e-12 in float64). **Source**: "A Mathematical Framework for Transformer Circuits", path
+    expansion; LayerNorm and MLPs are ours.
     """
     value = anatomy(model).linear_head("path_logits")
     apart = value.few_neurons() if neurons is None else neurons

@@ -80,14 +80,11 @@ def score_decomposition(
 ) -> ScoreDecomposition:
     r"""Who makes a head look there: its score at (`dst`, `src`) split by what earlier components wrote.
 
-    $s = \sum_{i,j} (c_i W_Q) (c_j W_K)^\top / \sqrt{d_{head}}$ over the components $c$ of the residual stream at the
-    destination and at the source.
-
-    **Norms**: scales are frozen, so the sum stays exact. **Biases**: `b_Q`, `b_K` and the norm's bias are the component
-    `"bias"`. **Rotary positions**: rotated by the distance. A soft cap comes behind the sum. `neurons`: whether neuron-heads
-    of a converted model stand for themselves (left out: where it has at most 1024 of them).
-    **Shapes**: `row` picks from a batch. **Error**: exact up to rounding.
-    **Source**: "A Mathematical Framework for Transformer Circuits", where it is the table behind Q- and K-composition.
+    $s = \sum_{i,j} (c_i W_Q) (c_j W_K)^\top / \sqrt{d_{head}}$ over the components $c$ of the stream at the destination and
+    at the source; norms frozen, rotations by the distance, a soft cap behind the sum. `b_Q`, `b_K` and the norm's bias are
+    the component `"bias"`. `neurons`: whether neuron-heads of a converted model stand for themselves (left out: where it has
+    at most 1024). **Shapes**: `row` picks from a batch. **Error**: exact up to rounding. **Source**: "A Mathematical
+    Framework for Transformer Circuits", the table behind Q- and K-composition.
     """
     value, rows = anatomy(model), tokens[None] if tokens.ndim == 1 else tokens
     apart = value.few_neurons() if neurons is None else neurons

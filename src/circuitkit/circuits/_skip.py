@@ -15,7 +15,6 @@ from circuitkit.circuits._full import full_ov, full_qk
 
 class SkipTrigram(NamedTuple):
     """One triple of token ids: with `source` earlier in the context, `destination` is followed by `completion`.
-
     **Source**: see `skip_trigrams`.
     """
 
@@ -59,21 +58,17 @@ def skip_trigrams(
 ) -> list[SkipTrigram]:
     r"""The `k` strongest skip trigrams A ... B -> C of a head; each pair (A, C) once, with its best B.
 
-    Scores add up, so the weight of a source is (content factor) x (position factor). With $r$ the content factor of A
-    over that of a typical token, $E_{A'} \exp s(B, A')$, and $p$ the share of its place, one A gets attention
-    $w = r p / (1 + (r - 1) p)$. Replacing a typical token by A then changes the logit of C by $w$ times
-    $e = W_{OV}[A, C] - E_{A'} W_{OV}[A', C]$, measured against the mean over C. The strength is $w e$, or with
-    `likelihood` (rows B, columns C: how likely C is anyway) $P(C|B)\, w e$, the first-order gain in probability.
+    The weight of a source is (content factor) x (position factor). With $r$ the content factor of A over that of a typical token,
+    $E_{A'} \exp s(B, A')$, and $p$ the share of its place, A gets attention $w = r p / (1 + (r - 1) p)$. In a typical token's place
+    it changes the logit of C by $w$ times $e = W_{OV}[A, C] - E_{A'} W_{OV}[A', C]$, against the mean over C. The strength is $w
+    e$, or with `likelihood` (rows B, columns C: how likely C is anyway) $P(C|B)\, w e$, the gain in probability to first order.
 
-    `unigram`: how typical tokens are distributed (default: uniformly). `among`: tokens allowed in all three roles.
-    Positions are left out and $p$ = 1/`window`, unless `distance` is given: then A stands that many tokens before B,
-    in the middle of the context, and the head's position terms decide $p$. `min_together` leaves out pairs (A, B) that
-    would meet less often within `window` by chance in a text with these `unigram` counts: too rare to find evidence.
-
-    **Error**: the ranking is exact for these formulas; they are a mean-field picture of attention, which
-    `corpus_evidence` and the model itself must confirm. Norms are ignored, biases too; under rotary positions the content
-    factor is that of a source `distance` back (left out: 0).
-    **Source**: "A Mathematical Framework for Transformer Circuits", skip trigrams, where triples were read off by eye.
+    `unigram`: how typical tokens are distributed (default: uniformly). `among`: tokens allowed in all three roles. $p$ =
+    1/`window`, or with `distance`, that many tokens before a B in the middle of the context, as the position terms say.
+    `min_together` leaves out pairs (A, B) that would meet less often within `window` by chance in a text with these `unigram`
+    counts. **Error**: the ranking is exact for these formulas, a mean-field picture that `corpus_evidence` and the model must
+    confirm. Norms and biases are ignored; under rotary positions the source is `distance` back (left out: 0). **Source**: "A
+    Mathematical Framework for Transformer Circuits", skip trigrams, there read off by eye.
     """
     value = anatomy(model)
     W_E, d_vocab = value.W_E, value.d_vocab

@@ -1,7 +1,7 @@
 """MLPs as attention: neurons as heads, the sources' constructions, whole models converted with a bound.
 
-Every construction stands beside its proof and its error. How a promise is kept may change; what is promised changes only
-with the claim that rests on it.
+Every construction stands beside its proof and its error. How a promise is kept may change; what is promised changes only with
+the claim that rests on it.
 """
 
 from circuitkit.anatomy._neurons import with_bias_token

@@ -38,14 +38,13 @@ def to_attention_only(
 ) -> "AttentionOnlyBridge":
     """A model that computes what `model` computes, with attention heads in the place of every MLP.
 
-    Give one knob: `heads_per_neuron`, or `max_error`, the largest error of the activation function itself (the fewest
-    heads within it are taken). SiLU is exact with one head; ReLU takes one head of finite `sharpness`; GELU 1 to 8;
-    gated MLPs 2 to 32 on the range of each neuron's gate that follows from the layer's norm, or is stated as
-    `gate_range` by whoever knows it; within `max_error` each neuron takes the fewest for its own range. The result is called, cached, hooked, moved and trained as the bridge was, and
-    has `.heads`, `.report`, `.neuron_heads(layer)` and `.route("literal")`. The input model is read, never written;
-    weights are shared until either of the two is written to.
-    **Error**: `.report` holds each layer's promised bound and the errors measured on `probe` (seeded random tokens if
-    not given). **Source**: "Attention-Only Transformers", Theorem 4, repaired: norms act on the original coordinates.
+    Give one knob: `heads_per_neuron`, or `max_error`, the largest error of the activation itself (the fewest heads within it
+    are taken). SiLU is exact with one head; ReLU takes one of finite `sharpness`; GELU 1 to 8; gated MLPs 2 to 32 on the
+    range of each neuron's gate, which follows from the layer's norm or is stated as `gate_range`. The result is called,
+    cached, hooked, moved and trained as the bridge was, and has `.heads`, `.report`, `.neuron_heads(layer)` and
+    `.route("literal")`. The input model is never written; weights are shared until either of the two is written to.
+    **Error**: `.report` holds each layer's promised bound and the errors measured on `probe` (left out: seeded random
+    tokens). **Source**: "Attention-Only Transformers", Theorem 4, repaired: norms act on the original coordinates.
     """
     found = find_mlps(model)  # every problem is reported before anything is copied
     for knob, used in (("sharpness", [m.activation == "relu" for m in found]), ("gate_range", [m.gated for m in found])):

@@ -14,8 +14,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def copy_bridge(bridge: Any) -> Any:
     """A bridge that computes the same, whose hooks are its own, and whose weights are copied on the first write.
 
-    `copy.deepcopy` alone is not enough: it refuses activations kept from a forward pass, doubles the weights, and
-    leaves the bridge's inner hooks pointing at the modules of the original. The original is only read.
+    `copy.deepcopy` alone refuses activations kept from a forward pass, doubles the weights, and leaves inner hooks pointing
+    at the original's modules. The original is only read.
     """
     memo: dict[int, Any] = {}
     modules = all_modules(bridge)

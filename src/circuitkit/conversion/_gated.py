@@ -58,12 +58,10 @@ def gate_sum(
 ) -> HeadSum:
     """Sigmoids that follow a gate's activation, `f(g) = sum_i d_i sigmoid(b_i g + c_i)` for `|g| <= reach`.
 
-    A head multiplies a sigmoid of its query by a value that is linear in the stream. So a gate that *is* a sigmoid is one
-    head, exactly; any other gate is a sum of sigmoids, which is bounded and can follow `f` on a finite range only. The
-    fits are stored (`tools/train/gates.py`): 20 or 34 ranges up to 500, with 2, 4, 8, 16 or 32 heads, centres and widths
-    free, `sum |d|` at most `20 reach`. Taken is the next larger range, with the most heads within `heads_per_neuron` or
-    the fewest within `max_error`. **Error**: `.error` on `[-.reach, .reach]`, proved between grid points too.
-    **Source**: ours; the paper leaves gated MLPs out.
+    A head multiplies a sigmoid of its query by a value that is linear in the stream: a gate that *is* a sigmoid is one head,
+    exactly; any other is followed by a sum of sigmoids on a finite range only. Taken is the stored fit (`tools/train/gates.py`)
+    of the next larger range, with the most heads within `heads_per_neuron` or the fewest within `max_error`. **Error**: `.error`
+    on `[-.reach, .reach]`, proved between grid points too. **Source**: ours; the paper leaves gated MLPs out.
 
     >>> gate_sum("silu", 30.0, 16).error < 1e-5
     True
@@ -193,9 +191,8 @@ def gated_neuron_heads(
 ) -> Neurons:
     """A gated MLP as heads. Gated by a sigmoid, a neuron is one head exactly: `W_Q` is the gate and `W_V` the input.
 
-    SwiGLU (`silu`), GEGLU and ReGLU need a finite `gate_range` and several heads (`gate_sum`); an output entry is then
-    wrong by at most `error * max_j sum_n |u_n W_out[n, j]|`, with `u` the other branch.
-    **Shapes**: W_gate and W_in `[d_model, d_mlp]`, W_out `[d_mlp, d_model]`. **Source**: ours.
+    SwiGLU (`silu`), GEGLU and ReGLU need a finite `gate_range` and several heads (`gate_sum`); an output entry is then wrong
+    by at most `error * max_j sum_n |u_n W_out[n, j]|`, with `u` the other branch. **Shapes**: as annotated. **Source**: ours.
     """
     terms = gate_sum(activation, gate_range, heads_per_neuron, max_error)
     return Neurons(W_in, W_out, b_in, b_out, terms, W_gate=W_gate, b_gate=b_gate)

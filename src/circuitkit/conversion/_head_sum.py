@@ -49,11 +49,9 @@ def in_single(run: _Sum) -> _Sum:
 class HeadSum:
     """`f(x) = sum_i sigmoid(b_i x + c_i) (a_i x + d_i)`: one term is one head of internal dimension 1.
 
-    The head's query is `b_i x + c_i`; against a bias token with key -1 and value 0 its two-way softmax looks at the
-    token itself with weight `sigmoid(b_i x + c_i)` and reads there the value `a_i x + d_i`. The value of a *gate* is linear in
-    what the gate multiplies and does not know the gate: there `a_i = 0`, and `d_i` is the factor of the value.
-
-    **Source**: "Attention-Only Transformers", section 2, for one term; sums and gates are this book's.
+    The query is `b_i x + c_i`; against a bias token with key -1 and value 0 the two-way softmax looks at the token itself with
+    weight `sigmoid(b_i x + c_i)` and reads `a_i x + d_i` there. A *gate's* value does not know the gate: there `a_i = 0`, and `d_i`
+    is the factor of the value. **Source**: "Attention-Only Transformers", section 2, for one term; sums and gates are this book's.
     """
 
     activation: str
@@ -126,9 +124,9 @@ class HeadSum:
 
 @public
 def generalized_silu(a1: Finite, a2: Finite, activation: str = "generalized silu", error: NonNegative = 0.0) -> HeadSum:
-    """The paper's class of activations with one head: `a1 SiLU(a2 x) = sigmoid(a2 x) (a1 a2 x)`.
+    """The paper's activations with one head: `a1 SiLU(a2 x)`; its GELU is `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)`.
 
-    **Source**: "Attention-Only Transformers", section 2. `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)` is its GELU.
+    **Source**: "Attention-Only Transformers", section 2.
     """
     return HeadSum(activation, (float(a2),), (0.0,), (float(a1) * float(a2),), (0.0,), error)
 
@@ -151,10 +149,9 @@ def head_sum(
 ) -> HeadSum:
     """The heads that compute one activation function, fewest for the error asked.
 
-    `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness
-    `s` is 16384 unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, minimax on
-    the whole line (`tools/train/activations.py`). A function that needs one head takes one, whatever is allowed.
-    **Error**: `.error` bounds the difference on the whole line. **Source**: section 2 of the paper; the sums are ours.
+    `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness `s` is 16384
+    unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, minimax on the whole line
+    (`tools/train/activations.py`). **Error**: `.error`, on the whole line. **Source**: section 2 of the paper; the sums are ours.
 
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
     0.0139
@@ -188,8 +185,7 @@ def _relu(max_error: float | None, sharpness: float | None) -> HeadSum:
 @public
 def activation_error(activation: Activation, heads_per_neuron: NeuronHeadCount | None = None) -> float:
     """The promised sup-norm error of an activation with so many heads per neuron; 0.0 where one head is exact.
-
-    **Error**: the bound itself, certified over the whole line. **Source**: `head_sum`.
+    **Source**: `head_sum`.
 
     >>> activation_error("silu", 1)
     0.0

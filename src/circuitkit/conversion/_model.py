@@ -16,12 +16,10 @@ from circuitkit.conversion._two_key import NeuronAttention
 
 @public
 class AttentionOnlyBridge(TransformerBridge):
-    """A converted model. Call it, cache it and hook it as any `TransformerBridge`.
+    """A converted model, made by `to_attention_only`. Call it, cache it and hook it as any `TransformerBridge`.
 
-    New hooks: `blocks.{l}.mlp.neurons.hook_scores`, `.hook_pattern`, `.hook_v`, `.hook_z`. The stream of the converted
-    model has a bias token at position 0 and one more coordinate; as nothing ever writes to either, they are not stored:
-    every neuron-head sees the bias token as a fixed key, and ordinary heads do not see it.
-    Made by `to_attention_only`, never constructed.
+    New hooks: `blocks.{l}.mlp.neurons.hook_scores`, `.hook_pattern`, `.hook_v`, `.hook_z`. Nothing ever writes to the bias
+    token or its coordinate, so they are not stored: neuron-heads see a fixed key, ordinary heads nothing.
     """
 
     @property

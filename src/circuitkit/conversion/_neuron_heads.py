@@ -28,11 +28,8 @@ def neuron_heads(
 ) -> Neurons:
     """The MLP `act(x W_in + b_in) W_out + b_out` as attention heads, one or a few per neuron.
 
-    `activation` is a name (`silu`, `relu`, `gelu`, `gelu_new`, `quick_gelu`) or a `HeadSum` of your own. SiLU and
-    quick-GELU need one head and are exact; ReLU needs one of finite `sharpness`; GELU takes `heads_per_neuron` 1 to 8
-    (5 if nothing is said) or the fewest within `max_error`, the largest error of the activation itself.
-    **Shapes**: W_in `[d_model, d_mlp]`, W_out `[d_mlp, d_model]`. **Error**: `.bound`. **Source**: "Attention-Only
-    Transformers", Theorem 2, with the bias token first, both biases kept and several heads per neuron.
+    `activation` is a name or a `HeadSum` of your own; the knobs are those of `head_sum`. **Error**: `.bound`.
+    **Source**: "Attention-Only Transformers", Theorem 2, with the bias token first, both biases kept and several heads per neuron.
 
     >>> import torch
     >>> mlp = neuron_heads(torch.eye(2), torch.eye(2), activation="silu")

@@ -37,10 +37,8 @@ def rms_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Floa
 def norm_of_first(norm: AnyNorm, n_extra: Count = 1) -> AnyNorm:
     """Repair (c), for every norm: normalise the original coordinates, leave the last `n_extra` as they are.
 
-    `norm_of_first(norm)(X (+) [1]) = norm(X) (+) [1]` by definition, up to the bias token's own row, where the norm of
-    zeros is taken to be zeros. This is what a converted model does. **Error**: exact.
-
-    **Source**: this book, a repair of Theorem 4.
+    `norm_of_first(norm)(X (+) [1]) = norm(X) (+) [1]`, where the norm of zeros is taken to be zeros: what a converted model
+    does. **Error**: exact. **Source**: this book, a repair of Theorem 4.
     """
 
     @public
@@ -58,11 +56,9 @@ def norm_of_first(norm: AnyNorm, n_extra: Count = 1) -> AnyNorm:
 def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     """Repair (a), RMSNorm on all `D+1` coordinates with a fixed gain: exact on `X (+) [1]`.
 
-    A token has bias coordinate 0, so its mean square is only diluted, by D/(D+1): gain `sqrt(D/(D+1))` on the stream.
-    The bias token's row becomes `sqrt(D+1)` at its coordinate: gain `1/sqrt(D+1)`. With an epsilon inside the root the
-    token's epsilon shrinks by the same D/(D+1), and the bias gain becomes `sqrt(1/(D+1) + eps')`. **Error**: rounding.
-
-    **Source**: this book, a repair of Theorem 4.
+    A token's bias coordinate 0 only dilutes its mean square: gain `sqrt(D/(D+1))` on the stream, and an epsilon inside the
+    root shrinks by D/(D+1) to `eps'`. The bias token's gain is `sqrt(1/(D+1) + eps')`. **Error**: rounding. **Source**: this
+    book, a repair of Theorem 4.
     """
     eps_inside = eps * d_model / (d_model + 1)
     gain = torch.full((d_model + 1,), math.sqrt(d_model / (d_model + 1)), dtype=torch.float64)
@@ -74,10 +70,9 @@ def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
 def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     """Repair (b), LayerNorm on `D+2` coordinates: exact when rows are centred and the bias token is `(1, -1)`.
 
-    Writing weights whose rows have mean 0 keep the stream centred (transformer-lens `center_writing_weights`); the two
-    bias coordinates cancel in every mean. Gains `sqrt(D/(D+2))` on the stream, `sqrt(2/(D+2) + eps')` on the two.
-
-    **Shapes**: the returned function keeps `[..., D+2]`. **Error**: rounding. **Source**: this book, a repair of Theorem 4.
+    Writing weights whose rows have mean 0 keep the stream centred; the two bias coordinates cancel in every mean. Gains
+    `sqrt(D/(D+2))` on the stream, `sqrt(2/(D+2) + eps')` on the two. **Shapes**: the function keeps `[..., D+2]`.
+    **Error**: rounding. **Source**: this book, a repair of Theorem 4.
     """
     eps_inside = eps * d_model / (d_model + 2)
     gain = torch.full((d_model + 2,), math.sqrt(d_model / (d_model + 2)), dtype=torch.float64)
@@ -109,10 +104,8 @@ def post_norm_layers(
 ) -> list[Float[Tensor, "pos d_model"]]:
     """The paper's transformer: `X_{j+1} = norm(X_j + sum_i h_{j,i}(X_j))`, the stream before and after every layer.
 
-    `skip=False` leaves out `X_j`, the counter-example of Remark 5: the bias token is zeroed by the first converted
-    layer, and from the second on every neuron sees scores 0 and outputs half its input.
-
-    **Source**: "Attention-Only Transformers", definition of a transformer and Remark 5.
+    `skip=False` leaves out `X_j`: the bias token is zeroed by the first converted layer, and from the second on every neuron sees
+    scores 0 and outputs half its input. **Source**: "Attention-Only Transformers", definition of a transformer and Remark 5.
     """
     stream = [x]
     for heads in layers:

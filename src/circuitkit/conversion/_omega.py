@@ -24,12 +24,10 @@ class OmegaWarning(UserWarning):
 def omega_window(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> tuple[float, float]:
     """The Omegas that keep leak and rounding within `tolerance` for unit-size activations.
 
-    Leak: each of `n_pos - 1` other tokens keeps weight `exp(-2 Omega)`, so `Omega >= ln(n_pos / tolerance) / 2` (the
-    post asks `exp(Omega) > N / tolerance`, twice as much as needed). Rounding: scores near `2 Omega` are known to half
-    a unit in the last place, which moves the sigmoid by a quarter of that, so `Omega <= 4 tolerance / eps`.
-    `tolerance=None` takes 16 units of rounding of the dtype.
-
-    **Source**: this book, from the two conditions that the post states for Omega.
+    Leak: each of `n_pos - 1` other tokens keeps weight `exp(-2 Omega)`, so `Omega >= ln(n_pos / tolerance) / 2`. Rounding:
+    scores near `2 Omega` are known to half a unit in the last place, which moves the sigmoid by a quarter of that, so `Omega
+    <= 4 tolerance / eps`. `tolerance=None` takes 16 units of rounding of the dtype. **Source**: this book, from the post's
+    two conditions, the first of which asks twice as much as needed.
     """
     eps = torch.finfo(dtype).eps
     tolerance = 16 * eps if tolerance is None else tolerance
@@ -38,9 +36,8 @@ def omega_window(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> t
 
 @public
 def choose_omega(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> float:
-    """The smallest useful Omega for this many positions: past it only rounding grows.
-
-    `ln(n_pos / tolerance) / 2`, the lower end of `omega_window`. **Source**: this book; the post takes 1000.
+    """The smallest useful Omega, `ln(n_pos / tolerance) / 2`: past it only rounding grows. **Source**: this book; the post
+    takes 1000.
 
     >>> round(choose_omega(20, torch.float64), 1)
     18.1
@@ -237,11 +234,10 @@ def omega_mlp(
 ) -> OmegaMLP:
     """The SiLU MLP `SiLU(x W_in + b_in) W_out + b_out` by the post's attention layers, without a mask.
 
-    `omega=None` takes the smallest useful one for `n_ctx`, the weights' dtype and `tolerance` (`choose_omega`); one
-    outside `omega_window` is used and warned about. Every score matrix has rank N+1: the heads are wider than any
-    trained head. Bias rows are served by the ones of the position code.
-    **Error**: `.error_bound(x)`. **Source**: "Attention is all you need, no really" (January 2023), which ignores masks, norms
-    and biases and writes 1 - sigma(x) for sigma(x) at the bias token.
+    `omega=None` takes the smallest useful one (`choose_omega`); one outside `omega_window` is used and warned about. Every
+    score matrix has rank N+1: the heads are wider than any trained head. Bias rows are served by the ones of the position
+    code. **Error**: `.error_bound(x)`. **Source**: "Attention is all you need, no really" (January 2023), which ignores
+    masks, norms and biases and writes 1 - sigma(x) for sigma(x) at the bias token.
     """
     if omega is None:
         omega = choose_omega(n_ctx + 1, W_in.dtype, tolerance)

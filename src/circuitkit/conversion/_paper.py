@@ -86,8 +86,8 @@ def theorem2(
     """Theorem 2: heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X V1) V2 (+) [0]`, one per hidden unit.
 
     `W_QK = a2 [[0, -V1_i], [0, 0]]` and `W_OV = a1 a2 V1_i V2_i (+) [0]`. **Error**: exact; rounding as in the MLP.
-    **Source**: Theorem 2 and its appendix proof. Two slips of the paper are set right: the blocks have sizes d_model and 1
-    (it says N and 1), and in the sketch the token's own score is 0 and the bias token's is -x, not the reverse.
+    **Source**: Theorem 2 and its appendix proof, two slips set right: the blocks have sizes d_model and 1 (it says N and 1),
+    and the token's own score is 0 and the bias token's -x, not the reverse.
     """
     mask, heads = theorem_mask(n_pos, V1), []
     for column, row in zip(V1.T, V2, strict=True):
@@ -117,10 +117,8 @@ def theorem7(
 ) -> list[MaskedHead]:
     """Theorem 7: `d_model` heads whose sum on `X (+) [1]` is `a1 SiLU(a2 X) (+) [0]`, entry by entry.
 
-    `residual=True` adds one head that writes `-X`, so that a skip connection turns `X` into the activation itself. The
-    paper's `X I_N` must be `X I_D`. **Error**: exact.
-
-    **Source**: "Attention-Only Transformers", Theorem 7.
+    `residual=True` adds one head that writes `-X`, so that a skip connection turns `X` into the activation. **Error**: exact.
+    **Source**: "Attention-Only Transformers", Theorem 7, whose `X I_N` must be `X I_D`.
     """
     like = torch.zeros(()) if like is None else like
     eye = torch.eye(d_model, dtype=like.dtype, device=like.device)

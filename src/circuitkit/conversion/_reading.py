@@ -32,9 +32,8 @@ class NeuronReading(NamedTuple):
 def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
     """The two rank-one circuits of a neuron-head as lists of tokens: `W_E W_in` (QK) and `W_out W_U` (OV).
 
-    Read from embeddings alone: what earlier layers add to the stream is left out, and so is the last norm's scale.
-    A gated neuron is read by its gate. **Error**: exact for what it states. **Source**: the framework paper's full circuits,
-    here with one direction on either side.
+    Read from embeddings alone, without what earlier layers add and the last norm's scale; a gated neuron by its gate.
+    **Error**: exact for what it states. **Source**: the framework paper's full circuits.
     """
     whole = anatomy(model)
     _, sub, rows, _ = whole.find(head)

@@ -7,10 +7,7 @@ from circuitkit._stored import stored
 
 
 class EncoderRow(NamedTuple):
-    """One line of the study of a sentence encoder, for one number of heads a neuron.
-
-    **Source**: see `stored_study`.
-    """
+    """One line of the study of a sentence encoder, for one number of heads a neuron. **Source**: see `stored_study`."""
 
     heads_per_neuron: int
     activation_error: float

@@ -17,10 +17,9 @@ def literal_stream(
 ) -> Float[Tensor, "sublayer pos_and_bias d_model_and_1"]:
     """The stream before the first sublayer and after each one, bias token first, computed from `Heads` alone.
 
-    Each sublayer adds the sum of its heads' results on the normalised stream, and its output bias on the real tokens.
-    Norms act on the original coordinates (the repair of Theorem 4); ordinary heads have the mask `[1] (+) causal`.
-    For models with serial blocks and norms in front, one sequence at a time: for reading and proving, slow.
-    **Error**: that of the conversion; the last row without its bias equals `hook_resid_post` of the last block.
+    Each sublayer adds its heads' results on the normalised stream, and its output bias on the real tokens. Norms act on the
+    original coordinates (the repair of Theorem 4); ordinary heads have the mask `[1] (+) causal`. Serial blocks with norms in
+    front, one sequence at a time: for reading and proving, slow. **Error**: that of the conversion.
     **Source**: "Attention-Only Transformers", proof of Theorem 4.
     """
     whole = anatomy(model)

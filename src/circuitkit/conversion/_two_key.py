@@ -14,9 +14,8 @@ _MOST_PATTERN_NUMBERS = 2**22
 class NeuronAttention(nn.Module):
     """What stands in a converted MLP between reading and writing: neuron-heads choosing between themselves and bias.
 
-    Takes what every neuron reads, `x W_in + b_in` (the gate of a gated MLP), and returns what the neurons' heads
-    gather, which `W_out` then writes. Hooks, fired only when something listens, have shape `[batch, pos, head, ...]`:
-    `hook_scores`, `hook_pattern` over the keys (bias, itself), `hook_v` and `hook_z`. Editing one takes effect.
+    Takes what every neuron reads (the gate of a gated MLP) and returns what its heads gather. Hooks have shape `[batch, pos,
+    head, ...]`, `hook_scores` and `hook_pattern` over the keys (bias, itself), and run only when something listens.
     """
 
     def __init__(self, terms: HeadSum | GateSums) -> None:

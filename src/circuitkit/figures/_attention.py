@@ -21,11 +21,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """An attention view.
-
-    `tokens` label both axes, `patterns` is `[head, dst, src]`, `names` has one name per head, `alt` states the finding,
-    `first` is the head shown at the start, `largest` the weight that gets the full colour.
-    """
+    """An attention view: what `attention` was given, `patterns` as `[head, dst, src]` and `first` as a number."""
 
     tokens: tuple[str, ...]
     patterns: np.ndarray
@@ -101,9 +97,9 @@ def attention(
 ) -> Attention:
     """A view of attention patterns: choose a head to see it large, point at a cell to read its weight.
 
-    **Shapes**: `tokens` pos; `patterns` `[head, dst, src]` or `[dst, src]`, any sign. **Error**: rounded to 4 decimals. `alt`
-    states the finding in a sentence. `first` is the head shown at the start, by name or number. `largest` is the weight drawn
-    in full colour: by default 1, or the largest magnitude if that is more or any weight is negative.
+    **Shapes**: `tokens` pos; `patterns` `[head, dst, src]` or `[dst, src]`, any sign. `alt` states the finding in a sentence.
+    `first` is the head shown at the start, by name or number; `largest` the weight drawn in full colour: left out, 1, or the
+    largest magnitude if that is more or any weight is negative. **Error**: rounded to 4 decimals.
 
     >>> attention(["a", "b"], [[1.0, 0.0], [0.5, 0.5]], ["L0H0"], alt="The second token looks at both equally")
     Attention: The second token looks at both equally

@@ -79,9 +79,9 @@ def circuit(values: Mapping[str, Any], *, alt: str, words: Mapping[str, Any] = {
     """A drawing of a circuit from numbers by address: `{"L0H1->L1H3.K": 2.1, "L1H3": 9.3}`.
 
     A part's number is what it adds to the stream, and the width of its lead upwards; a wire runs from what a part wrote to an
-    input of a later one; a path, `embed->L0H1->unembed`, runs through values. `bias` is the bias token of neuron-heads.
-    `words` are written at any part or wire, `label` says what a number is, and `alt` states the finding.
-    **Error**: `ValueError` for an address that is none, and for a wire that runs back. **Source**: this book.
+    input of a later one; a path runs through values; `bias` is the bias token of neuron-heads. `words` are written at any
+    part or wire, `label` says what a number is, `alt` states the finding. **Error**: `ValueError` for an address that is
+    none, and for a wire that runs back. **Source**: this book.
 
     >>> circuit({"L0H1->L1H3.K": 2.1}, alt="L1H3 finds its key by what L0H1 wrote")
     Circuit: L1H3 finds its key by what L0H1 wrote

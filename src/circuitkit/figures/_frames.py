@@ -14,10 +14,7 @@ from ._picture import Picture, _numbers, check_alt, check_figure, in_page, to_js
 
 @dataclass(frozen=True)
 class Frames:
-    """Pictures along an axis.
-
-    `steps` are the positions, `pictures` one picture for each, `label` what a step is ("training step").
-    """
+    """Pictures along an axis: one for each of `steps`, `label` what a step is ("training step")."""
 
     steps: tuple[int | float | str, ...]
     pictures: tuple[Picture, ...]
@@ -67,8 +64,8 @@ def frames(
 ) -> Frames:
     """Draw one matplotlib figure per step and put a slider under them.
 
-    `draw(step)` returns a figure; `alt(step)` returns the sentence that states what that figure shows. Keep the same axis
-    limits in every frame, or the eye follows the axes instead of the data.
+    `draw(step)` returns a figure, `alt(step)` the sentence that says what it shows. Keep the axis limits, or the eye follows
+    the axes.
     """
     import matplotlib.pyplot as plt
 

@@ -19,9 +19,8 @@ def to_array(values: object) -> np.ndarray:
 def mark(values: Numbers) -> str:
     r"""The size, the largest magnitude, and two ratios that change when any value or their order does.
 
-    With $m = \max_i |x_i|$ it prints the mean of $x_i / m$ and of $\cos(i \sqrt 2)\, x_i / m$, to three decimals. A change of
-    one part in $10^7$, such as another processor makes, alters a digit about once in ten thousand figures. **Shapes**: any;
-    read in C order. **Error**: rounded to 3 digits.
+    With $m = \max_i |x_i|$, the mean of $x_i / m$ and of $\cos(i \sqrt 2)\, x_i / m$, to three decimals; another processor's
+    rounding alters a digit about once in ten thousand figures. **Shapes**: any; read in C order.
 
     >>> mark([0.0, 0.5, 1.0])
     '3 values, largest 1, mean 0.5, mark -0.291'

@@ -41,8 +41,7 @@ class Picture:
 def show(fig: Figure, *, alt: str) -> None:
     """Display a matplotlib figure with alt text that states what it shows, and close it.
 
-    The output holds the picture, its alt text, and one line of numbers for each line, image or set of bars drawn, so that a
-    re-execution which draws something else is noticed.
+    Beside picture and alt text the output has a line of numbers for each thing drawn, so that a run that draws another is noticed.
     """
     from IPython.display import display
 

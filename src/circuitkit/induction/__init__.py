@@ -1,7 +1,7 @@
 """Induction: repeated tokens, what each head does on them, what its removal costs, and heads made by hand or trained.
 
-A measure lives here beside the rows that it is taken on. Measures may be added; what a part or a wire is worth is asked
-in one way only, by its name, and never without what others like it are worth.
+A measure lives here beside the rows that it is taken on. Measures may be added; what a part or a wire is worth is asked in
+one way only, by its name, and never without what others like it are worth.
 """
 
 from ._effect import attribution, effect, paths

@@ -25,9 +25,8 @@ _TWO = "two rows or more, because values come from other rows. Use longer batche
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """A measure before and after a change, row by row, and after the same change to drawn sets: printed, one line.
-
-    **Source**: see `effect`.
+    """A measure before and after a change, row by row, and after the same change to drawn sets; in one line. **Source**: see
+    `effect`.
     """
 
     done: str
@@ -131,17 +130,14 @@ def effect(
 ) -> Effect:
     """What replacing parts, inputs, wires or paths does, with its interval over rows and the same done to drawn sets.
 
-    `without` names what is replaced (is it needed?), `keep` what is not, of all parts of its kind (is it enough?).
-    `fill`: by nothing, by the untouched model's `"mean"` over the rows at each position, by the next row's values
-    (`"resample"`), or by those that it has on other rows, given as tokens: clean values into corrupt rows, or, the rows
-    exchanged, back. `at` replaces at some positions only. `measure`: loss or accuracy, on the
-    second pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row.
-    Drawn sets have as many names of the same kind from the same layers, wires and paths through the same layers; against
-    `"size"`, each name's stand-in is one of the 20 whose source writes most nearly as much. Under grouped queries a
-    wire into one head's K gives that head a key of its own; wires into all its mates change the key that they share.
-
-    **Error**: exact for these rows; the interval is that of a normal mean. **Source**: "Interpretability in the Wild"
-    (Wang et al. 2022), patching and its two questions; the drawn controls are this book's.
+    `without` names what is replaced (is it needed?), `keep` what is not, of all parts of its kind (is it enough?). `fill`: by
+    nothing, by the untouched model's `"mean"` over the rows at each position, by the next row's values (`"resample"`), or by
+    those that it has on other rows, given as tokens; `at` some positions only. `measure`: loss or accuracy, on the second
+    pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row. Drawn sets have as many
+    names of the same kind from the same layers; against `"size"`, each name's stand-in is one of the 20 whose source writes
+    most nearly as much. Under grouped queries a wire into one head's K gives that head a key of its own. **Error**: exact for
+    these rows; the interval is that of a normal mean. **Source**: "Interpretability in the Wild" (Wang et al. 2022), patching
+    and its two questions; the drawn controls are this book's.
 
     >>> from circuitkit.induction import build_induction_model, repeated_tokens
     >>> rows = repeated_tokens(20, 8)
@@ -246,12 +242,10 @@ def attribution(
 ) -> Attribution:
     r"""What the mean of a measure would change if each head by itself were replaced as in `effect`: guessed, or done.
 
-    `"gradient"`: $\nabla_z m \cdot (z' - z)$, one forward and one backward pass for all heads. `"integrated"`: the
-    gradient's mean at `points` mixtures in which all heads have gone a share of the way to their $z'$ (later heads still
-    answer to earlier ones, so the guesses need not add up). `"patching"`: one forward pass a head, which is the truth.
-
-    **Error**: of a guess, that of a straight line; a saturated head can get the wrong sign. **Source**: attribution
-    patching (Nanda 2023; Syed et al. 2023), integrated gradients (Sundararajan et al. 2017).
+    `"gradient"`: $\nabla_z m \cdot (z' - z)$, one forward and one backward pass for all heads. `"integrated"`: the gradient's
+    mean at `points` mixtures in which all heads have gone a share of the way to their $z'$. `"patching"`: one forward pass a
+    head, which is the truth. **Error**: of a guess, that of a straight line; a saturated head can get the wrong sign.
+    **Source**: attribution patching (Nanda 2023; Syed et al. 2023), integrated gradients (Sundararajan et al. 2017).
     """
     bench = Bench(model, tokens, fill, measure)
     names, value = bench.model.head_names, bench.model
@@ -284,10 +278,8 @@ def attribution(
 def paths(model: AnyModel, kind: Literal["Q", "K", "V"], *, into: str | None = None, out_of: str | None = None) -> tuple[str, ...]:
     """All wires `"L0H1->L1H3.K"` of one kind between heads of different layers, to give to `without=`.
 
-    `into` and `out_of` keep those that end or begin at one head. Leaving out all of a kind compares Q-, K- and
-    V-composition: later heads then read the stream without earlier heads at that one input.
-
-    **Source**: "A Mathematical Framework for Transformer Circuits"; cutting single wires is this book's.
+    `into` and `out_of` keep those that end or begin at one head. Without all of a kind, later heads read the stream without earlier
+    heads at that one input. **Source**: "A Mathematical Framework for Transformer Circuits"; cutting wires is this book's.
     """
     value = anatomy(model)
     value.taken([head for head in (into, out_of) if head is not None])

@@ -34,27 +34,23 @@ def build_induction_model(
 ) -> "TransformerBridge":
     r"""A two-layer attention-only model that continues repeated tokens, with heads L0H0 and L1H0 made by hand.
 
-    Stream: one direction for each token, one for each position, one memory that layer 0 writes, one output that `W_U`
-    reads. With $\beta$ = `sharpness`, writing $t$ for the destination:
+    Stream: one direction for each token, one for each position, one memory that layer 0 writes, one output that `W_U` reads.
+    With $\beta$ = `sharpness`:
 
     * `"k-composition"`. L0H0 looks one position back (score $\beta$ there, 0 elsewhere) and writes the token it finds
       into *previous*. L1H0 scores $\beta$ where *previous* holds the destination's token, and copies the token there.
-      Position 0 has no previous position, so L0H0 looks at itself there; L1H0 subtracts $2\beta$ at position 0.
-    * `"pointer"` (Q-composition). L0H0 scores $2\beta$ for the same token and $-\beta$ for the same position: an earlier
-      copy gets $2\beta$, the destination itself $\beta$, all else 0. It writes the *position* it finds into *pointer*.
-      L1H0 looks one position after the pointer, and copies the token there.
+      At position 0 L0H0 can only look at itself; L1H0 subtracts $2\beta$ there.
+    * `"pointer"` (Q-composition). L0H0 scores $2\beta$ for the same token and $-\beta$ for the same position, so an earlier
+      copy wins, and writes the *position* it finds into *pointer*. L1H0 looks one after it, and copies the token there.
 
-    **Error**. If the token at $t$ occurred $m \ge 1$ times before, L1H0's weight on the positions after these
-    occurrences is at least $1 - n e^{-\beta (c - 2\epsilon)}$ with $\epsilon = n e^{-\beta}$, $n$ = `n_ctx`, and $c = 1$ for
-    k-composition, $c = 1/m$ for the pointer, which must divide its attention. *Proof*: a softmax with one score at
-    least $\beta$ above the at most $n$ others puts at least $1 - n e^{-\beta}$ on it, so layer 0 writes the wanted
-    direction with weight at least $1 - \epsilon$ (the pointer, $1/m$ of that for each occurrence) and the others with
-    at most $\epsilon$; the scores of layer 1 then differ by at least $\beta (c - 2 \epsilon)$, and the same holds of its
-    softmax. For $\beta = 40$ and $n = 256$ it is $10^{-15}$, below float32 rounding. `gain` times the weight is the logit
-    of a token. Where the token did not occur before, L1H0 spreads its attention evenly.
-
-    **Shapes**: `vocab` a number of tokens or the tokens; `d_model` is 3 or 2 `vocab` + 1 or 2 `n_ctx`, so meant for small
-    ones. **Source**: the exercises of "A Mathematical Framework for Transformer Circuits" (both mechanisms).
+    **Error**. If the token occurred $m \ge 1$ times before, L1H0's weight on the positions after these occurrences is at
+    least $1 - n e^{-\beta (c - 2\epsilon)}$ with $\epsilon = n e^{-\beta}$, $n$ = `n_ctx`, and $c = 1$ for k-composition, $c
+    = 1/m$ for the pointer. *Proof*: a softmax with one score at least $\beta$ above the at most $n$ others puts at least $1 -
+    n e^{-\beta}$ on it, so layer 0 writes the wanted direction with weight at least $1 - \epsilon$ (the pointer, $1/m$ of
+    that for each occurrence) and the others with at most $\epsilon$; scores of layer 1 then differ by at least $\beta (c - 2
+    \epsilon)$. For $\beta = 40$ and $n = 256$ it is $10^{-15}$. `gain` times the weight is the logit of a token; without an
+    earlier occurrence L1H0 spreads evenly. **Shapes**: `vocab` a number of tokens or the tokens; `d_model` is 3 or 2 `vocab`
+    + 1 or 2 `n_ctx`. **Source**: the exercises of "A Mathematical Framework for Transformer Circuits" (both mechanisms).
 
     >>> model = build_induction_model(5, 8)
     >>> model(torch.tensor([[3, 1, 4, 3]])).argmax(-1)[0, -1].item()
@@ -93,13 +89,10 @@ def build_virtual_head_model(
 ) -> "TransformerBridge":
     r"""Two heads that compose through V into one virtual head: the model predicts the token `sum(back)` positions ago.
 
-    L0H0 looks `back[0]` positions back and writes the token there into *carried*; L1H0 looks `back[1]` positions back and
-    moves *carried* to the output. Neither reaches so far alone: the virtual head has the pattern $A^1 A^0$, the product
-    of both patterns, and the matrix $W_{OV}^0 W_{OV}^1$, token to output.
-
-    **Error**: the weight on the wanted token is at least $1 - 2 n e^{-\beta}$ from position `sum(back)` on, by the
-    argument of `build_induction_model` twice; before that the heads have nothing to look at and spread evenly.
-    **Source**: the exercises of "A Mathematical Framework for Transformer Circuits".
+    L0H0 looks `back[0]` positions back and writes the token there into *carried*; L1H0 looks `back[1]` positions back and moves
+    *carried* to the output. The virtual head has the pattern $A^1 A^0$ and the matrix $W_{OV}^0 W_{OV}^1$. **Error**: the weight
+    on the wanted token is at least $1 - 2 n e^{-\beta}$ from position `sum(back)` on, by the argument of `build_induction_model`
+    twice; before it heads spread evenly. **Source**: the exercises of "A Mathematical Framework for Transformer Circuits".
 
     >>> model = build_virtual_head_model(5, 8)
     >>> model(torch.tensor([[3, 1, 4, 2, 0]])).argmax(-1)[0, 3:].tolist()

@@ -13,10 +13,7 @@ from circuitkit.induction._tokens import Repeated
 
 
 class InductionLoss(NamedTuple):
-    """Loss on repeated random tokens, in nats a token.
-
-    **Source**: see `induction_loss`.
-    """
+    """Loss on repeated random tokens, in nats a token. **Source**: see `induction_loss`."""
 
     first: float
     """Mean loss on the first pass over the span, which nothing predicts."""
@@ -37,11 +34,9 @@ def induction_loss(
 ) -> InductionLoss:
     """Loss on the second pass over a random span minus loss on the first.
 
-    Both passes leave out their first token, which even a perfect induction head cannot know. `rows` comes from
-    `repeated_tokens`, default as in `scores`. `without` leaves out parts and wires, see `Anatomy.run`.
-
-    **Shapes**: `rows.tokens[batch, pos]` gives four numbers.
-    **Error**: float32 rounding and the sampling error of the rows. **Source**: "In-context Learning and Induction
+    Both passes leave out their first token, which even a perfect induction head cannot know. `rows` comes from `repeated_tokens`,
+    default as in `scores`. `without` leaves out parts and wires, see `Anatomy.run`. **Shapes**: `rows.tokens[batch, pos]` gives
+    four numbers. **Error**: float32 rounding and the sampling error of the rows. **Source**: "In-context Learning and Induction
     Heads"; transformer-lens `evals.induction_loss` measures the second pass alone.
 
     >>> from circuitkit.induction import build_induction_model
@@ -62,11 +57,9 @@ def induction_loss(
 def losses_by_position(
     model: AnyModel, tokens: Int[Tensor, "batch pos"], *, without: Names = (), fill: Fill = "zero"
 ) -> Float[Tensor, "batch next"]:
-    """Loss of predicting each next token, in nats: entry `t` is about the token at position `t + 1`.
+    """Loss of predicting each next token, in nats, `-log softmax(logits[t])[tokens[t + 1]]`: entry `t` is about position `t + 1`.
 
-    **Shapes**: `[batch, pos]` to `[batch, pos - 1]`. **Error**: float32 rounding.
-
-    `-log softmax(logits[t])[tokens[t + 1]]`. **Source**: the usual cross-entropy.
+    **Shapes**: `[batch, pos]` to `[batch, pos - 1]`. **Error**: float32 rounding. **Source**: the usual cross-entropy.
     """
     logits = run("losses_by_position", model, tokens, without=without, fill=fill)
     return token_losses(logits, tokens.to(logits.device))
@@ -87,9 +80,9 @@ def in_context_score(
 ) -> float:
     """Loss late in a row minus loss early in it, averaged over rows: negative when context helps.
 
-    `early` and `late` count predicted tokens, the first is 1; `late` defaults to the last. `width` averages over that
-    many tokens ending there, which lowers the noise. **Error**: sampling error, large on few rows.
-    **Source**: "In-context Learning and Induction Heads", 500th minus 50th token of rows of 512.
+    `early` and `late` count predicted tokens, the first is 1; `late` defaults to the last. `width` averages over that many
+    tokens ending there, which lowers the noise. **Error**: sampling error, large on few rows. **Source**: "In-context
+    Learning and Induction Heads", 500th minus 50th token of rows of 512.
     """
     late = tokens.shape[1] - 1 if late is None else late
     losses = losses_by_position(model, tokens, without=without).mean(0)

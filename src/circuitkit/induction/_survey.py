@@ -18,10 +18,7 @@ from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Scores of all heads, and the induction loss with three groups of heads taken out.
-
-    **Source**: see `survey`.
-    """
+    """Scores of all heads, and the induction loss with three groups of heads taken out. **Source**: see `survey`."""
 
     scores: Scores
     """Every head on the default rows."""
@@ -43,15 +40,10 @@ class Survey:
 def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64) -> Survey:
     """Find a model's induction heads and previous-token heads, take each group out, and measure.
 
-    Induction heads are those with prefix matching of at least `threshold` (the best one if there is none). The group of
-    previous-token heads holds as many heads with the highest previous-token score, and the random group as many other
-    heads, drawn with seed 0 from the layers of the induction heads if those have enough: the comparison that tells
-    whether it matters *which* heads are gone.
-
-    **Error**: as `scores` and `induction_loss`. **Cost**: five forward passes.
-
-    **Source**: "In-context Learning and Induction Heads", ablation of heads; the three groups and their comparison
-    are this book's.
+    Induction heads have a prefix matching of at least `threshold` (the best one if there is none). The other groups hold as
+    many: heads with the highest previous-token score, and random other heads, drawn with seed 0 from the layers of the
+    induction heads if those have enough. **Error**: as `scores` and `induction_loss`. **Cost**: five forward passes.
+    **Source**: "In-context Learning and Induction Heads", ablation of heads; the three groups are this book's.
 
     >>> from circuitkit.induction import build_induction_model
     >>> result = survey(build_induction_model(20, 16))
@@ -89,9 +81,7 @@ _computed = f"one of {[*_KNOWN]}: only these were computed beforehand. Write sur
 @must(lambda name: name in _KNOWN or _computed)
 @cache
 def stored_survey(name: str = "smollm2-135m") -> Survey:
-    """The survey of a model whose weights do not ship with the book, as `make real-models` last computed it.
-
-    A test in that target computes it again and compares.
+    """The survey of a model whose weights do not ship with the book, as `make real-models` last computed and compared it.
 
     **Source**: `tools/study/real_induction.py`.
 

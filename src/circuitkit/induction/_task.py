@@ -13,8 +13,8 @@ def task_rows(
 ) -> Int[Tensor, "batch pos"]:
     """Rows that repeat a random span without equal tokens, each with its own random period in the given range.
 
-    With one fixed period a single head could look a fixed number of positions back; equal tokens within a span would
-    leave two right answers. Equal random numbers keep their order, so every processor draws the same rows.
+    With one fixed period a single head could look a fixed number of positions back; equal tokens within a span would leave
+    two right answers. Equal random numbers keep their order, so every processor draws the same rows.
     """
     spans = torch.rand(batch, d_vocab, generator=generator).argsort(dim=1, stable=True)
     period = torch.randint(periods[0], periods[1] + 1, (batch, 1), generator=generator)

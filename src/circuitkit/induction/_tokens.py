@@ -11,10 +11,7 @@ from circuitkit._contract import Count, Natural, Several, must, public
 
 
 class Repeated(NamedTuple):
-    """Rows in which one span of random tokens comes several times.
-
-    **Source**: see `repeated_tokens`.
-    """
+    """Rows in which one span of random tokens comes several times. **Source**: see `repeated_tokens`."""
 
     tokens: Int[Tensor, "batch pos"]
     """`[batch, pos]`: an opening token if there is one, then the span, then the span again."""
@@ -47,16 +44,12 @@ def repeated_tokens(
     n_ctx: Count | None = None,
     generator: torch.Generator | None = None,
 ) -> Repeated:
-    r"""Rows `[bos] s s ...` in which a random span $s$ of `period` tokens comes `times` times.
+    """Rows `[bos] s s ...` in which a random span $s$ of `period` tokens comes `times` times.
 
-    Within a span tokens are drawn without replacement, so that "what followed last time" has one answer; only when
-    the vocabulary is smaller than the span are they drawn with replacement. Any model that predicts the second pass
-    better than the first has used the first.
-
-    **Shapes**: tokens `[batch, (bos is given) + times * period]`. `weights[token]` draws in proportion (a corpus's
-    unigram counts); `exclude` and `bos` are never drawn. **Error**: none. `generator` defaults to a fresh one with
-    seed 0: the same call gives the same rows, and the global random state is left alone.
-    **Source**: "In-context Learning and Induction Heads" (2022), repeated random sequences.
+    Tokens of a span differ, so that "what followed last time" has one answer, unless the vocabulary is smaller than the span.
+    **Shapes**: tokens `[batch, (bos is given) + times * period]`. `weights[token]` draws in proportion (a corpus's unigram
+    counts); `exclude` and `bos` are never drawn. `generator`: left out, one with seed 0, so the same call gives the same
+    rows. **Error**: none. **Source**: "In-context Learning and Induction Heads" (2022), repeated random sequences.
 
     >>> rows = repeated_tokens(50, 3, batch=1, bos=0)
     >>> rows.tokens.shape, bool((rows.tokens[:, 1:4] == rows.tokens[:, 4:7]).all())
@@ -81,11 +74,7 @@ def _chances(d_vocab: int, weights: Tensor | None, never: list[int]) -> Tensor:
 
 @public
 def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
-    """True where the source is before the destination and holds the same token.
-
-    **Shapes**: `[batch, pos]` to `[batch, dst, src]`. **Error**: none.
-
-    **Source**: this book; the mask behind `after_occurrences` and the duplicate-token score.
+    """True where the source is before the destination and holds the same token, `[batch, dst, src]`. **Source**: this book.
 
     >>> earlier_occurrences(torch.tensor([[5, 7, 5, 5]])).int()[0].tolist()
     [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0]]
@@ -95,11 +84,9 @@ def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch
 
 @public
 def after_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
-    """True where the source comes directly after an earlier occurrence of the destination's token.
+    """True where the source comes directly after an earlier occurrence of the destination's token: where induction heads look.
 
-    This is where an induction head looks. **Shapes**: `[batch, pos]` to `[batch, dst, src]`. **Error**: none.
-
-    **Source**: "In-context Learning and Induction Heads", prefix matching.
+    **Shapes**: `[batch, pos]` to `[batch, dst, src]`. **Source**: "In-context Learning and Induction Heads", prefix matching.
 
     >>> after_occurrences(torch.tensor([[5, 7, 5, 5]])).int()[0].tolist()
     [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1]]

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 @public
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A finished training run; every curve has one entry for each step, measured on that step's fresh batch.
-
-    **Source**: see `train`.
+    """A finished training run; curves have one entry for each step, measured on that step's fresh batch. **Source**: see `train`.
     """
 
     model: "TransformerBridge"
@@ -70,14 +68,11 @@ def train(
 ) -> Training:
     """Train an attention-only model to continue repeated random tokens.
 
-    Rows repeat a random span of `n_ctx / 4` to `n_ctx / 2` different tokens; only tokens that the row so far determines
-    are scored. Positions are fixed sinusoids that queries and keys read and nothing writes, so what a head copies is
-    content. Two layers learn the task, one layer cannot. `checkpoints` are the steps after which a copy is kept.
-    AdamW, warm-up over 20 steps, linear decay over the last 30 %, gradients clipped at norm 1.
-
-    **Shapes**: the model has `d_content + d_pos` stream dimensions and `n_heads` heads of `d_head` in each layer.
-    **Error**: equal seeds give equal runs on one machine. Training amplifies rounding, so it is in float64. The global random
-    state is left alone. **Source**: the task of "In-context Learning and Induction Heads".
+    Rows repeat a random span of `n_ctx / 4` to `n_ctx / 2` different tokens; only tokens that the row so far determines are scored.
+    Positions are fixed sinusoids that queries and keys read and nothing writes. `checkpoints` are the steps after which a copy is
+    kept. AdamW, warm-up over 20 steps, linear decay over the last 30 %, gradients clipped at norm 1. **Shapes**: the model has
+    `d_content + d_pos` stream dimensions and `n_heads` heads of `d_head` in each layer. **Error**: equal seeds give equal runs on
+    one machine; float64, because training amplifies rounding. **Source**: the task of "In-context Learning and Induction Heads".
 
     >>> run = train(1, steps=2, d_vocab=8, n_ctx=8, batch=4)
     >>> run.names, run.loss.shape

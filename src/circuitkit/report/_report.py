@@ -26,9 +26,7 @@ TEXT = "When Mary and John went to the store, John gave a drink to Mary. When Ma
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a report will compute: seconds of one processor core and bytes beside the model, both estimated.
-
-    **Source**: see `report`.
+    """What a report will compute: seconds of one core and bytes beside the model, both estimated. **Source**: see `report`.
     """
 
     items: dict[str, tuple[float, float]]
@@ -49,10 +47,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class ModelReport:
-    """A finished report: in a notebook, the page itself.
-
-    **Source**: see `report`.
-    """
+    """A finished report: in a notebook, the page itself. **Source**: see `report`."""
 
     title: str
     parts: dict[str, Any]
