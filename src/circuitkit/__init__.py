@@ -16,24 +16,9 @@ from circuitkit._identity import refuse_namesake as _refuse_namesake
 _refuse_namesake()
 
 __all__ = [
-    "Heads",
-    "heads",
-    "stack",
-    "to_attention_only",
-    "load_model",
-    "list_models",
-    "anatomy",
-    "models",
-    "residual",
-    "circuits",
-    "induction",
-    "conversion",
-    "figures",
-    "superposition",
-    "exercises",
-    "claims",
-    "report",
-]
+    "Heads", "heads", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
+    "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for

@@ -110,23 +110,10 @@ def _are_triples(rows: Any) -> bool:
     return _all(rows, (tuple, list)) and all(_all(row[:3], int, 3) and min(row[:3]) >= 0 for row in rows)
 
 
-def _are_numbers(values: Any) -> bool:
-    return _works(lambda v: np.asarray(v.detach().cpu().double() if _is_tensor(v) else v).dtype.kind in "iuf", values)
-
-
 def is_bridge(model: Any) -> bool:
     """Whether this is a `TransformerBridge`; transformer-lens is not imported for the question."""
     module = sys.modules.get("transformer_lens.model_bridge")
     return module is not None and isinstance(model, module.TransformerBridge)
-
-
-def is_converted(model: Any) -> bool:
-    """Whether this is what `to_attention_only` returns."""
-    return type(model).__name__ == "AttentionOnlyBridge"
-
-
-def _has_heads(model: Any) -> bool:
-    return _is_model(model) or type(getattr(model, "heads", None)).__name__ == "Heads"
 
 
 def _is_model(model: Any) -> bool:
@@ -173,6 +160,7 @@ _triples = "rows (source, destination, completion, ...) of token ids", "a triple
 Triples = Annotated[Any, kind(_are_triples, *_triples)]
 _factors = lambda m: all(_is_tensor(getattr(m, side, None)) for side in "AB")  # noqa: E731
 Factored = Annotated[Any, kind(_factors, "a FactoredMatrix", "it is never formed whole", "Write full_ov(model, 'L0H1').")]
+_are_numbers = lambda values: _works(lambda v: np.asarray(v.detach().cpu().double() if _is_tensor(v) else v).dtype.kind in "iuf", values)  # noqa: E731
 Numbers = Annotated[Any, kind(_are_numbers, "numbers", "they are drawn", "Write a tensor, an array or a list of numbers.")]
 _is_figure = lambda fig: hasattr(fig, "savefig") and not isinstance(fig, type)  # noqa: E731
 Figure = Annotated[Any, kind(_is_figure, "a matplotlib figure", "it is drawn", "Write fig, ax = plt.subplots() first.")]
@@ -204,8 +192,10 @@ else:
     Trained = Annotated[Any, kind(lambda d: str(d) in _WIDE, "torch.float32 or torch.float64", "training amplifies rounding")]
     Model = Annotated[Any, kind(is_bridge, *_bridge)]
     AnyModel = Annotated[Any, kind(_is_model, *_bridge)]  # or whatever else circuitkit.anatomy reads
+    _has_heads = lambda model: _is_model(model) or type(getattr(model, "heads", None)).__name__ == "Heads"  # noqa: E731
     HasHeads = Annotated[Any, kind(_has_heads, *_bridge)]  # or what carries its own
-    Converted = Annotated[Any, kind(is_converted, "a converted model", "neurons are heads there", "Convert it first with to_attention_only.")]
+    _is_converted = lambda model: type(model).__name__ == "AttentionOnlyBridge"  # noqa: E731
+    Converted = Annotated[Any, kind(_is_converted, "a converted model", "neurons are heads there", "Convert it first with to_attention_only.")]
 
 _CLASSES = {
     "Heads": Words("Heads", "weights are read", "Write circuitkit.heads(model), or heads[['L0H0']] for some; stack(*list_of_heads) for several."),

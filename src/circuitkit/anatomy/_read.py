@@ -95,14 +95,14 @@ def norms_of_mlps(bridge: Any) -> dict[int, Norm]:
 
 def _probed(bridge: Any) -> tuple[Tensor, Tensor, Any]:
     """Random tokens, and logits and cache of one run on them."""
-    tokens = _probe(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
+    tokens = random_rows(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
     return tokens, *bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
 
 
 def _agreeing(model: Any, out: Anatomy) -> Anatomy:
     """A toy model's anatomy, compared with `(head_logits, residual_logits)` of its own."""
     with torch.no_grad():
-        tokens = _probe(out.d_vocab, 8)
+        tokens = random_rows(out.d_vocab, 8)
         shares, rest = model.run(tokens)
         return _compared(type(model).__name__, out, out.run(tokens).logits, shares.sum(1) + rest)
 
@@ -139,7 +139,8 @@ def _still(bridge: Any) -> Iterator[None]:
             point._forward_hooks = hooks
 
 
-def _probe(d_vocab: int, n: int) -> Tensor:
+def random_rows(d_vocab: int, n: int) -> Tensor:
+    """Two rows of `n` tokens, the same each time."""
     return torch.randint(d_vocab, (2, n), generator=torch.Generator().manual_seed(0))
 
 

@@ -17,19 +17,7 @@ from circuitkit.circuits._skip import skip_trigrams
 from circuitkit.circuits._virtual import virtual_head
 
 __all__ = [
-    "composition_scores",
-    "copying_score",
-    "corpus_evidence",
-    "full_ov",
-    "full_qk",
-    "loss_of_paths",
-    "path_logits",
-    "random_heads",
-    "score_decomposition",
-    "skip_trigram_bugs",
-    "skip_trigram_statistics",
-    "skip_trigrams",
-    "term_importance",
-    "top_per_row",
-    "virtual_head",
-]
+    "composition_scores", "copying_score", "corpus_evidence", "full_ov", "full_qk", "loss_of_paths", "path_logits",
+    "random_heads", "score_decomposition", "skip_trigram_bugs", "skip_trigram_statistics", "skip_trigrams",
+    "term_importance", "top_per_row", "virtual_head",
+]  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
 from circuitkit.anatomy import Neurons, Norm
-from circuitkit.anatomy._read import norms_of_mlps
+from circuitkit.anatomy._read import norms_of_mlps, random_rows
 from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._gated import GateHeads, GateSums, gate_sum, gate_sums
 from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
@@ -55,7 +55,8 @@ def to_attention_only(
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
     norms = norms_of_mlps(twin) if any(mlp.gated or mlp.activation == "relu" for mlp in mlps) else {}
     terms = [_terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer)) for mlp in mlps]
-    tokens = _probe_tokens(twin) if probe is None else probe.to(_device(twin))
+    tokens = random_rows(int(twin.cfg.d_vocab), min(int(twin.cfg.n_ctx), 16)) if probe is None else probe
+    tokens = tokens.to(next(twin.original_model.parameters()).device)
     was = [(module, module.training) for module in all_modules(twin)]
     try:
         twin.eval()
@@ -191,16 +192,6 @@ def _row(
         reach=terms.reach if mlp.gated else None,
         measured_reach=measured[1] if mlp.gated else None,
     )
-
-
-def _probe_tokens(bridge: Any) -> Int[Tensor, "batch pos"]:
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, min(int(bridge.cfg.n_ctx), 16))
-    return torch.randint(int(bridge.cfg.d_vocab), shape, generator=generator).to(_device(bridge))
-
-
-def _device(bridge: Any) -> torch.device:
-    return next(bridge.original_model.parameters()).device
 
 
 def _logits(bridge: Any, tokens: Tensor) -> Tensor:

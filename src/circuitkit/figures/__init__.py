@@ -11,14 +11,4 @@ from ._frames import frames
 from ._picture import picture, show
 from ._style import signed, style, unsigned
 
-__all__ = [
-    "attention",
-    "circuit",
-    "effects",
-    "frames",
-    "picture",
-    "show",
-    "signed",
-    "style",
-    "unsigned",
-]
+__all__ = ["attention", "circuit", "effects", "frames", "picture", "show", "signed", "style", "unsigned"]

@@ -13,20 +13,7 @@ from ._tokens import Repeated, repeated_tokens
 from ._train import train
 
 __all__ = [
-    "InductionLoss",
-    "Repeated",
-    "attribution",
-    "build_induction_model",
-    "build_virtual_head_model",
-    "effect",
-    "in_context_score",
-    "induction_loss",
-    "losses_by_position",
-    "paths",
-    "repeated_tokens",
-    "scores",
-    "stored_survey",
-    "stored_zoo",
-    "survey",
-    "train",
-]
+    "InductionLoss", "Repeated", "attribution", "build_induction_model", "build_virtual_head_model", "effect",
+    "in_context_score", "induction_loss", "losses_by_position", "paths", "repeated_tokens", "scores", "stored_survey",
+    "stored_zoo", "survey", "train",
+]  # fmt: skip

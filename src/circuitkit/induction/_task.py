@@ -59,16 +59,6 @@ class Net(nn.Module):
         """`W_Q, W_K, W_V, W_O` of each layer, heads side by side."""
         return (layer.parameters() for layer in self.layers)
 
-    def parts(self) -> dict[str, Tensor]:
-        """`W_E`, `W_pos` and `W_U` over the whole stream, content before position, as copies."""
-        d_content, d_pos = self.W_E.shape[1], self.W_pos.shape[1]
-        pad = nn.functional.pad
-        return {
-            "W_E": pad(self.W_E.detach(), (0, d_pos)),
-            "W_pos": pad(self.W_pos, (d_content, 0)),
-            "W_U": pad(self.W_U.detach(), (0, 0, 0, d_pos)),
-        }
-
 
 def sinusoids(n_ctx: int, d_pos: int, amplitude: float = 2.0, slowest: float = 50.0) -> Float[Tensor, "pos d_pos"]:
     """Fixed positions: cosines and sines of d_pos / 2 frequencies, geometric from 1.6 to 1.6 / slowest."""

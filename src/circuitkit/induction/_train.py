@@ -115,18 +115,14 @@ def _measure(net: Net, rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def to_bridge(net: Net) -> "TransformerBridge":
-    """The same function as a `TransformerBridge`; the weights are copied."""
-    parts = {name: [] for name in ("W_Q", "W_K", "W_V", "W_O")}
+    """The same function as a `TransformerBridge`, content before position in the stream; the weights are copied."""
+    (d_content, d_pos), pad = (net.W_E.shape[1], net.W_pos.shape[1]), nn.functional.pad
+    split = lambda W: W.detach().unflatten(1, (net.n_heads, -1)).transpose(0, 1)  # noqa: E731
+    parts: list[tuple[Tensor, ...]] = []
     for W_Q, W_K, W_V, W_O in net.weights():
-        split = lambda w: w.detach().unflatten(1, (net.n_heads, -1)).transpose(0, 1)  # noqa: E731
-        pad = nn.functional.pad
-        d_pos = net.W_pos.shape[1]
-        parts["W_Q"].append(split(W_Q))
-        parts["W_K"].append(split(W_K))
-        parts["W_V"].append(pad(split(W_V), (0, 0, 0, d_pos)))
-        parts["W_O"].append(pad(W_O.detach().unflatten(0, (net.n_heads, -1)), (0, d_pos)))
-    layers = tuple(layer for layer in range(len(net.layers)) for _ in range(net.n_heads))
-    names = tuple(f"{number}" for number in range(len(layers)))
-    heads = Heads(names, *(torch.cat(stacked) for stacked in parts.values()), layers=layers)
-    own = net.parts()
-    return as_bridge(from_heads(heads, own["W_E"], own["W_U"], own["W_pos"]))
+        W_O = pad(W_O.detach().unflatten(0, (net.n_heads, -1)), (0, d_pos))
+        parts.append((split(W_Q), split(W_K), pad(split(W_V), (0, 0, 0, d_pos)), W_O))
+    layers = tuple(layer for layer in range(len(parts)) for _ in range(net.n_heads))
+    heads = Heads(tuple(map(str, range(len(layers)))), *map(torch.cat, zip(*parts, strict=True)), layers=layers)
+    W_E, W_U = pad(net.W_E.detach(), (0, d_pos)), pad(net.W_U.detach(), (0, 0, 0, d_pos))
+    return as_bridge(from_heads(heads, W_E, W_U, pad(net.W_pos, (d_content, 0))))

@@ -10,14 +10,6 @@ from circuitkit.models._manifest import baselines, checkpoints, list_models, mod
 from circuitkit.models._tokenizer import load_tokenizer
 
 __all__ = [
-    "baselines",
-    "checkpoints",
-    "corpus_provenance",
-    "corpus_statistics",
-    "heldout_rows",
-    "heldout_text",
-    "list_models",
-    "load_model",
-    "load_tokenizer",
-    "model_card",
-]
+    "baselines", "checkpoints", "corpus_provenance", "corpus_statistics", "heldout_rows", "heldout_text", "list_models",
+    "load_model", "load_tokenizer", "model_card",
+]  # fmt: skip

@@ -12,15 +12,6 @@ from circuitkit.residual._toy import ToyModel, train_toy_models
 from circuitkit.residual._virtual_weights import components, virtual_weight_table, virtual_weights
 
 __all__ = [
-    "ToyModel",
-    "components",
-    "decompose",
-    "logit_attribution",
-    "memory_scores",
-    "random_rotation",
-    "rotate_basis",
-    "subspace_overlap",
-    "train_toy_models",
-    "virtual_weight_table",
-    "virtual_weights",
-]
+    "ToyModel", "components", "decompose", "logit_attribution", "memory_scores", "random_rotation", "rotate_basis",
+    "subspace_overlap", "train_toy_models", "virtual_weight_table", "virtual_weights",
+]  # fmt: skip

@@ -15,23 +15,7 @@ from circuitkit.superposition._train import train_gated
 from circuitkit.superposition._verdict import head_verdict
 
 __all__ = [
-    "GATES",
-    "GatedBlock",
-    "LORSA",
-    "SkipTrigramTask",
-    "ToyModel",
-    "WRITES",
-    "blind_model",
-    "hand_specified",
-    "head_verdict",
-    "load_gated",
-    "load_original",
-    "load_results",
-    "one_head_model",
-    "post_recipe",
-    "rate",
-    "record_layer",
-    "replacing",
-    "train_gated",
-    "two_head_model",
-]
+    "GATES", "GatedBlock", "LORSA", "SkipTrigramTask", "ToyModel", "WRITES", "blind_model", "hand_specified",
+    "head_verdict", "load_gated", "load_original", "load_results", "one_head_model", "post_recipe", "rate",
+    "record_layer", "replacing", "train_gated", "two_head_model",
+]  # fmt: skip
