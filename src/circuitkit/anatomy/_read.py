@@ -198,7 +198,7 @@ def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
     entered = {n: cache[f"{at}{n}.hook_in"] for n in _NORMS if n in block._modules and f"{at}{n}.hook_in" in cache}
     left = {n: cache[f"{at}{n}.hook_out"] for n in entered}
     found: dict[str | None, Norm | None] = {n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered}
-    seen = {"attn": (cache[f"{at}attn.hook_in"], _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"))}
+    seen: dict[str, Any] = {"attn": (cache[f"{at}attn.hook_in"], _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"))}
     if "mlp" in block._modules:
         ways = ("mlp.hook_in", "mlp.in.hook_in"), ("mlp.out.hook_out", "mlp.hook_out")
         seen["mlp"] = tuple(_first(cache, *(f"{at}{name}" for name in names)) for names in ways)

@@ -2,7 +2,7 @@
 
 import math
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -107,7 +107,8 @@ def _written(heads: Heads, dtype: torch.dtype) -> Float[Tensor, "head d_head d_m
 
 def _read(heads: Heads, kind: str, dtype: torch.dtype) -> Float[Tensor, "head d_model d_head"]:
     """`A R^T` with `B^T = (orthonormal) R`, where the later head's matrix is `A B`."""
-    left, right = {"Q": ("W_Q", "W_K"), "K": ("W_K", "W_Q"), "V": ("W_V", "W_O")}[kind]
+    sides: Any = {"Q": ("W_Q", "W_K"), "K": ("W_K", "W_Q"), "V": ("W_V", "W_O")}
+    left, right = sides[kind]
     other = heads.W_O.mT if right == "W_O" else heads.by_head(right)
     return heads.by_head(left).to(dtype) @ _triangle(other.to(dtype)).mT
 

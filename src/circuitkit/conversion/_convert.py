@@ -69,10 +69,7 @@ def to_attention_only(
             module.training = training
     rows = [_row(twin, norms, *parts) for parts in zip(mlps, terms, measured, strict=True)]
     difference = float((after - before).abs().max())
-    report = Report(
-        tuple(rows), _count(twin), _count_as_heads(twin, mlps, terms), difference, float(before.abs().max())
-    )
-    return _dressed(twin, mlps, attentions, report)
+    return _dressed(twin, mlps, attentions, Report(tuple(rows), _count(twin), difference))
 
 
 def _terms(
@@ -204,15 +201,6 @@ def _logits(bridge: Any, tokens: Tensor) -> Tensor:
 
 def _count(bridge: Any) -> int:
     return sum(parameter.numel() for parameter in {id(p): p for p in bridge.original_model.parameters()}.values())
-
-
-def _count_as_heads(bridge: Any, mlps: list, terms: list) -> int:
-    total = _count(bridge)
-    for mlp, term in zip(mlps, terms, strict=True):
-        d_mlp, d_model = mlp.weights["W_out"].shape
-        replaced = [*mlp.weights.values(), *(b for name, b in mlp.biases.items() if b is not None and name != "b_out")]
-        total += term.heads(d_mlp) * (4 * (d_model + 1) + 3) - sum(w.numel() for w in replaced)
-    return total
 
 
 def _dressed(bridge: Any, mlps: list, attentions: list, report: Report) -> "AttentionOnlyBridge":

@@ -44,12 +44,8 @@ class Report:
     layers: tuple[LayerReport, ...]
     parameters: int
     """Independent numbers in the converted model: as many as before, since `W_Q`, `W_V` come from one `W_in`."""
-    parameters_as_heads: int
-    """Numbers if every neuron-head stored its own `W_Q, W_K, W_V, W_O, b_Q, b_V`."""
     logit_error: float
     """Largest difference of any logit from the original model's on the probe tokens."""
-    logit_scale: float
-    """Largest logit magnitude of the original on the probe tokens."""
 
     @property
     def bound(self) -> float:

@@ -47,6 +47,6 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Te
     out = earlier.W_O.new_zeros(len(earlier), len(later), dtype=full_precision(earlier.W_O[:0]).dtype)
     each = earlier.d_model * max(earlier.d_head, later.d_head)
     makers = (lambda rows: writing_basis(earlier[rows]).mT), (lambda rows: reading_basis(later[rows], kind))
-    for where, written, read in tiles(*out.shape, each, *makers):
+    for where, written, read in tiles(len(earlier), len(later), each, *makers):
         out[where] = product_norms(written, read)
     return out.square_().div_(later.d_head)

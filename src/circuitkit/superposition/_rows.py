@@ -10,7 +10,8 @@ from circuitkit._contract import must, public
 from circuitkit.superposition._odds import margins
 from circuitkit.superposition._task import FORCED, SkipTrigramTask
 
-Draw, Find = Callable[[int, int], Tensor], Callable[[Tensor], Tensor]
+Draw = Callable[[int, int], Tensor]
+Find = Callable[[Tensor], Tensor]
 
 def evaluate(run: Callable, task: SkipTrigramTask, tokens: Int[Tensor, "prompt pos"], places: Int[Tensor, "row 2"]) -> tuple[Tensor, ...]:
     """What each head and the rest add to the completion's margins at `places[row] = (prompt, pos)`, in float64, and the trigrams there."""

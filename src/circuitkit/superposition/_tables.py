@@ -55,8 +55,8 @@ def count_batch(tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dt
     padded[own, slot] = rows[:, 1:].to(dtype)
     weights, index = (torch.zeros(d_vocab, width, dtype=kind, device=place) for kind in (dtype, torch.long))
     weights[own, slot], index[own, slot] = weight.to(dtype), first
-    shares = ((pairs / pairs.sum()).to(dtype) for pairs in (pairs_all, pairs_causal))
-    return CountBatch(padded, weights, index, (own * width + slot)[inverse], *shares, n * pos)
+    every, causal = ((pairs / pairs.sum()).to(dtype) for pairs in (pairs_all, pairs_causal))
+    return CountBatch(padded, weights, index, (own * width + slot)[inverse], every, causal, n * pos)
 
 
 def _unique(keys: Int[Tensor, "row column"], largest: int) -> tuple[Tensor, Tensor, Tensor]:
