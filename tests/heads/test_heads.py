@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit import Heads, stack
-from circuitkit._heads import MASKS, allowed_pairs
+from circuitkit._heads import allowed_pairs
+from circuitkit._heads._mask import Mask
 
 TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 
@@ -67,7 +69,7 @@ def test_unknown_mask():
 @given(
     sizes=st.permutations([1, 2, 3, 5, 7]),
     bias=st.booleans(),
-    mask=st.sampled_from(MASKS),
+    mask=st.sampled_from(get_args(Mask)),
     scale=st.sampled_from([None, 1.0, 3.5]),
     seed=st.integers(0, 99),
 )

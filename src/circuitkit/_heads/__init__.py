@@ -5,7 +5,7 @@ but a head's own weights; what a model is, is asked in anatomy.
 """
 
 from circuitkit._heads._heads import Heads, stack
-from circuitkit._heads._mask import MASKS, allowed_pairs
+from circuitkit._heads._mask import allowed_pairs
 from circuitkit._heads._turn import Turn
 
-__all__ = ["MASKS", "Heads", "Turn", "allowed_pairs", "stack"]
+__all__ = ["Heads", "Turn", "allowed_pairs", "stack"]

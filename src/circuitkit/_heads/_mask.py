@@ -1,6 +1,6 @@
 """Which source positions a destination position may look at."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool
@@ -9,7 +9,6 @@ from torch import Tensor
 from circuitkit._contract import Natural, public
 
 Mask = Literal["causal", "full", "self_or_first"]
-MASKS: tuple[Mask, ...] = get_args(Mask)
 
 
 @public

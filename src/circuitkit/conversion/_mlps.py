@@ -21,7 +21,6 @@ class FoundMLP:
     owner: nn.Module
     """The module that applies the activation, as its attribute `attribute`."""
     attribute: str
-    function: Callable[[Tensor], Tensor]
     activation: str
     """The name of the function, found by what it computes."""
     gated: bool
@@ -74,9 +73,8 @@ def _find(layer: int, block: Any) -> FoundMLP:
     owner, attribute = places[0]
     if getattr(owner, "ln", None) is not None:
         raise ValueError("a LayerNorm between activation and output mixes the neurons; they are not separate heads")
-    function = getattr(owner, attribute)
     gated = getattr(block.mlp, "W_gate", None) is not None
-    return FoundMLP(layer, block, owner, attribute, function, identify(function, gated), gated)
+    return FoundMLP(layer, block, owner, attribute, identify(getattr(owner, attribute), gated), gated)
 
 
 def _places(block: Any) -> Iterator[tuple[nn.Module, str]]:

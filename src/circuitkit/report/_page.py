@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,21 +12,7 @@ from circuitkit.figures import circuit
 from circuitkit.figures._still import heatmap, table
 
 COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")
-_STYLE = """
-:root{color-scheme:light dark;--line:#8886;--soft:#8881;--link:light-dark(#0a58a6,#8ec3f5)}
-body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:0 auto;padding:1rem;background:light-dark(#fff,#16181b);color:light-dark(#222,#e6e6e6)}
-a{color:var(--link)}h2{margin-top:2.5rem}input{font:inherit;padding:.3rem .5rem;width:12rem;max-width:100%}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{text-align:left;padding:.15rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
-thead th{position:sticky;top:0}pre{overflow-x:auto;background:var(--soft);padding:.6rem}details{margin:.4rem 0}.maps{display:flex;flex-wrap:wrap;gap:1rem}
-figure{margin:0;max-width:100%}.ck-map{width:9rem;height:auto}article{border-top:1px solid var(--line)}[hidden]{display:none}svg{background:light-dark(#fff,#e9e9e9);color:#222}
-"""
-_SCRIPT = """
-const field=document.querySelector('#find'),said=document.querySelector('#found');
-field.addEventListener('input',()=>{const q=field.value.trim().toLowerCase();let n=0;
-document.querySelectorAll('[data-head]').forEach(e=>{const on=!q||e.dataset.head.toLowerCase().includes(q);e.hidden=!on;n+=on&&e.localName==='article'});
-said.textContent=q?n+' heads':''});
-addEventListener('hashchange',()=>{const e=document.getElementById(location.hash.slice(1));if(e){const d=e.querySelector('details');if(d)d.open=true}});
-"""
+_STYLE, _SCRIPT = ("\n" + Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
 _LINES = {
     "logits": "model = ck.load_model({name!r})\ntokens = model.to_tokens(prompt)\nanswer = model(tokens).argmax(-1)\nck.residual.logit_attribution(model, tokens, answer, versus='mean')",
     "behaviour": "ck.induction.scores(model, rows[None])  # for each of 8 rows of ck.induction.repeated_tokens(...)",
