@@ -41,10 +41,38 @@ export function verdict(writes, trigram) {
   return { sets, carriers, learnt, gain: least, said };
 }
 
+const ADDRESS = /^#toy:((?:-?\d(?:\.5)?,){5}-?\d(?:\.5)?)$/;
+
+/** What an address says of the six sliders, or null. @param {string} address @returns {number[][] | null} */
+export function fromToyAddress(address) {
+  const found = ADDRESS.exec(decodeURIComponent(address))?.[1].split(",").map(Number);
+  return found?.every((value) => Math.abs(value) <= 6) ? [found.slice(0, 3), found.slice(3)] : null;
+}
+
+/** The lines of Python that compute the same verdict. @param {number[][]} writes */
+export function toyPython(writes) {
+  const rows = writes.map((row) => `[${row.map((value) => value.toFixed(1)).join(", ")}]`).join(", ");
+  return [
+    "from dataclasses import replace",
+    "import torch",
+    "from circuitkit import superposition as sp",
+    "",
+    "model = sp.hand_specified(n_heads=2, n_trigrams=3)",
+    "W_O = model.heads.W_O.clone()",
+    `W_O[:, 0, 4:7] = torch.tensor([${rows}])`,
+    "model = replace(model, heads=replace(model.heads, W_O=W_O))",
+    "found = sp.head_verdict(model, model.task, rows=20)",
+    "print(found.carried, found.gain)  # by head and trigram",
+  ].join("\n");
+}
+
 class CircuitToy extends HTMLElement {
   connectedCallback() {
     if (this.classList.contains("cl-live")) return;
     this.writes = WRITES.map((row) => [...row]);
+    /** @type {number[][][]} */
+    this.past = [];
+    this.moving = false;
     this.rows = h("tbody");
     this.live = h("p", { class: "cl-said", role: "status", "aria-live": "polite" });
     /** @type {HTMLInputElement[]} */
@@ -54,39 +82,108 @@ class CircuitToy extends HTMLElement {
     );
     const columns = ["asked", "verdict", "head 0 alone", "head 1 alone", "both"];
     const table = h("table", {}, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), this.rows);
-    const reset = h("button", { type: "button", class: "cl-button", click: () => this.reset() }, "As it was");
-    this.replaceChildren(h("div", { class: "ct-heads" }, heads), h("div", { class: "ct-table", tabindex: 0, role: "region", "aria-label": "Who carries what" }, table), this.live, reset);
+    const button = (/** @type {string} */ name, /** @type {() => void} */ click) => h("button", { type: "button", class: "cl-button", click }, name);
+    this.undo = button("Undo", () => this.back());
+    this.link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this setting" }));
+    this.code = h("code");
+    const python = h(
+      "details",
+      { class: "ct-python" },
+      h("summary", {}, "Show me the Python"),
+      h("pre", { class: "cl-code", tabindex: 0, role: "region", "aria-label": "Python" }, this.code),
+      button("Copy the Python", () => this.copy(this.code?.textContent ?? "", "The Python is copied")),
+    );
+    const actions = h("div", { class: "cl-actions" }, this.undo, button("As it was", () => this.set(WRITES, "As it was")), button("Copy a link", () => this.copyLink()));
+    this.replaceChildren(
+      h("div", { class: "ct-heads" }, heads),
+      h("div", { class: "ct-table", tabindex: 0, role: "region", "aria-label": "Who carries what" }, table),
+      this.live,
+      actions,
+      this.link,
+      python,
+    );
     this.classList.add("cl-live");
+    this.addEventListener("keydown", (event) => {
+      if (!(event.ctrlKey || event.metaKey) || event.key !== "z") return;
+      event.preventDefault();
+      this.back();
+    });
     this.draw();
+    const follow = () => {
+      const asked = fromToyAddress(location.hash);
+      if (!asked) return;
+      this.set(asked, "From the address");
+      this.scrollIntoView({ behavior: "instant" });
+    };
+    addEventListener("hashchange", follow);
+    follow();
+  }
+
+  /** @param {number[][]} writes @param {string} said @param {boolean} [kept]  whether it can be taken back */
+  set(writes, said, kept = true) {
+    if (String(writes) === String(this.writes)) return;
+    if (kept) this.past?.push((this.writes ?? []).map((row) => [...row]));
+    this.writes = writes.map((row) => [...row]);
+    this.moving = false;
+    this.sliders?.forEach((input, k) => this.show(input, writes[Math.floor(k / 3)][k % 3]));
+    this.draw(said);
+  }
+
+  back() {
+    const before = this.past?.pop();
+    if (before) this.set(before, "Undone", false);
+  }
+
+  async copyLink() {
+    const address = new URL(`#toy:${String(this.writes)}`, location.href).href;
+    await this.copy(address, "The link is copied");
+    if (!this.link) return;
+    this.link.value = address;
+    this.link.hidden = false;
+  }
+
+  /** @param {string} text @param {string} said */
+  async copy(text, said) {
+    if (!this.live) return;
+    try {
+      await navigator.clipboard.writeText(text);
+      this.live.textContent = said;
+    } catch {
+      this.live.textContent = "The browser does not let the page copy; select the text and copy it";
+    }
+  }
+
+  /** @param {HTMLInputElement} input @param {number} value */
+  show(input, value) {
+    input.value = String(value);
+    if (input.nextElementSibling) input.nextElementSibling.textContent = signed(value);
   }
 
   /** @param {number} head @param {number} i */
   slider(head, i) {
-    const value = h("output", {});
     const input = /** @type {HTMLInputElement} */ (
-      h("input", { type: "range", min: -6, max: 6, step: 0.5, value: this.writes[head][i], "aria-label": `head ${head} on C${i + 1}` })
+      h("input", { type: "range", min: -6, max: 6, step: 0.5, value: this.writes?.[head][i], "aria-label": `head ${head} on C${i + 1}` })
     );
-    const show = () => (value.textContent = signed(Number(input.value)));
     input.addEventListener("input", () => {
+      if (!this.writes || !this.past) return;
+      // A stretch of sliding is one step for undo.
+      if (!this.moving) this.past.push(this.writes.map((row) => [...row]));
+      this.moving = true;
       this.writes[head][i] = Number(input.value);
-      show();
+      this.show(input, Number(input.value));
       this.draw();
     });
-    show();
-    this.sliders.push(input);
-    return h("label", {}, h("span", {}, `C${i + 1}`), input, value);
+    input.addEventListener("change", () => (this.moving = false));
+    this.sliders?.push(input);
+    return h("label", {}, h("span", {}, `C${i + 1}`), input, h("output", {}, signed(WRITES[head][i])));
   }
 
-  reset() {
-    this.sliders.forEach((input, k) => {
-      input.value = String(WRITES[Math.floor(k / 3)][k % 3]);
-      input.dispatchEvent(new Event("input"));
-    });
-  }
-
-  draw() {
+  /** @param {string} [told] */
+  draw(told = "") {
+    if (!this.writes || !this.rows || !this.live || !this.code || !this.link) return;
+    const writes = this.writes;
     const before = this.said;
-    const found = [0, 1, 2].map((trigram) => verdict(this.writes, trigram));
+    const found = [0, 1, 2].map((trigram) => verdict(writes, trigram));
     this.said = found.map((one) => one.said);
     this.rows.replaceChildren(
       ...found.map((one, trigram) => {
@@ -100,7 +197,10 @@ class CircuitToy extends HTMLElement {
       }),
     );
     const changed = this.said.flatMap((text, i) => (before && before[i] !== text ? [`trigram ${i + 1}: ${text}`] : []));
-    if (changed.length) this.live.textContent = changed.join("; ");
+    if (told || changed.length) this.live.textContent = [told, ...changed].filter(Boolean).join(": ");
+    this.undo?.setAttribute("aria-disabled", String(!this.past?.length));
+    this.code.textContent = toyPython(writes);
+    this.link.hidden = true;
   }
 }
 

@@ -9,11 +9,13 @@ from axe_playwright_python.sync_playwright import Axe
 
 from circuitkit import superposition as sp
 
-SET = """writes => document.querySelectorAll('circuit-toy input').forEach((input, k) => {
+SET = """writes => document.querySelectorAll('circuit-toy input[type=range]').forEach((input, k) => {
     input.value = writes[Math.floor(k / 3)][k % 3];
     input.dispatchEvent(new Event('input'));
 })"""
-ROWS = "[...document.querySelectorAll('circuit-toy tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
+ROWS = (
+    "[...document.querySelectorAll('circuit-toy tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
+)
 SETTINGS = [
     [[4, -2, 3], [-2, 4, 3]],
     [[4, -2, 6], [-2, 4, 0]],
@@ -75,6 +77,65 @@ def test_by_keyboard_a_change_is_told_and_taken_back(page):
     assert [row[1] for row in before] == ["head 0", "head 1", "no head alone"]
 
 
+def test_undo_takes_back_a_change_and_a_stretch_of_sliding(page):
+    slider, before = page.get_by_label("head 0 on C1"), page.evaluate(ROWS)
+    page.evaluate(SET, SETTINGS[1])  # one stretch: no change event ends it
+    assert page.evaluate(ROWS) != before
+    page.get_by_role("button", name="Undo").click()
+    assert page.evaluate(ROWS) == before
+    assert page.locator("circuit-toy [aria-live]").inner_text().startswith("Undone")
+    slider.press("ArrowRight")
+    slider.press("ArrowRight")
+    slider.press("Control+z")
+    assert slider.input_value() == "4.5"
+    slider.press("Control+z")
+    assert page.evaluate(ROWS) == before
+    assert page.get_by_role("button", name="Undo").get_attribute("aria-disabled") == "true"
+
+
+def test_a_link_brings_back_the_setting(page):
+    page.evaluate(SET, SETTINGS[5])
+    seen = page.evaluate(ROWS)
+    page.get_by_role("button", name="Copy a link").click()
+    link = page.get_by_label("The link to this setting").input_value()
+    assert link.endswith("#toy:3,0,4.5,0,3.5,5.5")
+    page.goto("about:blank")
+    page.goto(link)
+    assert page.evaluate(ROWS) == seen
+    page.goto(link.replace("#toy:3,", "#toy:9,"))  # beyond the sliders: not followed
+    assert page.evaluate(ROWS) == seen
+
+
+def test_the_python_computes_the_verdict_that_is_shown(page):
+    page.evaluate(SET, SETTINGS[1])
+    page.get_by_text("Show me the Python").click()
+    names = {}
+    exec(page.locator(".ct-python code").inner_text(), names)
+    assert torch.equal(names["found"].gain, told(SETTINGS[1])[1])
+
+
+def test_without_script_a_figure_and_a_table_of_the_library_remain(browser, address):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(address.replace("lab.html", "toy.html"))
+    words, gains = told([[4, -2, 3], [-2, 4, 3]])
+    rows = [row.locator("td").all_inner_texts() for row in page.locator(".ct-still tbody tr").all()]
+    assert [row[0] for row in rows] == words
+    assert [[float(cell.replace("−", "-")) for cell in row[1:]] for row in rows] == [
+        pytest.approx(column, abs=0.0501) for column in gains.T.tolist()
+    ]
+    assert page.locator(".ct-still svg rect").count() == 9
+    assert page.locator(".ct-still svg text", has_text="C3 +6").count() == 1
+    context.close()
+
+
+def test_on_paper_the_table_is_there_and_no_buttons(page):
+    page.emulate_media(media="print")
+    assert page.locator("circuit-toy table").is_visible()
+    assert not page.get_by_role("button", name="Copy a link").is_visible()
+
+
 def test_it_is_accessible_and_fits_a_phone(page):
+    page.get_by_text("Show me the Python").click()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert [fault["id"] for fault in Axe().run(page).response["violations"]] == []

@@ -20,7 +20,12 @@ PAGE = "book/lab"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
 MODELS = ("two-layer", "one-layer", "zero-layer")
 # What each script is made of, and what the last module of it hands over.
-SCRIPTS = {"start": ("start.js", None), "toy": ("toy.js", None), "lab": ("lab.js", "{ open }"), "engine": ("worker.js", None)}
+SCRIPTS = {
+    "start": ("start.js", None),
+    "toy": ("toy.js", None),
+    "lab": ("lab.js", "{ open }"),
+    "engine": ("worker.js", None),
+}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|^[ \t]*// .*\n|^[ \t]+", re.M)
@@ -129,7 +134,7 @@ def write(app, error) -> None:
 def element(preset: str, page: str, *, inside: str = "", linked: bool = False) -> str:
     """The lab as a page holds it before it is touched; on its own page the presets can be linked to."""
     if preset == TOY:
-        return f"<circuit-toy>{inside}</circuit-toy>"
+        return f"<circuit-toy>{toy_still()}{inside}</circuit-toy>"
     attributes = {"data-preset": preset, "data-page": page}
     if linked:
         attributes["data-linked"] = ""
@@ -147,7 +152,8 @@ def still(static: str) -> str:
         f"and wires between them. The thickest leads from {first.replace('->', ' to ')}."
     )
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{worth}</td><td>{left}</td></tr>' for name, worth, left in seen["rows"]
+        f'<tr><th scope="row">{escape(name)}</th><td>{worth}</td><td>{left}</td></tr>'
+        for name, worth, left in seen["rows"]
     )
     answer = escape(seen["answer"])
     return (
@@ -159,6 +165,39 @@ def still(static: str) -> str:
         f"out: how far the logit of {answer!r} falls, and what is left of its probability.</caption>"
         '<thead><tr><th scope="col">out</th><th scope="col">logit</th><th scope="col">left</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></details></figure>"
+    )
+
+
+@cache
+def toy_still() -> str:
+    """The toy without script and in the PDF: what each head writes as bars, and who carries what."""
+    from circuitkit import superposition
+
+    model = superposition.hand_specified(n_heads=2, n_trigrams=3)
+    found = superposition.head_verdict(model, model.task, rows=20)
+    written = model.heads.W_O[:, 0, 4:7].tolist()
+    bars, rows = "", ""
+    groups = {"head 0": written[0], "head 1": written[1], "both": [sum(both) for both in zip(*written, strict=True)]}
+    for place, (name, values) in enumerate(groups.items()):
+        left = 20 + 150 * place
+        bars += f'<text x="{left + 50}" y="146" text-anchor="middle">{name}</text>'
+        for i, value in enumerate(values):
+            top, height = (90 - 12 * value, 12 * value) if value > 0 else (90, -12 * value)
+            bars += f'<rect class="ct-{i}" x="{left + 36 * i}" y="{top:g}" width="26" height="{height:g}"/>'
+            label = 84 - 12 * value if value > 0 else 103 - 12 * value
+            bars += f'<text x="{left + 36 * i + 13}" y="{label:g}" text-anchor="middle">C{i + 1} {value:+.0f}</text>'
+    for i in range(3):
+        carriers = [f"head {head}" for head in range(2) if found.carried[head, i] == 1]
+        least = "".join(f"<td>{found.gain[head, i]:+.1f}</td>".replace("-", "−") for head in range(2))
+        verdict = " and ".join(carriers) or "no head alone"
+        rows += f'<tr><th scope="row">B{i + 1}, due C{i + 1}</th><td>{verdict}</td>{least}</tr>'
+    alt = "Head 0 writes most on C1 and head 1 on C2; together they write most on C3, which neither does alone."
+    return (
+        f'<figure class="ct-still"><svg viewBox="0 0 460 154" role="img" aria-label="{alt}">'
+        f'<line x1="10" x2="450" y1="90" y2="90"/>{bars}</svg>'
+        "<table><caption>Who carries what, and the least gain of each head in any company; below 1 it does not carry.</caption>"
+        '<thead><tr><th scope="col">asked</th><th scope="col">verdict</th><th scope="col">head 0</th><th scope="col">head 1</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></figure>"
     )
 
 
