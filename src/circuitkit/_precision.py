@@ -1,13 +1,26 @@
-"""Half precision: too coarse for eigenvalues and decompositions, and sometimes the reason why a check fails."""
+"""How finely numbers are kept: half precision is too coarse for decompositions, and not every device has float64."""
 
+import torch
 from torch import Tensor, bfloat16, float16
 
 _HALF = (float16, bfloat16)
+_COARSE = ("mps",)
+"""Devices without float64."""
 
 
 def full_precision(tensor: Tensor) -> Tensor:
     """The same numbers in float32 where they are in half precision."""
     return tensor.float() if tensor.dtype in _HALF else tensor
+
+
+def finest(tensor: Tensor) -> Tensor:
+    """The same numbers in float64, or in float32 on a device that has nothing finer."""
+    return tensor.float() if str(tensor.device).startswith(_COARSE) else tensor.double()
+
+
+def near(tensor: Tensor) -> bool:
+    """Whether a number can be asked for at once: elsewhere, asking waits for all that was begun there."""
+    return tensor.device == torch.device("cpu")
 
 
 def rounding_hint(tensor: Tensor) -> str:

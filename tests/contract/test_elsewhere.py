@@ -1,13 +1,19 @@
-"""Every public function with every tensor on a pretend device: what it makes, it makes there (`tests/support/elsewhere.py`)."""
+"""Every public function with every tensor on a pretend device: what it makes, it makes there (`tests/support/elsewhere.py`).
+
+The same on a real one: `python -m pytest tests -m cuda`, which is skipped where there is none.
+"""
 
 import fuzz
 import pytest
+import tiny_models
 import torch
 from elsewhere import Clash, elsewhere, moved
 
+from circuitkit import anatomy, induction, superposition
+from circuitkit.superposition._layer import LayerRecord
+
 ROOMS = ("heads", "anatomy", "residual", "circuits", "induction", "conversion", "superposition")
 TARGETS = {target.name: target for room in ROOMS for target in fuzz.targets(room)}
-del TARGETS["train_gated"]  # it moves a new module, whose parameters can hold a real device's numbers only
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,6 +30,22 @@ def test_what_a_tool_makes_it_makes_where_its_inputs_are(name):
     assert what == "result", text
 
 
+@pytest.mark.parametrize("name", sorted({*TARGETS} - {"Heads.to", "ToyModel.to", "random_rotation"}))  # which are asked for float64 here
+def test_a_device_without_float64_is_asked_for_none(name):
+    given = moved(fuzz.right(TARGETS[name]), coarse=True)
+    with elsewhere(coarse=True):
+        what, text = fuzz.attempt(TARGETS[name], given)
+    assert what == "result", text
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="way out: a machine with a GPU")
+@pytest.mark.parametrize("name", TARGETS)
+def test_on_a_gpu(name):
+    what, text = fuzz.attempt(TARGETS[name], moved(fuzz.right(TARGETS[name]), "cuda"))
+    assert what == "result", text
+
+
 def test_a_clash_is_found():
     there = moved(torch.ones(3))
     with elsewhere():
@@ -31,3 +53,35 @@ def test_a_clash_is_found():
         assert torch.equal(there[torch.tensor([1])].cpu(), torch.ones(1))
         with pytest.raises(Clash, match=r"add.*\(3,\)"):
             there + torch.ones(3)
+    with elsewhere(coarse=True), pytest.raises(Clash, match="_to_copy.*float64"):
+        there.double()
+
+
+def asked(work):
+    """How often the work waits for the device."""
+    with elsewhere() as rules:
+        work()
+    return rules.asked
+
+
+def test_a_wait_is_counted():
+    there = moved(torch.ones(3))
+    assert asked(lambda: [there.sum() for _ in range(5)]) == 0
+    assert asked(lambda: [float(there.sum()) for _ in range(5)]) == 5
+    assert asked(lambda: there.nonzero()) == 1
+
+
+@pytest.mark.parametrize("form", ["toy", "layer"])
+def test_training_waits_for_no_step(form):
+    given = moved(fuzz.right(TARGETS["train_gated"]))
+    if form == "layer":
+        x = torch.randn(12, 6, given["original"].heads.d_model, generator=torch.Generator().manual_seed(0))
+        given["original"] = moved(LayerRecord(x, x.roll(1, 1), len(given["original"].heads)))
+    few, many = (asked(lambda n=n: superposition.train_gated(**given | {"steps": n})) for n in (8, 16))
+    assert few == many
+
+
+def test_scores_wait_for_no_layer():
+    rows, size = moved(induction.repeated_tokens(23, 6, batch=2)), {"d_model": 8, "d_head": 3, "n_heads": 2, "n_ctx": 16, "d_vocab": 23}
+    shallow, deep = (moved(anatomy(tiny_models.boot(n_layers=n, **size))) for n in (1, 4))
+    assert asked(lambda: induction.scores(shallow, rows)) == asked(lambda: induction.scores(deep, rows))

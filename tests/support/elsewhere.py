@@ -8,6 +8,7 @@ without axes may mix, indices and copies may come from the processor, everything
 import copy
 from contextlib import contextmanager
 
+import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,7 +47,14 @@ class There(torch.Tensor):
 _INDEXED = ("aten.index.", "aten.index_put", "aten._to_copy", "aten.copy_", "aten._local_scalar", "aten.lift_fresh")
 
 
+_WAITS = ("aten._local_scalar", "aten.nonzero", "aten.equal", "aten._unique", "aten.unique")
+
+
 class _Rules(TorchDispatchMode):
+    coarse = False
+    asked = 0
+    """How often something was asked of the device that its next steps depend on."""
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         flat = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
@@ -55,6 +63,7 @@ class _Rules(TorchDispatchMode):
         if there and here and not str(function).startswith(_INDEXED):
             shapes = [tuple(x.shape) for x in here]
             raise Clash(f"{function}: tensors of {shapes} on the processor met tensors on {PLACE}")
+        self.asked += bool(there) and str(function).startswith(_WAITS)
         to = kwargs.get("device")
         wrap = bool(there) if to is None else torch.device(to) == PLACE
         if to is not None:
@@ -63,8 +72,11 @@ class _Rules(TorchDispatchMode):
             wrap = False
         unwrapped = tree_map(lambda x: x.inner if isinstance(x, There) else x, (args, kwargs))
         out = function(*unwrapped[0], **unwrapped[1])
+        fine = [x for x in torch.utils._pytree.tree_leaves(out) if isinstance(x, torch.Tensor) and x.dtype == torch.float64]
+        if self.coarse and wrap and fine:
+            raise Clash(f"{function} made float64 of {tuple(fine[0].shape)} on {PLACE}, which has none")
         if str(function).endswith("_.default") or "out" in kwargs:
-            return args[0]
+            return None if out is None else args[0]
         return tree_map(lambda x: There(x) if wrap and isinstance(x, torch.Tensor) else x, out)
 
 
@@ -86,18 +98,27 @@ class _Made(TorchFunctionMode):
 
 
 @contextmanager
-def elsewhere():
-    """Tensors that are made there stay there."""
-    with _Made(), _Rules():
-        yield
+def elsewhere(coarse=False):
+    """Tensors that are made there stay there; a `coarse` device has no float64."""
+    with pytest.MonkeyPatch.context() as patch, _Made(), _Rules() as rules:
+        patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)  # a module's numbers move, too
+        patch.setattr("circuitkit._precision._COARSE", (str(PLACE),) if coarse else ())
+        rules.coarse = coarse
+        yield rules
 
 
-def moved(thing):
-    """Anything (a model, heads, a list of these) with every tensor in it on the pretend device; what is given stays."""
+def moved(thing, place=PLACE, coarse=False):
+    """Anything (a model, heads, a list of these) with every tensor in it on a device; what is given stays."""
     here = torch.Tensor.__deepcopy__, torch.nn.Parameter.__deepcopy__
-    torch.Tensor.__deepcopy__ = lambda self, memo: memo.setdefault(id(self), There(self.detach().clone()))
+
+    def there(tensor):
+        tensor = tensor.detach().clone()
+        tensor = tensor.float() if coarse and tensor.dtype == torch.float64 else tensor
+        return There(tensor) if place == PLACE else tensor.to(place)
+
+    torch.Tensor.__deepcopy__ = lambda self, memo: memo.setdefault(id(self), there(self))
     torch.nn.Parameter.__deepcopy__ = lambda self, memo: memo.setdefault(
-        id(self), torch.nn.Parameter(There(self.detach().clone()), requires_grad=self.requires_grad)
+        id(self), torch.nn.Parameter(there(self), requires_grad=self.requires_grad)
     )
     copy._deepcopy_dispatch[torch.Generator] = lambda self, memo: self
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from circuitkit._contract import Model, public
 from circuitkit._heads import Heads, Turn
-from circuitkit._precision import rounding_hint
+from circuitkit._precision import finest, rounding_hint
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._norm import Norm
 from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Step, Sublayer, from_heads
@@ -163,8 +163,8 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
         if "token_type_embed.hook_out" in cache:  # the same at every position: a sentence alone
             W_pos = W_pos + cache["token_type_embed.hook_out"][0, 0]
         rest = begun - W_pos[: tokens.shape[1]]
-    embedded = W_E[tokens].double()
-    gain = float((rest.double() * embedded).sum() / embedded.square().sum())
+    embedded = finest(W_E[tokens])
+    gain = float((finest(rest) * embedded).sum() / embedded.square().sum())
     head = None
     if "mlm_head" in bridge._modules:
         transform = bridge.original_model.cls.predictions.transform

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
+from circuitkit._precision import finest
 from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps, random_rows
 from circuitkit.conversion._copy import all_modules, copy_bridge
@@ -137,20 +138,20 @@ def _rename_hooks(bridge: Any) -> None:
 
 def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tuple[Tensor, list]:
     """Logits, and per layer on the inputs it met: the largest output error, pre-activation and rounding term."""
-    seen: list[tuple[float, float, float]] = [(math.nan, math.nan, math.nan)] * len(mlps)
+    seen: list[tuple[Any, Any, Any]] = [(math.nan, math.nan, math.nan)] * len(mlps)
     met: dict[int, Tensor] = {}
-    reach: dict[int, float] = {}
+    reach: dict[int, Any] = {}
 
     def listen(place: int, mlp: FoundMLP, terms: HeadSum | GateSums, out: Tensor) -> None:
         neurons = Neurons(**mlp.weights, **mlp.biases, terms=terms)  # pyright: ignore[reportArgumentType]  # biases may be None
         exact, _, rounding = promised(neurons, met.pop(place))
-        seen[place] = float((out.double() - exact).abs().max()), reach.pop(place, math.nan), float(rounding.max())
+        seen[place] = (finest(out) - exact).abs().max(), reach.pop(place, math.nan), rounding.max()
 
     handles = []
     for place, (mlp, attention) in enumerate(zip(mlps, attentions, strict=True)):
         attention.n_calls = 0
         start = lambda _, args, i=place: met.update({i: args[0]})  # noqa: E731
-        middle = lambda _, args, out, i=place: reach.update({i: float(args[0].abs().max())})  # noqa: E731
+        middle = lambda _, args, out, i=place: reach.update({i: args[0].abs().max()})  # noqa: E731
         end = lambda _, args, out, i=place, m=mlp, t=attention.terms: listen(i, m, t, out)  # noqa: E731
         handles.append(getattr(mlp.block.mlp, "in").register_forward_pre_hook(start))
         handles.append(attention.register_forward_hook(middle))
@@ -165,14 +166,14 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
     if silent:
         why = "do not apply their activation through one replaceable function (processed weights of a gated MLP do that)"
         raise ValueError(f"the MLPs of blocks {silent} {why}; convert the model before enable_compatibility_mode")
-    return logits, seen
+    return logits, [tuple(map(float, one)) for one in seen]
 
 
 def _row(
     bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum | GateSums, measured: tuple[float, float, float]
 ) -> LayerReport:
     W_out = mlp.weights["W_out"].detach()
-    weight = W_out.abs().double() * terms.errors(W_out.double())[:, None]
+    weight = finest(W_out.abs()) * terms.errors(finest(W_out))[:, None]
     if mlp.gated:
         other = _largest_reads(norms.get(mlp.layer), mlp.weights["W_in"], mlp.biases["b_in"])
         weight = weight * (math.inf if other is None else other[:, None]) if terms.error else weight

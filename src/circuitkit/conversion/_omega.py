@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Count, Positive, Real, Share, must, one_dtype, public, reads
+from circuitkit._precision import finest
 
 
 class OmegaWarning(UserWarning):
@@ -102,8 +103,8 @@ class OmegaMLP:
         wide = x.dtype in (torch.float32, torch.float64)
         own = float(x.new_tensor(2 * self.omega))  # as the weights hold it
         leak, three = min(1.0, n_pos * math.exp(-own)), self.form == "three_layers"
-        x, W_in, W_out = x.double(), self.W_in.double(), self.W_out.double()
-        b_in, b_out = (W.new_zeros(W.shape[1]) if b is None else b.double() for W, b in ((W_in, self.b_in), (W_out, self.b_out)))
+        x, W_in, W_out = finest(x), finest(self.W_in), finest(self.W_out)
+        b_in, b_out = (W.new_zeros(W.shape[1]) if b is None else finest(b) for W, b in ((W_in, self.b_in), (W_out, self.b_out)))
 
         def g(n: int, stored: int = 4) -> float:
             off = n * u if wide else n * torch.finfo(torch.float32).eps / 2 + stored * u

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit._precision import finest
 from circuitkit.anatomy import Neurons
 from circuitkit.conversion._head_sum import FUNCTIONS
 
@@ -28,10 +29,10 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     u, v = torch.finfo(dtype).eps / 2, torch.finfo(wide).eps / 2
     top, low = torch.finfo(dtype).max, torch.finfo(dtype).tiny * (2 * u if dtype == torch.float16 else 1)
-    flat = x.double().reshape(-1, x.shape[-1])
+    flat = finest(x).reshape(-1, x.shape[-1])
 
     def product(left: Tensor, error: Tensor | float, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-        W, shift = W.double(), torch.zeros(()).double() if b is None else b.double()
+        W, shift = finest(W), torch.zeros((), dtype=flat.dtype) if b is None else finest(b)
         value, size = left @ W + shift, (left.abs() + error) @ W.abs() + shift.abs()
         passed = error @ W.abs() if isinstance(error, Tensor) else torch.zeros_like(value)
         wrong = passed + 1.01 * (W.shape[0] + 2) * v * size + 2 * u * (value.abs() + passed + shift.abs()) + 4 * low
@@ -63,7 +64,7 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
         activation = activation * value
         summed = summed + u * (activation.abs() + error + summed) + low
     exact, both = product(activation, error + summed, mlp.W_out, mlp.b_out)
-    approximation = error @ mlp.W_out.double().abs()
+    approximation = error @ finest(mlp.W_out).abs()
     shape = (*x.shape[:-1], mlp.W_out.shape[-1])
     rounding = (both - approximation).nan_to_num(nan=math.inf, posinf=math.inf)
     return exact.reshape(shape), approximation.reshape(shape), rounding.reshape(shape)

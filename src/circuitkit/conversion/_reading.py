@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from circuitkit._contract import Converted, Count, public
+from circuitkit._precision import finest
 from circuitkit.anatomy import Neurons, anatomy
 
 _COLUMNS = ("W_in", "b_in", "W_gate", "b_gate")
@@ -51,5 +52,5 @@ def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
 
 
 def _top(values: torch.Tensor, k: int) -> tuple[tuple[int, float], ...]:
-    best = values.double().topk(min(k, len(values)))
+    best = finest(values).topk(min(k, len(values)))
     return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))

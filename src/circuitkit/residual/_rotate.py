@@ -9,6 +9,7 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Real, Seed, must, public
 from circuitkit._heads import Heads
+from circuitkit._precision import finest
 from circuitkit.anatomy import Anatomy, Neurons, Norm, anatomy
 from circuitkit.anatomy._sublayer import MLP, Step, Sublayer
 
@@ -29,10 +30,10 @@ def random_rotation(
     if fix is None:
         return q.to(dtype)
     # An orthonormal basis whose first vector is the fixed direction; rotate within the rest.
-    frame = torch.cat([fix.double().cpu()[:, None], torch.eye(d_model, dtype=torch.float64)], dim=1)
+    frame = torch.cat([fix.cpu().double()[:, None], torch.eye(d_model, dtype=torch.float64)], dim=1)
     basis = torch.linalg.qr(frame)[0][:, :d_model]
     inside = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), q)
-    return (basis @ inside @ basis.T).to(fix.device, dtype)
+    return (basis @ inside @ basis.T).to(dtype).to(fix.device)
 
 
 @public
@@ -58,7 +59,7 @@ def rotate_basis(model: AnyModel, rotation: Float[Tensor, "d_model d_model"]) ->
 
 
 def _away(rotation: Tensor) -> float:
-    R = rotation.double()
+    R = finest(rotation)
     return float((R @ R.T - torch.eye(len(R), dtype=R.dtype, device=R.device)).abs().max())
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from circuitkit._contract import Count, Natural, Positive, Seed, Trained, must, public, reads
+from circuitkit._contract import Count, Natural, Positive, Seed, Trained, must, public, reads, trusted
 from circuitkit._heads import Heads, allowed_pairs
 from circuitkit.superposition._recipe import Recipe
 
@@ -162,7 +162,9 @@ def optimise(
     for step in range(recipe.steps):
         adam.param_groups[0]["lr"] = recipe.lr_at(step)
         adam.zero_grad(set_to_none=True)
-        loss(step).sum().backward()
+        with trusted():
+            total = loss(step).sum()
+        total.backward()
         adam.step()
         if progress and (step % 50 == 49 or step + 1 == recipe.steps):
             progress(step + 1, recipe.steps)

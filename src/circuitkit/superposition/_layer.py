@@ -11,7 +11,7 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Model, Natural, ids, must, one_dtype, public
 from circuitkit._heads import Heads
-from circuitkit._precision import full_precision
+from circuitkit._precision import full_precision, near
 from circuitkit.anatomy import anatomy
 from circuitkit.superposition._block import GatedBlock, optimise
 from circuitkit.superposition._recipe import Recipe
@@ -85,7 +85,7 @@ def train_gated_layer(
         raise ValueError(f"{record} is too short: a tenth of the rows is held back, so record 2 rows or more")
     mean_square, l1 = float(y.square().sum(-1).mean()), float(y.abs().sum(-1).mean())
     rms = math.sqrt(mean_square)
-    block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed, original=record.heads)
+    block = GatedBlock(recipe, record.n_heads, x.shape[-1], target_rms=rms, seed=seed, original=record.heads).to(x.device)
     if block.b_O is not None:
         _along_axes(block, record.heads, x, seed)
         block.b_O.data = y.mean((0, 1))
@@ -93,8 +93,8 @@ def train_gated_layer(
 
     def unexplained() -> float:
         with torch.no_grad():
-            squared = sum(float((block(a) - b).square().sum()) for a, b in zip(held_x.split(8), held_y.split(8), strict=True))
-        return squared / float((held_y - y.mean((0, 1))).square().sum())
+            squared = torch.stack([(block(a) - b).square().sum() for a, b in zip(held_x.split(8), held_y.split(8), strict=True)])
+        return sum(squared.tolist()) / float((held_y - y.mean((0, 1))).square().sum())
 
     start = unexplained()
 
@@ -104,10 +104,11 @@ def train_gated_layer(
         error = (block(x[rows]) - y[rows]).square().sum(-1).mean() / unit
         alpha = recipe.alpha_at(step)
         loss = error + alpha * block.penalty(x[rows], l1, rms) if alpha else error
-        value = float(loss.detach())
+        told = step % 20 == 0 or step + 1 == recipe.steps
+        value = float(loss.detach()) if told or near(loss) else 0.0
         if not math.isfinite(value):
             raise ValueError(f"seed {seed}: the loss became {value} at step {step}. Lower lr={recipe.lr} or alpha={recipe.alpha}.")
-        if step % 20 == 0 or step + 1 == recipe.steps:
+        if told:
             losses.append(value)
         return loss
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from circuitkit._precision import finest, near
 from circuitkit.superposition._block import EPSILON, across_heads, activation, effective, most_active, write_penalty
 from circuitkit.superposition._recipe import Recipe
 
@@ -40,8 +41,8 @@ def count_batch(tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dt
     (n, pos), place = tokens.shape, tokens.device
     one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32, device=place).scatter_(2, tokens[..., None], 1)
     counts = one_hot.cumsum(1, dtype=torch.int32)
-    pairs_causal = torch.einsum("npa,npb->ab", one_hot.to(torch.float64), counts.to(torch.float64))
-    total = one_hot.sum(1).to(torch.float64)
+    pairs_causal = torch.einsum("npa,npb->ab", finest(one_hot), finest(counts))
+    total = finest(one_hot.sum(1))
     pairs_all = total.T @ total
     keys = torch.cat([tokens.reshape(-1, 1).to(torch.int32), counts.reshape(-1, d_vocab)], 1)
     rows, inverse, weight = _unique(keys, pos)
@@ -95,9 +96,9 @@ def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[T
     """`z` of the module docstring for every distinct row.
 
     Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a key.
-    Beyond that a softmax over `scores + log(counts)`, slower and always right.
+    Beyond that, and where asking would wait for a device at each step, a softmax over `scores + log(counts)`, slower and always right.
     """
-    return (_sums if score_range(scores) < SAFE[scores.dtype] else _softmax)(batch.counts, scores, gate, v)
+    return (_sums if near(scores) and score_range(scores) < SAFE[scores.dtype] else _softmax)(batch.counts, scores, gate, v)
 
 
 def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:

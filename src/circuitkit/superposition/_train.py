@@ -127,9 +127,10 @@ class Training:
         self.original, self.recipe, like = original, recipe, original.W_E
         prompts = original.task.sample(recipe.n_prompts, data_seed).split(recipe.batch)[: recipe.steps]
         self.batches = [self._counted(part) for part in prompts if len(part) == recipe.batch]
-        n = sum(float(batch.weight.sum()) for batch, _ in self.batches)
+        n = sum(torch.stack([batch.weight.sum() for batch, _ in self.batches]).tolist())
         self.mean_square, self.l1 = (
-            sum(float((batch.weight[..., None] * size(y)).sum()) for batch, y in self.batches) / n for size in (torch.square, torch.abs)
+            sum(torch.stack([(batch.weight[..., None] * size(y)).sum() for batch, y in self.batches]).tolist()) / n
+            for size in (torch.square, torch.abs)
         )
         if not self.mean_square > 0:
             raise ValueError("the original's attention layer writes nothing on these prompts, so there is nothing to learn")
@@ -167,15 +168,15 @@ class Training:
         variance = float((weight * (target - mean).square()).sum())
         loss = error + recipe.alpha * penalty
         _, gate, _, _ = pair_tables(recipe, p, self.original.W_E)
-        failed = []
+        failed, losses = [], loss.tolist()
         for i, block in enumerate(self.blocks):
             for name in PARAMETERS:
                 getattr(block, name).copy_(p[name][i])
-            if not math.isfinite(float(loss[i])):
-                failed.append(f"init {i}: the loss is {float(loss[i])}; lower lr={recipe.lr} or alpha={recipe.alpha}")
+            if not math.isfinite(losses[i]):
+                failed.append(f"init {i}: the loss is {losses[i]}; lower lr={recipe.lr} or alpha={recipe.alpha}")
         return GatedRuns(
             models=tuple(GatedModel(block.requires_grad_(False), self.original) for block in self.blocks),
-            loss=tuple(loss.tolist()),
+            loss=tuple(losses),
             fvu=tuple((squared / variance).tolist()),
             penalty=tuple(penalty.tolist()),
             value_bias=tuple(p["b_V"].abs().amax((1, 2)).tolist()),
