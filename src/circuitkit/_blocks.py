@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from circuitkit._work import progress
+
 _BLOCK = 2**22
 """Numbers in a block: larger ones are no faster, because they leave the cache."""
 _TILE = 2**26
@@ -35,19 +37,19 @@ def require_room(what: str, numbers: int, like: Tensor, instead: str) -> None:
         )
 
 
-def pieces(n: int, each: int, most: int | None = None) -> Iterator[slice]:
+def pieces(n: int, each: int, most: int | None = None) -> list[slice]:
     """The numbers from 0 to `n` in blocks, as large as fit when each takes so many numbers."""
     step = max(1, (most or _BLOCK) // max(1, each))
-    return (slice(first, first + step) for first in range(0, n, step))
+    return [slice(first, first + step) for first in range(0, n, step)]
 
 
 def tiles(
     n: int, m: int, each: int, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
 ) -> Iterator[tuple[tuple[slice, slice], Tensor, Tensor]]:
     """All pairs of `n` by `m` stacks of `each` numbers in tiles: where a tile lies, and the factors, made when it is its turn."""
-    for rows in pieces(n, each, _TILE):
+    for rows in progress(pieces(n, each, _TILE), "tiles of heads"):
         one = left(rows)
-        yield from (((rows, columns), one, right(columns)) for columns in pieces(m, each, _TILE))
+        yield from (((rows, columns), one, right(columns)) for columns in progress(pieces(m, each, _TILE), "tiles"))
 
 
 def product_norms(
@@ -68,7 +70,7 @@ def product_norms(
         out, wanted = squares.clamp_min(0).sqrt(), wanted & (squares < _CANCELS * sizes)
     asked = wanted.cpu()
     side = max(1, int((_BLOCK / (d_left * d_right)) ** 0.5))
-    for rows in pieces(n, 1, side):
+    for rows in progress(pieces(n, 1, side), "pairs of heads"):
         for columns in pieces(m, 1, side):
             if asked[rows, columns].any():
                 block = left[rows].flatten(0, 1) @ right[columns].transpose(0, 1).flatten(1)
@@ -85,12 +87,11 @@ def gram_products(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Float[Te
     d_model = lefts[0].shape[-1]
     n, m = (sum(map(len, stacks)) for stacks in (lefts, rights))
     out = lefts[0].new_zeros(n, m)
-    tiles = list(pieces(d_model, 1, max(8, int((2 * _BLOCK / (n + m)) ** 0.5))))
-    for number, rows in enumerate(tiles):
-        for columns in tiles[: number + 1]:
-            a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])
-            b = _joined([(B[:, rows] @ B[:, columns].mT).flatten(1) for B in rights])
-            out.addmm_(a, b.T, alpha=1 if rows == columns else 2)
+    tiles = pieces(d_model, 1, max(8, int((2 * _BLOCK / (n + m)) ** 0.5)))
+    for rows, columns in progress([(one, other) for i, one in enumerate(tiles) for other in tiles[: i + 1]], "products of heads"):
+        a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])
+        b = _joined([(B[:, rows] @ B[:, columns].mT).flatten(1) for B in rights])
+        out.addmm_(a, b.T, alpha=1 if rows == columns else 2)
     return out
 
 
@@ -107,7 +108,7 @@ def largest_entries(
     """
     width = right.shape[1]
     best = left.new_empty(0), *2 * [torch.empty(0, dtype=torch.long, device=left.device)]
-    for rows in pieces(len(left), 1, max(1, _BLOCK // width) if block is None else block):
+    for rows in progress(pieces(len(left), 1, max(1, _BLOCK // width) if block is None else block), "rows"):
         part = left[rows] @ right
         tops = part.amax(1).topk(min(k, len(part))).indices
         values, places = part[tops].flatten().topk(min(k, len(tops) * width))

@@ -1,15 +1,22 @@
-"""Long work, item by item: each has a key, is written down by whoever computed it, and is never computed twice.
+"""Long work, item by item: a bar, a plan, and where items have keys, each is written down by whoever computed it, and never computed twice.
 
 joblib moves the items: `with joblib.parallel_config("dask"):` around a call sends them to a cluster. A worker that dies takes
 with it only what it had not finished; an item that fails is reported and stops no other.
 """
 
 import json
+import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from circuitkit._contract import public
 
 SECONDS = 5.0
 """What takes longer than this shows how far it is."""
@@ -23,11 +30,100 @@ class Done(NamedTuple):
     problem: str | None
 
 
-def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What long work will take: seconds of one processor core and bytes beside what was given, both estimated.
+
+    **Source**: see `plan` and `report`.
+    """
+
+    items: dict[str, tuple[float, float]]
+    """Seconds and bytes by key."""
+    kept: tuple[str, ...] = ()
+    """Keys that are there from an earlier call."""
+
+    @property
+    def seconds(self) -> float:
+        """All that is still to do, on one core."""
+        return sum((seconds for key, (seconds, _) in self.items.items() if key not in self.kept), 0.0)
+
+    def __repr__(self) -> str:
+        most = max((size for _, size in self.items.values()), default=0)
+        lines = [f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.3g} s on one core and {most / 2**20:.0f} MiB beside what was given"]
+        return "\n".join([*lines, *(f"  {key:<24}{seconds:>8.1f} s{size / 2**20:>8.0f} MiB" for key, (seconds, size) in self.items.items())])
+
+
+class _Planned(Exception):
+    """Enough was seen of a loop to say what all of it takes."""
+
+
+_TOTALS: ContextVar[list[int] | None] = ContextVar("totals", default=None)
+
+
+def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
     """The items, with a bar once they have taken five seconds; `TQDM_DISABLE=1`, as in stored outputs, keeps it silent."""
     from tqdm.auto import tqdm
 
-    return iter(tqdm(items, desc=what, total=total, delay=SECONDS, leave=False))
+    if (outer := _TOTALS.get()) is None:
+        return iter(tqdm(items, desc=what, total=total, delay=SECONDS, leave=False))
+    items = list(items) if total is None else items
+    return _two(items, what, len(items) if isinstance(items, list) else total or 1, outer)
+
+
+def _two(items: Iterable[Any], what: str, total: int, outer: list[int]) -> Iterator[Any]:
+    """Two items, and then what all would take, as often as the loops around this one go round."""
+    outer.append(total)
+    start = time.process_time()
+    for number, item in enumerate(items):
+        yield item
+        now = time.process_time()
+        if number == 1 and total > 2:
+            raise _Planned(what, (now - start) * math.prod(outer))
+        start = now
+    outer.pop()
+
+
+@public
+def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
+    """What a call would take: two rounds of its first long loop are done, timed and counted up; the rest is not.
+
+    `plan(f, x, k=3)` for `f(x, k=3)`. Any tool that shows a bar can be asked; what has no long loop is done, and measured.
+    Bytes are the most that was taken beside what was there, on the processor and on a GPU.
+
+    **Error**: that of two rounds; a first loop that is not the longest misleads. **Source**: this book.
+
+    >>> from circuitkit.circuits import composition_scores, random_heads
+    >>> plan(composition_scores, random_heads(2, 32, 4), random_heads(2, 32, 4, layer=1)).seconds < 5
+    True
+    """
+    token, before, start = _TOTALS.set([]), _taken(fresh=True)[0], time.process_time()
+    try:
+        function(*args, **kwargs)
+        what, seconds = getattr(function, "__name__", "call"), time.process_time() - start
+    except _Planned as planned:
+        what, seconds = planned.args
+    finally:
+        _TOTALS.reset(token)
+    return Plan({what: (seconds, float(max(0, _taken()[1] - before)))})
+
+
+def _taken(fresh: bool = False) -> tuple[int, int]:
+    """Bytes that this process holds, and the most it held since it was last asked for a `fresh` start."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if fresh:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", "ascii")
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+    there = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()) if gpu else (0, 0)
+    try:
+        said = Path("/proc/self/status").read_text("ascii")
+        now, most = (int(said.split(name)[1].split()[0]) * 1024 for name in ("VmRSS:", "VmHWM:"))
+    except (OSError, IndexError):  # a system that does not say
+        now = most = 0
+    return now + there[0], most + there[1]
 
 
 def work(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from circuitkit._blocks import largest_entries, pieces, require_room
 from circuitkit._contract import AnyModel, Count, HeadName, Natural, NonNegative, must, public, sizes
+from circuitkit._work import progress
 from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.circuits._full import full_ov, full_qk
 
@@ -142,7 +143,7 @@ def _attention(
         apart = full_qk(model, head, query="position", key="position")
         added, keys = own.A[middle] @ own.B, slice(middle + 1)
         places = lambda rows: there.A[rows] @ there.B[:, keys] + apart.A[middle] @ apart.B[:, keys]  # noqa: E731
-    for rows in pieces(len(ids), -(-len(qk.A) // 4)):
+    for rows in progress(pieces(len(ids), -(-len(qk.A) // 4)), "destinations"):
         content = qk.A[ids[rows]] @ qk.B
         content = content if added is None else content + added
         if places is not None:

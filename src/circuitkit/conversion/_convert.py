@@ -10,6 +10,7 @@ from torch import Tensor
 
 from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
 from circuitkit._precision import finest
+from circuitkit._work import progress
 from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps, random_rows
 from circuitkit.conversion._copy import all_modules, copy_bridge
@@ -55,7 +56,7 @@ def to_attention_only(
     mlps = find_mlps(twin)
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
     norms = norms_of_mlps(twin) if any(mlp.gated or mlp.activation == "relu" for mlp in mlps) else {}
-    terms = [_terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer)) for mlp in mlps]
+    terms = [_terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer)) for mlp in progress(mlps, "layers", len(mlps))]
     tokens = random_rows(int(twin.cfg.d_vocab), min(int(twin.cfg.n_ctx), 16)) if probe is None else probe
     tokens = tokens.to(next(twin.original_model.parameters()).device)
     was = [(module, module.training) for module in all_modules(twin)]

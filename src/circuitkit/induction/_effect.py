@@ -14,6 +14,7 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, ids, must, public
 from circuitkit._heads import Heads
+from circuitkit._work import progress
 from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
 from circuitkit.induction._stream import second_pass, token_losses
 from circuitkit.induction._tokens import Repeated
@@ -149,7 +150,7 @@ def effect(
     rest = _of_kind(bench.model, names) if keep else ()
     taken = (lambda some: [name for name in rest if name not in {*some}]) if keep else list
     sets = (names, *_drawn(bench, names, against, draws, seed))
-    values = torch.stack([bench.without(()), *(bench.without(taken(some)) for some in sets)])
+    values = torch.stack([bench.without(()), *(bench.without(taken(some)) for some in progress(sets, "effect", len(sets)))])
     shown = ", ".join(names) if len(names) < 4 else f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
     how = (fill if isinstance(fill, str) else "from other rows") + (f", at {len(at)} positions" if len(at) else "")
     said = f"{'keeping' if keep else 'without'} {shown}{f' of {len(rest)}' if keep else ''} ({how})"
@@ -251,7 +252,7 @@ def attribution(
     names, value = bench.model.head_names, bench.model
     if how == "patching":
         whole = bench.without(()).mean()
-        return Attribution(names, torch.stack([bench.without([name]).mean() - whole for name in names]))
+        return Attribution(names, torch.stack([bench.without([name]).mean() - whole for name in progress(names, "heads", len(names))]))
     subs = [sub for sub in value.sublayers if isinstance(sub.inside, Heads)]
     own = {sub.name: bench.base.gathered[sub.name] for sub in subs}
     other = {"zero": torch.zeros_like, "mean": lambda z: z.mean(0, keepdim=True)}.get(fill if isinstance(fill, str) else "", bench.fill)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Fraction, Several, must, public
 from circuitkit._stored import hashes, manifest, stored
+from circuitkit._work import progress
 from circuitkit.anatomy import read
 from circuitkit.induction._effect import Effect
 from circuitkit.induction._loss import InductionLoss, induction_loss
@@ -58,8 +59,8 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
         "previous token": tuple(name for name, _ in found.top("previous_token", k)),
     }
     chosen["random"] = _others(found.names, chosen, k)
-    losses = {"nothing": induction_loss(model, rows)}
-    losses |= {name: induction_loss(model, rows, without=group) for name, group in chosen.items()}
+    taken = progress([("nothing", ()), *chosen.items()], "survey")
+    losses = {name: induction_loss(model, rows, without=group) for name, group in taken}
     return Survey(found, chosen, losses, {}, {}, {}, {})
 
 

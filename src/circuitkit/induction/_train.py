@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from circuitkit._contract import Count, Fraction, LearningRate, Natural, Seed, Several, must, public
 from circuitkit._heads import Heads
+from circuitkit._work import progress
 from circuitkit.anatomy import from_heads
 from circuitkit.anatomy import to_bridge as as_bridge
 from circuitkit.induction._task import Net, sinusoids, task_rows
@@ -82,7 +83,7 @@ def train(
     optimiser = torch.optim.AdamW(net.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     generator = torch.Generator().manual_seed(seed + 1)
     kept, curves = ({0: to_bridge(net)} if 0 in checkpoints else {}), []
-    for step in range(steps):
+    for step in progress(range(steps), "training", steps):
         rate = lr * min(1.0, (step + 1) / 20, (steps - step) / (0.3 * steps))
         for group in optimiser.param_groups:
             group["lr"] = rate

@@ -14,7 +14,7 @@ import torch
 import circuitkit
 from circuitkit._contract import AnyModel, Name, must, public
 from circuitkit._heads import Heads
-from circuitkit._work import place_in, work, write
+from circuitkit._work import Plan, place_in, work, write
 from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.report import _parts
 from circuitkit.report._page import COLUMNS, page
@@ -22,27 +22,6 @@ from circuitkit.report._page import COLUMNS, page
 VERSION = 1
 """Grows when a part gives something else than before: what was kept is then computed again."""
 TEXT = "When Mary and John went to the store, John gave a drink to Mary. When Mary and John went to the school, John gave a book to"
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What a report will compute: seconds of one core and bytes beside the model, both estimated. **Source**: see `report`.
-    """
-
-    items: dict[str, tuple[float, float]]
-    """Seconds and bytes by key."""
-    kept: tuple[str, ...]
-    """Keys that are there from an earlier call."""
-
-    @property
-    def seconds(self) -> float:
-        """All that is still to do, on one core."""
-        return sum((seconds for key, (seconds, _) in self.items.items() if key not in self.kept), 0.0)
-
-    def __repr__(self) -> str:
-        most = max((size for _, size in self.items.values()), default=0)
-        lines = [f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.0f} s on one core and {most / 2**20:.0f} MiB beside the model"]
-        return "\n".join([*lines, *(f"  {key:<24}{seconds:>8.1f} s{size / 2**20:>8.0f} MiB" for key, (seconds, size) in self.items.items())])
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._contract import Count, LearningRate, Seed, Share, must, public
+from circuitkit._work import progress
 
 
 class ToyModel(NamedTuple):
@@ -61,7 +62,7 @@ def train_toy_models(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     loss = torch.full((n,), torch.nan)
     with torch.enable_grad():
-        for _ in range(steps):
+        for _ in progress(range(steps), "training", steps):
             x = _sample(density, n_features, batch, pairs, generator).to(place)
             error = (torch.relu(x @ W @ W.transpose(-2, -1) + b[:, None]) - x).pow(2) @ weight
             loss = error.mean(1)

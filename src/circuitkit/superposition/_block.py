@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from circuitkit._contract import Count, Natural, Positive, Seed, Trained, must, public, reads, trusted
 from circuitkit._heads import Heads, allowed_pairs
+from circuitkit._work import progress as _bar
 from circuitkit.superposition._recipe import Recipe
 
 PARAMETERS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "W_GQ", "W_GK", "b_GQ", "b_GK", "log_scale")
@@ -159,7 +160,7 @@ def optimise(
     """Adam on the sum of the runs' losses; runs share no parameter, so each is trained as if alone."""
     trained = [value for value in p.values() if value.requires_grad]
     adam = torch.optim.Adam(trained, lr=recipe.lr, fused=True)
-    for step in range(recipe.steps):
+    for step in _bar(range(recipe.steps), "training", recipe.steps):
         adam.param_groups[0]["lr"] = recipe.lr_at(step)
         adam.zero_grad(set_to_none=True)
         with trusted():
