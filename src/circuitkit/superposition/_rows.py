@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._contract import must, public
+from circuitkit._precision import finest
 from circuitkit.superposition._odds import margins
 from circuitkit.superposition._task import FORCED, SkipTrigramTask
 
@@ -24,7 +25,7 @@ def evaluate(run: Callable, task: SkipTrigramTask, tokens: Int[Tensor, "prompt p
         found.append([logits.detach() for logits in returned_by_run(*output, tokens[part], task)])
     pos, (h, r) = places[:, 1], map(torch.cat, zip(*found, strict=True))
     trigram = tokens[places[:, 0], pos].to(h.device)
-    m, r = (margins(logits.double(), trigram + task.n_trigrams) for logits in (h[which, :, pos], r[which, pos]))
+    m, r = (margins(finest(logits), trigram + task.n_trigrams) for logits in (h[which, :, pos], r[which, pos]))
     return m, r, trigram
 
 
