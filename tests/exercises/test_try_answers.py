@@ -1,10 +1,13 @@
 """The tool that shows a file of answers to the checks tells right from wrong, and named from pointed at."""
 
 import dataclasses
+import runpy
+from pathlib import Path
 
 from circuitkit.exercises import check_k_composition
 from tools.check import try_answers
 
+ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = """
 def k_composition__right(W_OV, W_QK):
     return (W_OV @ W_QK.T).norm() / (W_OV.norm() * W_QK.norm())
@@ -48,3 +51,11 @@ def test_an_unknown_exercise_is_told(tmp_path, capsys):
     path.write_text("def no_such__thing():\n    pass\n")
     assert try_answers.main([str(path)]) == 2
     assert "there is no check_no_such" in capsys.readouterr().err
+
+
+def test_the_tables_of_the_trials_add_up():
+    trials = runpy.run_path(str(ROOT / "book/_ext/circuitkit_book/trials.py"))
+    made = trials["table"]("trial,chapter,named,pointed at\nfirst,1,3,4\nfirst,2,5,6\nsecond,1,1,0\n")
+    assert made.count("| chapter | named | pointed at |") == 2
+    assert "| all | 8 | 10 |" in made
+    assert "| all | 275 | 200 | 28 | 32 | 10 | 5 | 46 | 40 |" in trials["table"](trials["FILE"].read_text("utf-8"))

@@ -1,6 +1,7 @@
 """The reader's copies: made from the solved notebooks, without solutions, and harmless until they are filled in."""
 
 import ast
+import re
 from pathlib import Path
 
 import nbformat
@@ -89,6 +90,10 @@ def test_each_exercise_shows_difficulty_minutes_and_a_hint(path):
         part = text.split(f"## {exercise.number} ", 1)[1].split("\n## ", 1)[0]
         assert f"*{exercise.difficulty} · {exercise.minutes} minutes*" in part
         assert "<summary>Hint</summary>" in part
+    parts = re.findall(r"^## \d\.\d .*\n\n(.*)\n", text, re.M)
+    assert len(parts) > len(exercises.catalogue(int(path.name[:2])))  # predictions and capstones, too
+    for line in parts:
+        assert re.fullmatch(r"\*(easy|medium|hard) · [^*]+\* \(an estimate\), to \w.*[^.]", line), line
 
 
 def test_a_solution_loses_its_body_and_keeps_its_signature_and_docstring():

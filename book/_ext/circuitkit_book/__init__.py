@@ -16,6 +16,7 @@ from . import (
     reader_copies,
     search,
     times,
+    trials,
 )
 
 
@@ -35,4 +36,5 @@ def setup(app):
     reader_copies.setup(app)
     search.setup(app)
     times.setup(app)
+    trials.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

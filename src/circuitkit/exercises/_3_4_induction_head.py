@@ -90,8 +90,11 @@ def body(
     here = named[place].mT
     carried = named["place"].mT[:, :vocab] if V_0 == "place" else named[V_0].mT
     first = (loud_0 * sign_0 * here, here.roll(shift, 1), carried, named[note])
-    K_1 = named["place"].mT.roll((n_ctx - 1) // 2 - 1, 1) if K == "distance" else named[K].mT
-    second = (loud_1 * named["place" if K == "distance" else Q].mT, K_1, named[V].mT, named[out])
+    if K == "distance":
+        Q_1, K_1 = named["place"].mT, named["place"].mT.roll((n_ctx - 1) // 2 - 1, 1)
+    else:
+        Q_1, K_1 = (named[name].mT[:, :vocab] for name in (Q, K))
+    second = (loud_1 * Q_1, K_1, named[V].mT, named[out])
     if heads == "same":
         return first, first
     return (second, first) if swapped else (first, second)

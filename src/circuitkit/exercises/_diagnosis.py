@@ -6,6 +6,7 @@ Only numbers are compared, so nothing more is said: that an answer gives what a 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -35,9 +36,7 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     if all(run.outcome is None for run in tried):
         return Diagnosis("", "")
 
-    def is_it(wrong: Callable[..., Any]) -> bool:
-        return _alike(exercise, tried, wrong)
-
+    is_it = partial(_alike, exercise, tried)
     singles = [mistake for mistake in exercise.mistakes if is_it(mistake.wrong)]
     if len({mistake.name for mistake in singles}) == 1:
         return Diagnosis(singles[0].name, f"Your answer gives what this mistake gives: {singles[0].name}. {singles[0].advice}")
