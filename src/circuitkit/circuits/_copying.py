@@ -36,13 +36,13 @@ def _d_model(model: Any) -> int:
 def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = None) -> Copying:
     r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
 
-    `copying_score(model)` and `copying_score(heads, model)` take the full circuit $W_E W_V W_O W_U$: an eigenvector with positive
-    $\lambda$ is a mixture of tokens whose logits rise when the head attends to it. `copying_score(heads)` takes the OV matrix $W_V
-    W_O$ itself: a direction of the stream that comes back with its own sign. The two agree only if $W_U W_E$ is near a positive
-    multiple of the identity on what the head handles; give the model if you have one. **Shapes**: one entry per head. From a
-    `d_head x d_head` product (the non-zero eigenvalues of $AB$ are those of $BA$). **Error**: exact up to rounding; sums are
-    complex conjugate pairs, so real. A head that writes nothing scores 0. Biases and norms are not part of it. **Source**: "A
-    Mathematical Framework for Transformer Circuits", copying and eigenvalues. High copying alone does not make an induction head.
+    `copying_score(model)` and `copying_score(heads, model)` take the full circuit $W_E W_V W_O W_U$: an eigenvector with
+    positive $\lambda$ is a mixture of tokens whose logits rise when the head attends to it. `copying_score(heads)` takes $W_V
+    W_O$ itself: a direction of the stream that comes back with its own sign. Give the model if you have one: the two agree
+    only if $W_U W_E$ is near a multiple of the identity on what the head handles. **Shapes**: one entry per head, from a
+    `d_head x d_head` product (the non-zero eigenvalues of $AB$ are those of $BA$). **Error**: exact up to rounding; a head
+    that writes nothing scores 0; biases and norms are not part of it. **Source**: "A Mathematical Framework for Transformer
+    Circuits", copying and eigenvalues. High copying alone does not make an induction head.
 
     >>> from circuitkit.circuits import random_heads
     >>> copying_score(random_heads(2, 8, 3)).score.shape

@@ -13,10 +13,9 @@ from circuitkit.circuits._runs_before import one_dtype_of, runs_before
 def virtual_head(earlier: Heads, later: Heads) -> Heads:
     """V-composition of every earlier with every later head, as heads named `"L0H1->L1H3"`, earlier-major order.
 
-    $W_{OV} = W_{OV}^e W_{OV}^l$ and, with frozen patterns, $A = A^l A^e$: the later head moves what the earlier head had
-    moved. A product of two patterns is in general no softmax of anything, so a virtual head has no QK circuit: `W_Q` and
-    `W_K` are NaN, and whoever asks for its own pattern sees NaN. Give `results(x, pattern=A_l @ A_e)`. **Shapes**: `d_head`
-    of the result is the smaller of the two; `b_V` carries the earlier head's value bias through the later head.
+    $W_{OV} = W_{OV}^e W_{OV}^l$ and, with frozen patterns, $A = A^l A^e$. A product of two patterns is in general no softmax
+    of anything, so `W_Q` and `W_K` are NaN, and so is a virtual head's own pattern: give `results(x, pattern=A_l @ A_e)`.
+    **Shapes**: `d_head` is the smaller of the two; `b_V` carries the earlier head's value bias through the later head.
     **Error**: exact up to rounding. **Source**: "A Mathematical Framework for Transformer Circuits", virtual attention heads.
 
     >>> from circuitkit.circuits import random_heads

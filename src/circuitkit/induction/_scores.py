@@ -75,21 +75,18 @@ def scores(
 ) -> Scores:
     r"""Prefix-matching, previous-token, duplicate-token and copying score of every head, from one forward pass.
 
-    With the pattern $A$ and $P_t$ the positions before $t$ that hold the same token, over all $t$ whose $P_t$ is not
-    empty: prefix matching is the mean of $\sum_{p \in P_t} A_{t,\,p+1}$ and duplicate token the mean of
-    $\sum_{p \in P_t} A_{t,\,p}$. Previous token is the mean of $A_{t,\,t-1}$ over $t \ge 1$. Copying is
-    $\sum_i \mathrm{Re}\,\lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of the map from the token at a source
-    position to the logits the head would write when it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$, with $i, j$
-    over all positions $p + 1$ of the run, values and unembedding vectors centred over them. Values are the model's
-    own, so norms, MLPs and earlier heads count; on an attention-only model it estimates the framework paper's
-    copying score of $W_E W_{OV} W_U$.
+    With the pattern $A$ and $P_t$ the positions before $t$ that hold the same token, over all $t$ whose $P_t$ is not empty:
+    prefix matching is the mean of $\sum_{p \in P_t} A_{t,\,p+1}$, duplicate token that of $\sum_{p \in P_t} A_{t,\,p}$;
+    previous token is the mean of $A_{t,\,t-1}$ over $t \ge 1$. Copying is $\sum_i \mathrm{Re}\,\lambda_i / \sum_i
+    |\lambda_i|$ over the eigenvalues of the map from the token at a source position to the logits that the head writes when
+    it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$, with $i, j$ over all positions $p + 1$, values and unembedding
+    vectors centred over them. Values are the model's own, so norms, MLPs and earlier heads count.
 
-    **Shapes**: `tokens` any rows `[batch, pos]` in which tokens recur, default eight rows of a random span of 64 tokens
-    (less if the context or the vocabulary is smaller), twice. `without` leaves out parts and wires, see `Anatomy.run`.
-    Works for any `TransformerBridge`, grouped-query and rotary ones too, and for the toys of chapter 5: patterns are
-    reduced where they are computed, some destinations at a time, and dropped: any attention will do, and long contexts. **Error**: float32 rounding; the sampling error of a mean over about 500 positions.
-    **Source**: "In-context Learning and Induction Heads" (prefix matching, copying); "A Mathematical Framework"
-    (eigenvalues). Theirs normalise copying differently.
+    **Shapes**: `tokens` any rows `[batch, pos]` in which tokens recur, left out eight rows of a random span of 64 (less if
+    the model is smaller), twice. `without` leaves out parts and wires, see `Anatomy.run`. Patterns are reduced where they are
+    computed, some destinations at a time, and dropped: any attention will do, and long contexts. **Error**: float32 rounding;
+    the sampling error of a mean over about 500 positions. **Source**: "In-context Learning and Induction Heads" (prefix
+    matching, copying); "A Mathematical Framework" (eigenvalues). Theirs normalise copying differently.
 
     >>> from circuitkit.induction import build_induction_model
     >>> result = scores(build_induction_model(20, 16))

@@ -30,11 +30,10 @@ class Spaces:
         r"""The head whose score is $\sum q B k^\top$ over `looks` and whose output is $\sum x M$ over `moves`.
 
         Each look `(query space, key space, B)` reads the destination in one subspace and the source in another; each move
-        `(from, to, M)` carries the source's content of one subspace into another. *Proof*: every action gets head dimensions
-        of its own. Of $B$ only the columns that are not zero need one: there $W_Q = B$ and $W_K$ is the identity, so $W_Q
-        W_K^\top$ is $B$ between these subspaces and zero elsewhere. Of $M$ the rows that are not zero: there $W_V$ is the
-        identity and $W_O = M$. $W_Q$ carries the factor sqrt(d_head) that scores are divided by. **Error**: none.
-        **Source**: the idea of deriving a matrix from its action on named directions is tracr's.
+        `(from, to, M)` carries the source's content from one into another. *Proof*: every action gets head dimensions of its
+        own, one for each column of $B$ that is not zero, where $W_Q = B$ and $W_K$ is the identity, and one for each row of
+        $M$ that is not zero, where $W_V$ is the identity and $W_O = M$. $W_Q$ carries the factor sqrt(d_head) that scores are
+        divided by. **Source**: tracr's idea of deriving a matrix from its action.
         """
         W_Q, W_K, W_V = (torch.zeros(self.d_model, d_head) for _ in range(3))
         W_O, used = torch.zeros(d_head, self.d_model), 0

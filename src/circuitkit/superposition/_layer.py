@@ -58,7 +58,7 @@ class GatedLayer:
 def record_layer(model: AnyModel, layer: Natural, tokens: Int[Tensor, "row pos"], batch: Count = 16) -> LayerRecord:
     """Run any model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
 
-    **Shapes**: `x` and `y` are `[row, pos, d_model]`, in float32 for a model in half precision. **Error**: none. **Source**: this book.
+    **Shapes**: `[row, pos, d_model]` each, in float32 for a model in half precision. **Error**: none. **Source**: this book.
     """
     value = anatomy(model)
     layers = {sub.layer: sub for sub in value.sublayers if isinstance(sub.inside, Heads)}
