@@ -12,7 +12,7 @@ from circuitkit._blocks import product_norms, require_room, tiles
 from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.circuits._baseline import random_heads
-from circuitkit.circuits._runs_before import one_dtype_of, runs_before
+from circuitkit.circuits._virtual import one_dtype_of, runs_before
 
 Kind = Literal["Q", "K", "V"]
 Baseline = Literal["random", "analytic", "rotated"]
