@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from circuitkit import anatomy, induction
+from circuitkit import Heads, anatomy, induction, plan
 from circuitkit._blocks import largest_entries
-from circuitkit.circuits import composition_scores, full_ov, path_logits, random_heads, skip_trigrams
+from circuitkit.circuits import composition_scores, full_ov, largest_paths, path_logits, random_heads, skip_trigrams
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weights
 
 
@@ -72,6 +72,8 @@ def beside_a_forward_pass():
     anatomy(model)
     forward, paths = seconds(lambda: model(few), lambda: path_logits(model, few, max_order=1).sum(at=-1))
     print(f"paths-order-1-over-forward-32-tokens {paths / forward:.3g} 3")
+    forward, paths = seconds(lambda: model(few), lambda: largest_paths(model, few[0], 7))
+    print(f"largest-of-130000-paths-order-2-over-forward-32-tokens {paths / forward:.3g} 3")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kept = path_logits(model, few, max_order=1)
     print(f"paths-order-1-megabytes-beside-forward {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.3g} 50")
@@ -98,10 +100,12 @@ def at_full_size():
     table = full_ov(model, "L0H0")
     (taken,) = seconds(lambda: largest_entries(table.A, table.B, 10), times=1)
     print(f"top-entries-50257-tokens-seconds {taken:.3g} 8")
-    some = random_heads(64, 4096, 128)  # 5,120 heads in tiles of 64: the tiles are alike
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    subspace_overlap(some, some)
-    print(f"subspace-overlap-64-heads-of-8b-megabytes {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.3g} 1024")
+    one = random_heads(1, 4096, 128)  # 5,120 heads that share their numbers, so that only the work takes room
+    weights = {name: getattr(one, name).expand(5120, -1, -1) for name in ("W_Q", "W_K", "W_V", "W_O")}
+    some = Heads(tuple(f"L{i // 64}H{i % 64}" for i in range(5120)), **weights, layers=tuple(i // 64 for i in range(5120)))
+    for name, work in ("subspace-overlap", subspace_overlap), ("composition", composition_scores):
+        ((_, size),) = plan(work, some, some, "K").items.values()
+        print(f"{name}-5120-heads-of-8b-megabytes {size / 2**20:.4g} 2048")
 
 
 def laws():

@@ -64,6 +64,8 @@ def progress(items: Iterable[Any], what: str, total: int | None = None) -> Itera
     """The items, with a bar once they have taken five seconds; `TQDM_DISABLE=1`, as in stored outputs, keeps it silent."""
     from tqdm.auto import tqdm
 
+    if isinstance(items, list) and len(items) < 2:
+        return iter(items)
     if (outer := _TOTALS.get()) is None:
         return iter(tqdm(items, desc=what, total=total, delay=SECONDS, leave=False))
     items = list(items) if total is None else items

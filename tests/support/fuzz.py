@@ -346,6 +346,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "among": lambda: torch.ones(23, dtype=torch.bool),
     "answer": lambda: (lambda *a, **k: None),
     "logit_attribution.answer": lambda: tokens() + 1,
+    "largest_paths.answer": lambda: 3,
+    "largest_paths.tokens": lambda: tokens()[0],
     "args": lambda: torch.float64,
     "at": lambda: -1,
     "b": lambda: torch.linalg.qr(normal(5, 3))[0],
@@ -744,7 +746,7 @@ KINDS = {
     "count": """draws points Address.layer Address.number Address.term before pos batch d_content d_gate d_value share top_k d_head d_model d_pos d_vocab expansion first_pass heads_per_neuron inits k most n n_ctx n_extra
         n_features n_heads n_hidden n_layers n_noise n_pos n_prompts n_signals n_trigrams period rows steps times width window block
         distance vocab seeds early late layer row dst src offset max_order step skip trigram first bos chapter seed
-        n_jobs neurons uncheckable_at_most""",
+        n_jobs neurons uncheckable_at_most largest_paths.answer""",
     "number": """Anatomy.gain cap a1 a2 accuracy alpha alpha_tail alpha_warmup discount eps gain gate_range importance limit lr lr_warmup top_k_warmup noise max_error
         min_together omega power reach right scale sharpness tail_factor target_l1 target_rms threshold tolerance
         attention.largest HeadSum.error generalized_silu.error""",
@@ -782,7 +784,7 @@ def lookup(table: dict[str, Any], target: str, name: str) -> Any:
 #: Values that mean something after all: for a kind, a label and the arguments (a star: every argument of that kind).
 LEGAL: dict[str, dict[str, str]] = {
     "count": {
-        "0": """Address.layer Address.number before pos seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance Heads.allowed.n_pos bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
+        "0": """Address.layer Address.number before pos seed layer row src max_order skip_trigrams.distance Heads.QK_at.distance Heads.allowed.n_pos largest_paths.answer bos first neurons step uncheckable_at_most rate.k memory_scores.skip""",
         "-1": "attention.first neurons n_jobs Heads.QK_at.distance",
         "list": "seeds",
         "10**12": "seed",

@@ -11,13 +11,13 @@ from circuitkit.circuits._copying import copying_score
 from circuitkit.circuits._evidence import corpus_evidence, skip_trigram_statistics
 from circuitkit.circuits._full import full_ov, full_qk, top_per_row
 from circuitkit.circuits._importance import loss_of_paths, term_importance
-from circuitkit.circuits._paths import path_logits
+from circuitkit.circuits._paths import largest_paths, path_logits
 from circuitkit.circuits._score import score_decomposition
 from circuitkit.circuits._skip import skip_trigrams
 from circuitkit.circuits._virtual import virtual_head
 
 __all__ = [
-    "composition_scores", "copying_score", "corpus_evidence", "full_ov", "full_qk", "loss_of_paths", "path_logits",
+    "composition_scores", "copying_score", "corpus_evidence", "full_ov", "full_qk", "largest_paths", "loss_of_paths", "path_logits",
     "random_heads", "score_decomposition", "skip_trigram_bugs", "skip_trigram_statistics", "skip_trigrams",
     "term_importance", "top_per_row", "virtual_head",
 ]  # fmt: skip

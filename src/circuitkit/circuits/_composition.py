@@ -85,7 +85,7 @@ def composition_scores(
     score = torch.zeros_like(possible, dtype=dtype)
     expected = torch.ones_like(possible, dtype=dtype)[0]
     each = earlier.d_model * max(earlier.d_head, later.d_head)
-    turn, written = baseline == "rotated", (earlier.W_O != 0).any(0).any(0)
+    written = torch.stack([(W != 0).any(0) for W in earlier.W_O]).any(0) if baseline == "rotated" else None
     makers = (lambda rows: _written(earlier[rows], dtype)), (lambda rows: _read(later[rows], kind, dtype))
     for (rows, columns), writes, reads in tiles(len(earlier), len(later), each, *makers):
         if scale_free:
@@ -93,10 +93,10 @@ def composition_scores(
         norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
         products = product_norms(writes, reads, possible[rows, columns])
         score[rows, columns] = torch.where(possible[rows, columns] & (norms > 0), products / norms.clamp_min(torch.finfo(dtype).tiny), 0.0)
-        if turn:
+        if written is not None:
             expected[columns] = reads[:, written].flatten(1).norm(dim=1) / reads.flatten(1).norm(dim=1)
     sizes = earlier.d_model, earlier.d_head, later.d_head
-    chance = expected / math.sqrt(int(written.sum())) if turn else composition_baseline(*sizes, baseline, scale_free=scale_free, seed=seed)
+    chance = expected / math.sqrt(int(written.sum())) if written is not None else composition_baseline(*sizes, baseline, scale_free=scale_free, seed=seed)
     return Composition(score, chance, possible, kind, earlier.names, later.names)
 
 

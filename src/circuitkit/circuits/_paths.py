@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._blocks import require_room
-from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, must, public
+from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, read
 from circuitkit.anatomy._address import spelled, unknown
@@ -122,6 +122,51 @@ def path_logits(
     _require_few(value, order, most, apart, tokens.numel())
     run = run_of(model, tokens[None] if tokens.ndim == 1 else tokens)
     return PathLogits(_expand(run, order, layers, apart), run)
+
+
+@public
+@ids()
+@must(lambda tokens: tokens.ndim == 1 or "one row of tokens: tokens[0]")
+@must(lambda at, tokens: -(n := tokens.shape[-1]) <= at < n or f"one of {n} positions")
+@must(lambda answer, model: answer < (n := sizes(model)[0]) or f"a token, 0 to {n - 1}")
+def largest_paths(
+    model: AnyModel, tokens: Int[Tensor, " pos"], answer: Natural, k: Count = 10, *, at: Integer = -1
+) -> list[tuple[str, float]]:
+    r"""The `k` chains of two heads that move a token's logit most, by name as in `path_logits`, with what each adds.
+
+    What is added is the path's logit of `answer` at `at`, less its mean over the vocabulary. No path is formed: what the later
+    head asks for, $A^{h_2}_{at,p} W_V^{h_2} W_O^{h_2} u$ at each position $p$, is held against what the earlier one writes there.
+    **Error**: rounding; patterns and norms are frozen. **Source**: as `path_logits`; the ranking is this book's.
+    """
+    value = anatomy(model).linear_head("largest_paths")
+    run, layers = run_of(model, tokens[None]), []
+    place = at % len(tokens)
+    here, u = run.where(0, place), (value.W_U[:, answer] - value.W_U.mean(1))[:, None]
+    u = u[None, None] if run.final is None else run.final.fold(u) / run.final.at(slice(0, 1), slice(place, place + 1)).scale[..., None]
+    born = {DIRECT: (torch.stack([run.part(name, 0) for name in value.starts]).sum(0), 0)}
+    found: list[tuple[Tensor, list[str], Any, Any]] = []
+    for step, sub in ((number, sub) for number, one in enumerate(value.steps) for sub in one.sublayers):
+        heads, before = sub.inside, run.norms[sub.name][0]
+        if not isinstance(heads, Heads):
+            born |= {name: (stream, step) for name, stream in _begun(run, sub, step, False).items()}
+            continue
+        asked = torch.einsum("hmd,hdn,n->hm", heads.by_head("W_V"), heads.W_O, here._pulled(u, step, sub, None)[0, 0, :, 0])
+        reads = asked.T[None] if before is None else before.fold(asked.T) / before.scale[0][..., None]
+        reads = torch.einsum("hp,pmh->hpm", run.patterns[sub.name][0, :, place], reads.expand(len(tokens), -1, -1))
+        for first, earlier, z, names in layers:
+            if first < step:
+                wrote = run._left(earlier, torch.einsum("ohbpd,hdm->ohbpm", z, earlier.inside.W_O), first, step)
+                found.append((torch.einsum("ohbpm,gpm->ohg", wrote, reads), names, earlier.inside.names, heads.names))
+        stood = torch.stack([run._carried(*one, step) for one in born.values()])
+        layers.append((step, sub, _through(heads, run.patterns[sub.name], stood, before)[0], [*born]))
+    best = []
+    for values, names, earlier, later in found:
+        top = values.flatten().abs().topk(min(k, values.numel())).indices
+        for place, added in zip(top.tolist(), values.flatten()[top].tolist(), strict=True):
+            rest, j = divmod(place, len(later))
+            chain = names[rest // len(earlier)], earlier[rest % len(earlier)], later[j]
+            best.append(("->".join(part for part in chain if part != DIRECT), added))
+    return sorted(best, key=lambda one: -abs(one[1]))[:k]
 
 
 def _require_few(model: Anatomy, order: int, most: int, apart: bool, n_tokens: int) -> None:
