@@ -80,6 +80,18 @@ def test_the_proof_covers_what_lies_between_its_points(name, k, seed):
     assert gates.proved_error(name, reach, b, c, d, n=60_001) <= dense * 1.001 + 1e-4
 
 
+def test_no_weights_go_below_the_least_error_of_their_centres():
+    rng = np.random.default_rng(0)
+    for name in ("silu", "relu"):
+        p = np.r_[rng.normal(size=3), np.arcsinh(rng.uniform(-5, 5, 3)), rng.normal(0, 3, 3)]
+        f, x = gates.FUNCTIONS[name], gates.points(5.0, 248)
+        least = gates.least(f, 5.0, p)
+        s = gates.sigmoids(x, p[:6])
+        tried = np.concatenate([rng.normal(0, 4, (20_000, 3)), np.linalg.lstsq(s, f(x), rcond=None)[0] + rng.normal(0, 0.05, (20_000, 3))])
+        errors = np.abs(tried @ s.T - f(x)).max(1)
+        assert least <= errors.min() < 1.5 * least
+
+
 @pytest.mark.parametrize(
     ("reach", "k", "most"),
     [(30, 8, 1e-3), (30, 16, 1e-5), (30, 32, 1e-7), (100, 8, 2.3e-2), (100, 16, 2e-4), (100, 32, 2e-6)],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from circuitkit.conversion import activation_error, stored_study
-from tools.study import real_conversion, real_decoders
+from tools.study import matched_training, real_conversion, real_decoders
 
 
 def test_the_stored_rows_keep_their_promises():
@@ -54,14 +54,42 @@ def test_the_stored_study_is_what_the_weights_give():
 @pytest.mark.parametrize("name", ["smollm2", "whisper"])
 def test_the_stored_decoders_keep_their_promises(name):
     rows, provenance = stored_study(name)
-    full = [row for row in rows if row.precision == "float32"]
-    assert [row.heads_per_neuron for row in full] == list(real_decoders.COUNTS[name])
-    for row in full:
-        assert 0 < row.measured <= row.bound
+    assert len(rows) == len(real_decoders.ways(name))
+    for row, way in zip(rows, real_decoders.ways(name), strict=True):
+        assert 0 <= row.measured <= row.bound + row.rounding
         assert 0 <= row.top1 <= 1
         assert row.kl > -1e-9
+        assert row.precision == ("bfloat16" if way.startswith("bfloat16") else "float32")
+        assert not way.isdigit() or row.heads_per_neuron == int(way)
     assert provenance["sha256"] == real_decoders.PROVENANCE[name]["sha256"]
     assert len(provenance["sha256"]) == 64
+
+
+def test_what_was_asked_of_smollm2_is_reached():
+    rows, _ = stored_study("smollm2")
+    _, eight, sixteen, mixed, plain, ours = rows
+    assert eight.kl <= 3e-4
+    assert eight.top1 >= 0.99
+    assert sixteen.kl <= 1e-7
+    assert sixteen.top1 >= 0.999
+    assert sixteen.seconds <= 1.35
+    assert max(row.memory for row in rows) <= 1
+    assert mixed.heads_per_neuron <= 17
+    assert mixed.bound <= 0.2
+    assert mixed.kl <= 1e-7
+    assert ours.kl <= 2 * plain.kl
+
+
+def test_bytes_alive_by_hand():
+    layer = torch.nn.Linear(1000, 1000)
+    with torch.no_grad(), real_decoders.Alive(layer) as counted:
+        x = torch.ones(100, 1000)
+        layer(x)  # is freed at once
+        y = layer(x) + 1  # the sum stands beside what it is made of
+        x.add_(1)
+    assert (counted.most, counted.now) == (3 * 400_000, 2 * 400_000)
+    del x, y
+    assert counted.now == 0
 
 
 def test_a_file_of_ctranslate2_is_read(tmp_path):
@@ -89,3 +117,32 @@ def test_the_stored_decoders_are_what_the_weights_give(name):
         assert found["top1"] == pytest.approx(row.top1, abs=0.01)
         assert found["kl"] == pytest.approx(row.kl, rel=0.2, abs=1e-7)
         assert found["perplexity"] == pytest.approx(row.perplexity, rel=1e-2)
+
+
+def test_the_trained_decoders_are_matched_and_begin_as_stored():
+    rows, about = stored_study("trained")
+    assert {(row.kind, row.seed) for row in rows} == {(kind, seed) for kind in matched_training.KINDS for seed in range(3)}
+    numbers = {row.kind: row.numbers for row in rows}
+    assert max(numbers[kind] for kind in ("mlp", "untied", "persistent")) < 1.01 * min(numbers[kind] for kind in ("mlp", "untied", "persistent"))
+    assert numbers["nothing"] < 0.5 * numbers["mlp"]
+    assert all([step for step, _ in row.curve] == list(range(0, about["steps"] + 1, 50)) for row in rows)
+    for kind in ("untied", "persistent"):
+        again = matched_training.train(kind, 1, until=50)
+        (stored,) = (row for row in rows if (row.kind, row.seed) == (kind, 1))
+        assert again["numbers"] == stored.numbers
+        for (_, loss), (_, told) in zip(again["curve"], stored.curve[:2], strict=True):
+            assert loss == pytest.approx(told, abs=0.02)
+
+
+def test_persistent_attention_by_loops():
+    torch.manual_seed(0)
+    layer, x = matched_training.Persistent(5), torch.randn(1, 3, matched_training.D)
+    q, k, v = (part[0].unflatten(-1, (matched_training.HEADS, -1)) for part in layer.qkv(x).chunk(3, -1))
+    size, z = q.shape[-1], torch.zeros_like(q)
+    keys, values = layer.keys * size**0.5, layer.values * 5**0.5
+    for head in range(matched_training.HEADS):
+        for at in range(3):
+            seen = torch.cat([keys[head], k[: at + 1, head]])
+            weights = (seen @ q[at, head] / size**0.5).softmax(0)
+            z[at, head] = weights @ torch.cat([values[head], v[: at + 1, head]])
+    assert torch.allclose(layer(x)[0], layer.out(z.flatten(-2)), atol=1e-5)

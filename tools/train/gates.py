@@ -4,6 +4,7 @@
     python -m tools gates --only silu           one function
     python -m tools gates --polish --jumps 60      only improve what is stored: 60 seconds of jumps for each function and number
     python -m tools gates --check               prove the stored errors again
+    python -m tools gates --least               how far other weights could bring them down at the same centres and widths
 
 For each activation f, range R and number of heads k: free slopes b, centres m and weights w that make
 
@@ -33,7 +34,7 @@ from scipy.special import erf, expit
 from tools.study import manifest
 
 TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/gates.safetensors"
-REACHES = (2, 4, 7, 10, 13, 16, 19, 20.5, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31.5, 33, 34.5, 36, 38, 40, 42, 44, 49, 54, 68, 84, 100, 140, 200, 300, 500)
+REACHES = (2, 4, 7, 10, 13, 16, 19, 20.5, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31.5, 33, 34.5, 36, 38, 40, 42, 44, 49, 54, 60, 68, 76, 84, 92, 100, 120, 140, 170, 180, 190, 200, 300, 500)
 HEADS = (2, 4, 8, 16, 32)
 MOST, STEEPEST = 20.0, 12.0
 RIDGES = 10.0 ** np.arange(-11, -1, 0.5)
@@ -291,6 +292,25 @@ def curvature(name, near, far):
     return np.exp(-u) * (2 * first + far * (first**2 + second))
 
 
+def least(f, reach, p):
+    """What no weights with `sum |w| <= 20 R` go below at the centres and widths of `p`: the optimum of a linear programme.
+
+    On points alone, which is a lower bound for the range. Other centres and widths may do better; for all of them no bound is known here.
+    """
+    k = len(p) // 3
+    x = points(reach, 200 + 16 * k)
+    A, w = sigmoids(x, p[: 2 * k]), p[2 * k :]
+    e = A @ w - f(x)
+    worst, one, none = np.abs(e).max(), np.eye(k), np.zeros((k, 1))
+    U, size, V = np.linalg.svd(A / worst, full_matrices=False)  # moves of the weights, by what they do to the error
+    T, falls = V.T / size, -np.ones((len(x), 1))
+    wide = np.zeros((len(x), k))
+    rows = np.block([[U, wide, falls], [-U, wide, falls], [T, -one, none], [-T, -one, none], [np.zeros((1, k)), np.ones((1, k)), 0]])
+    most = np.concatenate([-e / worst, e / worst, -w, w, [MOST * reach]])
+    goal, sides = np.r_[np.zeros(2 * k), 1], [(None, None)] * k + [(0, None)] * (k + 1)
+    return worst * linprog(goal, rows, most, bounds=sides, method="highs-ds").x[-1]
+
+
 def read(target):
     """`{name: {k: {reach: (error, p)}}}` of what is stored."""
     known = {name: {k: {} for k in HEADS} for name in FUNCTIONS}
@@ -310,11 +330,16 @@ def main():
     parser.add_argument("--polish", action="store_true", help="only improve what is stored")
     parser.add_argument("--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--least", action="store_true")
     parser.add_argument("--target", type=Path, default=TARGET)
     args = parser.parse_args()
     known, held = read(args.target), load_file(args.target) if args.target.exists() else {}
     for name in [args.only] if args.only else FUNCTIONS:
         for k in args.heads:
+            if args.least:
+                found = {reach: least(FUNCTIONS[name], reach, p) / error for reach, (error, p) in known[name][k].items()}
+                print(f"{name:9s} k={k:2d}", *(f"{reach:g}: {share:.3f}" for reach, share in found.items() if reach in (10, 30, 100)))
+                continue
             began = time.process_time()
             reaches = [1000.0] if name == "relu" else [float(reach) for reach in REACHES]
             if args.polish:

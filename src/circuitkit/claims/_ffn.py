@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from circuitkit import Heads, conversion
 from circuitkit.claims import _constructions as constructions
-from circuitkit.claims._numbers import below, largest, normal
+from circuitkit.claims._numbers import above_the_mlp, below, largest, normal
 
 N, D = 20, 30
 """The post's own test sizes."""
@@ -244,3 +244,8 @@ def cost_of_dense_heads() -> float:
     width, length = layer.d_stream, n_ctx + 1
     each = length * width**2 + 2 * length**2 * width + length * width**2  # X Q, times X^T, pattern times X, times V
     return layer.n_heads * each / (2 * n_ctx * d_model * 4 * d_model)
+
+
+def attention_only_trained() -> list[float]:
+    """Loss above a SiLU MLP's of as many numbers: persistent vectors, mean and interval; and of no numbers in its place, mean."""
+    return [*above_the_mlp("persistent"), above_the_mlp("nothing")[0]]

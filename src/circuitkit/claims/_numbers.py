@@ -26,3 +26,13 @@ def below(x: float) -> str:
 def largest(x: Float[Tensor, "..."]) -> float:
     """The largest entry in size."""
     return float(x.detach().abs().max())
+
+
+def above_the_mlp(kind: str) -> list[float]:
+    """Last validation loss of a kind of decoder above that of the MLP, over three seeds: mean, and the ends of its 95 % interval."""
+    from circuitkit.conversion import stored_study
+
+    last = {(row.kind, row.seed): row.curve[-1][1] for row in stored_study("trained")[0]}
+    off = torch.tensor([last[kind, seed] - last["mlp", seed] for seed in range(3)], dtype=torch.float64)
+    half = 4.302653 * float(off.std()) / math.sqrt(3)  # Student's t, two degrees of freedom
+    return [float(off.mean()), float(off.mean()) - half, float(off.mean()) + half]

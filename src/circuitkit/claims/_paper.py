@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from circuitkit import conversion
 from circuitkit.anatomy import Neurons
 from circuitkit.claims import _constructions as constructions
-from circuitkit.claims._numbers import largest, normal
+from circuitkit.claims._numbers import above_the_mlp, largest, normal
 
 N, D, UNITS = 5, 8, 12
 
@@ -277,3 +277,8 @@ def gated() -> list:
     heads = conversion.gated_neuron_heads(gate, V1, V2, activation="sigmoid")
     exact = largest(heads(X) - (torch.sigmoid(X @ gate) * (X @ V1)) @ V2) < 1e-13 and len(heads) == UNITS
     return [exact, *(conversion.gate_sum("silu", 30.0, k).error for k in (8, 16))]
+
+
+def trained_to_match() -> list[float]:
+    """Loss of neuron-heads with queries and values of their own above a SiLU MLP's of as many numbers: mean and interval."""
+    return above_the_mlp("untied")

@@ -150,7 +150,7 @@ def head_sum(
     """The heads that compute one activation function, fewest for the error asked.
 
     `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness `s` is 16384
-    unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, minimax on the whole line
+    unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, fitted on the whole line
     (`tools/train/activations.py`). **Error**: `.error`, on the whole line. **Source**: section 2 of the paper; the sums are ours.
 
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)

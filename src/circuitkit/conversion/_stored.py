@@ -1,4 +1,4 @@
-"""What a conversion does to pretrained models: the stored results behind chapter 4's tables."""
+"""What a conversion does to pretrained models, and training in its place: the stored results behind chapter 4's tables."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -44,19 +44,39 @@ class DecoderRow(NamedTuple):
     perplexity: float
     seconds: float
     """Processor time over that of the original, in the same run."""
+    memory: float = 0.0
+    """Bytes alive beside the weights at the peak of one pass, over those of the original."""
     rounding: float = 0.0
     """Promised on the probe for rounding, in this precision."""
 
 
-@public
-def stored_study(name: Literal["minilm", "smollm2", "whisper"]) -> tuple[list[Any], dict[str, Any]]:
-    """The rows stored for a pretrained model, `EncoderRow` or `DecoderRow`, and where its weights came from.
+class TrainedRow(NamedTuple):
+    """One small decoder trained with an MLP or with what may stand in its place.
 
-    **Source**: `tools/study/real_conversion.py` and `tools/study/real_decoders.py`.
+    **Source**: see `stored_study`.
+    """
+
+    kind: str
+    """`"mlp"`, `"untied"` neuron-heads, `"persistent"` vectors, or `"nothing"`."""
+    seed: int
+    numbers: int
+    """Trained parameters."""
+    curve: list[list[float]]
+    """`[step, validation loss]`, nats a character."""
+    seconds: float
+
+
+_KINDS: dict[str, Any] = {"minilm": EncoderRow, "trained": TrainedRow}
+
+
+@public
+def stored_study(name: Literal["minilm", "smollm2", "whisper", "trained"]) -> tuple[list[Any], dict[str, Any]]:
+    """The rows stored for a pretrained model or a study of one, and where they came from.
+
+    `EncoderRow`, `DecoderRow` (SmolLM2, Whisper), or `TrainedRow`. **Source**: the scripts of these studies in `tools/study`.
 
     >>> stored_study("whisper")[0][0].precision
     'float32'
     """
     table = stored("conversion", f"{name}.json")
-    kind = EncoderRow if name == "minilm" else DecoderRow
-    return [kind(**row) for row in table["rows"]], table["provenance"]
+    return [_KINDS.get(name, DecoderRow)(**row) for row in table["rows"]], table["provenance"]
