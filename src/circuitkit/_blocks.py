@@ -65,7 +65,7 @@ def product_norms(
     out = left.new_zeros(n, m)
     wanted = torch.ones_like(out, dtype=torch.bool) if wanted is None else wanted
     if 2 * d_left * d_right > d_model:
-        squares = gram_products([left], [right])
+        squares = gram_products([left], [right], wanted)
         sizes = (left @ left.mT).flatten(1).norm(dim=1)[:, None] * (right.mT @ right).flatten(1).norm(dim=1)
         out, wanted = squares.clamp_min(0).sqrt(), wanted & (squares < _CANCELS * sizes)
     asked = wanted.cpu()
@@ -79,20 +79,30 @@ def product_norms(
     return out
 
 
-def gram_products(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> Float[Tensor, "left right"]:
+def gram_products(
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], wanted: Bool[Tensor, "left right"] | None = None
+) -> Float[Tensor, "left right"]:
     r"""$\|AB\|_F^2 = \langle A^\top A, B B^\top\rangle$ of all pairs of stacks `A[n, any, d_model]`, `B[n, d_model, any]`.
 
-    Only tiles on and above the diagonal are formed. **Error**: rounding, of the size of the factors.
+    Only tiles on and above the diagonal are formed, and a band of rows only as far as a pair of it is `wanted`. **Error**: rounding, of the size of the factors.
     """
     d_model = lefts[0].shape[-1]
     n, m = (sum(map(len, stacks)) for stacks in (lefts, rights))
     out = lefts[0].new_zeros(n, m)
+    bands = [(slice(0, n), slice(0, m))] if wanted is None else _bands(wanted.cpu())
     tiles = pieces(d_model, 1, max(8, int((2 * _BLOCK / (n + m)) ** 0.5)))
     for rows, columns in progress([(one, other) for i, one in enumerate(tiles) for other in tiles[: i + 1]], "products of heads"):
         a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])
         b = _joined([(B[:, rows] @ B[:, columns].mT).flatten(1) for B in rights])
-        out.addmm_(a, b.T, alpha=1 if rows == columns else 2)
+        for one, other in bands:
+            out[one, other].addmm_(a[one], b[other].T, alpha=1 if rows == columns else 2)
     return out
+
+
+def _bands(wanted: Bool[Tensor, "left right"]) -> list[tuple[slice, slice]]:
+    """An eighth of the rows at a time, with the columns from the first to the last that one of them wants."""
+    bands = ((rows, wanted[rows].any(0).nonzero().flatten().tolist()) for rows in pieces(len(wanted), 8, 8 * -(-len(wanted) // 8)))
+    return [(rows, slice(columns[0], columns[-1] + 1)) for rows, columns in bands if columns]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
