@@ -180,6 +180,19 @@ def test_by_size_the_nearest_stand_in(boot):
     assert any(name.startswith("L0") for name in drawn)
 
 
+def test_by_both_the_nearest_of_the_same_layers(boot):
+    """Wires from the nearest sources of the same layer into the same layer, the source's own wires into other heads first."""
+    model = boot(n_heads=7, n_layers=2, d_model=16, d_head=3)
+    from circuitkit import anatomy
+
+    run, wire = anatomy(model).run(ROWS), "L0H2->L1H1.K"
+    size = {f"L0H{n}": float(run.part(f"L0H{n}").norm().log()) for n in range(7)}
+    near = sorted(size, key=lambda name: abs(size[name] - size["L0H2"]))[:3]
+    sets = effect(model, ROWS, wire, against="both", draws=20).sets[1:]
+    assert len(sets) == 20  # three sources, seven readers each, without the wire itself
+    assert {name for one in sets for name in one} == {f"{a}->L1H{n}.K" for a in near for n in range(7)} - {wire}
+
+
 def test_the_line_that_is_printed(plain):
     found = effect(plain, ROWS, "L1H1", draws=20)
     paired = found.values[1] - found.values[0]

@@ -58,7 +58,7 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     best = found.scores.top("prefix_matching", len(found.groups["induction"]))
     assert tuple(name for name, _ in best) == found.groups["induction"]
     assert best[-1][1] >= 0.4
-    assert stored_file("induction", "smollm2-135m.json").stat().st_size < 45_000
+    assert stored_file("induction", "smollm2-135m.json").stat().st_size < 75_000
 
 
 def test_the_stored_cuts_are_those_of_the_study():
@@ -85,6 +85,25 @@ def test_the_stored_attributions_and_settings_are_those_of_the_study():
     for name, one in study["settings"].items():
         assert repr(found.effects[name]) == one["accuracy"]["line"]
         assert found.effects[name].sets == (tuple(study["wires"]),)
+
+
+def test_what_else_is_stored_is_what_the_study_found():
+    study = json.loads(Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8"))
+    found = stored_survey()
+    assert {*found.more} == {"saturated", "sizes", "groups", "sinks", "norms"}
+    assert all(found.more[name] == study[name] for name in found.more)
+    assert len(found.more["sinks"]["share"]) == len(found.more["sinks"]["on repeats"]) == 270
+    assert {*found.more["groups"]} == {*study["settings by both"]} > {*study["settings"]}
+    for name, one in study["settings by both"].items():
+        assert repr(found.effects[f"{name}, by both"]) == one["accuracy"]["line"]
+        if name in study["settings"]:  # the whole model and the cut are those of the other draws
+            again, first = found.effects[f"{name}, by both"].values[:2], found.effects[name].values[:2]
+            assert again.flatten().tolist() == pytest.approx(first.flatten().tolist(), abs=0.03)
+    for name, one in study["enough"].items():
+        if name != "heads":
+            kept = int(re.search(r"keeping (\d+) parts of 270", one["line"])[1])
+            assert repr(found.effects[name]) == one["line"]
+            assert found.effects[name].sets == (tuple(study["enough"]["heads"][:kept]),)
 
 
 def test_the_zoo_is_whole():
@@ -123,7 +142,7 @@ def test_the_stored_survey_is_what_the_weights_give():
 @pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 93 MB of weights: `make real-models`")
 @pytest.mark.filterwarnings("ignore")
 def test_the_stored_circuit_is_what_the_weights_give():
-    """Some of it: one kind of random rows, text, the gradient, and three heads really replaced."""
+    """Some of it: one kind of random rows, text, the heads that are enough, the resting ones, the gradient, three heads replaced."""
     import circuitkit
     from tools.study import real_circuit as study
 
@@ -139,6 +158,15 @@ def test_the_stored_circuit_is_what_the_weights_give():
     rows = study.rows_of(model, 10, 20, 2)
     guess = induction.attribution(model, rows)
     assert guess.values.tolist() == pytest.approx(stored.heads["gradient"].tolist(), abs=0.05)
+    kept = stored.effects["kept, resample, opening 1"]
+    again = study.real_enough.right(model, study.rows_of(model, 20, 20, 6), "resample")[0]
+    assert again(kept.sets[0]) == pytest.approx(float(kept.values[1].mean()), abs=0.03)
+    share, _, _ = study.real_sinks.looked(circuitkit.anatomy(model), study.real_sinks.text_of(model))
+    assert list(share.values()) == pytest.approx(stored.more["sinks"]["share"], abs=0.01)
+    text = study.real_sinks.text_of(model)
+    heads = [name for name, value in share.items() if value > 0.5]
+    shut = study.real_sinks.loss(study.real_sinks.changed(circuitkit.anatomy(model), text, heads, "block"))
+    assert shut.tolist() == pytest.approx(stored.more["sinks"]["cuts"]["block"][1], abs=0.05)
     for name in ("L16H0", "L18H6", "L29H1"):
         cut = induction.effect(model, rows, name, fill="resample", draws=1).change
         assert cut == pytest.approx(float(stored.heads["patching"][guess.names.index(name)]), abs=0.05)

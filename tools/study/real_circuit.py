@@ -13,12 +13,13 @@ import json
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tools.study import manifest
+from tools.study import manifest, real_enough, real_norms, real_sinks
 
 RESULT = Path(__file__).with_suffix(".json")
 SHIPPED = Path(__file__).resolve().parents[2] / "src" / "circuitkit" / "induction" / "data" / "smollm2-135m.json"
@@ -151,6 +152,21 @@ def settings(model: Any, known: dict[str, Any], against: str = "layers", draws: 
     return found
 
 
+def groups(model: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """On every kind of row: where L17H3 and its mate L17H4 look, whole, with the cut of one's key, and with that of the shared key."""
+    from circuitkit import anatomy
+
+    value, found = anatomy(model), {}
+    wires, aim = [f"L16H0->L17H{n}.K" for n in (3, 4, 5)], ("L17H3", "L17H4")
+    kinds = {name: rows_of(model, seed, period, 4, opening) for name, (seed, period, opening) in SETTINGS.items()}
+    kinds |= {f"text, period 40, opening {opening}": text_rows(model, opening=opening) for opening in (1, 0)}
+    for name, rows in kinds.items():
+        base = value.run(rows.tokens)
+        runs = [base, *(value.run(rows.tokens, without=cut, fill=lambda x: x.roll(1, 0), base=base) for cut in (wires[:1], wires))]
+        found[name] = {head: [[round(v, 3) for v in looks(head, rows.period)(run).tolist()] for run in runs] for head in aim}
+    return found
+
+
 def guessed(model: Any, known: dict[str, Any], how: Any, points: int = 4) -> dict[str, Any]:
     """Every head's share by one way of asking, and the processor seconds that it took."""
     from circuitkit import induction
@@ -183,20 +199,26 @@ def ship(known: dict[str, Any]) -> None:
         **known["keys"],
         **known["each"],
         **{name: one["accuracy"] for name, one in known["settings"].items()},
+        **{f"{name}, by both": one["accuracy"] for name, one in known.get("settings by both", {}).items()},
+        **{name: one for name, one in known.get("enough", {}).items() if name != "heads"},
     }
     effects = {}
     for name, one in lines.items():
         done, rest = one["line"].split(": ", 1)
         measure = re.split(r" \d", rest)[0]
-        cut = re.findall(r"L\d+H\d+->L\d+H\d+\.K", done) or known["wires"]
+        kept = re.match(r"keeping (\d+) parts", done)
+        cut = known["enough"]["heads"][: int(kept[1])] if kept else re.findall(r"L\d+H\d+->L\d+H\d+\.K", done) or known["wires"]
         effects[name] = {"done": done, "measure": measure, "cut": cut, "values": one["values"]}
     asked = ("gradient", "integrated 2", "integrated 4", "patching")
     heads = {name: {"seconds": known[name]["seconds"], "values": [round(v, 3) for v in known[name]["values"].values()]} for name in asked}
-    table = json.loads(SHIPPED.read_text("utf-8")) | {"heads": 0, "effects": 0}
+    more = {name: known[name] for name in ("saturated", "sizes", "groups", "sinks", "norms") if name in known}
+    table = json.loads(SHIPPED.read_text("utf-8")) | {"heads": 0, "effects": 0, "more": 0}
     told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in effects.items())
     text = json.dumps(table, indent=1).replace('"effects": 0', '"effects": {\n' + told + "\n }")
     told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in heads.items())
-    SHIPPED.write_text(text.replace('"heads": 0', '"heads": {\n' + told + "\n }") + "\n", "utf-8")
+    text = text.replace('"heads": 0', '"heads": {\n' + told + "\n }")
+    told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in more.items())
+    SHIPPED.write_text(text.replace('"more": 0', '"more": {\n' + told + "\n }") + "\n", "utf-8")
     manifest.write("induction")
 
 
@@ -207,12 +229,26 @@ PIECES: dict[str, Any] = {
     "keys": keys,
     "each": each,
     "settings": settings,
+    "settings by both": lambda model, known: settings(model, known, "both", 6),
+    "groups": groups,
     "gradient": lambda model, known: guessed(model, known, "gradient"),
     "integrated 2": lambda model, known: guessed(model, known, "integrated", 2),
     "integrated 4": lambda model, known: guessed(model, known, "integrated", 4),
     "saturated": saturated,
     "patching": lambda model, known: guessed(model, known, "patching"),
+    "mask": real_enough.mask,
+    "mask, second part": partial(real_enough.mask, begin="mask", seed=2000, steps=35, price=0.12, rate=0.25),
+    "mask, third part": partial(real_enough.mask, begin="mask, second part", seed=3000, steps=35, price=0.12, rate=0.25),
+    "sizes": real_enough.sizes,
+    "enough": real_enough.enough,
+    "sinks": real_sinks.sinks,
+    "norms": real_norms.norms,
 }
+
+
+def in_lines(known: dict[str, Any]) -> str:
+    """A piece a line."""
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(one)}" for name, one in known.items()) + "\n}\n"
 
 
 def main() -> None:
@@ -229,7 +265,7 @@ def main() -> None:
     known = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
     for name in args.only or PIECES:
         known[name] = PIECES[name](model, known)
-        RESULT.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+        RESULT.write_text(in_lines(known), "utf-8")
     ship(known)
 
 

@@ -2,15 +2,15 @@
 
 The pieces of `real_circuit.py` that keep heads instead of taking them out:
 
-    python -m tools real-circuit --only mask orders enough
+    python -m tools real-circuit --only mask "mask, second part" "mask, third part" sizes enough
 """
 
 from typing import Any
 
 import torch
 
-#: What is kept is judged at these sizes.
-SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
+#: What is kept is tried at these sizes.
+SIZES = (16, 32, 48, 64, 96, 128)
 FILLS = ("resample", "mean", "zero")
 
 
@@ -32,26 +32,79 @@ def swapped(value: Any, tokens: torch.Tensor, gate: Any) -> Any:
     return value.run(tokens, edit=edit, grad=True)
 
 
-def mask(model: Any, known: dict[str, Any], steps: int = 160, price: float = 0.03, rate: float = 0.15) -> dict[str, float]:
+def mask(
+    model: Any, known: dict[str, Any], begin: str = "", seed: int = 1000, steps: int = 160, price: float = 0.03, rate: float = 0.15
+) -> dict[str, float]:
     """A gate for each head, learnt: loss on the second pass of fresh rows, plus a price on every open gate.
 
     Gates are drawn (hard concrete, Louizos et al. 2018), so that they end open or shut; what is kept is how far each is open.
+    A later part begins where the gates of another piece, `begin`, have ended: the price is higher there.
     """
     from circuitkit import anatomy
     from tools.study.real_circuit import judged, rows_of
 
     value, generator = anatomy(model), torch.Generator().manual_seed(0)
-    logit = torch.full((len(value.head_names),), 2.5, requires_grad=True)
+    opened = known[begin] if begin else dict.fromkeys(value.head_names, 2.5)
+    logit = torch.tensor([opened[name] for name in value.head_names], requires_grad=True)
     adam = torch.optim.Adam([logit], lr=rate)
     for step in range(steps):
-        rows = rows_of(model, 1000 + step, 20, 3, step % 2)
+        rows = rows_of(model, seed + step, 20, 3, step % 2)
         u = torch.rand(len(logit), generator=generator).clamp(1e-4, 1 - 1e-4)
         gate = (1.2 * ((u.log() - (1 - u).log() + logit) / 0.67).sigmoid() - 0.1).clamp(0, 1)
         loss = judged(swapped(value, rows.tokens, gate), rows)[0].mean()
         still = (logit + 0.67 * 2.4).sigmoid().sum()  # how many gates are expected to be open
         adam.zero_grad()
-        (loss + price * min(1.0, step / 40) * still).backward()
+        (loss + price * (1.0 if begin else min(1.0, step / 40)) * still).backward()
         adam.step()
         if step % 10 == 9:
             print(f"step {step + 1}: loss {loss:.2f}, open {int((logit > 0).sum())}, expected {still:.0f}", flush=True)
     return {name: round(v, 3) for name, v in zip(value.head_names, logit.tolist(), strict=True)}
+
+
+def orders(known: dict[str, Any]) -> dict[str, list[str]]:
+    """All heads, those to be kept first, by each way of choosing: what their loss costs alone, that guessed, and the learnt gates."""
+    found = {how: known[how]["values"] for how in ("patching", "integrated 4")} | {"mask": known["mask, third part"]}
+    return {how: sorted(values, key=lambda name: -values[name]) for how, values in found.items()}
+
+
+def right(model: Any, rows: Any, fill: str) -> tuple[Any, Any]:
+    """The accuracy on the second pass with only these heads kept, as a function of them; and a bench that does it."""
+    from circuitkit.induction._effect import Bench
+    from tools.study.real_circuit import judged
+
+    bench = Bench(model, rows, fill, lambda run: judged(run, rows)[1])
+    return lambda kept: float(bench.without([name for name in bench.model.head_names if name not in {*kept}]).mean()), bench
+
+
+def sizes(model: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy by the number of heads kept, on rows that chose nothing else; the gates under all fills, the others under one."""
+    from tools.study.real_circuit import rows_of
+
+    rows, ways = rows_of(model, 12, 20, 6), orders(known)
+    found: dict[str, Any] = {}
+    for fill in FILLS:
+        keep, bench = right(model, rows, fill)
+        found["whole"] = round(float(bench.without(()).mean()), 4)
+        for how in ways if fill == "resample" else ("mask",):
+            found[f"{how}, {fill}"] = [round(keep(ways[how][:size]), 4) for size in SIZES]
+            print(how, fill, found["whole"], found[f"{how}, {fill}"], flush=True)
+    return found
+
+
+def enough(model: Any, known: dict[str, Any], draws: int = 20) -> dict[str, Any]:
+    """The smallest size that keeps half of the accuracy, judged on other rows beside drawn sets, under each fill."""
+    from circuitkit.induction import effect
+    from tools.study.real_circuit import judged, rows_of
+
+    found, names, whole = {}, orders(known)["mask"], known["sizes"]["whole"]
+    for fill in FILLS:
+        least = [size for size, v in zip(SIZES, known["sizes"][f"mask, {fill}"], strict=True) if v >= whole / 2]
+        size = least[0] if least else SIZES[-1]
+        for opening in (1, 0) if fill == "resample" else (1,):
+            rows = rows_of(model, 20, 20, 6, opening)
+            measure = lambda run, rows=rows: judged(run, rows)[1]  # noqa: E731
+            one = effect(model, rows, keep=names[:size], fill=fill, measure=measure, draws=draws if (fill, opening) == ("resample", 1) else draws // 3)
+            key = f"kept, {fill}, opening {opening}"
+            found[key] = {"line": repr(one).replace(": measure", ": accuracy"), "values": [[round(v, 4) for v in row] for row in one.values.tolist()]}
+            print(key, found[key]["line"], flush=True)
+    return found | {"heads": names[:128]}

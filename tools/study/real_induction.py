@@ -101,7 +101,8 @@ def main() -> None:
     from circuitkit.induction import survey
 
     result = survey(circuitkit.load_model(str(target)))
-    kept = {"effects": json.loads(RESULT.read_text("utf-8"))["effects"]}  # those of real_circuit.py
+    stored = json.loads(RESULT.read_text("utf-8"))
+    kept = {name: stored[name] for name in ("heads", "effects", "more")}  # those of real_circuit.py
     RESULT.write_text(json.dumps(as_table(result, PROVENANCE) | kept, indent=1) + "\n")
     manifest.write("induction")
     print(result.scores, result.groups, *result.losses.items(), sep="\n")

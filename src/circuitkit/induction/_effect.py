@@ -125,7 +125,7 @@ def effect(
     fill: Source = "zero",
     at: Sequence[Natural] = (),
     measure: Measure = "loss",
-    against: Literal["layers", "size"] = "layers",
+    against: Literal["layers", "size", "both"] = "layers",
     draws: Count = 20,
     seed: Seed = 0,
 ) -> Effect:
@@ -136,7 +136,7 @@ def effect(
     those that it has on other rows, given as tokens; `at` some positions only. `measure`: loss or accuracy, on the second
     pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row. Drawn sets have as many
     names of the same kind from the same layers; against `"size"`, each name's stand-in is one of the 20 whose source writes
-    most nearly as much. Under grouped queries a wire into one head's K gives that head a key of its own. **Error**: exact for
+    most nearly as much, against `"both"` one of the 20 nearest of the same layers (its own source, read by others, too). Under grouped queries a wire into one head's K gives that head a key of its own. **Error**: exact for
     these rows; the interval is that of a normal mean. **Source**: "Interpretability in the Wild" (Wang et al. 2022), patching
     and its two questions; the drawn controls are this book's.
 
@@ -190,7 +190,7 @@ def _drawn(bench: Bench, names: tuple[str, ...], against: str, draws: int, seed:
 
 
 def _pool(bench: Bench, name: str, against: str) -> list[str]:
-    """What may stand in for a name: its kind in its layer (any layer, for MLPs and biases), or the 20 nearest in size."""
+    """What may stand in for a name: its kind in its layer (any layer, for MLPs and biases), or the 20 nearest in size, or both."""
     *earlier, last = read(name)
     model = bench.model
 
@@ -200,12 +200,12 @@ def _pool(bench: Bench, name: str, against: str) -> list[str]:
     dot = "" if last.input is None else f".{last.input}"
     if earlier or dot:
         step = model.find((*earlier, last)[1 if earlier else 0].part).step
-        first = [part for part in like(earlier[0], against == "layers") if model.find(part).step < step] if earlier else []
+        first = [part for part in like(earlier[0], against != "size") if model.find(part).step < step] if earlier else []
         between = [[f"{part}.{one.input}" if one.input else part for part in like(one)] for one in earlier[1:]]
         ends = [end + dot for end in like(last) or [str(last.part)]]
         found = {join(*chain): chain[0] for chain in product(*([first] if earlier else []), *between, ends)}
     else:
-        found = {part: part for part in like(last, against == "layers" and last.kind in "HN")}
+        found = {part: part for part in like(last, against != "size" and last.kind in "HN")}
     if against == "layers":
         return list(found)
     own = _size(bench, str((*earlier, last)[0].part))

@@ -35,6 +35,8 @@ class Survey:
     """Processor seconds that each way of asking took, on one machine in one hour."""
     effects: dict[str, Effect]
     """Cuts of its wires beside drawn sets, whose names are not kept; empty unless stored (`tools/study/real_circuit.py`)."""
+    more: dict[str, Any]
+    """What else that study found, by its pieces: `"saturated"`, `"sizes"`, `"groups"`, `"sinks"`, `"norms"`; empty unless stored."""
 
 
 @public
@@ -61,7 +63,7 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
     chosen["random"] = _others(found.names, chosen, k)
     taken = progress([("nothing", ()), *chosen.items()], "survey")
     losses = {name: induction_loss(model, rows, without=group) for name, group in taken}
-    return Survey(found, chosen, losses, {}, {}, {}, {})
+    return Survey(found, chosen, losses, {}, {}, {}, {}, {})
 
 
 def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) -> tuple[str, ...]:
@@ -101,6 +103,7 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
             name: Effect(one["done"], one["measure"], (tuple(one["cut"]),), torch.tensor(one["values"]))
             for name, one in table["effects"].items()
         },
+        table["more"],
     )
 
 
