@@ -158,7 +158,7 @@ def test_the_stored_circuit_is_what_the_weights_give():
     rows = study.rows_of(model, 10, 20, 2)
     guess = induction.attribution(model, rows)
     assert guess.values.tolist() == pytest.approx(stored.heads["gradient"].tolist(), abs=0.05)
-    kept = stored.effects["kept, resample, opening 1"]
+    kept = stored.effects["kept 64, resample, opening 1"]
     again = study.real_enough.right(model, study.rows_of(model, 20, 20, 6), "resample")[0]
     assert again(kept.sets[0]) == pytest.approx(float(kept.values[1].mean()), abs=0.03)
     share, _, _ = study.real_sinks.looked(circuitkit.anatomy(model), study.real_sinks.text_of(model))

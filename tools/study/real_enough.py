@@ -91,20 +91,25 @@ def sizes(model: Any, known: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def enough(model: Any, known: dict[str, Any], draws: int = 20) -> dict[str, Any]:
-    """The smallest size that keeps half of the accuracy, judged on other rows beside drawn sets, under each fill."""
+def judged_beside(model: Any, names: list[str], size: int, fill: str, opening: int, draws: int) -> dict[str, Any]:
+    """Accuracy with only the first heads kept, on rows that chose neither heads nor size, beside drawn sets."""
     from circuitkit.induction import effect
     from tools.study.real_circuit import judged, rows_of
 
+    rows = rows_of(model, 20, 20, 6, opening)
+    one = effect(model, rows, keep=names[:size], fill=fill, measure=lambda run: judged(run, rows)[1], draws=draws)
+    print(line := repr(one).replace(": measure", ": accuracy"), flush=True)
+    return {"line": line, "values": [[round(v, 4) for v in row] for row in one.values.tolist()]}
+
+
+def enough(model: Any, known: dict[str, Any], draws: int = 20) -> dict[str, Any]:
+    """The smallest size that keeps half of the accuracy, and for another row's values the next one, too."""
     found, names, whole = {}, orders(known)["mask"], known["sizes"]["whole"]
     for fill in FILLS:
         least = [size for size, v in zip(SIZES, known["sizes"][f"mask, {fill}"], strict=True) if v >= whole / 2]
-        size = least[0] if least else SIZES[-1]
-        for opening in (1, 0) if fill == "resample" else (1,):
-            rows = rows_of(model, 20, 20, 6, opening)
-            measure = lambda run, rows=rows: judged(run, rows)[1]  # noqa: E731
-            one = effect(model, rows, keep=names[:size], fill=fill, measure=measure, draws=draws if (fill, opening) == ("resample", 1) else draws // 3)
-            key = f"kept, {fill}, opening {opening}"
-            found[key] = {"line": repr(one).replace(": measure", ": accuracy"), "values": [[round(v, 4) for v in row] for row in one.values.tolist()]}
-            print(key, found[key]["line"], flush=True)
+        tries = [(size, opening) for size in least[:2] for opening in (1, 0)] if fill == "resample" else [(least[0], 1)]
+        for size, opening in tries:
+            found[f"kept {size}, {fill}, opening {opening}"] = judged_beside(
+                model, names, size, fill, opening, draws if (fill, opening) == ("resample", 1) else draws // 3
+            )
     return found | {"heads": names[:128]}

@@ -21,7 +21,8 @@ def looked(value: Any, tokens: torch.Tensor, first: int = 1) -> tuple[dict[str, 
     """Every head's mean attention on the opening token, how loud its value is there beside elsewhere, and the run."""
     share, loud = {}, {}
 
-    def watch(sub: Any, pattern: torch.Tensor, values: torch.Tensor) -> None:
+    def watch(sub: Any, pattern: torch.Tensor, values: torch.Tensor, places: slice) -> None:
+        assert pattern.shape[-2] == tokens.shape[1], "these rows are short enough to be seen at once"
         inside = sub.inside
         values = values if values.shape[1] == len(inside) else values.repeat_interleave(len(inside) // values.shape[1], 1)
         size = torch.einsum("bhpd,hdm->bhpm", values, inside.W_O).norm(dim=-1)
@@ -40,7 +41,8 @@ def changed(value: Any, tokens: torch.Tensor, heads: list[str], what: str, at: i
     """
     seen: dict[str, Any] = {}
 
-    def watch(sub: Any, pattern: torch.Tensor, values: torch.Tensor) -> None:
+    def watch(sub: Any, pattern: torch.Tensor, values: torch.Tensor, places: slice) -> None:
+        assert pattern.shape[-2] == tokens.shape[1], "these rows are short enough to be seen at once"
         n = pattern.shape[1]
         seen["now"] = pattern, values if values.shape[1] == n else values.repeat_interleave(n // values.shape[1], 1)
 
@@ -68,7 +70,7 @@ def loss(run: Any) -> torch.Tensor:
     return -told[..., 0].mean(1)
 
 
-def sinks(model: Any, known: dict[str, Any], draws: int = 8) -> dict[str, Any]:
+def sinks(model: Any, known: dict[str, Any], draws: int = 5) -> dict[str, Any]:
     """Shares, sizes, and the loss on text after each change beside the same change at drawn places."""
     from circuitkit import anatomy, induction
     from tools.study.real_circuit import rows_of
