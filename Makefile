@@ -28,7 +28,7 @@ endif
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: FORCE help browser book lab test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs processors arm real-models coverage serve lock clean distclean env archive pdf lighthouse lab-types
+.PHONY: FORCE help browser book lab test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs processors arm real-models coverage serve lock clean distclean env archive pdf lighthouse standing lab-types
 
 # --- the environment: made once, then only when the lock, the metadata or the place changes --------------------------
 # TORCH=cpu takes torch from the index of builds for the processor alone; otherwise it is what the package index gives.
@@ -64,6 +64,10 @@ pdf: book ## the book on paper
 lighthouse: book ## how fast its pages show (Node 20)
 	npm ci --prefix tools/publish/node --silent --no-audit --no-fund
 	$(PY) -m tools lighthouse
+
+# Minutes: each page at all four widths; `make test` opens each at one of them.
+standing: browser book ## every anchor of every page stands in view, at four widths
+	CIRCUITKIT_STANDING=whole $(PY) -m pytest tests/pages/test_standing.py -q -p no:cacheprovider -n $(WORKERS) -k "stands_in_view or knows_the_way"
 
 # The TypeScript compiler comes from the npm registry too, in the version of tools/check/types/package-lock.json.
 lab-types: ## the types of the scripts in book/_lab (Node 20)

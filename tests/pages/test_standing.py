@@ -1,28 +1,53 @@
 """What a link leads to stands in view when the page has settled; formulas open at their left end; nothing is raw."""
 
+import os
 import re
 from functools import partial
 
 import pytest
-from browser_tools import HTML, Visit, pages, read_to_its_end, served
+from browser_tools import HTML, WIDTHS, Visit, pages, read_to_its_end, served
 from bs4 import BeautifulSoup
 
-# A heading, an equation, a term and names of the library, each far down on its page; reached in a window of this width.
-PLACES = [
-    ("book/03-induction-heads.html", "in-a-pretrained-model", "desktop"),
-    ("book/04-mlps-as-attention.html", "what-it-costs", "phone"),
-    ("book/05-attention-superposition.html", "eq-5-2", "phone"),
-    ("book/02-qk-and-ov-circuits.html", "eq-2-6", "desktop"),
-    ("book/glossary.html", "term-softmax", "phone"),
-    ("book/api/superposition.html", "circuitkit.superposition.two_head_model", "phone"),
-    ("book/api/circuits.html", "circuitkit.circuits.skip_trigrams", "desktop"),
-    ("book/03-induction-heads.html", "eight-wires", "wide"),
-    ("book/02-qk-and-ov-circuits.html", "eq-2-6", "tablet"),
-    ("book/glossary.html", "term-softmax", "tablet"),
-    ("book/api/superposition.html", "circuitkit.superposition.two_head_model", "wide"),
-]
+WHOLE = os.environ.get("CIRCUITKIT_STANDING") == "whole"  # `make standing`: every page in every width
+# What links lead to: headings, numbered equations, names of the library, terms.
+ANCHORS = """() => [...document.querySelectorAll(
+        'article section[id], article div.math[id^=eq-], article dt.sig[id], article dl.glossary dt[id], article dt[id^=term-]')]
+    .filter(e => (e.matches('section') ? e.querySelector('h1, h2, h3, h4') : e)?.checkVisibility() || e.closest('details'))
+    .map(e => e.id).filter(id => id && !document.querySelector('article section[id]:first-of-type').matches('#' + CSS.escape(id)))"""
+# Each anchor by a link on the page and, where the list of contents has one, by that; where it stands, and whether the page ends.
+WALK = """async anchors => {
+    const frame = () => new Promise(done => requestAnimationFrame(done)), wrong = [];
+    const settled = async element => {
+        let same = 0, last = null;
+        for (let i = 0; i < 300 && same < 4; i++) {
+            await frame();
+            const now = [element.getBoundingClientRect().top, document.documentElement.scrollHeight].join();
+            same = now === last ? same + 1 : 0;
+            last = now;
+        }
+    };
+    const stands = element => {
+        const top = element.getBoundingClientRect().top, end = scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
+        return top >= -1 && top <= (end || element.closest('.ck-claim') ? innerHeight - 20 : 200);
+    };
+    for (const anchor of anchors) {
+        const element = document.getElementById(anchor), own = Object.assign(document.createElement('a'), {href: '#' + anchor});
+        document.querySelector('article').append(own);
+        const links = {link: own, sidebar: document.querySelector(`.bd-sidebar-secondary a[href="#${CSS.escape(anchor)}"]`)};
+        for (const [route, link] of Object.entries(links)) {
+            if (!link) continue;
+            scrollTo({top: route === 'link' ? 0 : document.documentElement.scrollHeight, behavior: 'instant'});
+            await frame();
+            link.click();
+            await new Promise(done => setTimeout(done));
+            await settled(element);
+            if (!stands(element)) wrong.push([route, anchor, Math.round(element.getBoundingClientRect().top)]);
+        }
+        own.remove();
+    }
+    return wrong;
+}"""
 TOP = "anchor => document.getElementById(anchor).getBoundingClientRect().top"
-CLICK = "anchor => document.querySelector('article').appendChild(Object.assign(document.createElement('a'), {href: '#' + anchor})).click()"
 SETTLED = """async () => {
     await window.MathJax?.startup?.promise;
     await document.fonts.ready;
@@ -38,26 +63,53 @@ def visit(browser):
         yield partial(Visit, browser, address)
 
 
-@pytest.mark.parametrize(("name", "anchor", "width"), PLACES)
-def test_what_a_link_leads_to_stands_in_view(visit, name, anchor, width):
+def walks() -> list[tuple[str, str]]:
+    """Every page; in each width by `make standing`, otherwise each page in one, so that all four have their turn."""
+    names, widths = pages(), list(WIDTHS)
+    return [(name, width) for i, name in enumerate(names) for j, width in enumerate(widths) if WHOLE or (i + i // 4) % 4 == j]
+
+
+@pytest.fixture(scope="module")
+def index(visit):
+    """By page: the anchors that the search knows, and those that it shows for their own titles."""
+    opened = visit("search.html", "light", "phone")
+    rows = opened.page.evaluate(
+        """() => searchIndex.flatMap(([address, , sections]) => sections.filter(([anchor]) => anchor).map(([anchor, title]) =>
+            [address, anchor, bookSearch.search(title).some(page => page.address === address && page.places.some(p => p.anchor === anchor))]))"""
+    )
+    opened.context.close()
+    return rows
+
+
+def test_the_search_knows_the_way_to_every_place_by_its_title(index):
+    assert len(index) > 500
+    assert [(address, anchor) for address, anchor, shown in index if not shown] == []
+
+
+@pytest.mark.parametrize(("name", "width"), walks())
+def test_what_a_link_leads_to_stands_in_view(browser, visit, index, name, width):
+    """Cold, as a result of the search leads to the last place of a page; then every anchor, by a link and by the sidebar."""
     opened = visit("search.html", "light", width)
     page = opened.page
-    page.goto(page.url.replace("search.html", f"{name}#{anchor}"))
-    page.evaluate(SETTLED)
-    by_link = page.evaluate(TOP, anchor)
-    # The same from the top of the page, as the list of contents leads there; then the reader moves, and nothing holds her.
-    page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
-    page.evaluate(CLICK, anchor)
-    page.evaluate(SETTLED)
-    by_click = page.evaluate(TOP, anchor)
-    page.mouse.move(100, 300)
-    page.mouse.wheel(0, -2000)
-    page.wait_for_timeout(300)
-    free = page.evaluate(TOP, anchor)
+    known = [anchor for address, anchor, _ in index if address.endswith(name)]
+    if known:
+        page.goto(page.url.replace("search.html", f"{name}#{known[-1]}"))
+        page.evaluate(SETTLED)
+        top, bottom = page.evaluate(TOP, known[-1]), "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
+        assert -1 <= top <= (WIDTHS[width][1] - 20 if page.evaluate(bottom) or "claim" in known[-1] else 200), known[-1]
+        # Then the reader moves, and nothing holds her.
+        page.mouse.move(100, 300)
+        page.mouse.wheel(0, -3000)
+        page.wait_for_timeout(200)
+        assert page.evaluate(TOP, known[-1]) > top + 300 or page.evaluate("scrollY") == 0
+    else:
+        page.goto(page.url.replace("search.html", name))
+        page.evaluate(SETTLED)
+    anchors = page.evaluate(ANCHORS)
+    wrong = page.evaluate(WALK, anchors)
     opened.context.close()
-    assert 0 <= by_link <= 200
-    assert 0 <= by_click <= 200
-    assert free > 800
+    assert wrong == []
+    assert anchors or not known
 
 
 @pytest.mark.parametrize("place", ["api/figures.html#circuitkit.figures.attention", "glossary.html#term-softmax"])

@@ -1,4 +1,10 @@
-"""What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written."""
+"""What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written.
+
+sphinx-codeautolink 0.19, which would link the names in code cells to the reference, was tried and is not used. It reads a
+cell as plain Python, so it warns of every setup cell (`%pip`), and a warning ends this build; and it looks each name up with
+`getattr` and lets any error but AttributeError pass, so the build stops at `transformer_lens.HookedTransformer`, which that
+library answers with an ImportError. Both are to be mended there.
+"""
 
 from . import (
     accessible,
