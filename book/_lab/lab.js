@@ -19,9 +19,6 @@ const TAB_NAMES = { parts: "The logit in parts", score: "Why it looks there", wo
 const client = new Client();
 let count = 0;
 
-/** Until the browser has done what waits. */
-const rest = () => new Promise((done) => setTimeout(done));
-
 class Lab {
   /** @param {HTMLElement} element @param {State} state @param {Steps} steps */
   constructor(element, state, steps) {
@@ -275,20 +272,12 @@ class Lab {
       const reply = /** @type {Reply} */ (await client.ask("run", setting));
       if (asked !== this.asked) return;
       this.reply = reply;
-      // A part at a time, so that the page answers in between.
-      for (const part of [() => this.chipRow(reply), () => this.headRows(reply)]) {
-        part();
-        await rest();
-        if (asked !== this.asked) return;
-      }
       const now = { ...setting, at: reply.at, answer: reply.answer.id };
       this.draw(said, before);
       const worths = await client.ask("worths", now);
       if (asked !== this.asked) return;
       this.worths = worths;
       this.picture();
-      await rest();
-      if (asked !== this.asked) return;
       this.list();
       await this.open(asked);
       if (this.element.dataset.linked !== undefined && this.past.length) this.address();
@@ -341,6 +330,8 @@ class Lab {
   /** @param {string} said @param {Reply | null} before */
   draw(said, before) {
     const reply = /** @type {Reply} */ (this.reply);
+    this.chipRow(reply);
+    this.headRows(reply);
     const changed = this.state.cuts.length > 0;
     this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Followed"))));
     const { answer } = reply;
@@ -597,16 +588,13 @@ export async function open(element, address) {
     return;
   }
   const button = element.querySelector(".cl-start");
-  await rest();
   lab = new Lab(element, state, steps);
-  await rest();
   await client.bring(lab.file(state));
   labs.set(element, lab);
   element.append(lab.root);
   element.classList.add("cl-live");
   const had = button?.contains(document.activeElement);
   button?.remove();
-  await rest();
   await lab.update("The model is here");
   if (had) lab.presets[0].focus({ preventScroll: true });
 }

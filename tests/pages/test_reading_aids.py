@@ -30,6 +30,14 @@ def chapter(request, visit):
     opened.context.close()
 
 
+def test_code_fits_a_page_of_1280_pixels(chapter):
+    wide = chapter.page.evaluate(
+        """[...document.querySelectorAll('.cell_input pre')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+            .map(e => e.textContent.slice(0, 80))"""
+    )
+    assert wide == []
+
+
 def source_of(page: str) -> Path:
     return (ROOT / page).with_suffix(".ipynb")
 

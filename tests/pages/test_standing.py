@@ -100,8 +100,7 @@ def test_what_a_link_leads_to_stands_in_view(browser, visit, index, name, width)
         # Then the reader moves, and nothing holds her.
         page.mouse.move(100, 300)
         page.mouse.wheel(0, -3000)
-        page.wait_for_timeout(200)
-        assert page.evaluate(TOP, known[-1]) > top + 300 or page.evaluate("scrollY") == 0
+        page.wait_for_function(f"([anchor, top]) => ({TOP})(anchor) > top + 300 || !scrollY", arg=[known[-1], top], timeout=10_000)
     else:
         page.goto(page.url.replace("search.html", name))
         page.evaluate(SETTLED)
@@ -109,7 +108,7 @@ def test_what_a_link_leads_to_stands_in_view(browser, visit, index, name, width)
     wrong = page.evaluate(WALK, anchors)
     opened.context.close()
     assert wrong == []
-    assert anchors or not known
+    assert anchors or len(known) < 2  # a page of one section is where it begins
 
 
 @pytest.mark.parametrize("place", ["api/figures.html#circuitkit.figures.attention", "glossary.html#term-softmax"])
