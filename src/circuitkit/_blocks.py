@@ -100,8 +100,8 @@ def gram_products(
 
 
 def _bands(wanted: Bool[Tensor, "left right"]) -> list[tuple[slice, slice]]:
-    """An eighth of the rows at a time, with the columns from the first to the last that one of them wants."""
-    bands = ((rows, wanted[rows].any(0).nonzero().flatten().tolist()) for rows in pieces(len(wanted), 8, 8 * -(-len(wanted) // 8)))
+    """An eighth of the rows at a time (48 at least, for speed), with the columns from the first to the last that one of them wants."""
+    bands = ((rows, wanted[rows].any(0).nonzero().flatten().tolist()) for rows in pieces(len(wanted), 1, max(48, -(-len(wanted) // 8))))
     return [(rows, slice(columns[0], columns[-1] + 1)) for rows, columns in bands if columns]
 
 
