@@ -38,7 +38,7 @@ def spec(one, other, tokens: Tensor) -> Tensor:
 def body(one, other, tokens, *, hook="mlp.in.hook_out", over="max", sign="abs", shape="both"):
     caches, out = [cached(model, tokens) for model in (one, other)], []
     pairs = [[cache[f"blocks.{layer}.{hook}"][0] for cache in caches] for layer in range(2)]
-    place = int(sum((here - there).abs().sum(1) for here, there in pairs).argmax())
+    place = int(torch.stack([(here - there).abs().sum(1) for here, there in pairs]).sum(0).argmax())
     for here, there in pairs:
         gap = here - there
         gap = {
