@@ -67,7 +67,8 @@ def progress(items: Iterable[Any], what: str, total: int | None = None) -> Itera
     if isinstance(items, list) and len(items) < 2:
         return iter(items)
     if (outer := _TOTALS.get()) is None:
-        return iter(tqdm(items, desc=what, total=total, delay=SECONDS, leave=False))
+        silent = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")  # in a notebook tqdm does not look by itself
+        return iter(tqdm(items, desc=what, total=total, delay=SECONDS, leave=False, disable=silent))
     items = list(items) if total is None else items
     return _two(items, what, len(items) if isinstance(items, list) else total or 1, outer)
 

@@ -12,7 +12,7 @@ import warnings
 import joblib
 import pytest
 
-from circuitkit._work import place_in, work
+from circuitkit._work import place_in, progress, work
 
 
 def square(number):
@@ -111,6 +111,23 @@ def test_the_bar_waits_and_can_be_silenced(seconds, silenced, seen):
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
     assert done.stdout == "[0, 1, 2]\n"
     assert ("a bar" in done.stderr) == seen, done.stderr
+
+
+@pytest.mark.parametrize("silenced", ["", "0", "1"])
+def test_the_bar_of_a_notebook_can_be_silenced(silenced):
+    from tqdm.notebook import tqdm as notebook_bar
+
+    made = []
+
+    def bar(*args, **kwargs):
+        made.append(kwargs["disable"])
+        return notebook_bar(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tqdm.auto.tqdm", bar)
+        patch.setenv("TQDM_DISABLE", silenced)
+        assert [*progress(range(3), "a bar")] == [0, 1, 2]
+    assert made == [silenced == "1"]
 
 
 def test_stored_outputs_are_made_without_a_bar():
