@@ -78,7 +78,7 @@ def test_a_mistake_and_two_mistakes_are_named(wrong, name):
         (lambda x, y, W: (2 * (x + y) @ W) / len(x), "divided by row"),
         (lambda x, y, W: 2 * (x + y) @ W + 7, "plus 7, everywhere"),
         (lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]), "wrong only at the first row"),
-        (lambda x, y, W: 2 * (x + x**3) @ W, "does not depend on `y`"),
+        (lambda x, y, W: 2 * (x + x**3) @ W, "did not change when `y` was changed"),
         (lambda x, y, W: (x + y) @ W / 0, "not finite"),
         (lambda x, y, W: (2 * (x - y) @ W).flip(0), "together with something else"),
     ],

@@ -52,7 +52,7 @@ EXERCISE = Exercise(
     matrix
         OV | the eigenvalues are those of W_OV alone | The question is about tokens: what W_E puts in and what W_U reads out belong to it.
         unembed | the head is left out | W_U W_E is the path past the head. Where do W_V and W_O come in?
-        turned / symmetric | the small matrix is not the table turned around | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
+        turned / symmetric | it is the score of another small matrix | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
         no W_U / no W_E | one of embedding and unembedding stands in for the other | They are two matrices here.
     values
         singular | singular values instead of eigenvalues, or sizes above the line as below: the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?

@@ -39,6 +39,8 @@ def body(model, tokens, period, start, *, away=1, span="second", opening=True, r
 
 def _tokens(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
     span = torch.randint(1, 2048, (case["period"],), generator=generator)
+    if size["step"] > 1:  # a token twice, and the opening token again
+        span[3], span[2] = span[1], 0
     return torch.cat([torch.zeros(case["start"], dtype=torch.long), span, span])[None]
 
 
@@ -76,6 +78,7 @@ def check_find_induction(answer) -> Result:
     """Exercise 3.2. `answer(model, tokens, period, start)` returns each head's attention to where a span went on before.
 
     **Shapes**: `tokens [1, pos]`, a span of `period` tokens at positions `start` and on, and again directly after; the
-    result is `[layer, head]`: the mean, over the second pass, of the attention to the token after the earlier copy.
+    result is `[layer, head]`: the mean, over the second pass, of the attention to the token after the copy one period back,
+    whatever else the span holds twice.
     """
     return check(EXERCISE, answer)

@@ -127,7 +127,7 @@ EXERCISE = Exercise(
         distance | the second head looks at a fixed distance | The span may have any length, and may begin anywhere. What do the right place and this one have in common?
     V = note | the second head copies the note instead of the word | At the place it looks at, the note holds the token you know already. What stands there itself?
     out
-        word | nothing arrives in the output | No output direction is above zero. From where does head 1 read what it copies, and where does it write?
+        word | nothing stands out in the output | No output direction is ahead of the others. From where does head 1 read what it copies, where does it write it, and with which sign?
     loud_0 = 1.0 / 10.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
     loud_1 = 1.0 / 10.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
     sign_0 = -1.0 | the first head avoids the place it should look at | Its scores have the wrong sign.

@@ -73,7 +73,7 @@ EXERCISE = Exercise(
     observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=24, names=("written on token",),
     choices="""
     source
-        0.0 | the two heads cancel, source or no source | With a source, one of the two heads has to be somewhere else.
+        0.0 | nothing is written, source or no source | With a source, one of the two heads has to stay at the destination, and the other has to leave it.
         1.0 | the source only draws level with the destination | Half of the attention stays behind and takes back half of the guess. Which key has to score higher?
     led
         0 | the wrong head is led away by the source | The completion is pushed down where it should go up: the head that stays is the one that takes back.
@@ -96,7 +96,7 @@ EXERCISE = Exercise(
         shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
         completions | queries and keys belong to the completions | The prediction is made at the destination.
     source_key
-        first | the source answers one destination only | Its key has to beat the destination's own for every query.
+        first | only the first trigram is served | Every destination needs a value of its own, and a query for which the source's key beats its own.
         begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?
     score = 1.0 | the scores are too small for full attention | A score of 1 is only e times as good as a score of 0. How large must it be for a weight below 1e-6?
     """,

@@ -67,14 +67,14 @@ EXERCISE = Exercise(
     about="5.4 take the source away | medium | 20 minutes | 05-attention-superposition#the-published-check-passes-a-model-that-never-looks",
     spec=spec, body=body, trials=8,
     inputs={"model": lambda size, generator, case: some_toy(size["step"]), "tokens": _prompts},
-    names=("with and without",),
+    names=("rate",),
     choices="""
     places
         destinations | every destination is counted | Count where a completion was due in the *first* prompt: `model.task.states(tokens) == 2`.
         all | every position is counted | Count where a completion was due: `model.task.states(tokens) == 2`.
         after | the positions are one too late | The state after a token is written at the token.
         rows | destinations are counted in every prompt that has a source | A source may come too late, or be used up.
-        recounted | after the change it is asked anew where a completion is due | Without a source nothing is due. Count the same places both times.
+        recounted | the second rate is always 0 | Is it asked anew, after the change, where a completion is due? Nothing is, without a source: count the same places both times.
     said
         itself | a hit is the destination itself | What should follow destination b?
         next | a hit is the token that follows in the prompt | The last place of a prompt has none. The completion of destination b is b + n.

@@ -29,19 +29,6 @@ from circuitkit.exercises._5_4_without_source import check_without_source as che
 from circuitkit.exercises._5_5_one_pair_gate import check_one_pair_gate as check_one_pair_gate
 from circuitkit.exercises._catalogue import catalogue as catalogue
 from circuitkit.exercises._check import Result as Result
-from circuitkit.exercises._earlier import check_attention_pattern as check_attention_pattern
-from circuitkit.exercises._earlier import check_bigram_loss as check_bigram_loss
-from circuitkit.exercises._earlier import check_gate_price as check_gate_price
-from circuitkit.exercises._earlier import check_gated_pattern as check_gated_pattern
-from circuitkit.exercises._earlier import check_head_as_one_matrix as check_head_as_one_matrix
-from circuitkit.exercises._earlier import check_induction_target as check_induction_target
-from circuitkit.exercises._earlier import check_labels as check_labels
-from circuitkit.exercises._earlier import check_prefix_matching as check_prefix_matching
-from circuitkit.exercises._earlier import check_second_pass as check_second_pass
-from circuitkit.exercises._earlier import check_two_places as check_two_places
-from circuitkit.exercises._earlier import check_two_weights as check_two_weights
-from circuitkit.exercises._earlier import check_virtual_head as check_virtual_head
-from circuitkit.exercises._earlier import check_without_head as check_without_head
 from circuitkit.exercises._exercise import Exercise as Exercise
 from circuitkit.exercises._exercise import Mistake as Mistake
 from circuitkit.exercises._mystery import mystery as mystery
@@ -49,6 +36,13 @@ from circuitkit.exercises._mystery import try_claim as try_claim
 from circuitkit.exercises._picture import picture as picture
 from circuitkit.exercises._picture import predict as predict
 from circuitkit.exercises._toolkit import toolkit as toolkit
+
+# isort: split
+from circuitkit.exercises._earlier import (  # isort: skip
+    check_attention_pattern, check_bigram_loss, check_gate_price, check_gated_pattern, check_head_as_one_matrix,
+    check_induction_target, check_labels, check_prefix_matching, check_second_pass, check_two_places,
+    check_two_weights, check_virtual_head, check_without_head,
+)  # fmt: skip
 
 __all__ = [
     "Exercise", "Mistake", "Result", "catalogue", "check_attention_pattern", "check_average_out",

@@ -80,10 +80,7 @@ def of_parts(exercise: Exercise, parts: Any) -> Iterator[Change]:
     names = exercise.parts
     for i, j in combinations(range(len(names)), 2):
         yield f"{names[i]} and {names[j]} are exchanged", lambda p, a=i, b=j: _put(_put(p, a, p[b]), b, p[a])
-        yield (
-            f"{names[i]} and {names[j]} both have the wrong sign",
-            lambda p, a=i, b=j: _put(_put(p, a, -p[a]), b, -p[b]),
-        )
+        yield f"{names[i]} and {names[j]} both have the wrong sign", lambda p, a=i, b=j: _put(_put(p, a, -p[a]), b, -p[b])
     for i, name in enumerate(names):
         part = as_tensor(parts[i])
         for words, change in () if part is None else _built(part):

@@ -46,6 +46,8 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     for words, changed in _changed(exercise, exercise.body, tried):
         if is_it(changed):
             return Diagnosis("", f"{words}.")
+    if said := _probes.constant(tried):
+        return Diagnosis("", said)
     if found := [(one, other) for one, other, wrong in exercise.pairs if is_it(wrong)]:
         return _several(found)
     until = time.monotonic() + PATIENCE
@@ -53,23 +55,35 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
         for words, changed in _changed(exercise, mistake.wrong, tried, simple=True):
             if time.monotonic() > until:
                 break
-            if is_it(changed):
+            if is_it(changed) and _blamed(exercise, mistake.wrong, runs, expected):
                 text = f"It gives what this mistake gives together with something else: {mistake.name}. {mistake.advice} Beyond that: {words}."
                 return Diagnosis("", text)
     said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
     return Diagnosis("", " ".join(said[:2]))
 
 
+def _blamed(exercise: Exercise, wrong: Callable[..., Any], runs: list[Run], expected: list[Tensor]) -> bool:
+    """Whether the answer is wrong wherever the mistake is: no mistake is told of an entry that is right."""
+    for run, right in zip(runs, expected, strict=True):
+        theirs = _outcome(exercise, wrong, run.case)
+        if run.outcome is not None and theirs is not None and theirs.shape == run.outcome.shape == right.shape:
+            mine, bound = (run.outcome - right).abs(), 1e-5 * max(1.0, float(right.abs().max()))
+            if bool(((mine <= bound) & ((theirs - right).abs() > bound)).any()):
+                return False
+    return True
+
+
 def _several(found: list[Any]) -> Diagnosis:
     """Two mistakes at once; where several pairs do the same, only what all of them share is named."""
-    if len({(one.name, other.name) for one, other, *_ in found}) == 1:
-        one, other = found[0]
+    one, other = found[0]
+    if len({(one.name, other.name) for one, other in found}) == 1:
+        if one.name == other.name:
+            return Diagnosis(one.name, f"Your answer gives what this mistake gives when it is made twice: {one.name}. {one.advice}")
         text = f"Your answer gives what these two mistakes give together. First: {one.name}. {one.advice} Second: {other.name}. {other.advice}"
         return Diagnosis(f"{one.name} and {other.name}", text)
     shared = [mistake for mistake in found[0] if all(mistake in pair for pair in found)]
     if shared:
         return Diagnosis("", f"It gives what this mistake gives together with another: {shared[0].name}. {shared[0].advice}")
-    one, other = found[0]
     return Diagnosis("", f"It gives what several pairs of mistakes give, such as these two: {one.name}. And: {other.name}.")
 
 
@@ -98,9 +112,7 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
     return compared >= min(2, len(tried))
 
 
-def _changed(
-    exercise: Exercise, body: Callable[..., Any], tried: list[Run], simple: bool = False
-) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run], simple: bool = False) -> Iterator[_changes.Change]:
     """The body with something done to its inputs, its parts or its result; `simple` leaves out what nobody does by mistake twice."""
     case = tried[0].case
     for words, change in _changes.of_inputs(exercise, case, simple):

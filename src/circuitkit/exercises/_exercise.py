@@ -211,13 +211,13 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
             raise Misfit(f"{name} is {type(part).__name__}; expected numbers")
         tensor = tensor.reshape(()) if shape == () and tensor.numel() == 1 else tensor
         wanted = [chosen.get(size, size) if isinstance(size, str) else size for size in shape]
-        if tensor.ndim != len(shape) or any(
-            size != have for size, have in zip(wanted, tensor.shape, strict=True) if not isinstance(size, str)
-        ):
+
+        def fits(have: Any, wanted: list[Any] = wanted) -> bool:
+            return len(have) == len(wanted) and all(isinstance(size, str) or size == n for size, n in zip(wanted, have, strict=True))
+
+        if not fits(tensor.shape):
             listed = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")
-            turned = tensor.ndim == len(shape) == 2 and all(
-                isinstance(size, str) or size == have for size, have in zip(wanted, tensor.mT.shape, strict=True)
-            )
+            turned = tensor.ndim == 2 and fits(tensor.mT.shape)
             hint = ": is it transposed?" if turned else ""
             raise Misfit(f"{name} has shape {tuple(tensor.shape)}; expected ({listed}){hint}")
         if not tensor.isfinite().all():

@@ -29,7 +29,7 @@ _OTHERS = {
     "E": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 works as a bias'."),
     "F": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 copies'."),
     "G": (_suspects.judge_neuron, "Write layer and neuron, such as 'L1N37 is wrong'."),
-    "H": (_suspects.judge_trigram, "Write such as 'trigram 1 needs H2', 'trigram 1 needs H0 and H1' or 'trigram 1 needs no source'."),
+    "H": (_suspects.judge_trigram, "Write such as 'trigram 1 needs H2', 'trigram 1 needs H0 and H1' or 'trigram 1 needs no source'; there are trigrams 1 to 3 and heads H0 to H3."),
 }
 
 

@@ -19,13 +19,15 @@ def predict(guess: Any, words: Names) -> Result:
     >>> predict({"with": 1, "without": 0}, ["with", "without"]).passed
     True
     """
-    given = guess if isinstance(guess, Mapping) else {}
+    given, odd = guess if isinstance(guess, Mapping) else {}, ""
     lacking = [word for word in words if not isinstance(given.get(word), (int, float))]
     if lacking:
         form = ", ".join(f'"{word}": ...' for word in words)
-        return Result("Prediction", False, len(lacking) < len(words), "", f"No prediction yet. Write a number for each: {{{form}}}", answer=guess)
+        odd = "".join(f" {given[word]!r} is no number: 90 % is 0.9." for word in lacking if isinstance(given.get(word), str))
+        return Result("Prediction", False, len(lacking) < len(words), "", f"No prediction yet. Write a number for each: {{{form}}}.{odd}", answer=guess)
     said = ", ".join(f"{word} {given[word]:g}" for word in words)
-    return Result("Prediction", True, True, "", f"Noted: {said}. Now see.", answer={word: float(given[word]) for word in words})
+    said += "." + " If they are shares, 90 % is 0.9." * any(given[word] > 1 for word in words)
+    return Result("Prediction", True, True, "", f"Noted: {said} Now see.", answer={word: float(given[word]) for word in words})
 
 
 @public

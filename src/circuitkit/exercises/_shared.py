@@ -70,19 +70,10 @@ def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = 
     return pattern.masked_fill(hidden, 0.0) if mask == "after" else pattern.nan_to_num(0.0) if mask == "itself, filled" else pattern
 
 
-def head_pattern(
-    q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mask: Any = "before", axis: Any = -1
-) -> Tensor:
+def head_pattern(q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mask: Any = "before", axis: Any = -1) -> Tensor:
     """The causal pattern of queries and keys, with a turn in scale, mask or softmax."""
     pos, d_head = q.shape
-    roots = {
-        "none": 1.0,
-        "d_model": d_model**0.5,
-        "no root": float(d_head),
-        "times": d_head**-0.5,
-        "pos": pos**0.5,
-        "after": 1.0,
-    }
+    roots = {"none": 1.0, "d_model": d_model**0.5, "no root": float(d_head), "times": d_head**-0.5, "pos": pos**0.5, "after": 1.0}
     scores = q @ k.mT / roots.get(scale, d_head**0.5)
     pattern = attend(scores, torch.ones(pos, pos).triu(1).bool(), mask=mask, axis=axis)
     return pattern / d_head**0.5 if scale == "after" else pattern

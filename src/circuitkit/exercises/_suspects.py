@@ -151,7 +151,7 @@ def judge_neuron(model: Any, claim: str) -> Judged | None:
 
 def judge_trigram(model: Any, claim: str) -> Judged | None:
     """"trigram 2 needs H0 and H3", "trigram 1 needs no source": all sets of heads are tried, with a source and without."""
-    if not (found := re.fullmatch(r"trigram ([1-3]) needs (no source|H[0-3](?: and H[0-3])*)", claim)):
+    if not (found := re.fullmatch(r"trigram ([1-3]) needs (no source|H[0-3](?:(?:, | and |, and )H[0-3])*)", claim)):
         return None
     tokens = torch.cat([model.task.sample(1500, seed=2), model.task.negatives(500, seed=3)])
     written, residual = model.run(tokens)
