@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformer_lens import FactoredMatrix
 
+from circuitkit import exercises
 from circuitkit.exercises import _run
 from circuitkit.exercises._check import _place, check
 from circuitkit.exercises._exercise import Exercise, Misfit, built
@@ -224,3 +225,50 @@ def test_built_says_what_has_the_wrong_form(answer, said):
 def test_a_place_is_told_in_words():
     assert _place("02-qk-and-ov-circuits#a-b") == 'chapter 2, "a b" (02-qk-and-ov-circuits.ipynb)'
     assert _place("conventions") == "the page on conventions (conventions.ipynb)"
+
+
+SIGNED = dataclasses.replace(
+    DOUBLE,
+    spec=lambda x, y, W: spec(x, y, W).sum(),
+    body=lambda x, y, W, *, times=2.0, sign=1.0, shift=0: body(x, y, W, times=times, sign=sign).sum(),
+    names=(),
+)
+
+
+def test_a_sign_that_did_not_change_is_not_said_to_depend_on_nothing():
+    result = check(SIGNED, lambda x, y, W: ((x + y) @ W).sum().sign())
+    assert not result.passed
+    assert "did not change" not in result.hint
+
+
+def test_a_constant_is_called_one_and_not_two_mistakes():
+    result = check(DOUBLE, lambda x, y, W: torch.zeros(len(x), W.shape[1]) + 0.25)
+    assert result.hint == "Every number that comes out is 0.25, on every case. What does it depend on?"
+
+
+def test_no_mistake_is_told_of_an_entry_that_is_right():
+    def answer(n_pos, tolerance, eps):  # as if the tolerance were twice as large and half a step a whole one: for the leak alone
+        return math.log(n_pos / (2 * tolerance)) / 2, 4 * tolerance / eps
+
+    assert exercises.check_omega_window(answer).hint == "Where it fails, it is wrong only at the first end."
+
+
+def test_the_same_mistake_twice_is_told_once():
+    twice = dataclasses.replace(
+        DOUBLE,
+        body=lambda x, y, W, *, times=1.0, again=1.0: 2 * times * again * (x + y) @ W,
+        choices="times\n 0.5 | half | How much?\nagain\n 0.5 | half | How much?",
+    )
+    result = check(twice, lambda x, y, W: (x + y) @ W / 2)
+    assert result.diagnosis == "half"
+    assert result.hint.count("How much?") == 1
+
+
+def test_a_place_read_off_few_entries_is_not_told():
+    def one_entry(x, y, W):
+        out = 2 * (x + y) @ W
+        out[0, 0] += torch.rand((), generator=torch.Generator().manual_seed(len(x)))
+        return out
+
+    wide = dataclasses.replace(DOUBLE, smallest=6)
+    assert "only" not in check(wide, one_entry).hint

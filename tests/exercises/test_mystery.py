@@ -120,3 +120,11 @@ def test_the_published_verdict_passes_model_h_and_the_chapters_does_not():
     assert verdict.not_learnt == (3,)
     assert verdict.distributed == (1,)
     assert verdict.carriers(2) == (1,)
+
+
+def test_what_model_h_does_not_have_is_told_and_lists_are_read():
+    for claim in ("trigram 4 needs H1", "trigram 2 needs H7"):
+        with pytest.raises(ValueError, match="trigrams 1 to 3 and heads H0 to H3"):
+            exercises.try_claim("H", claim)
+    one, other = (exercises.try_claim("H", f"trigram 1 needs {heads}").message for heads in ("H0, H1, H2 and H3", "H0 and H1 and H2 and H3"))
+    assert one.splitlines()[1:] == other.splitlines()[1:]

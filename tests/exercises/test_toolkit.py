@@ -89,6 +89,9 @@ def test_what_does_not_run_by_itself_is_not_kept_and_the_book_stands_in(notebook
 def test_a_prediction_is_in_when_it_has_a_number_for_each_word():
     assert not exercises.predict(None, ["a", "b"])
     assert not exercises.predict({"a": 1, "b": None}, ["a", "b"])
+    assert "'90 %' is no number" in exercises.predict({"a": "90 %", "b": 1}, ["a", "b"]).message
+    assert "90 % is 0.9" in exercises.predict({"a": 90, "b": 1}, ["a", "b"]).message
+    assert "%" not in exercises.predict({"a": 0, "b": 1}, ["a", "b"]).message
     noted = exercises.predict({"a": 1, "b": 0.5}, ["a", "b"])
     assert noted
     assert noted.answer == {"a": 1.0, "b": 0.5}
