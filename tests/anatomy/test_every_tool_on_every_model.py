@@ -445,6 +445,15 @@ def check_path_logits(c):
             same(found[names[name]], c.each(lambda r, n=name: r.path(n)), 10 * c.tolerance)
 
 
+def check_largest_paths(c):
+    answer = int(c.tokens[0, 0])
+    found = ck.circuits.largest_paths(c.model, c.tokens[0], answer, 5)
+    assert bool(found) == (len(c.slow.layers) > 1)
+    for name, added in found:
+        logits = c.runs[0].path("->".join(map(canonical, name.split("->"))))[-1]
+        same(added, logits[answer] - logits.mean(), 10 * c.tolerance)
+
+
 def loss(logits, tokens):
     losses = [
         -logits[i, t].log_softmax(-1)[tokens[i, t + 1]] for i in range(len(tokens)) for t in range(tokens.shape[1] - 1)

@@ -39,7 +39,7 @@ from tools.check.public_names import records
 PACKAGES = ["heads", *sorted(found.name for found in pkgutil.iter_modules(circuitkit.__path__) if not found.name.startswith("_"))]
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Plan", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Training", "Verdict"]
+    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Training", "Verdict"]
 )
 #: Joints between the library's own modules: methods without an underscore that only other modules of it call.
 JOINTS = {
@@ -764,7 +764,7 @@ KINDS = {
     "truths": "among",
     "model": "model",
     "heads": "heads earlier later heads_or_model parts",
-    "made": """Anatomy.run.base Anatomy.run.source Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values words patterns induction_loss.rows
+    "made": """effects.found Anatomy.run.base Anatomy.run.source Sublayer.before after final inside opening matrix paths task recipe run original replacing.block generator cache case fig draw args at values words patterns induction_loss.rows
         settings claims turn norm_Q norm_K""",
     "function": "Anatomy.head Anatomy.run.edit Anatomy.run.watch Sublayer.gate from_heads.gate function norm progress frames.alt",
     "sequence": """Anatomy.run.at effect.at Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c

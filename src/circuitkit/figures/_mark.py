@@ -35,9 +35,14 @@ def mark(values: Numbers) -> str:
     if largest == 0:
         return f"{flat.size} values, all 0"
     weights = np.cos(np.arange(flat.size) * math.sqrt(2))
-    return f"{flat.size} values, largest {largest:.3g}, mean {_short(flat / largest)}, " + (
+    return f"{flat.size} values, largest {_digits(largest)}, mean {_short(flat / largest)}, " + (
         f"mark {_short(weights * flat / largest)}"
     )
+
+
+def _digits(value: float) -> str:
+    """Three digits, counted from six: a last bit does not decide on which side of an edge a number such as 0.5215 falls."""
+    return f"{float(f'{value:.6g}'):.3g}"
 
 
 def _short(values: np.ndarray) -> str:
