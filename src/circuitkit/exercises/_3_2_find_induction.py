@@ -25,7 +25,7 @@ def body(model, tokens, period, start, *, away=1, span="second", opening=True, r
     low, high = {"first": (0, 1), "both": (0, 2), "late": (1, 2), "early": (1, 2)}.get(span, (1, 2))
     dst = torch.arange(begin + low * period, begin + high * period)
     dst = dst[1:] if span == "late" else dst[:-1] if span == "early" else dst
-    src = {"itself": dst, "before": dst - 1, "first": 0 * dst}.get(str(away), dst - period + (away if isinstance(away, int) else 1))
+    src = {"itself": dst, "before": dst - 1, "first": 0 * dst}[away] if isinstance(away, str) else dst - period + away
     dst, src = dst[src >= 0], src[src >= 0]
     found = []
     for layer in range(model.cfg.n_layers):
