@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 BOOK = Path(__file__).parents[2] / "book"
-CHAPTERS = ("01-residual-stream", "02-qk-and-ov-circuits", "03-induction-heads")
+CHAPTERS = ("01-residual-stream", "02-qk-and-ov-circuits", "03-induction-heads", "induction-in-smollm2")
 #: What takes something out of a model, in the source of a cell.
 ACTS = re.compile(r"without=|induction\.effect\(|\bsecond\(|\bcosts\(|loss_without\(|fwd_hooks=|\bnats\(\[")
 #: How a control is called where it is printed: drawn or shuffled sets, others of the same kind, random ones, chance.
