@@ -93,46 +93,49 @@ class OmegaMLP:
     def error_bound(self, x: Float[Tensor, "*batch pos d_model"]) -> float:
         """Bound on any output entry for this input, leak and rounding of every step; infinite where a number overflows.
 
-        With u half a unit in the last place and g(n) = n u / (1 - n u), a sum of n numbers is wrong by g(n) times the sum
-        of their sizes, in whatever order it is made (half types: made in float32, stored four times at most): sizes are `P = |x| |W_in| + |b_in|`, not `|x W_in + b_in|`, which may
-        cancel. Other tokens have together the weight `leak <= N exp(-2 Omega)`, and a score that is wrong by dq moves a
-        sigmoid by at most dq times its largest slope on the way. SiLU passes an error on at most 1.1 times.
+        With u and v half a unit in the last place of the dtype and of its sums (float32 for half types), a sum of n numbers is
+        wrong by n v times the sum of their sizes `P = |x| |W_in| + |b_in|`, in whatever order it is made, and what is stored by
+        u times itself: scores and means twice, weights twice, the product with W_out, made for all heads at once, once. Other
+        tokens have together the weight `leak <= N exp(-2 Omega)`; a score that is wrong by dq moves a sigmoid by at most dq
+        times its largest slope on the way. SiLU passes an error on at most 1.1 times. **Error**: assumes sums in float32 or wider.
         """
         u, (n_pos, d_model), d_mlp = torch.finfo(x.dtype).eps / 2, x.shape[-2:], self.W_in.shape[1]
         low, top = torch.finfo(x.dtype).tiny * (2 * u if x.dtype == torch.float16 else 1), torch.finfo(x.dtype).max
-        wide = x.dtype in (torch.float32, torch.float64)
+        v = min(u, torch.finfo(torch.float32).eps / 2)
         own = float(x.new_tensor(2 * self.omega))  # as the weights hold it
         leak, three = min(1.0, n_pos * math.exp(-own)), self.form == "three_layers"
         x, W_in, W_out = finest(x), finest(self.W_in), finest(self.W_out)
         b_in, b_out = (W.new_zeros(W.shape[1]) if b is None else finest(b) for W, b in ((W_in, self.b_in), (W_out, self.b_out)))
 
         def g(n: int, stored: int = 4) -> float:
-            off = n * u if wide else n * torch.finfo(torch.float32).eps / 2 + stored * u
+            off = n * v + stored * u
             return off / (1 - off) if off < 1 else math.inf
 
         softmax, mixed = n_pos + 9, 2 * n_pos + 14  # roundings of a weight, and of a mean over tokens
-        pre, size = (x @ W_in + b_in).abs(), x.abs() @ W_in.abs() + b_in.abs()
+        reads, size = x @ W_in + b_in, x.abs() @ W_in.abs() + b_in.abs()
+        pre, exact = reads.abs(), F.silu(reads)
         most = size.amax(-2, keepdim=True)  # what a token that leaks in can bring
         read = torch.zeros_like(size)  # how wrong the scratch space is when the entrywise step reads it
         if three:
             read = leak * (size + most) + g(mixed + d_model + n_pos) * (size + leak * most) + low
             size, most = pre + read, (pre + read).amax(-2, keepdim=True) + leak * most
-        moved = g(2 if three else d_model + 3) * (size + own) + low  # scores
+        moved = g(2 if three else d_model + 3, 0) * (size + own) + g(0, 1) * (pre + read + b_in.abs() + 2 * own) + low  # scores
         near = (pre - read - moved).clamp_min(0)
-        weight = (moved * torch.sigmoid(near) * torch.sigmoid(-near)).clamp_max(1) + g(softmax)
+        itself = torch.ones_like(size) if three else torch.sigmoid(reads + moved)
         others = (leak * (2 * moved).exp()).clamp_max(1)
-        act = weight * size + others * (size + most) + 1.1 * read + low
-        act = act + (1 + g(softmax)) * g(mixed + d_model + n_pos) * (size + most * others)
+        weight = (moved * torch.sigmoid(near) * torch.sigmoid(-near)).clamp_max(1) + g(softmax, 2) * itself
+        act = weight * (pre + read) + others * (size + most) + 1.1 * read + low * (2 + W_in.abs().sum(0))
+        act = act + (1 + g(softmax, 2)) * g(mixed + d_model + n_pos, 2) * (itself * size + most * others)
         if three:
             act = act + leak * most + u * (size + act)
-        hidden, passed = size + act, act @ W_out.abs()
-        total = hidden @ W_out.abs() + b_out.abs()
+        hidden, passed = exact.abs() + act, act @ W_out.abs()
+        out, total = (exact @ W_out).abs(), hidden @ W_out.abs() + b_out.abs()
         if three:
             worst = (hidden.amax(-2, keepdim=True) + most) @ W_out.abs() + b_out.abs()
             passed = passed + leak * (total + worst) + g(mixed + d_mlp + n_pos) * (total + leak * worst)
         else:
-            passed = passed + max(g(d_mlp + 3), g(0, d_mlp + 3)) * total + (leak + g(mixed + n_pos)) * b_out.abs()
-        passed = passed + 2.02 * u * (x.abs() + 2 * total + passed) + d_mlp * low
+            passed = passed + g(d_mlp + 3, 0) * total + u * out + (leak + g(mixed + n_pos)) * b_out.abs()
+        passed = passed + 1.01 * u * (x.abs() + 3 * (out + b_out.abs()) + 4 * passed) + d_mlp * low
         passed = torch.where(torch.maximum(F.pad(size, (0, 1)).amax() + own, total.amax()) > top, math.inf, passed)
         return float(passed.nan_to_num(nan=math.inf, posinf=math.inf).max())
 
@@ -207,12 +210,11 @@ class OmegaMLP:
         return stream + self._linear(stream, V)
 
     def _one_layer(self, stream: Tensor) -> Tensor:
-        d_model, d_mlp = self.W_in.shape
-        total = torch.zeros_like(stream)
-        for unit in range(d_mlp):
-            read = self._read(unit)
-            pattern = (stream @ self.entry_matrix(-read) @ stream.T).softmax(-1)  # weight sigmoid(x) on itself
-            total[:, :d_model] += torch.outer(pattern @ stream @ read, self.W_out[unit])
+        d_model, reads = self.W_in.shape[0], [self._read(unit) for unit in range(self.W_in.shape[1])]
+        gathered = stream.new_zeros(len(stream), len(reads))
+        for unit, read in enumerate(reads):  # weight sigmoid(x) on itself
+            gathered[:, unit] = (stream @ self.entry_matrix(-read) @ stream.T).softmax(-1) @ stream @ read
+        total = F.pad(gathered @ self.W_out, (0, self.d_stream - d_model))
         if self.b_out is not None:
             V = stream.new_zeros(self.d_stream, self.d_stream)
             V[d_model:-1, :d_model] = self.b_out
