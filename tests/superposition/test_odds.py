@@ -80,6 +80,22 @@ def test_numbers_that_leave_float64_are_added_token_by_token():
 
 
 @pytest.mark.parametrize("odds", [True, False])
+def test_rows_that_a_bound_decides_are_decided_as_by_trying(odds, monkeypatch):
+    heads, residual, completion = drawn(400, 5, 8, seed=3)
+    m, r = margins(heads, completion), margins(residual - 3 * torch.eye(8)[completion].double(), completion)
+    tried, asked = greatest(m, r, odds)[1], []
+    whole = _odds._tried
+    monkeypatch.setattr(_odds, "_tried", lambda m, *rest: asked.append(len(m)) or whole(m, *rest))
+    for limit in (-2.0, 0.0, 1.0):
+        low, high = greatest(m, r, odds, limit=limit)
+        assert torch.equal(high <= limit, tried <= limit)
+        assert 0 < (tried <= limit).double().mean() < 1
+        assert torch.equal(low, high)
+        assert bool((high >= tried - 1e-12).all())
+    assert 0 < min(asked) < max(asked) < len(m)
+
+
+@pytest.mark.parametrize("odds", [True, False])
 def test_bounds_hold_and_are_as_near_as_proved(odds, monkeypatch):
     for n_heads, n_tokens in ((1, 3), (4, 5), (7, 12), (9, 3)):
         heads, residual, completion = drawn(80, n_heads, n_tokens, seed=n_heads)

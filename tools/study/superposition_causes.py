@@ -21,10 +21,13 @@ SEEDS, STEPS, BATCH, ROWS = 6, 2000, 100, 150
 # trigrams, heads, d_head, price on writing, its power
 PLAN = (
     *((trigrams, heads, d_head, 0.0, 0.6) for trigrams in (3, 5) for heads in (2, 3, 4, 5, 6) for d_head in (1, 2, 3, 5)),
-    *((8, heads, d_head, 0.0, 0.6) for heads in (2, 3, 4) for d_head in (1, 2, 3, 5)),
+    *((8, heads, d_head, 0.0, 0.6) for heads in (2, 3, 4, 5, 6) for d_head in (1, 2, 3, 5)),
     *((5, 6, 5, price, 0.6) for price in (0.01, 0.03, 0.003, 0.06)),
     (5, 6, 5, 0.03, 1.0),
     (5, 4, 5, 0.03, 0.6),
+    *((5, 6, 5, price, 0.6) for price in (0.02, 0.04)),
+    *((5, heads, 5, 0.03, 0.6) for heads in (3, 5, 8)),
+    *((5, 4, 5, price, 0.6) for price in (0.01, 0.06)),
 )
 
 
@@ -56,9 +59,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--priced", action="store_true", help="only those with a price on writing")
     args = parser.parse_args()
     names = ("trigrams", "heads", "d_head", "price", "power")
-    sweep(judge, [dict(zip(names, row, strict=True)) for row in PLAN], args.out / "causes.csv", n_jobs=args.jobs)
+    sweep(judge, [dict(zip(names, row, strict=True)) for row in PLAN if row[3] or not args.priced], args.out / "causes.csv", n_jobs=args.jobs)
 
 
 if __name__ == "__main__":

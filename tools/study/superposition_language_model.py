@@ -161,12 +161,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--steps", type=int, default=0, help="for a try: so many steps for every block")
-    parser.add_argument("--more", nargs="*", default=[], choices=list(KINDS), help="these kinds, on both layers and three seeds")
+    parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
-    plan = [(layer, "original", 0) for layer in (0, 1)] + [(layer, "lorsa", 0) for layer in (1, 0)] + [(1, "writes", 0)]
-    plan += [(layer, kind, seed) for kind in args.more for seed in range(3) for layer in (1, 0)]
+    plan = [(layer, "original", 0) for layer in (0, 1)]
+    plan += [(layer, kind, seed) for seed in range(args.seeds) for kind in KINDS if kind != "no penalty" for layer in (1, 0)]
     settings = [{"layer": layer, "kind": kind, "seed": seed} for layer, kind, seed in plan]
-    sweep(partial(judge, steps=args.steps), list({tuple(one.values()): one for one in settings}.values()), args.out / "language_model.csv")
+    sweep(partial(judge, steps=args.steps), settings, args.out / "language_model.csv")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from circuitkit.superposition import GATES, LORSA, WRITES, hand_specified, head_verdict, load_original, train_gated
 from tools.study.sweeps import sweep
 
+_MANY = LORSA.but(expansion=6, top_k=2)
 RECIPES = {
     "writes": WRITES,
     "gates": GATES,
@@ -23,11 +24,19 @@ RECIPES = {
     "gates, free value bias": GATES.but(value_bias="free"),
     "gates, learned scale": GATES.but(output_scale="learned"),
     "gates, hand-made": GATES,
-    "lorsa, top 1": LORSA,
-    "lorsa, top 2": LORSA.but(top_k=2),
-    "lorsa, top 1, price": LORSA.but(penalty="write", alpha=WRITES.alpha),
-    "lorsa, top 2, price": LORSA.but(top_k=2, penalty="write", alpha=WRITES.alpha),
+    "lorsa": LORSA.but(top_k=2),
+    "lorsa, price": LORSA.but(top_k=2, penalty="write", alpha=WRITES.alpha),
+    # six heads for each of the original's were chosen on originals 2 and 3, which are not used here
+    "lorsa, 6 x heads": _MANY,
+    "lorsa, 6 x heads, price": _MANY.but(penalty="write", alpha=WRITES.alpha),
+    **{f"gates, {gate}": GATES.but(gate=gate) for gate in ("relu", "relu_tanh", "binary_ste", "binary")},
+    "gates, duplicate": GATES.but(init="duplicate"),
 }
+SIZES = ((4, 5), (3, 4), (2, 3))
+MAIN = ("writes", "gates", "writes, 4 x heads", "gates, hand-made")
+MANY = tuple(f"lorsa, 6 x heads{price}" for price in (", price", ""))
+CONTROLS = ("writes, no gate", "gates, learned scale", "gates, constant alpha", "gates, free value bias")
+APPENDIX_C = ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")
 # recipe, heads and trigrams, number of originals
 PLAN = (
     ("writes", 3, 4, 24),
@@ -37,13 +46,11 @@ PLAN = (
     ("gates", 3, 4, 24),
     ("writes", 2, 3, 16),
     ("gates", 2, 3, 16),
-    *((f"lorsa, {how}", 4, 5, 2) for how in ("top 1", "top 2", "top 1, price", "top 2, price")),
-    ("writes, no gate", 4, 5, 12),
-    ("gates, constant alpha", 4, 5, 4),
-    ("gates, free value bias", 4, 5, 8),
-    ("gates, learned scale", 4, 5, 8),
-    ("writes, no gate", 3, 4, 12),
     ("gates, hand-made", 2, 3, 1),
+    *((recipe, *size, 24) for recipe in MANY for size in SIZES),
+    *((recipe, *size, 24) for recipe in CONTROLS for size in SIZES),
+    *((f"gates, {how}", 4, 5, 8) for how in APPENDIX_C),
+    *((recipe, *size, 24) for recipe in ("lorsa", "lorsa, price") for size in SIZES),
 )
 
 
@@ -53,7 +60,7 @@ def judge(recipe: str, heads: int, trigrams: int, original: int) -> list[dict]:
     torch.set_num_threads(1)
     made = "hand-made" in recipe
     model = hand_specified(heads, trigrams) if made else load_original(heads, trigrams, original)
-    runs = train_gated(model, RECIPES[recipe], inits=8, seed=1000 + original)
+    runs = train_gated(model, RECIPES[recipe], inits=8 if recipe in MAIN else 2, seed=1000 + original)
     rows = []
     for init, block in enumerate(runs.models):
         strict, post = (head_verdict(block, model.task, form) for form in ("argmax", "post"))
@@ -95,6 +102,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--first", type=int, default=12, help="originals below this seed are for trying things out")
+    parser.add_argument("--only", nargs="*", default=[], help="these recipes")
+    parser.add_argument("--upto", type=int, default=24, help="no more originals than this of each")
     parser.add_argument("--block", action="store_true", help="write block.safetensors and stop")
     args = parser.parse_args()
     if args.block:
@@ -103,7 +112,8 @@ def main() -> None:
     settings = [
         {"recipe": recipe, "heads": heads, "trigrams": trigrams, "original": seed}
         for recipe, heads, trigrams, n in PLAN
-        for seed in (range(n) if "hand-made" in recipe else eligible(table, heads, trigrams, args.first, n))
+        if not args.only or recipe in args.only
+        for seed in (range(n) if "hand-made" in recipe else eligible(table, heads, trigrams, args.first, min(n, args.upto)))
     ]
     sweep(judge, settings, args.out / "recipes.csv", n_jobs=args.jobs)
 

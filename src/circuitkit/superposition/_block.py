@@ -229,7 +229,5 @@ def _copies(original: Heads, name: str, shape: tuple[int, ...]) -> Tensor:
     value = torch.zeros(len(original), original.d_head) if value is None else value
     copies = value.repeat(shape[0] // len(original), *[1] * (value.ndim - 1))
     if tuple(copies.shape) != shape:
-        raise ValueError(
-            f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}"
-        )
+        raise ValueError(f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}")
     return copies

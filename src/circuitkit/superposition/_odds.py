@@ -59,17 +59,22 @@ def least(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> 
     return strength(worst), _at_tokens(m, r, worst, m < 0).amin(-1)
 
 
-def greatest(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool = True, rounds: int = 40) -> Pair:
+def greatest(
+    m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool = True, rounds: int = 40, limit: float | None = None
+) -> Pair:
     """The largest log-odds, or smallest margin, over all sets that hold the head.
 
-    Beyond `EXACT` heads: for weights `p` over tokens, `L_S <= p . M_S - H(p)` and `min_u M_S[u] <= p . M_S`, both largest for
-    the heads with `p . m_k > 0`. Each round takes `p` from a mixture of the sets so far (Frank and Wolfe 1956); every such
-    set is a lower bound, every such `p` an upper one.
+    No set is above `strength(best)`, `best[u]` its largest margin over `u`; given `limit`, sets are tried only in rows where
+    this is. Beyond `EXACT` heads: for weights `p` over tokens, `L_S <= p . M_S - H(p)` and `min_u M_S[u] <= p . M_S`, both
+    largest for the heads with `p . m_k > 0`. Each round takes `p` from a mixture of the sets so far (Frank and Wolfe 1956);
+    every such set is a lower bound, every such `p` an upper one.
     """
+    high = strength(best := -worst_margins(-m, -r), odds)
     if m.shape[1] <= EXACT:
-        return (exact := _tried(m, r, odds)[..., 1]), exact
-    best = -worst_margins(-m, -r)
-    low, high = _at_tokens(m, r, best, m > 0, odds).amax(-1), strength(best, odds)
+        if (open_ := (high > (-torch.inf if limit is None else limit)).any(1)).any():
+            high[open_] = _tried(m[open_], r[open_], odds)[..., 1]
+        return high, high
+    low = _at_tokens(m, r, best, m > 0, odds).amax(-1)
     mixture = (m.sum(1) + r)[:, None].expand_as(m)
     for step in range(rounds):
         p = (-mixture if odds else -8 * mixture).softmax(-1)

@@ -81,8 +81,7 @@ class Recipe:
     def but(self, **changes: Any) -> "Recipe":
         """The same recipe with some fields changed."""
         known = {f.name for f in fields(self)}
-        unknown = sorted(set(changes) - known)
-        if unknown:
+        if unknown := sorted(set(changes) - known):
             raise ValueError(f"a recipe has no field {unknown}; it has {sorted(known)}")
         return replace(self, **changes)
 

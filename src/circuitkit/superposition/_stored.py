@@ -24,9 +24,7 @@ def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
     config, known = f"{n_heads}H{n_trigrams}T", stored("superposition", "originals.safetensors")
     configs = sorted({name.split("/")[0] for name in known})
     if config not in configs:
-        raise ValueError(
-            f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}"
-        )
+        raise ValueError(f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}")
     n = known[f"{config}/W_Q"].shape[0]
     if seed >= n:
         raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")
@@ -49,7 +47,8 @@ def load_gated() -> GatedModel:
 
 @public
 def load_results(name: str) -> list[dict]:
-    """A stored table, one dict a row, numbers as numbers: `originals`, `causes`, `post`, `recipes`, `language_model`.
+    """A stored table, one dict a row, numbers as numbers: `originals`, `causes`, `post`, `recipes`, `coherent`,
+    `language_model`.
 
     **Source**: `tools/study/superposition_*.py`.
     """

@@ -62,8 +62,7 @@ class GatedRuns:
     @property
     def best(self) -> int:
         """Index of the run with the lowest loss."""
-        losses = [math.inf if math.isnan(loss) else loss for loss in self.loss]
-        return min(range(len(losses)), key=losses.__getitem__)
+        return min(range(len(self.loss)), key=lambda i: math.inf if math.isnan(self.loss[i]) else self.loss[i])
 
     @property
     def model(self) -> GatedModel:

@@ -151,7 +151,7 @@ def head_verdict(
     if form != "post":
         find, absent = lambda prompts: negative_places(task, prompts), "at a destination without a source before it"
         m, r, kind = _read(run, task, negatives, task.negatives, find, rows, seed + 1, "negatives", absent)
-        low, high = greatest(m, r, odds)
+        low, high = greatest(m, r, odds, limit=hush - guess)
         undecided = torch.maximum(undecided, _per_trigram((high + guess > hush) & (low + guess <= hush), kind, task))
         rates["silent"] = _per_trigram(high + guess <= hush, kind, task)
         rates["quiet"] = _per_trigram((strength(m.sum(1) + r, odds) + guess <= hush)[:, None], kind, task)[0]
