@@ -36,13 +36,10 @@ DOUBLE = Exercise(
     inputs={"x": "row inner", "y": "row inner", "W": "inner column"},
     names=("row", "column"),
     choices="""
-    times
-        1 | once | How often?
-        3 | three times | How often?
-    sign
-        -1 | y is subtracted | Which sign?
-    shift
-        1 | one row late | Which row?
+    times = 1 | once | How often?
+    times = 3 | three times | How often?
+    sign = -1 | y is subtracted | Which sign?
+    shift = 1 | one row late | Which row?
     """,
 )
 
@@ -79,7 +76,7 @@ def test_a_mistake_and_two_mistakes_are_named(wrong, name):
         (lambda x, y, W: (2 * (x + y) @ W) / len(x), "divided by row"),
         (lambda x, y, W: 2 * (x + y) @ W + 7, "plus 7, everywhere"),
         (lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]), "wrong only at the first row"),
-        (lambda x, y, W: 2 * (x + x**3) @ W, "did not change when `y` was changed"),
+        (lambda x, y, W: 2 * (x + x**3) @ W, "stays as it is when only `y` is changed"),
         (lambda x, y, W: (x + y) @ W / 0, "not finite"),
         (lambda x, y, W: (2 * (x - y) @ W).flip(0), "together with something else"),
     ],
@@ -103,7 +100,7 @@ def test_what_may_be_an_accident_of_the_cases_is_not_said():
 
 
 def test_values_of_one_line_share_a_name_that_is_told():
-    several = dataclasses.replace(DOUBLE, choices="times\n 1 / 3 | another number of times | How often?\nsign\n -1 | y is subtracted | Which?")
+    several = dataclasses.replace(DOUBLE, choices="times = 1 / 3 | another number of times | How often?\nsign = -1 | y is subtracted | Which?")
     assert len(several.mistakes) == 3
     for times in (1, 3):
         assert check(several, lambda x, y, W, n=times: n * (x + y) @ W).diagnosis == "another number of times"
@@ -111,7 +108,7 @@ def test_values_of_one_line_share_a_name_that_is_told():
 
 
 def test_two_choices_with_one_effect_are_both_offered_and_neither_is_named():
-    twin = dataclasses.replace(DOUBLE, choices="times\n 1 | once | How often?\n 1.0 | one time | How often?")
+    twin = dataclasses.replace(DOUBLE, choices="times = 1 | once | How often?\ntimes = 1.0 | one time | How often?")
     result = check(twin, lambda x, y, W: (x + y) @ W)
     assert result.diagnosis == ""
     assert "one of 2 mistakes" in result.hint
@@ -257,7 +254,7 @@ def test_the_same_mistake_twice_is_told_once():
     twice = dataclasses.replace(
         DOUBLE,
         body=lambda x, y, W, *, times=1.0, again=1.0: 2 * times * again * (x + y) @ W,
-        choices="times\n 0.5 | half | How much?\nagain\n 0.5 | half | How much?",
+        choices="times = 0.5 | half | How much?\nagain = 0.5 | half | How much?",
     )
     result = check(twice, lambda x, y, W: (x + y) @ W / 2)
     assert result.diagnosis == "half"
@@ -272,3 +269,41 @@ def test_a_place_read_off_few_entries_is_not_told():
 
     wide = dataclasses.replace(DOUBLE, smallest=6)
     assert "only" not in check(wide, one_entry).hint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x, y, W: 2 * (x + y) @ W * W.abs().amax(), "When `W` is twice as large, the right result is twice as large; yours is four times as large."),
+        (lambda x, y, W: 2 * (x + y) @ W.tanh(), "The right result of a sum of two `W` is the sum of their results; yours is not."),
+        (lambda x, y, W: 2 * (x + y)[:, 1:] @ W[1:].tanh(), "Your result stays as it is when only `x` at its first inner is changed; the right one changes."),
+        (lambda x, y, W: 2 * (x + y) @ W + x.sum() * W[0], "the right result changes at the last row alone; yours elsewhere, too."),
+    ],
+)  # fmt: skip
+def test_a_law_that_the_right_result_keeps_is_told(wrong, said):
+    from circuitkit.exercises import _probes
+
+    cases = [*DOUBLE.cases()]
+    runs = [_run.Run(DOUBLE, wrong, case) for case in cases]
+    assert said in " ".join(_probes.remarks(DOUBLE, runs, [DOUBLE.spec(**case) for case in cases], wrong))
+
+
+def test_no_law_is_told_of_what_the_answer_keeps():
+    from circuitkit.exercises import _probes
+
+    runs = [_run.Run(DOUBLE, body, case) for case in DOUBLE.cases()]
+    assert not [*_probes._laws(DOUBLE, runs, body)]
+
+
+def test_the_kind_of_case_on_which_it_fails_is_told():
+    kinds = dataclasses.replace(DOUBLE, kinds={"there are many rows": lambda x, y, W: len(x) > 4})
+    result = check(kinds, lambda x, y, W: 2 * (x + y) @ W + (len(x) > 4) * torch.rand(len(x), W.shape[1], generator=torch.Generator().manual_seed(1)))
+    assert "cases where there are many rows, and right on all others." in result.hint + " ".join(kinds_said(kinds, result))
+
+
+def kinds_said(exercise, result):
+    from circuitkit.exercises import _probes
+
+    cases = [*exercise.cases()]
+    runs = [_run.Run(exercise, result.answer, case) for case in cases]
+    return _probes.remarks(exercise, runs, [exercise.spec(**case) for case in cases], result.answer)

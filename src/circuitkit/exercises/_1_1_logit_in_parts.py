@@ -39,21 +39,19 @@ EXERCISE = Exercise(
     inputs={"parts": "component d_model", "W_U": "d_model vocab", "token": "< vocab"},
     names=("component",),
     choices="""
-    reference
-        none | the mean over the vocabulary is not subtracted | A component that raises all logits alike says nothing about this token. What does it add to an average one?
-        added | the mean over the vocabulary is added, not subtracted | Above the mean: what is left of a logit when the mean is taken away?
-        components | the mean over the components is subtracted | Compare tokens, not components: each part is held against what the same part gives to the average token.
-        others | the token is left out of the mean | The reference is the mean over the whole vocabulary, the token itself included.
-        dims / entries / stream / axis | another mean is subtracted than that over the vocabulary | Nothing is averaged in the stream or in W_U as a whole: first read logits from the part, then compare tokens.
-        whole | the mean logit of the whole stream is subtracted from every part | Then it is subtracted once for each component. Which mean belongs to one part?
-        share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a component brings its own mean along.
-        sum | the sum over the vocabulary is subtracted, not the mean | The reference is an average token. What is the sum divided by?
-        max | the largest logit is subtracted, not the mean | The reference is the average token, not the best one.
+    reference = none | the mean over the vocabulary is not subtracted | A component that raises all logits alike says nothing about this token. What does it add to an average one?
+    reference = added | the mean over the vocabulary is added, not subtracted | Above the mean: what is left of a logit when the mean is taken away?
+    reference = components | the mean over the components is subtracted | Compare tokens, not components: each part is held against what the same part gives to the average token.
+    reference = others | the token is left out of the mean | The reference is the mean over the whole vocabulary, the token itself included.
+    reference = dims / entries / stream / axis | another mean is subtracted than that over the vocabulary | Nothing is averaged in the stream or in W_U as a whole: first read logits from the part, then compare tokens.
+    reference = whole | the mean logit of the whole stream is subtracted from every part | Then it is subtracted once for each component. Which mean belongs to one part?
+    reference = share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a component brings its own mean along.
+    reference = sum | the sum over the vocabulary is subtracted, not the mean | The reference is an average token. What is the sum divided by?
+    reference = max | the largest logit is subtracted, not the mean | The reference is the average token, not the best one.
     column = transposed / row | a row of W_U is taken instead of a column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
-    form
-        softmax | a softmax is taken of each part | Logits add up over components; probabilities do not. Stay with logits.
-        log_softmax | a log-softmax is taken of each part | The logarithm of the normaliser does not split into components. The plain mean over the vocabulary does.
-        all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
+    form = softmax | a softmax is taken of each part | Logits add up over components; probabilities do not. Stay with logits.
+    form = log_softmax | a log-softmax is taken of each part | The logarithm of the normaliser does not split into components. The plain mean over the vocabulary does.
+    form = all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
     """,
 )  # fmt: skip
 

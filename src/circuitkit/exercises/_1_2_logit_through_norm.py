@@ -19,10 +19,7 @@ def spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -> Te
     return out
 
 
-def body(
-    parts, gain, W_U, token, eps, *, centre="own", scale="var", eps_at="inside", measure="whole", gain_at="after",
-    tokens="",
-):  # fmt: skip
+def body(parts, gain, W_U, token, eps, *, centre="own", scale="var", eps_at="inside", measure="whole", gain_at="after", tokens=""):
     total = parts.sum(0)
     if gain_at == "before":
         parts, total = parts * gain, total * gain
@@ -63,36 +60,30 @@ EXERCISE = Exercise(
     },
     names=("component",),
     choices="""
-    centre
-        none | the parts are not centred | The norm subtracts the mean over the coordinates, and the mean of a sum is the sum of the means.
-        whole | the mean of the whole stream is subtracted from every part | So it is subtracted once for each component. What must you take from each part so that the sum is right?
-        share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a part without a mean of its own loses something, too. Whose mean does each part bring along?
-        gained | the parts are centred after the gain, not before | The norm centres and divides; the gain multiplies what comes out.
-        parts | the mean over the components is subtracted | A LayerNorm knows nothing of components: it averages over the coordinates of one vector.
-    scale
-        sample | the variance is divided by d_model - 1 | torch's var and std are those of a sample unless told otherwise; a LayerNorm divides by d_model.
-        sum | the squares are summed, not averaged | A length sums the squares, a variance averages them: a factor of sqrt(d_model) lies between.
-        std | it is the plain torch.std | It differs from the model's divisor in two ways: torch.std divides the squares by d_model - 1 unless told otherwise, and eps is missing.
-        length / rms | the divisor is taken before centring | A LayerNorm measures the stream after its mean is gone, and averages the squares.
-        abs | the divisor is a mean absolute value | A LayerNorm squares, averages, and takes the root.
-        no root | the variance instead of its root | A stream twice as long has four times the variance. What divides a length out?
-        none | nothing is divided | Centring and gain are there, but the divisor is missing: one number, made from the whole sum.
-    eps_at
-        none | eps is forgotten | The model adds a small number to the variance, under the root; without it the parts do not sum to its logit.
-        outside | eps is added outside of the root | It is added to the variance, before the root is taken.
-        squared / minus | eps is squared or subtracted | It is added to the variance as it is.
-    measure
-        parts | each part is divided by its own length | The model normalises once, the sum. Which single number does it divide by, for all parts alike?
-        mean / all | something else is measured than the sum of the parts | The stream is the sum of the parts, one vector. What does the norm see?
-    gain_at
-        none | the gain is forgotten | After dividing, a LayerNorm multiplies each coordinate by a learned number.
-        before | the gain comes before the norm | First centre and divide; the gain multiplies what comes out.
-        plus / added | the gain is added to something, not multiplied as it is | Here the number itself multiplies the coordinate.
-    tokens
-        mean | the mean over the vocabulary is subtracted | That was the exercise before. This time the parts are to sum to the logit itself.
-        row | the token's row of W_U is taken instead of its column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
-        all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
-        softmax | a softmax is taken of each part | Logits add up over components; probabilities do not.
+    centre = none | the parts are not centred | The norm subtracts the mean over the coordinates, and the mean of a sum is the sum of the means.
+    centre = whole | the mean of the whole stream is subtracted from every part | So it is subtracted once for each component. What must you take from each part so that the sum is right?
+    centre = share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a part without a mean of its own loses something, too. Whose mean does each part bring along?
+    centre = gained | the parts are centred after the gain, not before | The norm centres and divides; the gain multiplies what comes out.
+    centre = parts | the mean over the components is subtracted | A LayerNorm knows nothing of components: it averages over the coordinates of one vector.
+    scale = sample | the variance is divided by d_model - 1 | torch's var and std are those of a sample unless told otherwise; a LayerNorm divides by d_model.
+    scale = sum | the squares are summed, not averaged | A length sums the squares, a variance averages them: a factor of sqrt(d_model) lies between.
+    scale = std | it is the plain torch.std | It differs from the model's divisor in two ways: torch.std divides the squares by d_model - 1 unless told otherwise, and eps is missing.
+    scale = length / rms | the divisor is taken before centring | A LayerNorm measures the stream after its mean is gone, and averages the squares.
+    scale = abs | the divisor is a mean absolute value | A LayerNorm squares, averages, and takes the root.
+    scale = no root | the variance instead of its root | A stream twice as long has four times the variance. What divides a length out?
+    scale = none | nothing is divided | Centring and gain are there, but the divisor is missing: one number, made from the whole sum.
+    eps_at = none | eps is forgotten | The model adds a small number to the variance, under the root; without it the parts do not sum to its logit.
+    eps_at = outside | eps is added outside of the root | It is added to the variance, before the root is taken.
+    eps_at = squared / minus | eps is squared or subtracted | It is added to the variance as it is.
+    measure = parts | each part is divided by its own length | The model normalises once, the sum. Which single number does it divide by, for all parts alike?
+    measure = mean / all | something else is measured than the sum of the parts | The stream is the sum of the parts, one vector. What does the norm see?
+    gain_at = none | the gain is forgotten | After dividing, a LayerNorm multiplies each coordinate by a learned number.
+    gain_at = before | the gain comes before the norm | First centre and divide; the gain multiplies what comes out.
+    gain_at = plus / added | the gain is added to something, not multiplied as it is | Here the number itself multiplies the coordinate.
+    tokens = mean | the mean over the vocabulary is subtracted | That was the exercise before. This time the parts are to sum to the logit itself.
+    tokens = row | the token's row of W_U is taken instead of its column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
+    tokens = all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
+    tokens = softmax | a softmax is taken of each part | Logits add up over components; probabilities do not.
     """,
 )  # fmt: skip
 

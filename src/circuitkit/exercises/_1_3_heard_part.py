@@ -48,24 +48,22 @@ EXERCISE = Exercise(
     inputs={"x": "pos d_model", "W": "d_model d_head"},
     names=("position", "dimension"),
     choices="""
-    basis
-        raw | W is taken as if its columns were orthonormal | Project a second time: a projection changes nothing then, yours does. Columns of W are neither of length 1 nor at right angles.
-        length 1 | the columns have length 1 but are not at right angles | Where two columns point alike, their common direction is counted twice. Make them orthonormal together.
-        length 1 by rows / whole length | W is divided by other lengths than those of its columns | The directions that the head reads are the columns of W, and they need right angles, too.
-        singular values | the singular values are still in it | How loud the head hears a direction is not asked, only whether it hears it at all.
-        raw and Q | numbers that were read with W are taken for coordinates in another basis | What reads and what writes back have to be the same orthonormal directions.
-        Gram twice | the lengths of W's columns are divided out twice | Project a second time: a projection changes nothing then, yours does.
-        row space | it is the row space, not the column space | x @ W combines the rows of x with the columns of W. Which of the two spaces lies in the stream?
-        full | nothing is lost | You return x as it was. A basis of the column space has d_head vectors; one of all d_model dimensions, such as the full U of a singular value decomposition, keeps everything.
-        one short / first | a direction of the basis is missing, or more | The column space has d_head dimensions, all of them.
-        inverse of R | R is taken instead of Q | torch.linalg.qr returns Q and R: which of them is the basis?
-    result
-        rest | the part that the head cannot hear | Your result times W is zero. Which part of x has the same product with W as x itself?
-        mirrored | the unheard part is turned round instead of removed | Subtract it once, not twice.
-        seen | the numbers that the head sees, not the part of the stream | These are d_head coordinates. Bring them back into the stream, as the part of x that they come from.
-        coordinates | the way back into the stream is missing | You have the d_head coordinates of the projection. Multiply the directions that they belong to by them.
-        in the basis | the coordinates in the basis are returned | Bring them back into the stream: which matrix turns d_head coordinates into d_model?
-        projector | this is the projector, without x | Apply it to the rows of x.
+    basis = raw | W is taken as if its columns were orthonormal | Project a second time: a projection changes nothing then, yours does. Columns of W are neither of length 1 nor at right angles.
+    basis = length 1 | the columns have length 1 but are not at right angles | Where two columns point alike, their common direction is counted twice. Make them orthonormal together.
+    basis = length 1 by rows / whole length | W is divided by other lengths than those of its columns | The directions that the head reads are the columns of W, and they need right angles, too.
+    basis = singular values | the singular values are still in it | How loud the head hears a direction is not asked, only whether it hears it at all.
+    basis = raw and Q | numbers that were read with W are taken for coordinates in another basis | What reads and what writes back have to be the same orthonormal directions.
+    basis = Gram twice | the lengths of W's columns are divided out twice | Project a second time: a projection changes nothing then, yours does.
+    basis = row space | it is the row space, not the column space | x @ W combines the rows of x with the columns of W. Which of the two spaces lies in the stream?
+    basis = full | nothing is lost | You return x as it was. A basis of the column space has d_head vectors; one of all d_model dimensions, such as the full U of a singular value decomposition, keeps everything.
+    basis = one short / first | a direction of the basis is missing, or more | The column space has d_head dimensions, all of them.
+    basis = inverse of R | R is taken instead of Q | torch.linalg.qr returns Q and R: which of them is the basis?
+    result = rest | the part that the head cannot hear | Your result times W is zero. Which part of x has the same product with W as x itself?
+    result = mirrored | the unheard part is turned round instead of removed | Subtract it once, not twice.
+    result = seen | the numbers that the head sees, not the part of the stream | These are d_head coordinates. Bring them back into the stream, as the part of x that they come from.
+    result = coordinates | the way back into the stream is missing | You have the d_head coordinates of the projection. Multiply the directions that they belong to by them.
+    result = in the basis | the coordinates in the basis are returned | Bring them back into the stream: which matrix turns d_head coordinates into d_model?
+    result = projector | this is the projector, without x | Apply it to the rows of x.
     """,
 )  # fmt: skip
 

@@ -40,6 +40,8 @@ def body(source, target, *, reads="source", erase=-1.0, write=1.0, onto="target"
         W_V, W_O = W_V[:, :1], W_O[:1]
     elif mixed == "average":
         W_O = W_O / len(source)
+    elif mixed == "turned":
+        W_V, W_O = W_O.mT, W_V.mT
     if stream:
         eye = torch.eye(source.shape[1], dtype=source.dtype)
         W_V, W_O = eye, stream * eye + W_V @ W_O
@@ -66,27 +68,23 @@ EXERCISE = Exercise(
     observe=observe, parts=("W_V", "W_O"),
     names=("position", "dimension"),
     choices="""
-    erase
-        0.0 | the note is copied but not erased | Afterwards the stream holds the note twice. It can only be added to: what must be added to take a note away?
-        1.0 | the note is doubled, not erased | The note arrives at the target. But what you add along the source makes it twice as long there.
-        -2.0 / -0.5 | the note is erased twice over, or by half | What must be added along the source so that nothing is left?
-    write
-        0.0 | the note is erased but not written | The note has to arrive somewhere.
-        -1.0 | the note arrives with the wrong sign | It is gone from the source, and its negative stands at the target.
-        0.5 | only half of the note arrives | Nothing divides it on the way.
-    reads
-        target | the head reads the target instead of the source | W_V decides what is read. Which directions hold the note?
-        sum / difference | the head reads a mixture of source and target | The note is what x has along the source, no more and no less.
-        both | source and target are exchanged | What the target held before is to stay there. Read the source alone.
-        target, too | what the target held is erased | The note is added to what the target holds. Nothing was said about clearing the target first.
+    erase = 0.0 | the note is copied but not erased | Afterwards the stream holds the note twice. It can only be added to: what must be added to take a note away?
+    erase = 1.0 | the note is doubled, not erased | The note arrives at the target. But what you add along the source makes it twice as long there.
+    erase = -2.0 / -0.5 | the note is erased twice over, or by half | What must be added along the source so that nothing is left?
+    write = 0.0 | the note is erased but not written | The note has to arrive somewhere.
+    write = -1.0 | the note arrives with the wrong sign | It is gone from the source, and its negative stands at the target.
+    write = 0.5 | only half of the note arrives | Nothing divides it on the way.
+    reads = target | the head reads the target instead of the source | W_V decides what is read. Which directions hold the note?
+    reads = sum / difference | the head reads a mixture of source and target | The note is what x has along the source, no more and no less.
+    reads = both | source and target are exchanged | What the target held before is to stay there. Read the source alone.
+    reads = target, too | what the target held is erased | The note is added to what the target holds. Nothing was said about clearing the target first.
     onto = flipped | the notes arrive in reverse order | Row i of source goes to row i of target.
-    mixed
-        one head | the notes are mixed | With one note this works. With several, each needs its own column of W_V and its own row of W_O.
-        first | only the first note is moved | Each note needs its own column of W_V and its own row of W_O.
-        average | the notes are divided by their number | Each note moves in full.
-    stream
-        1.0 | the head writes the whole new stream | The old stream is still there, and what the head writes is added to it. Write the difference only.
-        -1.0 | the head takes the whole stream away | What the head writes is added to the stream. Everything but the notes stays.
+    mixed = one head | the notes are mixed | With one note this works. With several, each needs its own column of W_V and its own row of W_O.
+    mixed = first | only the first note is moved | Each note needs its own column of W_V and its own row of W_O.
+    mixed = turned | what should be read is written, and what should be written is read | `x @ W_V @ W_O`: the columns of W_V are what is read, the rows of W_O what is written.
+    mixed = average | the notes are divided by their number | Each note moves in full.
+    stream = 1.0 | the head writes the whole new stream | The old stream is still there, and what the head writes is added to it. Write the difference only.
+    stream = -1.0 | the head takes the whole stream away | What the head writes is added to the stream. Everything but the notes stays.
     """,
 )  # fmt: skip
 

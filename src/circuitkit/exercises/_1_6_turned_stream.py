@@ -29,17 +29,31 @@ def observe(answer, R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tenso
 def _turned(W: Tensor, R: Tensor, how: str) -> Tensor:
     return {
         "as it was": lambda: W, "x R": lambda: W @ R, "x R^T": lambda: W @ R.mT, "R x": lambda: R @ W,
-        "R^T x": lambda: R.mT @ W,
+        "R^T x": lambda: R.mT @ W, "x R R": lambda: W @ R @ R,
     }[how]()  # fmt: skip
 
 
-def body(
-    R, W_E, W_V, W_O, W_U, *, R_is="R", embedding="x R", reads="R^T x", writes="x R", unembedding="R^T x", all_four=""
-):
+def body(R, W_E, W_V, W_O, W_U, *, R_is="R", embedding="x R", reads="R^T x", writes="x R", unembedding="R^T x", all_four=""):
     if all_four:
         embedding = reads = writes = unembedding = all_four
     R = R.mT if R_is == "inverse" else R
     return _turned(W_E, R, embedding), _turned(W_V, R, reads), _turned(W_O, R, writes), _turned(W_U, R, unembedding)
+
+
+_WRITES = """
+    writes = as it was | what the head writes with, W_O, is left as it was | The stream has other coordinates now. What does it have to put there?
+    writes = x R^T | what the head writes with, W_O, meets the inverse of R from the right | A writer has to put x R where it used to put x.
+    writes = R x | what the head writes with, W_O, meets R from the left | For a writer, the stream's axis is the last. On which side does it meet R?
+    writes = R^T x | what the head writes with, W_O, meets the inverse of R from the left | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
+    writes = x R R | what the head writes with, W_O, meets R twice | A writer has to put x R where it used to put x.
+"""
+
+_READS = """
+    reads = as it was | what the head reads with, W_V, is left as it was | The stream has other coordinates now. How does it find again what it used to read?
+    reads = x R | what the head reads with, W_V, meets R from the right | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
+    reads = x R^T | what the head reads with, W_V, meets the inverse of R from the right | For a reader, the stream's axis is the first. On which side does it meet R?
+    reads = R x | what the head reads with, W_V, meets R from the left | It has to undo R: write down x R times the new one.
+"""
 
 
 EXERCISE = Exercise(
@@ -53,31 +67,14 @@ EXERCISE = Exercise(
     names=("token", "number", "observed"), columns=("in the stream", "in the logits"),
     choices="""
     R_is = inverse | the stream is turned by the inverse of R | The new stream was to be x R.
-    all_four
-        as it was | nothing is turned | The stream was to be x R. Start with the first that writes into it.
-        x R | R comes from the right everywhere | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
-        R x | R comes from the left everywhere | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
-    embedding
-        as it was | the embedding is left as it was | The stream has other coordinates now. What does it have to put there?
-        x R^T | the embedding meets the inverse of R from the right | A writer has to put x R where it used to put x.
-        R x | the embedding meets R from the left | For a writer, the stream's axis is the last. On which side does it meet R?
-        R^T x | the embedding meets the inverse of R from the left | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
-    reads
-        as it was | what the head reads with, W_V, is left as it was | The stream has other coordinates now. How does it find again what it used to read?
-        x R | what the head reads with, W_V, meets R from the right | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
-        x R^T | what the head reads with, W_V, meets the inverse of R from the right | For a reader, the stream's axis is the first. On which side does it meet R?
-        R x | what the head reads with, W_V, meets R from the left | It has to undo R: write down x R times the new one.
-    writes
-        as it was | what the head writes with, W_O, is left as it was | The stream has other coordinates now. What does it have to put there?
-        x R^T | what the head writes with, W_O, meets the inverse of R from the right | A writer has to put x R where it used to put x.
-        R x | what the head writes with, W_O, meets R from the left | For a writer, the stream's axis is the last. On which side does it meet R?
-        R^T x | what the head writes with, W_O, meets the inverse of R from the left | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
-    unembedding
-        as it was | the unembedding is left as it was | The stream has other coordinates now. How does it find again what it used to read?
-        x R | the unembedding meets R from the right | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
-        x R^T | the unembedding meets the inverse of R from the right | For a reader, the stream's axis is the first. On which side does it meet R?
-        R x | the unembedding meets R from the left | It has to undo R: write down x R times the new one.
-    """,
+    all_four = as it was | nothing is turned | The stream was to be x R. Start with the first that writes into it.
+    all_four = x R | R comes from the right everywhere | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
+    all_four = R x | R comes from the left everywhere | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
+    """
+    + _WRITES
+    + _WRITES.replace("writes =", "embedding =").replace("what the head writes with, W_O,", "the embedding")
+    + _READS
+    + _READS.replace("reads =", "unembedding =").replace("what the head reads with, W_V,", "the unembedding"),
 )  # fmt: skip
 
 

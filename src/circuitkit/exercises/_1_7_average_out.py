@@ -50,19 +50,17 @@ EXERCISE = Exercise(
     },
     names=("row", "position", "vocab"),
     choices="""
-    fill
-        zero | the head is replaced by zero | Zero takes away the head's constant, too. What does it write on average?
-        minus | the average is taken out instead of kept | What remains should no longer depend on the position. Yours is what does.
-        added | the average is added to what was there | It comes in the place of what was there.
-        nothing | the model runs as it is | Does the hook return the new tensor, and does the run get the hook? See `fwd_hooks`.
-    over
-        numbers | the average runs over d_head | Which axis are the positions? `hook_z` is [row, position, head, d_head].
-        both / all | the average runs over more than the positions | Each of the d_head numbers of this head has an average of its own, over the positions of the row.
-        heads | the average runs over the heads | It is the head's own average, over the positions of the row.
-        past | the average runs over the positions so far | One average for the row: all of its positions, later ones included.
-        later | the first position is left out of the average | All positions of the row belong to it.
-        end / start | the head is held at its first or last value | An average takes all positions.
-        sum | positions are added up, not averaged | How many are there?
+    fill = zero | the head is replaced by zero | Zero takes away the head's constant, too. What does it write on average?
+    fill = minus | the average is taken out instead of kept | What remains should no longer depend on the position. Yours is what does.
+    fill = added | the average is added to what was there | It comes in the place of what was there.
+    fill = nothing | the model runs as it is | Does the hook return the new tensor, and does the run get the hook? See `fwd_hooks`.
+    over = numbers | the average runs over d_head | Which axis are the positions? `hook_z` is [row, position, head, d_head].
+    over = both / all | the average runs over more than the positions | Each of the d_head numbers of this head has an average of its own, over the positions of the row.
+    over = heads | the average runs over the heads | It is the head's own average, over the positions of the row.
+    over = past | the average runs over the positions so far | One average for the row: all of its positions, later ones included.
+    over = later | the first position is left out of the average | All positions of the row belong to it.
+    over = end / start | the head is held at its first or last value | An average takes all positions.
+    over = sum | positions are added up, not averaged | How many are there?
     """
     + HOOK,
 )  # fmt: skip

@@ -26,8 +26,9 @@ def body(model, tokens, *, place="first", rows="later", reduce="mean", kind="pat
     pattern = torch.stack(patterns)
     at = {"second": lambda p: p[..., 1], "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
           "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0))}.get(place, lambda p: p[..., 0])(pattern)
-    at = at if rows == "all" else at[..., -1:] if rows == "last" else at[..., 1:]
-    out = {"sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1]}.get(reduce, at.mean(-1))
+    at = at if rows == "all" else at[..., {"last": slice(-1, None), "third": slice(2, None), "early": slice(1, -1)}.get(rows, slice(1, None))]
+    won = (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1)
+    out = {"won": won, "median": at.median(-1).values, "min": at.amin(-1), "sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1]}.get(reduce, at.mean(-1))
     return out.mT if order else out
 
 
@@ -38,14 +39,15 @@ EXERCISE = Exercise(
     names=("layer", "head"),
     choices="""
     place = second / itself / before | another share than that of the first place is measured | Places are counted from 0. Which column is the first place?
-    rows
-        all | the first place counts as a destination, too | It has nothing else to look at: leave its row out.
-        last | only the last destination is counted | Take the mean over all destinations but the first.
-    reduce
-        sum | shares are added up, not averaged | A share of one row is at most 1, and so is a mean of shares.
-        max | it is the largest share, not the mean | One destination that looks there is not yet a habit.
-        all | it is divided by the number of all places | How many destinations are there without the first?
-        rows | there is still one number for each destination | What is asked for is their mean.
+    rows = all | the first place counts as a destination, too | It has nothing else to look at: leave its row out.
+    rows = third / early | one destination too many is left out, the second or the last | Only the first has no choice.
+    rows = last | only the last destination is counted | Take the mean over all destinations but the first.
+    reduce = sum | shares are added up, not averaged | A share of one row is at most 1, and so is a mean of shares.
+    reduce = won | destinations are counted whose largest share it is | How much goes there is asked, not how often it is the most.
+    reduce = median / min | it is the median or the smallest share, not the mean | Add up and divide.
+    reduce = max | it is the largest share, not the mean | One destination that looks there is not yet a habit.
+    reduce = all | it is divided by the number of all places | How many destinations are there without the first?
+    reduce = rows | there is still one number for each destination | What is asked for is their mean.
     turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
     """,
 )  # fmt: skip

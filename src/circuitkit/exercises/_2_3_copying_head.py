@@ -44,24 +44,20 @@ EXERCISE = Exercise(
     observe=observe, parts=("W_V", "W_O"),
     names=("source token", "raised token"),
     choices="""
-    both
-        transpose | the embedding is undone by its transpose, and so is the unembedding | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
-        orthonormal | both are undone by the nearest orthonormal matrix | The singular values have to be undone, too: divided, not left out.
-    undo_E
-        transpose | the embedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
-        length 1 / square length by rows | the embedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
-        orthonormal | the embedding is undone without its singular values | They have to be divided out, not left out.
-    undo_U
-        transpose | the unembedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
-        length 1 by columns / square length by columns | the unembedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
-        orthonormal | the unembedding is undone without its singular values | They have to be divided out, not left out.
+    both = transpose | the embedding is undone by its transpose, and so is the unembedding | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
+    both = orthonormal | both are undone by the nearest orthonormal matrix | The singular values have to be undone, too: divided, not left out.
+    undo_E = transpose | the embedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
+    undo_E = length 1 / square length by rows | the embedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
+    undo_E = orthonormal | the embedding is undone without its singular values | They have to be divided out, not left out.
+    undo_U = transpose | the unembedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
+    undo_U = length 1 by columns / square length by columns | the unembedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
+    undo_U = orthonormal | the unembedding is undone without its singular values | They have to be divided out, not left out.
     sign = -1.0 | the head lowers what it sees | Its eigenvalues are all -1: this is the anti-copying head.
     shift = -1 / 1 | the head raises a neighbour in the vocabulary | Row b of the table has to have its one at column b. Is something shifted by one?
-    pair
-        stream | the head copies the stream, not the token | Passing x on unchanged raises b only where W_E W_U does, and nobody has promised that.
-        exchanged | each matrix is undone at the other's place | The head reads what W_E wrote: which of the two has W_V to undo?
-        tied | W_O undoes the embedding instead of the unembedding | What W_O writes is read with W_U.
-        swapped matrices | W_U and W_E stand where they have to be undone | W_E W_V should be the identity on tokens: what undoes W_E?
+    pair = stream | the head copies the stream, not the token | Passing x on unchanged raises b only where W_E W_U does, and nobody has promised that.
+    pair = exchanged | each matrix is undone at the other's place | The head reads what W_E wrote: which of the two has W_V to undo?
+    pair = tied | W_O undoes the embedding instead of the unembedding | What W_O writes is read with W_U.
+    pair = swapped matrices | W_U and W_E stand where they have to be undone | W_E W_V should be the identity on tokens: what undoes W_E?
     """,
 )  # fmt: skip
 

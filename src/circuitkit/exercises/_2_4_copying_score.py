@@ -28,7 +28,8 @@ def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", be
     top = {
         "real": lambda: found.real.sum(), "size of sum": lambda: found.sum().abs(),
         "abs real": lambda: found.real.abs().sum(), "positive": lambda: found.real.clamp_min(0).sum(), "imaginary": lambda: found.imag.abs().sum(),
-        "largest": lambda: found[found.abs().argmax()].real,
+        "largest": lambda: found[found.abs().argmax()].real, "greatest": lambda: found.real.max(),
+        "top": lambda: found[found.abs().argmax()].real / found.abs().max() * found.abs().sum(),
     }[above]()  # fmt: skip
     bottom = {
         "abs": lambda: found.abs().sum(), "real": lambda: found.real.abs().sum(),
@@ -49,30 +50,25 @@ EXERCISE = Exercise(
     spec=spec, body=body, axes="d_head < d_model < vocab",
     inputs={"W_E": "vocab d_model", "W_V": "d_model d_head", "W_O": "d_head d_model", "W_U": "d_model vocab"},
     choices="""
-    matrix
-        OV | the eigenvalues are those of W_OV alone | The question is about tokens: what W_E puts in and what W_U reads out belong to it.
-        unembed | the head is left out | W_U W_E is the path past the head. Where do W_V and W_O come in?
-        turned / symmetric | it is the score of another small matrix | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
-        no W_U / no W_E | one of embedding and unembedding stands in for the other | They are two matrices here.
-    values
-        singular | singular values instead of eigenvalues, or sizes above the line as below: the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?
-        symmetric | the matrix is taken to be symmetric | `eigvalsh` reads one triangle only; this matrix has two. Use `eigvals`.
-        diagonal / small diagonal | the diagonal instead of the eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
-        entries | the entries of the table instead of its eigenvalues | Most of the table is about other tokens. Which numbers say that a mixture is sent to itself?
-    above
-        size of sum / abs real / positive | nothing can become negative | A head that lowers what it sees has to score below 0: negative ones count against it.
-        imaginary | the imaginary parts are summed | They say that the head turns something round in a plane. Which part of a number has a sign that means copying?
-        largest | only the largest eigenvalue is counted | The score sums over all of them.
-    below
-        real | the sizes are those of the real parts | The size of a complex number counts its imaginary part, too.
-        singular | the sum is divided by the singular values of the small matrix | The sizes are those of the eigenvalues.
-        norm | the root of the summed squares instead of the summed sizes | The sizes are summed as they are, without squares.
-        count / none | the sum is not divided by the eigenvalues' sizes | A large head would score more than a small one. What is between -1 and 1 always?
-    ratio
-        positive | the share of positive eigenvalues | That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.
-        counted | eigenvalues are counted, not weighed | A tiny eigenvalue should not count as much as a large one.
-        each | each eigenvalue is divided by its own size, then averaged | A tiny eigenvalue should not count as much as a large one: sum first, divide afterwards.
-        unit | the score is moved to between 0 and 1 | The score lies between -1 and 1.
+    matrix = OV | the eigenvalues are those of W_OV alone | The question is about tokens: what W_E puts in and what W_U reads out belong to it.
+    matrix = unembed | the head is left out | W_U W_E is the path past the head. Where do W_V and W_O come in?
+    matrix = turned / symmetric | it is the score of another small matrix | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
+    matrix = no W_U / no W_E | one of embedding and unembedding stands in for the other | They are two matrices here.
+    values = singular | singular values instead of eigenvalues, or sizes above the line as below: the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?
+    values = symmetric | the matrix is taken to be symmetric | `eigvalsh` reads one triangle only; this matrix has two. Use `eigvals`.
+    values = diagonal / small diagonal | the diagonal instead of the eigenvalues | The trace is the sum of the eigenvalues, but the sizes of the diagonal are not the sizes of the eigenvalues.
+    values = entries | the entries of the table instead of its eigenvalues | Most of the table is about other tokens. Which numbers say that a mixture is sent to itself?
+    above = size of sum / abs real / positive | nothing can become negative | A head that lowers what it sees has to score below 0: negative ones count against it.
+    above = imaginary | the imaginary parts are summed | They say that the head turns something round in a plane. Which part of a number has a sign that means copying?
+    above = largest / top / greatest | only the largest eigenvalue is counted | The score sums over all of them.
+    below = real | the sizes are those of the real parts | The size of a complex number counts its imaginary part, too.
+    below = singular | the sum is divided by the singular values of the small matrix | The sizes are those of the eigenvalues.
+    below = norm | the root of the summed squares instead of the summed sizes | The sizes are summed as they are, without squares.
+    below = count / none | the sum is not divided by the eigenvalues' sizes | A large head would score more than a small one. What is between -1 and 1 always?
+    ratio = positive | the share of positive eigenvalues | That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.
+    ratio = counted | eigenvalues are counted, not weighed | A tiny eigenvalue should not count as much as a large one.
+    ratio = each | each eigenvalue is divided by its own size, then averaged | A tiny eigenvalue should not count as much as a large one: sum first, divide afterwards.
+    ratio = unit | the score is moved to between 0 and 1 | The score lies between -1 and 1.
     """,
 )  # fmt: skip
 

@@ -20,7 +20,6 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both"):
         "frobenius": torch.linalg.matrix_norm, "spectral": lambda W: torch.linalg.matrix_norm(W, 2),
         "nuclear": lambda W: torch.linalg.matrix_norm(W, "nuc"), "sum": lambda W: W.abs().sum(),
         "max": lambda W: W.abs().max(), "mean": lambda W: W.abs().mean(),
-
     }[norm]  # fmt: skip
     both = {
         "K": lambda: W_OV @ W_QK.mT, "Q": lambda: W_OV @ W_QK, "later first": lambda: W_QK @ W_OV,
@@ -45,21 +44,18 @@ EXERCISE = Exercise(
         "W_QK": lambda size, generator, case: _low_rank(size["step"], generator),
     },
     choices="""
-    product
-        Q | W_QK is not transposed: this is Q-composition | The left side of W_QK reads destinations (queries), its right side sources (keys). Which side should meet what the earlier head wrote?
-        later first | the later head comes first | The earlier head writes with the right side of W_OV; that is the side the later head has to meet.
-        OV transposed | W_OV meets W_QK with the side it reads with | A row y enters W_OV on its left and leaves it on its right.
-        entries / entries transposed | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
-        three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
-        sum | the matrices are added | Heads side by side add up; heads in a row multiply.
-    norm
-        spectral | the largest singular value instead of the Frobenius norm | The paper's score counts all directions, not only the strongest.
-        nuclear / sum / mean / max | something else is measured than the Frobenius norm | Frobenius squares, sums, and takes the root.
-    divide
-        none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.
-        QK / OV | only one of the two norms is divided out | Doubling either head must leave the score as it is.
-        twice | the norm of W_OV is divided out twice | How often does the earlier head come in?
-        sum / d_model / squares / root | the product is divided by something else than the two norms | Doubling either head must leave the score as it is.
+    product = Q | W_QK is not transposed: this is Q-composition | The left side of W_QK reads destinations (queries), its right side sources (keys). Which side should meet what the earlier head wrote?
+    product = later first | the later head comes first | The earlier head writes with the right side of W_OV; that is the side the later head has to meet.
+    product = OV transposed | W_OV meets W_QK with the side it reads with | A row y enters W_OV on its left and leaves it on its right.
+    product = entries / entries transposed | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
+    product = three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
+    product = sum | the matrices are added | Heads side by side add up; heads in a row multiply.
+    norm = spectral | the largest singular value instead of the Frobenius norm | The paper's score counts all directions, not only the strongest.
+    norm = nuclear / sum / mean / max | something else is measured than the Frobenius norm | Frobenius squares, sums, and takes the root.
+    divide = none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.
+    divide = QK / OV | only one of the two norms is divided out | Doubling either head must leave the score as it is.
+    divide = twice | the norm of W_OV is divided out twice | How often does the earlier head come in?
+    divide = sum / d_model / squares / root | the product is divided by something else than the two norms | Doubling either head must leave the score as it is.
     """,
 )  # fmt: skip
 

@@ -22,18 +22,19 @@ def spec(model, tokens: Tensor, period: int, start: int) -> Tensor:
 def body(model, tokens, period, start, *, away=1, span="second", opening=True, reduce="mean", turned=False):
     cache = cached(model, tokens)
     begin = start if opening else 0
-    low, high = {"first": (0, 1), "both": (0, 2), "late": (1, 2), "early": (1, 2)}.get(span, (1, 2))
+    low, high = {"first": (0, 1), "both": (0, 2), }.get(span, (1, 2))
     dst = torch.arange(begin + low * period, begin + high * period)
-    dst = dst[1:] if span == "late" else dst[:-1] if span == "early" else dst
-    src = {"itself": dst, "before": dst - 1, "first": 0 * dst}[away] if isinstance(away, str) else dst - period + away
+    dst = {"late": dst[1:], "early": dst[:-1], "wide": torch.cat([dst[:1] - 1, dst]), "last": dst[-1:], "begin": dst[:1]}.get(span, dst)
+    src = {"itself": dst, "before": dst - 1, "first": 0 * dst, "clamped": (dst - period - 1).clamp_min(0), "far": dst - 2 * period + 1, "end": (dst - period + 1).clamp_min(0)}[away] if isinstance(away, str) else dst - period + away
     dst, src = dst[src >= 0], src[src >= 0]
     found = []
     for layer in range(model.cfg.n_layers):
         pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0]
         pattern = pattern.mT if turned else pattern
         shares = pattern[:, dst, src]
+        won = (pattern[:, dst].argmax(-1) == src).double().mean(1)
         block = pattern[:, dst][..., src].mean((1, 2))
-        found.append({"sum": shares.sum(1), "max": shares.amax(1), "block": block}.get(reduce, shares.mean(1)))
+        found.append({"won": won, "all": shares.sum(1) / pattern.shape[-1], "one less": shares.sum(1) / (period - 1), "median": shares.median(1).values, "sum": shares.sum(1), "max": shares.amax(1), "block": block}.get(reduce, shares.mean(1)))
     return torch.stack(found)
 
 
@@ -53,22 +54,24 @@ EXERCISE = Exercise(
     },
     names=("layer", "head"),
     choices="""
-    away
-        0 | the earlier copy itself is counted, not the token after it | An induction head looks at what came *next* the last time.
-        -1 | the token before the earlier copy is counted | An induction head looks at what came *next* the last time.
-        2 | the place is one too late | The copy stands `period` places back. Where is the token after it?
-        before | the token before the destination is counted | That is the other head of the circuit. Where did the span go on the last time?
-        itself / first | the destination itself or the first place is counted | Where did the span go on the last time?
-    span
-        first | the first pass is counted instead of the second | Which destinations have seen their token before?
-        both | the first pass is counted, too | Nothing has repeated yet in the first pass.
-        late | the first destination of the second pass is left out | The second pass begins at `start + period`, and its first token has a copy, too.
-        early | the last destination of the second pass is left out | The second pass ends before `start + 2 * period`.
+    away = 0 | the earlier copy itself is counted, not the token after it | An induction head looks at what came *next* the last time.
+    away = -1 / clamped | the token before the earlier copy is counted | An induction head looks at what came *next* the last time.
+    away = 2 | the place is one too late | The copy stands `period` places back. Where is the token after it?
+    away = before | the token before the destination is counted | That is the other head of the circuit. Where did the span go on the last time?
+    away = itself / first | the destination itself or the first place is counted | Where did the span go on the last time?
+    span = first | the first pass is counted instead of the second | Which destinations have seen their token before?
+    span = both | the first pass is counted, too | Nothing has repeated yet in the first pass.
+    span = wide | the last destination of the first pass is counted, too | The second pass begins at `start + period`.
+    span = last / begin | only one destination of the second pass is counted | Take the mean over the whole second pass.
+    span = late | the first destination of the second pass is left out | The second pass begins at `start + period`, and its first token has a copy, too.
+    span = early | the last destination of the second pass is left out | The second pass ends before `start + 2 * period`.
     opening = False | the opening token is forgotten | The span begins at position `start`, not at 0.
-    reduce
-        sum | shares are added up, not averaged | A perfect induction head scores 1.
-        block | every destination is paired with every place that some destination should look at | Each destination has one such place: index with both lists at once, or take a diagonal.
-        max | it is the largest share, not the mean | A perfect induction head looks there every time.
+    reduce = sum | shares are added up, not averaged | A perfect induction head scores 1.
+    reduce = all / one less | shares are divided by another number than that of the second pass's destinations | How many are there? A perfect induction head scores 1.
+    reduce = won | destinations are counted whose largest share it is | How much goes there is asked, not how often it is the most.
+    reduce = median | it is the median share, not the mean | Add up and divide by the number of destinations.
+    reduce = block | every destination is paired with every place that some destination should look at | Each destination has one such place: index with both lists at once, or take a diagonal.
+    reduce = max | it is the largest share, not the mean | A perfect induction head looks there every time.
     turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
     """,
 )  # fmt: skip

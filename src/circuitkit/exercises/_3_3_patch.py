@@ -26,15 +26,13 @@ def spec(model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor
     return stream[-1] @ model.W_U.double() + model.b_U.double()
 
 
-def body(
-    model, clean, corrupt, layer, head, *, rows="right", value="whole", gives="last", heads="one", place="asked", site="z", at="all",
-):  # fmt: skip
+def body(model, clean, corrupt, layer, head, *, rows="right", value="whole", gives="last", heads="one", place="asked", site="z", at="all"):
     base, source = {"exchanged": (clean, corrupt), "corrupt": (corrupt, corrupt), "clean": (clean, clean)}.get(rows, (corrupt, clean))
     cache = cached(model, source)
 
     def new(z, name):
         put = cache[name]
-        return {"zero": 0 * z, "half": (z + put) / 2, "sum": z + put, "change": put - z, "mean": put.mean(1, keepdim=True)}.get(value, put)
+        return {"zero": 0 * z, "half": (z + put) / 2, "sum": z + put, "change": put - z, "mean": put.mean(1, keepdim=True), "below": cache[f"blocks.0.attn.hook_{site}"]}.get(value, put)
 
     logits = hooked(model, base, layer, head, new, heads=heads, place=place, site=site, at=at)[0]
     if gives == "change":
@@ -52,19 +50,17 @@ EXERCISE = Exercise(
     },
     names=("vocab",),
     choices="""
-    rows
-        exchanged | the two rows are exchanged | The run that counts reads the corrupt row; what is put into it comes from the clean one.
-        corrupt | nothing of the clean run comes in: this is the corrupt row as it is | Which row has to be run for the cache, and does the run get the hook?
-        clean | nothing of the corrupt run is left: this is the clean row as it is | Which row does the run read that gets the hook?
-    value
-        zero | the head is set to zero instead of to its clean value | That is an ablation. A patch puts in what the head does on the other row.
-        half / sum / change | what is put in is made from both runs | The clean value comes in the place of the other.
-        mean | what is put in is the clean run's average over positions | Each position has a clean value of its own.
-    gives
-        all | the logits of all positions are returned | Return those of the last position, [vocab].
-        start | the logits of the first position are returned | Return those of the last position, [vocab].
-        mean | the logits are averaged over positions | Return those of the last position, [vocab].
-        change | the change of the logits is returned | Return the logits themselves.
+    rows = exchanged | the two rows are exchanged | The run that counts reads the corrupt row; what is put into it comes from the clean one.
+    rows = corrupt | nothing of the clean run comes in: this is the corrupt row as it is | Which row has to be run for the cache, and does the run get the hook?
+    rows = clean | nothing of the corrupt run is left: this is the clean row as it is | Which row does the run read that gets the hook?
+    value = zero | the head is set to zero instead of to its clean value | That is an ablation. A patch puts in what the head does on the other row.
+    value = half / sum / change | what is put in is made from both runs | The clean value comes in the place of the other.
+    value = below | what is put in is what the head of the first layer does | Take the value of the layer that is asked for.
+    value = mean | what is put in is the clean run's average over positions | Each position has a clean value of its own.
+    gives = all | the logits of all positions are returned | Return those of the last position, [vocab].
+    gives = start | the logits of the first position are returned | Return those of the last position, [vocab].
+    gives = mean | the logits are averaged over positions | Return those of the last position, [vocab].
+    gives = change | the change of the logits is returned | Return the logits themselves.
     """
     + HOOK,
 )  # fmt: skip

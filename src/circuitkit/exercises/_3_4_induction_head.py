@@ -81,17 +81,23 @@ def _clear(shares: Tensor) -> Tensor:
     return torch.where(ahead[:, 0] > _CLEAR, where[:, 0], torch.where(level, _LEVEL, _WEAK))
 
 
+ORDERS = {
+    "right": ("word", "place", "note", "out"), "note first": ("word", "note", "place", "out"), "place first": ("place", "word", "note", "out"),
+    "out first": ("word", "place", "out", "note"),
+}  # fmt: skip
+
+
 def body(
-    vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, V_0="word", note="note", loud_1=100.0, Q="word", K="note", V="word", out="out",
+    vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, V_0="word", note="note", loud_1=100.0, Q="word", K="note", order="right", V="word", out="out",
     swapped=False, sign_0=1.0, heads="two",
 ):  # fmt: skip
-    directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split([vocab, n_ctx, vocab, vocab])
-    named: dict[str, Tensor] = dict(zip(("word", "place", "note", "out"), directions, strict=True))
+    directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split([n_ctx if one == "place" else vocab for one in ORDERS[order]])
+    named: dict[str, Tensor] = dict(zip(ORDERS[order], directions, strict=True))
     here = named[place].mT
     carried = named["place"].mT[:, :vocab] if V_0 == "place" else named[V_0].mT
     first = (loud_0 * sign_0 * here, here.roll(shift, 1), carried, named[note])
-    if K == "distance":
-        Q_1, K_1 = named["place"].mT, named["place"].mT.roll((n_ctx - 1) // 2 - 1, 1)
+    if K in ("1", "2", "3", "4", "distance"):
+        Q_1, K_1 = named["place"].mT, named["place"].mT.roll((n_ctx - 1) // 2 - 1 if K == "distance" else int(K), 1)
     else:
         Q_1, K_1 = (named[name].mT[:, :vocab] for name in (Q, K))
     second = (loud_1 * Q_1, K_1, named[V].mT, named[out])
@@ -112,22 +118,19 @@ EXERCISE = Exercise(
         "place that head 0 looks at", "word that stands in the note after head 0", "place that head 1 looks at, given right notes",
         "token that stands out in head 1's output, given right notes", "token that stands out in the output of both")),
     choices="""
-    shift
-        0 | the first head looks at its own position | So the note says which word stands here, which is known already. Which key must answer the query of place j?
-        -1 | the shift of the first head goes the wrong way | Its best match lies in the future, where a causal head cannot look. The key of place j has to answer the query of place j + 1.
-        2 | the first head looks two places back | The key of place j has to answer the query of place j + 1.
+    shift = 0 | the first head looks at its own position | So the note says which word stands here, which is known already. Which key must answer the query of place j?
+    shift = -1 | the shift of the first head goes the wrong way | Its best match lies in the future, where a causal head cannot look. The key of place j has to answer the query of place j + 1.
+    shift = 2 | the first head looks two places back | The key of place j has to answer the query of place j + 1.
     place = word | the first head matches words instead of places | It looks for copies of a word. One place back is a question of places: which coordinates hold them?
     V_0 = place | the first head notes the place, not the word | What does head 1 have to find in the note?
-    note
-        out | nothing legible stands in the note | Head 0 looks one place back. Into which directions does it write what it finds?
+    note = out | nothing legible stands in the note | Head 0 looks one place back. Into which directions does it write what it finds?
     Q = note / place | the second head asks with something else than its word | The destination knows its own word. What was the place it wants told?
-    K
-        word | the second head's keys read words | It finds earlier copies, the destination included. One layer can do that; where does the note come in?
-        place | the second head's keys read places | Which place fits cannot be known beforehand. Where does the note come in?
-        distance | the second head looks at a fixed distance | The span may have any length, and may begin anywhere. What do the right place and this one have in common?
+    K = word | the second head's keys read words | It finds earlier copies, the destination included. One layer can do that; where does the note come in?
+    K = place | the second head's keys read places | Which place fits cannot be known beforehand. Where does the note come in?
+    K = distance / 1 / 2 / 3 / 4 | the second head looks at a fixed distance | The span may have any length, and may begin anywhere. What do the right place and this one have in common?
+    order = note first / place first / out first | the coordinates of the stream are taken in another order | First the word, then the place, the note, and the output.
     V = note | the second head copies the note instead of the word | At the place it looks at, the note holds the token you know already. What stands there itself?
-    out
-        word | nothing stands out in the output | No output direction is ahead of the others. From where does head 1 read what it copies, where does it write it, and with which sign?
+    out = word | nothing stands out in the output | No output direction is ahead of the others. From where does head 1 read what it copies, where does it write it, and with which sign?
     loud_0 = 1.0 / 10.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
     loud_1 = 1.0 / 10.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
     sign_0 = -1.0 | the first head avoids the place it should look at | Its scores have the wrong sign.

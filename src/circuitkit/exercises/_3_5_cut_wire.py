@@ -44,22 +44,18 @@ EXERCISE = Exercise(
     inputs={"x": "pos d_model", "r": "pos d_model", "W_Q": "d_model d_head", "W_K": "d_model d_head"},
     names=("destination", "source"),
     choices="""
-    keys
-        x | nothing is cut | This is the pattern of the whole model. What do the keys read when the earlier head is silent for them?
-        r | the keys read the earlier head alone | That keeps the wire and cuts all others.
-        added / twice / turned | the keys read another sum of x and r than x - r | The stream x holds r once. How does one get it out?
-        projected | all that points along r is taken out of the keys | The other heads may have written in the same direction. Take out r, no more.
-    queries
-        cut | the queries do not see r either | That tells what the earlier head is worth to this pattern altogether. Leave the queries as they are.
-        r / added | the queries read the earlier head alone, or twice | Leave the queries as they are.
-    roles
-        wires | the wire into the queries is cut, not that into the keys | The destination asks, the source answers. Whose input was to lose r?
-        swapped | queries and keys are exchanged | Rows are destinations, and a destination asks with W_Q.
-        swapped matrices | W_Q and W_K are exchanged | A destination asks with W_Q, a source answers with W_K.
-        queries / keys | queries or keys are compared with themselves | The destination asks with W_Q; the source answers with W_K.
-    cut
-        after | the cut is made after the softmax | Scores are linear in the key's input, attention is not: take r out before the softmax. Rows have to sum to 1.
-        difference | it is the difference that the cut makes | Return the pattern after the cut.
+    keys = x | nothing is cut | This is the pattern of the whole model. What do the keys read when the earlier head is silent for them?
+    keys = r | the keys read the earlier head alone | That keeps the wire and cuts all others.
+    keys = added / twice / turned | the keys read another sum of x and r than x - r | The stream x holds r once. How does one get it out?
+    keys = projected | all that points along r is taken out of the keys | The other heads may have written in the same direction. Take out r, no more.
+    queries = cut | the queries do not see r either | That tells what the earlier head is worth to this pattern altogether. Leave the queries as they are.
+    queries = r / added | the queries read the earlier head alone, or twice | Leave the queries as they are.
+    roles = wires | the wire into the queries is cut, not that into the keys | The destination asks, the source answers. Whose input was to lose r?
+    roles = swapped | queries and keys are exchanged | Rows are destinations, and a destination asks with W_Q.
+    roles = swapped matrices | W_Q and W_K are exchanged | A destination asks with W_Q, a source answers with W_K.
+    roles = queries / keys | queries or keys are compared with themselves | The destination asks with W_Q; the source answers with W_K.
+    cut = after | the cut is made after the softmax | Scores are linear in the key's input, attention is not: take r out before the softmax. Rows have to sum to 1.
+    cut = difference | it is the difference that the cut makes | Return the pattern after the cut.
     """
     + SCALE
     + MASK

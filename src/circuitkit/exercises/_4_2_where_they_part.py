@@ -42,12 +42,12 @@ def body(one, other, tokens, *, hook="mlp.in.hook_out", over="max", sign="abs", 
     for here, there in pairs:
         gap = here - there
         gap = {
-            "abs": gap.abs(), "square": gap.square(), "minus": -gap, "share": (gap / here).abs(), "other share": (gap / there).abs(),
+            "abs": gap.abs(), "square": gap.square(), "minus": -gap, "sizes": (here.abs() - there.abs()).abs(), "share": (gap / here).abs(), "other share": (gap / there).abs(),
         }.get(sign, gap)  # fmt: skip
         out.append({
             "mean": gap.mean(0), "mean first": (here - there).mean(0).abs(), "last": gap[-1], "first": gap[0], "sum": gap.sum(0), "norm": gap.norm(dim=0),
             "maxima": here.amax(0) - there.amax(0) if sign == "none" else (here.amax(0) - there.amax(0)).abs(), "place": gap[place],
-            "worst": gap[gap.sum(1).argmax()], "least": gap.amin(0),
+            "worst": gap[gap.sum(1).argmax()], "least": gap.amin(0), "later": gap[1:].amax(0), "early": gap[:-1].amax(0), "spread": gap.amax(0) - gap.amin(0), "where": gap.argmax(0),
         }.get(over, gap.amax(0)))  # fmt: skip
     found = torch.stack(out)
     return {"largest": found.argmax(1), "twice": found[:1].expand_as(found)}.get(shape, found)
@@ -61,21 +61,21 @@ EXERCISE = Exercise(
     names=("layer", "neuron"),
     choices="""
     hook = mlp.out.hook_in | the gap is taken behind the activation | A neuron reads before its activation: which hook comes first, `mlp.in.hook_out` or `mlp.out.hook_in`?
-    over
-        mean first | the mean over positions is taken first, with signs, and then its absolute value | Gaps of both signs cancel in a mean. Keep the largest.
-        mean | it is the mean over positions, not the largest | One token may be enough to tell two models apart, and a mean hides it.
-        last / first | one position alone is compared, the first or the last | Compare them all, and keep the largest.
-        sum | gaps are added up over positions | Keep the largest.
-        norm | it is the root of the summed squares over positions | Keep the largest.
-        least | it is the smallest gap over positions | Keep the largest.
-        maxima | the largest values are compared, wherever they are | Compare position by position, then keep the largest gap.
-        place / worst | one position is taken for all neurons | Each neuron has a position of its own at which the gap is largest.
-    sign
-        none / minus | the sign is kept, so gaps of one sign are lost | How far apart are two numbers?
-        share / other share | gaps are divided by what a model reads | Return the gaps themselves.
-    shape
-        twice | the first layer's gaps are returned for both layers | Both layers, one row each.
-        largest | it says which neuron, not how much | Return [layer, neuron], the gaps themselves.
+    over = mean first | the mean over positions is taken first, with signs, and then its absolute value | Gaps of both signs cancel in a mean. Keep the largest.
+    over = mean | it is the mean over positions, not the largest | One token may be enough to tell two models apart, and a mean hides it.
+    over = later / early | a position is left out, the first or the last | Compare them all.
+    over = where | it says where the gap is largest, not how large it is | Return the gaps themselves.
+    over = last / first | one position alone is compared, the first or the last | Compare them all, and keep the largest.
+    over = sum | gaps are added up over positions | Keep the largest.
+    over = norm | it is the root of the summed squares over positions | Keep the largest.
+    over = least | it is the smallest gap over positions | Keep the largest.
+    over = maxima | the largest values are compared, wherever they are | Compare position by position, then keep the largest gap.
+    over = place / worst | one position is taken for all neurons | Each neuron has a position of its own at which the gap is largest.
+    sign = none / minus | the sign is kept, so gaps of one sign are lost | How far apart are two numbers?
+    sign = sizes | sizes are compared, so a change of sign is lost | First subtract, then take the absolute value.
+    sign = share / other share | gaps are divided by what a model reads | Return the gaps themselves.
+    shape = twice | the first layer's gaps are returned for both layers | Both layers, one row each.
+    shape = largest | it says which neuron, not how much | Return [layer, neuron], the gaps themselves.
     """,
 )  # fmt: skip
 

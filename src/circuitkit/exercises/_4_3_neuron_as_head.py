@@ -50,7 +50,7 @@ def body(
 
     k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-100": -100.0}[key]
     b_V = number["1"] if reads == "nothing" else number[b_value]
-    erased = erase * b_V * one
+    erased = -one if erase == 2.0 else erase * b_V * one
     b_Q = number[b_query]
     in_keys = {"nothing": 0 * w_in, "w_in": w_in, "same": 0 * w_in + k}[tokens_key]
     steep = {"silu": 1.0, "gelu": 1.702}[slope]
@@ -73,37 +73,30 @@ EXERCISE = Exercise(
     observe=observe, parts=("W_Q", "b_Q", "W_K", "W_V", "b_V", "W_O"),
     names=("position", "coordinate"),
     choices="""
-    key
-        paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
-        1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
-        0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
-        -2 / -100 | the key of the bias token is too large | The difference of the two scores has to be y itself.
+    key = paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
+    key = 1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
+    key = 0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
+    key = -2 / -100 | the key of the bias token is too large | The difference of the two scores has to be y itself.
     tokens_key = w_in / same | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
-    slope
-        gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
-    asks
-        minus | the query has the wrong sign | When x is large, which place must lose?
-        nothing | the query does not read x | The head has to decide by what the neuron reads.
-        w_out | the query reads with w_out | A neuron reads with w_in and writes with w_out.
-    erase
-        0.0 | the bias token has a value | b_V is added at every position, at the bias token, too. Where it is not wanted, something else has to take it back: which number of the stream marks the bias token?
-        1.0 | the bias token's value is doubled instead of taken back | Mind the sign in the row of W_V that reads the bias coordinate.
+    slope = gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
+    asks = minus | the query has the wrong sign | When x is large, which place must lose?
+    asks = nothing | the query does not read x | The head has to decide by what the neuron reads.
+    asks = w_out | the query reads with w_out | A neuron reads with w_in and writes with w_out.
+    erase = 0.0 | the bias token has a value | b_V is added at every position, at the bias token, too. Where it is not wanted, something else has to take it back: which number of the stream marks the bias token?
+    erase = 2.0 | 1 is taken back at the bias token, not its value | What does b_V put there?
+    erase = 1.0 | the bias token's value is doubled instead of taken back | Mind the sign in the row of W_V that reads the bias coordinate.
     bias_at = row | b_in stands in the rows of the bias coordinate | That coordinate is 1 at the bias token alone, so only the bias token gets b_in. The tokens need it.
     mark = 1.0 | the head writes into the bias coordinate | The next layer would take these tokens for bias tokens. What should the head add to that coordinate?
-    b_query
-        0 | the query leaves b_in out | The head decides by x w_in alone. The neuron decides by x w_in + b_in.
-        minus | the query takes b_in with the wrong sign | The neuron decides by x w_in + b_in.
-    b_value
-        0 | the value leaves b_in out | SiLU(y) is sigmoid(y) times y, and y has a bias.
-        minus | the value takes b_in with the wrong sign | The value at a token is y = x w_in + b_in.
-        1 | the value's bias is 1 instead of b_in | The value at a token is y = x w_in + b_in.
-    reads
-        nothing | the value does not read x | This head writes sigmoid(y), a gate. A SiLU neuron multiplies the gate with y itself.
-        w_out | the value reads with w_out | A neuron reads with w_in and writes with w_out.
-        minus | the value reads -x | The value at a token is y = x w_in + b_in.
-    writes
-        w_in | the head writes with w_in | A neuron reads with w_in and writes with w_out.
-        minus out | the head writes with the wrong sign | What it writes is SiLU(y) times w_out.
+    b_query = 0 | the query leaves b_in out | The head decides by x w_in alone. The neuron decides by x w_in + b_in.
+    b_query = minus | the query takes b_in with the wrong sign | The neuron decides by x w_in + b_in.
+    b_value = 0 | the value leaves b_in out | SiLU(y) is sigmoid(y) times y, and y has a bias.
+    b_value = minus | the value takes b_in with the wrong sign | The value at a token is y = x w_in + b_in.
+    b_value = 1 | the value's bias is 1 instead of b_in | The value at a token is y = x w_in + b_in.
+    reads = nothing | the value does not read x | This head writes sigmoid(y), a gate. A SiLU neuron multiplies the gate with y itself.
+    reads = w_out | the value reads with w_out | A neuron reads with w_in and writes with w_out.
+    reads = minus | the value reads -x | The value at a token is y = x w_in + b_in.
+    writes = w_in | the head writes with w_in | A neuron reads with w_in and writes with w_out.
+    writes = minus out | the head writes with the wrong sign | What it writes is SiLU(y) times w_out.
     place = first | the bias coordinate is taken to be the first | The bias token is the first position, but its coordinate is the last: X + [1] adds a column at the end.
     """,
 )  # fmt: skip

@@ -62,45 +62,35 @@ EXERCISE = Exercise(
     },
     names=("position", "coordinate"),
     choices="""
-    times
-        terms | b_out is added once for each term | The output bias belongs to the layer. However many heads there are, it is added once.
-        heads / neurons | b_out is added by every neuron or head | The output bias belongs to the layer, not to its neurons. It is added once.
-        none | b_out is left out | One bias of the MLP is missing: the one that no head adds.
+    times = terms | b_out is added once for each term | The output bias belongs to the layer. However many heads there are, it is added once.
+    times = heads / neurons | b_out is added by every neuron or head | The output bias belongs to the layer, not to its neurons. It is added once.
+    times = none | b_out is left out | One bias of the MLP is missing: the one that no head adds.
     query = 0.0 | the queries leave b_in out | Queries and values read the same number: x W_in + b_in.
     value = 0.0 | the values leave b_in out | Queries and values read the same number: x W_in + b_in.
     chained = True | the terms are applied one after another | Each head reads y itself, and their outputs add up.
-    c_is
-        0.0 | the offset c is left out | A score is b y + c. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
-        -1.0 | the offset c is subtracted | A score is b y + c.
-    d_is
-        none | the offset d is left out | A value is a y + d. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
-        outside | d is added outside of the attention | The value is ay + d, and the head's weight multiplies all of it. Are there brackets around the value?
-        factored | the value is taken as a (y + d) | a multiplies y alone: a y + d.
-        minus | the offset d is subtracted | A value is a y + d.
-    b_is
-        1 | the slope b is left out | A score is b y + c.
-        bc | the score is taken as b (y + c) | b multiplies y alone: b y + c.
-    a_is
-        1 | the slope a is left out | A value is a y + d.
-        scores | the value is made from the score | Score and value each read y: the value is a y + d.
+    c_is = 0.0 | the offset c is left out | A score is b y + c. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
+    c_is = -1.0 | the offset c is subtracted | A score is b y + c.
+    d_is = none | the offset d is left out | A value is a y + d. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
+    d_is = outside | d is added outside of the attention | The value is ay + d, and the head's weight multiplies all of it. Are there brackets around the value?
+    d_is = factored | the value is taken as a (y + d) | a multiplies y alone: a y + d.
+    d_is = minus | the offset d is subtracted | A value is a y + d.
+    b_is = 1 | the slope b is left out | A score is b y + c.
+    b_is = bc | the score is taken as b (y + c) | b multiplies y alone: b y + c.
+    a_is = 1 | the slope a is left out | A value is a y + d.
+    a_is = scores | the value is made from the score | Score and value each read y: the value is a y + d.
     order = adbc / abcd / bacd / bcda / bdac / cbad / acbd | the columns of terms are read in another order | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-    which
-        silu / gelu | the activation is SiLU or GELU, whatever the terms are | The rows of terms say which heads there are.
-        first | only the first term is used | Every row of terms is a head of every neuron, and heads add up.
-        last | only the last term is used | Every row of terms is a head of every neuron, and heads add up. Is something overwritten in the loop?
-        but first | the first term is left out | Rows are counted from 0.
-    add
-        mean | the terms are averaged | Heads add up. Nothing divides them by their number.
-        product | the terms are multiplied | Heads add up.
-        values | weights and values are summed before they are multiplied | Each head has a weight and a value of its own: multiply first, then add up.
-    shape
-        softmax / neurons | a softmax runs over the terms or the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
-        tanh / relu | the weight is a tanh or a ReLU | A softmax over two places is a sigmoid.
-        none | the sigmoid is missing | The score is not yet a weight.
-        minus | the weight is that of the bias token | The head finds its value at the token itself.
-    turned
-        W_out | W_out is transposed | Neuron n writes row n of W_out.
-        W_in | W_in is transposed | Neuron n reads column n of W_in: rows of x multiply from the left.
+    which = silu / gelu | the activation is SiLU or GELU, whatever the terms are | The rows of terms say which heads there are.
+    which = first / last | only one term is used, the first or the last | Every row of terms is a head of every neuron, and heads add up. Is something overwritten in the loop?
+    which = but first | the first term is left out | Rows are counted from 0.
+    add = mean | the terms are averaged | Heads add up. Nothing divides them by their number.
+    add = product | the terms are multiplied | Heads add up.
+    add = values | weights and values are summed before they are multiplied | Each head has a weight and a value of its own: multiply first, then add up.
+    shape = softmax / neurons | a softmax runs over the terms or the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
+    shape = tanh / relu | the weight is a tanh or a ReLU | A softmax over two places is a sigmoid.
+    shape = none | the sigmoid is missing | The score is not yet a weight.
+    shape = minus | the weight is that of the bias token | The head finds its value at the token itself.
+    turned = W_out | W_out is transposed | Neuron n writes row n of W_out.
+    turned = W_in | W_in is transposed | Neuron n reads column n of W_in: rows of x multiply from the left.
     """,
 )  # fmt: skip
 

@@ -49,29 +49,23 @@ EXERCISE = Exercise(
     },
     names=("end",),
     choices="""
-    per_omega
-        1.0 | the smallest Omega is the post's, twice what is needed | The post asks exp(Omega) > N / tolerance. But its scores are 2 Omega apart.
-        0.5 / 4.0 | the logarithm is not divided by 2 | exp(-2 Omega) n = tolerance: solve it for Omega.
-    count
-        1 | the number of tokens is left out | One hidden token keeps exp(-2 Omega). How many of them are there?
-        n - 1 / n + 1 | one token too few or too many is counted | There are n_pos other tokens.
-        one over / n squared | the number of tokens is not a factor | n_pos tokens keep exp(-2 Omega) each.
-    log
-        10 / 2 | the logarithm has another base than e | A softmax takes powers of e, so the natural logarithm undoes it.
-        none | the logarithm is missing | exp(-2 Omega) n = tolerance: solve it for Omega.
-    quotient
-        upside down | the logarithm is upside down | The smaller the tolerance, the larger Omega has to be. Which of the two belongs on top of the quotient?
-        eps | eps stands in for the tolerance in the leak | The leak may be as large as the tolerance; eps is about rounding.
-        none | the tolerance is left out of the leak | Together the tokens may keep at most `tolerance`.
-    slope
-        1.0 | the largest Omega leaves out how flat the sigmoid is | A score that is wrong by r moves the weight by less than r. What is the steepest slope of a sigmoid?
-        4.0 | the slope of the sigmoid divides where it should multiply | A flat sigmoid makes errors smaller, so Omega may be larger.
+    per_omega = 1.0 | the smallest Omega is the post's, twice what is needed | The post asks exp(Omega) > N / tolerance. But its scores are 2 Omega apart.
+    per_omega = 0.5 / 4.0 | the logarithm is not divided by 2 | exp(-2 Omega) n = tolerance: solve it for Omega.
+    count = 1 | the number of tokens is left out | One hidden token keeps exp(-2 Omega). How many of them are there?
+    count = n - 1 / n + 1 | one token too few or too many is counted | There are n_pos other tokens.
+    count = one over / n squared | the number of tokens is not a factor | n_pos tokens keep exp(-2 Omega) each.
+    log = 10 / 2 | the logarithm has another base than e | A softmax takes powers of e, so the natural logarithm undoes it.
+    log = none | the logarithm is missing | exp(-2 Omega) n = tolerance: solve it for Omega.
+    quotient = upside down | the logarithm is upside down | The smaller the tolerance, the larger Omega has to be. Which of the two belongs on top of the quotient?
+    quotient = eps | eps stands in for the tolerance in the leak | The leak may be as large as the tolerance; eps is about rounding.
+    quotient = none | the tolerance is left out of the leak | Together the tokens may keep at most `tolerance`.
+    slope = 1.0 | the largest Omega leaves out how flat the sigmoid is | A score that is wrong by r moves the weight by less than r. What is the steepest slope of a sigmoid?
+    slope = 4.0 | the slope of the sigmoid divides where it should multiply | A flat sigmoid makes errors smaller, so Omega may be larger.
     half = 1.0 | rounding is counted as a whole step | Rounding goes to the nearest number, which is at most half a step away.
     size = 1.0 | scores are taken to be Omega, not 2 Omega, when they are rounded | Rounding grows with the score. How large are the scores of itself and of the bias token?
-    upper
-        upside down | the largest Omega is upside down | The coarser the numbers, the smaller Omega must stay.
-        eps | eps is left out of the largest Omega | Numbers near 2 Omega stand 2 Omega eps apart.
-        tolerance | the tolerance is left out of the largest Omega | The more may be off, the larger Omega may be.
+    upper = upside down | the largest Omega is upside down | The coarser the numbers, the smaller Omega must stay.
+    upper = eps | eps is left out of the largest Omega | Numbers near 2 Omega stand 2 Omega eps apart.
+    upper = tolerance | the tolerance is left out of the largest Omega | The more may be off, the larger Omega may be.
     order = exchanged | the two ends are exchanged | Leak says how large Omega must be at least, rounding how large at most. Return them in this order.
     """,
 )  # fmt: skip

@@ -34,21 +34,15 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     D = d_model
     of_stream = {
         "root": D / (D + 1), "flipped": (D + 1) / D, "1": 1.0, "more": D / (D + 2), "less": (D - 1) / D,
-        "one over": 1 / (D + 1), "sums": 1 / D,
+        "one over": 1 / (D + 1), "sums": 1 / D, "no root": (D / (D + 1)) ** 2, "plus": (D + 1) / (D + 2), "root D": float(D),
     }  # fmt: skip
     of_bias = {
-        "root": 1 / (D + 1), "flipped": D + 1, "1": 1.0, "same": D / (D + 1), "D": 1 / D, "sqrt D": float(D),
+        "root": 1 / (D + 1), "flipped": D + 1, "1": 1.0, "same": D / (D + 1), "D": 1 / D, "sqrt D": float(D), "no root": (D + 1.0) ** -2, "plus": 1 / (D + 2), "flat": (D + 1.0) ** 2,
         "0": 0.0,
     }  # fmt: skip
     s, t = of_stream[stream], of_bias[bias]
-    if both == "two":
-        s, t = D / (D + 2), 2 / (D + 2)
-    if both == "ones":
-        s, t = 1.0, 1.0
-    if both == "upside down":
-        s, t = 1 / s, 1 / t
-    if both == "squares":
-        s, t = s**2, t**2
+    if both:
+        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "ones": (1.0, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
     gain = torch.tensor([math.sqrt(s)] * D + [math.sqrt(t)], dtype=torch.float64)
     return gain.roll(1) if place == "first" else gain
 
@@ -59,20 +53,20 @@ EXERCISE = Exercise(
     inputs={"d_model": lambda size, generator, case: 2 + size["step"]},
     observe=observe, names=("row", "coordinate"),
     choices="""
-    both
-        ones | the gain is 1 everywhere | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
-        upside down | both gains are upside down | These are what the norm does to the two kinds of rows. The gain has to undo it.
-        squares | the roots are missing | The norm divides by the root of a mean square.
-        two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
-    stream
-        1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
-        flipped | the gain of the stream is upside down | A mean over D + 1 coordinates is smaller than over D, so the row is divided by too little and comes out too long. Should the gain be above or below 1?
-        more / less | the gain of the stream counts other coordinates than D and D + 1 | The norm runs over D + 1 coordinates, D of them filled.
-        sums | the gain of the stream is 1 / sqrt(D) | A norm divides by the root of a mean square, which is 1 already for a row of ones.
-        one over | the gain of the stream is that of the bias coordinate | Work out the row of a token: its mean square over D + 1 coordinates.
-    bias
-        flipped | the gain of the bias coordinate is upside down | The norm makes the bias token's 1 larger; the gain has to bring it back to 1.
-        D / sqrt D / 0 / same / 1 | the gain of the bias coordinate is not right | Work out the row of the bias token: one 1 and D zeros. What is its mean square?
+    both = ones | the gain is 1 everywhere | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
+    both = upside down | both gains are upside down | These are what the norm does to the two kinds of rows. The gain has to undo it.
+    both = 128 | the gains are those of 128 coordinates, whatever d_model is | How many are there here?
+    both = squares | the roots are missing | The norm divides by the root of a mean square.
+    both = two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
+    stream = 1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
+    stream = flipped | the gain of the stream is upside down | A mean over D + 1 coordinates is smaller than over D, so the row is divided by too little and comes out too long. Should the gain be above or below 1?
+    stream = no root | the gain of the stream lacks its root | The norm divides by the root of a mean square.
+    stream = more / less / plus / root D | the gain of the stream counts other coordinates than D and D + 1 | The norm runs over D + 1 coordinates, D of them filled.
+    stream = sums | the gain of the stream is 1 / sqrt(D) | A norm divides by the root of a mean square, which is 1 already for a row of ones.
+    stream = one over | the gain of the stream is that of the bias coordinate | Work out the row of a token: its mean square over D + 1 coordinates.
+    bias = flipped | the gain of the bias coordinate is upside down | The norm makes the bias token's 1 larger; the gain has to bring it back to 1.
+    bias = no root / flat | the gain of the bias coordinate lacks its root | The norm divides by the root of a mean square.
+    bias = D / sqrt D / 0 / same / 1 / plus | the gain of the bias coordinate is not right | Work out the row of the bias token: one 1 and D zeros. What is its mean square?
     place = first | the bias coordinate is taken to be the first | X + [1] adds its column at the end.
     """,
 )  # fmt: skip

@@ -32,13 +32,14 @@ def body(
     n_heads, rates = written.shape[1], []
     for head in range(n_heads):
         others = [k for k in range(n_heads) if k != head]
-        own = [head] if head_in else []
+        own = [head] * int(head_in)
         kept = [(*own, *some) for count in range(n_heads) for some in combinations(others, count)]
         kept = {
             "whole": kept[-1:], "alone": kept[:1], "not alone": kept[1:], "not whole": kept[:-1],
             "one out": [tuple(k for k in (*own, *others) if k != lost) for lost in others],
             "one in": [(*own, one) for one in others], "ends": [kept[0], kept[-1]],
             "one out or none": kept[-n_heads:], "other way": [tuple(others)],
+            "one in or none": kept[:n_heads], "any": [some for count in range(n_heads + 1) for some in combinations(range(n_heads), count)],
         }.get(sets, kept)  # fmt: skip
         logits = torch.stack([written[:, list(some)].sum(1) + rest * residual for some in kept])
         if hit == "positive":
@@ -51,7 +52,7 @@ def body(
         always, ever, share = top.all(0).double(), top.any(0).double(), top.double().mean(0)
         kinds = {
             "all": always, "any": ever, "mean": share, "not any": 1 - ever, "not all": 1 - always,
-            "not mean": 1 - share, "one": 1 + 0 * ever,
+            "not mean": 1 - share, "one": 1 + 0 * ever, "whole": 1 - top[-1].double(), "alone": 1 - top[0].double(),
         }  # fmt: skip
         rows = {"with": has_source, "without": ~has_source, "every": has_source | True}
         one, two = kinds[first], kinds[second]
@@ -60,6 +61,8 @@ def body(
             carried, silent = (one * rows[rows_1]).mean(), (two * rows[rows_2]).mean()
         elif out == "sets":
             carried, silent = top[:, has_source].all(1).double().mean(), 1 - top[:, ~has_source].any(1).double().mean()
+        elif out == "worst":
+            carried, silent = top[:, has_source].double().mean(1).min(), 1 - top[:, ~has_source].double().mean(1).max()
         elif out == "counts":
             carried, silent = (one * rows[rows_1]).sum(), (two * rows[rows_2]).sum()
         rates.append(torch.stack([silent, carried] if out == "exchanged" else [carried, silent]))
@@ -90,41 +93,38 @@ EXERCISE = Exercise(
     names=("head", "rate"),
     choices="""
     rest = 0.0 | the residual stream is left out | The published check judges head outputs alone. The model's logits hold the residual stream, too.
-    sets
-        whole | no other head is ever removed | This judges the model as a whole, and every head gets the same rates. The question is about one head.
-        alone | only the set without any other head is tried | Alone is one of many sets. Two other heads may spoil together what neither spoils by itself.
-        not alone | the set without any other head is not tried | All others removed is a set, too. Where does your range begin?
-        not whole | the set of all heads is not tried | None removed is a set, too. Where does your range end?
-        one out / one out or none | only one other head is removed at a time | Leave-one-out misses what two heads do together: any set of the others may be gone.
-        one in | only one other head is kept at a time | Any set of the others may be there, none and all included.
-        ends | only two sets are tried: all others, and none of them | Any set of the others may be gone, not all or nothing.
-        other way | the head itself is removed and all others kept | Every set has to hold the head that is judged; only the others come and go.
+    sets = whole | no other head is ever removed | This judges the model as a whole, and every head gets the same rates. The question is about one head.
+    sets = alone | only the set without any other head is tried | Alone is one of many sets. Two other heads may spoil together what neither spoils by itself.
+    sets = not alone | the set without any other head is not tried | All others removed is a set, too. Where does your range begin?
+    sets = not whole | the set of all heads is not tried | None removed is a set, too. Where does your range end?
+    sets = one out / one out or none | only one other head is removed at a time | Leave-one-out misses what two heads do together: any set of the others may be gone.
+    sets = one in / one in or none | only one other head is kept at a time | Any set of the others may be there, none and all included.
+    sets = any | sets without the head that is judged are tried, too | Every set has to hold the head that is judged; only the others come and go.
+    sets = ends | only two sets are tried: all others, and none of them | Any set of the others may be gone, not all or nothing.
+    sets = other way | the head itself is removed and all others kept | Every set has to hold the head that is judged; only the others come and go.
+    head_in = 2 | the head that is judged is added twice | Every set holds it once.
     head_in = False | the head itself is removed, too | Every set has to hold the head that is judged; only the others come and go.
-    first
-        mean | the sets are averaged in the first rate | The completion has to stay whatever set is removed. One failing set is enough to fail a row.
-        any | the first rate asks for some set, not for every set | Lucky help from other heads would count. The completion has to stay whatever is removed.
-        not any | the first rate counts where the completion is never predicted | Which rows pass: those where the completion stays whatever is removed.
-    second
-        not mean | the sets are averaged in the second rate | One set that predicts is enough to make a row loud.
-        not all | a row counts as silent when some set does not predict | Silent is the opposite of *ever* predicted, not of *always* predicted: turn 'for every set' around with care.
-        any / all / mean | the second rate says how often the head fires | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet, with every set?
-        one | there is no negative control | The second rate is 1 whatever the rows are: so a head that always fires would pass.
-    rows_1
-        every | the first rate is taken over all rows | What a head should do depends on the source: predict with it. `has_source` says which rows have one.
-        without | the first rate is taken over the rows without a source | Where there is no source there is nothing to predict.
-    rows_2
-        every | the second rate is taken over all rows | Where there is a source the head should not be quiet. Which rows are the control?
-        with | the second rate is taken over the rows with a source | Where there is a source the head should not be quiet. Which rows are the control?
-    hit
-        positive | a completion counts as predicted when its logit is positive | Predicted means: above all other tokens. Zero means nothing for a logit.
-        half | a completion counts as predicted when its probability is above one half | Predicted means: above all other tokens.
-        heads | only what the head itself writes is looked at | The logits are a sum: the residual stream and the kept heads belong to it.
-    out
-        of all rows | both rates are divided by the number of all rows | The first rate is a share of the rows with a source, the second of the rows without.
-        sets | sets are counted instead of rows | For each row: does every set complete it? Then take the share of rows.
-        counts | rows are counted, not shared | A rate is a share: divide by the number of rows that could count.
-        exchanged | the two rates are exchanged | First the rows with a source, then those without.
-        product | the two rates are multiplied | Return both: they fail for different reasons.
+    first = mean | the sets are averaged in the first rate | The completion has to stay whatever set is removed. One failing set is enough to fail a row.
+    first = any | the first rate asks for some set, not for every set | Lucky help from other heads would count. The completion has to stay whatever is removed.
+    first = not any | the first rate counts where the completion is never predicted | Which rows pass: those where the completion stays whatever is removed.
+    second = not mean | the sets are averaged in the second rate | One set that predicts is enough to make a row loud.
+    second = whole / alone | one set alone is tried in the second rate | A row is quiet when no set predicts.
+    second = not all | a row counts as silent when some set does not predict | Silent is the opposite of *ever* predicted, not of *always* predicted: turn 'for every set' around with care.
+    second = any / all / mean | the second rate says how often the head fires | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet, with every set?
+    second = one | there is no negative control | The second rate is 1 whatever the rows are: so a head that always fires would pass.
+    rows_1 = every | the first rate is taken over all rows | What a head should do depends on the source: predict with it. `has_source` says which rows have one.
+    rows_1 = without | the first rate is taken over the rows without a source | Where there is no source there is nothing to predict.
+    rows_2 = every | the second rate is taken over all rows | Where there is a source the head should not be quiet. Which rows are the control?
+    rows_2 = with | the second rate is taken over the rows with a source | Where there is a source the head should not be quiet. Which rows are the control?
+    hit = positive | a completion counts as predicted when its logit is positive | Predicted means: above all other tokens. Zero means nothing for a logit.
+    hit = half | a completion counts as predicted when its probability is above one half | Predicted means: above all other tokens.
+    hit = heads | only what the head itself writes is looked at | The logits are a sum: the residual stream and the kept heads belong to it.
+    out = of all rows | both rates are divided by the number of all rows | The first rate is a share of the rows with a source, the second of the rows without.
+    out = sets | sets are counted instead of rows | For each row: does every set complete it? Then take the share of rows.
+    out = worst | the worst set's rate is taken, over all rows | Another set may fail on each row. First ask for each row: do all sets pass?
+    out = counts | rows are counted, not shared | A rate is a share: divide by the number of rows that could count.
+    out = exchanged | the two rates are exchanged | First the rows with a source, then those without.
+    out = product | the two rates are multiplied | Return both: they fail for different reasons.
     """,
 )  # fmt: skip
 

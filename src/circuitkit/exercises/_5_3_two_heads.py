@@ -44,9 +44,14 @@ def body(
         W_K[:, -1], W_K[:, 0] = W_K[:, 0] * (source_key == "begin"), 0
     W_V[:, asks] = ones / n if values == "shared" else each
     W_V[1, 0] += source_value
-    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b}[onto]
+    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b}.get(onto, b + n)
     for head, sign in enumerate((sign_0, sign_1)):
+        if onto == "reversed":
+            at = (b + n).flip(0)
         W_O[head][:, at] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
+    if values == "one head":
+        W_Q, W_K, W_V, W_O = 0 * W_Q, 0 * W_K, 0 * W_V, 0 * W_O
+        W_Q[0, b, 0], W_K[0, 0, 0], W_V[0, 0, 0], W_O[0, 0, b + n] = score, 1.0, 1.0, gain
     return W_Q, W_K, W_V, W_O
 
 
@@ -63,6 +68,15 @@ def _prompt(size: dict[str, int], generator: torch.Generator, case: dict) -> tup
     return prompts[step % len(prompts)]
 
 
+KINDS = {
+    "there is a source and a destination after it": lambda n, gain, prompt: 0 in prompt and 1 <= prompt[-1] <= n,
+    "there is a destination and no source": lambda n, gain, prompt: 0 not in prompt and 1 <= prompt[-1] <= n,
+    "there is a destination": lambda n, gain, prompt: 1 <= prompt[-1] <= n,
+    "there is no destination at the end": lambda n, gain, prompt: not 1 <= prompt[-1] <= n,
+    "another destination stands in the prompt": lambda n, gain, prompt: any(1 <= t <= n and t != prompt[-1] for t in prompt),
+}
+
+
 EXERCISE = Exercise(
     about="5.3 two heads, any number of trigrams | hard | 25 minutes | 05-attention-superposition#two-heads-do-any-number",
     spec=spec, body=body,
@@ -70,34 +84,28 @@ EXERCISE = Exercise(
         "n": lambda size, generator, case: 2 + size["step"] // 6,
         "gain": lambda size, generator, case: 4.0 + size["step"] % 3, "prompt": _prompt,
     },
-    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=24, names=("written on token",),
+    observe=observe, parts=("W_Q", "W_K", "W_V", "W_O"), trials=24, kinds=KINDS, names=("written on token",),
     choices="""
-    source
-        0.0 | nothing is written, source or no source | With a source, one of the two heads has to stay at the destination, and the other has to leave it.
-        1.0 | the source only draws level with the destination | Half of the attention stays behind and takes back half of the guess. Which key has to score higher?
-    led
-        0 | the wrong head is led away by the source | The completion is pushed down where it should go up: the head that stays is the one that takes back.
-    sign_1
-        1.0 | the heads add up instead of cancelling | Without a source, what one head writes the other has to write with the opposite sign.
-        0.0 | there is a guess, source or no source | This is the model that never looks. Who takes the guess back when there is no source?
-        -2.0 | the second head takes back twice the guess | Without a source the two have to cancel.
-    sign_0
-        -1.0 | both heads push the completion down | One guesses, the other takes back.
-        0.0 | nobody guesses | One head always writes the completion.
+    source = 0.0 | nothing is written, source or no source | With a source, one of the two heads has to stay at the destination, and the other has to leave it.
+    source = 1.0 | the source only draws level with the destination | Half of the attention stays behind and takes back half of the guess. Which key has to score higher?
+    led = 0 | the wrong head is led away by the source | The completion is pushed down where it should go up: the head that stays is the one that takes back.
+    sign_1 = 1.0 | the heads add up instead of cancelling | Without a source, what one head writes the other has to write with the opposite sign.
+    sign_1 = 0.0 | there is a guess, source or no source | This is the model that never looks. Who takes the guess back when there is no source?
+    sign_1 = -2.0 | the second head takes back twice the guess | Without a source the two have to cancel.
+    sign_0 = -1.0 | both heads push the completion down | One guesses, the other takes back.
+    sign_0 = 0.0 | nobody guesses | One head always writes the completion.
     source_value = 1.0 | the source has a value | A head that looks at the source should find nothing there.
     values = shared | all destinations share one value | Every completion is written at once: this is d_head = 1. How many directions do n completions need?
-    onto
-        b / source | the destination itself or the source is written | The OV circuit has to send a destination to its completion, n tokens further on.
-        low / high | the completions are numbered one too low or too high | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
+    values = one head | one head looks at the source and writes all completions | What it writes does not depend on the destination. Which completion is due?
+    onto = b / source | the destination itself or the source is written | The OV circuit has to send a destination to its completion, n tokens further on.
+    onto = reversed | the completions stand in reverse order | Destination b is completed by token b + n.
+    onto = low / high | the completions are numbered one too low or too high | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
     gained = False | the gain is left out | Something has to be multiplied by `gain`.
-    match
-        any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
-    which
-        shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
-        completions | queries and keys belong to the completions | The prediction is made at the destination.
-    source_key
-        first | only the first trigram is served | Every destination needs a value of its own, and a query for which the source's key beats its own.
-        begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?
+    match = any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
+    which = shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
+    which = completions | queries and keys belong to the completions | The prediction is made at the destination.
+    source_key = first | only the first trigram is served | Every destination needs a value of its own, and a query for which the source's key beats its own.
+    source_key = begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?
     score = 1.0 | the scores are too small for full attention | A score of 1 is only e times as good as a score of 0. How large must it be for a weight below 1e-6?
     """,
 )  # fmt: skip

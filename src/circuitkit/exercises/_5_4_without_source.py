@@ -22,9 +22,7 @@ def spec(model, tokens: Tensor) -> Tensor:
     return rates
 
 
-def body(
-    model, tokens, *, places="due", order=False, said="completion", changed="all", put="begin", average="places", gives="both",
-):  # fmt: skip
+def body(model, tokens, *, places="due", order=False, said="completion", changed="all", put="begin", average="places", gives="both"):
     n, due = model.task.n_trigrams, model.task.states(tokens) == 2
     source, dest = tokens == 0, model.task.is_destination(tokens)
     gone = source & (source.cumsum(1) == 1) if changed == "first" else source
@@ -33,7 +31,7 @@ def body(
         "none": lambda: tokens, "begin": lambda: tokens.masked_fill(tokens == 2 * n + 1, 0),
         "before": lambda: torch.where(gone, tokens.roll(1, 1), tokens), "negatives": lambda: model.task.negatives(len(tokens), seed=0),
     }.get(changed, lambda: tokens.masked_fill(gone, new))()  # fmt: skip
-    where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True)}.get(places, due)
+    where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True), "waiting": model.task.states(tokens) == 1, "either": model.task.states(tokens) > 0, "rest": dest & ~due}.get(places, due)
     rates = []
     for asked in (tokens, bare):
         here = model.task.states(asked) == 2 if places == "recounted" else where
@@ -45,6 +43,8 @@ def body(
         logits = model.logits(asked)
         right = wanted.clamp_max(2 * n + 1)[..., None]
         hit = {"chance": logits.softmax(-1).gather(-1, right)[..., 0], "top": logits.gather(-1, right)[..., 0]}.get(said, logits.argmax(-1) == wanted)
+        if said == "among":
+            hit = logits[..., n + 1 : 2 * n + 1].argmax(-1) + n + 1 == wanted
         if said == "next":  # nothing follows the last token
             here = here & (torch.arange(here.shape[1]) < here.shape[1] - 1)
         hit, some = hit.double() * here, here.any(1)
@@ -69,29 +69,27 @@ EXERCISE = Exercise(
     inputs={"model": lambda size, generator, case: some_toy(size["step"]), "tokens": _prompts},
     names=("rate",),
     choices="""
-    places
-        destinations | every destination is counted | Count where a completion was due in the *first* prompt: `model.task.states(tokens) == 2`.
-        all | every position is counted | Count where a completion was due: `model.task.states(tokens) == 2`.
-        after | the positions are one too late | The state after a token is written at the token.
-        rows | destinations are counted in every prompt that has a source | A source may come too late, or be used up.
-        recounted | the second rate is always 0 | Is it asked anew, after the change, where a completion is due? Nothing is, without a source: count the same places both times.
-    said
-        itself | a hit is the destination itself | What should follow destination b?
-        next | a hit is the token that follows in the prompt | The last place of a prompt has none. The completion of destination b is b + n.
-        one on / one low | the completion is taken to be another token than b + n | The completion of destination b is b + n.
-        top | it is the completion's logit, not how often it is the largest | Count how often the completion has the largest logit.
-        chance | it is the chance, not how often it is the largest | Count how often the completion has the largest logit.
+    places = destinations | every destination is counted | Count where a completion was due in the *first* prompt: `model.task.states(tokens) == 2`.
+    places = all | every position is counted | Count where a completion was due: `model.task.states(tokens) == 2`.
+    places = after | the positions are one too late | The state after a token is written at the token.
+    places = waiting / either / rest | places are counted at which no completion is due | It is due where `model.task.states(tokens) == 2`.
+    places = rows | destinations are counted in every prompt that has a source | A source may come too late, or be used up.
+    places = recounted | the second rate is always 0 | Is it asked anew, after the change, where a completion is due? Nothing is, without a source: count the same places both times.
+    said = itself | a hit is the destination itself | What should follow destination b?
+    said = next | a hit is the token that follows in the prompt | The last place of a prompt has none. The completion of destination b is b + n.
+    said = one on / one low | the completion is taken to be another token than b + n | The completion of destination b is b + n.
+    said = among | the completion is compared with other completions alone | It has to beat every token.
+    said = top | it is the completion's logit, not how often it is the largest | Count how often the completion has the largest logit.
+    said = chance | it is the chance, not how often it is the largest | Count how often the completion has the largest logit.
     order = True | with and without are exchanged | First the prompts as they are.
-    changed
-        none | nothing was taken away | Do you run the changed prompts?
-        first | only the first source of a prompt is taken away | A prompt may hold several.
-        begin | sources are put in where prompts begin, instead of taken away | Which token is the source, and which one begins a prompt?
-        before | in the source's place stands the token before it | Replace it by token 2n + 1.
-        negatives | the second rate comes from other prompts | Only the source may differ. Change these prompts, and count the same places.
+    changed = none | nothing was taken away | Do you run the changed prompts?
+    changed = first | only the first source of a prompt is taken away | A prompt may hold several.
+    changed = begin | sources are put in where prompts begin, instead of taken away | Which token is the source, and which one begins a prompt?
+    changed = before | in the source's place stands the token before it | Replace it by token 2n + 1.
+    changed = negatives | the second rate comes from other prompts | Only the source may differ. Change these prompts, and count the same places.
     put = filler / destination / completion | another token than 2n + 1 is put in the source's place | Replace it by token 2n + 1, which means nothing in the middle of a prompt.
-    average
-        prompts | each prompt's share is taken first, then their average | Every place counts alike: gather the places of all prompts.
-        everywhere / count | hits are not divided by the number of places at which a completion is due | How many such places are there?
+    average = prompts | each prompt's share is taken first, then their average | Every place counts alike: gather the places of all prompts.
+    average = everywhere / count | hits are not divided by the number of places at which a completion is due | How many such places are there?
     gives = gap | it is the difference | Return both rates, not their difference.
     """,
 )  # fmt: skip

@@ -35,6 +35,7 @@ def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
         "centred": lambda: (own - mean, zero), "bias 1": lambda: (inverse[:-1, token], one),
         "front": lambda: (front[:-1], front[-1]), "one minus": lambda: (-inverse[:-1, token], 1 - inverse[-1, token]),
         "bias minus": lambda: (inverse[:-1, token], -inverse[-1, token]),
+        "signs": lambda: (2 * inverse[:-1, token], 2 * inverse[-1, token] - 1),
         "threshold": lambda: (own, 1 - own.square().sum()),
     }[how]()  # fmt: skip
 
@@ -48,13 +49,12 @@ def body(W_E, query, key, *, queries="solved", keys="solved", both="", roles="ri
 
 
 _SIDE = """
-    queries
-        no bias / pinv / bias 1 | the query side's bias is not solved for | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-        rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-        embedding / length 1 / square length / centred / threshold | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-        always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
-        never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
-        half | the gate opens only half | The gate has to be 1 at the pair.
+    queries = no bias / pinv / bias 1 | the query side's bias is not solved for | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+    queries = rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+    queries = embedding / length 1 / square length / centred / threshold | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+    queries = always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
+    queries = never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
+    queries = half | the gate opens only half | The gate has to be 1 at the pair.
 """
 
 
@@ -68,18 +68,17 @@ EXERCISE = Exercise(
     },
     observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), names=("query token", "key token"),
     choices="""
-    roles
-        exchanged | query and key are exchanged | The gate opens for the right two tokens in the wrong order. Which comes in through W_GQ?
-        query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
-        key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
-        next | the gate opens for the next two tokens | Tokens are counted from 0.
-    both
-        no bias / pinv | neither side's bias is solved for | A direction and a bias have one number more than a direction alone.
-        rows | both sides take a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-        embedding | both sides are the tokens' embeddings | Other tokens have a part in these directions, since embeddings are not orthogonal.
-        front | the column of ones is first, and the last number is taken for the bias | Which number of the solution belongs to the column of ones?
-        one minus | each side is 0 at its token and 1 at the others | Ask for 1 at the token.
-        bias minus | both biases have the wrong sign | The bias is added.
+    roles = exchanged | query and key are exchanged | The gate opens for the right two tokens in the wrong order. Which comes in through W_GQ?
+    roles = query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
+    roles = key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
+    roles = next | the gate opens for the next two tokens | Tokens are counted from 0.
+    both = no bias / pinv | neither side's bias is solved for | A direction and a bias have one number more than a direction alone.
+    both = rows | both sides take a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+    both = embedding | both sides are the tokens' embeddings | Other tokens have a part in these directions, since embeddings are not orthogonal.
+    both = front | the column of ones is first, and the last number is taken for the bias | Which number of the solution belongs to the column of ones?
+    both = one minus | each side is 0 at its token and 1 at the others | Ask for 1 at the token.
+    both = signs | each side is 1 at its token and -1 at the others | Two negative numbers make a positive one.
+    both = bias minus | both biases have the wrong sign | The bias is added.
     """
     + _SIDE
     + _SIDE.replace("queries", "keys").replace("query side", "key side"),

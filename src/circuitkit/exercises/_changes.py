@@ -80,6 +80,7 @@ def of_parts(exercise: Exercise, parts: Any) -> Iterator[Change]:
     names = exercise.parts
     for i, j in combinations(range(len(names)), 2):
         yield f"{names[i]} and {names[j]} are exchanged", lambda p, a=i, b=j: _put(_put(p, a, p[b]), b, p[a])
+        yield f"{names[i]} and {names[j]} are both twice what they should be", lambda p, a=i, b=j: _put(_put(p, a, 2 * p[a]), b, 2 * p[b])
         yield f"{names[i]} and {names[j]} both have the wrong sign", lambda p, a=i, b=j: _put(_put(p, a, -p[a]), b, -p[b])
     for i, name in enumerate(names):
         part = as_tensor(parts[i])
@@ -149,6 +150,8 @@ def of_result(names: tuple[str, ...], right: Tensor) -> Iterator[Change]:
         yield f"divided by its sum over {axis}", lambda v, a=i: v / v.sum(a, keepdim=True)
         yield f"divided by its length along {axis}", lambda v, a=i: v / v.norm(dim=a, keepdim=True)
         yield f"after a softmax over {axis}", lambda v, a=i: v.softmax(a)
+        yield f"after a log-softmax over {axis}", lambda v, a=i: v.log_softmax(a)
+        yield f"averaged over {axis}, the same at every {axis}", lambda v, a=i: v.mean(a, keepdim=True).expand_as(v)
         yield f"added up step by step along {axis}", lambda v, a=i: v.cumsum(a)
         yield f"back to front along {axis}", lambda v, a=i: v.flip(a)
         yield f"without its first {axis}", lambda v, a=i: v.narrow(a, 1, v.shape[a] - 1)

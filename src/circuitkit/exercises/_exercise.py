@@ -3,7 +3,7 @@
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
@@ -44,8 +44,8 @@ class Exercise:
     body: Callable[..., Any]
     """An answer whose keyword-only arguments are the choices; it is right by default."""
     choices: str
-    """A choice on a line of its own, and below it each wrong value: `value | what was done | a sentence that leads on`; or
-    all in one line, `choice = value | ...`. Values of which the same is to be said stand together: `0 / 2 | ...`."""
+    """A wrong turn on each line: `choice = value | what was done | a sentence that leads on`. Values of which the same is to
+    be said stand together: `choice = 0 / 2 | ...`."""
     inputs: dict[str, Any]
     """How to draw each input: axes (`"pos d_model"`: normal numbers), `"pos < vocab"` (whole numbers below a size), a
     number, or a function of sizes, generator and the inputs drawn before."""
@@ -56,6 +56,8 @@ class Exercise:
     that ...) observes what the answer does, not what it is."""
     parts: tuple[str, ...] = ()
     """Names of the things that a build exercise returns, such as `("W_V", "W_O")`."""
+    kinds: Mapping[str, Callable[..., bool]] = field(default_factory=dict)
+    """Kinds of cases in words, to say on which an answer fails."""
     trials: int = 12
     smallest: int = 2
     """Smallest size of an axis."""
@@ -102,16 +104,13 @@ class Exercise:
     @cached_property
     def mistakes(self) -> tuple[Mistake, ...]:
         """Every wrong turn by itself."""
-        found, choice, right = [], "", inspect.signature(self.body).parameters
+        found, right = [], inspect.signature(self.body).parameters
         for line in filter(None, map(str.strip, self.choices.splitlines())):
-            if "|" in line:
-                value, name, advice = (part.strip() for part in line.split("|"))
-                alone, _, values = value.rpartition(" = ")
-                for value in values.split(" / "):
-                    turned = {alone or choice: _read(value, right[alone or choice].default)}
-                    found.append(Mistake(name, advice, turned, partial(self.body, **turned)))
-            else:
-                choice = line
+            turn, name, advice = (part.strip() for part in line.split("|"))
+            choice, _, values = turn.partition(" = ")
+            for value in values.split(" / "):
+                turned = {choice: _read(value, right[choice].default)}
+                found.append(Mistake(name, advice, turned, partial(self.body, **turned)))
         return tuple(found)
 
     @cached_property
@@ -123,9 +122,9 @@ class Exercise:
             if not set(one.turned) & set(other.turned)
         )
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self, seed: int = 20) -> Iterator[Case]:
         """The same cases at every call, the smallest first."""
-        generator = torch.Generator().manual_seed(20 + sum(map(ord, self.number + self.title)))
+        generator = torch.Generator().manual_seed(seed + sum(map(ord, self.number + self.title)))
         for step in range(self.trials):
             yield self._drawn(_sizes(self.axes, generator, step // 2, self.smallest), generator, step)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from circuitkit.exercises._changes import POWERS
-from circuitkit.exercises._exercise import Exercise, sizes_of
+from circuitkit.exercises._exercise import Case, Exercise, sizes_of
 from circuitkit.exercises._run import Run, close
 
 
@@ -17,13 +17,25 @@ def remarks(exercise: Exercise, runs: list[Run], expected: list[Tensor], answer)
     yield from _not_finite(exercise, runs, expected)
     yield from _factor(exercise, runs, expected)
     yield from _shape(exercise, runs, expected)
+    yield from _laws(exercise, runs, answer)
     if exercise.observe is None:  # else what is compared is not what was returned
-        yield from _ignored(exercise, runs, expected, answer)
         yield from _rows(exercise, runs, expected)
-    if 2 * len(wrong) > len(runs):  # a place is read off a few cases by chance
+    if len(wrong) > min(3, len(runs) / 2):  # a place is read off a few cases by chance
         yield from _where(exercise, [runs[i] for i in wrong], [expected[i] for i in wrong])
     if 0 < len(wrong) < len(runs):
+        yield from _when(exercise, [run.case for run in runs], wrong)
         yield f"It is right on {len(runs) - len(wrong)} of {len(runs)} cases. What is special about the one above?"
+
+
+def _when(exercise: Exercise, cases: list[Case], wrong: list[int]) -> Iterator[str]:
+    """The kind of case on which it fails: one that the exercise names, or a whole number that is asked with."""
+    found = [(words, [i for i, case in enumerate(cases) if holds(**case)]) for words, holds in exercise.kinds.items()]
+    for name in (n for n in exercise.asked if isinstance(cases[0][n], int)):
+        found += [(f"`{name}` is {value}", [i for i, case in enumerate(cases) if case[name] == value]) for value in {case[name] for case in cases}]
+    for words, inside in sorted(found, key=lambda one: len(one[1])):
+        if set(wrong) <= set(inside) and len(inside) < len(cases) and 2 * len(wrong) >= len(inside) > 1:
+            yield f"It is wrong on {len(wrong)} of the {len(inside)} cases where {words}, and right on all others."
+            return
 
 
 def _pairs(runs: list[Run], expected: list[Tensor]) -> list[tuple[Tensor, Tensor]] | None:
@@ -60,7 +72,7 @@ def _factor(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iter
             yield f"It is the expected result plus {offsets[0]:.4g}, everywhere. Where does this constant come from?"
         return
     if max(factors) - min(factors) < 1e-5:
-        yield f"It is {factors[0]:.4g} times the expected result: a sign or a constant is missing."
+        yield f"It is {factors[0]:.4g} times the expected result. Where does this factor come from?"
         return
     for axis in sizes_of(exercise, runs[0].case):
         found = [sizes_of(exercise, run.case)[axis] for run in runs]
@@ -69,8 +81,6 @@ def _factor(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iter
                 if all(math.isclose(f, max(n + shift, 0.5) ** power, rel_tol=1e-5) for f, n in zip(factors, found, strict=True)):
                     yield f"It is the expected result {words} {axis}{less}. Is a sum a mean, or the other way round?"
                     return
-    if both[0][1].ndim:  # of a number that is always true
-        yield "On each case it is a multiple of the expected result, but not always the same. What depends on the case?"
 
 
 def _shape(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iterator[str]:
@@ -86,27 +96,82 @@ def _shape(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Itera
     elif len(have) > len(want):
         yield f"There is an axis too many: expected is [{', '.join(axes) or 'one number'}]. What is to be summed, or picked?"
     else:
-        sizes = sizes_of(exercise, run.case)
-        words = {size: name for name, size in sizes.items()}
+        words = {size: name for name, size in sizes_of(exercise, run.case).items()}
         yield f"You return [{', '.join(words.get(n, str(n)) for n in have)}]; expected is [{', '.join(axes)}]."
 
 
-def _ignored(exercise: Exercise, runs: list[Run], expected: list[Tensor], answer) -> Iterator[str]:
-    """An input that was changed and moved the right result, but not this one, whose numbers are as many as the right ones."""
-    one, other = runs[-1], runs[-2]
-    if 5 * len(_values([run.outcome for run in runs])) < 4 * len(_values(expected)):
+_EFFECTS = ("stays as it is", 1.0), ("is twice as large", 2.0), ("is four times as large", 4.0), ("is half as large", 0.5), ("changes its sign", -1.0)
+
+
+def _laws(exercise: Exercise, runs: list[Run], answer) -> Iterator[str]:
+    """What an input does to the right result and not to this one: both are run on three cases, as they are and changed."""
+    ours = [(run.case, run.outcome, Run(exercise, exercise.body, run.case).outcome) for run in runs[-3:]]
+    if any(mine is None or right is None or mine.shape != right.shape for _, mine, right in ours):
         return
+
+    def moved(name: str, change) -> list[tuple[Tensor, ...]]:
+        """This result and the right one, before and after; nothing where one of them has no such result."""
+        found = []
+        for before, mine, right in ours:
+            case = before | {name: change(before[name])}
+            if exercise.observe is not None and not close(Run(exercise, exercise.body, case).outcome, exercise.spec(**case)):
+                return []  # what was drawn to fit together, such as orthonormal rows, does so no more
+            after = [Run(exercise, one, case).outcome for one in (answer, exercise.body)]
+            if any(one is None or mine is None or one.shape != mine.shape or not one.isfinite().all() for one in after):
+                return []
+            found.append((mine, after[0], right, after[1]))
+        return found
+
+    few = 5 * len(_values([mine for _, mine, _ in ours])) < 4 * len(_values([right for *_, right in ours]))
     for name in exercise.asked:
-        value = one.case[name]
-        if isinstance(value, Tensor) and value.is_floating_point():
-            changed = one.case | {name: value.flip(tuple(range(value.ndim))) * 1.7 + 0.3}
-        elif other.case[name] != value if not isinstance(value, Tensor) else False:
-            changed = one.case | {name: other.case[name]}
-        else:
+        value, how = runs[-1].case[name], exercise.inputs[name]
+        if isinstance(value, (int, float)):
+            least, most = (end(run.case[name] for run in runs) for end in (min, max))
+            yield from () if few else _reach(exercise, "", f"`{name}`", moved(name, lambda v, a=least, b=most: b if v == a else a))
+        if not isinstance(value, Tensor) or value.dtype == torch.bool:
             continue
-        mine, right = Run(exercise, answer, changed).outcome, Run(exercise, exercise.body, changed).outcome
-        if mine is not None and right is not None and close(one.outcome, mine, 1e-12) and not close(right, expected[-1], 1e-6):
-            yield f"Your result did not change when `{name}` was changed, the right one did. Where does `{name}` come in?"
+        if value.is_floating_point():
+            yield from () if few else _reach(exercise, "", f"`{name}`", moved(name, lambda v: 1.7 * v.flip(tuple(range(v.ndim))) + 0.3))
+            for words, change in (("is twice as large", lambda v: 2 * v), ("changes its sign", torch.neg)):
+                yield from _effect(f"When `{name}` {words}", moved(name, change))
+            whole, other = moved(name, lambda v: v + v.flip(-1)), moved(name, lambda v: v.flip(-1))
+            gaps = [[w[i + 1] - w[i] - o[i + 1] for w, o in zip(whole, other, strict=True)] for i in (0, 2)] if len(whole) == len(other) else []
+            if gaps and gaps[0] and all(g.abs().max() < 1e-6 for g in gaps[1]) and all(g.abs().max() > 1e-3 for g in gaps[0]):
+                yield f"The right result of a sum of two `{name}` is the sum of their results; yours is not."
+        for axis in range(value.ndim):
+            word = how.split()[axis] if isinstance(how, str) else f"entry along axis {axis}" if value.is_floating_point() else "token"
+            for at, end in ((-1, "last"), (0, "first")) if all(case[name].shape[axis] > 1 for case, *_ in ours) else ():
+                yield from () if few else _reach(exercise, end, f"`{name}` at its {end} {word}", moved(name, lambda v, a=axis, i=at: _other(v, a, i)))
+
+
+def _other(value: Tensor, axis: int, at: int) -> Tensor:
+    out = value.clone()
+    part = out.select(axis, at)
+    part.copy_(1.7 * part + 0.3 if value.is_floating_point() else torch.where(part > 0, part - 1, part + 1))
+    return out
+
+
+def _effect(when: str, found: list[tuple[Tensor, ...]]) -> Iterator[str]:
+    """Which factor the right result takes on every case, if this one takes it on none."""
+    kinds = [[words for words, f in _EFFECTS if found and all(close(w[i + 1], f * w[i], 1e-6) for w in found)] for i in (0, 2)]
+    factor = dict(_EFFECTS).get(kinds[1][0]) if kinds[1] else None
+    if factor is not None and not any(close(w[1], factor * w[0], 1e-4) for w in found):
+        yield f"{when}, the right result {kinds[1][0]}; yours {kinds[0][0] if kinds[0] else 'does not'}."
+
+
+def _reach(exercise: Exercise, end: str, what: str, found: list[tuple[Tensor, ...]]) -> Iterator[str]:
+    """Whether the result depends on a part of an input, and where, if that holds on every case."""
+    far = [[(w[i + 1] - w[i]).abs() for w in found] for i in (0, 2)]
+    none = [bool(found) and all(gap.max() < 1e-7 for gap in gaps) for gaps in far]
+    some = [bool(found) and all(gap.max() > 1e-4 for gap in gaps) for gaps in far]
+    if none[0] and some[1]:
+        yield f"Your result stays as it is when only {what} is changed; the right one changes."
+    elif some[0] and none[1]:
+        yield f"Your result changes when only {what} is changed; the right one stays as it is."
+    for i, axis in enumerate(_axes(exercise, found[0][0].ndim)) if some[0] and some[1] and end else ():
+        cut = [[gap.narrow(i, 0 if end == "last" else 1, gap.shape[i] - 1) for gap in gaps] for gaps in far]
+        if all(c.numel() and m.max() > 1e-4 and c.max() < 1e-7 for m, c in zip(*cut, strict=True)):
+            yield f"When only {what} is changed, the right result changes at the {end} {axis} alone; yours elsewhere, too."
 
 
 def _values(found: Sequence[Tensor | None]) -> set[float]:

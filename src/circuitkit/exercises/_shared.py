@@ -11,38 +11,32 @@ from circuitkit import superposition
 from circuitkit.models import load_model
 
 SCALE = """
-    scale
-        none | the scores are not divided by sqrt(d_head) | Without the division the softmax is too sharp, and the sharper the wider the head.
-        d_model | the scores are divided by sqrt(d_model) | A score sums over the d_head numbers of a query, not over the d_model numbers of the stream.
-        no root | the scores are divided by d_head, without the root | The scores of random vectors grow like the root of their length.
-        times | the scores are multiplied by sqrt(d_head) | The wider the head, the larger the scores are already. Which way should the root go?
-        pos | the scores are divided by the root of the number of positions | A score sums over the d_head numbers of a query.
-        after | the pattern is divided by sqrt(d_head), not the scores | Scores are divided before the softmax; after it rows sum to 1 and stay so.
+    scale = none | the scores are not divided by sqrt(d_head) | Without the division the softmax is too sharp, and the sharper the wider the head.
+    scale = d_model | the scores are divided by sqrt(d_model) | A score sums over the d_head numbers of a query, not over the d_model numbers of the stream.
+    scale = no root | the scores are divided by d_head, without the root | The scores of random vectors grow like the root of their length.
+    scale = times | the scores are multiplied by sqrt(d_head) | The wider the head, the larger the scores are already. Which way should the root go?
+    scale = pos | the scores are divided by the root of the number of positions | A score sums over the d_head numbers of a query.
+    scale = after | the pattern is divided by sqrt(d_head), not the scores | Scores are divided before the softmax; after it rows sum to 1 and stay so.
 """
 
 MASK = """
-    mask
-        after | the mask comes after the softmax | The future took its share before it was removed, so the rows no longer sum to 1.
-        zero | masked scores are 0 instead of minus infinity | exp(0) = 1: a hidden place still gets attention. What must vanish after exp?
-        none | there is no causal mask | A destination may look at itself and at what came before it.
-        past | the mask hides the past instead of the future | Rows are destinations. Which triangle is the future of a row?
-        ahead | the mask lets one place of the future through | Which diagonal is the destination itself? What lies above it is the future, all of it.
-        itself | the mask hides the destination itself | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
-        itself, filled | the mask hides the destination itself, and the empty first row is filled with 0 | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
-        weak | masked scores are -1 instead of minus infinity | A score of -1 is not very small: what must vanish after exp?
-        small | masked scores are a small negative number | The future still gets a little attention. Only minus infinity vanishes after exp.
-        shown | what the mask should hide is shown, and the rest hidden | `masked_fill` fills where its mask is true.
+    mask = after | the mask comes after the softmax | The future took its share before it was removed, so the rows no longer sum to 1.
+    mask = zero | masked scores are 0 instead of minus infinity | exp(0) = 1: a hidden place still gets attention. What must vanish after exp?
+    mask = none | there is no causal mask | A destination may look at itself and at what came before it.
+    mask = past | the mask hides the past instead of the future | Rows are destinations. Which triangle is the future of a row?
+    mask = ahead | the mask lets one place of the future through | Which diagonal is the destination itself? What lies above it is the future, all of it.
+    mask = itself / itself, filled | the mask hides the destination itself | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
+    mask = weak / small | masked scores are a small negative number | The future still gets a little attention. Only minus infinity vanishes after exp.
+    mask = shown | what the mask should hide is shown, and the rest hidden | `masked_fill` fills where its mask is true.
 """
 
 AXIS = """
-    axis
-        0 | the softmax runs over destinations | Each destination shares out one unit of attention: rows sum to 1, columns do not.
-        all | the softmax runs over all pairs at once | Each destination shares out one unit of attention of its own.
-        none | the softmax is missing: these are the masked scores | What turns scores into shares?
-        none, 0 | the softmax is missing: these are the scores, with 0 in the future | What turns scores into shares?
-        exp | the exponentials are not divided by their sum | Each destination shares out one unit of attention: rows sum to 1.
-        linear | the scores are divided by their sum, without exp | A softmax takes the exponential first, so that no share is negative.
-        sigmoid | a sigmoid in place of the softmax | The places of a row compete: rows sum to 1.
+    axis = 0 | the softmax runs over destinations | Each destination shares out one unit of attention: rows sum to 1, columns do not.
+    axis = all | the softmax runs over all pairs at once | Each destination shares out one unit of attention of its own.
+    axis = none / none, 0 | the softmax is missing: these are the masked scores | What turns scores into shares?
+    axis = exp | the exponentials are not divided by their sum | Each destination shares out one unit of attention: rows sum to 1.
+    axis = linear | the scores are divided by their sum, without exp | A softmax takes the exponential first, so that no share is negative.
+    axis = sigmoid | a sigmoid in place of the softmax | The places of a row compete: rows sum to 1.
 """
 
 
@@ -80,20 +74,15 @@ def head_pattern(q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mas
 
 
 HOOK = """
-    heads
-        all | all heads of the layer are changed | `hook_z` is [row, position, head, d_head]: which index picks one head?
-        others | every head but the one asked for is changed | Which of them was asked for?
-        next | the head after the one asked for is changed | Heads are counted from 0.
-        position | the head's number picks a position | `hook_z` is [row, position, head, d_head]: which index picks one head?
-        number | the head's number picks one of the d_head numbers of all heads | `hook_z` is [row, position, head, d_head].
-    place
-        other layer | the hook sits in the other layer | Layers are counted from 0, as in `blocks.0`.
-    site
-        v | the head's values are changed (`hook_v`), not what it makes of them | `hook_z` holds what is left when the pattern has weighed the values.
-    at
-        last | only the last position is changed | Other positions feed later layers, too. Change all of them.
-        first | only the first position is changed | Other positions feed later layers, too. Change all of them.
-        but first | the first position is left as it was | Change all of them.
+    heads = all | all heads of the layer are changed | `hook_z` is [row, position, head, d_head]: which index picks one head?
+    heads = others | every head but the one asked for is changed | Which of them was asked for?
+    heads = next | the head after the one asked for is changed | Heads are counted from 0.
+    heads = position / number | the head's number picks a position, or one of the d_head numbers of all heads | `hook_z` is [row, position, head, d_head]: which index picks one head?
+    place = other layer | the hook sits in the other layer | Layers are counted from 0, as in `blocks.0`.
+    site = pattern | the head's pattern is changed (`hook_pattern`), not what it makes of the values | `hook_z`
+    site = v | the head's values are changed (`hook_v`), not what it makes of them | `hook_z` holds what is left when the pattern has weighed the values.
+    at = last / first | only one position is changed, the first or the last | Other positions feed later layers, too. Change all of them.
+    at = but first | the first position is left as it was | Change all of them.
 """
 
 
@@ -102,6 +91,9 @@ def hooked(model: Any, tokens: Tensor, layer: int, head: int, new: Any, *, heads
     name = f"blocks.{layer if place == 'asked' else 1 - layer}.attn.hook_{site}"
 
     def hook(z: Tensor, hook: Any) -> Tensor:
+        if site == "pattern":
+            z, put = z.movedim(1, 2), new(z, name).movedim(1, 2)
+            return torch.cat([put[:, :, i : i + 1] if i == head else z[:, :, i : i + 1] for i in range(4)], 2).movedim(2, 1)
         part = torch.zeros_like(z, dtype=torch.bool)
         some = part[:, {"last": slice(-1, None), "first": slice(1), "but first": slice(1, None)}.get(at, slice(None))]
         if heads in ("position", "number"):
