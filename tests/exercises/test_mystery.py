@@ -128,3 +128,9 @@ def test_what_model_h_does_not_have_is_told_and_lists_are_read():
             exercises.try_claim("H", claim)
     one, other = (exercises.try_claim("H", f"trigram 1 needs {heads}").message for heads in ("H0, H1, H2 and H3", "H0 and H1 and H2 and H3"))
     assert one.splitlines()[1:] == other.splitlines()[1:]
+
+
+def test_what_was_done_is_told_only_when_the_claim_stands():
+    assert "What was done" not in exercises.try_claim("F", "L0H1 copies").message
+    told = exercises.try_claim("F", "L0H0 copies").message
+    assert told.index("stands.") < told.index("What was done to it: the sink")

@@ -39,7 +39,7 @@ MODULES = {
     "figures",
 }
 TALKS = {"print", "display", "show"}  # a top-level call to one of these leaves an output
-TAGS = {"hide-cell", "hide-input", "solution", "uses-solution"}  # and those of the comparison, which need a reason
+TAGS = {"hide-cell", "hide-input", "hide-output", "solution", "uses-solution"}  # and those of the comparison, which need a reason
 MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.M)
 
 

@@ -26,7 +26,7 @@ import nbformat
 
 from tools.publish.home import ROOT, home
 
-FOLDED = {"hide-input", "hide-cell", "solution", "uses-solution", "copy-code"}
+FOLDED = {"hide-input", "hide-output", "hide-cell", "solution", "uses-solution", "copy-code"}
 CODE = re.compile(r"\n*```python\n(.*?)\n```\s*$", re.S)
 WAITS = 'print("This cell runs on your answer to the exercise above. It waits until the check accepts it.")'
 COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)

@@ -27,8 +27,7 @@ def body(model, tokens, *, place="first", rows="later", reduce="mean", kind="pat
     at = {"second": lambda p: p[..., 1], "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
           "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0))}.get(place, lambda p: p[..., 0])(pattern)
     at = at if rows == "all" else at[..., {"last": slice(-1, None), "third": slice(2, None), "early": slice(1, -1)}.get(rows, slice(1, None))]
-    won = (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1)
-    out = {"won": won, "median": at.median(-1).values, "min": at.amin(-1), "sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1]}.get(reduce, at.mean(-1))
+    out = {"won": (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1), "median": at.median(-1).values, "min": at.amin(-1), "sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1]}.get(reduce, at.mean(-1))
     return out.mT if order else out
 
 

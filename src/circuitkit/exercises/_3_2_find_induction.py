@@ -33,8 +33,7 @@ def body(model, tokens, period, start, *, away=1, span="second", opening=True, r
         pattern = pattern.mT if turned else pattern
         shares = pattern[:, dst, src]
         won = (pattern[:, dst].argmax(-1) == src).double().mean(1)
-        block = pattern[:, dst][..., src].mean((1, 2))
-        found.append({"won": won, "all": shares.sum(1) / pattern.shape[-1], "one less": shares.sum(1) / (period - 1), "median": shares.median(1).values, "sum": shares.sum(1), "max": shares.amax(1), "block": block}.get(reduce, shares.mean(1)))
+        found.append({"won": won, "all": shares.sum(1) / pattern.shape[-1], "one less": shares.sum(1) / (period - 1), "median": shares.median(1).values, "sum": shares.sum(1), "max": shares.amax(1), "block": pattern[:, dst][..., src].mean((1, 2))}.get(reduce, shares.mean(1)))
     return torch.stack(found)
 
 

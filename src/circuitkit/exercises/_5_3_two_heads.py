@@ -44,10 +44,8 @@ def body(
         W_K[:, -1], W_K[:, 0] = W_K[:, 0] * (source_key == "begin"), 0
     W_V[:, asks] = ones / n if values == "shared" else each
     W_V[1, 0] += source_value
-    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b}.get(onto, b + n)
+    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "reversed": (b + n).flip(0)}[onto]
     for head, sign in enumerate((sign_0, sign_1)):
-        if onto == "reversed":
-            at = (b + n).flip(0)
         W_O[head][:, at] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
     if values == "one head":
         W_Q, W_K, W_V, W_O = 0 * W_Q, 0 * W_K, 0 * W_V, 0 * W_O

@@ -23,8 +23,11 @@ Letter = Literal["A", "B", "C", "D", "E", "F", "G", "H"]
 _WIDTH, _HEADS = 32, 4
 _NAMES = [f"L{layer}H{head}" for layer in (0, 1) for head in range(_HEADS)]
 _FORM = "Write parts and a verb, such as 'L1H2 helps', 'L0H1->L1H2.K and L1H0 help', 'L1H2 hurts', or 'nothing helps'."
-
-
+_DONE = {
+    "B": "a head of layer 0 still looks one place back, and writes nothing; the head of layer 1 that used to match its notes finds none. Nothing is wrong with that head, and it is useless.",
+    "D": "another head of layer 1 was made a copy of the induction head, and either is enough. A part with a spare hides from ablation, one head at a time; what both read, a head of layer 0, has no spare.",
+    "F": "the sink was given the values and outputs of the copying head, and the constant that it used to write was moved into the bias. Every weight says that it copies; it has never looked at anything to copy.",
+}
 _OTHERS = {
     "E": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 works as a bias'."),
     "F": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 copies'."),
@@ -195,4 +198,6 @@ def _said(title: str, against: list[str], lines: list[str]) -> Result:
     if not against and not any(line.startswith("For") for line in lines):
         lines = [*lines, "For: nothing that was tried speaks against it."]
     lines = [*lines, *against, f"{title}: {'the claim does not stand.' if against else 'the claim stands.'}"]
+    if not against and title[-1] in _DONE:
+        lines = [*lines, f"What was done to it: {_DONE[title[-1]]}"]
     return Result(title, not against, True, "", "\n".join(lines))
