@@ -17,14 +17,14 @@ _refuse_namesake()
 
 __all__ = [
     "Heads", "heads", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
-    "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan",
+    "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan", "kept_in",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
     from circuitkit import circuits, claims, conversion, exercises, figures, induction, models, residual, superposition
     from circuitkit._heads import Heads, stack
-    from circuitkit._work import plan
+    from circuitkit._work import kept_in, plan
     from circuitkit.anatomy import anatomy, heads
     from circuitkit.conversion import to_attention_only
     from circuitkit.models import list_models, load_model
@@ -37,6 +37,7 @@ else:
         "to_attention_only": "conversion",
         "load_model": "models",
         "plan": "_work",
+        "kept_in": "_work",
         "list_models": "models",
     }
 

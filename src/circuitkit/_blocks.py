@@ -11,6 +11,8 @@ from circuitkit._work import progress
 
 _BLOCK = 2**22
 """Numbers in a block: larger ones are no faster, because they leave the cache."""
+_SIDE = 128
+"""Dimensions of a tile of a Gram matrix: fewer lie on both sides of the diagonal for nothing, fewer still are products too thin."""
 _TILE = 2**26
 """Numbers of thin factors that are kept at once, on either side."""
 _CANCELS = 2.0**-9
@@ -90,7 +92,8 @@ def gram_products(
     n, m = (sum(map(len, stacks)) for stacks in (lefts, rights))
     out = lefts[0].new_zeros(n, m)
     bands = [(slice(0, n), slice(0, m))] if wanted is None else _bands(wanted.cpu())
-    tiles = pieces(d_model, 1, max(8, int((2 * _BLOCK / (n + m)) ** 0.5)))
+    side = max(8, min(_SIDE, int((4 * _BLOCK / (n + m)) ** 0.5)))
+    tiles = pieces(d_model, 1, side - side % 8)
     for rows, columns in progress([(one, other) for i, one in enumerate(tiles) for other in tiles[: i + 1]], "products of heads"):
         a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])
         b = _joined([(B[:, rows] @ B[:, columns].mT).flatten(1) for B in rights])
@@ -107,6 +110,22 @@ def _bands(wanted: Bool[Tensor, "left right"]) -> list[tuple[slice, slice]]:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def row_directions(wide: Float[Tensor, "*head rows d_model"]) -> Float[Tensor, "*head rank d_model"]:
+    """Orthonormal rows that span the same space; rows beyond the rank are 0."""
+    _, values, rows = torch.linalg.svd(wide, full_matrices=False)
+    smallest = values[..., :1] * max(wide.shape[-2:]) * torch.finfo(wide.dtype).eps
+    return rows * (values > smallest)[..., None]
+
+
+def joint_rows(n: int, each: int, make: Callable[[slice], Tensor]) -> Float[Tensor, "rank d_model"]:
+    """Orthonormal rows that span those of `n` stacks of `each` numbers, a tile at a time: of what came before, its triangle is kept."""
+    found = make(slice(0, 0)).flatten(0, 1)
+    for some in progress(pieces(n, each, _TILE), "tiles of heads"):
+        found = torch.linalg.qr(torch.cat([found, make(some).flatten(0, 1)]), mode="r").R
+    rows = row_directions(found)
+    return rows[rows.any(1)]
 
 
 def largest_entries(

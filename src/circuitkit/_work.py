@@ -4,13 +4,14 @@ joblib moves the items: `with joblib.parallel_config("dask"):` around a call sen
 with it only what it had not finished; an item that fails is reported and stops no other.
 """
 
+import hashlib
 import json
 import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,7 @@ def work(
 ) -> Iterator[Done]:
     """`function(*items[key])` for every key, as they are done; what lies in `folder` already is read and not computed.
 
-    Results are numbers and texts that json can hold. Stored or fresh, they come back as json gives them.
+    Results are numbers, tensors and texts that json can hold. Stored or fresh, they come back as json gives them.
     """
     from joblib import Parallel, delayed
 
@@ -144,6 +145,47 @@ def work(
     one_by_one: Any = {"return_as": "generator_unordered", "batch_size": 1}
     found: Any = Parallel(n_jobs=n_jobs, **one_by_one)(jobs)
     yield from (Done(*one) for one in progress(found, what, len(items)))
+
+
+_KEPT: ContextVar[Path | None] = ContextVar("kept", default=None)
+
+
+@public
+@contextmanager
+def kept_in(folder: str | Path) -> Iterator[None]:
+    """Inside `with kept_in("study"):` long calls write each item down as it comes, and called again go on where they stopped.
+
+    So do `effect`, `attribution` by patching and `survey`: a set of names taken out of one model on the same rows is run once,
+    whoever asks. Models and rows are told apart by their numbers (of weights, a sample), versions by theirs. An item that fails stops
+    no other; at the end a `ValueError` names it. Items run through joblib, as those of a `report`. **Source**: this book.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, kept_in(folder):
+    ...     pass
+    """
+    token = _KEPT.set(Path(folder))
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def each(function: Callable[..., Any], items: Mapping[str, tuple], what: str, of: Callable[[], str]) -> list[Any]:
+    """`function(*items[key])` for every key, in their order; inside `kept_in` through `work`, in a folder named by what it is `of`."""
+    folder = _KEPT.get()
+    if folder is None:
+        return [function(*arguments) for arguments in progress([*items.values()], what)]
+    done = {one.key: one for one in work(function, items, folder / of(), what=what)}
+    if failed := [f"{one.key} ({one.problem})" for one in done.values() if one.problem]:
+        raise ValueError(f"{what}: {len(failed)} of {len(items)} could not be computed: {'; '.join(failed[:3])}. The others are kept in {folder}: mend these, and call the same again.")
+    return [done[key].result for key in items]
+
+
+def set_key(names: Iterable[str]) -> str:
+    """A set of names as a key: itself where it is one."""
+    some = sorted(names)
+    told = some[0] if some else "nothing"
+    return told if len(some) < 2 else f"{told} and {len(some) - 1} more {hashlib.sha256(repr(some).encode()).hexdigest()[:16]}"
 
 
 def place_in(folder: Path, key: str) -> Path:
@@ -156,7 +198,7 @@ def _one(function: Callable[..., Any], key: str, arguments: tuple, folder: Path 
     if place is not None and place.exists():
         return key, json.loads(place.read_text("utf-8")), None
     try:
-        text = json.dumps(function(*arguments))
+        text = json.dumps(function(*arguments), default=lambda tensor: tensor.tolist())
     except Exception as problem:
         first = next(iter(str(problem).strip().splitlines()), "")
         return key, None, f"{type(problem).__name__}: {first}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from circuitkit import Heads
-from circuitkit.residual import subspace_overlap
+from circuitkit.residual import principal_cosines, subspace_overlap
 from circuitkit.residual._subspaces import reading_basis, writing_basis
 
 
@@ -100,6 +100,43 @@ def test_strength_does_not_matter():
     earlier, later = draw(2, 11, 3), draw(3, 11, 3, seed=1)
     mixed = dataclasses.replace(later, W_V=later.W_V @ random(3, 3, seed=5))
     close(subspace_overlap(earlier, mixed), subspace_overlap(earlier, later), 1e-10)
+
+
+def plain_cosines(writers, readers):
+    """By one singular value decomposition of each stack, and of the product of the two bases."""
+    def basis(rows):
+        _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
+        return directions[sizes > 1e-10 * sizes[0]]
+
+    return torch.linalg.svdvals(basis(writers) @ basis(readers).T)
+
+
+@pytest.mark.parametrize("kind", ["Q", "K", "V"])
+@pytest.mark.parametrize(("n", "m", "angles"), [(1, 1, 3), (2, 2, 6), (2, 4, 6), (5, 2, 10), (6, 4, 17)])
+def test_angles_of_joint_spaces_against_a_plain_svd(monkeypatch, kind, n, m, angles):
+    earlier, later = draw(n, 17, 3), draw(m, 17, 5, seed=1)
+    monkeypatch.setattr("circuitkit._blocks._TILE", 60)  # one head at a time
+    found = principal_cosines(earlier, later, kind)
+    wanted = plain_cosines(torch.cat([*earlier.W_O]), torch.cat([*getattr(later, f"W_{kind}").mT]))
+    assert found.shape == (angles,)
+    close(found, wanted, 1e-10)
+    if n == m == 1:
+        close(found.square().sum() / 5, subspace_overlap(earlier, later, kind)[0, 0])
+
+
+def test_heads_that_write_the_same_are_counted_once():
+    """Two planes in four dimensions that share a line: three dimensions together; a head without weights adds nothing."""
+    e = torch.eye(4, dtype=torch.float64)
+    W = torch.stack([torch.stack([e[0], e[1]]), torch.stack([e[1], 1e3 * (e[1] + e[2])]), torch.zeros(2, 4, dtype=torch.float64)])
+    some = Heads(("L0H0", "L0H1", "L0H2"), W.mT, W.mT, W.mT, W)
+    close(principal_cosines(some, some), torch.ones(3))
+    reader = dataclasses.replace(some[:1], W_V=torch.stack([e[3], e[0] + e[3]], dim=1)[None], layers=(1,))
+    close(principal_cosines(some, reader), [1.0, 0.0])
+
+
+def test_random_joint_spaces_share_as_said():
+    found = [principal_cosines(draw(3, 40, 4, seed=s), draw(5, 40, 4, seed=s + 50)).square().mean() for s in range(20)]
+    assert float(sum(found)) / 20 == pytest.approx(20 / 40, rel=0.05)
 
 
 def test_errors():

@@ -134,3 +134,86 @@ def test_stored_outputs_are_made_without_a_bar():
     from tools.notebooks.execute import ENVIRONMENT
 
     assert ENVIRONMENT["TQDM_DISABLE"] == os.environ["TQDM_DISABLE"] == "1"
+
+
+CHILD = """
+import os, sys, torch, circuitkit as ck
+from circuitkit.induction._effect import Bench
+ck_model, rows = ck.load_model("one-layer"), ck.induction.repeated_tokens(50, 16, batch=3)
+own, log, last = Bench.without, open(sys.argv[2], "a"), int(sys.argv[3])
+def without(self, names):
+    print(",".join(names), file=log, flush=True)
+    if last and sum(1 for _ in open(sys.argv[2])) >= last:
+        os.kill(os.getpid(), 9)
+    return own(self, names)
+Bench.without = without
+with ck.kept_in(sys.argv[1]):
+    found = ck.induction.effect(ck_model, rows, "L0H1", draws=5)
+    heads = ck.induction.attribution(ck_model, rows, how="patching", fill="zero")
+print(found.values.tolist(), heads.values.tolist())
+"""
+
+
+def test_an_effect_and_patching_killed_in_the_middle_go_on(tmp_path):
+    import circuitkit as ck
+
+    call = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / "kept"), str(tmp_path / "log")]
+    killed = subprocess.run([*call, "3"], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len([*(tmp_path / "kept").rglob("*.json")]) == 2
+    done = subprocess.run([*call, "0"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    model, rows = ck.load_model("one-layer"), ck.induction.repeated_tokens(50, 16, batch=3)
+    alone = ck.induction.effect(model, rows, "L0H1", draws=5)
+    heads = ck.induction.attribution(model, rows, how="patching", fill="zero")
+    assert done.stdout.strip() == f"{alone.values.tolist()} {heads.values.tolist()}"
+    ran = (tmp_path / "log").read_text().splitlines()
+    (twice,) = {one for one in ran if ran.count(one) > 1}  # what it was at when it was killed
+    assert ran.count(twice) == 2
+    assert set(ran) == {"", *model_heads(model)}  # and patching all heads asked for those alone that no drawn set was
+
+
+def model_heads(model):
+    import circuitkit as ck
+
+    return ck.anatomy(model).head_names
+
+
+def test_what_is_kept_belongs_to_its_model_rows_and_measure(tmp_path, monkeypatch):
+    import circuitkit as ck
+
+    model, rows = ck.load_model("one-layer"), ck.induction.repeated_tokens(50, 16, batch=3)
+    other = ck.induction.repeated_tokens(50, 12, batch=3)
+    calls = [
+        lambda: ck.induction.effect(model, rows, "L0H1", draws=1),
+        lambda: ck.induction.effect(model, rows, "L0H1", draws=1, measure="accuracy"),
+        lambda: ck.induction.effect(model, rows.tokens, "L0H1", draws=1),
+        lambda: ck.induction.effect(model, other, "L0H1", draws=1),
+        lambda: ck.induction.effect(model, rows, "L0H1", draws=1, fill="mean"),
+        lambda: ck.induction.effect(model, rows, "L0H1", draws=1, at=[3]),
+        lambda: ck.induction.effect(model, rows, "L0H1", draws=1, fill=rows.tokens.flip(0)),
+        lambda: ck.induction.effect(ck.load_model("two-layer"), rows, "L0H1", draws=1),
+    ]
+    plain = [call().values.tolist() for call in calls]
+    for _ in range(2):
+        with ck.kept_in(tmp_path):
+            assert [call().values.tolist() for call in calls] == plain
+    assert len([*tmp_path.iterdir()]) == len(calls)
+    with ck.kept_in(tmp_path), pytest.raises(ValueError, match="a measure of your own has no name to be kept by"):
+        ck.induction.effect(model, rows, "L0H1", draws=1, measure=lambda run: run.logits.mean((1, 2)))
+
+
+def test_a_failing_item_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
+    import circuitkit as ck
+    from circuitkit.induction import _survey
+
+    own = _survey.induction_loss
+    monkeypatch.setattr(_survey, "induction_loss", lambda model, rows, without: own(model, rows, without=without) if len(without) else 1 / 0)
+    model = ck.load_model("one-layer")
+    with ck.kept_in(tmp_path):
+        with pytest.raises(ValueError, match=r"survey: 1 of 4 could not be computed: nothing \(ZeroDivisionError: division by zero\)\. The others are kept"):
+            ck.induction.survey(model)
+        monkeypatch.setattr(_survey, "induction_loss", lambda model, rows, without: 1 / 0 if len(without) else own(model, rows, without=without))
+        again = ck.induction.survey(model)
+    monkeypatch.undo()
+    assert again.losses == ck.induction.survey(model).losses

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit._blocks import product_norms, require_room, tiles
+from circuitkit._blocks import product_norms, require_room, row_directions, tiles
 from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.circuits._baseline import random_heads
@@ -89,7 +89,7 @@ def composition_scores(
     makers = (lambda rows: _written(earlier[rows], dtype)), (lambda rows: _read(later[rows], kind, dtype))
     for (rows, columns), writes, reads in tiles(len(earlier), len(later), each, *makers):
         if scale_free:
-            writes, reads = _flatten(writes), _flatten(reads.mT).mT
+            writes, reads = row_directions(writes), row_directions(reads.mT).mT
         norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
         products = product_norms(writes, reads, possible[rows, columns])
         score[rows, columns] = torch.where(possible[rows, columns] & (norms > 0), products / norms.clamp_min(torch.finfo(dtype).tiny), 0.0)
@@ -116,13 +116,6 @@ def _read(heads: Heads, kind: str, dtype: torch.dtype) -> Float[Tensor, "head d_
 def _triangle(tall: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_small d_head"]:
     """`R` of a QR decomposition: the triangular root of the Gram matrix, without squaring the condition number."""
     return torch.linalg.qr(tall, mode="r").R
-
-
-def _flatten(wide: Float[Tensor, "head d_small d_model"]) -> Float[Tensor, "head d_small d_model"]:
-    """Orthonormal rows that span the same space; rows beyond the rank are 0."""
-    _, values, rows = torch.linalg.svd(wide, full_matrices=False)
-    smallest = values[:, :1] * max(wide.shape[1:]) * torch.finfo(wide.dtype).eps
-    return rows * (values > smallest)[..., None]
 
 
 def composition_baseline(d_model: int, d_early: int, d_late: int, baseline: Baseline, *, scale_free: bool, seed: int) -> float:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, ids, must, public
 from circuitkit._heads import Heads
-from circuitkit._work import progress
+from circuitkit._work import each, set_key
 from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
+from circuitkit.anatomy._sublayer import fingerprint
 from circuitkit.induction._stream import second_pass, token_losses
 from circuitkit.induction._tokens import Repeated
 
@@ -81,6 +82,7 @@ class Bench:
         self.tokens = getattr(tokens, "tokens", tokens).to(self.model.W_E.device)
         self.base = self.model.run(self.tokens)
         given = not isinstance(fill, str)
+        self.asked = fill.tolist() if given else fill
         self.source = self.model.run(fill) if given else self.base
         self.fill: Any = (lambda x: x) if given else (lambda x: x.roll(1, 0)) if fill == "resample" else fill
 
@@ -90,6 +92,18 @@ class Bench:
 
     def without(self, names: Sequence[str]) -> Float[Tensor, " row"]:
         return self.measured(self.run(names))
+
+    def each(self, sets: Sequence[Sequence[str]], what: str) -> Float[Tensor, "set row"]:
+        """The measure by row without each of these sets, kept as `kept_in` says."""
+        items, like = {set_key(names): (names,) for names in sets}, self.model.W_U
+        found = dict(zip(items, each(self.without, items, what, self.key), strict=True))
+        rows = (found[set_key(names)] for names in sets)
+        return torch.stack([torch.as_tensor(row, dtype=None if isinstance(row, Tensor) else like.dtype, device=like.device) for row in rows])
+
+    def key(self) -> str:
+        if not isinstance(self.measure, str):
+            raise ValueError("a measure of your own has no name to be kept by; expected measure='loss' or 'accuracy' inside kept_in. Call it outside")
+        return fingerprint(self.model, self.tokens.tolist(), isinstance(self.rows, Repeated) and self.rows[1:], self.asked, list(self.at), self.measure)
 
     def measured(self, run: Run) -> Float[Tensor, " row"]:
         if not isinstance(self.measure, str):
@@ -150,7 +164,7 @@ def effect(
     rest = _of_kind(bench.model, names) if keep else ()
     taken = (lambda some: [name for name in rest if name not in {*some}]) if keep else list
     sets = (names, *_drawn(bench, names, against, draws, seed))
-    values = torch.stack([bench.without(()), *(bench.without(taken(some)) for some in progress(sets, "effect", len(sets)))])
+    values = bench.each([(), *map(taken, sets)], "effect")
     shown = ", ".join(names) if len(names) < 4 else f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
     how = (fill if isinstance(fill, str) else "from other rows") + (f", at {len(at)} positions" if len(at) else "")
     said = f"{'keeping' if keep else 'without'} {shown}{f' of {len(rest)}' if keep else ''} ({how})"
@@ -251,8 +265,8 @@ def attribution(
     bench = Bench(model, tokens, fill, measure)
     names, value = bench.model.head_names, bench.model
     if how == "patching":
-        whole = bench.without(()).mean()
-        return Attribution(names, torch.stack([bench.without([name]).mean() - whole for name in progress(names, "heads", len(names))]))
+        whole, *others = bench.each([(), *((name,) for name in names)], "heads").mean(1)
+        return Attribution(names, torch.stack(others) - whole)
     subs = [sub for sub in value.sublayers if isinstance(sub.inside, Heads)]
     own = {sub.name: bench.base.gathered[sub.name] for sub in subs}
     other = {"zero": torch.zeros_like, "mean": lambda z: z.mean(0, keepdim=True)}.get(fill if isinstance(fill, str) else "", bench.fill)

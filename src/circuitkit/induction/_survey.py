@@ -10,8 +10,9 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Fraction, Several, must, public
 from circuitkit._stored import hashes, manifest, stored
-from circuitkit._work import progress
-from circuitkit.anatomy import read
+from circuitkit._work import each
+from circuitkit.anatomy import anatomy, read
+from circuitkit.anatomy._sublayer import fingerprint
 from circuitkit.induction._effect import Effect
 from circuitkit.induction._loss import InductionLoss, induction_loss
 from circuitkit.induction._scores import KINDS, Scores, default_rows, scores
@@ -61,8 +62,9 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
         "previous token": tuple(name for name, _ in found.top("previous_token", k)),
     }
     chosen["random"] = _others(found.names, chosen, k)
-    taken = progress([("nothing", ()), *chosen.items()], "survey")
-    losses = {name: induction_loss(model, rows, without=group) for name, group in taken}
+    taken = {"nothing": (), **chosen}
+    told = each(lambda group: induction_loss(model, rows, without=group), {name: (taken[name],) for name in taken}, "survey", lambda: fingerprint(anatomy(model), rows.tokens.tolist(), chosen))
+    losses = {name: InductionLoss(*one) for name, one in zip(taken, told, strict=True)}
     return Survey(found, chosen, losses, {}, {}, {}, {}, {})
 
 

@@ -1,6 +1,8 @@
 """Models on the Hugging Face hub, through transformer-lens, with one clear error when there is no network."""
 
+import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -38,6 +40,34 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
             f"{str(error).strip().splitlines()[0]} Expected the name of a public model with weights, such as 'gpt2'; "
             f"check its spelling, or log in with `hf auth login` if it is gated. Shipped models: {list_models()}."
         ) from error
+
+
+def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "TransformerBridge":
+    """Some layers of a model in a folder, between its embedding and unembedding; of its safetensors nothing else is read."""
+    import transformers
+    from safetensors import safe_open
+    from transformer_lens.model_bridge import TransformerBridge
+
+    config, place = transformers.AutoConfig.from_pretrained(folder), {layer: str(i) for i, layer in enumerate(layers)}
+    if max(layers) >= config.num_hidden_layers:
+        raise ValueError(f"layers={tuple(layers)}; expected numbers below {config.num_hidden_layers}, because the model in {folder!r} has no more layers")
+    changes: dict[str, Any] = {"num_hidden_layers": len(layers)}
+    if getattr(config, "layer_types", None):
+        changes["layer_types"] = [config.layer_types[layer] for layer in layers]
+    for name, value in changes.items():
+        setattr(config, name, value)
+    state, number = {}, re.compile(r"(?<=\.)\d+(?=\.)")
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(file, framework="pt", device="cpu") as stored:
+            for name in stored.keys():  # noqa: SIM118  a file, not a dict
+                found = number.search(name)
+                if found is None or int(found[0]) in place:
+                    state[name if found is None else number.sub(place[int(found[0])], name, count=1)] = stored.get_tensor(name)
+    if not state:
+        raise FileNotFoundError(f"there is no .safetensors file in {folder!r}; layers are read one by one from such files alone. Save the model with save_pretrained(folder).")
+    model: Any = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=state, attn_implementation="eager", dtype="auto")
+    model = model.requires_grad_(False) if device is None else model.requires_grad_(False).to(device)
+    return TransformerBridge.boot_transformers(folder, hf_config_overrides=changes, hf_model=model, dtype=model.dtype, device=device)
 
 
 def _no_network(name: str) -> FileNotFoundError:

@@ -1,14 +1,16 @@
 """`load_model`: one function for shipped models, their checkpoints, local folders and hub names; what it loads refuses in
 words what it cannot take: text or rows too long, token ids of another vocabulary."""
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from circuitkit._contract import Device, Integer, Name, must, public
+from circuitkit._contract import Device, Integer, Name, Natural, must, public
 from circuitkit.models._expand import attention_only, config, with_mlp
-from circuitkit.models._hub import boot_from_hub
+from circuitkit.models._hub import boot_from_hub, boot_layers
 from circuitkit.models._manifest import list_models, model_card, weight_file
 from circuitkit.models._tokenizer import load_tokenizer
 
@@ -18,18 +20,23 @@ if TYPE_CHECKING:
 
 @public
 @must(lambda step, name: name in list_models() or f"no step: only shipped models have checkpoints: {list_models()}. Leave step out")
-def load_model(name: Name, *, step: Integer | None = None, device: Device | None = None) -> "TransformerBridge":
+@must(lambda layers, name: layers is None or len(layers) > 0 and Path(name).is_dir() or "left out, or numbers of layers of a model in a folder: other models are small")
+def load_model(
+    name: Name, *, step: Integer | None = None, layers: Sequence[Natural] | None = None, device: Device | None = None
+) -> "TransformerBridge":
     """A model as a transformer-lens `TransformerBridge` in eval mode, with its tokenizer.
 
     `name` is a shipped model (`list_models()`), a folder with a Hugging Face model, or a name on the hub such as `"gpt2"`.
-    `step` picks a training checkpoint of a shipped model (`checkpoints(name)`); `device` is any torch device. Shipped weights
+    `step` picks a training checkpoint of a shipped model (`checkpoints(name)`); `device` is any torch device. Where a folder's
+    weights do not fit, `layers=[7]` reads that layer alone from its safetensors, with embedding and unembedding, as stored; it
+    comes as a model of its own, and its heads count from layer 0. Shipped weights
     are float32 values that were rounded when stored (half precision; embeddings of earlier checkpoints 8 bits), their sha256
     is verified, nothing touches the network, and they require no gradients. Raises `ValueError` for an unknown name or step
     or a damaged file, `FileNotFoundError` for a missing one or no network. **Source**: shipped weights were trained by
     `tools/train/model.py`; others are read by transformer-lens.
     """
     if name not in list_models():
-        return boot_from_hub(name, device).eval()
+        return (boot_from_hub(name, device) if layers is None else boot_layers(name, layers, device)).eval()
     path, sizes = weight_file(name, step), model_card(name)["sizes"]
     from safetensors.torch import load_file
     from transformer_lens.config import TransformerBridgeConfig

@@ -1,7 +1,6 @@
 """`ck.report(model)`: every part by its key, kept as it comes, joined in one page and one table."""
 
 import csv
-import hashlib
 import io
 import time
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from typing import Any
 
 import torch
 
-import circuitkit
 from circuitkit._contract import AnyModel, Name, must, public
 from circuitkit._heads import Heads
 from circuitkit._work import Plan, place_in, work, write
 from circuitkit.anatomy import Anatomy, anatomy
+from circuitkit.anatomy._sublayer import fingerprint
 from circuitkit.report import _parts
 from circuitkit.report._page import COLUMNS, page
 
@@ -84,7 +83,7 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
     asked = _asked(model, prompt)
     title = model if isinstance(model, str) else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
     title = Path(title).name if Path(title).is_dir() else title
-    folder = None if out is None else Path(out).with_suffix(".parts") / _key(asked)
+    folder = None if out is None else Path(out).with_suffix(".parts") / fingerprint(anatomy(_parts.model_of(asked)), VERSION, asked.prompt)
     items = _items(asked)
     if plan:
         kept = [key for key in items if folder is not None and place_in(folder, key).exists()]
@@ -146,16 +145,6 @@ def _items(asked: _parts.Asked) -> dict[str, tuple]:
     for name, function in ("words", _parts.words), ("trigrams", _parts.trigrams):
         items |= {f"{name} L{layer}": (function, asked, layer) for layer in layers}
     return items
-
-
-def _key(asked: _parts.Asked) -> str:
-    """What tells one model (and prompt, and version) from another: some numbers of all its weights."""
-    value = anatomy(_parts.model_of(asked))
-    stacks = [sub.inside for sub in value.sublayers]
-    names = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_out")
-    weights = [value.W_E, value.W_U, *(W for stack in stacks for name in names if isinstance(W := getattr(stack, name, None), torch.Tensor))]
-    sample = [(tuple(W.shape), W.flatten()[:: max(1, W.numel() // 64)].double().tolist()) for W in weights]
-    return hashlib.sha256(repr((VERSION, circuitkit.__version__, asked.prompt, sample)).encode()).hexdigest()[:16]
 
 
 def _cost(asked: _parts.Asked, key: str, speed: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._blocks import product_norms, tiles
+from circuitkit._blocks import joint_rows, product_norms, tiles
 from circuitkit._contract import one_dtype, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
@@ -50,3 +50,25 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Te
     for where, written, read in tiles(len(earlier), len(later), each, *makers):
         out[where] = product_norms(written, read)
     return out.square_().div_(later.d_head)
+
+
+@public
+@one_stream()
+@one_dtype("earlier", "later")
+def principal_cosines(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Tensor, " angle"]:
+    r"""Cosines of the principal angles between all that some heads can write together and all that others read together, largest first.
+
+    $\sum_i \cos^2\theta_i$ is the projection kernel of the two sets; over the number of angles, the share of the smaller space
+    that lies in the larger. Random spaces of dimensions $r \le s$ share $s/d_{model}$. Heads are joined a tile at a time, by
+    triangles whose condition is not squared. **Shapes**: as many as the smaller joint space has dimensions. **Error**:
+    rounding; directions below it, beside the largest, are in neither space. **Source**: Bjorck and Golub 1973; sets are ours.
+
+    >>> from circuitkit.circuits import random_heads
+    >>> both = random_heads(2, 16, 3)
+    >>> principal_cosines(both, random_heads(4, 16, 4, seed=1)).shape  # six dimensions, and all sixteen
+    torch.Size([6])
+    """
+    name: Any = f"W_{kind}"
+    written = joint_rows(len(earlier), earlier.W_O[:1].numel(), lambda some: full_precision(earlier[some].W_O))
+    read = joint_rows(len(later), later.W_O[:1].numel(), lambda some: full_precision(later[some].by_head(name).mT))
+    return torch.linalg.svdvals(written @ read.T).clamp(max=1)
