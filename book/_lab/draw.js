@@ -21,8 +21,7 @@ export function tone(value) {
  * @param {HTMLCanvasElement} canvas @param {Float32Array} pattern @param {number} head @param {number} n @param {number} at
  */
 export function thumbnail(canvas, pattern, head, n, at) {
-  canvas.width = n;
-  canvas.height = n;
+  if (canvas.width !== n || canvas.height !== n) [canvas.width, canvas.height] = [n, n];
   const brush = canvas.getContext("2d");
   if (!brush) return;
   const image = brush.createImageData(n, n);
@@ -99,9 +98,6 @@ function place(box, element) {
  */
 export function wires({ box, wires: svg, cards }, reply, worths, cuts, cut, point) {
   const [wide, tall] = [box.clientWidth, box.clientHeight];
-  svg.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
-  svg.setAttribute("width", String(wide));
-  svg.setAttribute("height", String(tall));
   /** @type {Record<"bus" | "faint" | "strong" | "labels", SVGElement[]>} */
   const { bus, faint, strong, labels } = { bus: [], faint: [], strong: [], labels: [] };
   const stream = 26;
@@ -164,6 +160,9 @@ export function wires({ box, wires: svg, cards }, reply, worths, cuts, cut, poin
       labels.push(touch);
     }
   }
+  svg.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
+  svg.setAttribute("width", String(wide));
+  svg.setAttribute("height", String(tall));
   svg.replaceChildren(...bus, ...faint, ...strong, ...labels);
 }
 

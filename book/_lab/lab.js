@@ -19,6 +19,9 @@ const TAB_NAMES = { parts: "The logit in parts", score: "Why it looks there", wo
 const client = new Client();
 let count = 0;
 
+/** Until the browser has done what waits: a drawing is made in parts, so that the page answers in between. */
+const rest = () => new Promise((done) => setTimeout(done));
+
 class Lab {
   /** @param {HTMLElement} element @param {State} state @param {Steps} steps */
   constructor(element, state, steps) {
@@ -29,12 +32,15 @@ class Lab {
     this.past = [];
     /** @type {Reply | null} */
     this.reply = null;
+    /** @type {Reply | null} */
+    this.ready = null; // the reply whose tokens and heads stand there
     /** @type {Record<string, number>} */
     this.worths = {};
     this.asked = 0;
     this.source = -1;
     this.via = -1;
     this.drawn = "";
+    this.wide = 0;
     /** @type {Map<string, HTMLElement>} */
     this.cards = new Map();
     this.typing = false;
@@ -115,7 +121,11 @@ class Lab {
       h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, this.tabs),
       this.panel,
     );
-    new ResizeObserver(() => this.picture()).observe(this.root);
+    new ResizeObserver(() => {
+      if (this.wide === this.root.clientWidth) return;
+      this.wide = this.root.clientWidth;
+      this.picture();
+    }).observe(this.root);
   }
 
   /** @param {(name: string) => string} id @param {"zero" | "mean"} value @param {string} label */
@@ -272,14 +282,28 @@ class Lab {
       const reply = /** @type {Reply} */ (await client.ask("run", setting));
       if (asked !== this.asked) return;
       this.reply = reply;
-      const now = { ...setting, at: reply.at, answer: reply.answer.id };
-      this.draw(said, before);
-      const worths = await client.ask("worths", now);
-      if (asked !== this.asked) return;
-      this.worths = worths;
-      this.picture();
-      this.list();
-      await this.open(asked);
+      const tokens = reply.tokens.map(({ id }) => id).join(" ");
+      if (this.drawn !== tokens) this.source = -1;
+      this.drawn = tokens;
+      const coming = client.ask("worths", { ...setting, at: reply.at, answer: reply.answer.id });
+      coming.catch(() => {}); // awaited below, unless a newer state has overtaken this one
+      const parts = [
+        () => this.tell(said, before),
+        ...this.chipRow(reply),
+        ...this.headRows(reply),
+        async () => {
+          this.ready = reply;
+          this.worths = await coming;
+        },
+        () => this.picture(),
+        () => this.list(),
+        () => this.open(asked),
+      ];
+      for (const part of parts) {
+        await part();
+        await rest();
+        if (asked !== this.asked) return;
+      }
       if (this.element.dataset.linked !== undefined && this.past.length) this.address();
     } catch (error) {
       if (asked === this.asked) this.say(`This did not work: ${error instanceof Error ? error.message : error}`);
@@ -327,11 +351,9 @@ class Lab {
     this.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
   }
 
-  /** @param {string} said @param {Reply | null} before */
-  draw(said, before) {
+  /** The next tokens, and what has changed in words. @param {string} said @param {Reply | null} before */
+  tell(said, before) {
     const reply = /** @type {Reply} */ (this.reply);
-    this.chipRow(reply);
-    this.headRows(reply);
     const changed = this.state.cuts.length > 0;
     this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Followed"))));
     const { answer } = reply;
@@ -375,63 +397,74 @@ class Lab {
     return patterns[layer].subarray((head * n + at) * n, (head * n + at) * n + at + 1);
   }
 
-  /** @param {Reply} reply */
-  chipRow(reply) {
-    const tokens = reply.tokens.map(({ id }) => id).join(" ");
-    if (this.drawn !== tokens) {
-      this.drawn = tokens;
-      this.source = -1;
-      this.chips.replaceChildren(
-        ...reply.tokens.map(({ text }, i) =>
-          h("div", { class: "cl-chip", role: "option", "data-at": i, click: () => this.choose(i) }, h("bdi", {}, visible(text)), h("span", { class: "cl-seen", "aria-hidden": "true" })),
-        ),
-      );
-    }
-    [...this.chips.children].forEach((chip, i) => {
-      if (!(chip instanceof HTMLElement)) return;
-      const chosen = i === reply.at;
-      chip.setAttribute("aria-selected", String(chosen));
-      chip.tabIndex = chosen ? 0 : -1;
-      const p = i ? reply.predicted[i - 1].after : 0;
-      chip.style.setProperty("--p", p.toFixed(3));
-      chip.setAttribute("aria-label", `${visible(reply.tokens[i].text)}, position ${i}${i ? `, was predicted with ${percent(p)}` : ""}`);
-      if (!chosen) return;
-      const [left, right] = [chip.offsetLeft, chip.offsetLeft + chip.offsetWidth];
-      if (left < this.strip.scrollLeft + 20 || right > this.strip.scrollLeft + this.strip.clientWidth - 20)
-        this.strip.scrollLeft = left - this.strip.clientWidth / 2;
-      if (this.focusChip) chip.focus({ preventScroll: true });
-    });
-    this.focusChip = false;
+  /** The tokens, in parts: those that are new, then where they lie. @param {Reply} reply */
+  chipRow({ tokens, at, predicted }) {
+    const { chips, strip } = this;
+    const some = 24;
+    const draw = (/** @type {number} */ from) => () => {
+      for (let i = from; i < Math.min(from + some, tokens.length); i++) {
+        const chip = /** @type {HTMLElement} */ (chips.children[i] ?? this.chip(i));
+        const [text, p] = [visible(tokens[i].text), i ? predicted[i - 1].after : 0];
+        const shown = /** @type {HTMLElement} */ (chip.firstChild);
+        if (shown.textContent !== text) shown.textContent = text;
+        chip.setAttribute("aria-selected", String(i === at));
+        chip.tabIndex = i === at ? 0 : -1;
+        chip.style.setProperty("--p", p.toFixed(3));
+        chip.setAttribute("aria-label", `${text}, position ${i}${i ? `, was predicted with ${percent(p)}` : ""}`);
+      }
+    };
+    const show = () => {
+      while (chips.children.length > tokens.length) chips.lastChild?.remove();
+      const chosen = /** @type {HTMLElement} */ (chips.children[at]);
+      const [left, right] = [chosen.offsetLeft, chosen.offsetLeft + chosen.offsetWidth];
+      if (left < strip.scrollLeft + 20 || right > strip.scrollLeft + strip.clientWidth - 20) strip.scrollLeft = left - strip.clientWidth / 2;
+      if (this.focusChip) chosen.focus({ preventScroll: true });
+      this.focusChip = false;
+    };
+    return [...Array.from({ length: Math.ceil(tokens.length / some) }, (_, part) => draw(part * some)), show];
   }
 
-  /** @param {Reply} reply */
+  /** @param {number} i */
+  chip(i) {
+    const made = h("div", { class: "cl-chip", role: "option", "data-at": i, click: () => this.choose(i) }, h("bdi"), h("span", { class: "cl-seen", "aria-hidden": "true" }));
+    this.chips.append(made);
+    return made;
+  }
+
+  /** The heads, in parts: all of them, then the pictures of each layer. @param {Reply} reply */
   headRows(reply) {
     const names = reply.patterns.map((_, layer) => Array.from({ length: reply.nHeads }, (__, head) => headName(layer, head)));
-    if (names.flat().join() !== [...this.cards.keys()].join()) {
-      this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
-      this.rows.replaceChildren(
-        ...[...names].reverse().flatMap((row, i) => [
-          i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
-          h("div", { class: "cl-row", role: "group", "aria-label": `Layer ${names.length - 1 - i}` }, row.map((name) => /** @type {HTMLElement} */ (this.cards.get(name)))),
-        ]).filter((row) => row !== null),
-      );
-    }
-    this.circuit.classList.toggle("cl-two", reply.nLayers === 2);
-    for (const [name, card] of this.cards) {
-      const [layer, head] = [Number(name[1]), Number(name[3])];
-      const out = this.state.cuts.includes(name);
-      const look = /** @type {HTMLElement} */ (card.children[0]);
-      const row = this.row(reply, layer, head);
-      const best = row.reduce((top, share, i) => (share > row[top] ? i : top), 0);
-      card.classList.toggle("cl-gone", out);
-      card.classList.toggle("cl-chosen", name === this.state.head);
-      look.setAttribute("aria-pressed", String(name === this.state.head));
-      look.setAttribute("aria-label", `${name}, looks at ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
-      const button = card.children[1];
-      button.setAttribute("aria-checked", String(!out));
-      button.children[1].textContent = out ? "out" : "in";
-      thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
-    }
+    const rows = () => {
+      if (names.flat().join() !== [...this.cards.keys()].join()) {
+        this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
+        this.rows.replaceChildren(
+          ...[...names].reverse().flatMap((row, i) => [
+            i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
+            h("div", { class: "cl-row", role: "group", "aria-label": `Layer ${names.length - 1 - i}` }, row.map((name) => /** @type {HTMLElement} */ (this.cards.get(name)))),
+          ]).filter((row) => row !== null),
+        );
+      }
+      this.circuit.classList.toggle("cl-two", reply.nLayers === 2);
+    };
+    return [rows, ...names.map((row) => () => row.forEach((name) => this.show(reply, name)))];
+  }
+
+  /** What a head does now. @param {Reply} reply @param {string} name */
+  show(reply, name) {
+    const card = /** @type {HTMLElement} */ (this.cards.get(name));
+    const [layer, head] = [Number(name[1]), Number(name[3])];
+    const out = this.state.cuts.includes(name);
+    const look = /** @type {HTMLElement} */ (card.children[0]);
+    const row = this.row(reply, layer, head);
+    const best = row.reduce((top, share, i) => (share > row[top] ? i : top), 0);
+    card.classList.toggle("cl-gone", out);
+    card.classList.toggle("cl-chosen", name === this.state.head);
+    look.setAttribute("aria-pressed", String(name === this.state.head));
+    look.setAttribute("aria-label", `${name}, looks at ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
+    const button = card.children[1];
+    button.setAttribute("aria-checked", String(!out));
+    button.children[1].textContent = out ? "out" : "in";
+    thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
   }
 
   /** @param {string} name */
@@ -447,16 +480,18 @@ class Lab {
   /** Everything that depends on how wide the page is. */
   picture() {
     const { reply } = this;
-    if (!reply || !this.root.isConnected) return;
+    if (!reply || this.ready !== reply || !this.root.isConnected) return;
+    // First everything that is measured, so that the page is laid out once.
     const middles = [...this.chips.children].map((chip) => (chip instanceof HTMLElement ? chip.offsetLeft + chip.offsetWidth / 2 : 0));
+    const wide = this.chips.scrollWidth;
+    wires({ box: this.circuit, wires: this.svg, cards: this.cards }, reply, this.worths, this.state.cuts, (name) => this.toggle(name), (name) => this.point(name));
     for (const svg of [this.above, this.below]) {
-      svg.setAttribute("width", String(this.chips.scrollWidth));
+      svg.setAttribute("width", String(wide));
       svg.setAttribute("height", "66");
     }
     this.below.classList.toggle("cl-none", reply.nLayers < 2);
     this.above.classList.toggle("cl-none", reply.nLayers < 1);
     arcs(this.above, this.below, middles, reply, this.state.head, this.state.cuts);
-    wires({ box: this.circuit, wires: this.svg, cards: this.cards }, reply, this.worths, this.state.cuts, (name) => this.toggle(name), (name) => this.point(name));
   }
 
   /** Say what a wire is worth while the pointer or the focus is on it. @param {string | null} name */
@@ -492,25 +527,24 @@ class Lab {
         return;
       }
       const columns = Array.from({ length: reply.nHeads }, (_, head) => INPUTS.map((input) => `${headName(1, head)}.${input}`)).flat();
+      const sources = Array.from({ length: reply.nHeads }, (_, from) => headName(0, from));
+      const table = () =>
+        h(
+          "div",
+          { class: "cl-wide", tabindex: "0", role: "group", "aria-label": "All wires, a table that scrolls" },
+          h(
+            "table",
+            { class: "cl-all" },
+            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "into"), sources.map((from) => h("th", { scope: "col" }, from)))),
+            h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, button(`${from}->${to}`, "", "all")))))),
+          ),
+        );
+      const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${columns.length * reply.nHeads} wires`), open && table());
       this.wireList.replaceChildren(
         h("p", { class: "cl-heading" }, "Wires to cut"),
         h("p", {}, "What each is worth to the logit of ", word(target), " now."),
         h("div", { class: "cl-strong" }, shown.map((name) => button(name, name, "strong"))),
-        h(
-          "details",
-          { open },
-          h("summary", {}, `All ${columns.length * reply.nHeads} wires`),
-          h(
-            "div",
-            { class: "cl-wide", tabindex: "0", role: "group", "aria-label": "All wires, a table that scrolls" },
-            h(
-              "table",
-              { class: "cl-all" },
-              h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "into"), Array.from({ length: reply.nHeads }, (_, from) => h("th", { scope: "col" }, headName(0, from))))),
-              h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), Array.from({ length: reply.nHeads }, (_, from) => h("td", {}, button(`${headName(0, from)}->${to}`, "", "all")))))),
-            ),
-          ),
-        ),
+        all,
       );
     });
   }
@@ -588,13 +622,16 @@ export async function open(element, address) {
     return;
   }
   const button = element.querySelector(".cl-start");
+  await rest();
   lab = new Lab(element, state, steps);
   await client.bring(lab.file(state));
+  await rest();
   labs.set(element, lab);
   element.append(lab.root);
   element.classList.add("cl-live");
   const had = button?.contains(document.activeElement);
   button?.remove();
+  await rest();
   await lab.update("The model is here");
   if (had) lab.presets[0].focus({ preventScroll: true });
 }

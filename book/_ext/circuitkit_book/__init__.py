@@ -14,6 +14,7 @@ from . import (
     download,
     equations,
     folded,
+    formulas,
     glossary,
     home,
     lab,
@@ -36,6 +37,7 @@ def setup(app):
     download.setup(app)
     equations.setup(app)
     folded.setup(app)
+    formulas.setup(app)
     glossary.setup(app)
     home.setup(app)
     lab.setup(app)

@@ -1,6 +1,7 @@
 /*
  * Formulas are typeset when a reader comes near them: MathJax arrives with the first of them that is in the window, or with
  * the reader's first move; those near the window come at once and the rest in idle moments, so that the page answers meanwhile.
+ * Until then a formula is hidden and has about its room (`formulas.py`).
  */
 (() => {
   const formulas = [...document.querySelectorAll(".math")];
@@ -9,6 +10,7 @@
   const patience = 15_000; // of a reader who does nothing
   let arrived = () => {};
   const all = new Promise((done) => (arrived = done));
+  const show = (some) => some.forEach((formula) => formula.classList.add("ck-set"));
   const idle = () =>
     new Promise((done) => (window.requestIdleCallback ? requestIdleCallback(done, { timeout: 500 }) : setTimeout(done, 50)));
 
@@ -18,14 +20,19 @@
     let last = Promise.resolve();
     const typeset = (some) => {
       const chosen = some.filter((formula) => waiting.delete(formula));
-      return chosen.length ? (last = last.then(() => MathJax.typesetPromise(chosen))) : last;
+      if (!chosen.length) return last;
+      return (last = last.then(() => MathJax.typesetPromise(chosen)).finally(() => show(chosen)));
     };
     const watcher = new IntersectionObserver(
       (entries) => typeset(entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target)),
       { rootMargin: "600px" },
     );
     waiting.forEach((formula) => watcher.observe(formula));
-    addEventListener("beforeprint", () => MathJax.typeset([...waiting].filter((formula) => waiting.delete(formula))));
+    addEventListener("beforeprint", () => {
+      const chosen = [...waiting].filter((formula) => waiting.delete(formula));
+      MathJax.typeset(chosen);
+      show(chosen);
+    });
     await idle();
     while (waiting.size) {
       await idle();
@@ -48,7 +55,10 @@
     begun = true;
     watcher.disconnect();
     signs.forEach((kind) => removeEventListener(kind, begin, true));
-    document.head.append(Object.assign(document.createElement("script"), { src: here.replace("tex-chtml.js", "parts.js") }));
+    document.head.append(Object.assign(document.createElement("script"), {
+      src: here.replace("tex-chtml.js", "parts.js"),
+      onerror: () => show(formulas), // TeX is better than nothing
+    }));
   }
   const watcher = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && begin());
   formulas.forEach((formula) => watcher.observe(formula));

@@ -82,19 +82,20 @@ def delivered(name: str, value) -> str:
 
 
 def text() -> dict:
-    """The tokenizer, the rows over which means are taken, and the training steps of each model."""
+    """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
     from circuitkit import models
     from circuitkit._stored import stored
 
     bpe = stored("models", "tokenizer.json")["model"]
     ids = bpe["vocab"]
     pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
-    return {
+    data = {
         "vocab": sorted(ids, key=ids.get),
         "merges": [ids[part] for pair in pairs for part in pair],
         "rows": models.heldout_rows(ROWS).tolist(),
-        "steps": {name: models.checkpoints(name) for name in MODELS},
     }
+    steps = {name: models.checkpoints(name) for name in MODELS}
+    return {"steps": steps, "data": json.dumps(data, ensure_ascii=False, separators=(",", ":"))}
 
 
 def weights() -> dict[str, dict]:

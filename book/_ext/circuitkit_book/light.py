@@ -1,5 +1,6 @@
-"""A page loads little and shows early: one style sheet, deferred scripts, few icons, pictures of a known size."""
+"""A page loads little and shows early: one short style sheet, deferred scripts, few icons, pictures in files and of a known size."""
 
+import base64
 import hashlib
 import re
 import shutil
@@ -8,10 +9,15 @@ from urllib.parse import unquote
 
 from PIL import Image
 
-from . import icons
+from . import icons, styles
 
 SHEET = "_static/styles/book.css"
 LINK = re.compile(r'[ \t]*<link [^>]*rel="stylesheet"[^>]*>\n?')
+VIEWPORT = re.compile(r'\s*<meta name="viewport"[^>]*>')
+# What the theme says in each head, and what it means by "auto".
+THEME = 'dataset.theme = localStorage.getItem("theme") || "auto";'
+LATER = '"auto";'
+AT_ONCE = '(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");'
 # No page asks for these: source maps, translations of button texts, templates, thebe, what the joined sheet holds.
 UNUSED = (
     "**/*.map",
@@ -21,6 +27,7 @@ UNUSED = (
     "sphinx-thebe.*",
     "scripts/fontawesome.js",
     "basic.css",
+    "documentation_options.js",
 )
 
 
@@ -33,10 +40,11 @@ def finish(app, error) -> None:
     missing, top = root / f"{app.config.notfound_pagename}.html", app.config.notfound_urls_prefix
     if missing in pages:  # its <base> says where the book begins
         pages[missing] = pages[missing].replace(f'"{top}_static/', '"_static/')
+    calm(root / "_static/scripts/pydata-sphinx-theme.js")
     one_sheet(root, pages)
     with_formulas(root, pages)
     for path, text in pages.items():
-        path.write_text(early(lazy(text, path.parent)), "utf-8")
+        path.write_text(early(lazy(filed(text, path, root), path.parent), root), "utf-8")
     for pattern in UNUSED:
         for path in root.glob(f"_static/{pattern}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -47,15 +55,17 @@ def finish(app, error) -> None:
 
 
 def one_sheet(root: Path, pages: dict[Path, str]) -> None:
-    """Join the style sheets that all pages load into one, in their order, and link that instead."""
+    """Join the style sheets into one, first those of all pages in their order, and link that instead."""
     lists = [[file_of(link, path) for link in LINK.findall(text)] for path, text in pages.items()]
-    common = [file for file in lists[0] if file and all(file in others for others in lists)] if lists else []
+    own = dict.fromkeys(file for files in lists for file in files if file)
+    common = sorted(own, key=lambda file: not all(file in files for files in lists))
     if not common or common == [root / SHEET]:
         return
-    scripts = [path.read_text("utf-8") for path in root.glob("_static/scripts/*.js") if path.stem != "fontawesome"]
+    scripts = [path.read_text("utf-8") for path in root.glob("_static/**/*.js") if path.stem != "fontawesome"]
     css, characters = icons.trim(
         "\n".join(flat(file, root / SHEET) for file in common), icons.used_in([*pages.values(), *scripts])
     )
+    css = styles.prune(css, styles.words_of([*pages.values(), *scripts]))
     (root / SHEET).write_text(css, "utf-8")
     icons.shrink(root / "_static/vendor/fontawesome/webfonts", characters)
     version = hashlib.sha256(css.encode()).hexdigest()[:8]
@@ -106,12 +116,50 @@ def flat(file: Path, target: Path) -> str:
     return re.sub(r"\n\s*", "\n", css)
 
 
-def early(text: str) -> str:
-    """Scripts wait for the text; the icons' script is not needed, because the style sheet draws them."""
+def calm(script: Path) -> None:
+    """The theme asks each block of code, after each change of the page, whether it scrolls, and so has all of them laid out; `wide.js` asks those that a reader sees."""
+    text, found = re.subn(
+        r',"complete"===document\.readyState\?(\w+)\(\):window\.addEventListener\("load",\1\)',
+        "",
+        script.read_text("utf-8"),
+    )
+    if found != 1:
+        raise ValueError(f"{script.name} no longer asks what scrolls in the way that the build takes out")
+    script.write_text(text, "utf-8")
+
+
+def filed(text: str, page: Path, root: Path) -> str:
+    """Pictures that a notebook wrote into its text become files: a phone reads the words before they come."""
+
+    def mend(found):
+        data = base64.b64decode(found[1])
+        place = root / "_images" / f"{hashlib.sha256(data).hexdigest()}.png"
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
+        return f'{up(page, root)}_images/{place.name}"'
+
+    return re.sub(r'data:image/png;base64,([\w+/=]{2000,})"', mend, text)
+
+
+def early(text: str, root: Path) -> str:
+    """Scripts wait for the text, but for what others read at once and for the theme; the style sheet draws the icons."""
     text = re.sub(r"[ \t]*<script [^>]*scripts/fontawesome\.js[^>]*></script>\n?", "", text)
+    options = (root / "_static/documentation_options.js").read_text("utf-8")
     head, end, body = text.partition("</head>")
-    # Inline scripts read DOCUMENTATION_OPTIONS at once; it is three hundred bytes.
-    head = re.sub(r'<script (?![^>]*(?:defer|async|documentation_options))([^>]*src=")', r"<script defer \1", head)
+    head = re.sub(
+        r'(<meta name="viewport"[^>]*>)(.*)',
+        lambda found: found[1] + VIEWPORT.sub("", found[2]),
+        head,
+        count=1,
+        flags=re.S,
+    )
+    # Else the page is drawn in no theme, without frames and colours, and again when the theme's script has run.
+    head = head.replace('data-theme="auto"', 'data-theme="light"', 1)
+    head = head.replace(THEME, f"{THEME.removesuffix(LATER)}{AT_ONCE}", 1)
+    head = re.sub(
+        r"<script [^>]*documentation_options\.js[^>]*></script>", lambda _: f"<script>{options}</script>", head
+    )
+    head = re.sub(r'<script (?![^>]*(?:defer|async))([^>]*src=")', r"<script defer \1", head)
     return head + end + body
 
 
@@ -123,7 +171,8 @@ def lazy(text: str, folder: Path) -> str:
         tag, source = found[0], re.search(r'src="([^"]+)"', found[0])
         if not source or "loading=" in tag or source[1].startswith("data:"):
             return tag
-        attributes = size(folder / unquote(source[1])) if "height=" not in tag else ""
+        wide = re.search(r' width="(\d+)"', tag)
+        attributes = size(folder / unquote(source[1]), wide and int(wide[1])) if "height=" not in tag else ""
         if "ck-picture" in tag and not seen:
             seen.append(tag)
         else:
@@ -133,10 +182,13 @@ def lazy(text: str, folder: Path) -> str:
     return re.sub(r"<img\b[^>]*>", mend, text)
 
 
-def size(path: Path) -> str:
+def size(path: Path, wide: int | None = None) -> str:
+    """The size of a picture, or its height where a width is given."""
     if path.suffix != ".png" or not path.is_file():
         return ""
     with Image.open(path) as image:
+        if wide:
+            return f' height="{round(wide * image.height / image.width)}"'
         return f' width="{image.width}" height="{image.height}"'
 
 
