@@ -40,7 +40,7 @@ def body(
 
 
 EXERCISE = Exercise(
-    about="4.5 how large Omega should be | medium | 15 minutes | 04-mlps-as-attention#without-a-mask-a-large-number",
+    about="4.5 how large Omega should be | medium | 15 minutes | conversion-fine-print#without-a-mask-a-large-number",
     spec=spec, body=body,
     inputs={
         "n_pos": lambda size, generator, case: 5 + 3 * size["step"],
