@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from circuitkit._contract import public
+from circuitkit._contract import must, public
 
 SECONDS = 5.0
 """What takes longer than this shows how far it is."""
@@ -42,6 +42,8 @@ class Plan:
     """Seconds and bytes by key."""
     kept: tuple[str, ...] = ()
     """Keys that are there from an earlier call."""
+    took: float = 0.0
+    """Processor seconds that finding this out took."""
 
     @property
     def seconds(self) -> float:
@@ -50,7 +52,7 @@ class Plan:
 
     def __repr__(self) -> str:
         most = max((size for _, size in self.items.values()), default=0)
-        lines = [f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.3g} s on one core and {most / 2**20:.0f} MiB beside what was given"]
+        lines = [f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.3g} s on one core and {most / 2**20:.0f} MiB beside what was given; found out in {self.took:.2g} s"]
         return "\n".join([*lines, *(f"  {key:<24}{seconds:>8.1f} s{size / 2**20:>8.0f} MiB" for key, (seconds, size) in self.items.items())])
 
 
@@ -92,7 +94,7 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
     """What a call would take: two rounds of its first long loop are done, timed and counted up; the rest is not.
 
     `plan(f, x, k=3)` for `f(x, k=3)`. Any tool that shows a bar can be asked; what has no long loop is done, and measured.
-    Bytes are the most that was taken beside what was there, on the processor and on a GPU.
+    `took` says what the asking cost: what comes before the loop, and these rounds. Bytes are the most that was taken beside what was there, on the processor and on a GPU.
 
     **Error**: that of two rounds; a first loop that is not the longest misleads. **Source**: this book.
 
@@ -108,7 +110,7 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
         what, seconds = planned.args
     finally:
         _TOTALS.reset(token)
-    return Plan({what: (seconds, float(max(0, _taken()[1] - before)))})
+    return Plan({what: (seconds, float(max(0, _taken()[1] - before)))}, took=time.process_time() - start)
 
 
 def _taken(fresh: bool = False) -> tuple[int, int]:
@@ -151,6 +153,7 @@ _KEPT: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 
 @public
+@must(lambda folder: bool(str(folder)) and not Path(folder).is_file() or "a folder, which is made if it is not there")
 @contextmanager
 def kept_in(folder: str | Path) -> Iterator[None]:
     """Inside `with kept_in("study"):` long calls write each item down as it comes, and called again go on where they stopped.

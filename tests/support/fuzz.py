@@ -70,7 +70,7 @@ class Target(NamedTuple):
 
 def exported(package: str) -> dict[str, Any]:
     if package == "heads":
-        return {name: getattr(circuitkit, name) for name in ("Heads", "heads", "stack")}
+        return {name: getattr(circuitkit, name) for name in ("Heads", "heads", "stack", "plan", "kept_in")}
     module = importlib.import_module(f"circuitkit.{package}")
     found = {name: getattr(module, name) for name in module.__all__}
     if package == "conversion":
@@ -533,6 +533,9 @@ GOOD: dict[str, Callable[[], Any]] = {
     "train_toy_models.pairs": lambda: "independent",
     "parts": heads,
     "out": lambda: folder() / "new.html",
+    "kept_in.folder": lambda: folder() / "kept",
+    "plan.function": lambda: dict.fromkeys("a").copy,
+    "load_model.layers": lambda: None,
     "plan": lambda: True,
     "prompt": lambda: "the king",
     "path": lambda: folder() / "new.csv",
@@ -641,7 +644,8 @@ LEFT_OUT = {
     "neuron_heads": {"max_error", "sharpness"},
     "gate_sum": {"max_error"},
     "full_qk": {"offset"},
-    "load_model": {"step", "device"},
+    "load_model": {"step", "device", "layers"},
+    "plan": {"args", "kwargs"},
     "Recipe": {"n_prompts"},
     "GatedBlock": {"original"},
     "attention": {"names"},
@@ -770,7 +774,7 @@ KINDS = {
     "sequence": """Anatomy.run.at effect.at Anatomy.steps complete.known back checkpoints exclude layers triples occurring shared attention.tokens corpus_evidence.window HeadSum.a HeadSum.b HeadSum.c
         HeadSum.d frames.steps replacing.without GatedBlock.forward.without groups""",
     "dtype": "dtype",
-    "path": "path out",
+    "path": "path out folder",
     "anything": "answer guess",
 }
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names.split()}
@@ -835,7 +839,7 @@ LEGAL: dict[str, dict[str, str]] = {
         "longer": """Norm.fold.W Run.shares.W from_heads.W_U HeadSum.__call__.x layer_norm.x rms_norm.x with_bias_token.x like left density""",
     },
     "text": {"None": "prompt"},
-    "path": {"None": "out"},
+    "path": {"None": "out", "folder": "folder"},
     "names": {"3": "Anatomy.__getitem__.names", "unknown": "columns picture.rows predict.words"},  # a number of a head
     "name": {"unknown": "join.parts read.text", "nearly": "join.parts read.text", "none": "Heads.__getitem__.key full_ov.head full_qk.head"},  # a list of no heads gives no heads
     "word": {"case": "find.id check.id recompute.id"},  # figures have no case
@@ -874,6 +878,9 @@ LEGAL: dict[str, dict[str, str]] = {
 #: What is not tried, and why.
 NOT_TRIED = {
     ("frames", "draw", "model"): "a model is a function: what it raises is its own",
+    ("plan", "args", "*"): "the asked function's own arguments, which it refuses itself",
+    ("plan", "kwargs", "*"): "the same",
+    ("plan", "function", "model"): "a model is a function: what it raises is its own",
 }
 
 
@@ -955,7 +962,7 @@ def outcomes(target: Target) -> Iterator[Outcome]:
     for name in target.parameters:
         kind = lookup(KIND_OF, target.name, name)
         for label, spoil in WRONG[kind].items():
-            if (target.name, name, label) in NOT_TRIED:
+            if (target.name, name, label) in NOT_TRIED or (target.name, name, "*") in NOT_TRIED:
                 continue
             given = right(target)
             good = given[name] if name in given else lookup(GOOD, target.name, name)()

@@ -29,6 +29,7 @@ def test_two_rounds_are_done_and_all_are_counted():
     plan = ck.plan(long, 50, each=0.02)
     assert done == [0, 1]
     assert plan.seconds == pytest.approx(50 * 0.02, rel=0.5)
+    assert 0.04 <= plan.took < 0.1  # two rounds of fifty
     assert str(plan).startswith("1 parts, 0 of them kept; about ")
     assert "rounds" in str(plan)
     done.clear()

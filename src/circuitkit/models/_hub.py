@@ -48,7 +48,8 @@ def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "Tran
     from safetensors import safe_open
     from transformer_lens.model_bridge import TransformerBridge
 
-    config, place = transformers.AutoConfig.from_pretrained(folder), {layer: str(i) for i, layer in enumerate(layers)}
+    config: Any = transformers.AutoConfig.from_pretrained(folder)
+    place = {layer: str(i) for i, layer in enumerate(layers)}
     if max(layers) >= config.num_hidden_layers:
         raise ValueError(f"layers={tuple(layers)}; expected numbers below {config.num_hidden_layers}, because the model in {folder!r} has no more layers")
     changes: dict[str, Any] = {"num_hidden_layers": len(layers)}

@@ -80,7 +80,7 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
     >>> report("zero-layer", plan=True).items.keys() >= {"logits"}
     True
     """
-    asked = _asked(model, prompt)
+    start, asked = time.process_time(), _asked(model, prompt)
     title = model if isinstance(model, str) else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
     title = Path(title).name if Path(title).is_dir() else title
     folder = None if out is None else Path(out).with_suffix(".parts") / fingerprint(anatomy(_parts.model_of(asked)), VERSION, asked.prompt)
@@ -88,7 +88,7 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
     if plan:
         kept = [key for key in items if folder is not None and place_in(folder, key).exists()]
         speed = _speed()
-        return Plan({key: _cost(asked, key, speed) for key in items}, tuple(kept))
+        return Plan({key: _cost(asked, key, speed) for key in items}, tuple(kept), time.process_time() - start)
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
     try:
