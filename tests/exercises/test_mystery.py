@@ -1,5 +1,7 @@
 """The capstones: the models differ in what was done to them, and a claim stands only if cutting bears it out."""
 
+import re
+
 import pytest
 
 import circuitkit as ck
@@ -134,3 +136,9 @@ def test_what_was_done_is_told_only_when_the_claim_stands():
     assert "What was done" not in exercises.try_claim("F", "L0H1 copies").message
     told = exercises.try_claim("F", "L0H0 copies").message
     assert told.index("stands.") < told.index("What was done to it: the sink")
+
+
+@pytest.mark.parametrize(("letter", "claim"), [("E", "L0H2 works as a bias"), ("F", "L0H1 copies")])
+def test_a_claim_that_falls_does_not_say_which_one_would_stand(letter, claim):
+    part, lines = claim.split()[0], exercises.try_claim(letter, claim).message.splitlines()
+    assert not [line for line in lines if re.search(r"L\dH\d", line) and part not in line]

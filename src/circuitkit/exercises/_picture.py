@@ -20,7 +20,7 @@ def predict(guess: Any, words: Names) -> Result:
     True
     """
     given, odd = guess if isinstance(guess, Mapping) else {}, ""
-    lacking = [word for word in words if not isinstance(given.get(word), (int, float))]
+    lacking = [word for word in words if not isinstance(given.get(word), (int, float)) or given[word] != given[word]]
     if lacking:
         form = ", ".join(f'"{word}": ...' for word in words)
         odd = "".join(f" {given[word]!r} is no number: 90 % is 0.9." for word in lacking if isinstance(given.get(word), str))

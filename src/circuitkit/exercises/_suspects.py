@@ -97,7 +97,7 @@ def _copied(value: Any, rows: Tensor, run: Any, part: str) -> float:
 
 
 def judge_heads(model: Any, claim: str) -> Judged | None:
-    """"L1H2 works as a bias", "L0H1 copies": cut, or replaced by its average, beside every other head."""
+    """"L1H2 works as a bias", "L0H1 copies": cut, or replaced by its average, beside every other head; which are told if it stands."""
     found = re.fullmatch(r"(L[01]H[0-3]) (works as a bias|copies)", claim)
     value, rows, run = _read(model)
     if not found or found[1] not in value.parts():
@@ -111,13 +111,13 @@ def judge_heads(model: Any, claim: str) -> Judged | None:
             against = [f"Against: {raised[part]:+.1f} is no help to the tokens of the row. Where does it look, and what stands there?"]
         elif raised[part] < max(raised.values()):
             against = ["Against: another head raises them more."]
-        return [f"{name} raises the tokens seen so far by {raised[name]:+.1f} above all others." for name in raised], against
+        return [f"{name} raises the tokens seen so far by {raised[name]:+.1f} above all others." for name in raised if name == part or not against], against
     costs = {name: tuple(round(cost, 2) + 0.0 for cost in _constant(value, rows, name)) for name in (part, *heads)}
     zero, mean = costs[part]
     against = [] if zero > 0.05 else [f"Against: without {part} the loss hardly rises, so what it writes is not needed."]
     if not against and abs(mean) >= 0.05 * zero:
         against = [f"Against: with its average in its place the loss changes by {mean:+.2f}, so what it writes differs from place to place."]
-    return [f"Without {n} the loss changes by {z:+.2f}; with its average everywhere, by {m:+.2f}." for n, (z, m) in costs.items()], against
+    return [f"Without {n} the loss changes by {z:+.2f}; with its average everywhere, by {m:+.2f}." for n, (z, m) in costs.items() if n == part or not against], against
 
 
 def _neurons(wrong: Any) -> tuple[Callable[..., float], float]:
