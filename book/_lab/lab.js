@@ -634,4 +634,6 @@ export async function open(element, address) {
   await rest();
   await lab.update("The model is here");
   if (had) lab.presets[0].focus({ preventScroll: true });
+  // It is shorter than the picture that it replaces, above the button: its beginning would lie above the window.
+  if (had && lab.root.getBoundingClientRect().top < 0) lab.root.scrollIntoView({ block: "start", behavior: "instant" });
 }

@@ -44,7 +44,7 @@ def finish(app, error) -> None:
     one_sheet(root, pages)
     with_formulas(root, pages)
     for path, text in pages.items():
-        path.write_text(early(lazy(filed(text, path, root), path.parent), root), "utf-8")
+        path.write_text(early(counted(lazy(filed(text, path, root), path.parent)), root), "utf-8")
     for pattern in UNUSED:
         for path in root.glob(f"_static/{pattern}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -180,6 +180,15 @@ def lazy(text: str, folder: Path) -> str:
         return tag.replace("<img", f"<img{attributes}", 1)
 
     return re.sub(r"<img\b[^>]*>", mend, text)
+
+
+def counted(text: str) -> str:
+    """Each block of code says how many lines it has, so that its room is known before it is laid out."""
+
+    def mend(found):
+        return f'{found[1]} style="--ck-lines: {found[2].count(chr(10))}">{found[2]}'
+
+    return re.sub(r'(<div class="cell_input docutils container")>(.*?</pre>)', mend, text, flags=re.S)
 
 
 def size(path: Path, wide: int | None = None) -> str:

@@ -10,12 +10,16 @@ WORD = re.compile(r"-?[A-Za-z_][\w-]*")
 
 
 def words_of(texts) -> set[str]:
-    """Everything in pages and scripts that may be the name of a class."""
+    """Everything in pages and scripts that may be the name of a class, or the beginning of one: scripts join `cl-` and `up`."""
     return {word for text in texts for word in WORD.findall(text)}
 
 
+def _named(name: str, words: set[str]) -> bool:
+    return name in words or any(name[: dash.end()] in words for dash in re.finditer("-", name[:-1]))
+
+
 def prune(css: str, words: set[str]) -> str:
-    """The style sheet without the selectors that ask for a class which is no word of a page or script."""
+    """The style sheet without the selectors that ask for a class which no word of a page or script is or begins."""
     return "".join(_rules(iter(PIECE.split(css)), words))
 
 
@@ -43,6 +47,6 @@ def _selectors(text: str, words: set[str]) -> str:
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and not depth:
             one, start = text[start:i], i + 1
-            if set(CLASS.findall(FUNCTION.sub("", one))) <= words:
+            if all(_named(name, words) for name in CLASS.findall(FUNCTION.sub("", one))):
                 kept.append(one)
     return ",".join(kept)
