@@ -42,7 +42,8 @@ def full_ov(
         left = left + stack.by_head("b_V")[:, None, :]
     W_U = tables(model)[2]
     extra = stack.d_model - len(W_U)
-    return FactoredMatrix(*_unstacked(head, left, stack.W_O @ torch.nn.functional.pad(W_U, (0, extra, 0, extra))))
+    W_U = torch.nn.functional.pad(W_U, (0, extra, 0, extra)) if extra else W_U  # of nothing, a pad would be a copy
+    return FactoredMatrix(*_unstacked(head, left, stack.W_O @ W_U))
 
 
 def _places(query: Side, key: Side, model: Any) -> Any:

@@ -148,5 +148,6 @@ def _attention(
         content = content if added is None else content + added
         if places is not None:
             share = places(ids[rows]).softmax(-1)[:, -1 - (distance or 0), None]
-        odds = content if len(ids) == content.shape[1] else content[:, ids]
-        yield rows, odds - ((content + typical.log()).logsumexp(-1, keepdim=True) - share.logit())
+        odds = content.clone() if len(ids) == content.shape[1] else content[:, ids]
+        top = content.add_(typical.log()).amax(-1, keepdim=True)  # logsumexp in place: each copy of a block takes as long as a step of it
+        yield rows, odds.sub_(content.sub_(top).exp_().sum(-1, keepdim=True).log_().add_(top).sub_(share.logit()))
