@@ -14,7 +14,7 @@ export const PRESETS = [
     "head": "L1H3",
     "tab": "parts",
     "step": 24000,
-    "try": "Cut the thickest wire. Then undo, and cut another: which three carry the prediction?"
+    "try": "Cut the thickest wire: click it, or press its button under Wires to cut. Then undo, and cut another: which three carry the prediction?"
   },
   {
     "id": "nonsense",
