@@ -78,7 +78,6 @@ def test_a_mistake_and_two_mistakes_are_named(wrong, name):
         (lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]), "wrong only at the first row"),
         (lambda x, y, W: 2 * (x + x**3) @ W, "stays as it is when only `y` is changed"),
         (lambda x, y, W: (x + y) @ W / 0, "not finite"),
-        (lambda x, y, W: (2 * (x - y) @ W).flip(0), "together with something else"),
     ],
 )
 def test_what_no_choice_gives_is_pointed_at_and_not_named(wrong, said):

@@ -17,9 +17,9 @@ def spec(parts: Tensor, W_U: Tensor, token: int) -> Tensor:
 def body(parts, W_U, token, *, reference="vocab", column="column", form="logits"):
     logits = parts @ (W_U if column != "transposed" else W_U.mT)
     own = parts @ W_U[token] if column == "row" else logits[:, token]
-    if form in ("softmax", "log_softmax"):
-        logits = logits.softmax(-1) if form == "softmax" else logits.log_softmax(-1)
-        own, reference = logits[:, token], "none" if reference == "vocab" else reference
+    if form in ("softmax", "log_softmax", "softmax, mean"):
+        logits = logits.softmax(-1) if form != "log_softmax" else logits.log_softmax(-1)
+        own, reference = logits[:, token], "none" if reference == "vocab" and form != "softmax, mean" else reference
     average = {
         "vocab": lambda: logits.mean(1), "added": lambda: -logits.mean(1), "none": lambda: 0 * own,
         "components": lambda: own.mean(), "others": lambda: (logits.sum(1) - own) / (W_U.shape[1] - 1),
@@ -49,7 +49,7 @@ EXERCISE = Exercise(
     reference = sum | the sum over the vocabulary is subtracted, not the mean | The reference is an average token. What is the sum divided by?
     reference = max | the largest logit is subtracted, not the mean | The reference is the average token, not the best one.
     column = transposed / row | a row of W_U is taken instead of a column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
-    form = softmax | a softmax is taken of each part | Logits add up over components; probabilities do not. Stay with logits.
+    form = softmax / softmax, mean | a softmax is taken of each part | Logits add up over components; probabilities do not. Stay with logits.
     form = log_softmax | a log-softmax is taken of each part | The logarithm of the normaliser does not split into components. The plain mean over the vocabulary does.
     form = all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
     """,

@@ -31,7 +31,7 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both"):
         "both": lambda: size(W_OV) * size(W_QK), "none": lambda: torch.ones((), dtype=torch.float64),
         "QK": lambda: size(W_QK), "OV": lambda: size(W_OV), "sum": lambda: size(W_OV) + size(W_QK),
         "d_model": lambda: torch.tensor(len(W_OV), dtype=torch.float64),
-        "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(), "twice": lambda: size(W_OV) ** 2 * size(W_QK),
+        "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(), "above": lambda: size(W_OV) * size(W_QK) / size(both), "twice": lambda: size(W_OV) ** 2 * size(W_QK),
     }[divide]()  # fmt: skip
     return size(both) / below
 
@@ -54,6 +54,7 @@ EXERCISE = Exercise(
     norm = nuclear / sum / mean / max | something else is measured than the Frobenius norm | Frobenius squares, sums, and takes the root.
     divide = none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.
     divide = QK / OV | only one of the two norms is divided out | Doubling either head must leave the score as it is.
+    divide = above | the norm of the product is squared, those below are not | Frobenius squares, sums, and takes the root.
     divide = twice | the norm of W_OV is divided out twice | How often does the earlier head come in?
     divide = sum / d_model / squares / root | the product is divided by something else than the two norms | Doubling either head must leave the score as it is.
     """,

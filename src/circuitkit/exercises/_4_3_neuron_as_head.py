@@ -48,7 +48,7 @@ def body(
     def wide(stream, bias):
         return torch.cat([bias, stream] if place == "first" else [stream, bias])[:, None]
 
-    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-100": -100.0}[key]
+    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-100": -100.0, "-1000": -1000.0}[key]
     b_V = number["1"] if reads == "nothing" else number[b_value]
     erased = -one if erase == 2.0 else erase * b_V * one
     b_Q = number[b_query]
@@ -76,7 +76,7 @@ EXERCISE = Exercise(
     key = paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
     key = 1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
     key = 0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
-    key = -2 / -100 | the key of the bias token is too large | The difference of the two scores has to be y itself.
+    key = -2 / -100 / -1000 | the key of the bias token is too large | The difference of the two scores has to be y itself.
     tokens_key = w_in / same | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
     slope = gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
     asks = minus | the query has the wrong sign | When x is large, which place must lose?

@@ -34,7 +34,7 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     D = d_model
     of_stream = {
         "root": D / (D + 1), "flipped": (D + 1) / D, "1": 1.0, "more": D / (D + 2), "less": (D - 1) / D,
-        "one over": 1 / (D + 1), "sums": 1 / D, "no root": (D / (D + 1)) ** 2, "plus": (D + 1) / (D + 2), "root D": float(D),
+        "one over": 1 / (D + 1), "sums": 1 / D, "no root": (D / (D + 1)) ** 2, "plus": (D + 1) / (D + 2),
     }  # fmt: skip
     of_bias = {
         "root": 1 / (D + 1), "flipped": D + 1, "1": 1.0, "same": D / (D + 1), "D": 1 / D, "sqrt D": float(D), "no root": (D + 1.0) ** -2, "plus": 1 / (D + 2), "flat": (D + 1.0) ** 2,
@@ -42,7 +42,7 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     }  # fmt: skip
     s, t = of_stream[stream], of_bias[bias]
     if both:
-        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "ones": (1.0, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
+        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "ones": (1.0, 1.0), "lengths": (D, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
     gain = torch.tensor([math.sqrt(s)] * D + [math.sqrt(t)], dtype=torch.float64)
     return gain.roll(1) if place == "first" else gain
 
@@ -55,13 +55,14 @@ EXERCISE = Exercise(
     choices="""
     both = ones | the gain is 1 everywhere | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
     both = upside down | both gains are upside down | These are what the norm does to the two kinds of rows. The gain has to undo it.
+    both = lengths | these gains would undo a division by the length | The norm divides by the root of a mean square.
     both = 128 | the gains are those of 128 coordinates, whatever d_model is | How many are there here?
     both = squares | the roots are missing | The norm divides by the root of a mean square.
     both = two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
     stream = 1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
     stream = flipped | the gain of the stream is upside down | A mean over D + 1 coordinates is smaller than over D, so the row is divided by too little and comes out too long. Should the gain be above or below 1?
     stream = no root | the gain of the stream lacks its root | The norm divides by the root of a mean square.
-    stream = more / less / plus / root D | the gain of the stream counts other coordinates than D and D + 1 | The norm runs over D + 1 coordinates, D of them filled.
+    stream = more / less / plus | the gain of the stream counts other coordinates than D and D + 1 | The norm runs over D + 1 coordinates, D of them filled.
     stream = sums | the gain of the stream is 1 / sqrt(D) | A norm divides by the root of a mean square, which is 1 already for a row of ones.
     stream = one over | the gain of the stream is that of the bias coordinate | Work out the row of a token: its mean square over D + 1 coordinates.
     bias = flipped | the gain of the bias coordinate is upside down | The norm makes the bias token's 1 larger; the gain has to bring it back to 1.

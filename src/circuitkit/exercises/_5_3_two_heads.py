@@ -33,7 +33,7 @@ def body(
     W_Q, W_K, W_V = (torch.zeros(2, v, n, dtype=torch.float64) for _ in range(3))
     W_O = torch.zeros(2, n, v, dtype=torch.float64)
     each, ones = torch.eye(n, dtype=torch.float64), torch.ones(n, n, dtype=torch.float64)
-    asks = {"destinations": b, "completions": b + n, "shifted": b - 1}[which]
+    asks = {"destinations": b, "completions": b + n, "shifted": b - 1, "from zero": b - 1}[which]
     W_Q[:, asks] = ones / n if match == "any" else 0 * ones if match == "none" else each
     W_K[:, asks] = score * (ones if match == "any" else each)
     for head in {1: (1,), 0: (0,), 2: (0, 1)}[led]:
@@ -46,7 +46,7 @@ def body(
     W_V[1, 0] += source_value
     at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "reversed": (b + n).flip(0)}[onto]
     for head, sign in enumerate((sign_0, sign_1)):
-        W_O[head][:, at] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
+        W_O[head][:, at - int(which == "from zero")] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
     if values == "one head":
         W_Q, W_K, W_V, W_O = 0 * W_Q, 0 * W_K, 0 * W_V, 0 * W_O
         W_Q[0, b, 0], W_K[0, 0, 0], W_V[0, 0, 0], W_O[0, 0, b + n] = score, 1.0, 1.0, gain
@@ -100,7 +100,7 @@ EXERCISE = Exercise(
     onto = low / high | the completions are numbered one too low or too high | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
     gained = False | the gain is left out | Something has to be multiplied by `gain`.
     match = any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
-    which = shifted | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
+    which = shifted / from zero | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
     which = completions | queries and keys belong to the completions | The prediction is made at the destination.
     source_key = first | only the first trigram is served | Every destination needs a value of its own, and a query for which the source's key beats its own.
     source_key = begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?

@@ -70,7 +70,7 @@ def _numbers(value: int | float) -> Iterator[Change]:
 def _scaled(value: Tensor, verb: str) -> Iterator[Change]:
     for axis in range(value.ndim):
         for power, words in POWERS:
-            yield f"{verb} {words} the size of axis {axis}", lambda v, a=axis, p=power: v * v.shape[a] ** p
+            yield f"{verb} {words.replace('times', 'multiplied by')} the size of axis {axis}", lambda v, a=axis, p=power: v * v.shape[a] ** p
 
 
 def of_parts(exercise: Exercise, parts: Any) -> Iterator[Change]:
