@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from circuitkit import load_model, to_attention_only
+from circuitkit.circuits import score_decomposition
 from circuitkit.conversion import activation_error, stored_study
-from tools.study import matched_training, real_conversion, real_decoders
+from tools.study import matched_training, neuron_pairs, real_conversion, real_decoders
 
 
 def test_the_stored_rows_keep_their_promises():
@@ -146,3 +148,70 @@ def test_persistent_attention_by_loops():
             weights = (seen @ q[at, head] / size**0.5).softmax(0)
             z[at, head] = weights @ torch.cat([values[head], v[: at + 1, head]])
     assert torch.allclose(layer(x)[0], layer.out(z.flatten(-2)), atol=1e-5)
+
+
+def agrees(found, told, stored, about):
+    """A study made anew beside what is stored: the same pairs, and cuts that do the same."""
+    for how in neuron_pairs.HOW:
+        assert told[how]["neurons"] == pytest.approx(about[how]["neurons"], abs=0.05)
+        assert [pair[:2] for pair in told[how]["best"][:3]] == [pair[:2] for pair in about[how]["best"][:3]]
+    for row, kept in zip(found, stored, strict=True):
+        assert (row["head"], row["ranked"], row["cut"]) == (kept.head, kept.ranked, kept.cut)
+        if row["cut"] in ("nothing", "named"):
+            assert row["values"] == pytest.approx(kept.values, abs=0.03)
+
+
+def test_the_pairs_of_the_shipped_model_are_those_of_the_whole_table():
+    model = to_attention_only(load_model("two-layer-mlp"), heads_per_neuron=1)
+    named_on, judged_on = (neuron_pairs.rows_of(model, seed, 24, batch, opening=0).tokens for seed, batch in ((20, 4), (21, 8)))
+    told, found = neuron_pairs.study(model, "L1H2", named_on, judged_on, draws=2)
+    rows, about = stored_study("pairs")
+    stored = [row for row in rows if row.model == "two-layer-mlp"]
+    agrees(found, told, stored, about["two-layer-mlp L1H2"])
+
+    tables = {src: 0 for src in (neuron_pairs.SRC, *neuron_pairs.WRONG)}
+    for row in named_on:
+        for src in tables:
+            parts = score_decomposition(model, row, "L1H2", neuron_pairs.DST, src, neurons=True)
+            tables[src] = tables[src] + parts.table / len(named_on)
+    some = [i for i, name in enumerate(parts.components) if name.startswith("L0N")]
+    right, *wrong = (table[some][:, some] for table in tables.values())
+    for how, table in (("score", right), ("above other places", right - sum(wrong) / len(wrong))):
+        assert told[how]["neurons"] == pytest.approx(float(table.sum()), abs=0.01)
+        assert told[how]["named"] == pytest.approx(float(table.flatten().topk(100).values.sum()), rel=1e-3)
+        for asks, offers, share in told[how]["best"]:
+            assert float(table[int(asks[3:]), int(offers[3:])]) == pytest.approx(share, abs=1e-3)
+
+
+def test_drawn_neurons_are_others_of_their_layer_and_near_in_size():
+    pool = {f"L{layer}N{i}": float(i) for layer in (0, 1) for i in range(50)}
+    names = ["L0N0", "L0N1", "L1N25"]
+    for seed in range(10):
+        for how in neuron_pairs.CONTROLS:
+            found = neuron_pairs.drawn(names, pool, how, torch.Generator().manual_seed(seed))
+            assert len({*found, *names}) == 6
+            assert how == "any" or [one[:2] for one in found] == ["L0", "L0", "L1"]
+            assert how != "same layer and size" or all(
+                abs(pool[one] - pool[name]) <= neuron_pairs.NEAR + 2 for one, name in zip(found, names, strict=True)
+            )
+
+
+def test_every_cut_of_pairs_stands_beside_its_controls():
+    rows, about = stored_study("pairs")
+    for model, head in {(row.model, row.head) for row in rows}:
+        some = {(row.ranked, row.cut): row.values for row in rows if (row.model, row.head) == (model, head)}
+        assert set(some) == {("", "nothing")} | {(how, cut) for how in neuron_pairs.HOW for cut in ("named", *neuron_pairs.CONTROLS)}
+        assert all(len(values) == (20 if cut in neuron_pairs.CONTROLS else 8) for (_, cut), values in some.items())
+        assert about[f"{model} {head}"]["pairs"] == about[f"{model} {head}"]["parts"] ** 2
+    assert about["sha256"] == real_decoders.PROVENANCE["smollm2"]["sha256"]
+
+
+@pytest.mark.real_models
+@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 93 MB of weights: `make real-models`")
+@pytest.mark.filterwarnings("ignore")
+def test_the_stored_pairs_are_what_the_weights_give():
+    model = to_attention_only(load_model(str(neuron_pairs.WEIGHTS)), heads_per_neuron=8, probe=torch.arange(8)[None])
+    named_on, judged_on = (neuron_pairs.rows_of(model, seed, 24, batch).tokens for seed, batch in ((20, 4), (21, 8)))
+    rows, about = stored_study("pairs")
+    told, found = neuron_pairs.study(model, "L18H6", named_on, judged_on, draws=1)
+    agrees(found, told, [row for row in rows if row.head == "L18H6"], about["smollm2 L18H6"])

@@ -17,6 +17,7 @@ MADE_BY = {
     "conversion/activations.json": "tools/train/activations.py",
     "conversion/gates.safetensors": "tools/train/gates.py",
     "conversion/minilm.json": "tools/study/real_conversion.py",
+    "conversion/pairs.json": "tools/study/neuron_pairs.py",
     "conversion/trained.json": "tools/study/matched_training.py",
     "conversion/smollm2.json": "tools/study/real_decoders.py",
     "conversion/whisper.json": "tools/study/real_decoders.py",

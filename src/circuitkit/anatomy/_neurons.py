@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +16,12 @@ from circuitkit._contract import reads as fits
 from circuitkit._heads import Heads
 
 _MOST_PATTERN_NUMBERS = 2**22
+
+
+@cache
+def _names(layer: int, neurons: int, k: int) -> tuple[str, ...]:
+    ends = [f".{i}" for i in range(k)] if k > 1 else [""]
+    return tuple(f"L{layer}N{n}{end}" for n in range(neurons) for end in ends)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,11 +89,7 @@ class Neurons:
     @property
     def names(self) -> tuple[str, ...]:
         """`L{layer}N{neuron}`, and `.{term}` behind it if a neuron has several heads."""
-        return tuple(self.name(row) for row in range(len(self)))
-
-    def name(self, row: int) -> str:
-        k = len(self.terms)
-        return f"L{self.layer}N{row // k}" + (f".{row % k}" if k > 1 else "")
+        return _names(self.layer, self.W_in.shape[1], len(self.terms))
 
     @public
     def index(self, head: HeadName) -> int:
@@ -165,7 +168,7 @@ class Neurons:
         if self.W_gate is not None:
             gate, gate_shift = self.W_gate.T[n], zero if self.b_gate is None else self.b_gate[n][:, None]
         return Heads(
-            names=tuple(self.name(row) for row in rows),
+            names=tuple(map(self.names.__getitem__, rows)),
             W_Q=torch.cat([b * gate, zero], 1)[..., None],
             W_K=torch.cat([torch.zeros_like(gate), zero - 1], 1)[..., None],
             W_V=torch.cat([a * value, -(a * shift + d)], 1)[..., None],

@@ -66,14 +66,30 @@ class TrainedRow(NamedTuple):
     seconds: float
 
 
-_KINDS: dict[str, Any] = {"minilm": EncoderRow, "trained": TrainedRow}
+class CutRow(NamedTuple):
+    """What an attention head gives the right place when wires of neurons into it are cut.
+
+    **Source**: see `stored_study`.
+    """
+
+    model: str
+    head: str
+    ranked: str
+    """What named the pairs of neurons: their share of the `"score"`, or of what it is `"above other places"`."""
+    cut: str
+    """`"nothing"`, the `"named"` neurons' wires, or those of as many drawn ones of a kind."""
+    values: list[float]
+    """Attention on each row of tokens; of drawn neurons, the mean over rows for each draw."""
+
+
+_KINDS: dict[str, Any] = {"minilm": EncoderRow, "trained": TrainedRow, "pairs": CutRow}
 
 
 @public
-def stored_study(name: Literal["minilm", "smollm2", "whisper", "trained"]) -> tuple[list[Any], dict[str, Any]]:
+def stored_study(name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"]) -> tuple[list[Any], dict[str, Any]]:
     """The rows stored for a pretrained model or a study of one, and where they came from.
 
-    `EncoderRow`, `DecoderRow` (SmolLM2, Whisper), or `TrainedRow`. **Source**: the scripts of these studies in `tools/study`.
+    `EncoderRow`, `DecoderRow` (SmolLM2, Whisper), `TrainedRow`, or `CutRow`. **Source**: the scripts of these studies in `tools/study`.
 
     >>> stored_study("whisper")[0][0].precision
     'float32'
