@@ -46,12 +46,11 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     if said := _probes.constant(tried):
         return Diagnosis("", said)
     found = [(one, other) for one, other, wrong in exercise.pairs if is_it(wrong)]
-    if not _probes.few(runs, expected):
-        if found and (several := _several(found)).text:
-            return several
-    elif found and exercise.observe is not None:
+    if found and not _probes.few(runs, expected) and (several := _several(found)).text:
+        return several
+    if found:
         one, other = found[0]
-        return Diagnosis("", f"Too little comes out to tell the cause. One of the ways to get it is two mistakes at once: {one.name}, and {other.name}.")
+        return Diagnosis("", f"The cause cannot be told for certain. One of the ways to get it is two mistakes at once: {one.name}, and {other.name}.")
     said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
     return Diagnosis("", " ".join(said[:2]))
 
