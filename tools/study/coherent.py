@@ -2,7 +2,7 @@
 
     python -m tools coherent --out data/superposition
 
-Trains one layer of 1 to 4 heads of rank 1, 2 and 4 on the task, eight models a setting, without positions: the read-off
+Trains one layer of 1 to 3 heads of rank 1, 2 and 4 on the task, eight models a setting, without positions: the read-off
 token's own bias plus what its heads write. Writes `coherent.csv`, one row a model: accuracy, and how many of the ten answers
 some head gives whatever other heads are removed, by (5.1) of chapter 5. Interrupted, it goes on where it was.
 """
@@ -108,7 +108,7 @@ def judge(heads: int, d_head: int) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
-    settings = [{"heads": heads, "d_head": d_head} for heads in (1, 2, 3, 4) for d_head in (1, 2, 4)]
+    settings = [{"heads": heads, "d_head": d_head} for heads in (1, 2, 3) for d_head in (1, 2, 4)]
     sweep(judge, settings, parser.parse_args().out / "coherent.csv")
 
 

@@ -28,6 +28,7 @@ MADE_BY = {
     "superposition/causes.csv": "tools/study/superposition_causes.py",
     "superposition/post.csv": "tools/study/superposition_post.py",
     "superposition/recipes.csv": "tools/study/superposition_recipes.py",
+    "superposition/coherent.csv": "tools/study/coherent.py",
     "superposition/block.safetensors": "tools/study/superposition_recipes.py --block",
     "superposition/language_model.csv": "tools/study/superposition_language_model.py",
 }

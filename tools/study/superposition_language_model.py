@@ -161,10 +161,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--steps", type=int, default=0, help="for a try: so many steps for every block")
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS)[1:], choices=list(KINDS))
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     plan = [(layer, "original", 0) for layer in (0, 1)]
-    plan += [(layer, kind, seed) for seed in range(args.seeds) for kind in KINDS if kind != "no penalty" for layer in (1, 0)]
+    plan += [(layer, kind, seed) for seed in range(args.seeds) for kind in args.kinds for layer in (1, 0)]
     settings = [{"layer": layer, "kind": kind, "seed": seed} for layer, kind, seed in plan]
     sweep(partial(judge, steps=args.steps), settings, args.out / "language_model.csv")
 

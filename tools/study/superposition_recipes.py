@@ -2,10 +2,10 @@
 
     python -m tools superposition-recipes --out data/superposition
 
-The recipes were fixed on other originals, before the ones used here existed. For each original, 8 initialisations are
-trained side by side and the one with the lowest loss on fresh prompts is chosen; every one of them is judged. Writes
-`recipes.csv`, one row an initialisation. Interrupted, it goes on where it was. `--jobs 2` uses two cores; a cluster is
-one line, `with joblib.parallel_config("dask")`, around the call of `sweep`.
+The recipes were fixed on other originals, before the ones used here existed. For each original, 8 initialisations (2
+with many heads and with the gates of appendix C) are trained side by side and the one with the lowest loss on fresh prompts is chosen; every one of them
+is judged. Writes `recipes.csv`, one row an initialisation. Interrupted, it goes on where it was. `--jobs 2` uses two
+cores; a cluster is one line, `with joblib.parallel_config("dask")`, around the call of `sweep`.
 """
 
 import argparse
@@ -24,19 +24,15 @@ RECIPES = {
     "gates, free value bias": GATES.but(value_bias="free"),
     "gates, learned scale": GATES.but(output_scale="learned"),
     "gates, hand-made": GATES,
-    "lorsa": LORSA.but(top_k=2),
-    "lorsa, price": LORSA.but(top_k=2, penalty="write", alpha=WRITES.alpha),
     # six heads for each of the original's were chosen on originals 2 and 3, which are not used here
     "lorsa, 6 x heads": _MANY,
     "lorsa, 6 x heads, price": _MANY.but(penalty="write", alpha=WRITES.alpha),
-    **{f"gates, {gate}": GATES.but(gate=gate) for gate in ("relu", "relu_tanh", "binary_ste", "binary")},
+    **{f"gates, {gate}": GATES.but(gate=gate) for gate in ("relu", "relu_tanh", "binary_ste", "binary")},  # appendix C
     "gates, duplicate": GATES.but(init="duplicate"),
 }
 SIZES = ((4, 5), (3, 4), (2, 3))
-MAIN = ("writes", "gates", "writes, 4 x heads", "gates, hand-made")
 MANY = tuple(f"lorsa, 6 x heads{price}" for price in (", price", ""))
-CONTROLS = ("writes, no gate", "gates, learned scale", "gates, constant alpha", "gates, free value bias")
-APPENDIX_C = ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")
+APPENDIX_C = tuple(f"gates, {how}" for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate"))
 # recipe, heads and trigrams, number of originals
 PLAN = (
     ("writes", 3, 4, 24),
@@ -46,11 +42,14 @@ PLAN = (
     ("gates", 3, 4, 24),
     ("writes", 2, 3, 16),
     ("gates", 2, 3, 16),
-    ("gates, hand-made", 2, 3, 1),
-    *((recipe, *size, 24) for recipe in MANY for size in SIZES),
-    *((recipe, *size, 24) for recipe in CONTROLS for size in SIZES),
-    *((f"gates, {how}", 4, 5, 8) for how in APPENDIX_C),
-    *((recipe, *size, 24) for recipe in ("lorsa", "lorsa, price") for size in SIZES),
+    *(("gates, hand-made", *size, 1) for size in SIZES),
+    *((recipe, *size, 8) for recipe in MANY for size in SIZES),
+    ("writes, no gate", 4, 5, 12),
+    ("writes, no gate", 3, 4, 12),
+    ("gates, learned scale", 4, 5, 8),
+    ("gates, constant alpha", 4, 5, 4),
+    ("gates, free value bias", 4, 5, 8),
+    *((recipe, 4, 5, 4) for recipe in APPENDIX_C),
 )
 
 
@@ -60,7 +59,7 @@ def judge(recipe: str, heads: int, trigrams: int, original: int) -> list[dict]:
     torch.set_num_threads(1)
     made = "hand-made" in recipe
     model = hand_specified(heads, trigrams) if made else load_original(heads, trigrams, original)
-    runs = train_gated(model, RECIPES[recipe], inits=8 if recipe in MAIN else 2, seed=1000 + original)
+    runs = train_gated(model, RECIPES[recipe], inits=2 if recipe in (*MANY, *APPENDIX_C) else 8, seed=1000 + original)
     rows = []
     for init, block in enumerate(runs.models):
         strict, post = (head_verdict(block, model.task, form) for form in ("argmax", "post"))
@@ -103,7 +102,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--first", type=int, default=12, help="originals below this seed are for trying things out")
     parser.add_argument("--only", nargs="*", default=[], help="these recipes")
-    parser.add_argument("--upto", type=int, default=24, help="no more originals than this of each")
+    parser.add_argument("--heads", type=int, nargs="*", default=[2, 3, 4], help="these sizes")
+    parser.add_argument("--originals", type=int, default=0, help="so many of each, in place of the numbers of the plan")
     parser.add_argument("--block", action="store_true", help="write block.safetensors and stop")
     args = parser.parse_args()
     if args.block:
@@ -112,8 +112,8 @@ def main() -> None:
     settings = [
         {"recipe": recipe, "heads": heads, "trigrams": trigrams, "original": seed}
         for recipe, heads, trigrams, n in PLAN
-        if not args.only or recipe in args.only
-        for seed in (range(n) if "hand-made" in recipe else eligible(table, heads, trigrams, args.first, min(n, args.upto)))
+        if (not args.only or recipe in args.only) and heads in args.heads
+        for seed in (range(n) if "hand-made" in recipe else eligible(table, heads, trigrams, args.first, args.originals or n))
     ]
     sweep(judge, settings, args.out / "recipes.csv", n_jobs=args.jobs)
 

@@ -197,9 +197,11 @@ def attention_on_the_source() -> list:
 
 
 def hand_made_resolved() -> list:
-    """Whether the run chosen by loss has a strict success on the hand-made 2H/3T model, and how many of 8 have; stored table."""
+    """Hand-made models of 2H/3T, 3H/4T and 4H/5T: whether the run chosen by loss has a strict success, how many have, of all; stored table."""
     rows = [row for row in sp.load_results("recipes") if row["recipe"] == "gates, hand-made"]
-    return [any(row["strict"] for row in rows if row["chosen"]), sum(row["strict"] for row in rows), len(rows)]
+    runs = [[row for row in rows if row["heads"] == heads] for heads, _ in SIZES]
+    chosen = [any(row["strict"] for row in made if row["chosen"]) for made in runs]
+    return chosen + [n for made in runs for n in (sum(row["strict"] for row in made), len(made))]
 
 
 def language_model() -> list[float]:
@@ -210,18 +212,18 @@ def language_model() -> list[float]:
 
 
 def low_rank_sparse() -> list[int]:
-    """Strict runs on 4H/5T originals, of all: one head active, two, the same with a price on writing; stored table."""
-    rows = [row for row in sp.load_results("recipes") if row["trigrams"] == 5]
-    runs = [[row["strict"] for row in rows if row["recipe"] == f"lorsa, top {how}"] for how in ("1", "2", "1, price", "2, price")]
+    """Strict runs, of all, on originals of 2H/3T, 3H/4T and 4H/5T: two heads active, then the same with a price on writing; stored table."""
+    runs = [_runs(f"lorsa, 6 x heads{price}", trigrams) for price in ("", ", price") for _, trigrams in SIZES]
     return [n for passed in runs for n in (sum(passed), len(passed))]
 
 
 def cleaner_heads() -> list:
     """Heads of rank one in layer 1 that look at the place after the last occurrence more cleanly than any of the layer's own
-    four: after training, before it; unexplained variance after and before; stored table, first seed."""
+    four: from principal axes after training, before it, from random axes likewise; unexplained variance of the first two;
+    stored table, first seed."""
     rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
-    made = [rows[1, name, 0] for name in ("lorsa", "lorsa, untrained")]
-    return [row["cleaner"] for row in made] + [row["fvu"] for row in made]
+    made = [rows[1, f"lorsa{axes}{untrained}", 0] for axes in ("", ", random axes") for untrained in ("", ", untrained")]
+    return [row["cleaner"] for row in made] + [row["fvu"] for row in made[:2]]
 
 
 def sharing_by_rank() -> list[float]:
@@ -231,13 +233,16 @@ def sharing_by_rank() -> list[float]:
 
 
 def other_gates() -> list:
-    """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks."""
+    """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks; strict runs,
+    of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights; stored table."""
     original, largest, mean = sp.load_original(4, 5, seed=13), {}, {}
     for gate in ("clamp", "relu", "relu_tanh"):
         runs = sp.train_gated(original, sp.GATES.but(gate=gate), inits=4, seed=1, steps=200)
         found = [made.block.gates(torch.eye(12)) for made in runs.models]
         largest[gate], mean[gate] = max(float(g.max()) for g in found), sum(runs.mean_gate)
-    return [largest["relu"] > 1 >= largest["clamp"], mean["relu_tanh"] / mean["clamp"]]
+    stored = [_runs(f"gates, {how}", 5) for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")]
+    strict = [n for passed in stored for n in (sum(passed), len(passed))]
+    return [largest["relu"] > 1 >= largest["clamp"], mean["relu_tanh"] / mean["clamp"], *strict]
 
 
 PRINTED = (
@@ -269,6 +274,11 @@ def _spread(heads: int, trigrams: int) -> list[int]:
 def _post_rows(heads: int) -> list[dict]:
     rows = [row for row in sp.load_results("post") if row["heads"] == heads and row["value_bias"] == "free"]
     return sorted(rows, key=lambda row: row["step"])
+
+
+def _runs(recipe: str, trigrams: int) -> list[int]:
+    """Of each run with this recipe, 1 if it is a strict success."""
+    return [row["strict"] for row in sp.load_results("recipes") if (row["recipe"], row["trigrams"]) == (recipe, trigrams)]
 
 
 def _chosen(recipe: str, trigrams: int) -> list[int]:
