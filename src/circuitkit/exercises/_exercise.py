@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitkit._contract import public
+from circuitkit._contract import Seed, public
 
 Case = dict[str, Any]
 """Named inputs of one trial, such as `{"x": ..., "W_Q": ...}`."""
@@ -122,7 +122,7 @@ class Exercise:
             if not set(one.turned) & set(other.turned)
         )
 
-    def cases(self, seed: int = 20) -> Iterator[Case]:
+    def cases(self, seed: Seed = 20) -> Iterator[Case]:
         """The same cases at every call, the smallest first."""
         generator = torch.Generator().manual_seed(seed + sum(map(ord, self.number + self.title)))
         for step in range(self.trials):
