@@ -208,7 +208,7 @@ def language_model() -> list[float]:
     """A block with a price on writing in layer 1 of the two-layer model: loss before, with it; heads on a pair before, with it; stored table."""
     rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
     before, block = rows[1, "original", 0], rows[1, "writes", 0]
-    return [before["loss"], block["loss"], before["on_a_pair"], block["on_a_pair"]]
+    return [float(value) for value in (before["loss"], block["loss"], before["on_a_pair"], block["on_a_pair"])]
 
 
 def low_rank_sparse() -> list[int]:
