@@ -158,7 +158,7 @@ def test_a_tour_by_keyboard(reader):
     opened.press("Put all back")
     page.locator(".cl-wire-list summary").focus()
     page.keyboard.press("Enter")
-    assert page.locator(".cl-all button").count() == 48
+    expect(page.locator(".cl-all button")).to_have_count(48)
 
     # panels
     page.locator("[role=tab][aria-selected=true]").focus()
