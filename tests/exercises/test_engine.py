@@ -110,7 +110,7 @@ def test_two_choices_with_one_effect_are_both_offered_and_neither_is_named():
     twin = dataclasses.replace(DOUBLE, choices="times = 1 | once | How often?\ntimes = 1.0 | one time | How often?")
     result = check(twin, lambda x, y, W: (x + y) @ W)
     assert result.diagnosis == ""
-    assert "one of 2 mistakes" in result.hint
+    assert "each of 2 mistakes" in result.hint
 
 
 def test_a_transposed_matrix_that_crashes_is_found_on_square_cases():

@@ -24,7 +24,9 @@ def _undo(W: Tensor, how: str) -> Tensor:
         "length 1 by columns": lambda: (W / W.norm(dim=0, keepdim=True)).mT,
         "square length by rows": lambda: (W / W.square().sum(1, keepdim=True)).mT,
         "square length by columns": lambda: (W / W.square().sum(0, keepdim=True)).mT,
-        "orthonormal": lambda: right.mT @ left.mT,
+        "orthonormal": lambda: right.mT @ left.mT, "loud twice": lambda: W.mT @ torch.linalg.pinv(W @ W.mT) @ torch.linalg.pinv(W @ W.mT),
+        "one length": lambda: W.mT / W.square().sum(), "norm": lambda: W.mT / W.norm(), "columns": lambda: torch.linalg.pinv(W - W.mean(0)), "rows": lambda: torch.linalg.pinv(W - W.mean(1, keepdim=True)),
+        "ridge": lambda: W.mT @ torch.linalg.inv(W @ W.mT + torch.eye(len(W), dtype=W.dtype)) if len(W) < W.shape[1] else torch.linalg.inv(W.mT @ W + torch.eye(W.shape[1], dtype=W.dtype)) @ W.mT,
     }[how]()
 
 
@@ -47,6 +49,11 @@ EXERCISE = Exercise(
     both = transpose | the embedding is undone by its transpose, and so is the unembedding | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
     both = orthonormal | both are undone by the nearest orthonormal matrix | The singular values have to be undone, too: divided, not left out.
     undo_E = transpose | the embedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
+    undo_E = ridge | something is added before the embedding is inverted | Its rows are independent: they can be undone exactly.
+    undo_U = ridge | something is added before the unembedding is inverted | Its columns are independent: they can be undone exactly.
+    both = ridge | something is added before either is inverted | Both are of full rank: they can be undone exactly.
+    both = one length / norm | both are undone by a transpose, divided by one number | One number does not undo a matrix. What does?
+    both = columns / rows | both are centred before they are undone | They are to be undone as they are.
     undo_E = length 1 / square length by rows | the embedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
     undo_E = orthonormal | the embedding is undone without its singular values | They have to be divided out, not left out.
     undo_U = transpose | the unembedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?

@@ -15,7 +15,7 @@ def spec(W_OV: Tensor, W_QK: Tensor) -> Tensor:
     return product.square().sum().sqrt() / (W_QK.square().sum().sqrt() * W_OV.square().sum().sqrt())
 
 
-def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both"):
+def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", above="norm", ratio="score"):
     size = {
         "frobenius": torch.linalg.matrix_norm, "spectral": lambda W: torch.linalg.matrix_norm(W, 2),
         "nuclear": lambda W: torch.linalg.matrix_norm(W, "nuc"), "sum": lambda W: W.abs().sum(),
@@ -25,7 +25,7 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both"):
         "K": lambda: W_OV @ W_QK.mT, "Q": lambda: W_OV @ W_QK, "later first": lambda: W_QK @ W_OV,
         "OV transposed": lambda: W_OV.mT @ W_QK, "entries": lambda: W_OV * W_QK,
         "entries transposed": lambda: W_OV * W_QK.mT, "three": lambda: W_OV @ W_QK.mT @ W_OV.mT,
-        "sum": lambda: W_OV + W_QK,
+        "sum": lambda: W_OV + W_QK, "symmetric": lambda: W_OV @ (W_QK + W_QK.mT) / 2, "gram": lambda: W_OV.mT @ W_OV @ W_QK.mT,
     }[product]()  # fmt: skip
     below = {
         "both": lambda: size(W_OV) * size(W_QK), "none": lambda: torch.ones((), dtype=torch.float64),
@@ -33,7 +33,18 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both"):
         "d_model": lambda: torch.tensor(len(W_OV), dtype=torch.float64),
         "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(), "above": lambda: size(W_OV) * size(W_QK) / size(both), "twice": lambda: size(W_OV) ** 2 * size(W_QK),
     }[divide]()  # fmt: skip
-    return size(both) / below
+    values = torch.linalg.svdvals(both)
+    top = {
+        "norm": lambda: size(both), "spectral": lambda: values[0], "nuclear": lambda: values.sum(), "trace": lambda: both.trace(),
+        "trace size": lambda: both.trace().abs(), "sum": both.sum,
+    }[above]()  # fmt: skip
+    score = values[0] / (values.sum() if ratio == "share" else values.norm()) if ratio in ("share", "share of squares") else top / below
+    width, rank = len(W_OV), int(torch.linalg.matrix_rank(W_OV))
+    return {
+        "baseline": lambda: score * width**0.5, "minus baseline": lambda: score - width**-0.5, "rank": lambda: score / rank**0.5, "all": lambda: score / rank,
+        "times rank": lambda: score * rank**0.5, "mean": lambda: (score + size(W_OV @ W_QK) / below) / 2, "minus Q": lambda: score - size(W_OV @ W_QK) / below,
+        "over Q": lambda: size(both) / size(W_OV @ W_QK), "largest": lambda: torch.maximum(score, size(W_OV @ W_QK) / below),
+    }.get(ratio, lambda: score)()  # fmt: skip
 
 
 EXERCISE = Exercise(
@@ -50,6 +61,14 @@ EXERCISE = Exercise(
     product = entries / entries transposed | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
     product = three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
     product = sum | the matrices are added | Heads side by side add up; heads in a row multiply.
+    product = symmetric | W_QK is made symmetric | Its two sides are queries and keys. Only one of them meets what the earlier head wrote.
+    product = gram | the earlier head enters twice | The earlier head's output comes in at the keys, once.
+    above = spectral / nuclear | the product is measured in another way than the two matrices below it | One norm for all three: Frobenius.
+    above = trace / trace size / sum | a sum with signs stands above: the product's trace (an inner product of the two matrices), or the sum of its entries | Entries of both signs cancel in a sum. Frobenius squares first.
+    ratio = baseline / minus baseline | the score is held against that of random matrices | The score itself is asked for. What random matrices score is another number.
+    ratio = share / share of squares | it is the share of the largest singular value of the product | How even the product is, is another question. How large is it beside its factors?
+    ratio = rank / times rank / all | the rank of the matrices comes in | The score is a quotient of three norms.
+    ratio = mean / minus Q / over Q / largest | Q-composition comes in, too | K-composition alone is asked for.
     norm = spectral | the largest singular value instead of the Frobenius norm | The paper's score counts all directions, not only the strongest.
     norm = nuclear / sum / mean / max | something else is measured than the Frobenius norm | Frobenius squares, sums, and takes the root.
     divide = none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.

@@ -48,12 +48,14 @@ def body(
     def wide(stream, bias):
         return torch.cat([bias, stream] if place == "first" else [stream, bias])[:, None]
 
-    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-100": -100.0, "-1000": -1000.0}[key]
+    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-0.5": -0.5, "-10": -10.0, "b_in": -float(b_in), "plus b_in": float(b_in), "-100": -100.0, "-1000": -1000.0}[key]
     b_V = number["1"] if reads == "nothing" else number[b_value]
     erased = -one if erase == 2.0 else erase * b_V * one
     b_Q = number[b_query]
-    in_keys = {"nothing": 0 * w_in, "w_in": w_in, "same": 0 * w_in + k}[tokens_key]
-    steep = {"silu": 1.0, "gelu": 1.702}[slope]
+    in_keys = {"nothing": 0 * w_in, "w_in": w_in, "same": 0 * w_in + k, "ones": 0 * w_in + 1, "minus": -w_in}[tokens_key]
+    steep = {"silu": 1.0, "gelu": 1.702, "root": len(w_in) ** -0.5, "wide root": (len(w_in) + 1) ** -0.5}[slope]
+    if bias_at in ("value", "value taken"):
+        return wide(given[asks], 0 * one), b_Q, wide(in_keys, k * one), wide(given[reads], (b_in if bias_at == "value" else -b_in) * one), 0.0, wide(w_out, 0 * one).mT
     if bias_at == "row":
         return wide(given[asks], b_in * one), 0.0, wide(in_keys, k * one), wide(given[reads], b_in * one), 0.0, wide(w_out, 0 * one).mT
     return (
@@ -76,8 +78,14 @@ EXERCISE = Exercise(
     key = paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
     key = 1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
     key = 0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
-    key = -2 / -100 / -1000 | the key of the bias token is too large | The difference of the two scores has to be y itself.
-    tokens_key = w_in / same | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
+    key = -0.5 | the key of the bias token is too small | The difference of the two scores has to be y itself.
+    key = b_in / plus b_in | b_in stands in the key of the bias token | The query carries b_in; the key only says which place it is.
+    erase = -2.0 | the bias token's value is taken back twice | b_V puts it there once.
+    bias_at = value / value taken | b_in stands in the value's row of the bias coordinate, and nowhere else | That coordinate is 1 at the bias token alone. The tokens need it.
+    mark = -1.0 | the head writes into the bias coordinate | What should the head add to that coordinate?
+    slope = root / wide root | the scores are scaled by a number | The difference of the two scores has to be y itself.
+    key = -2 / -10 / -100 / -1000 | the key of the bias token is too large | The difference of the two scores has to be y itself.
+    tokens_key = w_in / same / ones / minus | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
     slope = gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
     asks = minus | the query has the wrong sign | When x is large, which place must lose?
     asks = nothing | the query does not read x | The head has to decide by what the neuron reads.

@@ -28,14 +28,17 @@ def body(
     W_out = W_out.mT if turned == "W_out" else W_out
     k, d_mlp = len(terms), W_in.shape[1]
     used = {
-        "all": terms, "first": terms[:1], "last": terms[-1:], "silu": terms.new_tensor([[1.0, 0.0, 1.0, 0.0]]),
+        "all": terms, "but last": terms[:-1], "first": terms[:1], "last": terms[-1:], "silu": terms.new_tensor([[1.0, 0.0, 1.0, 0.0]]),
         "but first": terms[1:], "gelu": terms[:1],
     }[which]  # fmt: skip
     b, c, a, d = (used[:, order.index(name)] for name in "bcad")
     b, a = torch.ones_like(b) if b_is == "1" else b, torch.ones_like(a) if a_is == "1" else a
     y, z = (x @ W_in + query * b_in)[..., None], (x @ W_in + value * b_in)[..., None]
+    if turned in ("bias after", "mean bias"):
+        y = z = (x @ W_in + (b_in.mean() if turned == "mean bias" else 0.0))[..., None]
+        c, d = (c + b_in[:, None], d + b_in[:, None]) if turned == "bias after" else (c, d)
     scores = {"bc": b * (y + c)}.get(b_is, b * y + c_is * c)
-    weight = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "softmax": lambda s: s.softmax(-1), "none": lambda s: s,
+    weight = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "exp": torch.exp, "hard": lambda s: (s > 0).double(), "softmax": lambda s: s.softmax(-1), "none": lambda s: s,
               "neurons": lambda s: s.softmax(-2), "minus": lambda s: (-s).sigmoid()}[shape](scores)  # fmt: skip
     values = {"scores": scores * a}.get(a_is, z * a)
     inside = {"inside": d, "none": 0 * d, "minus": -d}.get(d_is, 0 * d)
@@ -78,15 +81,18 @@ EXERCISE = Exercise(
     b_is = bc | the score is taken as b (y + c) | b multiplies y alone: b y + c.
     a_is = 1 | the slope a is left out | A value is a y + d.
     a_is = scores | the value is made from the score | Score and value each read y: the value is a y + d.
-    order = adbc / abcd / bacd / bcda / bdac / cbad / acbd | the columns of terms are read in another order | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
+    order = adbc / abcd / bacd / bcda / bdac / cbad / acbd / cbda / cdab / dbac / abdc / badc / dcba / bdca / cadb / acdb / adcb / cdba / dacb / dbca / dcab / cabd | the columns of terms are read in another order | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
     which = silu / gelu | the activation is SiLU or GELU, whatever the terms are | The rows of terms say which heads there are.
     which = first / last | only one term is used, the first or the last | Every row of terms is a head of every neuron, and heads add up. Is something overwritten in the loop?
-    which = but first | the first term is left out | Rows are counted from 0.
+    which = but first / but last | a term is left out, the first or the last | Rows are counted from 0, and each is a head.
     add = mean | the terms are averaged | Heads add up. Nothing divides them by their number.
+    add = max | only the largest term counts | Heads add up.
     add = product | the terms are multiplied | Heads add up.
     add = values | weights and values are summed before they are multiplied | Each head has a weight and a value of its own: multiply first, then add up.
     shape = softmax / neurons | a softmax runs over the terms or the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
-    shape = tanh / relu | the weight is a tanh or a ReLU | A softmax over two places is a sigmoid.
+    turned = bias after | b_in is added outside of the slopes | The slopes multiply y, and b_in is part of y.
+    turned = mean bias | all neurons get the mean of b_in | Neuron n has entry n of b_in.
+    shape = tanh / relu / silu / gelu / exp / hard | the weight is another function of the score than a sigmoid | A softmax over two places is a sigmoid.
     shape = none | the sigmoid is missing | The score is not yet a weight.
     shape = minus | the weight is that of the bias token | The head finds its value at the token itself.
     turned = W_out | W_out is transposed | Neuron n writes row n of W_out.

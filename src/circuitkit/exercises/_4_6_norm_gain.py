@@ -42,7 +42,7 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     }  # fmt: skip
     s, t = of_stream[stream], of_bias[bias]
     if both:
-        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "ones": (1.0, 1.0), "lengths": (D, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
+        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "2": (2 / 3, 1 / 3), "3": (3 / 4, 1 / 4), "4": (4 / 5, 1 / 5), "8": (8 / 9, 1 / 9), "512": (512 / 513, 1 / 513), "exchanged": (t, s), "fourth": (s**0.5, t**0.5), "width": (D, D), "wide": (D + 1, D + 1), "one less": ((D - 1) / D, 1 / D), "product": (s * t, s * t), "only bias": (1.0, 1 / D), "ones": (1.0, 1.0), "lengths": (D, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
     gain = torch.tensor([math.sqrt(s)] * D + [math.sqrt(t)], dtype=torch.float64)
     return gain.roll(1) if place == "first" else gain
 
@@ -56,7 +56,12 @@ EXERCISE = Exercise(
     both = ones | the gain is 1 everywhere | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
     both = upside down | both gains are upside down | These are what the norm does to the two kinds of rows. The gain has to undo it.
     both = lengths | these gains would undo a division by the length | The norm divides by the root of a mean square.
-    both = 128 | the gains are those of 128 coordinates, whatever d_model is | How many are there here?
+    both = exchanged | the gains of stream and bias coordinate are exchanged | Which of the two kinds of rows has D numbers, which one?
+    both = fourth | a root is taken twice | The norm divides by the root of a mean square: one root.
+    both = width / wide | all gains are the root of a width | Work out both kinds of rows: what does the norm divide each by?
+    both = one less | the gains are those of a stream one coordinate narrower | The norm runs over D + 1 coordinates.
+    both = product | stream and bias coordinate get the product of both gains | Each coordinate has a gain of its own.
+    both = 2 / 3 / 4 / 8 / 128 / 512 | the gains are those of one width, whatever d_model is | How many are there here?
     both = squares | the roots are missing | The norm divides by the root of a mean square.
     both = two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
     stream = 1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?

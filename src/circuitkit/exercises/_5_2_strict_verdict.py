@@ -41,7 +41,7 @@ def body(
             "one out or none": kept[-n_heads:], "other way": [tuple(others)],
             "one in or none": kept[:n_heads], "any": [some for count in range(n_heads + 1) for some in combinations(range(n_heads), count)],
         }.get(sets, kept)  # fmt: skip
-        logits = torch.stack([written[:, list(some)].sum(1) + rest * residual for some in kept])
+        logits = torch.stack([written[:, list(some)].sum(1) + (len(some) if rest == 2.0 else rest) * residual for some in kept])
         if hit == "positive":
             top = logits[..., completion] > 0
         elif hit == "half":
@@ -92,6 +92,7 @@ EXERCISE = Exercise(
     },
     names=("head", "rate"),
     choices="""
+    rest = 2.0 | the residual stream is added once for each kept head | The logits are one stream: it comes in once.
     rest = 0.0 | the residual stream is left out | The published check judges head outputs alone. The model's logits hold the residual stream, too.
     sets = whole | no other head is ever removed | This judges the model as a whole, and every head gets the same rates. The question is about one head.
     sets = alone | only the set without any other head is tried | Alone is one of many sets. Two other heads may spoil together what neither spoils by itself.

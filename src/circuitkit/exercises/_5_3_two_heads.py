@@ -27,13 +27,13 @@ def observe(answer, n: int, gain: float, prompt: tuple[int, ...]) -> Tensor:
 
 def body(
     n, gain, *, score=30.0, source=2.0, led=1, sign_0=1.0, sign_1=-1.0, source_value=0.0, onto="b + n", values="each", match="own",
-    gained=True, which="destinations", source_key="all",
+    gained="both", which="destinations", source_key="all",
 ):  # fmt: skip
     v, b = 2 * n + 2, torch.arange(1, n + 1)
     W_Q, W_K, W_V = (torch.zeros(2, v, n, dtype=torch.float64) for _ in range(3))
     W_O = torch.zeros(2, n, v, dtype=torch.float64)
     each, ones = torch.eye(n, dtype=torch.float64), torch.ones(n, n, dtype=torch.float64)
-    asks = {"destinations": b, "completions": b + n, "shifted": b - 1, "from zero": b - 1}[which]
+    asks = {"destinations": b, "completions": b + n, "shifted": b - 1, "from zero": b - 1}.get(which, b)
     W_Q[:, asks] = ones / n if match == "any" else 0 * ones if match == "none" else each
     W_K[:, asks] = score * (ones if match == "any" else each)
     for head in {1: (1,), 0: (0,), 2: (0, 1)}[led]:
@@ -44,9 +44,13 @@ def body(
         W_K[:, -1], W_K[:, 0] = W_K[:, 0] * (source_key == "begin"), 0
     W_V[:, asks] = ones / n if values == "shared" else each
     W_V[1, 0] += source_value
-    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "reversed": (b + n).flip(0)}[onto]
+    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "one": 0 * b + n + 1, "reversed": (b + n).flip(0)}[onto]
     for head, sign in enumerate((sign_0, sign_1)):
-        W_O[head][:, at - int(which == "from zero")] = sign * (gain if gained else 1.0) * (ones if values == "shared" else each)
+        W_O[head][:, at - int(which == "from zero")] = sign * (gain if gained in ("both", f"head {head}") else 1.0) * (ones if values == "shared" else each)
+    if which == "everything":
+        W_Q, W_V, eye = torch.eye(v).double().repeat(2, 1, 1), torch.eye(v).double().repeat(2, 1, 1), torch.eye(v).double()
+        W_K, W_O = score * W_Q, gain * torch.stack([eye.roll(n, 1), -eye.roll(n, 1)])
+        W_K[led % 2, 0] = source * score
     if values == "one head":
         W_Q, W_K, W_V, W_O = 0 * W_Q, 0 * W_K, 0 * W_V, 0 * W_O
         W_Q[0, b, 0], W_K[0, 0, 0], W_V[0, 0, 0], W_O[0, 0, b + n] = score, 1.0, 1.0, gain
@@ -98,13 +102,16 @@ EXERCISE = Exercise(
     onto = b / source | the destination itself or the source is written | The OV circuit has to send a destination to its completion, n tokens further on.
     onto = reversed | the completions stand in reverse order | Destination b is completed by token b + n.
     onto = low / high | the completions are numbered one too low or too high | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
-    gained = False | the gain is left out | Something has to be multiplied by `gain`.
+    gained = head 0 / head 1 | only one head's writing is multiplied by the gain | Without a source the two have to cancel.
+    onto = one | all destinations are sent to the first completion | Destination b is completed by token b + n.
+    which = everything | all tokens ask, answer and write, not destinations alone | Destinations are tokens 1 to n; on all others nothing is to be written.
+    gained = none | the gain is left out | Something has to be multiplied by `gain`.
     match = any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
     which = shifted / from zero | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
     which = completions | queries and keys belong to the completions | The prediction is made at the destination.
     source_key = first | only the first trigram is served | Every destination needs a value of its own, and a query for which the source's key beats its own.
     source_key = begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?
-    score = 1.0 | the scores are too small for full attention | A score of 1 is only e times as good as a score of 0. How large must it be for a weight below 1e-6?
+    score = 1.0 / 2.0 / 3.0 / 5.0 / 10.0 | the scores are too small for full attention | A score of 1 above another is only e times as good, one of 3 twenty times. How large must it be for a weight below 1e-6?
     """,
 )  # fmt: skip
 

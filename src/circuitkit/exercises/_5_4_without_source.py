@@ -31,7 +31,7 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
         "none": lambda: tokens, "begin": lambda: tokens.masked_fill(tokens == 2 * n + 1, 0),
         "before": lambda: torch.where(gone, tokens.roll(1, 1), tokens), "negatives": lambda: model.task.negatives(len(tokens), seed=0),
     }.get(changed, lambda: tokens.masked_fill(gone, new))()  # fmt: skip
-    where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True), "waiting": model.task.states(tokens) == 1, "either": model.task.states(tokens) > 0, "rest": dest & ~due}.get(places, due)
+    where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True), "waiting": model.task.states(tokens) == 1, "either": model.task.states(tokens) > 0, "last": due & (due.flip(1).cumsum(1).flip(1) == 1), "first": due & (due.cumsum(1) == 1), "end": due & (torch.arange(due.shape[1]) == due.shape[1] - 1), "rest": dest & ~due}.get(places, due)
     rates = []
     for asked in (tokens, bare):
         here = model.task.states(asked) == 2 if places == "recounted" else where
@@ -41,8 +41,13 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
             base = tokens
         wanted = {"itself": base, "next": base.roll(-1, 1), "one on": base + n + 1, "one low": base + n - 1}.get(said, base + n)
         logits = model.logits(asked)
+        logits = logits.roll(1 if said == "place before" else -1, 1) if said in ("place before", "place after") else logits
         right = wanted.clamp_max(2 * n + 1)[..., None]
         hit = {"chance": logits.softmax(-1).gather(-1, right)[..., 0], "top": logits.gather(-1, right)[..., 0]}.get(said, logits.argmax(-1) == wanted)
+        if said in ("positive", "half", "any", "top two"):
+            best, own = logits.argmax(-1), logits.gather(-1, right)[..., 0]
+            hit = {"positive": own > 0, "half": (own - logits.logsumexp(-1)).exp() > 0.5,
+                   "any": (best > n) & (best <= 2 * n), "top two": (logits.topk(2).indices == right).any(-1)}[said]  # fmt: skip
         if said == "among":
             hit = logits[..., n + 1 : 2 * n + 1].argmax(-1) + n + 1 == wanted
         if said == "next":  # nothing follows the last token
@@ -79,6 +84,11 @@ EXERCISE = Exercise(
     said = next | a hit is the token that follows in the prompt | The last place of a prompt has none. The completion of destination b is b + n.
     said = one on / one low | the completion is taken to be another token than b + n | The completion of destination b is b + n.
     said = among | the completion is compared with other completions alone | It has to beat every token.
+    said = place before / place after | the prediction is read at the place before, or after | The logits at a place say what follows it.
+    said = positive / half | a completion counts when its logit is positive, or its chance above one half | It has to be the largest of all tokens.
+    said = any | any completion counts as a hit | Destination b has one, b + n.
+    said = top two | a second place counts as a hit, too | It has to be the largest.
+    places = last / first / end | only one place of each prompt is counted | Count all at which a completion is due.
     said = top | it is the completion's logit, not how often it is the largest | Count how often the completion has the largest logit.
     said = chance | it is the chance, not how often it is the largest | Count how often the completion has the largest logit.
     order = True | with and without are exchanged | First the prompts as they are.

@@ -36,6 +36,10 @@ def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
         "front": lambda: (front[:-1], front[-1]), "one minus": lambda: (-inverse[:-1, token], 1 - inverse[-1, token]),
         "bias minus": lambda: (inverse[:-1, token], -inverse[-1, token]),
         "signs": lambda: (2 * inverse[:-1, token], 2 * inverse[-1, token] - 1),
+        "steep threshold": lambda: (10 * own / own.square().sum(), -9 * one), "minus half": lambda: (own / own.square().sum(), -one / 2), "minus mean": lambda: (own, -(own @ mean)),
+        "minus one": lambda: (own, 1 - own @ own), "centred pinv": lambda: (torch.linalg.pinv(W_E - mean)[:, token], zero), "bias -1": lambda: (inverse[:-1, token], -one),
+        "square part": lambda: (torch.linalg.inv(W_E[:-1])[:, min(token, len(W_E) - 2)], zero), "square rest": lambda: (torch.linalg.inv(W_E[1:])[:, max(token - 1, 0)], zero),
+        "mean bias": lambda: (own - mean, -((own - mean) @ mean)), "centred length": lambda: ((own - mean) / (own - mean).square().sum(), -(((own - mean) / (own - mean).square().sum()) @ mean)),
         "threshold": lambda: (own, 1 - own.square().sum()),
     }[how]()  # fmt: skip
 
@@ -49,9 +53,10 @@ def body(W_E, query, key, *, queries="solved", keys="solved", both="", roles="ri
 
 
 _SIDE = """
-    queries = no bias / pinv / bias 1 | the query side's bias is not solved for | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
+    queries = no bias / pinv / bias 1 / bias -1 / centred pinv | the query side's bias is not solved for | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
     queries = rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-    queries = embedding / length 1 / square length / centred / threshold | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
+    queries = square part / square rest | the query side is solved for without one of the tokens | All tokens have an equation, and the bias is the unknown that this needs.
+    queries = embedding / length 1 / square length / centred / threshold / steep threshold / minus half / minus mean / mean bias / centred length | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
     queries = always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
     queries = never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
     queries = half | the gate opens only half | The gate has to be 1 at the pair.
@@ -72,8 +77,11 @@ EXERCISE = Exercise(
     roles = query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
     roles = key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
     roles = next | the gate opens for the next two tokens | Tokens are counted from 0.
-    both = no bias / pinv | neither side's bias is solved for | A direction and a bias have one number more than a direction alone.
+    both = no bias / pinv / bias 1 / bias -1 / centred pinv | neither side's bias is solved for | A direction and a bias have one number more than a direction alone.
     both = rows | both sides take a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
+    both = square part / square rest | both sides are solved for without one of the tokens | All tokens have an equation, and the bias is the unknown that this needs.
+    both = length 1 / square length / centred / centred length | both sides are the tokens' embeddings, shortened or centred | Other tokens have a part in these directions. Ask for values instead: 1 at one token, 0 at the others.
+    both = threshold / steep threshold / minus half / minus mean / mean bias | both sides are the tokens' embeddings with a threshold | Below a threshold a side is negative, and two negative numbers make a positive one.
     both = embedding | both sides are the tokens' embeddings | Other tokens have a part in these directions, since embeddings are not orthogonal.
     both = front | the column of ones is first, and the last number is taken for the bias | Which number of the solution belongs to the column of ones?
     both = one minus | each side is 0 at its token and 1 at the others | Ask for 1 at the token.

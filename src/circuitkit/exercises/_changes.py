@@ -17,7 +17,7 @@ POWERS = (1, "times"), (-1, "divided by"), (0.5, "times the root of"), (-0.5, "d
 Change = tuple[str, Callable[..., Any]]
 
 
-def of_inputs(exercise: Exercise, case: Case, simple: bool = False) -> Iterator[Change]:
+def of_inputs(exercise: Exercise, case: Case) -> Iterator[Change]:
     """What may have happened to an input: `change(case)` gives the inputs that the answer seems to have used."""
     given = {name: case[name] for name in exercise.asked}
     tensors = [n for n, v in given.items() if isinstance(v, Tensor) and v.is_floating_point()]
@@ -26,7 +26,7 @@ def of_inputs(exercise: Exercise, case: Case, simple: bool = False) -> Iterator[
         if type(given[one]) is type(given[other]) and _alike(given[one], given[other], kinds[one], kinds[other]):
             yield f"`{one}` and `{other}` were exchanged", lambda c, a=one, b=other: c | {a: c[b], b: c[a]}
     for name in tensors:
-        for words, change in _tensor_inputs(given[name], simple):
+        for words, change in _tensor_inputs(given[name]):
             yield f"`{name}` {words}", lambda c, n=name, f=change: c | {n: f(c[n])}
     for name in (n for n, v in given.items() if isinstance(v, (int, float))):
         for words, change in _numbers(given[name]):
@@ -39,20 +39,22 @@ def _alike(one: Any, other: Any, how: Any, other_how: Any) -> bool:
     return isinstance(one, int)
 
 
-def _tensor_inputs(value: Tensor, simple: bool) -> Iterator[Change]:
+def _tensor_inputs(value: Tensor) -> Iterator[Change]:
     yield "were left out (all zeros)", torch.zeros_like
     yield "were all ones", torch.ones_like
     yield "had the opposite sign", torch.neg
     yield "had only positive entries (its absolute value)", torch.abs
     if value.ndim == 2:
         yield "were transposed", lambda v: v.mT
-    for axis in () if simple else range(value.ndim):
+    for axis in range(value.ndim):
+        yield f"were the same everywhere along axis {axis}: its average", lambda v, a=axis: v.mean(a, keepdim=True).expand_as(v)
+        yield f"were the same everywhere along axis {axis}: its first", lambda v, a=axis: v.narrow(a, 0, 1).expand_as(v)
         yield f"were centred along axis {axis}", lambda v, a=axis: v - v.mean(a, keepdim=True)
         yield f"had length 1 along axis {axis}", lambda v, a=axis: v / v.norm(dim=a, keepdim=True)
         yield f"were turned back to front along axis {axis}", lambda v, a=axis: v.flip(a)
         for step, words in ((1, "later"), (-1, "earlier")):
             yield f"stood one place {words} along axis {axis} (rolled)", lambda v, a=axis, s=step: v.roll(s, a)
-    yield from () if simple else _scaled(value, "were")
+    yield from _scaled(value, "were")
 
 
 def _numbers(value: int | float) -> Iterator[Change]:

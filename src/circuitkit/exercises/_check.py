@@ -76,6 +76,8 @@ def check(exercise: Exercise, answer: Any) -> Result:
     name, hint = "", ""
     if first is None:
         changed = sorted({name for run in runs for name in run.changed})
+        if exercise.way is not None and (said := exercise.way(answer, runs[-1].case)):
+            return Result(title, False, True, "", f"{title}: not yet.\n{said}", said, answer)
         if not changed:
             text = f"{title}: right, on all {len(runs)} cases."
             return Result(title, True, True, "", text + keep(exercise, answer), answer=answer, accepted=accepted(exercise, answer))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from circuitkit.exercises import _changes, _probes
@@ -34,38 +35,46 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
         return Diagnosis("", "")
 
     is_it = partial(_alike, exercise, tried)
+    few, same = _probes.few(runs, expected), "Your answer gives the same numbers as"
     singles = [mistake for mistake in exercise.mistakes if is_it(mistake.wrong)]
     if len({mistake.name for mistake in singles}) == 1:
-        return Diagnosis(singles[0].name, f"Your answer gives what this mistake gives: {singles[0].name}. {singles[0].advice}")
+        name, advice = singles[0].name, singles[0].advice
+        one, then = ("one with this mistake, and others may give them, too", "If it is this one: ") if few else ("one with this mistake", "")
+        return Diagnosis(name, f"{same} {one}: {name}. {then}{advice}")
     if singles:
         told = list(dict.fromkeys(f"{mistake.name}. {mistake.advice}" for mistake in singles))
-        return Diagnosis("", f"It behaves like one of {len(told)} mistakes. {' Or: '.join(told)}")
+        return Diagnosis("", f"{same} each of {len(told)} mistakes by itself. {' Or: '.join(told)}")
     for words, changed in _changed(exercise, exercise.body, tried):
         if is_it(changed):
             return Diagnosis("", f"{words}.")
+    if said := _changed_result(exercise, tried):
+        return Diagnosis("", said)
     if said := _probes.constant(tried):
         return Diagnosis("", said)
     found = [(one, other) for one, other, wrong in exercise.pairs if is_it(wrong)]
-    if found and not _probes.few(runs, expected) and (several := _several(found)).text:
+    if found and not few and (several := _several(found)).text:
         return several
+    said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
     if found:
         one, other = found[0]
-        return Diagnosis("", f"The cause cannot be told for certain. One of the ways to get it is two mistakes at once: {one.name}, and {other.name}.")
-    said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
+        text = f"The cause cannot be told for certain. One of the ways to get these numbers is two mistakes at once: {one.name}, and {other.name}."
+        return Diagnosis("", " ".join([text, *said[:1]]))
     return Diagnosis("", " ".join(said[:2]))
 
 
 def _several(found: list[Any]) -> Diagnosis:
     """Two mistakes at once; where several pairs do the same, only what all of them share is told."""
     one, other = found[0]
+    text = "Your answer gives the same numbers as one with two mistakes in it; other ways may lead there, too."
+    each = "To each by itself one would say:"
     if len({(one.name, other.name) for one, other in found}) == 1:
         if one.name == other.name:
-            return Diagnosis(one.name, f"Your answer gives what this mistake gives when it is made twice: {one.name}. {one.advice}")
-        text = f"Your answer gives what these two mistakes give together. First: {one.name}. {one.advice} Second: {other.name}. {other.advice}"
+            return Diagnosis(one.name, f"{text} Both are of one kind: {one.name}. {each} {one.advice}")
+        text = f"{text} First: {one.name}. Second: {other.name}. {each} {one.advice} And: {other.advice}"
         return Diagnosis(f"{one.name} and {other.name}", text)
     shared = [mistake for mistake in found[0] if all(mistake in pair for pair in found)]
     if shared:
-        return Diagnosis("", f"It gives what this mistake gives together with another: {shared[0].name}. {shared[0].advice}")
+        return Diagnosis("", f"{text} In all pairs that were found one is: {shared[0].name}. To this by itself one would say: {shared[0].advice}")
     return Diagnosis("", "")
 
 
@@ -94,10 +103,10 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
     return compared >= min(2, len(tried))
 
 
-def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run], simple: bool = False) -> Iterator[_changes.Change]:
-    """The body with something done to its inputs, its parts or its result; `simple` leaves out what nobody does by mistake twice."""
+def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run]) -> Iterator[_changes.Change]:
+    """The body with something done to its inputs or its parts."""
     case = tried[0].case
-    for words, change in _changes.of_inputs(exercise, case, simple):
+    for words, change in _changes.of_inputs(exercise, case):
         yield f"It is what comes out as if {words}", lambda f=change, **given: body(**f(given))
     try:
         value = body(**{name: case[name] for name in exercise.asked})
@@ -106,8 +115,21 @@ def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run], sim
     if exercise.observe is not None:
         for words, change in _changes.of_parts(exercise, value):
             yield f"It does what the right one does when {words}", lambda f=change, **given: f(body(**given))
-    elif (right := as_tensor(value)) is not None:
-        for name in (n for n in exercise.asked if isinstance(case[n], Tensor) and case[n].shape == right.shape and case[n].is_floating_point()):
-            yield f"It is the expected result plus `{name}`", lambda n=name, **given: as_tensor(body(**given)) + given[n]
-        for words, change in _changes.of_result(exercise.names, right):
-            yield f"It is the expected result {words}", lambda f=change, **given: f(as_tensor(body(**given)))
+
+
+def _changed_result(exercise: Exercise, tried: list[Run]) -> str:
+    """The right result with something done to it, which also what was built may show; columns are no such numbers."""
+    rights = [torch.as_tensor(exercise.spec(**run.case), dtype=torch.float64) for run in tried]
+    if exercise.columns or any(run.outcome is None for run in tried):
+        return ""
+    outcomes, (case, right) = [run.outcome for run in tried], (tried[0].case, rights[0])
+    for name in (n for n in exercise.asked if isinstance(case[n], Tensor) and case[n].shape == right.shape and case[n].is_floating_point()):
+        if all(close(got, r + run.case[name]) for got, r, run in zip(outcomes, rights, tried, strict=True) if r.shape == run.case[name].shape):
+            return f"It is the expected result plus `{name}`."
+    for words, change in _changes.of_result(exercise.names, right):
+        try:
+            if all(close(got, change(r)) for got, r in zip(outcomes, rights, strict=True)):
+                return f"It is the expected result {words}."
+        except (RuntimeError, IndexError):  # sizes at which this cannot be done
+            continue
+    return ""

@@ -65,6 +65,8 @@ class Exercise:
     """Names of the result's axes, for messages: `("destination", "source")`."""
     columns: tuple[str, ...] = ()
     """What each entry of the last axis is, where they are different things: `("place it looks at", "token it says")`."""
+    way: Callable[[Any, Case], str] | None = None
+    """What is wrong with the way to right numbers, where the text asks for a way: a sentence, or nothing."""
     kind: torch.dtype | None = None
     """Number format of an accepted answer's results; that of its inputs unless given."""
 

@@ -120,6 +120,8 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
     title, (judge, form) = f"Model {letter}", _OTHERS.get(letter, (None, _FORM))
     if claim is None or claim is ...:
         return Result(title, False, False, "", f"{title}: no claim yet. {form}")
+    if re.search(r"\d", claim) and not re.search(r"[a-z]{2}", re.sub(r"\band\b|trigram", "", claim)):
+        return Result(title, False, False, "", f"{title}: {claim.strip()!r} names parts and does not say what they do. {form}")
     if judge is not None:
         if (judged := judge(mystery(letter), " ".join(claim.split()))) is None:
             raise ValueError(f"the claim {claim!r} cannot be read. {form}")
@@ -144,7 +146,8 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
     elif sign > 0 and whole < 0.5:
         against += ["Against: the second pass is worth next to nothing, or less, so there is no help to be taken away."]
     elif sign > 0 and effect < 0.9 * whole:
-        against += [f"Against: {left:.1f} of {whole:.1f} nats are still there. Something that you do not name carries them, or stands in for it."]
+        still = f"{left:.1f} of {whole:.1f}" if left < round(whole, 1) else f"all {whole:.1f}"
+        against += [f"Against: {still} nats are still there. Something that you do not name carries them, or stands in for it."]
     elif effect < 1.0:
         against += ["Against: it is worth hardly more without what you name."]
     else:
@@ -158,7 +161,7 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
             most, names = max((round(most, 1) + 0.0, names) for most, names in others)
             lines += [f"{len(others)} other cut{'s' * (len(others) > 1)} of the same kind: {names} does most, {most:.1f}."]
             if most > 0.67 * effect:
-                against += ["Against: that is two thirds of what yours does, or more. What makes your parts special?"]
+                against += [f"Against: cutting {names} instead does {most:.1f}, and yours does {effect:.1f}. What makes your parts special?"]
         if letter == "A" and not against and len({p[:2] for part in parts for p in part.split("->")}) < 2:
             against += ["Still missing: this is one end of the circuit. Name who writes and who reads it: heads of both layers, or wires."]
     return _said(title, against, lines)

@@ -1,6 +1,7 @@
 """Say it first, then see it: a prediction is noted before anything is measured, and a picture sets it beside what came out."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from torch import Tensor
@@ -20,13 +21,16 @@ def predict(guess: Any, words: Names) -> Result:
     True
     """
     given, odd = guess if isinstance(guess, Mapping) else {}, ""
-    lacking = [word for word in words if not isinstance(given.get(word), (int, float)) or given[word] != given[word]]
+    lacking = [w for w in words if not isinstance(given.get(w), (int, float)) or isinstance(given[w], bool) or given[w] != given[w]]
     if lacking:
         form = ", ".join(f'"{word}": ...' for word in words)
-        odd = "".join(f" {given[word]!r} is no number: 90 % is 0.9." for word in lacking if isinstance(given.get(word), str))
+        odd = "".join(f" {given[word]!r} is no number: 90 % is 0.9." for word in lacking if isinstance(given.get(word), (str, bool, float)))
+        for word in (str(w) for w in given if w not in words):
+            near = get_close_matches(word, lacking, 1, 0.5)
+            odd += f' "{word}" is none of these words' + (f': did you mean "{near[0]}"?' if near else ".")
         return Result("Prediction", False, len(lacking) < len(words), "", f"No prediction yet. Write a number for each: {{{form}}}.{odd}", answer=guess)
     said = ", ".join(f"{word} {given[word]:g}" for word in words)
-    said += "." + " If they are shares, 90 % is 0.9." * any(given[word] > 1 for word in words)
+    said += "." + " If they are shares, they lie between 0 and 1: 90 % is 0.9." * any(not 0 <= given[word] <= 1 for word in words)
     return Result("Prediction", True, True, "", f"Noted: {said} Now see.", answer={word: float(given[word]) for word in words})
 
 

@@ -17,11 +17,13 @@ def remarks(exercise: Exercise, runs: list[Run], expected: list[Tensor], answer)
     yield from _not_finite(exercise, runs, expected)
     yield from _factor(exercise, runs, expected)
     yield from _shape(exercise, runs, expected)
+    places = _where(exercise, [runs[i] for i in wrong], [expected[i] for i in wrong]) if len(wrong) > min(3, len(runs) / 2) else ()
+    yield from _kept(exercise, runs, expected)
+    yield from places if exercise.observe is not None else ()  # what was built shows itself by where it fails
     yield from _laws(exercise, runs, answer)
     if exercise.observe is None:  # else what is compared is not what was returned
         yield from _rows(exercise, runs, expected)
-    if len(wrong) > min(3, len(runs) / 2):  # a place is read off a few cases by chance
-        yield from _where(exercise, [runs[i] for i in wrong], [expected[i] for i in wrong])
+    yield from places  # none are left where they were told before
     if 0 < len(wrong) < len(runs):
         yield from _when(exercise, [run.case for run in runs], wrong)
         yield f"It is right on {len(runs) - len(wrong)} of {len(runs)} cases. What is special about the one above?"
@@ -89,10 +91,10 @@ def _shape(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Itera
         return
     have, want, axes = list(run.outcome.shape), list(right.shape), _axes(exercise, right.ndim)
     if have != want and sorted(have) == sorted(want):
-        yield f"The axes are in another order: expected is [{', '.join(axes)}]."
+        yield f"Your result has the expected sizes in another order: expected is [{', '.join(axes)}]."
     elif len(have) < len(want):
         lost = [axis for axis, size in zip(axes, want, strict=True) if size not in have]
-        yield f"An axis is gone: {', '.join(lost) or 'one of ' + ', '.join(axes)}. Over what did you sum, or what did you pick?"
+        yield f"An axis is gone, by the sizes {', '.join(lost) or 'one of ' + ', '.join(axes)}. Over what did you sum, or what did you pick?"
     elif len(have) > len(want):
         yield f"There is an axis too many: expected is [{', '.join(axes) or 'one number'}]. What is to be summed, or picked?"
     else:
@@ -138,6 +140,9 @@ def _laws(exercise: Exercise, runs: list[Run], answer) -> Iterator[str]:
             gaps = [[w[i + 1] - w[i] - o[i + 1] for w, o in zip(whole, other, strict=True)] for i in (0, 2)] if len(whole) == len(other) else []
             if gaps and gaps[0] and all(g.abs().max() < 1e-6 for g in gaps[1]) and all(g.abs().max() > 1e-3 for g in gaps[0]):
                 yield f"The right result of a sum of two `{name}` is the sum of their results; yours is not."
+        whole = moved(name, lambda v: 1.7 * v.flip(tuple(range(v.ndim))) + 0.3) if exercise.observe and value.is_floating_point() else []
+        if whole and all(close(w[3], w[2]) for w in whole):
+            continue  # the right result never changes with it: that yours does at one end says nothing
         for axis in range(value.ndim):
             word = how.split()[axis] if isinstance(how, str) else f"entry along axis {axis}" if value.is_floating_point() else "token"
             for at, end in ((-1, "last"), (0, "first")) if all(case[name].shape[axis] > 1 for case, *_ in ours) else ():
@@ -191,6 +196,31 @@ def constant(runs: list[Run]) -> str:
     if len(values) != 1 or not all(run.finite for run in runs):
         return ""
     return f"Every number that comes out is {values.pop():g}, on every case. What does it depend on?"
+
+
+def _kept(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iterator[str]:
+    """Laws that this result keeps on every case and the right one on none."""
+    both = _pairs(runs, expected)
+    if both is None or exercise.columns or not all(run.finite for run in runs):
+        return
+    ndim, tests = both[0][1].ndim, []
+    for axis, word in enumerate(_axes(exercise, ndim)):
+        tests += [(f"sums to {n} over {word}", lambda v, a=axis, n=n: v.shape[a] > 1 and close(v.sum(a), torch.full_like(v.sum(a), n), 1e-6)) for n in (0, 1)]
+        tests += [(f"is the same at every {word}", lambda v, a=axis: v.shape[a] > 1 and close(v, v.narrow(a, 0, 1).expand_as(v), 1e-6))]
+    if ndim == 2:
+        tests += [("is symmetric", lambda v: len(v) > 1 and close(v, v.mT, 1e-6))]
+    found = [f"Your result {words} on every case, the right one on none." for words, holds in tests if all(map(holds, (v for v, _ in both))) and not any(holds(r) for _, r in both)]
+    zero = [right.abs() < 1e-9 for _, right in both]
+    if exercise.observe is not None and any(z.any() for z in zero) and not all(z.all() for z in zero):
+        good = [all(close(v[m], right[m]) for (v, right), m in zip(both, masks, strict=True)) for masks in (zero, [~z for z in zero])]
+        yield from ["Where the right result is 0, yours is 0 as well; where it is not 0, yours is not always right."] if good[0] else ()
+        yield from ["Where the right result is not 0, yours is right; where it is 0, yours is not always 0."] if good[1] else ()
+    ranks = [[int(torch.linalg.matrix_rank(v)) for v in pair] for pair in both] if ndim == 2 else []
+    yield from found
+    if ranks and all(mine < right for mine, right in ranks):
+        yield f"As a matrix your result has a lower rank than the right one, on the largest case {ranks[-1][0]} instead of {ranks[-1][1]}."
+    if any((right < -1e-6).any() for _, right in both) and all((v > -1e-9).all() for v, _ in both):
+        yield "The right result is negative in places, yours is nowhere."
 
 
 def _rows(exercise: Exercise, runs: list[Run], expected: list[Tensor]) -> Iterator[str]:

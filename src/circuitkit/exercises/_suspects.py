@@ -145,7 +145,8 @@ def judge_neuron(model: Any, claim: str) -> Judged | None:
     left, others = error(layer, neuron), [error(layer, (neuron + 61 * i) % 512) for i in range(1, 9)]
     lines = [f"The model's logits are off by up to {whole:.2f}.", f"With the shipped threshold in L{layer}N{neuron}, by up to {left:.2f}."]
     lines += [f"With the shipped threshold in one of eight others of its layer: {min(others):.2f} or more."]
-    against = f"Against: an error of {left:.2f} is left, so there is another cause. Which comes first, in the order of the layers?"
+    what = "nothing gets better, so this is not the neuron" if left > 0.99 * whole else "this neuron is not all of it, if it is any of it"
+    against = f"Against: an error of {left:.2f} is left: {what}. Compare the two models neuron by neuron: which is the first layer in which one differs?"
     return lines, [] if left < 0.01 * whole else [against]
 
 
