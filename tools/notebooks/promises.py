@@ -69,7 +69,8 @@ def notebooks(root: Path = ROOT) -> list[Path]:
     """The notebooks that state their time at their head: the chapters, in reading order, and the pages about shapes,
     fine print and models."""
     names = ["conventions.ipynb", *sorted(path.name for path in (root / "book").glob("[0-9][0-9]-*.ipynb"))]
-    return [root / "book" / name for name in [*names, "conversion-fine-print.ipynb", "shipped-models.ipynb"]]
+    names += ["conversion-fine-print.ipynb", "superposition-fine-print.ipynb", "shipped-models.ipynb"]
+    return [root / "book" / name for name in names]
 
 
 def main() -> int:
