@@ -20,8 +20,7 @@ from tools.study.training import train_original
 SEEDS, STEPS, BATCH, ROWS = 6, 2000, 100, 150
 # trigrams, heads, d_head, price on writing, its power
 PLAN = (
-    *((trigrams, heads, d_head, 0.0, 0.6) for trigrams in (3, 5) for heads in (2, 3, 4, 5, 6) for d_head in (1, 2, 3, 5)),
-    *((8, heads, d_head, 0.0, 0.6) for heads in (2, 3, 4) for d_head in (1, 2, 3, 5)),
+    *((trigrams, heads, d_head, 0.0, 0.6) for trigrams in (3, 5, 8) for heads in (2, 3, 4, 5, 6) for d_head in (1, 2, 3, 5)),
     *((5, 6, 5, price, 0.6) for price in (0.01, 0.03, 0.003, 0.06)),
     (5, 6, 5, 0.03, 1.0),
     (5, 4, 5, 0.03, 0.6),

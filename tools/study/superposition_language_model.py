@@ -12,6 +12,7 @@ first four fifths of the held-out text, for judging from the last fifth. Interru
 """
 
 import argparse
+import copy
 import time
 from functools import partial
 from pathlib import Path
@@ -150,7 +151,19 @@ def judge(layer: int, kind: str, seed: int, steps: int = 0) -> list[dict]:
     begin = time.process_time()
     made = train_gated(record, recipe, seed=seed)
     out.append(describe(kind, made.block, made.start, time.process_time() - begin))
+    if kind == "lorsa":
+        out.append(describe("lorsa, drawn units", drawn(made.block, seed), made.start, 0.0))
     return out
+
+
+@torch.no_grad()
+def drawn(block, seed: int):
+    """The control of single units: the same queries and keys, what each reads and writes drawn at random, as long as before."""
+    other, generator = copy.deepcopy(block), torch.Generator().manual_seed(seed)
+    for part in (other.W_V, other.W_O):
+        at_random = torch.randn(part.shape, generator=generator)
+        part.copy_(at_random * part.norm(dim=(1, 2), keepdim=True) / at_random.norm(dim=(1, 2), keepdim=True))
+    return other
 
 
 def silence(layer: int):

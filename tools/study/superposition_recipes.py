@@ -32,6 +32,7 @@ RECIPES = {
 }
 SIZES = ((4, 5), (3, 4), (2, 3))
 MANY = tuple(f"lorsa, 6 x heads{price}" for price in (", price", ""))
+CONTROLS = ("writes, no gate", "gates, learned scale", "gates, free value bias", "gates, constant alpha")
 APPENDIX_C = tuple(f"gates, {how}" for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate"))
 # recipe, heads and trigrams, number of originals
 PLAN = (
@@ -40,16 +41,12 @@ PLAN = (
     ("gates", 4, 5, 24),
     ("writes, 4 x heads", 3, 4, 24),
     ("gates", 3, 4, 24),
-    ("writes", 2, 3, 16),
-    ("gates", 2, 3, 16),
+    ("writes", 2, 3, 24),
+    ("gates", 2, 3, 24),
     *(("gates, hand-made", *size, 1) for size in SIZES),
-    *((recipe, *size, 8) for recipe in MANY for size in SIZES),
-    ("writes, no gate", 4, 5, 12),
-    ("writes, no gate", 3, 4, 12),
-    ("gates, learned scale", 4, 5, 8),
-    ("gates, constant alpha", 4, 5, 4),
-    ("gates, free value bias", 4, 5, 8),
-    *((recipe, 4, 5, 4) for recipe in APPENDIX_C),
+    *((recipe, *size, 24) for recipe in MANY for size in SIZES),
+    *((recipe, *size, 24) for recipe in CONTROLS for size in SIZES),
+    *((recipe, 4, 5, 24) for recipe in APPENDIX_C),
 )
 
 

@@ -219,11 +219,13 @@ def low_rank_sparse() -> list[int]:
 
 def cleaner_heads() -> list:
     """Heads of rank one in layer 1 that look at the place after the last occurrence more cleanly than any of the layer's own
-    four: from principal axes after training, before it, from random axes likewise; unexplained variance of the first two;
-    stored table, first seed."""
+    four: from principal axes after training, before it, from random axes likewise, drawn units and all of these that write;
+    heads that copy a class, trained and drawn; unexplained variance of the first two; stored table, first seed."""
     rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
     made = [rows[1, f"lorsa{axes}{untrained}", 0] for axes in ("", ", random axes") for untrained in ("", ", untrained")]
-    return [row["cleaner"] for row in made] + [row["fvu"] for row in made[:2]]
+    drawn = rows[1, "lorsa, drawn units", 0]
+    units = [drawn["cleaner"], drawn["alive"], made[0]["classes"], drawn["classes"]]
+    return [row["cleaner"] for row in made] + units + [row["fvu"] for row in made[:2]]
 
 
 def sharing_by_rank() -> list[float]:
@@ -272,7 +274,9 @@ def _spread(heads: int, trigrams: int) -> list[int]:
 
 
 def _post_rows(heads: int) -> list[dict]:
+    """The one run that was followed to its end."""
     rows = [row for row in sp.load_results("post") if row["heads"] == heads and row["value_bias"] == "free"]
+    rows = [row for row in rows if row["init"] == row["original"] == 0]
     return sorted(rows, key=lambda row: row["step"])
 
 
