@@ -1,13 +1,13 @@
-/* What is wider than the page says so, a formula, a signature or a printed block by a shadow at the end that hides more, and takes the arrow keys. */
+/* What is wider than the page says so at the end that hides more, a formula, a signature or a printed block by a shadow, a picture or a table by fading, and takes the arrow keys. */
 (() => {
   const shadowed = "article div.math, article pre";
-  const boxes = document.querySelectorAll(`${shadowed}, .cell_output > .output, .pst-scrollable-table-container`);
+  const fading = ".cell_output > .output, .pst-scrollable-table-container, .ck-pan, .ck-scroll";
+  const boxes = document.querySelectorAll(`${shadowed}, ${fading}`);
   const look = (box) => {
     const more = box.scrollWidth - box.clientWidth;
-    if (box.matches(shadowed)) {
-      box.classList.toggle("ck-more", more > 1 && box.scrollLeft < more - 1);
-      box.classList.toggle("ck-less", more > 1 && box.scrollLeft > 1);
-    }
+    box.classList.toggle("ck-fades", box.matches(fading));
+    box.classList.toggle("ck-more", more > 1 && box.scrollLeft < more - 1);
+    box.classList.toggle("ck-less", more > 1 && box.scrollLeft > 1);
     if (more > 1 && !box.hasAttribute("tabindex")) box.tabIndex = 0;
   };
   // What is far from the window is not laid out and not asked; it is when a reader comes near.

@@ -43,7 +43,7 @@ Whether a score that is taken apart is the score that the model really uses was 
 in float32: the sum of the table beside the score, the score beside the logarithm of the model's own attention, and the
 logits beside the model's own, each relative to the largest of its kind. Here is what was measured, rounded up.
 
-```
+```none
 family    table   score   logits   score in float64     (asked: 1e-5)
 GPT-2     8e-7    2e-6    3e-7     1e-14
 NeoX      3e-7    2e-6    4e-7     1e-14

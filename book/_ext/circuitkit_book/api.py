@@ -6,8 +6,11 @@ A page is a file `book/api/<package>.md` that holds the marker; what stands on i
 import importlib
 import pkgutil
 import re
+from typing import Annotated, get_origin
 
+from sphinx.ext import autodoc
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import inspect, typing
 from sphinx.util.nodes import make_refnode
 
 from tools.check.public_names import records
@@ -121,7 +124,18 @@ def drop_back_links(app, pagename, templatename, context, doctree) -> None:
         context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context.get("body") or "")
 
 
+def without_rules(annotation, /, *given, **options) -> str:
+    """`int`, where the library's own annotation also says which ones: a message says that when it is needed."""
+    kind = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+    return stringify(kind, *given, **options)
+
+
+stringify = typing.stringify_annotation
+
+
 def setup(app) -> None:
+    for module in (typing, inspect, autodoc):
+        module.stringify_annotation = without_rules
     app.connect("html-page-context", drop_back_links)
     app.connect("source-read", fill)
     app.connect("autodoc-process-docstring", to_rst)

@@ -100,7 +100,7 @@ def row(claim) -> str:
 
     more = [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>'] if claim.chapter else []
     more += [f"<code>{escape(claim.by)}</code>"] if claim.by else []
-    links = f'<p class="ck-more">{" · ".join(more)}</p>' if more else ""
+    links = f'<p class="ck-links">{" · ".join(more)}</p>' if more else ""
     note = f'<p class="ck-note">{prose(claim.note)}</p>' if claim.note else ""
     return (
         f'<tr role="row" class="ck-claim" id="{anchor(claim)}" data-source="{claim.source}" '

@@ -158,9 +158,7 @@ def still(static: str) -> str:
     )
     answer = escape(seen["answer"])
     return (
-        '<figure class="cl-still"><picture>'
-        f'<source media="(max-width: 600px)" srcset="{static}lab-phone.png">'
-        f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{escape(alt)}"></picture>'
+        f'<figure class="cl-still"><img class="ck-picture dark-light" src="{static}lab.png" alt="{escape(alt)}">'
         '<details class="ck-table"><summary>The numbers</summary><table>'
         f"<caption>After {escape(seen['text'])!r} the model says {answer!r} with {seen['whole']}. Each row takes one head or wire "
         f"out: how far the logit of {answer!r} falls, and what is left of its probability.</caption>"

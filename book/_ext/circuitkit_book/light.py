@@ -44,7 +44,7 @@ def finish(app, error) -> None:
     one_sheet(root, pages)
     with_formulas(root, pages)
     for path, text in pages.items():
-        path.write_text(early(counted(lazy(filed(text, path, root), path.parent)), root), "utf-8")
+        path.write_text(early(counted(wide(lazy(for_phones(filed(text, path, root), path, root), path.parent))), root), "utf-8")
     for pattern in UNUSED:
         for path in root.glob(f"_static/{pattern}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -189,6 +189,30 @@ def counted(text: str) -> str:
         return f'{found[1]} style="--ck-lines: {found[2].count(chr(10))}">{found[2]}'
 
     return re.sub(r'(<div class="cell_input docutils container")>(.*?</pre>)', mend, text, flags=re.S)
+
+
+def for_phones(text: str, page: Path, root: Path) -> str:
+    """A picture `NAME.png` that has a copy for phones, `_static/NAME-phone.png`, is that on a phone."""
+
+    def mend(found):
+        copy = root / "_static" / f"{Path(found[1]).stem}-phone.png"
+        if not copy.is_file():
+            return found[0]
+        place = f"{up(page, root)}_static/{copy.name}"
+        return f'<picture><source media="(max-width: 600px)" srcset="{place}"{size(copy)}>{found[0]}</picture>'
+
+    return re.sub(r'<img\b[^>]*\bsrc="([^"]+\.png)"[^>]*>', mend, text)
+
+
+def wide(text: str) -> str:
+    """Pictures and drawings in outputs say how wide they are meant, for below a share of it their words are too small, and have a box to scroll in."""
+
+    def mend(found):
+        width = re.search(r'<(?:img|svg)[^>]* width="(\d+)"', found[0])
+        return f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>' if width else found[0]
+
+    picture = r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>'
+    return re.sub(rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', mend, text, flags=re.S)
 
 
 def size(path: Path, wide: int | None = None) -> str:
