@@ -10,7 +10,7 @@ def mend(app, pagename, templatename, context, doctree) -> None:
     # The first cell of a row is what the row is about.
     body = re.sub(r'<table class="ck-works .*?</table>', lambda found: ROW.sub(r'\1<th scope="row">\2</th>', found[0]), body, flags=re.S)
     # A signature that Sphinx cannot take apart, for the sake of a default value, keeps its marks for names without their modules.
-    body = re.sub(r'(?<=<span class="pre">)([^<]*?)~(?:\w+\.)+(?=\w)', r"\1", body)
+    body = re.sub(r'<span class="pre">[^<]*~[^<]*', lambda found: re.sub(r"~(?:\w+\.)+(?=\w)", "", found[0]), body)
     # A signature on several lines is written as a definition list of definitions without terms.
     body = re.sub(r"\n<dl>\n((?:<dd><em class=\"sig-param\">.*?</dd>\n)+)</dl>\n", lines_of_signature, body, flags=re.S)
     # Markdown does not read what stands in a line of HTML.
