@@ -77,6 +77,7 @@ class Lab {
     this.rows = h("div", { class: "cl-rows" });
     this.circuit = h("div", { class: "cl-circuit" }, this.svg, this.top, this.rows, this.bottom);
     this.pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
+    this.echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
     this.wireList = h("div", { class: "cl-wire-list" });
     this.guesses = h("div", { class: "cl-next" });
     this.zero = this.radio(id, "zero", "nothing");
@@ -86,7 +87,7 @@ class Lab {
     this.share = h("button", { type: "button", class: "cl-button", click: () => this.copyLink() }, "Copy a link");
     this.link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this finding" }));
     this.tabs = TABS.map((tab) =>
-      h("button", { type: "button", role: "tab", id: id(`tab-${tab}`), "aria-controls": id("panel"), click: () => this.change({ tab }, ""), keydown: (/** @type {KeyboardEvent} */ event) => this.turn(event) }, TAB_NAMES[/** @type {"parts"} */ (tab)]),
+      h("button", { type: "button", role: "tab", id: id(`tab-${tab}`), "aria-controls": id("panel"), click: () => this.change({ tab }, null), keydown: (/** @type {KeyboardEvent} */ event) => this.turn(event) }, TAB_NAMES[/** @type {"parts"} */ (tab)]),
     );
     this.panel = h("div", { class: "cl-panel", role: "tabpanel", id: id("panel"), tabindex: "0" });
     this.live = h("p", { class: "cl-said", role: "status", "aria-live": "polite" });
@@ -106,7 +107,7 @@ class Lab {
       h(
         "div",
         { class: "cl-main" },
-        h("div", { class: "cl-left" }, this.circuit, this.pointed),
+        h("div", { class: "cl-left" }, this.circuit, this.pointed, this.echo),
         h(
           "div",
           { class: "cl-right" },
@@ -136,10 +137,10 @@ class Lab {
 
   // --- what the reader does ----------------------------------------------------------------------------------------
 
-  /** @param {Partial<State>} some @param {string} said @param {boolean} [joined]  whether it goes on with the step before */
+  /** @param {Partial<State>} some @param {string | null} said  null: nothing that is said has changed @param {boolean} [joined]  whether it goes on with the step before */
   change(some, said, joined = false) {
     const next = fitting({ ...this.state, ...some });
-    if (toAddress(next) === toAddress(this.state)) return this.update("");
+    if (toAddress(next) === toAddress(this.state)) return this.update(said);
     if (!joined) this.past.push(this.state);
     this.state = next;
     return this.update(said);
@@ -225,7 +226,7 @@ class Lab {
     if (!step) return;
     event.preventDefault();
     const to = (TABS.indexOf(this.state.tab) + step + TABS.length) % TABS.length;
-    this.change({ tab: TABS[to] }, "");
+    this.change({ tab: TABS[to] }, null);
     this.tabs[to].focus();
   }
 
@@ -252,6 +253,7 @@ class Lab {
   /** @param {string} said */
   say(said) {
     this.live.textContent = said;
+    this.echo.textContent = said;
   }
 
   /** The name of the file with the weights of a state. @param {State} state */
@@ -265,7 +267,7 @@ class Lab {
     return { model: this.file(this.state), text, cuts, fill, at, answer };
   }
 
-  /** Compute and draw the state; what is overtaken by a newer one is dropped. @param {string} said */
+  /** Compute and draw the state; what is overtaken by a newer one is dropped. @param {string | null} said */
   async update(said) {
     const asked = ++this.asked;
     const before = this.reply;
@@ -351,7 +353,7 @@ class Lab {
     this.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
   }
 
-  /** The next tokens, and what has changed in words. @param {string} said @param {Reply | null} before */
+  /** The next tokens, and what has changed in words. @param {string | null} said @param {Reply | null} before */
   tell(said, before) {
     const reply = /** @type {Reply} */ (this.reply);
     const changed = this.state.cuts.length > 0;
@@ -364,7 +366,7 @@ class Lab {
     const lead = first.id === answer.id ? "" : `; first is now ${visible(first.text)} with ${percent(first.after)}`;
     const cropped = reply.cropped ? ` The model reads the first ${reply.tokens.length} tokens.` : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
-    this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}`);
+    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}`);
     this.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
     this.bottom.replaceChildren("at position ", String(reply.at), ": ", word(reply.tokens[reply.at].text));
     this.looked(reply);

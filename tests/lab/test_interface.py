@@ -185,6 +185,25 @@ def test_a_tour_by_keyboard(reader):
     assert opened.wrong == []
 
 
+def test_what_was_said_stays_while_a_panel_is_opened_and_is_seen_at_the_circuit_of_a_phone(reader):
+    opened = reader(width=390)
+    opened.start()
+    opened.press("L1H3", "switch", exact=True)
+    told = opened.settled()
+    assert told.startswith("L1H3 out: ur from 94 % to 0.8 %")
+    assert opened.press("Words of a head", "tab") == told
+    echo = opened.page.locator(".cl-echo")
+    assert echo.inner_text() == told
+    assert echo.get_attribute("aria-hidden") == "true"  # the live region has said it
+    below = echo.bounding_box()["y"] - opened.page.locator(".cl-circuit").bounding_box()["y"]
+    assert below < 640  # in one window with the switches
+    assert opened.press("A name comes again").startswith("A name comes again: ur from 0.8 % to 94 %")
+    assert opened.press("A name comes again") == "A name comes again: ur stays at 94 %."
+    wide = reader()
+    wide.start()
+    assert not wide.page.locator(".cl-echo").is_visible()
+
+
 def test_typing_is_one_step_for_undo(reader):
     opened = reader()
     opened.start()

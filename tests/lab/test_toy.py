@@ -129,6 +129,12 @@ def test_without_script_a_figure_and_a_table_of_the_library_remain(browser, addr
     context.close()
 
 
+def test_its_buttons_look_like_buttons(page):
+    frames = page.locator("circuit-toy .cl-button").evaluate_all("all => all.map(one => parseFloat(getComputedStyle(one).borderTopWidth) && getComputedStyle(one).borderTopColor)")
+    assert len(frames) == 4
+    assert set(frames) == {"rgb(122, 130, 140)", "rgb(208, 212, 218)"}  # nothing to undo yet
+
+
 def test_on_paper_the_table_is_there_and_no_buttons(page):
     page.emulate_media(media="print")
     assert page.locator("circuit-toy table").is_visible()

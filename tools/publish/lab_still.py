@@ -59,7 +59,7 @@ def pictures() -> None:
             page.wait_for_selector(".cl-lab[data-drawn]:not([aria-busy])")
             page.evaluate("document.fonts.ready")
             page.mouse.move(0, 0)
-            page.locator(".cl-left").screenshot(path=ROOT / "book/_static" / name)
+            page.locator(".cl-circuit").screenshot(path=ROOT / "book/_static" / name)
         browser.close()
 
 
