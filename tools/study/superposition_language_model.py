@@ -2,13 +2,15 @@
 
     python -m tools superposition-language-model --out data/superposition
 
-Trains blocks on what one attention layer (4 heads) reads and writes and judges them alike. *Gates* and *writes*: 8 heads
-from noisy copies of the 4, with a penalty on open gates or on what heads write. *Lorsa*: 256 heads of rank one, 8 on a
-query-key circuit, the 16 or 32 longest writes of a position kept, from principal or from random axes of what each head
-writes. Writes `language_model.csv`, one row a block: unexplained variance before and after training, loss with the block
-in place on text and on the second half of repeated random tokens, how many heads have to go until half of the induction
-is lost, and how many heads look at one place more cleanly than any head of the original. Text for training comes from the
-first four fifths of the held-out text, for judging from the last fifth. Interrupted, it goes on where it was.
+Trains blocks on what one attention layer (4 heads) reads and writes and judges them alike. *Gates* and *writes*: 8
+heads from noisy copies of the 4, with a penalty on open gates or on what heads write. *Lorsa*: 256 heads of rank one,
+8 on a query-key circuit, the 16 or 32 longest writes of a position kept, from principal or from random axes of what
+each head writes. With them come the same start untrained, and drawn units: trained queries and keys, random reads and
+writes. Writes `language_model.csv`, one row a block: unexplained variance before and after training, loss with the
+block in place on text and on the second half of repeated random tokens, how many heads have to go until half of the
+induction is lost, and how many heads look at one place more cleanly than any head of the original. Text for training
+comes from the first four fifths of the held-out text, for judging from the last fifth. Interrupted, it goes on where
+it was.
 """
 
 import argparse

@@ -3,9 +3,10 @@
     python -m tools superposition-recipes --out data/superposition
 
 The recipes were fixed on other originals, before the ones used here existed. For each original, 8 initialisations (2
-with many heads and with the gates of appendix C) are trained side by side and the one with the lowest loss on fresh prompts is chosen; every one of them
-is judged. Writes `recipes.csv`, one row an initialisation. Interrupted, it goes on where it was. `--jobs 2` uses two
-cores; a cluster is one line, `with joblib.parallel_config("dask")`, around the call of `sweep`.
+with many heads and with the gates of appendix C) are trained side by side and the one with the lowest loss on fresh
+prompts is chosen; every one of them is judged. Writes `recipes.csv`, one row an initialisation. Interrupted, it goes on
+where it was. `--jobs 2` uses two cores; a cluster is one line, `with joblib.parallel_config("dask")`, around the call of
+`sweep`.
 """
 
 import argparse
@@ -32,7 +33,6 @@ RECIPES = {
 }
 SIZES = ((4, 5), (3, 4), (2, 3))
 MANY = tuple(f"lorsa, 6 x heads{price}" for price in (", price", ""))
-CONTROLS = ("writes, no gate", "gates, learned scale", "gates, free value bias", "gates, constant alpha")
 APPENDIX_C = tuple(f"gates, {how}" for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate"))
 # recipe, heads and trigrams, number of originals
 PLAN = (
@@ -45,8 +45,9 @@ PLAN = (
     ("gates", 2, 3, 24),
     *(("gates, hand-made", *size, 1) for size in SIZES),
     *((recipe, *size, 24) for recipe in MANY for size in SIZES),
-    *((recipe, *size, 24) for recipe in CONTROLS for size in SIZES),
-    *((recipe, 4, 5, 24) for recipe in APPENDIX_C),
+    *((recipe, *size, 24) for recipe in ("writes, no gate", "gates, learned scale") for size in SIZES),
+    *((recipe, 4, 5, 24) for recipe in ("gates, free value bias", "gates, constant alpha")),
+    *((recipe, 4, 5, 12) for recipe in APPENDIX_C),
 )
 
 
