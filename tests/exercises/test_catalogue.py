@@ -38,7 +38,7 @@ def test_each_mistake_gets_its_own_diagnosis(exercise, mistake):
     result = check_of(exercise)(mistake.wrong)
     assert not result.passed
     assert result.done
-    assert result.diagnosis == mistake.name or f"behaves like one of {result.hint.count(' Or: ') + 1} mistakes" in result.hint
+    assert result.diagnosis == mistake.name or f"each of {result.hint.count(' Or: ') + 1} mistakes by itself" in result.hint
     assert mistake.name in result.message
     assert mistake.advice in result.message
 

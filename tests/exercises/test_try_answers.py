@@ -59,3 +59,8 @@ def test_the_tables_of_the_trials_add_up():
     assert made.count("| chapter | named | pointed at |") == 2
     assert "| all | 8 | 10 |" in made
     assert "| all | 275 | 200 | 28 | 32 | 10 | 5 | 46 | 40 |" in trials["table"](trials["FILE"].read_text("utf-8"))
+
+
+def test_the_instructors_read_the_same_tables():
+    trials = runpy.run_path(str(ROOT / "book/_ext/circuitkit_book/trials.py"))
+    assert trials["table"](trials["FILE"].read_text("utf-8")) in (ROOT / "exercises/instructors.md").read_text("utf-8")

@@ -1,9 +1,13 @@
-"""Exercise 1.1, a logit in parts."""
+"""Exercise 1.1. `answer(parts, W_U, token)` returns what each component adds to the token's logit above the mean.
+
+**Shapes**: `parts [component, d_model]` at one position, `W_U [d_model, vocab]`, `token` an integer; the result is
+`[component]`. The mean is taken over the vocabulary.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 
 
 def spec(parts: Tensor, W_U: Tensor, token: int) -> Tensor:
@@ -54,12 +58,4 @@ EXERCISE = Exercise(
     form = all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
     """,
 )  # fmt: skip
-
-
-def check_logit_in_parts(answer) -> Result:
-    """Exercise 1.1. `answer(parts, W_U, token)` returns what each component adds to the token's logit above the mean.
-
-    **Shapes**: `parts [component, d_model]` at one position, `W_U [d_model, vocab]`, `token` an integer; the result is
-    `[component]`. The mean is taken over the vocabulary.
-    """
-    return check(EXERCISE, answer)
+check_logit_in_parts = checks(EXERCISE, __doc__)

@@ -1,9 +1,13 @@
-"""Exercise 1.2, the same through a LayerNorm."""
+"""Exercise 1.2. `answer(parts, gain, W_U, token, eps)` splits the logit that is read through a LayerNorm.
+
+**Shapes**: `parts [component, d_model]`, `gain [d_model]`, `W_U [d_model, vocab]`, `token` an integer, `eps` the
+number added to the variance; the result is `[component]`. The norm's bias is zero here.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check, normal
+from circuitkit.exercises._check import Exercise, checks, normal
 
 
 def spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -> Tensor:
@@ -28,7 +32,7 @@ def body(parts, gain, W_U, token, eps, *, centre="own", scale="var", eps_at="ins
     square = {
         "var": lambda: (measured - mean).square().mean(-1), "sample": lambda: measured.var(-1), "std": lambda: measured.var(-1),
         "sum": lambda: (measured - mean).square().sum(-1), "rms": lambda: measured.square().mean(-1),
-        "length": lambda: measured.square().sum(-1), "abs": lambda: (measured - mean).abs().mean(-1).square(),
+        "length": lambda: measured.square().sum(-1),
         "none": lambda: torch.ones_like(mean[..., 0]), "no root": lambda: (measured - mean).square().mean(-1),
     }[scale]()  # fmt: skip
     added = {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at] if scale != "std" else 0.0
@@ -69,7 +73,6 @@ EXERCISE = Exercise(
     scale = sum | the squares are summed, not averaged | A length sums the squares, a variance averages them: a factor of sqrt(d_model) lies between.
     scale = std | it is the plain torch.std | It differs from the model's divisor in two ways: torch.std divides the squares by d_model - 1 unless told otherwise, and eps is missing.
     scale = length / rms | the divisor is taken before centring | A LayerNorm measures the stream after its mean is gone, and averages the squares.
-    scale = abs | the divisor is a mean absolute value | A LayerNorm squares, averages, and takes the root.
     scale = no root | the variance instead of its root | A stream twice as long has four times the variance. What divides a length out?
     scale = none | nothing is divided | Centring and gain are there, but the divisor is missing: one number, made from the whole sum.
     eps_at = none | eps is forgotten | The model adds a small number to the variance, under the root; without it the parts do not sum to its logit.
@@ -86,12 +89,4 @@ EXERCISE = Exercise(
     tokens = softmax | a softmax is taken of each part | Logits add up over components; probabilities do not.
     """,
 )  # fmt: skip
-
-
-def check_logit_through_norm(answer) -> Result:
-    """Exercise 1.2. `answer(parts, gain, W_U, token, eps)` splits the logit that is read through a LayerNorm.
-
-    **Shapes**: `parts [component, d_model]`, `gain [d_model]`, `W_U [d_model, vocab]`, `token` an integer, `eps` the
-    number added to the variance; the result is `[component]`. The norm's bias is zero here.
-    """
-    return check(EXERCISE, answer)
+check_logit_through_norm = checks(EXERCISE, __doc__)

@@ -1,9 +1,13 @@
-"""Exercise 1.3, what a head can hear."""
+"""Exercise 1.3. `answer(x, W)` returns the part of `x` that a head sees which reads `x @ W`.
+
+**Shapes**: `x [pos, d_model]`, `W [d_model, d_head]` of full rank, `d_head < d_model`; the result is `[pos, d_model]`:
+the orthogonal projection of each row on the column space of `W`.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 
 
 def spec(x: Tensor, W: Tensor) -> Tensor:
@@ -32,13 +36,12 @@ def body(x, W, *, basis="orthonormal", result="projection"):
         "full": lambda: (torch.eye(len(W), dtype=W.dtype), torch.eye(len(W), dtype=W.dtype)),
         "one short": lambda: (left[:, :-1], left[:, :-1].mT), "first": lambda: (left[:, :1], left[:, :1].mT),
         "raw and Q": lambda: (W, torch.linalg.qr(W)[0].mT), "Gram twice": lambda: (W @ torch.linalg.inv(W.mT @ W), inverse),
-        "inverse of R": lambda: (torch.linalg.qr(W)[1], torch.linalg.qr(W)[1].mT),
     }[basis]()  # fmt: skip
     projection = x @ reads @ writes
     return {
         "projection": lambda: projection, "rest": lambda: x - projection, "mirrored": lambda: 2 * projection - x,
-        "seen": lambda: x @ W, "coordinates": lambda: x @ inverse.mT, "in the basis": lambda: x @ reads,
-        "projector": lambda: reads @ writes, "length 1": lambda: projection / projection.norm(dim=1, keepdim=True),
+        "seen": lambda: x @ W, "coordinates": lambda: x @ inverse.mT,
+        "length 1": lambda: projection / projection.norm(dim=1, keepdim=True),
     }[result]()  # fmt: skip
 
 
@@ -57,21 +60,10 @@ EXERCISE = Exercise(
     basis = row space | it is the row space, not the column space | x @ W combines the rows of x with the columns of W. Which of the two spaces lies in the stream?
     basis = full | nothing is lost | You return x as it was. A basis of the column space has d_head vectors; one of all d_model dimensions, such as the full U of a singular value decomposition, keeps everything.
     basis = one short / first | a direction of the basis is missing, or more | The column space has d_head dimensions, all of them.
-    basis = inverse of R | R is taken instead of Q | torch.linalg.qr returns Q and R: which of them is the basis?
     result = rest | the part that the head cannot hear | Which part of x has the same product with W as x itself?
     result = mirrored | the unheard part is turned round instead of removed | Subtract it once, not twice.
     result = seen | the numbers that the head sees, not the part of the stream | These are d_head coordinates. Bring them back into the stream, as the part of x that they come from.
     result = coordinates | the way back into the stream is missing | You have the d_head coordinates of the projection. Multiply the directions that they belong to by them.
-    result = in the basis | the coordinates in the basis are returned | Bring them back into the stream: which matrix turns d_head coordinates into d_model?
-    result = projector | this is the projector, without x | Apply it to the rows of x.
     """,
 )  # fmt: skip
-
-
-def check_heard_part(answer) -> Result:
-    """Exercise 1.3. `answer(x, W)` returns the part of `x` that a head sees which reads `x @ W`.
-
-    **Shapes**: `x [pos, d_model]`, `W [d_model, d_head]` of full rank, `d_head < d_model`; the result is `[pos, d_model]`:
-    the orthogonal projection of each row on the column space of `W`.
-    """
-    return check(EXERCISE, answer)
+check_heard_part = checks(EXERCISE, __doc__)

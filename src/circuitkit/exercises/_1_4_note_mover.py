@@ -1,9 +1,16 @@
-"""Exercise 1.4, a head that moves a note, by hand."""
+"""Exercise 1.4. `answer(source, target)` returns `W_V, W_O` of a head that moves notes inside the stream.
+
+The head looks at its own position, so the stream becomes `x + x @ W_V @ W_O`. After that, what `x` had along row `i`
+of `source` is gone from there and has been added along row `i` of `target`; everything else is as before.
+
+**Shapes**: `source` and `target [note, d_model]`, all rows of both orthonormal; `W_V [d_model, d_head]` and `W_O
+[d_head, d_model]` with any `d_head`.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check, normal
+from circuitkit.exercises._check import Exercise, built, checks, normal
 
 
 def spec(source: Tensor, target: Tensor) -> Tensor:
@@ -87,15 +94,4 @@ EXERCISE = Exercise(
     stream = -1.0 | the head takes the whole stream away | What the head writes is added to the stream. Everything but the notes stays.
     """,
 )  # fmt: skip
-
-
-def check_note_mover(answer) -> Result:
-    """Exercise 1.4. `answer(source, target)` returns `W_V, W_O` of a head that moves notes inside the stream.
-
-    The head looks at its own position, so the stream becomes `x + x @ W_V @ W_O`. After that, what `x` had along row `i`
-    of `source` is gone from there and has been added along row `i` of `target`; everything else is as before.
-
-    **Shapes**: `source` and `target [note, d_model]`, all rows of both orthonormal; `W_V [d_model, d_head]` and `W_O
-    [d_head, d_model]` with any `d_head`.
-    """
-    return check(EXERCISE, answer)
+check_note_mover = checks(EXERCISE, __doc__)

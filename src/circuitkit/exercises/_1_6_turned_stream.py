@@ -1,9 +1,14 @@
-"""Exercise 1.6, turn the stream."""
+"""Exercise 1.6. `answer(R, W_E, W_V, W_O, W_U)` returns the four matrices of the same model in the stream `x @ R`.
+
+**Shapes**: `R [d_model, d_model]` orthogonal, `W_E [vocab, d_model]`, `W_V [d_model, d_head]`, `W_O [d_head, d_model]`,
+`W_U [d_model, vocab]`; the results have the same shapes. Compared are the stream, which has to be turned by `R`, and
+the logits, which have to be the same.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check, normal
+from circuitkit.exercises._check import Exercise, built, checks, normal
 
 
 def spec(R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
@@ -43,8 +48,6 @@ def body(R, W_E, W_V, W_O, W_U, *, R_is="R", embedding="x R", reads="R^T x", wri
 _WRITES = """
     writes = as it was | what the head writes with, W_O, is left as it was | The stream has other coordinates now. What does it have to put there?
     writes = x R^T | what the head writes with, W_O, meets the inverse of R from the right | A writer has to put x R where it used to put x.
-    writes = R x | what the head writes with, W_O, meets R from the left | For a writer, the stream's axis is the last. On which side does it meet R?
-    writes = R^T x | what the head writes with, W_O, meets the inverse of R from the left | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
     writes = x R R | what the head writes with, W_O, meets R twice | A writer has to put x R where it used to put x.
 """
 
@@ -76,13 +79,4 @@ EXERCISE = Exercise(
     + _READS
     + _READS.replace("reads =", "unembedding =").replace("what the head reads with, W_V,", "the unembedding"),
 )  # fmt: skip
-
-
-def check_turned_stream(answer) -> Result:
-    """Exercise 1.6. `answer(R, W_E, W_V, W_O, W_U)` returns the four matrices of the same model in the stream `x @ R`.
-
-    **Shapes**: `R [d_model, d_model]` orthogonal, `W_E [vocab, d_model]`, `W_V [d_model, d_head]`, `W_O [d_head, d_model]`,
-    `W_U [d_model, vocab]`; the results have the same shapes. Compared are the stream, which has to be turned by `R`, and
-    the logits, which have to be the same.
-    """
-    return check(EXERCISE, answer)
+check_turned_stream = checks(EXERCISE, __doc__)

@@ -1,9 +1,13 @@
-"""Exercise 1.7, a head at its average: the first hook."""
+"""Exercise 1.7. `answer(model, tokens, layer, head)` returns the logits when one head writes its average everywhere.
+
+**Shapes**: `tokens [1, pos]`; at every position the head's `hook_z` is replaced by its mean over the positions of
+the row; the result is `[1, pos, vocab]`.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import HOOK, hooked, random_row, shipped
 
 
@@ -64,12 +68,4 @@ EXERCISE = Exercise(
     """
     + HOOK,
 )  # fmt: skip
-
-
-def check_average_out(answer) -> Result:
-    """Exercise 1.7. `answer(model, tokens, layer, head)` returns the logits when one head writes its average everywhere.
-
-    **Shapes**: `tokens [1, pos]`; at every position the head's `hook_z` is replaced by its mean over the positions of
-    the row; the result is `[1, pos, vocab]`.
-    """
-    return check(EXERCISE, answer)
+check_average_out = checks(EXERCISE, __doc__)

@@ -1,9 +1,12 @@
-"""Exercise 2.2, how much goes to the first place: patterns from a run."""
+"""Exercise 2.2. `answer(model, tokens)` returns what each head gives to the first place, on average.
+
+**Shapes**: `tokens [1, pos]`; the result is `[layer, head]`, the mean over all destinations but the first.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import cached, random_row, shipped
 
 
@@ -25,10 +28,10 @@ def body(model, tokens, *, place="first", rows="later", reduce="mean", layers="e
         pattern = cached(model, tokens)[f"blocks.{chosen}.attn.hook_pattern"][0]
         patterns.append(pattern.mT if turned else pattern)
     pattern = torch.stack(patterns)
-    at = {"second": lambda p: p[..., 1], "last": lambda p: p[..., -1], "any": lambda p: p.mean(-1), "rest": lambda p: p[..., 1:].sum(-1), "weight": lambda p: p[..., 0] / p.amax(-1), "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
+    at = {"second": lambda p: p[..., 1], "last": lambda p: p[..., -1], "any": lambda p: p.mean(-1), "rest": lambda p: p[..., 1:].sum(-1), "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
           "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0))}.get(place, lambda p: p[..., 0])(pattern)
     at = at if rows == "all" else at[..., {"last": slice(-1, None), "third": slice(2, None), "early": slice(1, -1)}.get(rows, slice(1, None))]
-    out = {"won": (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1), "median": at.median(-1).values, "min": at.amin(-1), "sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1], "two": at.sum(-1) / (tokens.shape[1] - 2), "root": at.square().mean(-1).sqrt(), "log": at.log().mean(-1).exp()}.get(reduce, at.mean(-1))
+    out = {"won": (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1), "median": at.median(-1).values, "min": at.amin(-1), "sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1], "root": at.square().mean(-1).sqrt(), "log": at.log().mean(-1).exp()}.get(reduce, at.mean(-1))
     return out.mT if order else out
 
 
@@ -42,7 +45,6 @@ EXERCISE = Exercise(
     place = last | it is what goes to the last place | Places are counted from 0. Which column is the first place?
     place = any | it is an average over sources | One source is asked for, the first.
     place = rest | it is what goes to all places but the first | That is the rest. What goes to the first?
-    place = weight | each share is divided by the largest of its row | Shares are taken as they are.
     layers = first / last | one layer stands for all | `blocks.0`, `blocks.1`: which layer's name does each row of the result ask?
     rows = all | the first place counts as a destination, too | It has nothing else to look at: leave its row out.
     rows = third / early | one destination too many is left out, the second or the last | Only the first has no choice.
@@ -52,17 +54,9 @@ EXERCISE = Exercise(
     reduce = median / min | it is the median or the smallest share, not the mean | Add up and divide.
     reduce = max | it is the largest share, not the mean | One destination that looks there is not yet a habit.
     reduce = all | it is divided by the number of all places | How many destinations are there without the first?
-    reduce = two | it is divided by one too few | How many destinations are there without the first?
     reduce = root / log | it is another mean than the plain one | Add up and divide.
     reduce = rows | there is still one number for each destination | What is asked for is their mean.
     turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
     """,
 )  # fmt: skip
-
-
-def check_first_share(answer) -> Result:
-    """Exercise 2.2. `answer(model, tokens)` returns what each head gives to the first place, on average.
-
-    **Shapes**: `tokens [1, pos]`; the result is `[layer, head]`, the mean over all destinations but the first.
-    """
-    return check(EXERCISE, answer)
+check_first_share = checks(EXERCISE, __doc__)

@@ -1,9 +1,13 @@
-"""Exercise 2.3, a head that copies, by hand."""
+"""Exercise 2.3. `answer(W_E, W_U)` returns `W_V, W_O` whose full OV circuit $W_E W_V W_O W_U$ is the identity.
+
+**Shapes**: `W_E [vocab, d_model]`, `W_U [d_model, vocab]`, both of full rank, `vocab < d_model`; `W_V
+[d_model, d_head]` and `W_O [d_head, d_model]` with any `d_head`.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check
+from circuitkit.exercises._check import Exercise, built, checks
 
 
 def spec(W_E: Tensor, W_U: Tensor) -> Tensor:
@@ -25,7 +29,7 @@ def _undo(W: Tensor, how: str) -> Tensor:
         "square length by rows": lambda: (W / W.square().sum(1, keepdim=True)).mT,
         "square length by columns": lambda: (W / W.square().sum(0, keepdim=True)).mT,
         "orthonormal": lambda: right.mT @ left.mT, "loud twice": lambda: W.mT @ torch.linalg.pinv(W @ W.mT) @ torch.linalg.pinv(W @ W.mT),
-        "one length": lambda: W.mT / W.square().sum(), "norm": lambda: W.mT / W.norm(), "columns": lambda: torch.linalg.pinv(W - W.mean(0)), "rows": lambda: torch.linalg.pinv(W - W.mean(1, keepdim=True)),
+        "one length": lambda: W.mT / W.square().sum(), "norm": lambda: W.mT / W.norm(),
         "ridge": lambda: W.mT @ torch.linalg.inv(W @ W.mT + torch.eye(len(W), dtype=W.dtype)) if len(W) < W.shape[1] else torch.linalg.inv(W.mT @ W + torch.eye(W.shape[1], dtype=W.dtype)) @ W.mT,
     }[how]()
 
@@ -49,11 +53,8 @@ EXERCISE = Exercise(
     both = transpose | the embedding is undone by its transpose, and so is the unembedding | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
     both = orthonormal | both are undone by the nearest orthonormal matrix | The singular values have to be undone, too: divided, not left out.
     undo_E = transpose | the embedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
-    undo_E = ridge | something is added before the embedding is inverted | Its rows are independent: they can be undone exactly.
-    undo_U = ridge | something is added before the unembedding is inverted | Its columns are independent: they can be undone exactly.
     both = ridge | something is added before either is inverted | Both are of full rank: they can be undone exactly.
     both = one length / norm | both are undone by a transpose, divided by one number | One number does not undo a matrix. What does?
-    both = columns / rows | both are centred before they are undone | They are to be undone as they are.
     undo_E = length 1 / square length by rows | the embedding is undone by its transpose, divided by lengths | Rows of length 1 are still not at right angles, so a transpose does not undo them. What does?
     undo_E = orthonormal | the embedding is undone without its singular values | They have to be divided out, not left out.
     undo_U = transpose | the unembedding alone is undone by its transpose | A transpose undoes a matrix only when its rows are orthonormal, and these are not. What undoes any matrix of full rank?
@@ -67,12 +68,4 @@ EXERCISE = Exercise(
     pair = swapped matrices | W_U and W_E stand where they have to be undone | W_E W_V should be the identity on tokens: what undoes W_E?
     """,
 )  # fmt: skip
-
-
-def check_copying_head(answer) -> Result:
-    """Exercise 2.3. `answer(W_E, W_U)` returns `W_V, W_O` whose full OV circuit $W_E W_V W_O W_U$ is the identity.
-
-    **Shapes**: `W_E [vocab, d_model]`, `W_U [d_model, vocab]`, both of full rank, `vocab < d_model`; `W_V
-    [d_model, d_head]` and `W_O [d_head, d_model]` with any `d_head`.
-    """
-    return check(EXERCISE, answer)
+check_copying_head = checks(EXERCISE, __doc__)

@@ -1,10 +1,16 @@
-"""Exercise 2.4, the copying score without the table."""
+"""Exercise 2.4. `answer(W_E, W_V, W_O, W_U)` returns $\\sum_i \\operatorname{Re}\\lambda_i / \\sum_i |\\lambda_i|$,
+from a `[d_head, d_head]` matrix.
+
+**Shapes**: `W_E [vocab, d_model]`, `W_V [d_model, d_head]`, `W_O [d_head, d_model]`, `W_U [d_model, vocab]`; the
+result is one number, from the eigenvalues $\\lambda$ of the full OV circuit.
+"""
+
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._run import called
 
 
@@ -22,7 +28,6 @@ def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", be
         "no W_U": lambda: W_O @ W_E.mT @ W_E @ W_V, "no W_E": lambda: W_O @ W_U @ W_U.mT @ W_V,
         "neighbours": lambda: W_V.mT @ W_U @ W_E @ W_O.mT, "neighbours turned": lambda: W_O @ W_E.mT @ W_U.mT @ W_V, "stream": lambda: W_O @ W_U @ W_U.mT @ W_E.mT @ W_E @ W_V,
         "squared": lambda: torch.linalg.matrix_power(W_O @ W_U @ W_E @ W_V, 2), "Gram": lambda: (W_O @ W_U @ W_E @ W_V).mT @ (W_O @ W_U @ W_E @ W_V),
-        "centred": lambda: W_E @ W_V @ W_O @ (W_U - W_U.mean(1, keepdim=True)), "shares": lambda: (W_E @ W_V @ W_O @ W_U).softmax(-1),
         "table": lambda: W_E @ W_V @ W_O @ W_U,
     }["table" if values in ("diagonal", "entries") else matrix]()  # fmt: skip
     found = {
@@ -47,36 +52,18 @@ def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", be
     if ratio in ("positive", "counted"):
         signs = (found.real > 0).double() if ratio == "positive" else found.real.sign()
         return signs.mean()
-    if ratio in ("own largest", "diagonal"):
-        table = W_E @ W_V @ W_O @ W_U
-        own = table.diagonal()
-        return (table.argmax(-1) == torch.arange(len(table))).double().mean() if ratio == "own largest" else own.sum() / table.abs().sum()
-    if ratio == "squares":
-        return (found.real * found.real.abs()).sum() / found.abs().square().sum()
     if ratio == "each":
         return (found.real / found.abs()).mean()
     return (top / bottom + 1) / 2 if ratio == "unit" else top / bottom
 
 
-class _Eigenvalues(TorchFunctionMode):
-    """Notes the width of each matrix whose eigenvalues are taken."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.widths: list[int] = []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if "eig" in getattr(func, "__name__", "") and args:
-            self.widths.append(args[0].shape[-1])
-        return func(*args, **(kwargs or {}))
-
-
 def way(answer, case) -> str:
-    with _Eigenvalues() as seen:
+    with patch.object(torch.linalg, "eigvals", wraps=torch.linalg.eigvals) as one, patch.object(torch.linalg, "eig", wraps=torch.linalg.eig) as other:
         value = called(answer, {name: tensor.clone() for name, tensor in case.items()})
+    widths = [call.args[0].shape[-1] for call in (*one.call_args_list, *other.call_args_list) if call.args]
     asked = case["W_V"].shape[1]
-    if any(width > asked for width in seen.widths):
-        return f"The number is right, but it comes from a matrix of width {max(seen.widths)}; a [d_head, d_head] matrix is asked for, here of width {asked}."
+    if max(widths, default=0) > asked:
+        return f"The number is right, but it comes from a matrix of width {max(widths)}; a [d_head, d_head] matrix is asked for, here of width {asked}."
     if isinstance(value, torch.Tensor) and value.is_complex():
         return "The number is right, but complex, with an imaginary part of 0. A real number is asked for."
     return ""
@@ -92,7 +79,6 @@ EXERCISE = Exercise(
     matrix = turned / symmetric | it is the score of another small matrix | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
     matrix = neighbours / neighbours turned / stream | it is the score of another small matrix | AB and BA share eigenvalues when A is the first part of the product and B all the rest.
     matrix = squared | it is the score of a square of the matrix | Squares of eigenvalues forget the sign. Once through the head is asked.
-    matrix = centred / shares | the table is centred or made into shares | The eigenvalues are those of the table as it is, logits.
     matrix = no W_U / no W_E | one of embedding and unembedding stands in for the other | They are two matrices here.
     matrix = Gram | numbers without a sign are summed, so the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?
     values = singular | numbers without a sign are summed, so the score is always 1 | These numbers have no sign. Does the head send a mixture to itself, or to its opposite?
@@ -108,21 +94,10 @@ EXERCISE = Exercise(
     below = count / none | the sum is not divided by the eigenvalues' sizes | A large head would score more than a small one. What is between -1 and 1 always?
     below = frobenius / entries / root count | the sum is divided by another size than the eigenvalues' | Below stand the sizes of the eigenvalues, summed.
     below = negative / size of sum | the sum is divided by a part of the sizes, or by the size of the sum | Below stand all sizes, each taken before they are summed.
-    ratio = own largest / diagonal | the table's diagonal is held against its rows, or against all entries | The eigenvalues ask of mixtures of tokens what the diagonal asks of single ones.
-    ratio = squares | the eigenvalues are weighed by their squares | Sum them as they are, and their sizes as they are.
     ratio = positive | the share of positive eigenvalues | That is another number of the chapter, between 0 and 1. The score weighs eigenvalues and goes down to -1.
     ratio = counted | eigenvalues are counted, not weighed | A tiny eigenvalue should not count as much as a large one.
     ratio = each | each eigenvalue is divided by its own size, then averaged | A tiny eigenvalue should not count as much as a large one: sum first, divide afterwards.
     ratio = unit | the score is moved to between 0 and 1 | The score lies between -1 and 1.
     """,
 )  # fmt: skip
-
-
-def check_copying_score(answer) -> Result:
-    """Exercise 2.4. `answer(W_E, W_V, W_O, W_U)` returns $\\sum_i \\operatorname{Re}\\lambda_i / \\sum_i |\\lambda_i|$,
-    from a `[d_head, d_head]` matrix.
-
-    **Shapes**: `W_E [vocab, d_model]`, `W_V [d_model, d_head]`, `W_O [d_head, d_model]`, `W_U [d_model, vocab]`; the
-    result is one number, from the eigenvalues $\\lambda$ of the full OV circuit.
-    """
-    return check(EXERCISE, answer)
+check_copying_score = checks(EXERCISE, __doc__)

@@ -1,9 +1,12 @@
-"""Exercise 2.5, K-composition."""
+"""Exercise 2.5. `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
+
+**Shapes**: both `[d_model, d_model]`; the result is one number between 0 and 1.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check, normal
+from circuitkit.exercises._check import Exercise, checks, normal
 
 
 def spec(W_OV: Tensor, W_QK: Tensor) -> Tensor:
@@ -25,7 +28,7 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", above="nor
         "K": lambda: W_OV @ W_QK.mT, "Q": lambda: W_OV @ W_QK, "later first": lambda: W_QK @ W_OV,
         "OV transposed": lambda: W_OV.mT @ W_QK, "entries": lambda: W_OV * W_QK,
         "entries transposed": lambda: W_OV * W_QK.mT, "three": lambda: W_OV @ W_QK.mT @ W_OV.mT,
-        "sum": lambda: W_OV + W_QK, "symmetric": lambda: W_OV @ (W_QK + W_QK.mT) / 2, "gram": lambda: W_OV.mT @ W_OV @ W_QK.mT,
+        "sum": lambda: W_OV + W_QK, "symmetric": lambda: W_OV @ (W_QK + W_QK.mT) / 2, "symmetric OV": lambda: (W_OV + W_OV.mT) @ W_QK.mT / 2, "gram": lambda: W_OV.mT @ W_OV @ W_QK.mT,
     }[product]()  # fmt: skip
     below = {
         "both": lambda: size(W_OV) * size(W_QK), "none": lambda: torch.ones((), dtype=torch.float64),
@@ -35,7 +38,7 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", above="nor
     }[divide]()  # fmt: skip
     values = torch.linalg.svdvals(both)
     top = {
-        "norm": lambda: size(both), "spectral": lambda: values[0], "nuclear": lambda: values.sum(), "trace": lambda: both.trace(),
+        "norm": lambda: size(both), "spectral": lambda: values[0], "nuclear": lambda: values.sum(), "max": lambda: both.abs().max(), "others": lambda: size(both) * below / torch.linalg.matrix_norm(W_OV, 2) / torch.linalg.matrix_norm(W_QK, 2), "trace": lambda: both.trace(),
         "trace size": lambda: both.trace().abs(), "sum": both.sum,
     }[above]()  # fmt: skip
     score = values[0] / (values.sum() if ratio == "share" else values.norm()) if ratio in ("share", "share of squares") else top / below
@@ -61,9 +64,9 @@ EXERCISE = Exercise(
     product = entries / entries transposed | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
     product = three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
     product = sum | the matrices are added | Heads side by side add up; heads in a row multiply.
-    product = symmetric | W_QK is made symmetric | Its two sides are queries and keys. Only one of them meets what the earlier head wrote.
+    product = symmetric / symmetric OV | one of the matrices is made symmetric | Their sides are different things: what is read, and what is written or asked.
     product = gram | the earlier head enters twice | The earlier head's output comes in at the keys, once.
-    above = spectral / nuclear | the product is measured in another way than the two matrices below it | One norm for all three: Frobenius.
+    above = spectral / nuclear / max / others | the product is measured in another way than the two matrices below it | One norm for all three: Frobenius.
     above = trace / trace size / sum | a sum with signs stands above: the product's trace (an inner product of the two matrices), or the sum of its entries | Entries of both signs cancel in a sum. Frobenius squares first.
     ratio = baseline / minus baseline | the score is held against that of random matrices | The score itself is asked for. What random matrices score is another number.
     ratio = share / share of squares | it is the share of the largest singular value of the product | How even the product is, is another question. How large is it beside its factors?
@@ -85,9 +88,4 @@ def _low_rank(step: int, generator: torch.Generator) -> Tensor:
     return normal(generator, d_model, low) @ normal(generator, low, d_model)
 
 
-def check_k_composition(answer) -> Result:
-    """Exercise 2.5. `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
-
-    **Shapes**: both `[d_model, d_model]`; the result is one number between 0 and 1.
-    """
-    return check(EXERCISE, answer)
+check_k_composition = checks(EXERCISE, __doc__)

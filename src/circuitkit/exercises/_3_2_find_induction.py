@@ -1,9 +1,14 @@
-"""Exercise 3.2, find the induction head of any model."""
+"""Exercise 3.2. `answer(model, tokens, period, start)` returns each head's attention to where a span went on before.
+
+**Shapes**: `tokens [1, pos]`, a span of `period` tokens at positions `start` and on, and again directly after; the
+result is `[layer, head]`: the mean, over the second pass, of the attention to the token after the copy one period back,
+whatever else the span holds twice.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import cached, shipped
 
 
@@ -33,7 +38,7 @@ def body(model, tokens, period, start, *, away=1, span="second", opening=True, r
         pattern = pattern.mT if turned else pattern
         shares = pattern[:, dst, src]
         won = (pattern[:, dst].argmax(-1) == src).double().mean(1)
-        found.append({"won": won, "all": shares.sum(1) / pattern.shape[-1], "one less": shares.sum(1) / (period - 1), "median": shares.median(1).values, "sum": shares.sum(1), "max": shares.amax(1), "block": pattern[:, dst][..., src].mean((1, 2))}.get(reduce, shares.mean(1)))
+        found.append({"won": won, "all": shares.sum(1) / pattern.shape[-1], "one less": shares.sum(1) / (period - 1), "sum": shares.sum(1), "max": shares.amax(1), "block": pattern[:, dst][..., src].mean((1, 2))}.get(reduce, shares.mean(1)))
     return torch.stack(found)
 
 
@@ -68,19 +73,9 @@ EXERCISE = Exercise(
     reduce = sum | shares are added up, not averaged | A perfect induction head scores 1.
     reduce = all / one less | shares are divided by another number than that of the second pass's destinations | How many are there? A perfect induction head scores 1.
     reduce = won | destinations are counted whose largest share it is | How much goes there is asked, not how often it is the most.
-    reduce = median | it is the median share, not the mean | Add up and divide by the number of destinations.
     reduce = block | every destination is paired with every place that some destination should look at | Each destination has one such place: index with both lists at once, or take a diagonal.
     reduce = max | it is the largest share, not the mean | A perfect induction head looks there every time.
     turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
     """,
 )  # fmt: skip
-
-
-def check_find_induction(answer) -> Result:
-    """Exercise 3.2. `answer(model, tokens, period, start)` returns each head's attention to where a span went on before.
-
-    **Shapes**: `tokens [1, pos]`, a span of `period` tokens at positions `start` and on, and again directly after; the
-    result is `[layer, head]`: the mean, over the second pass, of the attention to the token after the copy one period back,
-    whatever else the span holds twice.
-    """
-    return check(EXERCISE, answer)
+check_find_induction = checks(EXERCISE, __doc__)

@@ -1,9 +1,13 @@
-"""Exercise 3.3, patch one head."""
+"""Exercise 3.3. `answer(model, clean, corrupt, layer, head)` runs the corrupt row with one head's clean output put in.
+
+**Shapes**: `clean` and `corrupt [1, pos]`; at all positions the head's `hook_z` is what it is on the clean row; the
+result is `[vocab]`, the logits at the last position.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import HOOK, cached, hooked, random_row, shipped
 
 
@@ -64,12 +68,4 @@ EXERCISE = Exercise(
     """
     + HOOK,
 )  # fmt: skip
-
-
-def check_patch(answer) -> Result:
-    """Exercise 3.3. `answer(model, clean, corrupt, layer, head)` runs the corrupt row with one head's clean output put in.
-
-    **Shapes**: `clean` and `corrupt [1, pos]`; at all positions the head's `hook_z` is what it is on the clean row; the
-    result is `[vocab]`, the logits at the last position.
-    """
-    return check(EXERCISE, answer)
+check_patch = checks(EXERCISE, __doc__)

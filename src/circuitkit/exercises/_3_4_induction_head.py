@@ -1,9 +1,19 @@
-"""Exercise 3.4, an induction head by hand."""
+"""Exercise 3.4. `answer(vocab, n_ctx)` returns two heads, each `(W_Q, W_K, W_V, W_O)`, that make an induction circuit.
+
+The stream has `d_model = 3 * vocab + n_ctx` coordinates, in this order: the word here (`vocab`, one-hot), the place
+(`n_ctx`, one-hot), the note (`vocab`, empty), the output (`vocab`, empty). Head 0 looks one place back and notes the
+word there. Head 1 looks at the place whose note is the word here, and writes the word that stands there to the
+output. The check divides scores by sqrt(d_head), masks the future, and tries two rows whose spans differ in length: each
+head by itself, head 1 on the notes that a right head 0 leaves, then both together.
+
+**Shapes**: `W_Q, W_K, W_V [d_model, d_head]`, `W_O [d_head, d_model]` with any `d_head`. A row begins with token 0,
+which never comes again. Nothing is asked of head 1 before the second pass.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Misfit, Result, built, check
+from circuitkit.exercises._check import Exercise, Misfit, built, checks
 from circuitkit.exercises._shared import head_pattern
 
 _CLEAR = 0.9
@@ -139,18 +149,4 @@ EXERCISE = Exercise(
     heads = same | the second head is a copy of the first | It has another task: to find the place whose note is the word here.
     """,
 )  # fmt: skip
-
-
-def check_induction_head(answer) -> Result:
-    """Exercise 3.4. `answer(vocab, n_ctx)` returns two heads, each `(W_Q, W_K, W_V, W_O)`, that make an induction circuit.
-
-    The stream has `d_model = 3 * vocab + n_ctx` coordinates, in this order: the word here (`vocab`, one-hot), the place
-    (`n_ctx`, one-hot), the note (`vocab`, empty), the output (`vocab`, empty). Head 0 looks one place back and notes the
-    word there. Head 1 looks at the place whose note is the word here, and writes the word that stands there to the
-    output. The check divides scores by sqrt(d_head), masks the future, and tries two rows whose spans differ in length: each
-    head by itself, head 1 on the notes that a right head 0 leaves, then both together.
-
-    **Shapes**: `W_Q, W_K, W_V [d_model, d_head]`, `W_O [d_head, d_model]` with any `d_head`. A row begins with token 0,
-    which never comes again. Nothing is asked of head 1 before the second pass.
-    """
-    return check(EXERCISE, answer)
+check_induction_head = checks(EXERCISE, __doc__)

@@ -1,9 +1,13 @@
-"""Exercise 3.5, cut one wire."""
+"""Exercise 3.5. `answer(x, r, W_Q, W_K)` returns a causal head's pattern when its keys do not see `r`.
+
+**Shapes**: the stream `x [pos, d_model]`, which contains what an earlier head wrote, `r [pos, d_model]`; `W_Q` and
+`W_K [d_model, d_head]`; the result is `[destination, source]`. The queries still see all of `x`.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import AXIS, MASK, SCALE, head_pattern
 
 
@@ -61,12 +65,4 @@ EXERCISE = Exercise(
     + MASK
     + AXIS,
 )  # fmt: skip
-
-
-def check_cut_wire(answer) -> Result:
-    """Exercise 3.5. `answer(x, r, W_Q, W_K)` returns a causal head's pattern when its keys do not see `r`.
-
-    **Shapes**: the stream `x [pos, d_model]`, which contains what an earlier head wrote, `r [pos, d_model]`; `W_Q` and
-    `W_K [d_model, d_head]`; the result is `[destination, source]`. The queries still see all of `x`.
-    """
-    return check(EXERCISE, answer)
+check_cut_wire = checks(EXERCISE, __doc__)

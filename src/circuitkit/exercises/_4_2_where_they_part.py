@@ -1,4 +1,8 @@
-"""Exercise 4.2, where two models part: neuron by neuron."""
+"""Exercise 4.2. `answer(one, other, tokens)` says how far apart two models are in what each neuron reads.
+
+**Shapes**: `tokens [1, pos]`; the result is `[layer, neuron]`, the largest absolute gap over positions, before the
+activation (`mlp.in.hook_out`).
+"""
 
 from copy import deepcopy
 from functools import cache
@@ -6,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import cached, random_row, shipped
 
 
@@ -48,10 +52,10 @@ def body(one, other, tokens, *, hook="mlp.in.hook_out", over="max", sign="abs", 
             "mean": gap.mean(0), "mean first": (here - there).mean(0).abs(), "last": gap[-1], "first": gap[0], "sum": gap.sum(0), "norm": gap.norm(dim=0),
             "maxima": here.amax(0) - there.amax(0) if sign == "none" else (here.amax(0) - there.amax(0)).abs(), "place": gap[place],
             "worst": gap[gap.sum(1).argmax()], "least": gap.amin(0), "later": gap[1:].amax(0), "early": gap[:-1].amax(0), "spread": gap.amax(0) - gap.amin(0), "where": gap.argmax(0),
-            "rms": gap.square().mean(0).sqrt(), "range": (here - there).amax(0) - (here - there).amin(0), "median": gap.median(0).values, "std": (here - there).std(0),
+            "rms": gap.square().mean(0).sqrt(), "range": (here - there).amax(0) - (here - there).amin(0), "std": (here - there).std(0),
         }.get(over, gap.amax(0)))  # fmt: skip
     found = torch.stack(out)
-    return {"largest": found.argmax(1), "twice": found[:1].expand_as(found), "last twice": found[1:].expand_as(found), "over largest": found / found.max(), "over layer": found / found.amax(1, keepdim=True)}.get(shape, found)
+    return {"largest": found.argmax(1), "twice": found[:1].expand_as(found)}.get(shape, found)
 
 
 EXERCISE = Exercise(
@@ -71,10 +75,7 @@ EXERCISE = Exercise(
     over = norm | it is the root of the summed squares over positions | Keep the largest.
     over = rms / std | it is a mean square's root or a spread over positions, not the largest gap | Keep the largest.
     over = range | it is the distance from the lowest to the highest signed gap | Take absolute values first, then the largest.
-    over = median | it is the median over positions, not the largest | Keep the largest.
     sign = relu | only what is above 0 is compared | A reading counts below 0, too.
-    shape = last twice | the last layer's gaps are returned for both layers | Both layers, one row each.
-    shape = over largest / over layer | gaps are divided by the largest of them | Return the gaps themselves.
     over = least | it is the smallest gap over positions | Keep the largest.
     over = maxima | the largest values are compared, wherever they are | Compare position by position, then keep the largest gap.
     over = place / worst | one position is taken for all neurons | Each neuron has a position of its own at which the gap is largest.
@@ -85,12 +86,4 @@ EXERCISE = Exercise(
     shape = largest | it says which neuron, not how much | Return [layer, neuron], the gaps themselves.
     """,
 )  # fmt: skip
-
-
-def check_where_they_part(answer) -> Result:
-    """Exercise 4.2. `answer(one, other, tokens)` says how far apart two models are in what each neuron reads.
-
-    **Shapes**: `tokens [1, pos]`; the result is `[layer, neuron]`, the largest absolute gap over positions, before the
-    activation (`mlp.in.hook_out`).
-    """
-    return check(EXERCISE, answer)
+check_where_they_part = checks(EXERCISE, __doc__)

@@ -1,11 +1,17 @@
-"""Exercise 4.3, a neuron as a head, by hand."""
+"""Exercise 4.3. `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
+
+**Shapes**: `w_in` and `w_out [d_model]`, `b_in` a number; `W_Q, W_K, W_V [d_model + 1, 1]`, `W_O [1, d_model + 1]`,
+`b_Q` and `b_V` numbers. The stream has one more coordinate, the last, which is 1 at position 0 (the bias token, zero
+elsewhere) and 0 at the tokens. The head looks at itself and at position 0. It writes
+$\\mathrm{SiLU}(x\\,w_{in} + b_{in})\\,w_{out}$ at a token and nothing at the bias token.
+"""
 
 import math
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check, normal
+from circuitkit.exercises._check import Exercise, built, checks, normal
 
 
 def _silu(value: float) -> float:
@@ -48,12 +54,12 @@ def body(
     def wide(stream, bias):
         return torch.cat([bias, stream] if place == "first" else [stream, bias])[:, None]
 
-    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-0.5": -0.5, "-10": -10.0, "b_in": -float(b_in), "plus b_in": float(b_in), "-100": -100.0, "-1000": -1000.0}[key]
+    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-10": -10.0, "b_in": -float(b_in), "plus b_in": float(b_in), "-100": -100.0, "-1000": -1000.0}[key]
     b_V = number["1"] if reads == "nothing" else number[b_value]
     erased = -one if erase == 2.0 else erase * b_V * one
     b_Q = number[b_query]
     in_keys = {"nothing": 0 * w_in, "w_in": w_in, "same": 0 * w_in + k, "ones": 0 * w_in + 1, "minus": -w_in}[tokens_key]
-    steep = {"silu": 1.0, "gelu": 1.702, "root": len(w_in) ** -0.5, "wide root": (len(w_in) + 1) ** -0.5}[slope]
+    steep = {"silu": 1.0, "gelu": 1.702}[slope]
     if bias_at in ("value", "value taken"):
         return wide(given[asks], 0 * one), b_Q, wide(in_keys, k * one), wide(given[reads], (b_in if bias_at == "value" else -b_in) * one), 0.0, wide(w_out, 0 * one).mT
     if bias_at == "row":
@@ -78,12 +84,9 @@ EXERCISE = Exercise(
     key = paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
     key = 1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
     key = 0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
-    key = -0.5 | the key of the bias token is too small | The difference of the two scores has to be y itself.
     key = b_in / plus b_in | b_in stands in the key of the bias token | The query carries b_in; the key only says which place it is.
     erase = -2.0 | the bias token's value is taken back twice | b_V puts it there once.
     bias_at = value / value taken | b_in stands in the value's row of the bias coordinate, and nowhere else | That coordinate is 1 at the bias token alone. The tokens need it.
-    mark = -1.0 | the head writes into the bias coordinate | What should the head add to that coordinate?
-    slope = root / wide root | the scores are scaled by a number | The difference of the two scores has to be y itself.
     key = -2 / -10 / -100 / -1000 | the key of the bias token is too large | The difference of the two scores has to be y itself.
     tokens_key = w_in / same / ones / minus | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
     slope = gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
@@ -94,7 +97,7 @@ EXERCISE = Exercise(
     erase = 2.0 | 1 is taken back at the bias token, not its value | What does b_V put there?
     erase = 1.0 | the bias token's value is doubled instead of taken back | Mind the sign in the row of W_V that reads the bias coordinate.
     bias_at = row | b_in stands in the rows of the bias coordinate | That coordinate is 1 at the bias token alone, so only the bias token gets b_in. The tokens need it.
-    mark = 1.0 | the head writes into the bias coordinate | The next layer would take these tokens for bias tokens. What should the head add to that coordinate?
+    mark = 1.0 / -1.0 | the head writes into the bias coordinate | The next layer would take these tokens for bias tokens. What should the head add to that coordinate?
     b_query = 0 | the query leaves b_in out | The head decides by x w_in alone. The neuron decides by x w_in + b_in.
     b_query = minus | the query takes b_in with the wrong sign | The neuron decides by x w_in + b_in.
     b_value = 0 | the value leaves b_in out | SiLU(y) is sigmoid(y) times y, and y has a bias.
@@ -108,14 +111,4 @@ EXERCISE = Exercise(
     place = first | the bias coordinate is taken to be the first | The bias token is the first position, but its coordinate is the last: X + [1] adds a column at the end.
     """,
 )  # fmt: skip
-
-
-def check_neuron_as_head(answer) -> Result:
-    """Exercise 4.3. `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
-
-    **Shapes**: `w_in` and `w_out [d_model]`, `b_in` a number; `W_Q, W_K, W_V [d_model + 1, 1]`, `W_O [1, d_model + 1]`,
-    `b_Q` and `b_V` numbers. The stream has one more coordinate, the last, which is 1 at position 0 (the bias token, zero
-    elsewhere) and 0 at the tokens. The head looks at itself and at position 0. It writes
-    $\\mathrm{SiLU}(x\\,w_{in} + b_{in})\\,w_{out}$ at a token and nothing at the bias token.
-    """
-    return check(EXERCISE, answer)
+check_neuron_as_head = checks(EXERCISE, __doc__)

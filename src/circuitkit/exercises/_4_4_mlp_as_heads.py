@@ -1,11 +1,16 @@
-"""Exercise 4.4, an MLP as a sum of heads."""
+"""Exercise 4.4. `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neuron-heads.
+
+**Shapes**: `x [pos, d_model]`, `W_in [d_model, d_mlp]`, `b_in [d_mlp]`, `W_out [d_mlp, d_model]`, `b_out [d_model]`,
+`terms [k, 4]`; the result is `[pos, d_model]`. A row $(b, c, a, d)$ of `terms` is one head of every neuron: reading
+$y$, it looks at itself with weight $\\sigma(by + c)$ and finds the value $ay + d$.
+"""
 
 import math
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check, normal
+from circuitkit.exercises._check import Exercise, checks, normal
 
 
 def spec(x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor, terms: Tensor) -> Tensor:
@@ -24,8 +29,6 @@ def body(
     x, W_in, b_in, W_out, b_out, terms, *, query=1.0, value=1.0, c_is=1.0, d_is="inside", b_is="b", a_is="a", times="once",
     order="bcad", add="sum", which="all", shape="sigmoid", turned="", chained=False,
 ):  # fmt: skip
-    W_in = W_in.mT if turned == "W_in" else W_in
-    W_out = W_out.mT if turned == "W_out" else W_out
     k, d_mlp = len(terms), W_in.shape[1]
     used = {
         "all": terms, "but last": terms[:-1], "first": terms[:1], "last": terms[-1:], "silu": terms.new_tensor([[1.0, 0.0, 1.0, 0.0]]),
@@ -51,7 +54,7 @@ def body(
         heads = y
     if add == "values":
         heads = weight.sum(-1, keepdim=True) * (values + inside).sum(-1, keepdim=True)
-    gathered = {"mean": heads.mean(-1), "product": heads.prod(-1), "max": heads.amax(-1)}.get(add, heads.sum(-1))
+    gathered = {"mean": heads.mean(-1), "product": heads.prod(-1)}.get(add, heads.sum(-1))
     counts = {"once": 1, "none": 0, "terms": k, "heads": k * d_mlp, "neurons": d_mlp}
     return gathered @ W_out + counts[times] * b_out
 
@@ -86,7 +89,6 @@ EXERCISE = Exercise(
     which = first / last | only one term is used, the first or the last | Every row of terms is a head of every neuron, and heads add up. Is something overwritten in the loop?
     which = but first / but last | a term is left out, the first or the last | Rows are counted from 0, and each is a head.
     add = mean | the terms are averaged | Heads add up. Nothing divides them by their number.
-    add = max | only the largest term counts | Heads add up.
     add = product | the terms are multiplied | Heads add up.
     add = values | weights and values are summed before they are multiplied | Each head has a weight and a value of its own: multiply first, then add up.
     shape = softmax / neurons | a softmax runs over the terms or the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
@@ -95,17 +97,6 @@ EXERCISE = Exercise(
     shape = tanh / relu / silu / gelu / exp / hard | the weight is another function of the score than a sigmoid | A softmax over two places is a sigmoid.
     shape = none | the sigmoid is missing | The score is not yet a weight.
     shape = minus | the weight is that of the bias token | The head finds its value at the token itself.
-    turned = W_out | W_out is transposed | Neuron n writes row n of W_out.
-    turned = W_in | W_in is transposed | Neuron n reads column n of W_in: rows of x multiply from the left.
     """,
 )  # fmt: skip
-
-
-def check_mlp_as_heads(answer) -> Result:
-    """Exercise 4.4. `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neuron-heads.
-
-    **Shapes**: `x [pos, d_model]`, `W_in [d_model, d_mlp]`, `b_in [d_mlp]`, `W_out [d_mlp, d_model]`, `b_out [d_model]`,
-    `terms [k, 4]`; the result is `[pos, d_model]`. A row $(b, c, a, d)$ of `terms` is one head of every neuron: reading
-    $y$, it looks at itself with weight $\\sigma(by + c)$ and finds the value $ay + d$.
-    """
-    return check(EXERCISE, answer)
+check_mlp_as_heads = checks(EXERCISE, __doc__)

@@ -1,4 +1,8 @@
-"""Exercise 4.5, how large Omega should be."""
+"""Exercise 4.5. `answer(n_pos, tolerance, eps)` returns `[smallest, largest]`, the Omegas that keep two errors small.
+
+**Leak**: `n_pos` tokens keep the weight $e^{-2\\Omega}$ each, together at most `tolerance`. **Rounding**: a score near
+$2\\Omega$ is off by at most half of $2\\Omega\\cdot$`eps`, which moves the sigmoid by at most `tolerance`.
+"""
 
 import math
 from typing import Any
@@ -6,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 
 
 def spec(n_pos: int, tolerance: float, eps: float) -> Tensor:
@@ -69,12 +73,4 @@ EXERCISE = Exercise(
     order = exchanged | the two ends are exchanged | Leak says how large Omega must be at least, rounding how large at most. Return them in this order.
     """,
 )  # fmt: skip
-
-
-def check_omega_window(answer) -> Result:
-    """Exercise 4.5. `answer(n_pos, tolerance, eps)` returns `[smallest, largest]`, the Omegas that keep two errors small.
-
-    **Leak**: `n_pos` tokens keep the weight $e^{-2\\Omega}$ each, together at most `tolerance`. **Rounding**: a score near
-    $2\\Omega$ is off by at most half of $2\\Omega\\cdot$`eps`, which moves the sigmoid by at most `tolerance`.
-    """
-    return check(EXERCISE, answer)
+check_omega_window = checks(EXERCISE, __doc__)

@@ -1,11 +1,15 @@
-"""Exercise 4.6, a norm that keeps the bias token."""
+"""Exercise 4.6. `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
+
+**Shapes**: the result is `[d_model + 1]`. With it $\\mathrm{RMSNorm}(X \\oplus [1])$, taken over all `d_model + 1`
+coordinates, equals $\\mathrm{RMSNorm}(X) \\oplus [1]$.
+"""
 
 import math
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check, normal
+from circuitkit.exercises._check import Exercise, built, checks, normal
 
 
 def spec(d_model: int) -> Tensor:
@@ -42,7 +46,7 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     }  # fmt: skip
     s, t = of_stream[stream], of_bias[bias]
     if both:
-        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "2": (2 / 3, 1 / 3), "3": (3 / 4, 1 / 4), "4": (4 / 5, 1 / 5), "8": (8 / 9, 1 / 9), "512": (512 / 513, 1 / 513), "exchanged": (t, s), "fourth": (s**0.5, t**0.5), "width": (D, D), "wide": (D + 1, D + 1), "one less": ((D - 1) / D, 1 / D), "product": (s * t, s * t), "only bias": (1.0, 1 / D), "ones": (1.0, 1.0), "lengths": (D, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
+        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "2": (2 / 3, 1 / 3), "3": (3 / 4, 1 / 4), "4": (4 / 5, 1 / 5), "8": (8 / 9, 1 / 9), "64": (64 / 65, 1 / 65), "512": (512 / 513, 1 / 513), "exchanged": (t, s), "fourth": (s**0.5, t**0.5),  "ones": (1.0, 1.0), "lengths": (D, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
     gain = torch.tensor([math.sqrt(s)] * D + [math.sqrt(t)], dtype=torch.float64)
     return gain.roll(1) if place == "first" else gain
 
@@ -58,10 +62,7 @@ EXERCISE = Exercise(
     both = lengths | these gains would undo a division by the length | The norm divides by the root of a mean square.
     both = exchanged | the gains of stream and bias coordinate are exchanged | Which of the two kinds of rows has D numbers, which one?
     both = fourth | a root is taken twice | The norm divides by the root of a mean square: one root.
-    both = width / wide | all gains are the root of a width | Work out both kinds of rows: what does the norm divide each by?
-    both = one less | the gains are those of a stream one coordinate narrower | The norm runs over D + 1 coordinates.
-    both = product | stream and bias coordinate get the product of both gains | Each coordinate has a gain of its own.
-    both = 2 / 3 / 4 / 8 / 128 / 512 | the gains are those of one width, whatever d_model is | How many are there here?
+    both = 2 / 3 / 4 / 8 / 64 / 128 / 512 | the gains are those of one width, whatever d_model is | How many are there here?
     both = squares | the roots are missing | The norm divides by the root of a mean square.
     both = two | these are the gains for two bias coordinates | Repair (b) is for LayerNorm and has two bias coordinates. Here there is one.
     stream = 1 | the gain of the stream is 1 | The new coordinate is 0 at a token and still counts in the mean: the mean square shrinks. By how much?
@@ -76,12 +77,4 @@ EXERCISE = Exercise(
     place = first | the bias coordinate is taken to be the first | X + [1] adds its column at the end.
     """,
 )  # fmt: skip
-
-
-def check_norm_gain(answer) -> Result:
-    """Exercise 4.6. `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
-
-    **Shapes**: the result is `[d_model + 1]`. With it $\\mathrm{RMSNorm}(X \\oplus [1])$, taken over all `d_model + 1`
-    coordinates, equals $\\mathrm{RMSNorm}(X) \\oplus [1]$.
-    """
-    return check(EXERCISE, answer)
+check_norm_gain = checks(EXERCISE, __doc__)

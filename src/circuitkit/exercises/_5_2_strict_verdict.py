@@ -1,11 +1,17 @@
-"""Exercise 5.2, a verdict that can fail."""
+"""Exercise 5.2. `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
+
+**Shapes**: `written [row, head, vocab]` is what each head adds to the logits, `residual [row, vocab]` the rest of
+them, `completion` a token, `has_source [row]` true or false. **Rates**: the share of rows with a source on which
+the completion is the top logit with *every* set of other heads removed; and the share of rows without a source on
+which it is the top logit with *none*.
+"""
 
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check, normal
+from circuitkit.exercises._check import Exercise, checks, normal
 
 
 def spec(written: Tensor, residual: Tensor, completion: int, has_source: Tensor) -> Tensor:
@@ -38,7 +44,7 @@ def body(
             "whole": kept[-1:], "alone": kept[:1], "not alone": kept[1:], "not whole": kept[:-1],
             "one out": [tuple(k for k in (*own, *others) if k != lost) for lost in others],
             "one in": [(*own, one) for one in others], "ends": [kept[0], kept[-1]],
-            "one out or none": kept[-n_heads:], "other way": [tuple(others)],
+            "one out or none": kept[-n_heads:],
             "one in or none": kept[:n_heads], "any": [some for count in range(n_heads + 1) for some in combinations(range(n_heads), count)],
         }.get(sets, kept)  # fmt: skip
         logits = torch.stack([written[:, list(some)].sum(1) + (len(some) if rest == 2.0 else rest) * residual for some in kept])
@@ -63,11 +69,9 @@ def body(
             carried, silent = top[:, has_source].all(1).double().mean(), 1 - top[:, ~has_source].any(1).double().mean()
         elif out == "worst":
             carried, silent = top[:, has_source].double().mean(1).min(), 1 - top[:, ~has_source].double().mean(1).max()
-        elif out == "counts":
-            carried, silent = (one * rows[rows_1]).sum(), (two * rows[rows_2]).sum()
         rates.append(torch.stack([silent, carried] if out == "exchanged" else [carried, silent]))
     found = torch.stack(rates)
-    return {"first": found[:, 0], "second": found[:, 1], "product": found.prod(1), "turned": found.mT}.get(out, found)
+    return {"first": found[:, 0], "second": found[:, 1], "turned": found.mT}.get(out, found)
 
 
 def _draw(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
@@ -102,8 +106,6 @@ EXERCISE = Exercise(
     sets = one in / one in or none | only one other head is kept at a time | Any set of the others may be there, none and all included.
     sets = any | sets without the head that is judged are tried, too | Every set has to hold the head that is judged; only the others come and go.
     sets = ends | only two sets are tried: all others, and none of them | Any set of the others may be gone, not all or nothing.
-    sets = other way | the head itself is removed and all others kept | Every set has to hold the head that is judged; only the others come and go.
-    head_in = 2 | the head that is judged is added twice | Every set holds it once.
     head_in = False | the head itself is removed, too | Every set has to hold the head that is judged; only the others come and go.
     first = mean | the sets are averaged in the first rate | The completion has to stay whatever set is removed. One failing set is enough to fail a row.
     first = any | the first rate asks for some set, not for every set | Lucky help from other heads would count. The completion has to stay whatever is removed.
@@ -123,19 +125,7 @@ EXERCISE = Exercise(
     out = of all rows | both rates are divided by the number of all rows | The first rate is a share of the rows with a source, the second of the rows without.
     out = sets | sets are counted instead of rows | For each row: does every set complete it? Then take the share of rows.
     out = worst | the worst set's rate is taken, over all rows | Another set may fail on each row. First ask for each row: do all sets pass?
-    out = counts | rows are counted, not shared | A rate is a share: divide by the number of rows that could count.
     out = exchanged | the two rates are exchanged | First the rows with a source, then those without.
-    out = product | the two rates are multiplied | Return both: they fail for different reasons.
     """,
 )  # fmt: skip
-
-
-def check_strict_verdict(answer) -> Result:
-    """Exercise 5.2. `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
-
-    **Shapes**: `written [row, head, vocab]` is what each head adds to the logits, `residual [row, vocab]` the rest of
-    them, `completion` a token, `has_source [row]` true or false. **Rates**: the share of rows with a source on which
-    the completion is the top logit with *every* set of other heads removed; and the share of rows without a source on
-    which it is the top logit with *none*.
-    """
-    return check(EXERCISE, answer)
+check_strict_verdict = checks(EXERCISE, __doc__)

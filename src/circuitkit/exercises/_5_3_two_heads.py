@@ -1,9 +1,15 @@
-"""Exercise 5.3, two heads, any number of trigrams."""
+"""Exercise 5.3. `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
+
+**Shapes**: `W_Q, W_K, W_V [2, vocab, d_head]`, `W_O [2, d_head, vocab]`, any `d_head`, on one-hot tokens numbered as
+on the page of exercises, `vocab = 2n + 2`. Scores are $q \\cdot k$, not divided; the mask is causal. **Wanted**: at a
+destination with a source anywhere before it the two heads together write `gain` on its completion; everywhere else,
+and on every other token, nothing.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check
+from circuitkit.exercises._check import Exercise, built, checks
 
 
 def spec(n: int, gain: float, prompt: tuple[int, ...]) -> Tensor:
@@ -44,7 +50,7 @@ def body(
         W_K[:, -1], W_K[:, 0] = W_K[:, 0] * (source_key == "begin"), 0
     W_V[:, asks] = ones / n if values == "shared" else each
     W_V[1, 0] += source_value
-    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "one": 0 * b + n + 1, "reversed": (b + n).flip(0)}[onto]
+    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "reversed": (b + n).flip(0)}[onto]
     for head, sign in enumerate((sign_0, sign_1)):
         W_O[head][:, at - int(which == "from zero")] = sign * (gain if gained in ("both", f"head {head}") else 1.0) * (ones if values == "shared" else each)
     if which == "everything":
@@ -103,25 +109,14 @@ EXERCISE = Exercise(
     onto = reversed | the completions stand in reverse order | Destination b is completed by token b + n.
     onto = low / high | the completions are numbered one too low or too high | Destination 1 is completed by token n + 1. Does your count of destinations begin with 0 or with 1?
     gained = head 0 / head 1 | only one head's writing is multiplied by the gain | Without a source the two have to cancel.
-    onto = one | all destinations are sent to the first completion | Destination b is completed by token b + n.
     which = everything | all tokens ask, answer and write, not destinations alone | Destinations are tokens 1 to n; on all others nothing is to be written.
     gained = none | the gain is left out | Something has to be multiplied by `gain`.
     match = any | a destination looks at all destinations | It mixes in the completions of other destinations in the prompt. Which key should answer which query?
     which = shifted / from zero | destinations are taken to begin with token 0 | Token 0 is the source; destinations are 1 to n.
     which = completions | queries and keys belong to the completions | The prediction is made at the destination.
     source_key = first | only the first trigram is served | Every destination needs a value of its own, and a query for which the source's key beats its own.
-    source_key = begin | the token that begins a prompt is taken for the source | Tokens are numbered as in exercise 5.1: which is the source?
+    source_key = begin | the token that begins a prompt is taken for the source | Token 0 is the source; a prompt begins with token 2n + 1.
     score = 1.0 / 2.0 / 3.0 / 5.0 / 10.0 | the scores are too small for full attention | A score of 1 above another is only e times as good, one of 3 twenty times. How large must it be for a weight below 1e-6?
     """,
 )  # fmt: skip
-
-
-def check_two_heads(answer) -> Result:
-    """Exercise 5.3. `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
-
-    **Shapes**: `W_Q, W_K, W_V [2, vocab, d_head]`, `W_O [2, d_head, vocab]`, any `d_head`, on one-hot tokens numbered as
-    in exercise 5.1, `vocab = 2n + 2`. Scores are $q \\cdot k$, not divided; the mask is causal. **Wanted**: at a
-    destination with a source anywhere before it the two heads together write `gain` on its completion; everywhere else,
-    and on every other token, nothing.
-    """
-    return check(EXERCISE, answer)
+check_two_heads = checks(EXERCISE, __doc__)

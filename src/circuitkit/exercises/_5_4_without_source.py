@@ -1,9 +1,13 @@
-"""Exercise 5.4, take the source away: a control that a verdict needs."""
+"""Exercise 5.4. `answer(model, tokens)` says how often a toy model completes, with its sources and without them.
+
+**Shapes**: `tokens [prompt, pos]`; the result is `[2]`: of the places where a completion is due, the share at which
+it has the largest logit, first in the prompts as they are, then with every source replaced by token `2n + 1`.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, check
+from circuitkit.exercises._check import Exercise, checks
 from circuitkit.exercises._shared import some_toy
 
 
@@ -29,7 +33,7 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
     new = {"begin": 2 * n + 1, "filler": 2 * n, "destination": 1, "completion": n + 1}[put]
     bare = {
         "none": lambda: tokens, "begin": lambda: tokens.masked_fill(tokens == 2 * n + 1, 0),
-        "before": lambda: torch.where(gone, tokens.roll(1, 1), tokens), "negatives": lambda: model.task.negatives(len(tokens), seed=0),
+        "negatives": lambda: model.task.negatives(len(tokens), seed=0),
     }.get(changed, lambda: tokens.masked_fill(gone, new))()  # fmt: skip
     where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True), "waiting": model.task.states(tokens) == 1, "either": model.task.states(tokens) > 0, "last": due & (due.flip(1).cumsum(1).flip(1) == 1), "first": due & (due.cumsum(1) == 1), "end": due & (torch.arange(due.shape[1]) == due.shape[1] - 1), "rest": dest & ~due}.get(places, due)
     rates = []
@@ -44,10 +48,10 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
         logits = logits.roll(1 if said == "place before" else -1, 1) if said in ("place before", "place after") else logits
         right = wanted.clamp_max(2 * n + 1)[..., None]
         hit = {"chance": logits.softmax(-1).gather(-1, right)[..., 0], "top": logits.gather(-1, right)[..., 0]}.get(said, logits.argmax(-1) == wanted)
-        if said in ("positive", "half", "any", "top two"):
+        if said in ("positive", "half", "any"):
             best, own = logits.argmax(-1), logits.gather(-1, right)[..., 0]
             hit = {"positive": own > 0, "half": (own - logits.logsumexp(-1)).exp() > 0.5,
-                   "any": (best > n) & (best <= 2 * n), "top two": (logits.topk(2).indices == right).any(-1)}[said]  # fmt: skip
+                   "any": (best > n) & (best <= 2 * n)}[said]  # fmt: skip
         if said == "among":
             hit = logits[..., n + 1 : 2 * n + 1].argmax(-1) + n + 1 == wanted
         if said == "next":  # nothing follows the last token
@@ -87,7 +91,6 @@ EXERCISE = Exercise(
     said = place before / place after | the prediction is read at the place before, or after | The logits at a place say what follows it.
     said = positive / half | a completion counts when its logit is positive, or its chance above one half | It has to be the largest of all tokens.
     said = any | any completion counts as a hit | Destination b has one, b + n.
-    said = top two | a second place counts as a hit, too | It has to be the largest.
     places = last / first / end | only one place of each prompt is counted | Count all at which a completion is due.
     said = top | it is the completion's logit, not how often it is the largest | Count how often the completion has the largest logit.
     said = chance | it is the chance, not how often it is the largest | Count how often the completion has the largest logit.
@@ -95,7 +98,6 @@ EXERCISE = Exercise(
     changed = none | nothing was taken away | Do you run the changed prompts?
     changed = first | only the first source of a prompt is taken away | A prompt may hold several.
     changed = begin | sources are put in where prompts begin, instead of taken away | Which token is the source, and which one begins a prompt?
-    changed = before | in the source's place stands the token before it | Replace it by token 2n + 1.
     changed = negatives | the second rate comes from other prompts | Only the source may differ. Change these prompts, and count the same places.
     put = filler / destination / completion | another token than 2n + 1 is put in the source's place | Replace it by token 2n + 1, which means nothing in the middle of a prompt.
     average = prompts | each prompt's share is taken first, then their average | Every place counts alike: gather the places of all prompts.
@@ -103,12 +105,4 @@ EXERCISE = Exercise(
     gives = gap | it is the difference | Return both rates, not their difference.
     """,
 )  # fmt: skip
-
-
-def check_without_source(answer) -> Result:
-    """Exercise 5.4. `answer(model, tokens)` says how often a toy model completes, with its sources and without them.
-
-    **Shapes**: `tokens [prompt, pos]`; the result is `[2]`: of the places where a completion is due, the share at which
-    it has the largest logit, first in the prompts as they are, then with every source replaced by token `2n + 1`.
-    """
-    return check(EXERCISE, answer)
+check_without_source = checks(EXERCISE, __doc__)

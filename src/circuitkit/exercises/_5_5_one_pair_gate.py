@@ -1,9 +1,14 @@
-"""Exercise 5.5, a gate for one pair."""
+"""Exercise 5.5. `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
+
+**Shapes**: `W_E [vocab, d_model]` with `vocab = d_model + 1`, `query` and `key` two tokens; `W_GQ` and `W_GK
+[d_model]`, `b_GQ` and `b_GK` numbers. **Wanted**: the gate, cut off at 0 and 1, is 1 when token `query` looks at
+token `key`, and 0 for every other pair of tokens.
+"""
 
 import torch
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check, normal
+from circuitkit.exercises._check import Exercise, built, checks, normal
 
 
 def spec(W_E: Tensor, query: int, key: int) -> Tensor:
@@ -59,7 +64,6 @@ _SIDE = """
     queries = embedding / length 1 / square length / centred / threshold / steep threshold / minus half / minus mean / mean bias / centred length | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
     queries = always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
     queries = never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
-    queries = half | the gate opens only half | The gate has to be 1 at the pair.
 """
 
 
@@ -73,31 +77,19 @@ EXERCISE = Exercise(
     },
     observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), names=("query token", "key token"),
     choices="""
+    queries = half | the gate opens only half | The gate has to be 1 at the pair.
+    keys = half | the gate opens only half | The gate has to be 1 at the pair.
     roles = exchanged | query and key are exchanged | The gate opens for the right two tokens in the wrong order. Which comes in through W_GQ?
     roles = query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
     roles = key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
     roles = next | the gate opens for the next two tokens | Tokens are counted from 0.
-    both = no bias / pinv / bias 1 / bias -1 / centred pinv | neither side's bias is solved for | A direction and a bias have one number more than a direction alone.
-    both = rows | both sides take a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-    both = square part / square rest | both sides are solved for without one of the tokens | All tokens have an equation, and the bias is the unknown that this needs.
-    both = length 1 / square length / centred / centred length | both sides are the tokens' embeddings, shortened or centred | Other tokens have a part in these directions. Ask for values instead: 1 at one token, 0 at the others.
-    both = threshold / steep threshold / minus half / minus mean / mean bias | both sides are the tokens' embeddings with a threshold | Below a threshold a side is negative, and two negative numbers make a positive one.
-    both = embedding | both sides are the tokens' embeddings | Other tokens have a part in these directions, since embeddings are not orthogonal.
     both = front | the column of ones is first, and the last number is taken for the bias | Which number of the solution belongs to the column of ones?
     both = one minus | each side is 0 at its token and 1 at the others | Ask for 1 at the token.
     both = signs | each side is 1 at its token and -1 at the others | Two negative numbers make a positive one.
     both = bias minus | both biases have the wrong sign | The bias is added.
     """
     + _SIDE
-    + _SIDE.replace("queries", "keys").replace("query side", "key side"),
+    + _SIDE.replace("queries", "keys").replace("query side", "key side")
+    + _SIDE.replace("queries", "both").replace("the query side", "each side"),
 )  # fmt: skip
-
-
-def check_one_pair_gate(answer) -> Result:
-    """Exercise 5.5. `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
-
-    **Shapes**: `W_E [vocab, d_model]` with `vocab = d_model + 1`, `query` and `key` two tokens; `W_GQ` and `W_GK
-    [d_model]`, `b_GQ` and `b_GK` numbers. **Wanted**: the gate, cut off at 0 and 1, is 1 when token `query` looks at
-    token `key`, and 0 for every other pair of tokens.
-    """
-    return check(EXERCISE, answer)
+check_one_pair_gate = checks(EXERCISE, __doc__)

@@ -27,10 +27,10 @@ from circuitkit.exercises._5_2_strict_verdict import check_strict_verdict as che
 from circuitkit.exercises._5_3_two_heads import check_two_heads as check_two_heads
 from circuitkit.exercises._5_4_without_source import check_without_source as check_without_source
 from circuitkit.exercises._5_5_one_pair_gate import check_one_pair_gate as check_one_pair_gate
-from circuitkit.exercises._catalogue import catalogue as catalogue
 from circuitkit.exercises._check import Result as Result
 from circuitkit.exercises._exercise import Exercise as Exercise
 from circuitkit.exercises._exercise import Mistake as Mistake
+from circuitkit.exercises._exercise import catalogue as catalogue
 from circuitkit.exercises._mystery import mystery as mystery
 from circuitkit.exercises._mystery import try_claim as try_claim
 from circuitkit.exercises._picture import picture as picture

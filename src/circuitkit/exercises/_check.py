@@ -13,7 +13,7 @@ from circuitkit.exercises._exercise import Exercise, Misfit
 from circuitkit.exercises._exercise import built as built
 from circuitkit.exercises._exercise import normal as normal
 from circuitkit.exercises._run import Run, accepted, close, untouched
-from circuitkit.exercises._toolkit import keep
+from circuitkit.exercises._toolkit import keep, name_of
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,21 @@ def check(exercise: Exercise, answer: Any) -> Result:
         said = f"The numbers are right, but your function changes its input `{'`, `'.join(changed)}` in place."
         hint = "Whoever calls it finds other numbers afterwards: write `x = x - r`, not `x -= r`, and do not assign to x[...]."
     elif not isinstance(first.error, TimeoutError):
-        found = diagnosis(exercise, answer, runs, expected)
-        name, hint = found.name, found.text
+        name, hint = diagnosis(exercise, answer, runs, expected)
     parts = [f"{title}: not yet.", said, hint, f"Read again: {_place(exercise.read)}"]
     return Result(title, False, True, name, "\n".join(part for part in parts if part), hint, answer)
+
+
+def checks(exercise: Exercise, says: str | None) -> Callable[[Any], Result]:
+    """The check of an exercise, named after its file, with what a reader is told about the answer."""
+
+    def check_(answer: Any) -> Result:
+        return check(exercise, answer)
+
+    check_.__name__ = check_.__qualname__ = f"check_{name_of(exercise)}"
+    check_.__doc__ = says
+    vars(check_)["exercise"] = exercise
+    return check_
 
 
 def _place(read: str) -> str:

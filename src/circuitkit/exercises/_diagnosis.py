@@ -4,7 +4,6 @@ Only numbers are compared, so nothing more is said: that an answer gives what a 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,15 +14,8 @@ from circuitkit.exercises import _changes, _probes
 from circuitkit.exercises._exercise import Case, Exercise, as_tensor
 from circuitkit.exercises._run import Run, close
 
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What is wrong, as far as it can be told."""
-
-    name: str
-    """The recognised mistake, or two with "and" between them; empty when none was."""
-    text: str
-    """What to say; empty when there is nothing to say but numbers."""
+Diagnosis = tuple[str, str]
+"""The recognised mistake, two with "and" between them, or nothing; and what to say, nothing where there are only numbers."""
 
 
 def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[Tensor]) -> Diagnosis:
@@ -32,7 +24,7 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     tried = runs + [Run(exercise, answer, case) for case in exercise.square_cases() + fresh]
     tried.reverse()  # the largest cases tell most apart
     if all(run.outcome is None for run in tried):
-        return Diagnosis("", "")
+        return ("", "")
 
     is_it = partial(_alike, exercise, tried)
     few, same = _probes.few(runs, expected), "Your answer gives the same numbers as"
@@ -40,26 +32,26 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     if len({mistake.name for mistake in singles}) == 1:
         name, advice = singles[0].name, singles[0].advice
         one, then = ("one with this mistake, and others may give them, too", "If it is this one: ") if few else ("one with this mistake", "")
-        return Diagnosis(name, f"{same} {one}: {name}. {then}{advice}")
+        return (name, f"{same} {one}: {name}. {then}{advice}")
     if singles:
         told = list(dict.fromkeys(f"{mistake.name}. {mistake.advice}" for mistake in singles))
-        return Diagnosis("", f"{same} each of {len(told)} mistakes by itself. {' Or: '.join(told)}")
+        return ("", f"{same} each of {len(told)} mistakes by itself. {' Or: '.join(told)}")
     for words, changed in _changed(exercise, exercise.body, tried):
         if is_it(changed):
-            return Diagnosis("", f"{words}.")
+            return ("", f"{words}." + " Other mistakes may give these numbers, too." * few)
     if said := _changed_result(exercise, tried):
-        return Diagnosis("", said)
+        return ("", said)
     if said := _probes.constant(tried):
-        return Diagnosis("", said)
+        return ("", said)
     found = [(one, other) for one, other, wrong in exercise.pairs if is_it(wrong)]
-    if found and not few and (several := _several(found)).text:
+    if found and not few and (several := _several(found))[1]:
         return several
     said = list(dict.fromkeys(_probes.remarks(exercise, runs, expected, answer)))
     if found:
         one, other = found[0]
         text = f"The cause cannot be told for certain. One of the ways to get these numbers is two mistakes at once: {one.name}, and {other.name}."
-        return Diagnosis("", " ".join([text, *said[:1]]))
-    return Diagnosis("", " ".join(said[:2]))
+        return ("", " ".join([text, *said[:1]]))
+    return ("", " ".join(said[:2]))
 
 
 def _several(found: list[Any]) -> Diagnosis:
@@ -69,13 +61,13 @@ def _several(found: list[Any]) -> Diagnosis:
     each = "To each by itself one would say:"
     if len({(one.name, other.name) for one, other in found}) == 1:
         if one.name == other.name:
-            return Diagnosis(one.name, f"{text} Both are of one kind: {one.name}. {each} {one.advice}")
+            return (one.name, f"{text} Both are of one kind: {one.name}. {each} {one.advice}")
         text = f"{text} First: {one.name}. Second: {other.name}. {each} {one.advice} And: {other.advice}"
-        return Diagnosis(f"{one.name} and {other.name}", text)
+        return (f"{one.name} and {other.name}", text)
     shared = [mistake for mistake in found[0] if all(mistake in pair for pair in found)]
     if shared:
-        return Diagnosis("", f"{text} In all pairs that were found one is: {shared[0].name}. To this by itself one would say: {shared[0].advice}")
-    return Diagnosis("", "")
+        return ("", f"{text} In all pairs that were found one is: {shared[0].name}. To this by itself one would say: {shared[0].advice}")
+    return ("", "")
 
 
 def _outcome(exercise: Exercise, wrong: Callable[..., Any], case: Case) -> Tensor | None:
@@ -105,15 +97,17 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
 
 def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run]) -> Iterator[_changes.Change]:
     """The body with something done to its inputs or its parts."""
-    case = tried[0].case
+    case, bare = tried[0].case, exercise.observe is None and {*exercise.asked} == {*exercise.inputs}
+
+    def agreed(**given: Any) -> Any:
+        if bare and not close(as_tensor(value := body(**given)), torch.as_tensor(exercise.spec(**given), dtype=torch.float64)):
+            raise ValueError("not what the specification says: the body may have divided by what became 0")
+        return value if bare else body(**given)
+
     for words, change in _changes.of_inputs(exercise, case):
-        yield f"It is what comes out as if {words}", lambda f=change, **given: body(**f(given))
-    try:
-        value = body(**{name: case[name] for name in exercise.asked})
-    except Exception:  # this wrong turn does not fit these sizes
-        return
+        yield f"It is what comes out as if {words}", lambda f=change, **given: agreed(**f(given))
     if exercise.observe is not None:
-        for words, change in _changes.of_parts(exercise, value):
+        for words, change in _changes.of_parts(exercise, body(**{name: case[name] for name in exercise.asked})):
             yield f"It does what the right one does when {words}", lambda f=change, **given: f(body(**given))
 
 

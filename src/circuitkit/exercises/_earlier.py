@@ -10,20 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from circuitkit.exercises._check import Exercise, Result, built, check, normal
+from circuitkit.exercises._check import Exercise, built, checks, normal
 
 PATTERN = ("destination", "source")
 
 
 def _earlier(about: str, spec: Callable[..., Tensor], inputs: dict[str, Any], axes: str = "", says: str = "", **more: Any) -> Callable:
-    exercise = Exercise(about, spec, more.pop("body", spec), "", inputs, axes, smallest=3, **more)
-
-    def check_(answer: Any) -> Result:
-        return check(exercise, answer)
-
-    check_.__doc__ = says
-    vars(check_)["exercise"] = exercise
-    return check_
+    return checks(Exercise(about, spec, more.pop("body", spec), "", inputs, axes, smallest=3, **more), says)
 
 
 def _seen(scores: Tensor, allowed: Tensor) -> Tensor:

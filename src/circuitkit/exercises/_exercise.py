@@ -1,17 +1,20 @@
-"""What an exercise is: one body with labelled choices, a specification in plain loops, inputs drawn by named axes."""
+"""What an exercise is, and all of them: one body with labelled choices, a specification in plain loops, inputs drawn by named axes."""
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import combinations
+from pkgutil import iter_modules
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from circuitkit._contract import Seed, public
+from circuitkit._contract import Count, Seed, public
 
 Case = dict[str, Any]
 """Named inputs of one trial, such as `{"x": ..., "W_Q": ...}`."""
@@ -150,6 +153,24 @@ class Exercise:
             else:
                 case[name] = how
         return case
+
+
+@public
+def catalogue(chapter: Count | None = None) -> tuple[Exercise, ...]:
+    """The exercises of one chapter (1 to 5), or of all, with their minutes, difficulty and known mistakes.
+
+    >>> [exercise.title for exercise in catalogue(2)][:2]
+    ['how much goes to the first place', 'a head that copies, by hand']
+    """
+    from circuitkit import exercises
+
+    names = sorted(module.name for module in iter_modules(exercises.__path__) if re.match(r"_\d_\d_", module.name))
+    found = [import_module(f"circuitkit.exercises.{name}").EXERCISE for name in names]
+    chosen = tuple(e for e in found if chapter is None or e.number.startswith(f"{chapter}."))
+    if not chosen:
+        have = sorted({e.number.split(".")[0] for e in found})
+        raise ValueError(f"no exercises in chapter {chapter!r}; there are exercises in chapters {', '.join(have)}")
+    return chosen
 
 
 def sizes_of(exercise: Exercise, case: Case) -> dict[str, int]:

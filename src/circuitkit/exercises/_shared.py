@@ -14,9 +14,7 @@ SCALE = """
     scale = none | the scores are not divided by sqrt(d_head) | Without the division the softmax is too sharp, and the sharper the wider the head.
     scale = d_model | the scores are divided by sqrt(d_model) | A score sums over the d_head numbers of a query, not over the d_model numbers of the stream.
     scale = no root | the scores are divided by d_head, without the root | The scores of random vectors grow like the root of their length.
-    scale = times | the scores are multiplied by sqrt(d_head) | The wider the head, the larger the scores are already. Which way should the root go?
     scale = pos | the scores are divided by the root of the number of positions | A score sums over the d_head numbers of a query.
-    scale = after | the pattern is divided by sqrt(d_head), not the scores | Scores are divided before the softmax; after it rows sum to 1 and stay so.
 """
 
 MASK = """
@@ -24,10 +22,7 @@ MASK = """
     mask = zero | masked scores are 0 instead of minus infinity | exp(0) = 1: a hidden place still gets attention. What must vanish after exp?
     mask = none | there is no causal mask | A destination may look at itself and at what came before it.
     mask = past | the mask hides the past instead of the future | Rows are destinations. Which triangle is the future of a row?
-    mask = ahead | the mask lets one place of the future through | Which diagonal is the destination itself? What lies above it is the future, all of it.
     mask = itself / itself, filled | the mask hides the destination itself | The diagonal is the destination looking at itself, which is allowed. The first row has nothing else.
-    mask = weak / small | masked scores are a small negative number | The future still gets a little attention. Only minus infinity vanishes after exp.
-    mask = shown | what the mask should hide is shown, and the rest hidden | `masked_fill` fills where its mask is true.
 """
 
 AXIS = """
@@ -35,8 +30,6 @@ AXIS = """
     axis = all | the softmax runs over all pairs at once | Each destination shares out one unit of attention of its own.
     axis = none / none, 0 | the softmax is missing: these are the masked scores | What turns scores into shares?
     axis = exp | the exponentials are not divided by their sum | Each destination shares out one unit of attention: rows sum to 1.
-    axis = linear | the scores are divided by their sum, without exp | A softmax takes the exponential first, so that no share is negative.
-    axis = sigmoid | a sigmoid in place of the softmax | The places of a row compete: rows sum to 1.
 """
 
 
@@ -44,22 +37,15 @@ def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = 
     """The pattern from scores and what is hidden, with a turn in the mask or in the softmax."""
     if mask == "past":
         hidden = hidden.mT
-    elif mask == "ahead":
-        hidden = hidden.triu(2)
     elif mask in ("itself", "itself, filled"):
         hidden = hidden | torch.eye(len(hidden), dtype=torch.bool)
     elif mask == "none":
         hidden = torch.zeros_like(hidden)
-    elif mask == "shown":
-        hidden = ~hidden
-    closed = {"zero": 0.0, "weak": -1.0, "small": -10.0}.get(mask, -torch.inf)
-    masked = scores if mask == "after" else scores.masked_fill(hidden, closed)
+    masked = scores if mask == "after" else scores.masked_fill(hidden, 0.0 if mask == "zero" else -torch.inf)
     pattern = {
         "all": lambda: masked.flatten().softmax(0).reshape(masked.shape),
         "none": lambda: masked, "none, 0": lambda: scores.masked_fill(hidden, 0.0),
         "exp": lambda: masked.exp(),
-        "linear": lambda: masked / masked.sum(-1, keepdim=True),
-        "sigmoid": lambda: masked.sigmoid(),
     }.get(axis, lambda: masked.softmax(axis if isinstance(axis, int) else -1))()
     return pattern.masked_fill(hidden, 0.0) if mask == "after" else pattern.nan_to_num(0.0) if mask == "itself, filled" else pattern
 
@@ -67,10 +53,9 @@ def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = 
 def head_pattern(q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mask: Any = "before", axis: Any = -1) -> Tensor:
     """The causal pattern of queries and keys, with a turn in scale, mask or softmax."""
     pos, d_head = q.shape
-    roots = {"none": 1.0, "d_model": d_model**0.5, "no root": float(d_head), "times": d_head**-0.5, "pos": pos**0.5, "after": 1.0}
+    roots = {"none": 1.0, "d_model": d_model**0.5, "no root": float(d_head), "pos": pos**0.5}
     scores = q @ k.mT / roots.get(scale, d_head**0.5)
-    pattern = attend(scores, torch.ones(pos, pos).triu(1).bool(), mask=mask, axis=axis)
-    return pattern / d_head**0.5 if scale == "after" else pattern
+    return attend(scores, torch.ones(pos, pos).triu(1).bool(), mask=mask, axis=axis)
 
 
 HOOK = """
@@ -82,7 +67,6 @@ HOOK = """
     site = pattern | the head's pattern is changed (`hook_pattern`), not what it makes of the values | `hook_z` holds what is left when the pattern has weighed the values.
     site = v | the head's values are changed (`hook_v`), not what it makes of them | `hook_z` holds what is left when the pattern has weighed the values.
     at = last / first | only one position is changed, the first or the last | Other positions feed later layers, too. Change all of them.
-    at = but first | the first position is left as it was | Change all of them.
 """
 
 
@@ -95,7 +79,7 @@ def hooked(model: Any, tokens: Tensor, layer: int, head: int, new: Any, *, heads
             z, put = z.movedim(1, 2), new(z, name).movedim(1, 2)
             return torch.cat([put[:, :, i : i + 1] if i == head else z[:, :, i : i + 1] for i in range(4)], 2).movedim(2, 1)
         part = torch.zeros_like(z, dtype=torch.bool)
-        some = part[:, {"last": slice(-1, None), "first": slice(1), "but first": slice(1, None)}.get(at, slice(None))]
+        some = part[:, {"last": slice(-1, None), "first": slice(1)}.get(at, slice(None))]
         if heads in ("position", "number"):
             (some[:, head] if heads == "position" else some[..., head])[:] = True
         else:

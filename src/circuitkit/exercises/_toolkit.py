@@ -10,8 +10,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from circuitkit._contract import public
-from circuitkit.exercises._catalogue import catalogue
-from circuitkit.exercises._exercise import Exercise
+from circuitkit.exercises._exercise import Exercise, catalogue
 from circuitkit.exercises._run import Run, accepted, close
 
 FILE = "my_circuitkit.py"
