@@ -100,9 +100,10 @@ def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run]) -> 
     case, bare = tried[0].case, exercise.observe is None and {*exercise.asked} == {*exercise.inputs}
 
     def agreed(**given: Any) -> Any:
-        if bare and not close(as_tensor(value := body(**given)), torch.as_tensor(exercise.spec(**given), dtype=torch.float64)):
+        value = body(**given)
+        if bare and not close(as_tensor(value), torch.as_tensor(exercise.spec(**given), dtype=torch.float64)):
             raise ValueError("not what the specification says: the body may have divided by what became 0")
-        return value if bare else body(**given)
+        return value
 
     for words, change in _changes.of_inputs(exercise, case):
         yield f"It is what comes out as if {words}", lambda f=change, **given: agreed(**f(given))
