@@ -19,6 +19,7 @@ THEME = 'dataset.theme = localStorage.getItem("theme") || "auto";'
 LATER = '"auto";'
 AT_ONCE = '(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");'
 # No page asks for these: source maps, translations of button texts, templates, thebe, what the joined sheet holds.
+WHOLE = 950  # pixels
 UNUSED = (
     "**/*.map",
     "**/*.LICENSE.txt",
@@ -205,11 +206,13 @@ def for_phones(text: str, page: Path, root: Path) -> str:
 
 
 def wide(text: str) -> str:
-    """Pictures and drawings in outputs say how wide they are meant, for below a share of it their words are too small, and have a box to scroll in."""
+    """Pictures and drawings in outputs say how wide they are meant, for below a share of it their words are too small, and have a
+    box to scroll in; one that a phone shows nearly at that share is better seen whole."""
 
     def mend(found):
         width = re.search(r'<(?:img|svg)[^>]* width="(\d+)"', found[0])
-        return f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>' if width else found[0]
+        whole = not width or "<img" in found[0] and int(width[1]) <= WHOLE
+        return found[0] if whole else f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>'
 
     picture = r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>'
     return re.sub(rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', mend, text, flags=re.S)
