@@ -1,6 +1,6 @@
 """Which pairs of neurons make an induction head look back, and what cutting them does, beside drawn neurons.
 
-    python -m tools neuron-pairs        two processor minutes; needs the weights of `python -m tools real-induction --fetch`
+    python -m tools neuron-pairs        four processor minutes; needs the weights of `python -m tools real-induction --fetch`
 
 SmolLM2 is converted, eight heads a neuron, and so every score of a head is a sum over pairs (part that asks, part that
 offers), neurons among them: some 700 million pairs in layer 18. They are ranked from two thin matrices and never made; a mean
@@ -110,7 +110,7 @@ def main() -> None:
     import circuitkit as ck
 
     about, rows = {}, []
-    for name, where, heads, many in (("two-layer-mlp", "two-layer-mlp", ("L1H2",), 1), ("smollm2", str(WEIGHTS), ("L18H6",), 8)):
+    for name, where, heads, many in (("two-layer-mlp", "two-layer-mlp", ("L1H2",), 1), ("smollm2", str(WEIGHTS), ("L18H6", "L17H3"), 8)):
         model = ck.to_attention_only(ck.load_model(where), heads_per_neuron=many, probe=torch.arange(8)[None])
         named_on, judged_on = (rows_of(model, seed, PERIOD, batch, opening=int(many > 1)).tokens for seed, batch in ((20, 4), (21, 8)))
         for head in heads:

@@ -3,6 +3,7 @@
     python -m tools gates                       fit everything, some twelve processor minutes; writes the tables
     python -m tools gates --only silu           one function
     python -m tools gates --polish --jumps 60      only improve what is stored: 60 seconds of jumps for each function and number
+    python -m tools gates --scatter 600 --heads 8 --only silu    look for other shapes: ten minutes of drawn starts, then neighbours
     python -m tools gates --check               prove the stored errors again
     python -m tools gates --least               how far other weights could bring them down at the same centres and widths
 
@@ -15,7 +16,9 @@ steps of asinh) starts a Levenberg-Marquardt iteration on log b, asinh m and w, 
 is largest (Lawson), and a sequence of linear programmes on the maximum ends it (`polish`). Then *continuation*: the
 solution of one range, its centres stretched, starts the next range, up the ladder and down again; and *jumps*: moved at
 random, or with one head taken out and another put in, a solution starts its own range once more. Better solutions replace
-worse ones, so running this again never loses. ReLU is fitted on one range only, because s ReLU(g / s) = ReLU(g). No exchange
+worse ones, so running this again never loses. *Scattered* starts (`scattered`, `newton`) leave the grids: single sigmoids,
+near-equal pairs and threes at drawn scales, and second derivatives, because a pair with opposite weights, which is a
+difference quotient, lies in a curved valley where first-order steps stand still. ReLU is fitted on one range only, because s ReLU(g / s) = ReLU(g). No exchange
 argument is run: the fits are good, not proved best.
 """
 
@@ -159,6 +162,109 @@ def polish(x, y, p, reach, steps=20):
         elif (size := size / 3) < 1e-3:
             break
     return np.abs(e).max(), p
+
+
+def newton(x, y, p, reach, powers=(64, 200), steps=600):
+    """Trust-region Newton steps on the mean of (e / max |e|)^P, for growing P, with a price on `sum |w|` beyond its bound. The (error, p)."""
+    k, n, most = len(p) // 3, len(x), 0.999 * MOST * reach
+    low = np.r_[np.full(k, math.log(0.02 / reach)), np.full(k, -np.arcsinh(3 * reach))]
+    high = np.r_[np.full(k, math.log(STEEPEST)), np.full(k, np.arcsinh(3 * reach))]
+    i, j, h = np.arange(k), k + np.arange(k), 2 * k + np.arange(k)
+
+    def value(p, unit, power):
+        with np.errstate(over="ignore"):  # a step too far, which is not taken
+            e = ((sigmoids(x, p[: 2 * k]) @ p[2 * k :] - y) / unit) ** power
+        return e.mean() + 1e3 * max(0, np.abs(p[2 * k :]).sum() / most - 1) ** 2
+
+    def derivatives(p, unit, power):
+        b, far, w = np.exp(p[:k]), p[k : 2 * k], p[2 * k :]
+        z, at = b * (x[:, None] - np.sinh(far)), -b * np.cosh(far)
+        s = expit(z)
+        first, second, r = s * (1 - s), s * (1 - s) * (1 - 2 * s), (s @ w - y) / unit
+        v, bend = power * r ** (power - 1) / unit / n, power * (power - 1) * r ** (power - 2) / unit**2 / n
+        J = np.concatenate([first * z * w, first * at * w, s], 1)
+        g, H = J.T @ v, (J * bend[:, None]).T @ J
+        one, by_z, two, two_z, two_zz = v @ first, v @ (first * z), v @ second, v @ (second * z), v @ (second * z * z)
+        H[i, i] += w * (two_zz + by_z)
+        H[j, j] += w * (two * at * at - one * b * np.sinh(far))
+        for rows, columns, values in ((i, j, w * at * (two_z + one)), (i, h, by_z), (j, h, one * at)):
+            H[rows, columns] += values
+            H[columns, rows] += values
+        if (over := np.abs(w).sum() / most - 1) > 0:
+            g[2 * k :] += 2e3 * over * np.sign(w) / most
+            H[2 * k :, 2 * k :] += 2e3 * np.outer(np.sign(w), np.sign(w)) / most**2
+        return g, H
+
+    for power in powers:
+        radius, now, last = 0.1, 0, math.inf
+        for step in range(steps):
+            if step % 25 == 0:
+                if last - now < 1e-7 * now:
+                    break
+                unit = np.abs(sigmoids(x, p[: 2 * k]) @ p[2 * k :] - y).max()
+                last = now = value(p, unit, power)
+            size = np.r_[np.ones(2 * k), np.maximum(np.abs(p[2 * k :]), 1)]
+            g, H = derivatives(p, unit, power)
+            bends, U = np.linalg.eigh(H * size[:, None] * size)
+            c = U.T @ (g * size)
+            lift = less = max(0, -bends[0]) + 1e-14 * np.abs(bends).max()
+            more = less + np.linalg.norm(c) / radius
+            while np.linalg.norm(c / (bends + lift)) > radius or (less < 0.95 * more and lift != less):
+                less, more = (lift, more) if np.linalg.norm(c / (bends + lift)) > radius else (less, lift)
+                lift = math.sqrt(less * more) if less < 0.95 * more else more
+            move = -c / (bends + lift)
+            q = p + size * (U @ move)
+            q[: 2 * k] = np.clip(q[: 2 * k], low, high)
+            new = value(q, unit, power)
+            if new < now:
+                share = (now - new) / max(-(c @ move + (bends * move) @ move / 2), 1e-300)
+                p, now, radius = q, new, min(3, 2 * radius) if share > 0.7 else radius / 2 if share < 0.2 else radius
+            elif (radius := radius / 3) < 1e-9:
+                break
+    worst = np.abs(sigmoids(x, p[: 2 * k]) @ p[2 * k :] - y).max()
+    return (worst if np.abs(p[2 * k :]).sum() <= MOST * reach else math.inf), p
+
+
+def scattered(reach, k, rng):
+    """Centres and widths of single sigmoids, of near-equal pairs and of threes, at scales drawn from 1 to the range."""
+    parts = []
+    while sum(parts) < k:
+        parts.append(min(k - sum(parts), rng.choice([1, 2, 3], p=[0.5, 0.4, 0.1])))
+    scales = np.exp(np.sort(rng.uniform(0, math.log(reach / 2.5), len(parts))))
+    if rng.random() < 0.7:
+        scales[0] = 1
+    if rng.random() < 0.5:
+        scales = np.exp(np.linspace(0, math.log(rng.uniform(0.15, 0.5) * reach), len(parts)) + rng.normal(0, 0.15, len(parts)))
+    log_b, m = [], []
+    for part, scale in zip(parts, scales, strict=True):
+        centre = rng.normal(0, 0.7) * scale + 2 * scale * (rng.random() < 0.25)
+        if rng.random() < (0.6 if scale == scales[-1] else 0.1):
+            centre = reach * rng.uniform(0.7, 1.2)
+        log_b += [rng.normal(0, 0.05) - math.log(scale) for _ in range(part)]
+        m += [centre + (place - (part - 1) / 2) * scale * rng.uniform(0.1, 0.6) for place in range(part)]
+    return np.r_[np.clip(log_b, math.log(0.02 / reach), math.log(STEEPEST)), np.arcsinh(m)]
+
+
+def scatter(f, k, known, seconds, rng, few=(30, 60, 100, 200)):
+    """Scattered starts on a few ranges in turn, for so many processor seconds; then along the ladder, down and up."""
+    began, few = time.process_time(), [reach for reach in few if reach in known]
+    while time.process_time() - began < seconds:
+        for reach in few:
+            x, thin = points(reach, 200 + 16 * k), points(reach, 200 + 6 * k)
+            shape = scattered(reach, k, rng)
+            p, best = np.r_[shape, weighed(thin, f(thin), shape, reach)[0]], known[reach][0]
+            for power, steps, within in ((2, 120, 6), (6, 200, 2.2), (24, 300, 1.1)):
+                error, p = newton(thin, f(thin), p, reach, (power,), steps)
+                if error > within * best:
+                    break
+            else:
+                known[reach] = min(known[reach], newton(x, f(x), p, reach), key=lambda fit: fit[0])
+    reaches = sorted(known)
+    for order in (reaches[::-1], reaches):
+        for old, new in pairwise(order):
+            x, shape = points(new, 200 + 16 * k), stretched(known[old][1], old, new)
+            got = newton(x, f(x), np.r_[shape, weighed(x, f(x), shape, new)[0]], new, (6, 24, 64, 200), 150)
+            known[new] = min(known[new], got, key=lambda fit: fit[0])
 
 
 def jumped(p, reach, x, y, rng):
@@ -328,6 +434,7 @@ def main():
     parser.add_argument("--sweeps", type=int, default=3, help="how often to go along the ladder")
     parser.add_argument("--jumps", type=float, default=60, help="processor seconds of jumps for each function and number of heads")
     parser.add_argument("--polish", action="store_true", help="only improve what is stored")
+    parser.add_argument("--scatter", type=float, default=0, help="processor seconds of scattered starts, and nothing else")
     parser.add_argument("--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--least", action="store_true")
@@ -342,6 +449,7 @@ def main():
                 continue
             began = time.process_time()
             reaches = [1000.0] if name == "relu" else [float(reach) for reach in REACHES]
+            args.polish |= args.scatter > 0
             if args.polish:
                 between(FUNCTIONS[name], k, known[name][k], reaches if name == "silu" and k <= 16 else [])
             if args.polish or args.check:
@@ -358,7 +466,9 @@ def main():
                 for reach, (_, p) in known[name][k].items():
                     x = points(reach, 200 + 16 * k)
                     known[name][k][reach] = min(known[name][k][reach], polish(x, f(x), p, reach), key=lambda fit: fit[0])
-            if not args.check and name != "relu" and args.jumps:
+            if args.scatter:
+                scatter(f, k, known[name][k], args.scatter, rng)
+            elif not args.check and name != "relu" and args.jumps:
                 neighbours(f, k, known[name][k])
                 jumps(f, k, known[name][k], args.jumps, rng)
                 neighbours(f, k, known[name][k])
