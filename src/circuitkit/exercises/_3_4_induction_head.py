@@ -143,8 +143,8 @@ EXERCISE = Exercise(
     out = word | nothing stands out in the output | No output direction is ahead of the others. From where does head 1 read what it copies, where does it write it, and with which sign?
     loud_0 = 1.0 / 10.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
     loud_1 = 1.0 / 10.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
-    loud_1 = -100.0 | the second head avoids the place it should look at | Its scores have the wrong sign.
-    sign_0 = -1.0 | the first head avoids the place it should look at | Its scores have the wrong sign.
+    loud_1 = -100.0 | the place that the second head should look at is not ahead of all others | Other places are level with it, or ahead. Does anything else fit its query? Is the sign of its scores right?
+    sign_0 = -1.0 | the place that the first head should look at is not ahead of all others | Other places are level with it, or ahead. Does anything else fit its query? Is the sign of its scores right?
     swapped = True | the two heads are in the wrong order | First the note is written, then it is read.
     heads = same | the second head is a copy of the first | It has another task: to find the place whose note is the word here.
     """,

@@ -51,7 +51,7 @@ def mystery(letter: Letter) -> Any:
         return _suspects.one_wrong() if letter == "G" else _suspects.toy()
     model = models.load_model("one-layer" if letter == "F" else "two-layer")
     weights: dict[str, Tensor] = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
-    alter = {"A": _nothing, "B": _no_notes, "C": _turned, "D": _doubled, "E": _suspects.disguise, "F": _suspects.never_read}
+    alter = {"A": lambda weights: None, "B": _no_notes, "C": _turned, "D": _doubled, "E": _suspects.disguise, "F": _suspects.never_read}
     with torch.no_grad():
         alter[letter](weights)
         for layer in range(model.cfg.n_layers):
@@ -69,10 +69,6 @@ def _block(weights: dict[str, Tensor], layer: int, kind: str, head: int) -> Tens
     """The part of a weight that belongs to one head, to be written to."""
     weight = weights[f"layers.{layer}.attn.{kind}.weight"]
     return weight.narrow(1 if kind == "o" else 0, head * _WIDTH, _WIDTH)
-
-
-def _nothing(weights: dict[str, Tensor]) -> None:
-    """Model A is as shipped."""
 
 
 def _no_notes(weights: dict[str, Tensor]) -> None:
@@ -162,14 +158,14 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
             lines += [f"{len(others)} other cut{'s' * (len(others) > 1)} of the same kind: {names} does most, {most:.1f}."]
             if most > 0.67 * effect:
                 against += [f"Against: cutting {names} instead does {most:.1f}, and yours does {effect:.1f}. What makes your parts special?"]
-        if letter == "A" and not against and len({p[:2] for part in parts for p in part.split("->")}) < 2:
+        if letter == "A" and not against and len({p[:2] for part in parts if "->" not in part or part.split("->")[0] not in parts for p in part.split("->")}) < 2:
             against += ["Still missing: this is one end of the circuit. Name who writes and who reads it: heads of both layers, or wires."]
     return _said(title, against, lines)
 
 
 def _read(claim: str) -> tuple[tuple[str, ...], str]:
     """The parts of a claim and its verb."""
-    text = " ".join(claim.split())
+    text = re.sub(r"\s*->\s*", "->", " ".join(claim.split()))
     verb = next((word for word in ("nothing helps", "helps", "help", "hurts", "hurt") if text.endswith(word)), "")
     named = text.removesuffix(verb)
     parts = tuple(re.findall(r"L0H[0-3]->L1H[0-3]\.[QKV]|L[01]H[0-3]", named))

@@ -111,6 +111,8 @@ def judge_heads(model: Any, claim: str) -> Judged | None:
             against = [f"Against: {raised[part]:+.1f} is no help to the tokens of the row. Where does it look, and what stands there?"]
         elif raised[part] < max(raised.values()):
             against = ["Against: another head raises them more."]
+        elif abs(_constant(value, rows, part)[1]) < 0.01:
+            against = ["Against: with its average in its place the loss stays as it is, so it writes one vector, whatever stands in the row."]
         return [f"{name} raises the tokens seen so far by {raised[name]:+.1f} above all others." for name in raised if name == part or not against], against
     costs = {name: tuple(round(cost, 2) + 0.0 for cost in _constant(value, rows, name)) for name in (part, *heads)}
     zero, mean = costs[part]
