@@ -48,7 +48,7 @@ def picture(values: Drawn, *, alt: str, rows: Names = (), columns: Names = (), l
         words = list(next(iter(series.values())))
         for i, (name, numbers) in enumerate(series.items()):
             ax.bar([x + 0.8 * (i + 0.5) / len(series) - 0.4 for x in range(len(words))], [float(numbers[w]) for w in words], 0.8 / len(series), label=name)
-        ax.set_xticks(range(len(words)), words, **({"rotation": 30, "ha": "right"} if sum(map(len, map(str, words))) > 60 else {}))
+        ax.set_xticks(range(len(words)), words, **({"rotation": 30, "ha": "right"} if max(map(len, map(str, words))) * len(words) > 56 else {}))
         ax.set_ylabel(label)
         if len(series) > 1:
             ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series))  # above the bars, never on them
