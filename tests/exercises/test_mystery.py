@@ -83,10 +83,17 @@ def test_model_a_is_the_shipped_one_with_its_heads_in_another_order():
     assert ck.heads(model).OV.norm().tolist() != ck.heads(shipped).OV.norm().tolist()
 
 
-@pytest.mark.parametrize("claim", ["L1H9 helps", "L1H1", "helps", "L1H1 reads helps", "L1H1 nothing helps"])
+@pytest.mark.parametrize("claim", ["L1H9 helps", "helps", "L1H1 reads helps", "L1H1 nothing helps"])
 def test_a_claim_that_cannot_be_read_is_refused_with_the_form(claim):
     with pytest.raises(ValueError, match="Write parts and a verb"):
         exercises.try_claim("A", claim)
+
+
+@pytest.mark.parametrize(("letter", "claim"), [("A", "L1H1"), ("A", "L0H2->L1H1.K"), ("E", "L0H2"), ("G", "L0N181"), ("H", "trigram 1 and H0")])
+def test_parts_without_a_verb_are_told_so(letter, claim):
+    result = exercises.try_claim(letter, claim)
+    assert not result
+    assert f"{claim!r} names parts and does not say what they do. Write " in result.message
 
 
 def test_an_unknown_model_is_refused_and_an_untouched_stub_is_not_done():
