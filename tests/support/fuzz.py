@@ -15,6 +15,7 @@ the table says that the value means nothing).
 import importlib
 import inspect
 import math
+import os
 import pkgutil
 import signal
 import sys
@@ -948,7 +949,8 @@ def attempt(target: Target, given: dict[str, Any]) -> tuple[str, str]:
     except Exception as error:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         frames = traceback.extract_tb(error.__traceback__)
-        ours = "/circuitkit/" in frames[-1].filename and isinstance(error, (ValueError, TypeError)) and len(str(error)) > 30
+        inside = os.path.dirname(circuitkit.__file__) + os.sep  # a clone may be called circuitkit as well
+        ours = frames[-1].filename.startswith(inside) and isinstance(error, (ValueError, TypeError)) and len(str(error)) > 30
         text = f"{type(error).__name__}: {error}"
         return ("clear" if ours or isinstance(error, FileNotFoundError) else "raw"), text
     finally:
