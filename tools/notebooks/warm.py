@@ -33,6 +33,7 @@ IMPORTED = ("numpy", "torch", "transformer_lens.model_bridge", "IPython", "ipyke
 IMPORTED += ("nbformat", "nbval.plugin", "matplotlib.figure", "matplotlib.backends.backend_agg")
 # Variables that may differ from the server's, because nothing reads them before a notebook runs.
 MAY_DIFFER = ("PYTEST_", "JPY_", "JUPYTER_", "MPLBACKEND", "PYDEVD_", "PWD", "OLDPWD", "SHLVL", "_")
+MAY_DIFFER += ("LINES", "COLUMNS")  # readline sets them in a process that has a terminal's name
 
 
 class Server:
