@@ -102,15 +102,13 @@ def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[T
 
 
 def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
-    r, h, a, _ = scores.shape
-    d = v.shape[-1]
     with torch.no_grad():
         centre = (scores.amax(-1, keepdim=True) + scores.amin(-1, keepdim=True)) / 2
     e = (scores - centre).exp()
-    top = torch.einsum("rhab,rhbd->abrhd", e * gate, v)
-    sums = torch.cat([e.permute(2, 3, 0, 1)[..., None], top], dim=-1).reshape(a, a, r * h * (1 + d))
-    out = torch.bmm(counts, sums).view(a, -1, r, h, 1 + d)
-    return (out[..., 1:] / out[..., :1]).permute(2, 0, 1, 3, 4)
+    # Two products: a slice of one joined product would have its gradient filled with zeros and added.
+    summed = (torch.einsum("rhab,rhbd->abrhd", e * gate, v), e.permute(2, 3, 0, 1)[..., None])
+    top, total = (torch.bmm(counts, part.flatten(2)).unflatten(2, part.shape[2:]) for part in summed)
+    return (top / total).permute(2, 0, 1, 3, 4)
 
 
 def _softmax(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
