@@ -66,6 +66,43 @@ def test_where_no_size_is_named_types_are_checked_all_the_same():
         checked(quoted)([1])
 
 
+def made(k):
+    """Functions made anew at each call, one without sizes and one with them."""
+
+    def plus(n: int, *, more: int = k) -> int:
+        return n + k + more if n >= 0 else "less"
+
+    def times(x: Rows) -> Rows:
+        return k * x if k else x.T
+
+    return checked(plus), checked(times)
+
+
+def test_a_function_within_a_function_is_checked_each_time_and_is_itself():
+    (plus, times), (plus_2, times_2), (_, turned) = made(1), made(2), made(0)
+    assert (plus(0), plus_2(0), plus(0, more=5), plus_2(1)) == (2, 4, 6, 5)
+    assert (times(x + 1).sum(), times_2(x + 1).sum()) == (6, 12)
+    assert plus.__wrapped__ is not plus_2.__wrapped__
+    for one in plus, plus_2:
+        for wrong in "1", -1:
+            with pytest.raises(BeartypeCallHintViolation):
+                one(wrong)
+    for wrong in (lambda: times_2(x[0]), lambda: turned(x)):
+        with pytest.raises(TypeCheckError):
+            wrong()
+    assert plus(0) == 2
+
+
+def test_one_that_calls_another_of_its_kind_is_itself_again_afterwards():
+    def deep(k):
+        def inner(n: int) -> int:
+            return n if k == 0 else deep(k - 1)(n) + 10 * k + deep(0)(0)
+
+        return checked(inner)
+
+    assert deep(3)(1) == 61
+
+
 @pytest.mark.usefixtures("as_a_reader")
 def test_a_reader_is_checked_by_the_door_alone():
     assert checked(counted)([]) is None
