@@ -12,7 +12,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
-SCREENSHOTS = ROOT / "_build/screenshots"
 WIDTHS = {"wide": (1440, 900), "desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844)}
 
 
@@ -40,7 +39,7 @@ def read_to_its_end(page, patience: int = 60_000) -> None:
     page.evaluate(
         """async patience => {
             const read = async () => {
-                for (let y = 0; y < document.documentElement.scrollHeight; y += 600) {
+                for (let y = 0; y < document.documentElement.scrollHeight; y += innerHeight - 60) {
                     window.scrollTo({top: y, behavior: 'instant'});
                     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
                 }
@@ -231,10 +230,3 @@ class Visit:
         ]
         self._judged = None if serious else shape
         return serious
-
-    def screenshot(self) -> Path:
-        name = self.page_name.removesuffix(".html").replace("/", "-")
-        path = SCREENSHOTS / f"{name}-{self.width}-{self.theme}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=path, full_page=True)
-        return path

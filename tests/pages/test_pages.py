@@ -78,7 +78,6 @@ def test_page(visit, page, width):
         loaded = opened.loaded()
         assert sum(size for _, size in loaded) > 50_000  # the log was read
         faults = {f"{page}, {width}: loads": too_much(loaded)}
-        opened.screenshot()
         assert opened.page.title()
         for theme in (LOADS[width], OTHER[LOADS[width]]):
             if theme != opened.theme:
