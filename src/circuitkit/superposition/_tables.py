@@ -8,6 +8,7 @@ because equal keys have equal scores, gates and values. So scores, gates and val
 rows of a batch are computed once and weighted, and both sums are one matrix product with the counts.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -96,9 +97,13 @@ def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[T
     """`z` of the module docstring for every distinct row.
 
     Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a key.
-    Beyond that, and where asking would wait for a device at each step, a softmax over `scores + log(counts)`, slower and always right.
+    Beyond that the sums are made in float64. Beyond its range, too, and where asking would wait for a device at each step, a
+    softmax over `scores + log(counts)`: many times slower and always right.
     """
-    return (_sums if near(scores) and score_range(scores) < SAFE[scores.dtype] else _softmax)(batch.counts, scores, gate, v)
+    parts, spread = (batch.counts, scores, gate, v), score_range(scores) if near(scores) else math.inf
+    if spread < SAFE[scores.dtype]:
+        return _sums(*parts)
+    return _sums(*map(finest, parts)).to(v.dtype) if spread < SAFE[torch.float64] else _softmax(*parts)
 
 
 def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
