@@ -1,7 +1,7 @@
 """Composition scores of all head pairs of a GPT-2-small-shaped model, beside transformer-lens, in one run.
 
 The limit on the time is a twentieth of transformer-lens's; the limit on the difference is 1e-5 of the score. 24 layers of 16
-heads are compared with the same triangles multiplied out pair by pair. Also what the path expansion costs beside a forward
+heads are compared with what version 0.1.0 did: triangles, multiplied out pair by pair. Also what the path expansion costs beside a forward
 pass, which has no limit. The least of two or three turns counts, on either side.
 """
 
@@ -34,10 +34,11 @@ def all_pairs(stack, kind):
 
 
 def multiplied_out(stack):
-    """Processor seconds for the norms of all products of an earlier and a later head's factors, 16 by 16 at a time."""
-    writes, reads = _composition._written(stack, torch.float32), _composition._read(stack, "K", torch.float32)
+    """Processor seconds for what version 0.1.0 did: triangles, and the norms of all products of an earlier and a later head's factors, 16 by 16."""
 
     def work():
+        triangle = lambda tall: torch.linalg.qr(tall, mode="r").R  # noqa: E731
+        writes, reads = triangle(stack.by_head("W_V")) @ stack.W_O, stack.by_head("W_K") @ triangle(stack.by_head("W_Q")).mT
         for late in range(16, len(stack), 16):
             for early in range(0, late, 16):
                 block = writes[early : early + 16].flatten(0, 1) @ reads[late : late + 16].transpose(0, 1).flatten(1)
@@ -63,10 +64,10 @@ def main() -> None:
     turns = [(seconds(lambda: all_pairs(many, "K"))[0], multiplied_out(many)) for _ in range(3)]
     ours, theirs = map(min, zip(*turns, strict=True))
     print(f"composition-24x16x1024-over-multiplied-out {ours / theirs:.3f} 0.5")
-    _composition._measured.cache_clear()
-    drawn = {"d_model": 1024, "d_early": 64, "d_late": 64, "scale_free": False, "seed": 0}
-    first, _ = seconds(lambda: _composition._measured(**drawn))
-    again, _ = seconds(lambda: _composition._measured(**drawn))
+    _composition.composition_baseline.cache_clear()
+    drawn = {"d_model": 1024, "d_early": 64, "d_late": 64, "baseline": "random", "scale_free": False, "seed": 0}
+    first, _ = seconds(lambda: _composition.composition_baseline(**drawn))
+    again, _ = seconds(lambda: _composition.composition_baseline(**drawn))
     print(f"composition-baseline-again-over-first {again / first:.2e} 0.01")
     two = circuitkit.load_model("two-layer")
     rows = circuitkit.models.heldout_rows(4)

@@ -1,6 +1,8 @@
 """Work on thin factors in blocks: what they multiply to is never formed whole, and fits in the memory that is free."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,6 +19,24 @@ _TILE = 2**26
 """Numbers of thin factors that are kept at once, on either side."""
 _CANCELS = 2.0**-9
 """Below this share of its terms, a sum of products has lost too much to rounding: the pair is multiplied out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Thin:
+    r"""Matrices told by their Gram matrices $A^\top B$, which are symmetric, from thin factors `[n, any, d_model]`: rows `R` are `Thin(R, R)`."""
+
+    A: Tensor
+    B: Tensor
+
+    @cached_property
+    def turned(self) -> Float[Tensor, "n any any"]:
+        """`B A^T`: small, with the traces of the Gram matrices and of their squares."""
+        return self.B @ self.A.mT
+
+    @property
+    def squares(self) -> Float[Tensor, " n"]:
+        """Squared norms of what they stand for."""
+        return self.turned.diagonal(dim1=1, dim2=2).sum(1)
 
 
 def room(like: Tensor) -> int:
@@ -46,70 +66,84 @@ def pieces(n: int, each: int, most: int | None = None) -> list[slice]:
 
 
 def tiles(
-    n: int, m: int, each: int, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
-) -> Iterator[tuple[tuple[slice, slice], Tensor, Tensor]]:
+    n: int, m: int, each: int, left: Callable[[slice], Thin], right: Callable[[slice], Thin]
+) -> Iterator[tuple[tuple[slice, slice], Thin, Thin]]:
     """All pairs of `n` by `m` stacks of `each` numbers in tiles: where a tile lies, and the factors, made when it is its turn."""
     for rows in progress(pieces(n, each, _TILE), "tiles of heads"):
         one = left(rows)
         yield from (((rows, columns), one, right(columns)) for columns in progress(pieces(m, each, _TILE), "tiles"))
 
 
-def product_norms(
-    left: Float[Tensor, "left d_left d_model"],
-    right: Float[Tensor, "right d_model d_right"],
-    wanted: Bool[Tensor, "left right"] | None = None,
-) -> Float[Tensor, "left right"]:
-    """Frobenius norm of `left[i] @ right[j]` for wanted pairs, by the cheaper of two routes; 0 for others where it was skipped.
+def thin(outer: Float[Tensor, "n rank d_model"], inner: Float[Tensor, "n any rank"], *, spans: bool = False) -> Thin:
+    """`inner @ outer`: `outer`, and `inner.T @ inner` times it.
+
+    Where that would cancel, or where it is asked what the rows span, both are a triangle times `outer`, and nothing is squared.
+    """
+    core = inner.mT @ inner
+    made = Thin(outer, core @ outer)
+    cancels = made.squares < _CANCELS * core.flatten(1).norm(dim=1) * torch.linalg.vector_norm(outer, dim=(1, 2)).square()
+    return Thin(*2 * [torch.linalg.qr(inner, mode="r").R @ outer]) if spans or cancels.any() else made
+
+
+@torch.no_grad()
+def product_norms(left: Thin, right: Thin, wanted: Bool[Tensor, "left right"] | None = None) -> Float[Tensor, "left right"]:
+    """Frobenius norm of `left[i] @ right[j].T` for wanted pairs, by the cheaper of two routes; 0 for others where it was skipped.
 
     The cheap one is wrong by rounding where a product is far smaller than its factors: such pairs take the other.
     """
-    (n, d_left, d_model), (m, _, d_right) = left.shape, right.shape
-    out = left.new_zeros(n, m)
+    (n, d_left, d_model), (m, d_right, _) = left.A.shape, right.A.shape
+    out = left.A.new_zeros(n, m)
     wanted = torch.ones_like(out, dtype=torch.bool) if wanted is None else wanted
     if 2 * d_left * d_right > d_model:
-        squares = gram_products([left], [right], wanted)
-        sizes = (left @ left.mT).flatten(1).norm(dim=1)[:, None] * (right.mT @ right).flatten(1).norm(dim=1)
-        out, wanted = squares.clamp_min(0).sqrt(), wanted & (squares < _CANCELS * sizes)
+        out = gram_products([left], [right], wanted)
+        one, other = ((some.turned * some.turned.mT).sum((1, 2)).sqrt() for some in (left, right))  # norms of the Gram matrices
+        wanted = wanted & (out < _CANCELS * one[:, None] * other)
     asked = wanted.cpu()
     side = max(1, int((_BLOCK / (d_left * d_right)) ** 0.5))
     for rows in progress(pieces(n, 1, side), "pairs of heads"):
         for columns in pieces(m, 1, side):
             if asked[rows, columns].any():
-                block = left[rows].flatten(0, 1) @ right[columns].transpose(0, 1).flatten(1)
-                exact = block.unflatten(0, (-1, d_left)).unflatten(2, (-1, d_right)).square().sum((1, 3)).sqrt()
+                one, other = (A[rows].flatten(0, 1) @ B[columns].flatten(0, 1).T for A, B in ((left.A, right.A), (left.B, right.B)))
+                exact = (one * other).unflatten(0, (-1, d_left)).unflatten(2, (-1, d_right)).sum((1, 3))
                 out[rows, columns] = torch.where(wanted[rows, columns], exact, out[rows, columns])
-    return out
+    return out.clamp_min_(0).sqrt_()
 
 
+@torch.no_grad()
 def gram_products(
-    lefts: Sequence[Tensor], rights: Sequence[Tensor], wanted: Bool[Tensor, "left right"] | None = None
+    lefts: Sequence[Thin], rights: Sequence[Thin], wanted: Bool[Tensor, "left right"] | None = None
 ) -> Float[Tensor, "left right"]:
-    r"""$\|AB\|_F^2 = \langle A^\top A, B B^\top\rangle$ of all pairs of stacks `A[n, any, d_model]`, `B[n, d_model, any]`.
+    r"""$\langle G_i, G_j\rangle$ of all Gram matrices on the left and on the right: $\|R_i R_j^\top\|_F^2$ for rows that stand for themselves.
 
     Only tiles on and above the diagonal are formed, and a band of rows only as far as a pair of it is `wanted`. **Error**: rounding, of the size of the factors.
     """
-    d_model = lefts[0].shape[-1]
-    n, m = (sum(map(len, stacks)) for stacks in (lefts, rights))
-    out = lefts[0].new_zeros(n, m)
+    d_model = lefts[0].A.shape[-1]
+    n, m = (sum(len(some.A) for some in stacks) for stacks in (lefts, rights))
+    out = lefts[0].A.new_zeros(n, m)
     bands = [(slice(0, n), slice(0, m))] if wanted is None else _bands(wanted.cpu())
-    side = max(8, min(_SIDE, int((4 * _BLOCK / (n + m)) ** 0.5)))
-    tiles = pieces(d_model, 1, side - side % 8)
+    side = max(8, min(_SIDE, int((4 * _BLOCK / (n + m)) ** 0.5)) // 8 * 8)
+    tiles, held = pieces(d_model, 1, side), [out.new_empty(k * side * side) for k in (n, m)]
     for rows, columns in progress([(one, other) for i, one in enumerate(tiles) for other in tiles[: i + 1]], "products of heads"):
-        a = _joined([(A[..., rows].mT @ A[..., columns]).flatten(1) for A in lefts])
-        b = _joined([(B[:, rows] @ B[:, columns].mT).flatten(1) for B in rights])
+        a, b = (_grams(stacks, rows, columns, some) for stacks, some in zip((lefts, rights), held, strict=True))
         for one, other in bands:
             out[one, other].addmm_(a[one], b[other].T, alpha=1 if rows == columns else 2)
     return out
+
+
+def _grams(stacks: Sequence[Thin], rows: slice, columns: slice, held: Tensor) -> Float[Tensor, "head tile"]:
+    """One tile of all Gram matrices, written where the last one was: fresh memory costs as much as a quarter of the work."""
+    parts = [(some.A[..., rows].mT, some.B[..., columns]) for some in stacks]
+    sizes, high, wide = [len(A) for A, _ in parts], parts[0][0].shape[1], parts[0][1].shape[2]
+    out = held[: sum(sizes) * high * wide].view(-1, high, wide)
+    for (A, B), some in zip(parts, out.split(sizes), strict=True):
+        torch.bmm(A, B, out=some)
+    return out.flatten(1)
 
 
 def _bands(wanted: Bool[Tensor, "left right"]) -> list[tuple[slice, slice]]:
     """An eighth of the rows at a time (48 at least, for speed), with the columns from the first to the last that one of them wants."""
     bands = ((rows, wanted[rows].any(0).nonzero().flatten().tolist()) for rows in pieces(len(wanted), 1, max(48, -(-len(wanted) // 8))))
     return [(rows, slice(columns[0], columns[-1] + 1)) for rows, columns in bands if columns]
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def row_directions(wide: Float[Tensor, "*head rows d_model"]) -> Float[Tensor, "*head rank d_model"]:

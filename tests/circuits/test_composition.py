@@ -168,11 +168,12 @@ def test_in_small_blocks(monkeypatch, d_model):
     from circuitkit.circuits._composition import _read, _written
 
     monkeypatch.setattr(_blocks, "_BLOCK", 10)
-    writes = _written(random_heads(7, d_model, 5), torch.float32)
-    reads = _read(random_heads(5, d_model, 4, layer=1), "K", torch.float32)
-    small = _blocks.product_norms(writes, reads)
-    torch.testing.assert_close(small, torch.linalg.matrix_norm(writes[:, None] @ reads[None]), rtol=1e-5, atol=0)
-    stacks = _blocks.gram_products([writes[:3], writes[3:, :2]], [reads[:1], reads[1:, :, :3]])
+    early, late = random_heads(7, d_model, 5), random_heads(5, d_model, 4, layer=1)
+    small = _blocks.product_norms(_written(early, torch.float32), _read(late, "K", torch.float32))
+    torch.testing.assert_close(small, torch.linalg.matrix_norm(early.W_V[:, None] @ early.W_O[:, None] @ late.W_K @ late.W_Q.mT), rtol=1e-5, atol=0)
+    writes, reads = early.W_O, late.W_K
+    lefts, rights = (writes[:3], writes[3:, :2]), (reads[:1].mT, reads[1:, :, :3].mT)
+    stacks = _blocks.gram_products([_blocks.Thin(A, A) for A in lefts], [_blocks.Thin(B, B) for B in rights])
     for i in range(7):
         for j in range(5):
             product = writes[i, : 5 if i < 3 else 2] @ reads[j, :, : 4 if j < 1 else 3]
@@ -190,6 +191,18 @@ def test_what_cancels_is_multiplied_out():
     exact = composition_scores(early.to(torch.float64), late.to(torch.float64), "K").score
     assert exact.max() < 1e-4
     torch.testing.assert_close(score.double(), exact, rtol=2e-2, atol=0)  # 6e-8 of the factors, over 1e-4
+
+
+@pytest.mark.parametrize("kind", "QKV")
+def test_what_cancels_inside_a_head_is_not_squared(kind):
+    """The first matrix of each head is large where the second does not look: of its Gram matrix, rounding alone would be left."""
+    steep = torch.diag(torch.tensor([1e4, 1.0, 1.0]))
+    early, late = random_heads(3, 12, 3), random_heads(2, 12, 3, layer=1, seed=1)
+    early = dataclasses.replace(early, W_V=early.W_V @ steep, W_O=torch.linalg.inv(steep) ** 2 @ early.W_O)
+    late = dataclasses.replace(late, W_Q=late.W_Q @ steep, W_K=late.W_K @ torch.linalg.inv(steep) ** 2, W_V=late.W_V @ torch.linalg.inv(steep) ** 2, W_O=steep @ late.W_O)
+    score = composition_scores(early, late, kind).score
+    exact = composition_scores(early.to(torch.float64), late.to(torch.float64), kind).score
+    torch.testing.assert_close(score.double(), exact, rtol=1e-5, atol=0)
 
 
 def test_baselines():

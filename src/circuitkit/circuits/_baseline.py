@@ -20,11 +20,5 @@ def random_heads(n: Count, d_model: Count, d_head: Count, *, layer: Natural = 0,
     """
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(*shape, generator=generator) / math.sqrt(d_model)  # noqa: E731
-    return Heads(
-        names=tuple(f"L{layer}H{head}" for head in range(n)),
-        W_Q=draw(n, d_model, d_head),
-        W_K=draw(n, d_model, d_head),
-        W_V=draw(n, d_model, d_head),
-        W_O=draw(n, d_head, d_model),
-        layers=(layer,) * n,
-    )
+    names, shapes = tuple(f"L{layer}H{head}" for head in range(n)), [(n, d_model, d_head)] * 3 + [(n, d_head, d_model)]
+    return Heads(names, *(draw(*shape) for shape in shapes), layers=(layer,) * n)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit._blocks import product_norms, require_room, row_directions, tiles
+from circuitkit._blocks import Thin, product_norms, require_room, row_directions, thin, tiles
 from circuitkit._contract import Count, Seed, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit.circuits._baseline import random_heads
@@ -53,6 +53,7 @@ class Composition(NamedTuple):
 
 @public
 @one_stream()
+@torch.no_grad()
 def composition_scores(
     earlier: Heads,
     later: Heads,
@@ -69,8 +70,8 @@ def composition_scores(
     overlap of the written and the read subspace whatever their gains. **Shapes**: heads of any number and any `d_head` on
     either side, one `d_model`; score `[earlier, later]`. **Baseline**: `"random"` (mean over seeded Gaussian heads of these
     shapes), `"analytic"` ($1/\sqrt{d_{model}}$) or `"rotated"` (per later head, outputs turned at random within the
-    coordinates that the earlier heads write at all). **Error**: exact up to rounding (float32 for half precision); matrices
-    larger than `d_head x d_head` are never multiplied out for a pair, and nothing is squared. Pairs out of order score 0.
+    coordinates that the earlier heads write at all). **Error**: exact up to rounding (float32 for half precision), by
+    Gram matrices in tiles; what would cancel there is multiplied out. Pairs out of order score 0.
     Biases and a LayerNorm between the two heads are not part of it. **Source**: "A Mathematical Framework for Transformer
     Circuits", two-layer models; there in column vectors and without a baseline.
 
@@ -86,52 +87,44 @@ def composition_scores(
     expected = torch.ones_like(possible, dtype=dtype)[0]
     each = earlier.d_model * max(earlier.d_head, later.d_head)
     written = torch.stack([(W != 0).any(0) for W in earlier.W_O]).any(0) if baseline == "rotated" else None
-    makers = (lambda rows: _written(earlier[rows], dtype)), (lambda rows: _read(later[rows], kind, dtype))
+    makers = (lambda rows: _written(earlier[rows], dtype, spans=scale_free)), (lambda rows: _read(later[rows], kind, dtype, spans=scale_free))
     for (rows, columns), writes, reads in tiles(len(earlier), len(later), each, *makers):
         if scale_free:
-            writes, reads = row_directions(writes), row_directions(reads.mT).mT
-        norms = writes.flatten(1).norm(dim=1)[:, None] * reads.flatten(1).norm(dim=1)
+            writes, reads = (Thin(*2 * [row_directions(some.A)]) for some in (writes, reads))
+        norms = writes.squares.sqrt()[:, None] * reads.squares.sqrt()
         products = product_norms(writes, reads, possible[rows, columns])
         score[rows, columns] = torch.where(possible[rows, columns] & (norms > 0), products / norms.clamp_min(torch.finfo(dtype).tiny), 0.0)
         if written is not None:
-            expected[columns] = reads[:, written].flatten(1).norm(dim=1) / reads.flatten(1).norm(dim=1)
+            expected[columns] = ((reads.A * reads.B)[..., written].sum((1, 2)) / reads.squares).sqrt()
     sizes = earlier.d_model, earlier.d_head, later.d_head
     chance = expected / math.sqrt(int(written.sum())) if written is not None else composition_baseline(*sizes, baseline, scale_free=scale_free, seed=seed)
     return Composition(score, chance, possible, kind, earlier.names, later.names)
 
 
-def _written(heads: Heads, dtype: torch.dtype) -> Float[Tensor, "head d_head d_model"]:
-    """`R W_O` with `W_V = (orthonormal) R`: the same norms against anything on its right as `W_V W_O`."""
-    return _triangle(heads.by_head("W_V").to(dtype)) @ heads.W_O.to(dtype)
+def _written(heads: Heads, dtype: torch.dtype, *, spans: bool = False) -> Thin:
+    """`W_V W_O`, by what it writes."""
+    return thin(heads.W_O.to(dtype), heads.by_head("W_V").to(dtype), spans=spans)
 
 
-def _read(heads: Heads, kind: str, dtype: torch.dtype) -> Float[Tensor, "head d_model d_head"]:
-    """`A R^T` with `B^T = (orthonormal) R`, where the later head's matrix is `A B`."""
+def _read(heads: Heads, kind: str, dtype: torch.dtype, *, spans: bool = False) -> Thin:
+    """The transpose of the later head's matrix `A B^T`, by what it reads."""
     sides: Any = {"Q": ("W_Q", "W_K"), "K": ("W_K", "W_Q"), "V": ("W_V", "W_O")}
     left, right = sides[kind]
     other = heads.W_O.mT if right == "W_O" else heads.by_head(right)
-    return heads.by_head(left).to(dtype) @ _triangle(other.to(dtype)).mT
+    return thin(heads.by_head(left).to(dtype).mT, other.to(dtype), spans=spans)
 
 
-def _triangle(tall: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_small d_head"]:
-    """`R` of a QR decomposition: the triangular root of the Gram matrix, without squaring the condition number."""
-    return torch.linalg.qr(tall, mode="r").R
-
-
+@cache
 def composition_baseline(d_model: int, d_early: int, d_late: int, baseline: Baseline, *, scale_free: bool, seed: int) -> float:
-    r"""The score of unrelated heads of these sizes; see `composition_scores`.
+    r"""The score of unrelated heads of these sizes: the mean of all pairs of two random stacks, 12 by 12 wide heads, up to 64 by 64 narrow ones.
 
     `"analytic"` is exact for the root mean square: turning one head's output by a uniformly random rotation makes the mean
     squared score $1/d_{model}$ whatever the spectra. `"rotated"` turns within the $c$ coordinates that some earlier head
     writes, which gives $\|P A B\|_F / (\|A B\|_F \sqrt c)$ with $P$ the projection on them: lower than $1/\sqrt c$ for a head
     that mostly reads what nobody writes, such as positions.
     """
-    return 1 / math.sqrt(d_model) if baseline == "analytic" else _measured(d_model, d_early, d_late, scale_free=scale_free, seed=seed)
-
-
-@cache
-def _measured(d_model: int, d_early: int, d_late: int, *, scale_free: bool, seed: int) -> float:
-    """Mean score of all pairs of two random stacks of these shapes: 12 by 12 wide heads, up to 64 by 64 narrow ones."""
+    if baseline == "analytic":
+        return 1 / math.sqrt(d_model)
     n = min(64, max(12, 512 // max(d_early, d_late)))
     early, late = random_heads(n, d_model, d_early, seed=seed), random_heads(n, d_model, d_late, layer=1, seed=seed + 1)
     result = composition_scores(early, late, "K", scale_free=scale_free, baseline="analytic")

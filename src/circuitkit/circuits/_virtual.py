@@ -36,17 +36,11 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     else:
         value = value @ between
         bias = None if bias is None else (bias[:, :, None] @ between).squeeze(2)
-    value, output = value.flatten(0, 1).contiguous(), output.flatten(0, 1).contiguous()
-    return Heads(
-        names=tuple(join(first, second) for first in earlier.names for second in later.names),
-        layers=tuple(layer for _ in earlier.names for layer in later.layers),
-        W_Q=torch.full_like(value, torch.nan),
-        W_K=torch.full_like(value, torch.nan),
-        W_V=value,
-        W_O=output,
-        b_V=None if bias is None else bias.flatten(0, 1).contiguous(),
-        mask=later.mask,
-    )
+    value, output = (W.flatten(0, 1).contiguous() for W in (value, output))
+    bias = None if bias is None else bias.flatten(0, 1).contiguous()
+    names = tuple(join(first, second) for first in earlier.names for second in later.names)
+    never = torch.full_like(value, torch.nan)
+    return Heads(names, never, never.clone(), value, output, b_V=bias, layers=later.layers * len(earlier), mask=later.mask)
 
 
 def one_dtype_of(earlier: Heads, later: Heads, *least: torch.dtype) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import operator
 import time
 from dataclasses import dataclass
 from html import escape
@@ -112,15 +113,11 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
 
 
 def _collect(items: dict[str, tuple], folder: Path | None, found: dict[str, Any], problems: dict[str, str]) -> None:
-    for key, result, problem in work(_call, items, folder, what="report"):
+    for key, result, problem in work(operator.call, items, folder, what="report"):
         if problem is None:
             found[key] = result
         else:
             problems[key] = problem
-
-
-def _call(function: Any, *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def _asked(model: Any, prompt: str | None) -> _parts.Asked:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._blocks import joint_rows, product_norms, tiles
+from circuitkit._blocks import Thin, joint_rows, product_norms, tiles
 from circuitkit._contract import one_dtype, one_stream, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
@@ -46,7 +46,7 @@ def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Te
     """
     out = earlier.W_O.new_zeros(len(earlier), len(later), dtype=full_precision(earlier.W_O[:0]).dtype)
     each = earlier.d_model * max(earlier.d_head, later.d_head)
-    makers = (lambda rows: writing_basis(earlier[rows]).mT), (lambda rows: reading_basis(later[rows], kind))
+    makers = (lambda rows: Thin(*2 * [writing_basis(earlier[rows]).mT])), (lambda rows: Thin(*2 * [reading_basis(later[rows], kind).mT]))
     for where, written, read in tiles(len(earlier), len(later), each, *makers):
         out[where] = product_norms(written, read)
     return out.square_().div_(later.d_head)

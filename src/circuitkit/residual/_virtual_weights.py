@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from circuitkit._blocks import gram_products
+from circuitkit._blocks import Thin, gram_products
 from circuitkit._contract import AnyModel, public
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
@@ -116,7 +116,7 @@ def virtual_weight_table(model: AnyModel) -> tuple[tuple[str, ...], tuple[str, .
     the size of d_vocab, are never formed. **Source**: framework paper, virtual weights; the ratio is its composition score.
     """
     writers, readers = components(model)
-    products = gram_products([W[None] for W in writers.values()], [W[None] for W in readers.values()])
+    products = gram_products([Thin(W[None], W[None]) for W in writers.values()], [Thin(W.mT[None], W.mT[None]) for W in readers.values()])
     sizes_out, sizes_in = (torch.stack([W.norm() for W in some.values()]) for some in (writers, readers))
     strength = products.clamp_min(0).sqrt() / (sizes_out[:, None] * sizes_in)
     step = {name: anatomy(model).find(name).step for name in (*writers, *readers)}
