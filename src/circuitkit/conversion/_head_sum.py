@@ -92,16 +92,11 @@ class HeadSum:
             out = F.silu(x) if scale == 1.0 else F.silu(x * scale, inplace=True)
             return out if factor == 1.0 else out.mul_(factor)
         out = torch.zeros_like(x)
-        pieces = zip(x.view(-1).split(PIECE), out.view(-1).split(PIECE), strict=True)
-        for piece, gathered in pieces:
-            for b, c, a, d in self.terms:
-                weight = (piece * b).add_(c).sigmoid_() if c else (piece * b).sigmoid_()
-                if a == 0:
-                    gathered.add_(weight, alpha=d)
-                elif d:
-                    gathered.addcmul_(weight, (piece * a).add_(d))
-                else:
-                    gathered.addcmul_(weight, piece, value=a)
+        terms = [(b, x.new_tensor(c), a, x.new_tensor(d)) for b, c, a, d in self.terms]
+        for piece, gathered in zip(x.view(-1).split(PIECE // 2), out.view(-1).split(PIECE // 2), strict=True):
+            for b, c, a, d in terms:
+                weight = torch.add(c, piece, alpha=b).sigmoid_()  # one pass, where a product and a sum would be two
+                gathered.addcmul_(weight, torch.add(d, piece, alpha=a) if a else d)
         return out
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
