@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 
@@ -298,6 +299,26 @@ def test_the_kind_of_case_on_which_it_fails_is_told():
     kinds = dataclasses.replace(DOUBLE, kinds={"there are many rows": lambda x, y, W: len(x) > 4})
     result = check(kinds, lambda x, y, W: 2 * (x + y) @ W + (len(x) > 4) * torch.rand(len(x), W.shape[1], generator=torch.Generator().manual_seed(1)))
     assert "cases where there are many rows, and right on all others." in result.hint + " ".join(kinds_said(kinds, result))
+
+
+def test_what_our_own_functions_give_is_worked_out_at_the_first_check():
+    asked = {"spec": 0, "body": 0}
+
+    def counted(name, function):
+        @functools.wraps(function)
+        def again(*args, **kwargs):
+            asked[name] += 1
+            return function(*args, **kwargs)
+
+        return again
+
+    watched = dataclasses.replace(DOUBLE, spec=counted("spec", spec), body=counted("body", body))
+    answers = [lambda x, y, W: (x + y) @ W, lambda x, y, W: 3 * (x - y) @ W, lambda x, y, W: 2 * (x + y) @ W]
+    first, work = [check(watched, answer).message for answer in answers], dict(asked)
+    again = [check(watched, answer).message for answer in answers]
+    assert first == again == [check(dataclasses.replace(DOUBLE), answer).message for answer in answers]
+    assert len({*first}) == 3
+    assert asked == work
 
 
 def kinds_said(exercise, result):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from circuitkit.exercises import _changes, _probes
 from circuitkit.exercises._exercise import Case, Exercise, as_tensor
-from circuitkit.exercises._run import Run, close
+from circuitkit.exercises._run import Run, close, once, right
 
 Diagnosis = tuple[str, str]
 """The recognised mistake, two with "and" between them, or nothing; and what to say, nothing where there are only numbers."""
@@ -20,8 +20,7 @@ Diagnosis = tuple[str, str]
 
 def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[Tensor]) -> Diagnosis:
     """Named only if exactly one mistake gives what the answer gives on every case, others than the check's own among them."""
-    fresh = [*exercise.cases(seed=77)][-3:]
-    tried = runs + [Run(exercise, answer, case) for case in exercise.square_cases() + fresh]
+    tried = runs + [Run(exercise, answer, case) for case in exercise.tried[1]]
     tried.reverse()  # the largest cases tell most apart
     if all(run.outcome is None for run in tried):
         return ("", "")
@@ -36,7 +35,7 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     if singles:
         told = list(dict.fromkeys(f"{mistake.name}. {mistake.advice}" for mistake in singles))
         return ("", f"{same} each of {len(told)} mistakes by itself. {' Or: '.join(told)}")
-    for words, changed in _changed(exercise, exercise.body, tried):
+    for words, changed in once(exercise, _changed, tried[0].case, lambda: [*_changed(exercise, exercise.body, tried)]):
         if is_it(changed):
             return ("", f"{words}." + " Other mistakes may give these numbers, too." * few)
     if said := _changed_result(exercise, tried):
@@ -85,7 +84,7 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
     for run in tried:
         if isinstance(run.error, TimeoutError):
             return False
-        theirs = _outcome(exercise, wrong, run.case)
+        theirs = once(exercise, wrong, run.case, lambda case=run.case: _outcome(exercise, wrong, case))
         if (theirs is None) != (run.outcome is None):
             return False
         if theirs is not None and run.outcome is not None:
@@ -114,14 +113,14 @@ def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run]) -> 
 
 def _changed_result(exercise: Exercise, tried: list[Run]) -> str:
     """The right result with something done to it, which also what was built may show; columns are no such numbers."""
-    rights = [torch.as_tensor(exercise.spec(**run.case), dtype=torch.float64) for run in tried]
+    rights = [right(exercise, run.case) for run in tried]
     if exercise.columns or any(run.outcome is None for run in tried):
         return ""
-    outcomes, (case, right) = [run.outcome for run in tried], (tried[0].case, rights[0])
-    for name in (n for n in exercise.asked if isinstance(case[n], Tensor) and case[n].shape == right.shape and case[n].is_floating_point()):
+    outcomes, (case, largest) = [run.outcome for run in tried], (tried[0].case, rights[0])
+    for name in (n for n in exercise.asked if isinstance(case[n], Tensor) and case[n].shape == largest.shape and case[n].is_floating_point()):
         if all(close(got, r + run.case[name]) for got, r, run in zip(outcomes, rights, tried, strict=True) if r.shape == run.case[name].shape):
             return f"It is the expected result plus `{name}`."
-    for words, change in _changes.of_result(exercise.names, right):
+    for words, change in _changes.of_result(exercise.names, largest):
         try:
             if all(close(got, change(r)) for got, r in zip(outcomes, rights, strict=True)):
                 return f"It is the expected result {words}."

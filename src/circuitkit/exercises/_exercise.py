@@ -140,6 +140,16 @@ class Exercise:
             found.append(self._drawn(dict.fromkeys(_listed(self.axes), size), generator, size))
         return found
 
+    @cached_property
+    def tried(self) -> tuple[list[Case], list[Case]]:
+        """What a check tries: the cases, and those of other sizes and seeds on which mistakes are told apart. Drawn once."""
+        return [*self.cases()], self.square_cases() + [*self.cases(seed=77)][-3:]
+
+    @cached_property
+    def known(self) -> dict[Any, Any]:
+        """What our own functions gave on them, by function and case."""
+        return {}
+
     def _drawn(self, sizes: dict[str, int], generator: torch.Generator, step: int) -> Case:
         case: Case = {}
         for name, how in self.inputs.items():

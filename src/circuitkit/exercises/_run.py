@@ -43,6 +43,19 @@ class Run:
         return self.outcome is not None and bool(self.outcome.isfinite().all())
 
 
+def once(exercise: Exercise, function: Callable[..., Any], case: Case, make: Callable[[], Any]) -> Any:
+    """What a function of our own gives on a case, worked out at the first check: the cases are the same at every one."""
+    key = (function, id(case))
+    if exercise.known.get(key, (None,))[0] is not case:
+        exercise.known[key] = (case, make())
+    return exercise.known[key][1]
+
+
+def right(exercise: Exercise, case: Case) -> Tensor:
+    """What the specification says."""
+    return once(exercise, exercise.spec, case, lambda: torch.as_tensor(exercise.spec(**case), dtype=torch.float64))
+
+
 def called(answer: Callable[..., Any], given: Case) -> Any:
     """The answer on these inputs: by name, or in their order where it gives them names of its own."""
     try:
