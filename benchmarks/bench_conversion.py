@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from circuitkit import to_attention_only
-from circuitkit.conversion import gated_neuron_heads, neuron_heads
+from circuitkit.anatomy import Neurons
+from circuitkit.conversion import neuron_heads
+from circuitkit.conversion._gated import gate_sums
 
 
 def seconds(work) -> float:
@@ -70,7 +72,7 @@ def gated() -> None:
     g = torch.Generator().manual_seed(0)
     D, M = 576, 1536
     W_gate, W_in, W_out = torch.randn(D, M, generator=g) / 8, torch.randn(D, M, generator=g) / 24, torch.randn(M, D, generator=g) / 40
-    heads = gated_neuron_heads(W_gate, W_in, W_out, activation="silu", heads_per_neuron=16, gate_range=24.0)
+    heads = Neurons(W_in, W_out, None, None, gate_sums("silu", [24.0] * M, 16), W_gate=W_gate)  # as in a converted model
     for N in (64, 256):
         X = torch.randn(N, D, generator=g)
         value = ratio(lambda X=X: heads(X), lambda X=X: (F.silu(X @ W_gate) * (X @ W_in)) @ W_out)

@@ -150,15 +150,16 @@ def largest_paths(
         if not isinstance(heads, Heads):
             born |= {name: (stream, step) for name, stream in _begun(run, sub, step, False).items()}
             continue
-        asked = torch.einsum("hmd,hdn,n->hm", heads.by_head("W_V"), heads.W_O, here._pulled(u, step, sub, None)[0, 0, :, 0])
+        asked = torch.einsum("hmd,hd->hm", heads.by_head("W_V"), heads.W_O @ here._pulled(u, step, sub, None)[0, 0, :, 0])
         reads = asked.T[None] if before is None else before.fold(asked.T) / before.scale[0][..., None]
-        reads = torch.einsum("hp,pmh->hpm", run.patterns[sub.name][0, :, place], reads.expand(len(tokens), -1, -1))
-        for first, earlier, z, names in layers:
-            if first < step:
-                wrote = run._left(earlier, torch.einsum("ohbpd,hdm->ohbpm", z, earlier.inside.W_O), first, step)
-                found.append((torch.einsum("ohbpm,gpm->ohg", wrote, reads), names, earlier.inside.names, heads.names))
+        reads = torch.einsum("hp,pmh->hpm", run.patterns[sub.name][0, :, place], reads.expand(len(tokens), -1, -1)).flatten(1)
         stood = torch.stack([run._carried(*one, step) for one in born.values()])
-        layers.append((step, sub, _through(heads, run.patterns[sub.name], stood, before)[0], [*born]))
+        layers.append((step, sub, _through(heads, run.patterns[sub.name], stood, before)[0], [*born], reads))
+    for first, earlier, z, names, _ in layers:  # what a layer wrote is formed once, and held against all that later ones ask for
+        wrote = run._left(earlier, torch.einsum("ohbpd,hdm->ohbpm", z, earlier.inside.W_O).contiguous(), first, first)
+        for step, later, _, _, reads in layers:
+            if first < step:
+                found.append((run._carried(wrote, first, step).flatten(2) @ reads.T, names, earlier.inside.names, later.inside.names))
     best = []
     for values, names, earlier, later in found:
         top = values.flatten().abs().topk(min(k, values.numel())).indices

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -79,6 +79,11 @@ class GateSums:
     which: tuple[int, ...]
     """For each neuron, its place in `sums`."""
 
+    @cached_property
+    def places(self) -> Tensor:
+        """`which`, made once: as long a list takes as long to read as a few heads to compute."""
+        return torch.tensor(self.which)
+
     def __len__(self) -> int:
         """Heads of the neuron that has most; another's further heads hold the value 0."""
         return max(map(len, self.sums))
@@ -106,12 +111,12 @@ class GateSums:
 
     def errors(self, like: Tensor) -> Float[Tensor, " d_mlp"]:
         """The error of each neuron's gate."""
-        return like.new_tensor([fit.error for fit in self.sums])[list(self.which)]
+        return like.new_tensor([fit.error for fit in self.sums])[self.places]
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad d_mlp head"]:
         """`b, c, a, d` of every head."""
         k = len(self)
-        return torch.cat([F.pad(fit.columns(like), (0, k - len(fit))) for fit in self.sums], 1)[:, list(self.which)]
+        return torch.cat([F.pad(fit.columns(like), (0, k - len(fit))) for fit in self.sums], 1)[:, self.places]
 
     @in_single
     def __call__(self, g: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
@@ -122,7 +127,7 @@ class GateSums:
         # 2 sigmoid(z) = 1 + tanh(z / 2), and tanh is the quicker
         b, c, d = b / 2, c / 2, d / 2
         flat = g.reshape(-1, g.shape[-1])
-        out, sizes = d.sum(-1).repeat(len(flat), 1), torch.tensor([len(fit) for fit in self.sums])[list(self.which)]
+        out, sizes = d.sum(-1).repeat(len(flat), 1), torch.tensor([len(fit) for fit in self.sums])[self.places]
         for less, k in pairwise([0, *sorted(set(sizes.tolist()))]):
             some = (sizes > less).nonzero()[:, 0].to(g.device)
             whole = len(some) > 0.75 * len(sizes)  # a few more heads that write 0 are quicker than a selection

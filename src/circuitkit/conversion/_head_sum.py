@@ -92,11 +92,11 @@ class HeadSum:
             out = F.silu(x) if scale == 1.0 else F.silu(x * scale, inplace=True)
             return out if factor == 1.0 else out.mul_(factor)
         out = torch.zeros_like(x)
-        terms = [(b, x.new_tensor(c), a, x.new_tensor(d)) for b, c, a, d in self.terms]
+        terms = [(b, x.new_tensor(c), a, d, x.new_tensor(d)) for b, c, a, d in self.terms]
         for piece, gathered in zip(x.view(-1).split(PIECE // 2), out.view(-1).split(PIECE // 2), strict=True):
-            for b, c, a, d in terms:
+            for b, c, a, d, shift in terms:
                 weight = torch.add(c, piece, alpha=b).sigmoid_()  # one pass, where a product and a sum would be two
-                gathered.addcmul_(weight, torch.add(d, piece, alpha=a) if a else d)
+                _ = gathered.addcmul_(weight, torch.add(shift, piece, alpha=a)) if a else gathered.add_(weight, alpha=d)
         return out
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
