@@ -30,6 +30,12 @@ class Lab {
     this.steps = steps;
     /** @type {State[]} */
     this.past = [];
+    /** @type {(string | null)[]} */
+    this.did = []; // what was said of the step after each of them
+    /** @type {string | null} */
+    this.unsaid = null; // of a change that a newer one has overtaken
+    /** @type {State | null} */
+    this.replied = null; // the state that the reply is of
     /** @type {Reply | null} */
     this.reply = null;
     /** @type {Reply | null} */
@@ -78,6 +84,7 @@ class Lab {
     this.circuit = h("div", { class: "cl-circuit" }, this.svg, this.top, this.rows, this.bottom);
     this.pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
     this.echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
+    this.legend = h("p", { class: "cl-legend" }, "A wire is as thick as what it is worth: ", h("b", { class: "cl-up" }, "blue"), " raises the followed token, ", h("b", { class: "cl-down" }, "orange"), " lowers it. Arcs: what the heads look at, in blue the chosen head. The bar under a token: how well it was predicted.");
     this.wireList = h("div", { class: "cl-wire-list" });
     this.guesses = h("div", { class: "cl-next" });
     this.zero = this.radio(id, "zero", "nothing");
@@ -107,7 +114,7 @@ class Lab {
       h(
         "div",
         { class: "cl-main" },
-        h("div", { class: "cl-left" }, this.circuit, this.pointed, this.echo),
+        h("div", { class: "cl-left" }, this.circuit, this.pointed, this.echo, this.legend),
         h(
           "div",
           { class: "cl-right" },
@@ -141,7 +148,10 @@ class Lab {
   change(some, said, joined = false) {
     const next = fitting({ ...this.state, ...some });
     if (toAddress(next) === toAddress(this.state)) return this.update(said);
-    if (!joined) this.past.push(this.state);
+    if (!joined) {
+      this.past.push(this.state);
+      this.did.push(said);
+    }
     this.state = next;
     return this.update(said);
   }
@@ -172,7 +182,11 @@ class Lab {
     const step = this.steps[this.state.model][Number(this.slider.value)];
     this.stepNow.textContent = step.toLocaleString("en");
     clearTimeout(this.sliding);
-    this.sliding = setTimeout(() => this.change({ step, answer: this.reply?.answer.id ?? -1 }, `Training step ${step.toLocaleString("en")}`), 80);
+    this.sliding = setTimeout(() => {
+      const { state, reply, replied } = this; // the reply may be of a text that is no longer there
+      const answer = reply && replied?.text === state.text && replied.model === state.model ? reply.answer.id : state.answer;
+      this.change({ step, answer }, `Training step ${step.toLocaleString("en")}`);
+    }, 80);
   }
 
   /** Take a head or wire out, or put it back. @param {string} name */
@@ -189,7 +203,8 @@ class Lab {
     if (!before) return;
     this.typing = false;
     this.state = before;
-    this.update("Undone");
+    const what = this.did.pop();
+    this.update(what ? `Undone (${what})` : "Undone");
   }
 
   /** @param {KeyboardEvent} event */
@@ -273,8 +288,11 @@ class Lab {
     const before = this.reply;
     if (said !== "New text") this.typing = false;
     if (said) this.walking = false;
-    const file = this.file(this.state);
+    this.unsaid = said = said ?? this.unsaid;
+    const { state } = this;
+    const file = this.file(state);
     if (!client.has(file)) this.say("The weights are on their way …");
+    else if (said !== null) setTimeout(() => asked === this.asked && this.replied !== state && this.say("Computing …"), 300);
     this.root.setAttribute("aria-busy", "true");
     this.controls();
     try {
@@ -284,6 +302,7 @@ class Lab {
       const reply = /** @type {Reply} */ (await client.ask("run", setting));
       if (asked !== this.asked) return;
       this.reply = reply;
+      this.replied = state;
       const tokens = reply.tokens.map(({ id }) => id).join(" ");
       if (this.drawn !== tokens) this.source = -1;
       this.drawn = tokens;
@@ -359,14 +378,18 @@ class Lab {
     const changed = this.state.cuts.length > 0;
     this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Followed"))));
     const { answer } = reply;
-    const name = visible(answer.text);
+    const shown = visible(answer.text);
+    const name = /[\p{L}\p{N}]/u.test(shown) ? shown : `“${shown}”`;
     const was = before?.answer.id === answer.id ? before.answer.after : undefined;
     const first = reply.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
     const move = was === undefined ? `${name} has ${percent(answer.after)}` : was === answer.after ? `${name} stays at ${percent(answer.after)}` : `${name} from ${percent(was)} to ${percent(answer.after)}`;
     const lead = first.id === answer.id ? "" : `; first is now ${visible(first.text)} with ${percent(first.after)}`;
     const cropped = reply.cropped ? ` The model reads the first ${reply.tokens.length} tokens.` : "";
+    const bytes = reply.tokens.some(({ text }) => /^<[0-9A-F]{2}>$/.test(text)) ? " A sign that the model has no token for is read as its bytes, such as <F0>." : "";
+    const empty = reply.tokens.length < 2 ? " The text is empty: the model sees its opening token alone." : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
-    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}`);
+    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}${bytes}${empty}`);
+    this.unsaid = null;
     this.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
     this.bottom.replaceChildren("at position ", String(reply.at), ": ", word(reply.tokens[reply.at].text));
     this.looked(reply);
@@ -572,7 +595,7 @@ class Lab {
     let made = [];
     if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
     else if (state.tab === "python") {
-      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, cropped: reply.cropped, lastStep: this.steps[state.model][this.steps[state.model].length - 1] });
+      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, sourceText, cropped: reply.cropped, lastStep: this.steps[state.model][this.steps[state.model].length - 1] });
       made = pythonPanel(code, (text) => this.copy(text, "The Python is copied"));
     } else if (!state.head) made = [h("p", {}, "This model has no heads.")];
     else if (state.tab === "score") {
@@ -617,10 +640,12 @@ export async function open(element, address) {
   /** @type {{steps: Steps}} */
   const { steps } = await window.circuitLab.need("text");
   const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
-  const state = fromAddress(address, steps) ?? fromPreset(preset);
+  const asked = fromAddress(address, steps);
+  const state = asked ?? fromPreset(preset);
+  const unread = address && !asked ? "The link could not be read, so this is the beginning" : "";
   let lab = labs.get(element);
   if (lab) {
-    await lab.change(state, "From the address");
+    await lab.change(state, unread || "From the address");
     return;
   }
   const button = element.querySelector(".cl-start");
@@ -632,10 +657,10 @@ export async function open(element, address) {
   element.append(lab.root);
   element.classList.add("cl-live");
   const had = button?.contains(document.activeElement);
+  if (had) lab.presets[0].focus({ preventScroll: true });
   button?.remove();
   await rest();
-  await lab.update("The model is here");
-  if (had) lab.presets[0].focus({ preventScroll: true });
+  await lab.update(unread || "The model is here");
   // It is shorter than the picture that it replaces, above the button: its beginning would lie above the window.
   if (had && lab.root.getBoundingClientRect().top < 0) lab.root.scrollIntoView({ block: "start", behavior: "instant" });
 }

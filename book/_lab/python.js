@@ -20,7 +20,7 @@ export function quoted(text) {
 /**
  * Three lines for the logits, and the lines of the open panel.
  * @param {State} state
- * @param {{at: number, answer: number, source: number, token: number, sourceToken: number, cropped: boolean, lastStep: number}} seen
+ * @param {{at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, sourceText: string, cropped: boolean, lastStep: number}} seen
  */
 export function pythonFor(state, seen) {
   const { model, step, cuts, fill, head } = state;
@@ -45,16 +45,24 @@ export function pythonFor(state, seen) {
     ...(byMean ? (wires.length ? [`without=${list(wires)}`] : []) : cuts.length ? [`without=${list(cuts)}`] : []),
     ...(byMean ? ["edit=average"] : []),
   ];
-  lines.push(`run = ck.anatomy(model).run(${["tokens", ...changes].join(", ")})`, `logits = run.logits[0, ${seen.at}]`);
-  const whole = cuts.length ? "  # of the whole model" : "";
+  lines.push(`run = ck.anatomy(model).run(${["tokens", ...changes].join(", ")})`, `logits = run.logits[0, ${seen.at}]`, "print(*zip(model.to_str_tokens(logits.topk(5).indices), logits.softmax(-1).topk(5).values.tolist()), sep=\"\\n\")");
+  const said = (/** @type {string} */ text) => `  # ${quoted(text)}`;
   const parts = [
-    `toward = model.W_U[:, ${seen.answer}] - model.W_U.mean(1)`,
+    `toward = model.W_U[:, ${seen.answer}] - model.W_U.mean(1)${said(seen.text)}`,
     `parts = {name: float(run.part(name)[0, ${seen.at}] @ toward) for name in run.model.parts()}`,
   ];
-  const score = [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})${whole}`];
+  // The library takes the score of a whole model apart; here its two sides are those of the run with the cuts.
+  const into = wires.flatMap((wire) => {
+    const [from, to] = wire.split("->");
+    const side = { [`${head}.Q`]: "queries", [`${head}.K`]: "keys" }[to];
+    return side ? [`${side}[names.index("${from}")] = 0  # the wire ${wire} is cut`] : [];
+  });
+  const score = cuts.length
+    ? [`names, queries, keys = run.score_sides("${head}", ${seen.at}, ${seen.source})`, ...into, "score = queries @ keys.T"]
+    : [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`];
   const words = [
-    `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB`,
-    `looks_for = circuits.full_qk(model, "${head}")[${seen.token}].AB`,
+    `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB${said(seen.sourceText)}`,
+    `looks_for = circuits.full_qk(model, "${head}")[${seen.token}].AB${said(seen.tokenText)}`,
   ];
   return {
     first: ["import circuitkit as ck", "from circuitkit import circuits"],

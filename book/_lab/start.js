@@ -46,6 +46,7 @@ class CircuitLab extends HTMLElement {
     button.addEventListener("click", () => this.start());
     const note = document.createElement("span");
     note.className = "cl-note";
+    note.setAttribute("role", "status");
     note.textContent = "It comes to your browser and runs there; nothing is sent anywhere.";
     const start = document.createElement("div");
     start.className = "cl-start";

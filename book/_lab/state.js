@@ -46,6 +46,7 @@ export function fromAddress(address, steps) {
   if (preset) return fromPreset(preset);
   if (!address.startsWith("#lab:")) return null;
   const query = new URLSearchParams(address.slice(5));
+  if (!query.has("text")) return null;
   const model = query.get("model") ?? "";
   const known = steps[model] ? model : "two-layer";
   const step = Number(query.get("step"));

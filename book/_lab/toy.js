@@ -45,7 +45,7 @@ const ADDRESS = /^#toy:((?:-?\d(?:\.5)?,){5}-?\d(?:\.5)?)$/;
 
 /** What an address says of the six sliders, or null. @param {string} address @returns {number[][] | null} */
 export function fromToyAddress(address) {
-  const found = ADDRESS.exec(decodeURIComponent(address))?.[1].split(",").map(Number);
+  const found = ADDRESS.exec(address.replace(/%2C/gi, ","))?.[1].split(",").map(Number);
   return found?.every((value) => Math.abs(value) <= 6) ? [found.slice(0, 3), found.slice(3)] : null;
 }
 
@@ -189,15 +189,16 @@ class CircuitToy extends HTMLElement {
       ...found.map((one, trigram) => {
         const cells = one.sets.map(({ written, gain: more }) => {
           const top = Math.max(...written);
-          const first = top > 1 ? `C${written.indexOf(top) + 1}` : "none";
-          return h("td", {}, h("b", {}, first), ` gain ${signed(more)}`);
+          const level = written.flatMap((value, k) => (value === top ? [`C${k + 1}`] : []));
+          const first = top > 1 ? level.join(" = ") : "none";
+          return h("td", {}, h("b", {}, first), level.length > 1 && top > 1 ? " level," : "", ` gain ${signed(more)}`);
         });
         const kind = one.learnt && one.carriers.length ? "ct-yes" : "ct-no";
         return h("tr", {}, h("th", { scope: "row" }, `B${trigram + 1}, due C${trigram + 1}`), h("td", { class: kind }, one.said), ...cells);
       }),
     );
-    const changed = this.said.flatMap((text, i) => (before && before[i] !== text ? [`trigram ${i + 1}: ${text}`] : []));
-    if (told || changed.length) this.live.textContent = [told, ...changed].filter(Boolean).join(": ");
+    const changed = this.said.flatMap((text, i) => (before && before[i] !== text ? [`B${i + 1}: ${text}`] : []));
+    if (told || changed.length) this.live.textContent = [told, changed.join("; ")].filter(Boolean).join(". ");
     this.undo?.setAttribute("aria-disabled", String(!this.past?.length));
     this.code.textContent = toyPython(writes);
     this.link.hidden = true;

@@ -3,7 +3,13 @@
   let leave = () => {};
   const stand = (hash) => {
     leave();
-    const target = document.getElementById(decodeURIComponent(hash.slice(1)));
+    let name = hash.slice(1);
+    try {
+      name = decodeURIComponent(name);
+    } catch {
+      /* an address that somebody has cut off */
+    }
+    const target = document.getElementById(name);
     if (!target) return;
     for (let fold; (fold = target.closest("details:not([open])")); ) fold.open = true;
     const block = target.matches(".ck-claim") ? "center" : "start";

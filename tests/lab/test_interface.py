@@ -20,9 +20,9 @@ MOST = 2_000_000
 class Reader:
     """A page with the lab, and everything that went wrong on it."""
 
-    def __init__(self, browser, address: str, *, width=1280, theme="light", reduced="no-preference", offline=False):
+    def __init__(self, browser, address: str, *, width=1280, theme="light", reduced="no-preference", offline=False, **how):
         self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion=reduced, offline=offline
+            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion=reduced, offline=offline, **how
         )
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE)
@@ -121,7 +121,7 @@ def test_the_induction_circuit_is_seen_cut_and_mended(reader):
     assert told.startswith("Cut: the wire from L0H1 to the keys of L1H3: ur from 94 % to 1.1 %; first is now ")
     assert opened.chances()["ur"] == (said(whole), said(cut))
     told = opened.press("Undo")
-    assert told == "Undone: ur from 1.1 % to 94 %."
+    assert told == "Undone (Cut: the wire from L0H1 to the keys of L1H3): ur from 1.1 % to 94 %."
     assert opened.page.locator(".cl-wire.cl-cut").count() == 0
 
 
@@ -130,9 +130,12 @@ def test_a_tour_by_keyboard(reader):
     page = opened.page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "cl-go"
+    assert page.locator(".cl-note").get_attribute("role") == "status"
+    page.evaluate("window.lost = 0; addEventListener('focusout', event => window.lost += !event.relatedTarget)")
     page.keyboard.press("Enter")
     opened.settled()
-    assert page.evaluate("document.activeElement.textContent") == "A name comes again"  # the focus is not lost
+    assert page.evaluate("document.activeElement.textContent") == "A name comes again"
+    assert page.evaluate("lost") == 0  # at no moment
 
     # along the tokens
     page.locator(".cl-chip[aria-selected=true]").focus()
@@ -233,6 +236,81 @@ def test_the_state_is_in_the_address_and_a_link_brings_it_back(reader, address):
     assert reader(f"{address}#lab-bug").settled()
 
 
+@pytest.mark.parametrize("broken", ["#lab:garbage", "#lab-nothing", "#lab:model=two-layer&step=0"])
+def test_a_link_that_cannot_be_read_is_said_and_the_preset_stands_there(reader, address, broken):
+    opened = reader(address + broken)
+    assert opened.settled() == "The link could not be read, so this is the beginning: ur has 94 %."
+    assert opened.page.get_by_label("Text", exact=True).input_value() == TEXT
+
+
+def test_a_link_that_is_cut_off_within_a_letter_does_no_harm(reader, address):
+    opened = reader(f"{address}#lab:text=Mr.%20D%E0%A4%A")
+    opened.settled()
+    toy = reader(address.replace("lab.html", "toy.html") + "#toy:%E0%A4%A")
+    assert toy.page.locator("circuit-toy.cl-live").count() == 1
+    assert opened.wrong == toy.wrong == []
+
+
+def test_a_checkpoint_follows_no_token_of_the_text_before(reader):
+    opened = reader()
+    opened.start()
+    opened.page.evaluate("""() => {
+        document.querySelector('[data-preset=nonsense]').click();
+        const slider = document.querySelector('.cl-training input');
+        slider.value = slider.max - 1;
+        slider.dispatchEvent(new Event('input'));
+        // The worker is asked for the new text, and answers too late.
+        const until = performance.now() + 400;
+        while (performance.now() < until);
+    }""")
+    opened.until("document.querySelectorAll('.cl-chip').length === 16 || document.querySelector('.cl-said').textContent.startsWith('Training step')")
+    opened.page.wait_for_timeout(200)
+    opened.settled()
+    assert opened.page.locator(".cl-guesses [aria-pressed=true]").inner_text() != "ur"
+
+
+def test_empty_text_bytes_and_signs_are_said_in_words(reader):
+    opened = reader()
+    opened.start()
+    box = opened.page.get_by_label("Text", exact=True)
+    box.fill("")
+    opened.until("document.querySelectorAll('.cl-chip').length === 1")
+    told = opened.settled()
+    assert told.startswith("New text: “,” has ")
+    assert told.endswith("The text is empty: the model sees its opening token alone.")
+    box.fill("😀")
+    opened.until("document.querySelectorAll('.cl-chip').length > 1")
+    assert "read as its bytes, such as <F0>" in opened.settled()
+
+
+def test_the_lab_says_how_to_read_it(reader):
+    opened = reader()
+    opened.start()
+    legend = opened.page.locator(".cl-legend")
+    assert "blue raises the followed token, orange lowers it" in legend.inner_text()
+    colours = legend.locator("b").evaluate_all("all => all.map(one => getComputedStyle(one).color)")
+    assert colours == ["rgb(0, 114, 178)", "rgb(198, 81, 2)"]
+
+
+SMALL = """all => all.filter(one => one.offsetParent && one.getBoundingClientRect().height)
+    .map(one => [one.className || one.tagName, one.getBoundingClientRect().height]).filter(([, high]) => high < 43.9)"""
+
+
+def test_a_finger_hits_every_control(reader, address):
+    phone = {"width": 390, "has_touch": True, "is_mobile": True}
+    opened = reader(**phone)
+    opened.start()
+    opened.page.locator("[id$=tab-score]").click()
+    opened.settled()
+    opened.page.locator(".cl-wire-list summary").click()
+    controls = "circuit-lab :is(button, select, summary, [role=option], input[type=range], .cl-fill label)"
+    assert opened.page.locator(controls).count() > 80
+    assert opened.page.locator(controls).evaluate_all(SMALL) == []
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+    toy = reader(address.replace("lab.html", "toy.html"), **phone)
+    assert toy.page.locator("circuit-toy :is(button, summary, label)").evaluate_all(SMALL) == []
+
+
 HARM = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp\x00 \"'`${alert(3)}"
 
 
@@ -288,6 +366,14 @@ def test_the_python_computes_what_the_page_shows(reader, address, name):
     top = probabilities.topk(5)
     for token, chance in zip(top.indices.tolist(), top.values.tolist(), strict=True):
         assert abs(float(shown[token].removesuffix(" %")) / 100 - chance) < 0.006
+    opened.page.locator("[id$=tab-score]").click()
+    opened.settled()
+    score = names["score"]
+    table = score.queries @ score.keys.T if hasattr(score, "queries") else score
+    cells = opened.page.locator(".cl-score tbody td").all_inner_texts()
+    assert [float(cell.replace("−", "-")) for cell in cells] == pytest.approx(
+        table[:-1, :-1].flatten().tolist(), abs=0.0501
+    )
     opened.page.locator("[id$=tab-parts]").click()
     opened.settled()
     ours = {}

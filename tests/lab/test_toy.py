@@ -71,10 +71,23 @@ def test_by_keyboard_a_change_is_told_and_taken_back(page):
     for _ in range(12):
         page.keyboard.press("ArrowLeft")
     assert page.evaluate(ROWS)[2][1] == "not learnt"
-    assert page.locator("circuit-toy [aria-live]").inner_text() == "trigram 3: not learnt"
+    assert page.locator("circuit-toy [aria-live]").inner_text() == "B3: not learnt"
     page.get_by_role("button", name="As it was").press("Enter")
     assert page.evaluate(ROWS) == before
     assert [row[1] for row in before] == ["head 0", "head 1", "no head alone"]
+
+
+def test_completions_that_are_level_are_shown_as_level(page):
+    page.evaluate(SET, [[6, -2, 6], [-2, 4, 3]])
+    row = page.evaluate(ROWS)[0]
+    assert row[1] == "no head alone"
+    assert row[2].startswith("C1 = C3 level, gain ")
+    assert page.locator("circuit-toy [aria-live]").inner_text() == "B1: no head alone"
+
+
+def test_what_the_page_asks_of_the_toy_is_so(page):
+    page.evaluate(SET, [[4, -2, 4.5], [-2, 4, 3]])
+    assert [row[1] for row in page.evaluate(ROWS)] == ["not learnt", "head 1", "head 0"]
 
 
 def test_undo_takes_back_a_change_and_a_stretch_of_sliding(page):
