@@ -109,20 +109,24 @@ def originals_that_share() -> list:
 
 
 def own_schedule() -> list[int]:
-    """Trigrams with a head of their own after 100,000 steps: by the post's form, and by the strict one; stored table."""
-    last = [_post_rows(heads)[-1] for heads, _ in SIZES]
-    return [row["post_carried"] for row in last] + [row["strict_carried"] for row in last]
+    """Runs of each size with a head for every trigram where all were followed to: by the post's form, strictly; of how many; where."""
+    rows = _post_rows()
+    passed = [
+        sum(row[f"{form}_carried"] == trigrams for row in rows[heads, max(rows)[1]])
+        for form in ("post", "strict")
+        for heads, trigrams in SIZES
+    ]
+    return [*passed, len(rows[max(rows)]), max(rows)[1]]
 
 
 def unexplained() -> list[float]:
-    """Share of the original layer's variance that the blocks miss after 100,000 steps; stored table."""
-    return [_post_rows(heads)[-1]["fvu"] for heads, _ in SIZES]
+    """Mean share of the original layer's variance that the blocks of each size miss where all were followed to; stored table."""
+    return _post_means("fvu", max(_post_rows())[1])
 
 
 def late_training() -> list[float]:
-    """Largest value bias at 2,000 and at 100,000 steps for the three sizes; stored table."""
-    at = {(heads, row["step"]): row["largest_value_bias"] for heads, _ in SIZES for row in _post_rows(heads)}
-    return [at[heads, step] for heads, _ in SIZES for step in (2000, 100000)]
+    """Mean largest value bias at 2,000 steps for the three sizes, and where all were followed to; stored table."""
+    return [mean for step in (2000, max(_post_rows())[1]) for mean in _post_means("largest_value_bias", step)]
 
 
 def two_forms() -> list[bool]:
@@ -273,11 +277,18 @@ def _spread(heads: int, trigrams: int) -> list[int]:
     return [sum(row["post_distributed"] == k for row in learnt) for k in range(6)]
 
 
-def _post_rows(heads: int) -> list[dict]:
-    """The one run that was followed to its end."""
-    rows = [row for row in sp.load_results("post") if row["heads"] == heads and row["value_bias"] == "free"]
-    rows = [row for row in rows if row["init"] == row["original"] == 0]
-    return sorted(rows, key=lambda row: row["step"])
+def _post_rows() -> dict[tuple[int, int], list[dict]]:
+    """The runs of each number of heads at each step that all of them have reached, by `(heads, step)`."""
+    made: dict[tuple[int, int], list[dict]] = {}
+    for row in sp.load_results("post"):
+        made.setdefault((row["heads"], row["step"]), []).append(row)
+    steps = {step for _, step in made if all(len(made[heads, step]) == len(made[heads, 1000]) for heads, _ in SIZES)}
+    return {key: rows for key, rows in made.items() if key[1] in steps}
+
+
+def _post_means(name: str, step: int) -> list[float]:
+    rows = [_post_rows()[heads, step] for heads, _ in SIZES]
+    return [sum(row[name] for row in some) / len(some) for some in rows]
 
 
 def _runs(recipe: str, trigrams: int) -> list[int]:
