@@ -231,11 +231,14 @@ def main(arguments: list[str] | None = None) -> int:
                 free.put(copy)
 
             def try_one(mutant: Mutant) -> bool:
-                copy = free.get()
+                copy, began = free.get(), time.perf_counter()
                 try:
-                    return copy.killed(mutant)
+                    killed = copy.killed(mutant)
                 finally:
                     free.put(copy)
+                outcome = "killed" if killed else "SURVIVED"  # told at once: a run that is stopped keeps what it found
+                print(f"  {mutant.package}: {mutant.name}: {outcome}, {time.perf_counter() - began:.0f} s", flush=True)
+                return killed
 
             killed = list(pool.map(try_one, mutants))
         finally:

@@ -4,8 +4,7 @@ Here lives every formula about one head: QK and OV, scores, patterns, masks, rot
 but a head's own weights; what a model is, is asked in anatomy.
 """
 
-from circuitkit._heads._heads import Heads, stack
-from circuitkit._heads._mask import allowed_pairs
+from circuitkit._heads._heads import Heads, allowed_pairs, stack
 from circuitkit._heads._turn import Turn
 
 __all__ = ["Heads", "Turn", "allowed_pairs", "stack"]

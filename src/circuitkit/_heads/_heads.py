@@ -25,12 +25,12 @@ from circuitkit._contract import (
     public,
     reads,
 )
-from circuitkit._heads._mask import Mask, allowed_pairs
 from circuitkit._heads._turn import Turn
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
+Mask = Literal["causal", "full", "self_or_first"]
 Positions = Literal["absolute", "rotary", "other"]
 Kind = Literal["Q", "K", "V"]
 NormLike = Annotated[Any, kind(lambda norm: type(norm).__name__ == "Norm", "a norm", "it is applied to each head", "Write anatomy.Norm(...).")]
@@ -50,6 +50,24 @@ def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) 
     n = len(names) if groups is None else 1 + max(groups, default=-1)
     good = len(W_K) == n and (groups is None or len(groups) == len(names))
     return good or f"[{n}, d_model, d_head], and a group for each of {len(names)} heads where heads share"
+
+
+@public
+def allowed_pairs(mask: Mask, n_pos: Natural, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+    """True where attention is allowed.
+
+    - `"causal"`: the position itself and everything before it.
+    - `"full"`: every position (encoders).
+    - `"self_or_first"`: the position itself and position 0, the bias token of a neuron that became a head
+      (the mask matrix of "Attention-Only Transformers", Theorem 2, with the bias token first, so that it is causal).
+    """
+    pairs = torch.ones(n_pos, n_pos, dtype=torch.bool, device=device)
+    if mask == "causal":
+        return pairs.tril()
+    if mask == "self_or_first":
+        pairs = torch.eye(n_pos, dtype=torch.bool, device=device)
+        pairs[:, 0] = True
+    return pairs
 
 
 @public

@@ -7,8 +7,7 @@ the claim that rests on it.
 from circuitkit.anatomy._neurons import with_bias_token
 from circuitkit.conversion._convert import to_attention_only
 from circuitkit.conversion._gated import gate_sum, gated_neuron_heads
-from circuitkit.conversion._head_sum import activation_error, generalized_silu, head_sum
-from circuitkit.conversion._neuron_heads import neuron_heads
+from circuitkit.conversion._head_sum import activation_error, generalized_silu, head_sum, neuron_heads
 from circuitkit.conversion._norms import (
     centred_with_gain,
     layer_norm,

@@ -122,7 +122,7 @@ def _largest_reads(norm: Norm | None, W: Tensor, b: Tensor | None) -> Tensor | N
 
 
 def _swap(mlp: FoundMLP, terms: HeadSum | GateSums) -> Any:
-    from circuitkit.conversion._two_key import NeuronAttention
+    from circuitkit.conversion._model import NeuronAttention
 
     attention = NeuronAttention(terms)
     attention.train(mlp.block.training)

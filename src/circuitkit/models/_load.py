@@ -1,6 +1,7 @@
 """`load_model`: one function for shipped models, their checkpoints, local folders and hub names; what it loads refuses in
 words what it cannot take: text or rows too long, token ids of another vocabulary."""
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from circuitkit._contract import Device, Integer, Name, Natural, must, public
+from circuitkit._stored import stored_file
 from circuitkit.models._expand import attention_only, config, with_mlp
 from circuitkit.models._hub import boot_from_hub, boot_layers
 from circuitkit.models._manifest import list_models, model_card, weight_file
-from circuitkit.models._tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
+
+BOS = "<|endoftext|>"
 
 
 @public
@@ -86,3 +90,25 @@ def _check_length(tokens: torch.Tensor, name: str, n_ctx: int) -> None:
             f"the input has {tokens.shape[-1]} tokens, but {name!r} reads at most {n_ctx} (n_ctx), counting the "
             f"'<|endoftext|>' it begins with. Cut it: model.to_tokens(text, truncate=True), or tokens[:, :{n_ctx}]."
         )
+
+
+def load_tokenizer() -> "PreTrainedTokenizerFast":
+    """The tokenizer of the shipped models: 2,048 entries; `<|endoftext|>` (id 0) begins every text.
+
+    **Source**: a byte-level BPE, trained on the corpus by `tools/train/tokenizer.py`.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(stored_file("models", "tokenizer.json")),
+            bos_token=BOS,
+            eos_token=BOS,
+            unk_token=BOS,
+            pad_token=BOS,
+        )
+    # transformer-lens asks a tokenizer where it came from so that it can load a variant that prepends BOS; naming it
+    # a local one that already does keeps it from asking the hub.
+    tokenizer.init_kwargs.update(name_or_path="circuitkit", add_bos_token=True)
+    return tokenizer
