@@ -122,8 +122,7 @@ def _weights_alone(parts: list[Heads]) -> list[Heads]:
     out = []
     for part in parts:
         room = (0, most - part.d_head)
-        wide = {name: pad(getattr(part, name), room) for name in ("W_Q", "W_K", "W_V")}
-        given = [name for name in ("b_Q", "b_K", "b_V") if getattr(part, name) is not None]
-        wide |= {name: pad(getattr(part, name), room) for name in given}
+        held = {name: getattr(part, name) for name in ("W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V")}
+        wide: dict[str, Any] = {name: pad(value, room) for name, value in held.items() if value is not None}
         out.append(replace(part, **wide, W_O=pad(part.W_O, (0, 0, *room)), **plain))
     return out

@@ -169,7 +169,6 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
     if "mlm_head" in bridge._modules:
         transform = bridge.original_model.cls.predictions.transform
         head = lambda x: transform.transform_act_fn(transform.dense(x))  # noqa: E731
-    cap = float(getattr(bridge.cfg, "output_logits_soft_cap", None) or -1.0)
     return Anatomy(
         W_E=W_E,
         steps=tuple(steps),
@@ -180,7 +179,7 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
         gain=1.0 if abs(gain - 1) < 1e-3 else gain,
         opening=opening,
         head=head,
-        cap=cap if cap > 0 else None,
+        cap=_positive(getattr(bridge.cfg, "output_logits_soft_cap", None)),
         n_ctx=int(bridge.cfg.n_ctx or UNLIMITED),
     )
 

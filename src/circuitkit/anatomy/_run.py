@@ -280,7 +280,7 @@ class _Cuts:
 
     def __init__(self, model: Anatomy, without: "str | Sequence[str]", fill: "str | Fill", source: Run | None, at: Any):
         self.model, self.starts = model, set()
-        named: dict[Any, Any] = {"zero": torch.zeros_like, "mean": _mean}
+        named: dict[Any, Any] = {"zero": torch.zeros_like, "mean": lambda x: x.mean(0, keepdim=True).expand_as(x)}
         self.fill: Any = named.get(fill, fill)
         self.source, self.at = source, at
         self.runs: dict[str, Run] = {}  # in which the beginning of a path is patched
@@ -350,10 +350,6 @@ class _Cuts:
         if source not in self.runs:  # what this part writes when the path to it is patched, and nothing else
             self.runs[source] = self.again(source)
         return self.runs[source].part(name, step) - own
-
-
-def _mean(x: Tensor) -> Tensor:
-    return x.mean(0, keepdim=True).expand_as(x)
 
 
 def forward(

@@ -60,35 +60,26 @@ def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBrid
     with torch.random.fork_rng(devices=[]):
         bridge: TransformerBridge = boot(config, dtype=model.W_E.dtype)
     state = {name: torch.zeros_like(value) for name, value in bridge.state_dict().items()}
-    state |= {"embed.weight": model.embedding, "unembed.weight": model.W_U.T}
-    if model.W_pos is not None:
-        state["pos_embed.weight"] = model.W_pos[:n_ctx]
-    _place(state, "unembed.bias", model.b_U)
-    _place_norm(state, "ln_final", norm)
+    given = {"embed.weight": model.embedding, "unembed.weight": model.W_U.T, "unembed.bias": model.b_U}
+    given |= {"pos_embed.weight": None if model.W_pos is None else model.W_pos[:n_ctx], **_norm_state("ln_final", norm, model.W_E)}
     for number, (sub, heads) in enumerate(zip(model.sublayers, layers, strict=True)):
         at, divisor = f"blocks.{number}.attn.", heads.scale / math.sqrt(heads.d_head)
         for name in "QKV":
             W, b = getattr(heads, f"W_{name}"), getattr(heads, f"b_{name}")
             W, b = (W, b) if name != "Q" or divisor == 1 else (W / divisor, None if b is None else b / divisor)
-            state[f"{at}{name.lower()}.weight"] = W.transpose(1, 2).flatten(0, 1)
-            _place(state, f"{at}{name.lower()}.bias", None if b is None else b.flatten())
-        state[f"{at}o.weight"] = heads.W_O.flatten(0, 1).T
-        _place(state, f"{at}o.bias", sub.bias)
-        _place_norm(state, f"blocks.{number}.ln1", sub.before)
+            given[f"{at}{name.lower()}.weight"] = W.transpose(1, 2).flatten(0, 1)
+            given[f"{at}{name.lower()}.bias"] = None if b is None else b.flatten()
+        given |= {f"{at}o.weight": heads.W_O.flatten(0, 1).T, f"{at}o.bias": sub.bias}
+        given |= _norm_state(f"blocks.{number}.ln1", sub.before, model.W_E)
+    state |= {name: value for name, value in given.items() if value is not None}
     bridge.load_state_dict({name: value.detach().clone().contiguous() for name, value in state.items()})
     return bridge.eval().requires_grad_(False)
 
 
-def _place(state: dict[str, Tensor], name: str, value: Tensor | None) -> None:
-    if value is not None:
-        state[name] = value
-
-
-def _place_norm(state: dict[str, Tensor], name: str, norm: Norm | None) -> None:
-    if norm is not None:
-        weight = state[f"{name}.weight"]
-        state[f"{name}.weight"] = torch.ones_like(weight) if norm.gain is None else norm.gain
-        _place(state, f"{name}.bias", norm.bias)
+def _norm_state(name: str, norm: Norm | None, like: Tensor) -> dict[str, Tensor | None]:
+    if norm is None:
+        return {}
+    return {f"{name}.weight": like.new_ones(like.shape[1]) if norm.gain is None else norm.gain, f"{name}.bias": norm.bias}
 
 
 def _problems(model: Anatomy, n_ctx: int) -> list[str]:

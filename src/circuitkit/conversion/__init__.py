@@ -18,9 +18,8 @@ from circuitkit.conversion._norms import (
 )
 from circuitkit.conversion._omega import OmegaMLP, OmegaWarning, choose_omega, omega_mlp, omega_window
 from circuitkit.conversion._paper import MaskedHead, direct_sum, masked_softmax, theorem2, theorem6, theorem7
-from circuitkit.conversion._reading import read_neuron
+from circuitkit.conversion._reading import literal_stream, read_neuron
 from circuitkit.conversion._stored import stored_study
-from circuitkit.conversion._stream import literal_stream
 
 __all__ = [
     "MaskedHead", "OmegaMLP", "OmegaWarning", "activation_error", "centred_with_gain", "choose_omega", "direct_sum",

@@ -17,8 +17,7 @@ from circuitkit.conversion._copy import all_modules, copy_bridge
 from circuitkit.conversion._gated import GateHeads, GateSums, gate_sum, gate_sums
 from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
 from circuitkit.conversion._mlps import FoundMLP, find_mlps
-from circuitkit.conversion._promise import promised
-from circuitkit.conversion._report import LayerReport, Report
+from circuitkit.conversion._promise import LayerReport, Report, promised
 
 if TYPE_CHECKING:
     from circuitkit.conversion._model import AttentionOnlyBridge
@@ -71,7 +70,7 @@ def to_attention_only(
             module.training = training
     rows = [_row(twin, norms, *parts) for parts in zip(mlps, terms, measured, strict=True)]
     difference = float((after - before).abs().max())
-    return _dressed(twin, mlps, attentions, Report(tuple(rows), _count(twin), difference))
+    return _dressed(twin, mlps, attentions, Report(tuple(rows), sum(p.numel() for p in twin.original_model.parameters()), difference))
 
 
 def _terms(
@@ -199,10 +198,6 @@ def _logits(bridge: Any, tokens: Tensor) -> Tensor:
     if not isinstance(out, Tensor):
         raise ValueError(f"the model returned {type(out).__name__} for the probe tokens; expected logits [batch, pos, vocab]")
     return out
-
-
-def _count(bridge: Any) -> int:
-    return sum(parameter.numel() for parameter in {id(p): p for p in bridge.original_model.parameters()}.values())
 
 
 def _dressed(bridge: Any, mlps: list, attentions: list, report: Report) -> "AttentionOnlyBridge":

@@ -17,7 +17,7 @@ from circuitkit.anatomy._heads import MixedHeads
 from circuitkit.conversion._gated import GateSums
 from circuitkit.conversion._head_sum import HeadSum, in_single
 from circuitkit.conversion._mlps import FoundMLP
-from circuitkit.conversion._report import Report
+from circuitkit.conversion._promise import Report
 
 _MOST_PATTERN_NUMBERS = 2**22
 

@@ -60,10 +60,7 @@ def rms_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     root shrinks by D/(D+1) to `eps'`. The bias token's gain is `sqrt(1/(D+1) + eps')`. **Error**: rounding. **Source**: this
     book, a repair of Theorem 4.
     """
-    eps_inside = eps * d_model / (d_model + 1)
-    gain = torch.full((d_model + 1,), math.sqrt(d_model / (d_model + 1)), dtype=torch.float64)
-    gain[-1] = math.sqrt(1 / (d_model + 1) + eps_inside)
-    return _with_gain(rms_norm, gain, eps_inside)
+    return _with_gain(rms_norm, d_model, 1, eps)
 
 
 @public
@@ -74,17 +71,19 @@ def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     `sqrt(D/(D+2))` on the stream, `sqrt(2/(D+2) + eps')` on the two. **Shapes**: the function keeps `[..., D+2]`.
     **Error**: rounding. **Source**: this book, a repair of Theorem 4.
     """
-    eps_inside = eps * d_model / (d_model + 2)
-    gain = torch.full((d_model + 2,), math.sqrt(d_model / (d_model + 2)), dtype=torch.float64)
-    gain[-2:] = math.sqrt(2 / (d_model + 2) + eps_inside)
-    return _with_gain(layer_norm, gain, eps_inside)
+    return _with_gain(layer_norm, d_model, 2, eps)
 
 
-def _with_gain(norm: Callable[[Tensor, float], Tensor], gain: Tensor, eps: float) -> Any:
+def _with_gain(norm: Callable[[Tensor, float], Tensor], d_model: int, n_extra: int, eps: float) -> Any:
+    size = d_model + n_extra
+    eps_inside = eps * d_model / size
+    gain = torch.full((size,), math.sqrt(d_model / size), dtype=torch.float64)
+    gain[d_model:] = math.sqrt(n_extra / size + eps_inside)
+
     @public
     @must(lambda x: x.shape[-1] == len(gain) or f"[..., {len(gain)}], the stream with its bias coordinates last")
     def gained(x: Float[Tensor, "*batch d_stream"]) -> Float[Tensor, "*batch d_stream"]:
-        return norm(x, eps) * gain.to(x)
+        return norm(x, eps_inside) * gain.to(x)
 
     return gained
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from circuitkit._contract import must, public
 
-from ._picture import Picture, _numbers, check_alt, check_figure, in_page, to_json, to_png
+from ._picture import Picture, in_page, pictured, to_json
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,10 @@ def frames(
     `draw(step)` returns a figure, `alt(step)` the sentence that says what it shows. Keep the axis limits, or the eye follows
     the axes.
     """
-    import matplotlib.pyplot as plt
-
     pictures = []
     for step in steps:
-        fig = check_figure(draw(step))
-        width = round(fig.get_figwidth() * 100)
-        pictures.append(Picture(to_png(fig, colours=64), check_alt(alt(step)), width, tuple(_numbers(fig))))
-        plt.close(fig)
+        fig = draw(step)
+        if not hasattr(fig, "savefig"):
+            raise ValueError(f"draw(step) returned a {type(fig).__name__}; expected a matplotlib figure. End it with return fig.")
+        pictures.append(pictured(fig, alt(step), colours=64))
     return Frames(tuple(steps), tuple(pictures), label)

@@ -51,20 +51,16 @@ def show(fig: Figure, *, alt: str) -> None:
 @public
 def picture(fig: Figure, *, alt: str) -> Picture:
     """The same as `show`, returned instead of displayed."""
+    return pictured(fig, alt)
+
+
+def pictured(fig: Any, alt: str, colours: int = 255) -> Picture:
+    """A figure's picture; the figure is closed."""
     import matplotlib.pyplot as plt
 
-    made = Picture(
-        png=to_png(fig), alt=check_alt(alt), width=round(fig.get_figwidth() * SHOWN_DPI), numbers=tuple(_numbers(fig))
-    )
+    made = Picture(to_png(fig, colours), check_alt(alt), round(fig.get_figwidth() * SHOWN_DPI), tuple(_numbers(fig)))
     plt.close(fig)
     return made
-
-
-def check_figure(fig: Any) -> Any:
-    """A matplotlib figure, or a `ValueError`."""
-    if not hasattr(fig, "savefig"):
-        raise ValueError(f"draw(step) returned a {type(fig).__name__}; expected a matplotlib figure. End it with return fig.")
-    return fig
 
 
 def check_alt(alt: str) -> str:
