@@ -12,6 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
+SCREENSHOTS = ROOT / "_build/screenshots"
 WIDTHS = {"wide": (1440, 900), "desktop": (1280, 900), "tablet": (820, 1180), "phone": (390, 844)}
 
 
