@@ -1,6 +1,6 @@
 /*
  * Formulas are typeset when a reader comes near them: MathJax arrives with the first of them that is in the window, or with
- * the reader's first move; those near the window come at once, one after the other, and the rest in idle moments, so that the page answers meanwhile.
+ * the reader's first move; those near the window come at once and the rest in idle moments, so that the page answers meanwhile.
  * Until then a formula is hidden and has about its room (`formulas.py`).
  */
 (() => {
@@ -14,8 +14,6 @@
   const idle = () =>
     new Promise((done) => (window.requestIdleCallback ? requestIdleCallback(done, { timeout: 500 }) : setTimeout(done, 50)));
 
-  const rest = () => new Promise((done) => setTimeout(done));
-
   async function pageReady() {
     await MathJax.startup.defaultPageReady();
     const waiting = new Set(formulas);
@@ -23,10 +21,7 @@
     const typeset = (some) => {
       const chosen = some.filter((formula) => waiting.delete(formula));
       if (!chosen.length) return last;
-      for (const formula of chosen) {
-        last = last.then(rest).then(() => MathJax.typesetPromise([formula])).finally(() => show([formula]));
-      }
-      return last;
+      return (last = last.then(() => MathJax.typesetPromise(chosen)).finally(() => show(chosen)));
     };
     const watcher = new IntersectionObserver(
       (entries) => typeset(entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target)),
