@@ -76,6 +76,7 @@ class Lab {
     this.below = s("svg", { class: "cl-arcs", "aria-hidden": "true" });
     this.chips = h("div", { class: "cl-chips", role: "listbox", "aria-label": "Tokens: choose the one whose next token is predicted", "aria-orientation": "horizontal", keydown: (/** @type {KeyboardEvent} */ event) => this.walk(event) });
     this.strip = h("div", { class: "cl-strip" }, h("div", { class: "cl-strip-inside" }, this.above, this.chips, this.below));
+    this.strip.addEventListener("scroll", () => this.edges(), { passive: true });
     this.looks = h("p", { class: "cl-looks" });
     this.svg = s("svg", { class: "cl-wires", "aria-hidden": "true" });
     this.top = h("div", { class: "cl-end cl-top" });
@@ -158,8 +159,15 @@ class Lab {
 
   /** @param {import("./presets.js").Preset} preset */
   begin(preset) {
-    this.typing = false;
+    this.hold();
     return this.change(fromPreset(preset), preset.name);
+  }
+
+  /** What was begun by typing or sliding and has not come yet is overtaken. */
+  hold() {
+    clearTimeout(this.waiting);
+    clearTimeout(this.sliding);
+    this.typing = false;
   }
 
   typed() {
@@ -174,6 +182,7 @@ class Lab {
 
   /** @param {string} model */
   chooseModel(model) {
+    this.hold();
     const steps = this.steps[model];
     this.change({ model, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
   }
@@ -201,7 +210,7 @@ class Lab {
   back() {
     const before = this.past.pop();
     if (!before) return;
-    this.typing = false;
+    this.hold();
     this.state = before;
     const what = this.did.pop();
     this.update(what ? `Undone (${what})` : "Undone");
@@ -502,6 +511,13 @@ class Lab {
     );
   }
 
+  /** Fade the side of the strip on which there are more tokens. */
+  edges() {
+    const { scrollLeft, clientWidth, scrollWidth } = this.strip;
+    this.strip.classList.toggle("cl-more-left", scrollLeft > 4);
+    this.strip.classList.toggle("cl-more-right", scrollLeft + clientWidth < scrollWidth - 4);
+  }
+
   /** Everything that depends on how wide the page is. */
   picture() {
     const { reply } = this;
@@ -516,6 +532,7 @@ class Lab {
     }
     this.below.classList.toggle("cl-none", reply.nLayers < 2);
     this.above.classList.toggle("cl-none", reply.nLayers < 1);
+    this.edges();
     arcs(this.above, this.below, middles, reply, this.state.head, this.state.cuts);
   }
 

@@ -54,7 +54,7 @@ class CircuitLab extends HTMLElement {
     this.append(start);
     // Who follows a link to a finding wants to see it.
     const follow = () => {
-      const asked = this.dataset.linked !== undefined && /^#lab[:-]/.test(location.hash) ? location.hash : "";
+      const asked = this.dataset.linked !== undefined && /^#lab(:|-(?!toy$))/.test(location.hash) ? location.hash : "";
       if (asked && asked !== this.shown) this.start(asked);
     };
     this.shown = "";

@@ -49,7 +49,7 @@ export function fromAddress(address, steps) {
   if (!query.has("text")) return null;
   const model = query.get("model") ?? "";
   const known = steps[model] ? model : "two-layer";
-  const step = Number(query.get("step"));
+  const step = Number(query.get("step") || NaN); // without a word of it, the last one that is kept
   const whole = (/** @type {string} */ name) => (/^\d{1,5}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : -1);
   const head = query.get("head") ?? "";
   const tab = query.get("tab") ?? "";

@@ -251,6 +251,12 @@ def test_a_link_that_is_cut_off_within_a_letter_does_no_harm(reader, address):
     assert opened.wrong == toy.wrong == []
 
 
+def test_a_link_without_a_step_opens_the_trained_model(reader, address):
+    opened = reader(f"{address}#lab:model=two-layer&text=Mr.%20D")
+    opened.settled()
+    assert int(opened.page.locator(".cl-training output").inner_text().replace(",", "")) > 10_000
+
+
 def test_a_checkpoint_follows_no_token_of_the_text_before(reader):
     opened = reader()
     opened.start()
