@@ -32,18 +32,19 @@ from queue import Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("src", "tests", "tools", "conftest.py", "pyproject.toml", "_toc.yml", "_config.yml")
-TIMEOUT = 300  # a mutant that hangs is noticed, too
+TIMEOUT = 300  # processor seconds: a mutant that hangs is noticed, too, and a busy machine kills none
 LEAST = 0.95  # of all mutants must be killed, whatever the reasons of the others
 
 # Runs pytest in forks of a process that has the slow imports behind it: reads one line of arguments for each run.
 SERVER = f"""
-import os, signal, sys
+import os, resource, signal, sys
 import numpy, torch, matplotlib.pyplot, pytest, transformer_lens.model_bridge
 torch.set_num_threads(1)
 for line in sys.stdin:
     child = os.fork()
     if not child:
-        signal.alarm({TIMEOUT})
+        resource.setrlimit(resource.RLIMIT_CPU, ({TIMEOUT}, {TIMEOUT}))
+        signal.alarm({10 * TIMEOUT})  # one that waits uses no processor
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1); os.dup2(quiet, 2)
         os._exit(pytest.main(line.split()))
