@@ -21,8 +21,10 @@ def tokens(latex: str) -> list[str]:
 
 
 def sides(latex: str, symbols: dict) -> list[list]:
-    """The values of every statement: statements stand apart by a wide space, sides by `=` or `\\le`."""
+    """The values of every statement: statements stand apart by a wide space or in aligned lines, sides by `=` or `\\le`."""
     latex = re.sub(r"\\tag\{.*?\}|\\q?quad\\text\{and\}", "", latex)
+    if r"\begin{aligned}" in latex:
+        latex = re.sub(r"\\(begin|end)\{aligned\}|&", "", latex).replace(r"\\", r"\qquad")
     parts = split(tokens(latex), WIDE)
     return [[Reader(part, symbols).all() for part in split(statement, EQUAL)] for statement in parts]
 
