@@ -94,7 +94,7 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
     """What a call would take: two rounds of its first long loop are done, timed and counted up; the rest is not.
 
     `plan(f, x, k=3)` for `f(x, k=3)`. Any tool that shows a bar can be asked; what has no long loop is done, and measured.
-    `took` says what the asking cost: what comes before the loop, and these rounds. Bytes are the most that was taken beside what was there, on the processor and on a GPU.
+    `took` says what the asking cost: what comes before the loop, and these rounds. Bytes are the most that was taken beside what was there, on the processor and on a GPU (nan where the system does not say).
 
     **Error**: that of two rounds; a first loop that is not the longest misleads. **Source**: this book.
 
@@ -110,10 +110,11 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
         what, seconds = planned.args
     finally:
         _TOTALS.reset(token)
-    return Plan({what: (seconds, float(max(0, _taken()[1] - before)))}, took=time.process_time() - start)
+    most = _taken()[1] - before
+    return Plan({what: (seconds, most if math.isnan(most) else max(0.0, most))}, took=time.process_time() - start)
 
 
-def _taken(fresh: bool = False) -> tuple[int, int]:
+def _taken(fresh: bool = False) -> tuple[int, float]:
     """Bytes that this process holds, and the most it held since it was last asked for a `fresh` start."""
     import torch
 
@@ -127,9 +128,9 @@ def _taken(fresh: bool = False) -> tuple[int, int]:
     try:
         said = Path("/proc/self/status").read_text("ascii")
         now, most = (int(said.split(name)[1].split()[0]) * 1024 for name in ("VmRSS:", "VmHWM:"))
-    except (OSError, IndexError):  # a system that does not say
-        now = most = 0
-    return now + there[0], most + there[1]
+    except (OSError, IndexError):
+        now, most = 0, math.nan  # a system that does not say
+    return now + there[0], float(most + there[1])
 
 
 def work(

@@ -309,6 +309,7 @@ def test_a_finger_hits_every_control(reader, address):
     opened.page.locator("[id$=tab-score]").click()
     opened.settled()
     opened.page.locator(".cl-wire-list summary").click()
+    opened.page.locator(".cl-all button").first.wait_for()  # the table is made when its box has opened
     controls = "circuit-lab :is(button, select, summary, [role=option], input[type=range], .cl-fill label)"
     assert opened.page.locator(controls).count() > 80
     assert opened.page.locator(controls).evaluate_all(SMALL) == []
