@@ -63,7 +63,7 @@ const bookSearch = (() => {
       const value = score(place, terms, rare, /[_.(]/.test(question));
       if (!value) continue;
       if (!pages.has(place.address)) pages.set(place.address, { address: place.address, title: place.page, value: 0, places: [] });
-      pages.get(place.address).places.push({ ...place, value, snippet: snippet(place.text, terms) });
+      pages.get(place.address).places.push({ ...place, value, get snippet() { return snippet(place.text, terms); } }); // asked for where it is shown
     }
     for (const page of pages.values()) {
       page.places.sort((a, b) => b.value - a.value);
