@@ -135,7 +135,7 @@ def second_pass(
     logits: Float[Tensor, "batch pos d_vocab"], rows: Repeated
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """Loss and accuracy of each row on the second pass without its first token, which nothing tells."""
-    first, last = rows.start + rows.period, rows.start + 2 * rows.period
-    tokens = rows.tokens.to(logits.device)
-    right = logits[:, first : last - 1].argmax(-1) == tokens[:, first + 1 : last]
-    return token_losses(logits, tokens)[:, first : last - 1].mean(1), right.to(logits.dtype).mean(1)
+    again = slice(rows.start + rows.period, rows.start + 2 * rows.period)
+    logits, tokens = logits[:, again], rows.tokens[:, again].to(logits.device)
+    right = logits[:, :-1].argmax(-1) == tokens[:, 1:]
+    return token_losses(logits, tokens).mean(1), right.to(logits.dtype).mean(1)

@@ -55,15 +55,14 @@ class Net(nn.Module):
             self.layers.append(nn.ParameterList([W_Q, W_K, W_V, W_O]))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        x, patterns, (batch, n_pos) = self.W_E[tokens], [], tokens.shape
-        positions = self.W_pos[:n_pos].expand(batch, -1, -1)
-        future = torch.ones(n_pos, n_pos, dtype=torch.bool).triu(1)
+        x, patterns, (batch, n_pos), content = self.W_E[tokens], [], tokens.shape, self.W_E.shape[1]
+        future = torch.full((n_pos, n_pos), -math.inf, dtype=x.dtype).triu(1)
         split = lambda y: y.view(batch, n_pos, self.n_heads, -1).transpose(1, 2)  # noqa: E731
         for W_Q, W_K, W_V, W_O in self.weights():
-            stream = torch.cat([x, positions], -1)
-            q, k, v = split(stream @ W_Q), split(stream @ W_K), split(x @ W_V)
-            scores = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(future, -math.inf)
-            patterns.append(scores.softmax(-1))
+            q, k = (split(x @ W[:content] + self.W_pos[:n_pos] @ W[content:]) for W in (W_Q, W_K))
+            v = split(x @ W_V)
+            scores = torch.baddbmm(future, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=1 / math.sqrt(q.shape[-1]))
+            patterns.append(scores.softmax(-1).unflatten(0, (batch, -1)))
             x = x + (patterns[-1] @ v).transpose(1, 2).reshape(batch, n_pos, -1) @ W_O
         return x @ self.W_U, patterns
 
@@ -165,10 +164,11 @@ def _measure(net: Net, rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     seen, following = rows[:, :-1], rows[:, 1:]
     logits, patterns = net(seen)
     known = earlier_occurrences(seen).any(-1)
-    nll = nn.functional.cross_entropy(logits.transpose(1, 2), following, reduction="none")[known].mean()
+    nll = nn.functional.cross_entropy(logits.flatten(0, 1), following.masked_fill(~known, -100).flatten())
     with torch.no_grad():
         every = torch.cat(patterns, dim=1)
-        prefix = torch.einsum("bhds,bds->h", every, after_occurrences(seen).to(every)) / known.sum()
+        looks = every.flatten(2) @ after_occurrences(seen).to(every).flatten(1)[..., None]
+        prefix = looks.sum((0, 2)) / known.sum()
         previous = every.diagonal(-1, -2, -1).mean((0, 2))
         accuracy = (logits.argmax(-1) == following)[known].double().mean()
     return nll, (nll.detach(), accuracy, previous, prefix)
