@@ -14,6 +14,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,7 @@ def public() -> dict[str, object]:
     return found
 
 
+@cache
 def records() -> dict[str, list[type]]:
     """The classes that are not public and that public functions return, by the module that offers the function."""
     names = public()
