@@ -61,8 +61,9 @@ def of_this_commit(all_of_them: list[Processor]) -> Processor:
     return all_of_them[turn % len(all_of_them)]
 
 
-def start(processor: Processor) -> warm.Server:
-    return warm.Server(ENVIRONMENT | {"MPLBACKEND": "agg"} | processor.environment)
+def start(processor: Processor, *imported: str) -> warm.Server:
+    """A warm process on this processor; with names, it imports these alone."""
+    return warm.Server(ENVIRONMENT | {"MPLBACKEND": "agg"} | processor.environment, imported or warm.IMPORTED)
 
 
 def commit() -> str:
@@ -138,7 +139,7 @@ def matrix(chosen: list[Processor], paths: list[Path], log: Log, workers: int, s
     return 1 if wrong else 0
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, start=start) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of book/ by default")
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS, help="of the last-bit test")
@@ -150,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, help="add each run to this file, and leave out what stands there")
     options = parser.parse_args(arguments)
     chosen = [p for p in processors(options.seeds, options.ulps) if (options.only or "") in p.name]
-    return matrix(chosen, options.paths or notebooks(), Log(options.log), options.workers)
+    return matrix(chosen, options.paths or notebooks(), Log(options.log), options.workers, start)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ MAY_DIFFER += ("LINES", "COLUMNS")  # readline sets them in a process that has a
 class Server:
     """Starts the process, which imports while the caller goes on; ends it when the block is left."""
 
-    def __init__(self, environment: dict[str, str] | None = None):
+    def __init__(self, environment: dict[str, str] | None = None, imported: tuple[str, ...] = IMPORTED):
         self.environment = os.environ | (environment or {})
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         self.socket = str(Path(self.folder.name) / "socket")
@@ -49,7 +49,7 @@ class Server:
                 listener.bind(self.socket)
                 listener.listen(64)
                 self.process = subprocess.Popen(
-                    [sys.executable, str(FILE), "serve", str(listener.fileno())],
+                    [sys.executable, str(FILE), "serve", str(listener.fileno()), *imported],
                     cwd=self.folder.name,
                     env=self.environment,
                     stdin=subprocess.PIPE,
@@ -121,11 +121,13 @@ def stand_in(path: str, arguments: list[str]) -> int:
 
 
 # --- in the server and its forks -----------------------------------------------------------------------------------
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, imported: list[str]) -> None:
     """Fork for each connection, until standard input ends; only forks return."""
     sys.path.remove(str(FILE.parent))  # or else the modules beside this file would be found under their short names
-    for name in IMPORTED:
+    sys.modules["rfc3987_syntax"] = None  # grammars of addresses, seconds to build, which nothing here asks about
+    for name in imported:
         importlib.import_module(name)
+    del sys.modules["rfc3987_syntax"]
     signal.signal(signal.SIGCHLD, reap)
     while 0 not in select.select([listener, 0], [], [])[0]:
         connection, _ = listener.accept()
@@ -192,7 +194,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "kernel":
         sys.exit(stand_in(sys.argv[2], sys.argv[3:]))
     elif sys.argv[1] == "serve":
-        serve(socket.socket(fileno=int(sys.argv[2])))
+        serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])
     else:
         answers, out = os.fdopen(os.dup(1), "wb"), os.dup2(2, 1)  # what the function prints is no part of its answer
         answer(json.loads(sys.stdin.read()), answers.write)
