@@ -5,7 +5,7 @@ import time
 import torch
 
 from circuitkit._contract import Count, Fraction, Positive, public
-from circuitkit.induction._tokens import earlier_occurrences
+from circuitkit.induction._stream import earlier_occurrences
 
 
 @public

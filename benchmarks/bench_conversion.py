@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from circuitkit import to_attention_only
 from circuitkit.anatomy import Neurons
 from circuitkit.conversion import neuron_heads
-from circuitkit.conversion._gated import gate_sums
+from circuitkit.conversion._head_sum import gate_sums
 
 
 def seconds(work) -> float:

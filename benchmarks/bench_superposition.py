@@ -5,8 +5,8 @@ import time
 import torch
 
 from circuitkit.superposition import GatedBlock, SkipTrigramTask, hand_specified, post_recipe
-from circuitkit.superposition._odds import always_predicted
 from circuitkit.superposition._train import Training
+from circuitkit.superposition._verdict import always_predicted
 
 
 def cpu(work, repeats: int) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import circuitkit
 from circuitkit.circuits import corpus_evidence, skip_trigram_bugs, skip_trigram_statistics, skip_trigrams
-from circuitkit.circuits._evidence import Evidence
+from circuitkit.circuits._skip import Evidence
 from tools.train.skip_trigram_statistics import corpus_trigrams
 
 

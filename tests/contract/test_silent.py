@@ -79,4 +79,4 @@ def test_other_integers_are_the_same_ids(model):
     expected = residual.decompose(model, TOKENS).logits
     for dtype in (torch.int8, torch.int16, torch.int32, torch.uint8):
         torch.testing.assert_close(residual.decompose(model, TOKENS.to(dtype)).logits, expected, rtol=0, atol=0)
-        assert induction._tokens.earlier_occurrences(TOKENS.to(dtype)).equal(induction._tokens.earlier_occurrences(TOKENS))
+        assert induction._stream.earlier_occurrences(TOKENS.to(dtype)).equal(induction._stream.earlier_occurrences(TOKENS))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit.conversion import gate_sum, gated_neuron_heads
-from circuitkit.conversion._gated import gate_sums
+from circuitkit.conversion._head_sum import gate_sums
 from tools.train import gates
 
 GATES = {

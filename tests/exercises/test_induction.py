@@ -19,7 +19,7 @@ def cases(number):
 
 @pytest.mark.parametrize("case", cases("3.1"))
 def test_the_places_are_those_of_the_library(case):
-    expected = induction._tokens.after_occurrences(case["tokens"][None])[0]
+    expected = induction._stream.after_occurrences(case["tokens"][None])[0]
     assert torch.equal(SPEC["3.1"].spec(**case).bool(), expected)
 
 

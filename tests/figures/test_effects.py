@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from circuitkit import figures, induction
-from circuitkit.figures import _effects
+from circuitkit.figures import _picture
 
 ALT = "The cut costs all accuracy and drawn sets cost none of it"
 #: Two effects by hand: whole, after, drawn sets, each on four rows.
@@ -19,7 +19,7 @@ MILD = CUT[[0, 2]]
 def axes(monkeypatch):
     """The axes as they were drawn, with the alt text under which they were shown."""
     shown = []
-    monkeypatch.setattr(_effects, "show", lambda fig, alt: shown.append((fig.axes[0], alt)))
+    monkeypatch.setattr(_picture, "show", lambda fig, alt: shown.append((fig.axes[0], alt)))
     yield lambda **found: (figures.effects({k: SimpleNamespace(values=v) for k, v in found.items()}, alt=ALT, label="accuracy"), shown.pop())[1]
     plt.close("all")
 
@@ -43,7 +43,7 @@ def test_every_number_has_its_place(axes):
 
 def test_a_real_effect_on_one_row(monkeypatch):
     made = []
-    monkeypatch.setattr(_effects, "show", lambda fig, alt: made.append(figures.picture(fig, alt=alt)))
+    monkeypatch.setattr(_picture, "show", lambda fig, alt: made.append(figures.picture(fig, alt=alt)))
     rows = induction.repeated_tokens(20, 8, batch=1)
     cut = induction.effect(induction.build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy", draws=2)
     figures.effects({"the wire": cut}, alt=ALT)

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.cbook import is_math_text
 
 from circuitkit import figures
-from circuitkit.figures import _still
-from circuitkit.figures._still import heatmap
+from circuitkit.figures import _attention
+from circuitkit.figures._attention import heatmap
 
 HOSTILE = """"><b o='1'>a b c --></script>&lt;"""
 PLAIN = "some text of four words"
@@ -100,10 +100,10 @@ def test_the_title_of_a_heatmap_is_an_attribute():
 def drawn(monkeypatch):
     """The figure that the large still picture is made of."""
     kept = []
-    monkeypatch.setattr(_still, "to_png", lambda fig, colours: kept.append(fig) or b"")
+    monkeypatch.setattr(_attention, "to_png", lambda fig, colours: kept.append(fig) or b"")
 
     def _drawn(tokens, pattern, name="L0H0", largest=1.0, causal=False):
-        html = _still.pattern_image(tokens, np.array(pattern), name, largest, causal)
+        html = _attention.pattern_image(tokens, np.array(pattern), name, largest, causal)
         return kept[-1].axes[0], html
 
     return _drawn

@@ -83,25 +83,25 @@ def reference_mark(values):
 
 def test_mark_is_as_defined():
     values = [0.3, -1.7, 2.25, 0.0, 11.0]
-    assert figures._mark.mark(values) == reference_mark(values)
-    assert figures._mark.mark([-3.0, 1.0]) == reference_mark([-3.0, 1.0])
+    assert figures._picture.mark(values) == reference_mark(values)
+    assert figures._picture.mark([-3.0, 1.0]) == reference_mark([-3.0, 1.0])
 
 
 def test_mark_sees_order_and_scale_but_not_noise():
     values = np.linspace(0.1, 3, 50)
-    assert figures._mark.mark(values) != figures._mark.mark(values[::-1])
-    assert figures._mark.mark(values) != figures._mark.mark(2 * values)
-    assert figures._mark.mark(values) == figures._mark.mark(values * (1 + 1e-7))
+    assert figures._picture.mark(values) != figures._picture.mark(values[::-1])
+    assert figures._picture.mark(values) != figures._picture.mark(2 * values)
+    assert figures._picture.mark(values) == figures._picture.mark(values * (1 + 1e-7))
 
 
 def test_mark_of_odd_arrays():
-    assert figures._mark.mark([]) == "0 values"
-    assert figures._mark.mark([0.0, 0.0]) == "2 values, all 0"
+    assert figures._picture.mark([]) == "0 values"
+    assert figures._picture.mark([0.0, 0.0]) == "2 values, all 0"
     assert (
-        figures._mark.mark([math.nan, 1.0, math.inf])
+        figures._picture.mark([math.nan, 1.0, math.inf])
         == "3 values, 2 not finite; the others: 1 values, largest 1, mean 1, mark 1"
     )
-    assert figures._mark.mark([-1e-9, 1.0, -1.0]).split(", ")[2] == "mean 0"
+    assert figures._picture.mark([-1e-9, 1.0, -1.0]).split(", ")[2] == "mean 0"
 
 
 def slider(steps=(0, 10, 20)):

@@ -26,7 +26,7 @@ def luminance(colour):
     return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
 
 
-@pytest.mark.parametrize("colour", figures._style.PALETTE)
+@pytest.mark.parametrize("colour", figures._picture.PALETTE)
 def test_lines_stand_out_from_the_background(colour):
     """WCAG asks for 3 to 1 for graphics."""
     assert 1.05 / (luminance(colour) + 0.05) >= 3
@@ -34,7 +34,7 @@ def test_lines_stand_out_from_the_background(colour):
 
 @pytest.mark.parametrize("eye", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["typical", "deuteranopia", "protanopia"])
 def test_the_first_three_colours_differ_for_every_eye(eye):
-    seen = [eye @ linear(colour) for colour in figures._style.PALETTE[:3]]
+    seen = [eye @ linear(colour) for colour in figures._picture.PALETTE[:3]]
     for one, other in itertools.combinations(seen, 2):
         assert np.linalg.norm(np.sqrt(one.clip(0)) - np.sqrt(other.clip(0))) > 0.2
 
@@ -70,6 +70,6 @@ def test_unsigned_refuses_a_sign():
 
 def test_style_sets_the_colours():
     with matplotlib.rc_context():
-        assert figures.style() == figures._style.PALETTE
-        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(figures._style.PALETTE)
+        assert figures.style() == figures._picture.PALETTE
+        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(figures._picture.PALETTE)
         assert matplotlib.rcParams["figure.facecolor"] == "#FFFFFF"

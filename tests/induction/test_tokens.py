@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit.induction import repeated_tokens, train
-from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
+from circuitkit.induction._stream import after_occurrences, earlier_occurrences
 
 
 def test_by_hand():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import circuitkit
-from circuitkit.models import _hub, checkpoints, model_card
+from circuitkit.models import _load, checkpoints, model_card
 
 LIST = re.escape(str(circuitkit.list_models()))
 
@@ -154,7 +154,7 @@ def cut(monkeypatch):
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket.socket, "connect", never)
     monkeypatch.setattr(TransformerBridge, "boot_transformers", never)  # its client retries for half a minute
-    monkeypatch.setattr(_hub, "_cached", lambda name: False)
+    monkeypatch.setattr(_load, "_cached", lambda name: False)
     for variable in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     return asked
@@ -201,7 +201,7 @@ def test_what_the_hub_answers_is_passed_on(monkeypatch):
     def refuse(name, **kwargs):
         raise OSError(f"{name} is not a valid model identifier\nlisted on the hub")
 
-    monkeypatch.setattr(_hub, "_reachable", lambda *args: True)
+    monkeypatch.setattr(_load, "_reachable", lambda *args: True)
     monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
     with pytest.raises(
         FileNotFoundError, match=r"'me/mine' could not be loaded from .* not a valid .*check its spelling"
@@ -219,7 +219,7 @@ def test_hub_names_reach_the_hub(monkeypatch):
         seen.append((name, device))
         return torch.nn.Linear(1, 1).train()
 
-    monkeypatch.setattr(_hub, "_reachable", lambda *args: True)
+    monkeypatch.setattr(_load, "_reachable", lambda *args: True)
     monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
     model = circuitkit.load_model("gpt2", device="cpu")
     circuitkit.load_model("gpt2-small")
@@ -262,8 +262,8 @@ def test_a_hub_that_falls_silent_during_the_download_is_told(monkeypatch):
         raise OSError("Connection reset")
 
     answers = iter([True, False])
-    monkeypatch.setattr(_hub, "_cached", lambda name: False)
-    monkeypatch.setattr(_hub, "_reachable", lambda *args: next(answers))
+    monkeypatch.setattr(_load, "_cached", lambda name: False)
+    monkeypatch.setattr(_load, "_reachable", lambda *args: next(answers))
     monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
     with pytest.raises(
         FileNotFoundError, match="'gpt2' is a model on the Hugging Face hub: it is not in this machine's"
@@ -274,11 +274,11 @@ def test_a_hub_that_falls_silent_during_the_download_is_told(monkeypatch):
 def test_a_host_that_answers_is_reachable(monkeypatch):
     from huggingface_hub import constants
 
-    monkeypatch.setattr(_hub, "getproxies", dict)
+    monkeypatch.setattr(_load, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        assert _hub._reachable()
-    assert not _hub._reachable()
+        assert _load._reachable()
+    assert not _load._reachable()
 
 
 def test_embeddings_instead_of_ids_are_not_measured():

@@ -27,17 +27,14 @@ def test_every_entry_fits_the_code(path):
 
 
 def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
-    target = mutants.ROOT / "src/circuitkit/figures/_style.py"
+    target = mutants.ROOT / "src/circuitkit/figures/_picture.py"
     before = target.read_bytes()
-    (tmp_path / "a.toml").write_text(
-        LIST.format(name="fatal", where="signed", old='"vmin": -largest', new='"vmin": 0.0')
-    )
-    (tmp_path / "b.toml").write_text(
-        LIST.format(name="harmless", where="style", old="cycler(color=PALETTE)", new='cycler("color", PALETTE)')
-    )
+    for place, name, new in (("a", "harmless", '"vmin": 0-largest'), ("b", "fatal", '"vmin": 1-largest')):  # of one length
+        entry = LIST.format(name=name, where="signed", old='"vmin": -largest', new=new)
+        (tmp_path / f"{place}.toml").write_text(entry)
     assert mutants.main(["--lists", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
-    assert "a: 1/1\nb: 0/1\n  survived: b: harmless" in printed
+    assert "a: 0/1\nb: 1/1\n  survived: a: harmless" in printed
     assert "killed 1/2" in printed
     assert target.read_bytes() == before
 

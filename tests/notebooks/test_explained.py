@@ -210,10 +210,10 @@ def test_a_walk_tries_a_fault_where_its_function_first_runs(tmp_path):
         ("turned round", 'list(manifest()["models"])', 'list(manifest()["models"])[::-1]'),
         ("never runs", '("unigram", "bigram", "trigram")', '("unigram",)'),
     ):
-        source = (library / "models/_manifest.py").read_text()
+        source = (library / "models/_load.py").read_text()
         assert source.count(old) == 1
         function = "baselines" if key == "never runs" else "list_models"
-        fault = {"key": key, "file": "models/_manifest.py", "function": function, "source": source.replace(old, new)}
+        fault = {"key": key, "file": "models/_load.py", "function": function, "source": source.replace(old, new)}
         faults.append(fault)
     asked = json.dumps([str(path), str(library), faults])
     code = (

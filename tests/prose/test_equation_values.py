@@ -13,7 +13,7 @@ import circuitkit as ck
 from circuitkit import circuits, conversion, induction, residual
 from circuitkit import superposition as sp
 from circuitkit.conversion import _paper as paper
-from circuitkit.superposition._odds import always_predicted
+from circuitkit.superposition._verdict import always_predicted
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
 
@@ -278,7 +278,7 @@ def some_set_fails(latex):
 
 
 def gated_block(latex):
-    recipe = sp._recipe.Recipe(d_head=H, d_gate=2)
+    recipe = sp._block.Recipe(d_head=H, d_gate=2)
     block = sp.GatedBlock(recipe, 2, D, dtype=torch.float64)
     x, (W_V, b_V, W_O) = draw(N, D), block.weights()
     with torch.no_grad():

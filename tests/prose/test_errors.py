@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from circuitkit.models import _hub
+from circuitkit.models import _load
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "book/errors.md").read_text("utf-8")
@@ -51,8 +51,8 @@ def quoted(text: str, seen: str) -> bool:
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     """The reader of the hub's section has no network and nothing stored."""
-    monkeypatch.setattr(_hub, "_reachable", lambda *_: False)
-    monkeypatch.setattr(_hub, "_cached", lambda _: False)
+    monkeypatch.setattr(_load, "_reachable", lambda *_: False)
+    monkeypatch.setattr(_load, "_cached", lambda _: False)
 
 
 def test_there_are_at_least_ten():

@@ -32,7 +32,7 @@ def pages() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "text", ["from circuitkit.superposition._odds import a", "ck._contract.public", "from circuitkit import _heads"]
+    "text", ["from circuitkit.superposition._verdict import a", "ck._contract.public", "from circuitkit import _heads"]
 )
 def test_a_private_name_is_recognised(text):
     assert PRIVATE.search(text)

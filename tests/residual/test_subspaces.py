@@ -8,7 +8,7 @@ import torch
 
 from circuitkit import Heads
 from circuitkit.residual import principal_cosines, subspace_overlap
-from circuitkit.residual._subspaces import reading_basis, writing_basis
+from circuitkit.residual._basis import reading_basis, writing_basis
 
 
 def close(a, b, tolerance=1e-12):

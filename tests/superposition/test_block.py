@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit.superposition import GATES, LORSA, GatedBlock, hand_specified, post_recipe
-from circuitkit.superposition._block import across_heads, most_active, write_penalty
-from circuitkit.superposition._recipe import WRITES, Recipe
+from circuitkit.superposition._block import WRITES, Recipe, across_heads, most_active, write_penalty
 
 
 def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

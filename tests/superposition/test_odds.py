@@ -8,7 +8,7 @@ import torch
 
 from circuitkit.superposition import (
     SkipTrigramTask,
-    _odds,
+    _verdict,
     blind_model,
     hand_specified,
     head_verdict,
@@ -16,8 +16,7 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._odds import greatest, least, margins, strength, worst_margins
-from circuitkit.superposition._rows import positive_places
+from circuitkit.superposition._verdict import greatest, least, margins, positive_places, strength, worst_margins
 from tools.study import training
 
 
@@ -84,8 +83,8 @@ def test_rows_that_a_bound_decides_are_decided_as_by_trying(odds, monkeypatch):
     heads, residual, completion = drawn(400, 5, 8, seed=3)
     m, r = margins(heads, completion), margins(residual - 3 * torch.eye(8)[completion].double(), completion)
     tried, asked = greatest(m, r, odds)[1], []
-    whole = _odds._tried
-    monkeypatch.setattr(_odds, "_tried", lambda m, *rest: asked.append(len(m)) or whole(m, *rest))
+    whole = _verdict._tried
+    monkeypatch.setattr(_verdict, "_tried", lambda m, *rest: asked.append(len(m)) or whole(m, *rest))
     for limit in (-2.0, 0.0, 1.0):
         low, high = greatest(m, r, odds, limit=limit)
         assert torch.equal(high <= limit, tried <= limit)
@@ -101,7 +100,7 @@ def test_bounds_hold_and_are_as_near_as_proved(odds, monkeypatch):
         heads, residual, completion = drawn(80, n_heads, n_tokens, seed=n_heads)
         m, r = margins(heads, completion), margins(residual, completion)
         tried = (least(m, r)[0], greatest(m, r, odds)[0])
-        monkeypatch.setattr(_odds, "EXACT", 0)
+        monkeypatch.setattr(_verdict, "EXACT", 0)
         (low, high), (less, more) = least(m, r), greatest(m, r, odds)
         monkeypatch.undo()
         assert bool((low <= tried[0] + 1e-12).all() & (tried[0] <= high + 1e-12).all())

@@ -27,7 +27,7 @@ from circuitkit.superposition import (
     train_gated,
     two_head_model,
 )
-from circuitkit.superposition import _tables as tables
+from circuitkit.superposition import _train as tables
 from circuitkit.superposition._layer import LayerRecord
 from circuitkit.superposition._train import Training, run_seed, stack_parameters
 from tools.study.training import _cross_entropy, _next_tokens, train_original

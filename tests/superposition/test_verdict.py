@@ -16,8 +16,14 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._odds import always_predicted, greatest, margins
-from circuitkit.superposition._rows import enough, negative_places, positive_places
+from circuitkit.superposition._verdict import (
+    always_predicted,
+    enough,
+    greatest,
+    margins,
+    negative_places,
+    positive_places,
+)
 
 
 def every_subset(heads, residual, completion):

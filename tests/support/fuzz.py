@@ -981,10 +981,10 @@ def outcomes(target: Target) -> Iterator[Outcome]:
 @contextmanager
 def offline() -> Iterator[None]:
     """What is slow the first time is loaded, and for a while nothing waits for a network."""
-    from circuitkit.models import _hub
+    from circuitkit.models import _load
 
     circuitkit.load_model("zero-layer"), model(), converted(), matrix(), figure()
-    with patch.multiple(_hub, _reachable=lambda *_: False, _cached=lambda *_: False):
+    with patch.multiple(_load, _reachable=lambda *_: False, _cached=lambda *_: False):
         yield
 
 

@@ -6,14 +6,14 @@ import shutil
 import pytest
 
 from circuitkit import _stored, circuits, conversion, induction, superposition
-from circuitkit.conversion import _gated, _head_sum
+from circuitkit.conversion import _head_sum
 from tools.study import manifest
 
 ROOMS = ("circuits", "conversion", "induction", "superposition")
 READERS = {
     "circuits/skip_trigrams.safetensors": circuits.skip_trigram_statistics,
     "conversion/activations.json": _head_sum._fits,
-    "conversion/gates.safetensors": lambda: _gated._tables("silu"),
+    "conversion/gates.safetensors": lambda: _head_sum._tables("silu"),
     "conversion/whisper.json": lambda: conversion.stored_study("whisper"),
     "induction/smollm2-135m.json": induction.stored_survey,
     "superposition/originals.safetensors": lambda: superposition.load_original(4, 5, 0),
@@ -40,7 +40,7 @@ def forget():
     kept = (
         circuits.skip_trigram_statistics,
         _head_sum._fits,
-        _gated._tables,
+        _head_sum._tables,
         inspect.unwrap(induction.stored_survey, stop=lambda f: hasattr(f, "cache_clear")),
     )
     for reader in kept:

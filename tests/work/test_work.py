@@ -205,15 +205,15 @@ def test_what_is_kept_belongs_to_its_model_rows_and_measure(tmp_path, monkeypatc
 
 def test_a_failing_item_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     import circuitkit as ck
-    from circuitkit.induction import _survey
+    from circuitkit.induction import _scores
 
-    own = _survey.induction_loss
-    monkeypatch.setattr(_survey, "induction_loss", lambda model, rows, without: own(model, rows, without=without) if len(without) else 1 / 0)
+    own = _scores.induction_loss
+    monkeypatch.setattr(_scores, "induction_loss", lambda model, rows, without: own(model, rows, without=without) if len(without) else 1 / 0)
     model = ck.load_model("one-layer")
     with ck.kept_in(tmp_path):
         with pytest.raises(ValueError, match=r"survey: 1 of 4 could not be computed: nothing \(ZeroDivisionError: division by zero\)\. The others are kept"):
             ck.induction.survey(model)
-        monkeypatch.setattr(_survey, "induction_loss", lambda model, rows, without: 1 / 0 if len(without) else own(model, rows, without=without))
+        monkeypatch.setattr(_scores, "induction_loss", lambda model, rows, without: 1 / 0 if len(without) else own(model, rows, without=without))
         again = ck.induction.survey(model)
     monkeypatch.undo()
     assert again.losses == ck.induction.survey(model).losses

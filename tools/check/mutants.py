@@ -9,8 +9,8 @@ and `new`; a mutant may name its own `tests`. `where` is the name of a function,
 such as `composition_scores` or `Heads.scores`, in whatever file it stands; where several are called so, `old` tells which.
 A survivor that is known to be harmless carries `equivalent = "reason"`.
 
-Faults are planted in a copy of the tree, never in the tree. Each run is a fork of a process that has imported torch, so
-it costs as much as its tests.
+Faults are planted in a copy of the tree, never in the tree. Each run is a fork of a process that has imported what does not
+depend on the library, and what was compiled is kept, so a mutant costs as much as its tests and one file.
 """
 
 import argparse
@@ -35,10 +35,11 @@ COPIED = ("src", "tests", "tools", "conftest.py", "pyproject.toml", "_toc.yml", 
 TIMEOUT = 300  # processor seconds: a mutant that hangs is noticed, too, and a busy machine kills none
 LEAST = 0.95  # of all mutants must be killed, whatever the reasons of the others
 
-# Runs pytest in forks of a process that has the slow imports behind it: reads one line of arguments for each run.
+# Runs pytest in forks of a process that has the slow imports behind it: reads one line of arguments for each run, answers
+# with the exit code and processor seconds.
 SERVER = f"""
 import os, resource, signal, sys
-import numpy, torch, matplotlib.pyplot, pytest, transformer_lens.model_bridge
+import beartype, hypothesis, jaxtyping, matplotlib.pyplot, numpy, pytest, safetensors.torch, scipy, torch, transformer_lens.model_bridge
 torch.set_num_threads(1)
 for line in sys.stdin:
     child = os.fork()
@@ -48,7 +49,8 @@ for line in sys.stdin:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1); os.dup2(quiet, 2)
         os._exit(pytest.main(line.split()))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    _, status, used = os.wait4(child, 0)
+    print(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, flush=True)
 """
 
 
@@ -153,7 +155,7 @@ class Copy:
     server = SERVER
 
     def __init__(self, folder: Path):
-        self.root = folder
+        self.root, self.planting = folder, 0
         for name in COPIED:
             source, target = ROOT / name, folder / name
             if source.is_dir():
@@ -161,14 +163,14 @@ class Copy:
             elif source.exists():
                 shutil.copyfile(source, target)
         (folder / "book").symlink_to(ROOT / "book")
-        # The copy must win over an editable install; compiled files of a second ago would hide a mutant.
+        # The copy must win over an editable install.
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         env = (
             os.environ
             | threads
             | {
                 "PYTHONPATH": str(folder / "src"),
-                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONDONTWRITEBYTECODE": "",
                 "MPLBACKEND": "agg",
                 "HF_HUB_OFFLINE": "1",
             }
@@ -183,19 +185,24 @@ class Copy:
         options = f"-x -q -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider -p no:xdist -p no:nbval --rootdir={self.root} -c {self.root / 'pyproject.toml'}"
         self.process.stdin.write(f"{options} {' '.join(tests)}\n")
         self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+        code, seconds = self.process.stdout.readline().split()
+        self.seconds = float(seconds)
+        return int(code)
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
-        """The fault is in the copy inside the block, and only there."""
+        """The fault is in the copy inside the block, and only there. A date of its own keeps what was compiled from hiding it."""
         changed, text = faulty(mutant, self.root)
         path = self.root / changed
-        original = path.read_text("utf-8")
+        original, dates = path.read_text("utf-8"), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
         path.write_text(text, "utf-8")
+        self.planting += 1
+        os.utime(path, ns=(dates[0], dates[1] - 10**9 * self.planting))  # compiled files know whole seconds
         try:
             yield
         finally:
             path.write_text(original, "utf-8")
+            os.utime(path, ns=dates)
 
     def killed(self, mutant: Mutant) -> bool:
         with self.planted(mutant):
@@ -232,13 +239,13 @@ def main(arguments: list[str] | None = None) -> int:
                 free.put(copy)
 
             def try_one(mutant: Mutant) -> bool:
-                copy, began = free.get(), time.perf_counter()
+                copy = free.get()
                 try:
-                    killed = copy.killed(mutant)
+                    killed, seconds = copy.killed(mutant), copy.seconds
                 finally:
                     free.put(copy)
                 outcome = "killed" if killed else "SURVIVED"  # told at once: a run that is stopped keeps what it found
-                print(f"  {mutant.package}: {mutant.name}: {outcome}, {time.perf_counter() - began:.0f} s", flush=True)
+                print(f"  {mutant.package}: {mutant.name}: {outcome}, {seconds:.1f} s", flush=True)
                 return killed
 
             killed = list(pool.map(try_one, mutants))

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.superposition._odds import always_predicted, margins
+from circuitkit.superposition._verdict import always_predicted, margins
 from tools.study.sweeps import sweep
 
 SEEDS, STEPS, BATCH = 8, 1500, 256

@@ -25,7 +25,7 @@ import circuitkit
 from circuitkit.induction import repeated_tokens
 from circuitkit.models._corpus import heldout_tokens
 from circuitkit.superposition import record_layer, replacing, train_gated
-from circuitkit.superposition._recipe import Recipe
+from circuitkit.superposition._block import Recipe
 from tools.study.sweeps import sweep
 
 POS, TEXT, REPEATED = 128, 480, 120

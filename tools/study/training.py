@@ -8,12 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit._heads import Heads
-from circuitkit.superposition._block import optimise
-from circuitkit.superposition._recipe import Recipe
-from circuitkit.superposition._tables import CountBatch, count_batch, length_penalty, mixed
-from circuitkit.superposition._task import SkipTrigramTask
-from circuitkit.superposition._toy import ToyModel
-from circuitkit.superposition._train import run_seed
+from circuitkit.superposition._block import Recipe, optimise
+from circuitkit.superposition._task import SkipTrigramTask, ToyModel
+from circuitkit.superposition._train import CountBatch, count_batch, length_penalty, mixed, run_seed
 
 _NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 

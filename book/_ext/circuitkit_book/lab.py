@@ -101,7 +101,7 @@ def text() -> dict:
 def weights() -> dict[str, dict]:
     """The files of the models and their checkpoints, by the name that the lab asks for."""
     from circuitkit import models
-    from circuitkit.models._manifest import weight_file
+    from circuitkit.models._load import weight_file
 
     found = {}
     for name in MODELS:

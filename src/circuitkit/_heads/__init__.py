@@ -4,7 +4,6 @@ Here lives every formula about one head: QK and OV, scores, patterns, masks, rot
 but a head's own weights; what a model is, is asked in anatomy.
 """
 
-from circuitkit._heads._heads import Heads, allowed_pairs, stack
-from circuitkit._heads._turn import Turn
+from circuitkit._heads._heads import Heads, Turn, allowed_pairs, stack
 
 __all__ = ["Heads", "Turn", "allowed_pairs", "stack"]

@@ -14,10 +14,9 @@ from typing import Any as _Any
 from circuitkit.anatomy._address import join, read
 from circuitkit.anatomy._heads import heads
 from circuitkit.anatomy._neurons import Neurons
-from circuitkit.anatomy._norm import Norm
 from circuitkit.anatomy._read import anatomy
 from circuitkit.anatomy._run import Run
-from circuitkit.anatomy._sublayer import Anatomy, from_heads
+from circuitkit.anatomy._sublayer import Anatomy, Norm, from_heads
 from circuitkit.anatomy._write import to_bridge
 
 __all__ = ["Anatomy", "Neurons", "Norm", "Run", "anatomy", "from_heads", "heads", "join", "read", "to_bridge"]

@@ -14,8 +14,7 @@ from circuitkit._contract import Model, public
 from circuitkit._heads import Heads, Turn
 from circuitkit._precision import finest, rounding_hint
 from circuitkit.anatomy._neurons import Neurons
-from circuitkit.anatomy._norm import Norm
-from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Step, Sublayer, from_heads
+from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Norm, Step, Sublayer, from_heads
 
 _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")

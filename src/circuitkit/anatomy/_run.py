@@ -18,8 +18,7 @@ from circuitkit._heads import Heads
 from circuitkit._heads._heads import projected
 from circuitkit.anatomy._address import join, read
 from circuitkit.anatomy._neurons import Neurons
-from circuitkit.anatomy._norm import Norm
-from circuitkit.anatomy._sublayer import Anatomy, Sublayer
+from circuitkit.anatomy._sublayer import Anatomy, Norm, Sublayer
 
 _MOST_NUMBERS = 2**24
 # what the loop gives them is right: no door

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from circuitkit._contract import Count, public
 from circuitkit._heads import Heads
-from circuitkit.anatomy._norm import Norm
-from circuitkit.anatomy._sublayer import UNLIMITED, Anatomy
+from circuitkit.anatomy._sublayer import UNLIMITED, Anatomy, Norm
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge

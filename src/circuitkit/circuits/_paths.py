@@ -1,15 +1,16 @@
-"""The path expansion: logits as an exact sum over paths through frozen attention patterns."""
+"""Exact sums with frozen norms and patterns: logits over paths, the loss over orders of paths, one score over pairs of parts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._blocks import require_room
-from circuitkit._contract import AnyModel, Count, Integer, Names, Natural, ids, must, public, sizes
+from circuitkit._blocks import largest_entries, require_room
+from circuitkit._contract import AnyModel, Count, HeadName, Integer, Names, Natural, ids, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, read
 from circuitkit.anatomy._address import spelled, unknown
@@ -265,3 +266,145 @@ def _has_biases(model: Anatomy, apart: bool) -> bool:
     given = [model.b_U, *(norm.bias for norm in norms if norm is not None)]
     given += [sub.inside.b_V for sub in model.sublayers if isinstance(sub.inside, Heads)]
     return any(value is not None for value in given) or any(n.endswith("bias") for n in model.parts(neurons=apart))
+
+
+class TermImportance(NamedTuple):
+    """Losses in nats per token, patterns frozen: what is worth how much is `removed[k] - full` for each order `k`.
+
+    **Source**: see `term_importance`.
+    """
+
+    full: float
+    """The model's own loss."""
+    kept: tuple[float, ...]
+    """`kept[k]`: only paths through at most `k` heads; the last is `full`."""
+    removed: tuple[float, ...]
+    """`removed[k]`: all paths but those through exactly `k` heads."""
+    by_path: dict[str, float]
+    """How much the loss rises when one path alone is removed, largest first (negative: the path hurts here)."""
+    tokens: int
+    """Predictions averaged over."""
+
+
+@public
+@ids(least=2)
+def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
+    """Loss when terms of order 0, 1, 2, ... are kept or removed, and when each single path is removed.
+
+    Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. Patterns are those of the full
+    model, so this asks what the terms *write*, not where heads look. Losses of two orders do not add up. **Error**: as
+    `path_logits`. **Source**: "A Mathematical Framework for Transformer Circuits", "Term importance analysis".
+    """
+    paths = path_logits(model, tokens)
+    orders = {name: paths.order(name) for name in paths if name != BIAS}
+    always = [BIAS] if BIAS in paths else []
+    longest = max(orders.values())
+
+    def loss(wanted) -> float:
+        return next_token_loss(paths.sum([name for name in orders if wanted(name)] + always), tokens)
+
+    every, full = paths.sum(), loss(lambda name: True)
+    alone = {gone: next_token_loss(every - paths[gone], tokens) - full for gone in orders} if by_path else {}
+    return TermImportance(
+        full=full,
+        kept=tuple(loss(lambda name, k=k: orders[name] <= k) for k in range(longest + 1)),
+        removed=tuple(loss(lambda name, k=k: orders[name] != k) for k in range(longest + 1)),
+        by_path=dict(sorted(alone.items(), key=lambda item: -item[1])),
+        tokens=tokens.shape[0] * (tokens.shape[1] - 1),
+    )
+
+
+def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]) -> float:
+    """Mean cross-entropy of predicting each next token, in nats."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+
+@public
+@must(lambda tokens, paths: tokens.shape == paths._run.tokens.shape and 0 <= tokens.min() <= tokens.max() < paths._run.model.d_vocab
+     or "the tokens that the paths were made on, because the loss is of predicting them")
+def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: Names | None = None) -> float:
+    """Next-token loss of the sum of some paths (all by default), `mean(-log softmax(sum)[next token])`, in nats.
+
+    **Error**: float32 rounding. **Source**: "A Mathematical Framework for Transformer Circuits", term importance.
+    """
+    return next_token_loss(paths.sum(names), tokens)
+
+
+@public
+class ScoreDecomposition(NamedTuple):
+    """What `score_decomposition` returns: two sides, whose products, one for each pair, add up to the score.
+
+    No pair is formed before it is asked for. **Source**: see `score_decomposition`.
+    """
+
+    queries: Float[Tensor, "query d_head"]
+    """What each component at the destination asks for, over the head's scale."""
+    keys: Float[Tensor, "key d_head"]
+    """What each component at the source offers."""
+    components: tuple[str, ...]
+    """`"embed"`, `"pos"`, earlier heads, their `"L0 bias"`, MLPs or neuron-heads, and `"bias"`; the same on both sides."""
+
+    @property
+    def table(self) -> Float[Tensor, "query key"]:
+        """`table[i, j]`: component `i` at the destination, read as a query, against component `j` at the source, as a key."""
+        return self.queries @ self.keys.T
+
+    @property
+    def score(self) -> float:
+        """The whole attention score before mask and softmax: the sum over all pairs."""
+        return float(self.queries.sum(0) @ self.keys.sum(0))
+
+    @property
+    def query(self) -> Float[Tensor, " query"]:
+        """Each component's share on the query side, summed over keys."""
+        return self.queries @ self.keys.sum(0)
+
+    @property
+    def key(self) -> Float[Tensor, " key"]:
+        """Each component's share on the key side, summed over queries."""
+        return self.keys @ self.queries.sum(0)
+
+    def by_neuron(self) -> "ScoreDecomposition":
+        """The heads of a neuron added up to one component, `"L0N37"`: alone they are large and cancel."""
+        names = [name.partition(".")[0] for name in self.components]
+        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        to = torch.tensor([place[name] for name in names], device=self.queries.device)
+        left, right = (side.new_zeros(len(place), side.shape[1]).index_add(0, to, side) for side in (self.queries, self.keys))
+        return ScoreDecomposition(left, right, tuple(place))
+
+    def largest(self, k: Count = 5) -> list[tuple[str, str, float]]:
+        """The `k` pairs of largest size: (query component, key component, share). Pairs are formed a block at a time."""
+        ends = []
+        for sign in (1, -1):
+            values, rows, columns = largest_entries(sign * self.queries, self.keys.T, min(k, len(self.components) ** 2))
+            ends += zip((sign * values).tolist(), rows.tolist(), columns.tolist(), strict=True)
+        best = sorted(dict.fromkeys(ends), key=lambda end: -abs(end[0]))[:k]
+        return [(self.components[i], self.components[j], share) for share, i, j in best]
+
+
+@public
+@ids()
+@must(lambda dst, src, row, tokens: (src <= dst < tokens.shape[-1] and row < (len(tokens) if tokens.ndim == 2 else 1))
+     or f"0 <= src <= dst < {tokens.shape[-1]} and a row of the batch, because a head looks back. Count from 0")
+def score_decomposition(
+    model: AnyModel,
+    tokens: Int[Tensor, "*batch pos"],
+    head: HeadName,
+    dst: Natural,
+    src: Natural,
+    *,
+    row: Natural = 0,
+    neurons: bool | None = None,
+) -> ScoreDecomposition:
+    r"""Who makes a head look there: its score at (`dst`, `src`) split by what earlier components wrote.
+
+    $s = \sum_{i,j} (c_i W_Q) (c_j W_K)^\top / \sqrt{d_{head}}$ over the components $c$ of the stream at the destination and
+    at the source; norms frozen, rotations by the distance, a soft cap behind the sum. `b_Q`, `b_K` and the norm's bias are
+    the component `"bias"`. `neurons`: whether neuron-heads of a converted model stand for themselves (left out: where it has
+    at most 1024). **Shapes**: `row` picks from a batch. **Error**: exact up to rounding. **Source**: "A Mathematical
+    Framework for Transformer Circuits", the table behind Q- and K-composition.
+    """
+    value, rows = anatomy(model), tokens[None] if tokens.ndim == 1 else tokens
+    apart = value.few_neurons() if neurons is None else neurons
+    names, queries, keys = run_of(model, rows[[row]]).score_sides(value.head_name(head), dst, src, neurons=apart)
+    return ScoreDecomposition(queries, keys, names)

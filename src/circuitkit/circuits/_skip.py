@@ -1,17 +1,21 @@
-"""Skip trigrams of a head: source ... destination -> completion, ranked from the weights."""
+"""Skip trigrams of a head, source ... destination -> completion: ranked from the weights, looked for in text, and their bugs."""
 
+import json
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from circuitkit._blocks import largest_entries, pieces, require_room
-from circuitkit._contract import AnyModel, Count, HeadName, Natural, NonNegative, must, public, sizes
+from circuitkit._contract import AnyModel, Count, HeadName, Natural, NonNegative, Triples, ids, must, public, sizes
+from circuitkit._stored import stored_file
 from circuitkit._work import progress
 from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.circuits._full import full_ov, full_qk
+from circuitkit.circuits._paths import BIAS, DIRECT, path_logits
 
 
 class SkipTrigram(NamedTuple):
@@ -151,3 +155,224 @@ def _attention(
         odds = content.clone() if len(ids) == content.shape[1] else content[:, ids]
         top = content.add_(typical.log()).amax(-1, keepdim=True)  # logsumexp in place: each copy of a block takes as long as a step of it
         yield rows, odds.sub_(content.sub_(top).exp_().sum(-1, keepdim=True).log_().add_(top).sub_(share.logit()))
+
+
+class Evidence(NamedTuple):
+    """Counts for one triple over a text: shares `hits_with / n_with` and `hits_without / n_without`. **Source**: see
+    `corpus_evidence`.
+    """
+
+    n_with: int
+    """Places with the destination where the source occurs within the window before."""
+    hits_with: int
+    """Those of them that the completion follows."""
+    n_without: int
+    """Places with the destination where the source does not occur within the window."""
+    hits_without: int
+
+    @property
+    def share_with(self) -> float:
+        """How often the completion follows when the source came before; NaN without a case."""
+        return self.hits_with / self.n_with if self.n_with else float("nan")
+
+    @property
+    def share_without(self) -> float:
+        """How often it follows otherwise."""
+        return self.hits_without / self.n_without if self.n_without else float("nan")
+
+    @property
+    def z(self) -> float:
+        """Difference of the two shares in standard errors (pooled); 0 where it cannot be told."""
+        n, hits = self.n_with + self.n_without, self.hits_with + self.hits_without
+        if not self.n_with or not self.n_without or hits in (0, n):
+            return 0.0
+        variance = hits / n * (1 - hits / n) * (1 / self.n_with + 1 / self.n_without)
+        return (self.share_with - self.share_without) / variance**0.5
+
+
+@public
+@must(lambda tokens: tokens.ndim < 3 and tokens.numel() and tokens.min() >= 0 or "ids, 0 or more, [pos] or [row, pos]")
+@must(lambda window: window[0] <= window[1] or "(nearest, farthest) with 1 <= nearest <= farthest. Write window=(1, 32)")
+def corpus_evidence(
+    triples: Triples, tokens: Int[Tensor, "*row pos"], *, window: tuple[Count, Count] = (1, 32)
+) -> list[Evidence]:
+    """Counts for triples (source, destination, completion, ...) in a text: one `Evidence` each, in order.
+
+    The source lies `window[0]` to `window[1]` tokens before the destination (1 = right before it); the completion is the very
+    next token. Rows are separate texts; one long row is read through document borders. **Error**: exact counts, and no proof:
+    a source can stand for its topic. **Source**: this book.
+
+    >>> text = torch.tensor([7, 1, 5, 2, 9, 5, 3])
+    >>> corpus_evidence([(7, 5, 2)], text, window=(1, 3))
+    [Evidence(n_with=1, hits_with=1, n_without=1, hits_without=0)]
+    """
+    nearest, farthest = window
+    rows = tokens[None] if tokens.ndim == 1 else tokens
+    wanted = [tuple(int(part) for part in tuple(triple)[:3]) for triple in triples]
+    follows = rows[:, 1:]
+    places = {b: (rows[:, :-1] == b).nonzero(as_tuple=True) for b in {b for _, b, _ in wanted}}
+    out: dict[tuple, Evidence] = {}
+    for source in dict.fromkeys(a for a, _, _ in wanted):
+        before = torch.nn.functional.pad((rows == source).cumsum(1, dtype=torch.int32), (1, 0))
+        for triple in {t for t in wanted if t[0] == source}:
+            row, place = places[triple[1]]
+            upto = before[row, (place - nearest + 1).clamp_min(0)]
+            seen = upto > before[row, (place - farthest).clamp_min(0)]
+            hit = follows[row, place] == triple[2]
+            with_source, hits = int(seen.sum()), int((seen & hit).sum())
+            out[triple] = Evidence(with_source, hits, len(place) - with_source, int(hit.sum()) - hits)
+    return [out[triple] for triple in wanted]
+
+
+class SkipTrigramStatistics(NamedTuple):
+    """What `skip_trigram_statistics` returns. **Source**: counted by `tools/train/skip_trigram_statistics.py`."""
+
+    evidence: dict[tuple[int, int, int], Evidence]
+    """For the strongest skip trigrams of the one-layer model's heads: counts over the training text."""
+    words: Int[Tensor, "triple 5"]
+    """Frequent pieces of a word in a row: (source, destination, completion, n, hits), `hits` of the pair's `n` places."""
+    occurring: Int[Tensor, "triple 4"]
+    """Crossings of `words` that do occur in the text, (source, destination, completion, hits); no other one does."""
+    provenance: dict[str, Any]
+    """Window, thresholds, number of tokens, and the hashes of the tokens and of the model's weights."""
+
+
+@cache
+def skip_trigram_statistics() -> SkipTrigramStatistics:
+    """The shipped counts. They were made on text the models learned from: evidence of what there was to learn.
+
+    **Source**: counted over the training text by `tools/train/skip_trigram_statistics.py`.
+    """
+    from safetensors import safe_open
+
+    with safe_open(stored_file("circuits", "skip_trigrams.safetensors"), framework="pt") as table:
+        rows = table.get_tensor("evidence").tolist()
+        words, occurring = table.get_tensor("words").long(), table.get_tensor("occurring").long()
+        provenance = json.loads(table.metadata()["provenance"])
+    return SkipTrigramStatistics({tuple(row[:3]): Evidence(*row[3:]) for row in rows}, words, occurring, provenance)
+
+
+class SkipTrigramBug(NamedTuple):
+    """After `source` ... `destination` the model expects `wrong`, which belongs after `source` ... `licensed_by`.
+    **Source**: `skip_trigram_bugs`.
+    """
+
+    source: int
+    destination: int
+    wrong: int
+    """The completion that is forced: right after `licensed_by`, wrong here."""
+    right: int
+    """The completion that belongs here."""
+    licensed_by: int
+    """The other destination, after which `wrong` is right."""
+    p_wrong: float
+    """The model's probability of `wrong` here, mean over the contexts."""
+    p_right: float
+    p_wrong_direct: float
+    """The probability of `wrong` if only the direct path (and the biases) spoke."""
+
+
+class BugSearch(NamedTuple):
+    """What `skip_trigram_bugs` returns. **Source**: see `skip_trigram_bugs`."""
+
+    bugs: list[SkipTrigramBug]
+    """Largest `p_wrong` first; of several licences for one wrong triple, the first."""
+    crossings: Int[Tensor, "crossing 5"]
+    """Every crossing tried: (source, destination, wrong, right, licensed_by)."""
+    p_wrong: Float[Tensor, " crossing"]
+    """The model's probability of the wrong completion, mean over the contexts of the first pass."""
+    p_wrong_direct: Float[Tensor, " crossing"]
+    """The same from the direct path alone."""
+
+
+def _in_vocabulary(triples: Any, model: Any) -> Any:
+    d_vocab, _ = sizes(model)
+    known = all(0 <= int(part) < d_vocab for triple in triples for part in tuple(triple)[:3])
+    return known or f"ids in 0..{d_vocab - 1}, the model's vocabulary. Use its own tokenizer"
+
+
+@public
+@ids("contexts")
+@must(_in_vocabulary, "triples", "model")
+@must(lambda contexts, model: contexts.shape[1] <= (most := sizes(model)[1] - 2)
+     or f"at most {most} tokens, because two more are appended. Write contexts[:, :{most}]")
+def skip_trigram_bugs(
+    model: AnyModel,
+    triples: Triples,
+    contexts: Int[Tensor, "context pos"],
+    k: Count = 10,
+    *,
+    occurring: Triples = (),
+    first_pass: Count = 2,
+    batch: Count = 512,
+) -> BugSearch:
+    r"""Cross all triples that share a source, and ask the model which crossings it falls for.
+
+    A head adds $w(B, A)\, W_{OV}[A, C]$ to the logit of C: what is raised depends on the source A alone. So A B -> C and A B'
+    -> C' through one head also raise C after A B', unless other paths vote it down. `triples`: rows (source, destination,
+    completion, ...), of `skip_trigrams` or counted. `contexts`: real text that source and destination are put after, each row
+    opened as the model expects; the first `first_pass` rank all crossings, all judge the best `4 * k`. `occurring`: triples
+    that a text holds after all, which are then no bugs. **Error**: exact model probabilities for these contexts; that a
+    crossing does not occur must be counted (`corpus_evidence`). **Source**: "A Mathematical Framework for Transformer
+    Circuits", skip-trigram bugs; the search is ours.
+    """
+    crossings = _crossings(triples, occurring)
+    if not len(crossings):
+        raise ValueError(
+            f"skip_trigram_bugs got {len(triples)} triples without a crossing; expected two with one source, different "
+            "destinations and different completions, because that is what a bug is made of. Give more triples."
+        )
+    full, direct = _probabilities(model, crossings, contexts[:first_pass], batch)
+    order = full[:, 0].argsort(descending=True, stable=True).tolist()
+    kept = list({tuple(crossings[i, :3].tolist()): i for i in reversed(order)}.values())[::-1][: 4 * k]
+    chosen = crossings[kept]
+    judged, judged_direct = _probabilities(model, chosen, contexts, batch)
+    best = judged[:, 0].argsort(descending=True, stable=True)[:k].tolist()
+    bugs = [
+        SkipTrigramBug._make([*chosen[i].tolist(), *judged[i].tolist(), judged_direct[i].item()])
+        for i in best
+    ]
+    return BugSearch(bugs, crossings, full[:, 0], direct)
+
+
+def _crossings(triples: Any, occurring: Any) -> Int[Tensor, "crossing 5"]:
+    """(A, B', C, C', B) for every two triples (A, B, C) and (A, B', C') such that (A, B', C) is not known.
+
+    Two triples that share the destination or the completion never cross: the crossing is one of them, and known.
+    """
+    by_source: dict[int, list[tuple[int, int]]] = {}
+    for triple in triples:
+        a, b, c = (int(part) for part in tuple(triple)[:3])
+        by_source.setdefault(a, []).append((b, c))
+    known = {(a, b, c) for a, pairs in by_source.items() for b, c in pairs}
+    known |= {tuple(int(part) for part in tuple(triple)[:3]) for triple in occurring}
+    rows = [
+        (a, b2, c1, c2, b1)
+        for a, pairs in by_source.items()
+        for b1, c1 in pairs
+        for b2, c2 in pairs
+        if (a, b2, c1) not in known
+    ]
+    return torch.tensor(rows, dtype=torch.long).reshape(-1, 5)
+
+
+def _probabilities(
+    model: Any, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"], batch: int
+) -> tuple[Float[Tensor, "crossing 2"], Float[Tensor, " crossing"]]:
+    """Mean probability of (wrong, right), and of wrong from the direct path, after each context + source + destination."""
+    contexts, crossings = (rows.to(anatomy(model).W_U.device) for rows in (contexts, crossings))
+    pairs, which = torch.unique(crossings[:, :2], dim=0, return_inverse=True)
+    full = anatomy(model).W_U.new_zeros(len(crossings), 2)
+    direct = full.new_zeros(len(crossings))
+    for context in contexts:
+        for first in range(0, len(pairs), batch):
+            some = pairs[first : first + batch]
+            tokens = torch.cat([context.expand(len(some), -1), some], dim=1)
+            paths = path_logits(model, tokens, max_order=0)
+            here = ((which >= first) & (which < first + batch)).nonzero().flatten()
+            rows = which[here] - first
+            chance = paths.sum(at=-1).softmax(-1)[rows]
+            full[here] += chance.gather(1, crossings[here, 2:4]) / len(contexts)
+            alone = paths.sum([name for name in paths if name in (DIRECT, BIAS)], at=-1).softmax(-1)[rows]
+            direct[here] += alone.gather(1, crossings[here, 2:3])[:, 0] / len(contexts)
+    return full, direct

@@ -13,10 +13,8 @@ from circuitkit._precision import finest
 from circuitkit._work import progress
 from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps, random_rows
-from circuitkit.conversion._copy import all_modules, copy_bridge
-from circuitkit.conversion._gated import GateHeads, GateSums, gate_sum, gate_sums
-from circuitkit.conversion._head_sum import Activation, HeadSum, head_sum
-from circuitkit.conversion._mlps import FoundMLP, find_mlps
+from circuitkit.conversion._head_sum import Activation, GateHeads, GateSums, HeadSum, gate_sum, gate_sums, head_sum
+from circuitkit.conversion._mlps import FoundMLP, all_modules, copy_bridge, find_mlps
 from circuitkit.conversion._promise import LayerReport, Report, promised
 
 if TYPE_CHECKING:

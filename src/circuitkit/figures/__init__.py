@@ -4,11 +4,8 @@ Every figure states its finding in words (`alt`), prints the numbers behind it, 
 figure may be added; it knows numbers, never a model.
 """
 
-from ._attention import attention
-from ._circuit import circuit
-from ._effects import effects
-from ._frames import frames
-from ._picture import picture, show
-from ._style import signed, style, unsigned
+from circuitkit.figures._attention import attention
+from circuitkit.figures._circuit import circuit
+from circuitkit.figures._picture import effects, frames, picture, show, signed, style, unsigned
 
 __all__ = ["attention", "circuit", "effects", "frames", "picture", "show", "signed", "style", "unsigned"]

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from circuitkit._contract import _works, must, public
-
-from ._mark import mark
-from ._picture import check_alt
-from ._style import NEGATIVE, POSITIVE
+from circuitkit.figures._picture import NEGATIVE, POSITIVE, check_alt, mark
 
 CARD, GAP, STUB, STREAM = 86, 16, 15, 28  # widths of a part and the room beside it, a lead, the standing stream
 WIDEST, FAINT, NAMED = 12, 0.03, 0.1

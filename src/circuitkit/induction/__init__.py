@@ -4,13 +4,20 @@ A measure lives here beside the rows that it is taken on. Measures may be added;
 one way only, by its name, and never without what others like it are worth.
 """
 
-from ._effect import attribution, effect, paths
-from ._handmade import build_induction_model, build_virtual_head_model
-from ._loss import InductionLoss, in_context_score, induction_loss, losses_by_position
-from ._scores import scores
-from ._survey import stored_survey, stored_zoo, survey
-from ._tokens import Repeated, repeated_tokens
-from ._train import train
+from circuitkit.induction._effect import attribution, effect, paths
+from circuitkit.induction._handmade import build_induction_model, build_virtual_head_model
+from circuitkit.induction._scores import (
+    InductionLoss,
+    in_context_score,
+    induction_loss,
+    losses_by_position,
+    scores,
+    stored_survey,
+    stored_zoo,
+    survey,
+)
+from circuitkit.induction._stream import Repeated, repeated_tokens
+from circuitkit.induction._train import train
 
 __all__ = [
     "InductionLoss", "Repeated", "attribution", "build_induction_model", "build_virtual_head_model", "effect",

@@ -17,8 +17,7 @@ from circuitkit._heads import Heads
 from circuitkit._work import each, set_key
 from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
 from circuitkit.anatomy._sublayer import fingerprint
-from circuitkit.induction._stream import second_pass, token_losses
-from circuitkit.induction._tokens import Repeated
+from circuitkit.induction._stream import Repeated, second_pass, token_losses
 
 Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
 Source = Literal["zero", "mean", "resample"] | Int[Tensor, "batch pos"]

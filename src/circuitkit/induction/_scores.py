@@ -1,17 +1,32 @@
-"""What every head of a model does on repeated random tokens: four scores from one forward pass."""
+"""A model on repeated random tokens: what every head does, how much the model gains, and a survey of its induction heads."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Names, ids, must, public, sizes
+from circuitkit._contract import AnyModel, Count, Fraction, Names, Several, ids, must, public, sizes
 from circuitkit._precision import full_precision
-from circuitkit.anatomy import Anatomy
-from circuitkit.induction._stream import Fill, engine, look
-from circuitkit.induction._tokens import Repeated, after_occurrences, earlier_occurrences, repeated_tokens
+from circuitkit._stored import hashes, manifest, stored
+from circuitkit._work import each
+from circuitkit.anatomy import Anatomy, anatomy, read
+from circuitkit.anatomy._sublayer import fingerprint
+from circuitkit.induction._effect import Effect
+from circuitkit.induction._stream import (
+    Fill,
+    Repeated,
+    after_occurrences,
+    earlier_occurrences,
+    engine,
+    look,
+    repeated_tokens,
+    run,
+    second_pass,
+    token_losses,
+)
 
 Kind = Literal["prefix_matching", "previous_token", "duplicate_token", "copying"]
 KINDS = get_args(Kind)
@@ -142,3 +157,184 @@ class _Watcher:
         eigenvalues = torch.linalg.eigvals(W_O @ self.unembed @ value)
         total = eigenvalues.abs().sum(-1)
         return torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp(min=1e-30), 0.0)
+
+
+class InductionLoss(NamedTuple):
+    """Loss on repeated random tokens, in nats a token. **Source**: see `induction_loss`."""
+
+    first: float
+    """Mean loss on the first pass over the span, which nothing predicts."""
+    second: float
+    """Mean loss on the second pass."""
+    difference: float
+    """`second - first`: negative when the model uses the first pass."""
+    accuracy: float
+    """Share of second-pass tokens that are the model's top choice."""
+
+
+@public
+@ids("rows")
+@must(lambda rows: torch.equal(*(rows.tokens[:, rows.start + i * rows.period :][:, : rows.period] for i in (0, 1)))
+     or f"two equal passes of {rows.period} from position {rows.start} on, because they are compared. Use times=2")
+def induction_loss(
+    model: AnyModel, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
+) -> InductionLoss:
+    """Loss on the second pass over a random span minus loss on the first.
+
+    Both passes leave out their first token, which even a perfect induction head cannot know. `rows` comes from `repeated_tokens`,
+    default as in `scores`. `without` leaves out parts and wires, see `Anatomy.run`. **Shapes**: `rows.tokens[batch, pos]` gives
+    four numbers. **Error**: float32 rounding and the sampling error of the rows. **Source**: "In-context Learning and Induction
+    Heads"; transformer-lens `evals.induction_loss` measures the second pass alone.
+
+    >>> from circuitkit.induction import build_induction_model
+    >>> result = induction_loss(build_induction_model(20, 16))
+    >>> round(result.second, 3), result.accuracy
+    (0.0, 1.0)
+    """
+    rows = default_rows(model) if rows is None else rows
+    logits = run("induction_loss", model, rows.tokens, without=without, fill=fill)
+    one = slice(rows.start, rows.start + rows.period)
+    first = float(token_losses(logits[:, one], rows.tokens[:, one].to(logits.device)).mean())
+    again, right = (float(values.mean()) for values in second_pass(logits, rows))
+    return InductionLoss(first, again, again - first, right)
+
+
+@public
+@ids(least=2)
+def losses_by_position(
+    model: AnyModel, tokens: Int[Tensor, "batch pos"], *, without: Names = (), fill: Fill = "zero"
+) -> Float[Tensor, "batch next"]:
+    """Loss of predicting each next token, in nats, `-log softmax(logits[t])[tokens[t + 1]]`: entry `t` is about position `t + 1`.
+
+    **Shapes**: `[batch, pos]` to `[batch, pos - 1]`. **Error**: float32 rounding. **Source**: the usual cross-entropy.
+    """
+    logits = run("losses_by_position", model, tokens, without=without, fill=fill)
+    return token_losses(logits, tokens.to(logits.device))
+
+
+@public
+@ids(least=2)
+@must(lambda early, late, width, tokens: width <= early < (tokens.shape[1] - 1 if late is None else late) < tokens.shape[1]
+     or f"1 <= width <= early < late <= {tokens.shape[1] - 1}, the predicted tokens of a row. Use longer rows or smaller numbers")
+def in_context_score(
+    model: AnyModel,
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    early: Count = 50,
+    late: Count | None = None,
+    width: Count = 1,
+    without: Names = (),
+) -> float:
+    """Loss late in a row minus loss early in it, averaged over rows: negative when context helps.
+
+    `early` and `late` count predicted tokens, the first is 1; `late` defaults to the last. `width` averages over that many
+    tokens ending there, which lowers the noise. **Error**: sampling error, large on few rows. **Source**: "In-context
+    Learning and Induction Heads", 500th minus 50th token of rows of 512.
+    """
+    late = tokens.shape[1] - 1 if late is None else late
+    losses = losses_by_position(model, tokens, without=without).mean(0)
+    return float(losses[late - width : late].mean() - losses[early - width : early].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Scores of all heads, and the induction loss with three groups of heads taken out. **Source**: see `survey`."""
+
+    scores: Scores
+    """Every head on the default rows."""
+    groups: dict[str, tuple[str, ...]]
+    """`"induction"`: heads whose prefix matching reaches the threshold; `"previous token"` and `"random"`: as many."""
+    losses: dict[str, InductionLoss]
+    """Under `"nothing"` the whole model; under a group's name the model without that group."""
+    provenance: dict[str, Any]
+    """Where the weights came from; empty unless the survey was stored."""
+    heads: dict[str, Float[Tensor, " head"]]
+    """Numbers by head, in the order of the scores: what each way of asking says that replacing it would cost; empty unless stored."""
+    seconds: dict[str, float]
+    """Processor seconds that each way of asking took, on one machine in one hour."""
+    effects: dict[str, Effect]
+    """Cuts of its wires beside drawn sets, whose names are not kept; empty unless stored (`tools/study/real_circuit.py`)."""
+    more: dict[str, Any]
+    """What else that study found, by its pieces: `"saturated"`, `"sizes"`, `"groups"`, `"sinks"`, `"norms"`; empty unless stored."""
+
+
+@public
+def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64) -> Survey:
+    """Find a model's induction heads and previous-token heads, take each group out, and measure.
+
+    Induction heads have a prefix matching of at least `threshold` (the best one if there is none). The other groups hold as
+    many: heads with the highest previous-token score, and random other heads, drawn with seed 0 from the layers of the
+    induction heads if those have enough. **Error**: as `scores` and `induction_loss`. **Cost**: five forward passes.
+    **Source**: "In-context Learning and Induction Heads", ablation of heads; the three groups are this book's.
+
+    >>> from circuitkit.induction import build_induction_model
+    >>> result = survey(build_induction_model(20, 16))
+    >>> result.groups["induction"], round(result.losses["induction"].accuracy, 2)
+    (('L1H0',), 0.09)
+    """
+    rows = default_rows(model, period=period, batch=batch)
+    found = scores(model, rows)
+    k = max(1, int((found.prefix_matching >= threshold).sum()))
+    chosen = {
+        "induction": tuple(name for name, _ in found.top("prefix_matching", k)),
+        "previous token": tuple(name for name, _ in found.top("previous_token", k)),
+    }
+    chosen["random"] = _others(found.names, chosen, k)
+    taken = {"nothing": (), **chosen}
+    told = each(lambda group: induction_loss(model, rows, without=group), {name: (taken[name],) for name in taken}, "survey", lambda: fingerprint(anatomy(model), rows.tokens.tolist(), chosen))
+    losses = {name: InductionLoss(*one) for name, one in zip(taken, told, strict=True)}
+    return Survey(found, chosen, losses, {}, {}, {}, {}, {})
+
+
+def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) -> tuple[str, ...]:
+    """`k` heads in no group so far, near the induction heads if there are enough."""
+    left = [name for name in names if not any(name in group for group in chosen.values())]
+    layers = {read(name)[0].layer for name in chosen["induction"]}
+    near = [name for name in left if read(name)[0].layer in layers]
+    pool = near if len(near) >= k else left
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))[:k].tolist()
+    return tuple(pool[i] for i in sorted(order))
+
+
+_KNOWN = tuple(sorted(name.removesuffix(".json") for name in hashes(manifest("induction")) if name.endswith(".json")))
+_computed = f"one of {[*_KNOWN]}: only these were computed beforehand. Write survey(circuitkit.load_model(name)) for another model"
+
+
+@public
+@must(lambda name: name in _KNOWN or _computed)
+@cache
+def stored_survey(name: str = "smollm2-135m") -> Survey:
+    """The survey of a model whose weights do not ship with the book, as `make real-models` last computed and compared it.
+
+    **Source**: `tools/study/real_induction.py`.
+
+    >>> stored_survey().provenance["model"]
+    'SmolLM2-135M-Instruct'
+    """
+    table = stored("induction", f"{name}.json")
+    return Survey(
+        Scores(tuple(table["names"]), **{kind: torch.tensor(table["scores"][kind]) for kind in KINDS}),
+        {group: tuple(names) for group, names in table["groups"].items()},
+        {group: InductionLoss(*values) for group, values in table["losses"].items()},
+        table["provenance"],
+        {how: torch.tensor(one["values"]) for how, one in table["heads"].items()},
+        {how: one["seconds"] for how, one in table["heads"].items()},
+        {
+            name: Effect(one["done"], one["measure"], (tuple(one["cut"]),), torch.tensor(one["values"]))
+            for name, one in table["effects"].items()
+        },
+        table["more"],
+    )
+
+
+@public
+def stored_zoo() -> list[dict[str, Any]]:
+    """Sixteen small models, eight seeds on each of two tasks: how their accuracy rose, and what is left without each wire.
+
+    Accuracy by ten steps is their `"curve"`, the whole model's `"whole"`; under `"Q"`, `"K"`, `"V"` all wires of a kind
+    between the layers are replaced by their mean, under a wire's name that one. **Source**: `tools/study/zoo.py`.
+
+    >>> sorted({one["task"] for one in stored_zoo()})
+    ['different', 'recurring']
+    """
+    return stored("induction", "zoo.jsonl")

@@ -14,7 +14,7 @@ from circuitkit._heads import Heads
 from circuitkit._work import progress
 from circuitkit.anatomy import from_heads
 from circuitkit.anatomy import to_bridge as as_bridge
-from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
+from circuitkit.induction._stream import after_occurrences, earlier_occurrences
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge

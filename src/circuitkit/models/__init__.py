@@ -5,8 +5,7 @@ weights mean may not.
 """
 
 from circuitkit.models._corpus import corpus_provenance, corpus_statistics, heldout_rows, heldout_text
-from circuitkit.models._load import load_model, load_tokenizer
-from circuitkit.models._manifest import baselines, checkpoints, list_models, model_card
+from circuitkit.models._load import baselines, checkpoints, list_models, load_model, load_tokenizer, model_card
 
 __all__ = [
     "baselines", "checkpoints", "corpus_provenance", "corpus_statistics", "heldout_rows", "heldout_text", "list_models",

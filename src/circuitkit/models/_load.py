@@ -1,23 +1,260 @@
-"""`load_model`: one function for shipped models, their checkpoints, local folders and hub names; what it loads refuses in
-words what it cannot take: text or rows too long, token ids of another vocabulary."""
+"""Shipped models, their checkpoints, local folders and models on the Hugging Face hub, through one function; what it loads
+refuses in words what it cannot take: text or rows too long, token ids of another vocabulary."""
 
+import difflib
+import re
+import socket
 import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from urllib.request import getproxies, proxy_bypass
 
 import torch
+from torch import Tensor
 
+from circuitkit import _stored
 from circuitkit._contract import Device, Integer, Name, Natural, must, public
 from circuitkit._stored import stored_file
-from circuitkit.models._expand import attention_only, config, with_mlp
-from circuitkit.models._hub import boot_from_hub, boot_layers
-from circuitkit.models._manifest import list_models, model_card, weight_file
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
+
+
+def manifest() -> dict[str, Any]:
+    """What the packing script recorded: models, their files, hashes and training records."""
+    return _stored.manifest("models")
+
+
+def list_models() -> list[str]:
+    """Names of the shipped models, smallest first; each can be given to `load_model`.
+
+    **Source**: `manifest.json`, written by `tools/train/pack.py`.
+    """
+    return list(manifest()["models"])
+
+
+@public
+def model_card(name: str) -> dict[str, Any]:
+    """Sizes, training record and held-out losses (nats a token) of a shipped model, as recorded when it was packed.
+
+    **Source**: `manifest.json`, written by `tools/train/model.py` and `tools/train/pack.py`.
+    """
+    models = manifest()["models"]
+    if name not in models:
+        raise unknown_model(name)
+    return models[name]
+
+
+def baselines() -> dict[str, float]:
+    """Held-out loss in nats a token of interpolated Kneser-Ney unigram, bigram and trigram models of the same corpus.
+
+    **Source**: Kneser and Ney 1995; fitted by `tools/train/baselines.py`.
+    """
+    return {name: manifest()["baselines"][name] for name in ("unigram", "bigram", "trigram")}
+
+
+@public
+def checkpoints(name: str) -> list[int]:
+    """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model.
+
+    **Source**: `manifest.json`, written by `tools/train/pack.py`.
+    """
+    return [int(step) for step in model_card(name)["files"]]
+
+
+def unknown_model(name: str) -> ValueError:
+    """The error for a name that is neither shipped nor known to transformer-lens."""
+    close = difflib.get_close_matches(name, list_models(), n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    return ValueError(
+        f"no model is called {name!r}.{meant} Expected a shipped model, one of {list_models()}, "
+        "or the name of a model on the Hugging Face hub, such as 'gpt2' or 'owner/model'."
+    )
+
+
+def weight_file(name: str, step: int | None) -> Path:
+    """The verified file of a shipped model at a step (the last one by default)."""
+    files = model_card(name)["files"]
+    key = str(checkpoints(name)[-1] if step is None else step)
+    if key not in files:
+        raise ValueError(
+            f"{name!r} has no checkpoint at step {step!r}; expected one of {checkpoints(name)} "
+            "(or leave step out for the trained model)."
+        )
+    return _stored.stored_file("models", files[key]["file"])
+
+
+def config(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `TransformerBridgeConfig` for a shipped model."""
+    mlp = bool(sizes["mlp"])
+    return {
+        "d_model": sizes["d_content"] if mlp else sizes["d_content"] + sizes["d_pos"],
+        "d_head": sizes["d_head"],
+        "n_heads": sizes["n_heads"],
+        "n_layers": sizes["n_layers"],
+        "n_ctx": sizes["n_ctx"],
+        "d_vocab": sizes["d_vocab"],
+        "d_mlp": sizes["d_mlp"] if mlp else None,
+        "act_fn": "gelu",
+        "attn_only": not mlp,
+        "normalization_type": "LN" if mlp else None,
+        "init_weights": False,
+        "seed": 0,
+        "model_name": sizes["name"],
+    }
+
+
+def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Stored weights as float32; a matrix in 8 bits is multiplied by the scales stored beside it."""
+    full = {name: tensor.float() for name, tensor in stored.items() if not name.endswith(".scale")}
+    for name, tensor in stored.items():
+        if name.endswith(".scale"):
+            full[name.removesuffix(".scale")] *= tensor.float()
+    return full
+
+
+def attention_only(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
+    """Bridge weights of a model whose positions live in a subspace of their own: the stream is `[content, position]`.
+
+    Embeddings are zero on the other's dimensions; values, outputs and unembedding know content only. So positions reach
+    queries and keys and nothing else, exactly.
+    """
+    d, p = sizes["d_content"], sizes["d_pos"]
+    weight = unpacked(stored)
+    pad = torch.nn.functional.pad
+    out = {
+        "embed.weight": pad(weight["W_E"], (0, p)),
+        "pos_embed.weight": pad(weight["W_pos"], (d, 0)),
+        "unembed.weight": pad(weight["W_U"], (0, 0, 0, p)).T,
+    }
+    for layer in range(sizes["n_layers"]):
+        to, of = f"blocks.{layer}.attn.", f"layers.{layer}.W_"
+        out[to + "q.weight"] = weight[of + "Q"].T
+        out[to + "k.weight"] = weight[of + "K"].T
+        out[to + "v.weight"] = pad(weight[of + "V"], (0, 0, 0, p)).T
+        out[to + "o.weight"] = pad(weight[of + "O"], (0, p)).T
+        out |= {f"{to}{name}.bias": torch.zeros(len(out[f"{to}{name}.weight"])) for name in "qkvo"}
+    out["unembed.bias"] = torch.zeros(sizes["d_vocab"])
+    return {name: tensor.contiguous() for name, tensor in out.items()}
+
+
+def with_mlp(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
+    """Bridge weights of the pre-LayerNorm model with MLPs, whose parts only change their names."""
+    weight = unpacked(stored)
+    out = {
+        "embed.weight": weight["W_E"],
+        "pos_embed.weight": weight["W_pos"],
+        "unembed.weight": weight["W_U"].T.contiguous(),
+        "unembed.bias": torch.zeros(sizes["d_vocab"]),
+        "ln_final.weight": weight["ln_final.weight"],
+        "ln_final.bias": weight["ln_final.bias"],
+    }
+    places = {"ln1": "ln1", "ln2": "ln2", "q": "attn.q", "k": "attn.k", "v": "attn.v", "o": "attn.o"}
+    places |= {"fc_in": "mlp.in", "fc_out": "mlp.out"}
+    for layer in range(sizes["n_layers"]):
+        for stored_name, bridge_name in places.items():
+            for part in ("weight", "bias"):
+                out[f"blocks.{layer}.{bridge_name}.{part}"] = weight[f"layers.{layer}.{stored_name}.{part}"]
+    return out
+
+
+def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
+    """A `TransformerBridge` of a local folder, or of a model on the hub (download or cache)."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    if Path(name).is_dir():
+        return TransformerBridge.boot_transformers(name, device=device)
+    if Path(name).is_absolute() or name.startswith((".", "~")):
+        raise FileNotFoundError(
+            f"there is no folder {name!r}; expected one that a model was saved to, with its config.json. Check the path "
+            "(a leading ~ is not expanded), or give a shipped model's name: " + ", ".join(list_models()) + "."
+        )
+    official = _official_name(name)
+    if official is None:
+        raise unknown_model(name)
+    if not _cached(official) and not _reachable():
+        raise _no_network(name)
+    try:
+        return TransformerBridge.boot_transformers(official, device=device)
+    except OSError as error:
+        if not _reachable():
+            raise _no_network(name) from error
+        raise FileNotFoundError(
+            f"{name!r} could not be loaded from the Hugging Face hub, which was reached but answered: "
+            f"{str(error).strip().splitlines()[0]} Expected the name of a public model with weights, such as 'gpt2'; "
+            f"check its spelling, or log in with `hf auth login` if it is gated. Shipped models: {list_models()}."
+        ) from error
+
+
+def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "TransformerBridge":
+    """Some layers of a model in a folder, between its embedding and unembedding; of its safetensors nothing else is read."""
+    import transformers
+    from safetensors import safe_open
+    from transformer_lens.model_bridge import TransformerBridge
+
+    config: Any = transformers.AutoConfig.from_pretrained(folder)
+    place = {layer: str(i) for i, layer in enumerate(layers)}
+    if max(layers) >= config.num_hidden_layers:
+        raise ValueError(f"layers={tuple(layers)}; expected numbers below {config.num_hidden_layers}, because the model in {folder!r} has no more layers")
+    changes: dict[str, Any] = {"num_hidden_layers": len(layers)}
+    if getattr(config, "layer_types", None):
+        changes["layer_types"] = [config.layer_types[layer] for layer in layers]
+    for name, value in changes.items():
+        setattr(config, name, value)
+    state, number = {}, re.compile(r"(?<=\.)\d+(?=\.)")
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(file, framework="pt", device="cpu") as stored:
+            for name in stored.keys():  # noqa: SIM118  a file, not a dict
+                found = number.search(name)
+                if found is None or int(found[0]) in place:
+                    state[name if found is None else number.sub(place[int(found[0])], name, count=1)] = stored.get_tensor(name)
+    if not state:
+        raise FileNotFoundError(f"there is no .safetensors file in {folder!r}; layers are read one by one from such files alone. Save the model with save_pretrained(folder).")
+    model: Any = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=state, attn_implementation="eager", dtype="auto")
+    model = model.requires_grad_(False) if device is None else model.requires_grad_(False).to(device)
+    return TransformerBridge.boot_transformers(folder, hf_config_overrides=changes, hf_model=model, dtype=model.dtype, device=device)
+
+
+def _no_network(name: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{name!r} is a model on the Hugging Face hub: it is not in this machine's cache and the hub cannot be reached. "
+        f"Expected internet access, a cached copy, or a path to a local folder. Shipped models need none: {list_models()}."
+    )
+
+
+def _official_name(name: str) -> str | None:
+    """The hub's name for `name`, or `None` when nobody knows it."""
+    from transformer_lens.supported_models import MODEL_ALIASES, OFFICIAL_MODEL_NAMES
+
+    if name in OFFICIAL_MODEL_NAMES or ("/" in name and " " not in name):
+        return name
+    return next((official for official, aliases in MODEL_ALIASES.items() if name in aliases), None)
+
+
+def _cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def _reachable(seconds: float = 3.0) -> bool:
+    """Whether the hub's host (or the proxy set for it) answers; saves the half minute its client retries first."""
+    from huggingface_hub import constants
+
+    url = urlparse(constants.ENDPOINT)
+    proxy = getproxies().get(url.scheme)
+    if proxy and not proxy_bypass(url.hostname or ""):
+        url = urlparse(proxy if "//" in proxy else f"//{proxy}")
+    try:
+        with socket.create_connection((url.hostname, url.port or 443), timeout=seconds):
+            return True
+    except OSError:
+        return False
+
 
 BOS = "<|endoftext|>"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from circuitkit.anatomy import read
 from circuitkit.figures import circuit
-from circuitkit.figures._still import heatmap, table
+from circuitkit.figures._attention import heatmap, table
 
 COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")
 _STYLE, _SCRIPT = ("\n" + Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))

@@ -11,10 +11,9 @@ from circuitkit import circuits, conversion, induction, residual
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, heads, read
 from circuitkit.conversion._mlps import find_mlps
-from circuitkit.figures._still import visible
+from circuitkit.figures._attention import visible
 from circuitkit.induction._scores import default_rows
-from circuitkit.induction._stream import look
-from circuitkit.induction._tokens import after_occurrences, earlier_occurrences
+from circuitkit.induction._stream import after_occurrences, earlier_occurrences, look
 from circuitkit.models import load_model
 
 KINDS = {"induction": "prefix_matching", "previous token": "previous_token", "duplicate": "duplicate_token", "copying": "copying", "sink": ""}

@@ -4,10 +4,8 @@ Each file answers one question about a sum over parts, and another may come in b
 or names its parts: that is anatomy's.
 """
 
-from circuitkit.residual._attribution import logit_attribution
-from circuitkit.residual._decompose import decompose, memory_scores
-from circuitkit.residual._rotate import random_rotation, rotate_basis
-from circuitkit.residual._subspaces import principal_cosines, subspace_overlap
+from circuitkit.residual._basis import principal_cosines, random_rotation, rotate_basis, subspace_overlap
+from circuitkit.residual._decompose import decompose, logit_attribution, memory_scores
 from circuitkit.residual._toy import ToyModel, train_toy_models
 from circuitkit.residual._virtual_weights import components, virtual_weight_table, virtual_weights
 

@@ -4,13 +4,19 @@ Stored results lie in `data` and are made anew by `tools/study`, never edited. A
 changes only with the chapter.
 """
 
-from circuitkit.superposition._block import GatedBlock
-from circuitkit.superposition._hand import blind_model, hand_specified, one_head_model, two_head_model
+from circuitkit.superposition._block import GATES, LORSA, WRITES, GatedBlock, post_recipe
+from circuitkit.superposition._given import (
+    blind_model,
+    hand_specified,
+    load_gated,
+    load_original,
+    load_results,
+    one_head_model,
+    rate,
+    two_head_model,
+)
 from circuitkit.superposition._layer import record_layer, replacing
-from circuitkit.superposition._recipe import GATES, LORSA, WRITES, post_recipe
-from circuitkit.superposition._stored import load_gated, load_original, load_results, rate
-from circuitkit.superposition._task import SkipTrigramTask
-from circuitkit.superposition._toy import ToyModel
+from circuitkit.superposition._task import SkipTrigramTask, ToyModel
 from circuitkit.superposition._train import train_gated
 from circuitkit.superposition._verdict import head_verdict
 

@@ -13,8 +13,7 @@ from circuitkit._contract import AnyModel, Count, Model, Natural, ids, must, one
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision, near
 from circuitkit.anatomy import anatomy
-from circuitkit.superposition._block import GatedBlock, optimise
-from circuitkit.superposition._recipe import Recipe
+from circuitkit.superposition._block import GatedBlock, Recipe, optimise
 
 
 @public
