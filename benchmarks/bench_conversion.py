@@ -1,16 +1,18 @@
 """What it costs to run MLPs as attention, against the MLPs themselves, in one run.
 
 Sublayers of GPT-2-small's size at two lengths, a whole small model, and the memory a conversion of a GPT-2-small-shaped
-random model takes beside the model's own weights. Ratios are medians of runs taken in turns.
+random model, and `anatomy` of it, take beside the model's own weights. Ratios are medians of runs taken in turns.
 """
 
+import os
 import statistics
+import threading
 import time
 
 import torch
 import torch.nn.functional as F
 
-from circuitkit import to_attention_only
+from circuitkit import anatomy, to_attention_only
 from circuitkit.anatomy import Neurons
 from circuitkit.conversion import neuron_heads
 from circuitkit.conversion._head_sum import gate_sums
@@ -103,18 +105,13 @@ def whole_model() -> None:
     )
 
 
-def memory() -> None:
-    """The weights and everything the conversion adds at its peak, by resident memory, over the weights."""
-    import os
-    import threading
+def resident() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def resident() -> int:
-        with open("/proc/self/statm") as f:
-            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    before = resident()
-    model = native()
-    weights = sum(p.numel() * p.element_size() for p in model.original_model.parameters())
+def watched(work):
+    """What some work returns, and the most resident memory that it takes beyond what was held before."""
     held, peak, done = resident(), [0], threading.Event()
 
     def watch() -> None:
@@ -123,12 +120,26 @@ def memory() -> None:
 
     thread = threading.Thread(target=watch)
     thread.start()
-    converted = to_attention_only(model, heads_per_neuron=5)
+    made = work()
+    peak[0] = max(peak[0], resident())
     done.set()
     thread.join()
-    print(f"conversion-peak-memory-over-weights {1 + (peak[0] - held) / weights:.3f} 1.5")
-    print(f"conversion-peak-memory-and-what-booting-left-over-weights {(peak[0] - before) / weights:.3f} -")
+    return made, peak[0] - held
+
+
+def memory() -> None:
+    """By resident memory: the weights and all that a conversion adds at its peak, over the weights; and what `anatomy` adds."""
+    before = resident()
+    model = native()
+    weights = sum(p.numel() * p.element_size() for p in model.original_model.parameters())
+    left = resident() - before
+    converted, peak = watched(lambda: to_attention_only(model, heads_per_neuron=5))
+    print(f"conversion-peak-memory-over-weights {1 + peak / weights:.3f} 1.5")
+    print(f"conversion-peak-memory-and-what-booting-left-over-weights {(left + peak) / weights:.3f} -")
     assert converted.report.heads == 12 * (12 + 5 * 3072)
+    read, peak = watched(lambda: anatomy(converted))
+    print(f"anatomy-of-a-converted-model-megabytes-at-its-peak {peak / 1e6:.1f} 50")
+    assert len(read.parts()) > converted.report.heads
 
 
 @torch.no_grad()
