@@ -82,19 +82,21 @@ def thin(outer: Float[Tensor, "n rank d_model"], inner: Float[Tensor, "n any ran
     core = inner.mT @ inner
     made = Thin(outer, core @ outer)
     cancels = made.squares < _CANCELS * core.flatten(1).norm(dim=1) * torch.linalg.vector_norm(outer, dim=(1, 2)).square()
-    return Thin(*2 * [torch.linalg.qr(inner, mode="r").R @ outer]) if spans or cancels.any() else made
+    mode = "reduced" if inner.requires_grad else "r"  # only the first has a gradient
+    return Thin(*2 * [torch.linalg.qr(inner, mode=mode).R @ outer]) if spans or cancels.any() else made
 
 
-@torch.no_grad()
 def product_norms(left: Thin, right: Thin, wanted: Bool[Tensor, "left right"] | None = None) -> Float[Tensor, "left right"]:
     """Frobenius norm of `left[i] @ right[j].T` for wanted pairs, by the cheaper of two routes; 0 for others where it was skipped.
 
-    The cheap one is wrong by rounding where a product is far smaller than its factors: such pairs take the other.
+    The cheap one is wrong by rounding where a product is far smaller than its factors: such pairs take the other. So do all
+    where a gradient is asked for; that of a product of 0 is 0.
     """
     (n, d_left, d_model), (m, d_right, _) = left.A.shape, right.A.shape
     out = left.A.new_zeros(n, m)
     wanted = torch.ones_like(out, dtype=torch.bool) if wanted is None else wanted
-    if 2 * d_left * d_right > d_model:
+    asks = torch.is_grad_enabled() and any(some.requires_grad for some in (left.A, left.B, right.A, right.B))
+    if 2 * d_left * d_right > d_model and not asks:
         out = gram_products([left], [right], wanted)
         one, other = ((some.turned * some.turned.mT).sum((1, 2)).sqrt() for some in (left, right))  # norms of the Gram matrices
         wanted = wanted & (out < _CANCELS * one[:, None] * other)
@@ -106,6 +108,9 @@ def product_norms(left: Thin, right: Thin, wanted: Bool[Tensor, "left right"] | 
                 one, other = (A[rows].flatten(0, 1) @ B[columns].flatten(0, 1).T for A, B in ((left.A, right.A), (left.B, right.B)))
                 exact = (one * other).unflatten(0, (-1, d_left)).unflatten(2, (-1, d_right)).sum((1, 3))
                 out[rows, columns] = torch.where(wanted[rows, columns], exact, out[rows, columns])
+    if out.requires_grad:
+        nothing = out <= 0
+        out.register_hook(lambda slope: slope.masked_fill(nothing, 0))
     return out.clamp_min_(0).sqrt_()
 
 

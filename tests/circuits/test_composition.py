@@ -300,3 +300,40 @@ def test_messages(call, said):
 def test_a_model_instead_of_heads():
     with pytest.raises(ValueError, match=r"got later=\{\}; expected Heads.*circuitkit.heads\(model\)"):
         composition_scores(EARLY, {})
+
+
+@pytest.mark.parametrize("scale_free", [False, True])
+@pytest.mark.parametrize("kind", ["Q", "K", "V"])
+def test_gradients_are_those_of_finite_differences(kind, scale_free):
+    # d_head 4 and 5 at d_model 9: without gradients the scores come from Gram matrices, which is the route that has none.
+    early, late = (random_heads(2, 9, d, layer=i, seed=i).to(torch.float64) for i, d in enumerate((4, 5)))
+    names = ("W_Q", "W_K", "W_V", "W_O")
+    weights = [getattr(one, name).clone().requires_grad_() for one in (early, late) for name in names]
+
+    def score(*given):
+        pair = [dataclasses.replace(one, **dict(zip(names, some, strict=True))) for one, some in zip((early, late), (given[:4], given[4:]), strict=True)]
+        return composition_scores(*pair, kind, scale_free=scale_free, baseline="analytic").score
+
+    torch.testing.assert_close(score(*weights), composition_scores(early, late, kind, scale_free=scale_free).score, rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(score, weights, check_undefined_grad=False, fast_mode=True)
+    felt = torch.autograd.grad(score(*weights).sum(), weights, materialize_grads=True)
+    assert all(float(some.abs().max()) > 1e-3 for some in (felt[3], felt[4 + "QKV".index(kind)]))  # what is written, what is read
+
+
+def test_a_pair_out_of_order_and_a_product_of_zero_have_no_slope():
+    one, two = random_heads(2, 12, 3).to(torch.float64), random_heads(2, 12, 3, layer=1, seed=1).to(torch.float64)
+    both = dataclasses.replace(
+        one,
+        names=one.names + two.names,
+        layers=(0, 0, 1, 1),
+        **{name: torch.cat([getattr(one, name), getattr(two, name)]) for name in ("W_Q", "W_K", "W_V", "W_O")},
+    )
+    W_O, W_V = both.W_O.clone(), both.W_V.clone()
+    W_O[:, :, 6:] = 0
+    W_V[3, :6] = 0  # the last head reads what nobody writes
+    W_O.requires_grad_()
+    found = composition_scores(dataclasses.replace(both, W_O=W_O, W_V=W_V), dataclasses.replace(both, W_O=W_O, W_V=W_V), "V")
+    assert found.score[:2, 3].abs().max() == 0
+    (slope,) = torch.autograd.grad(found.excess.sum(), W_O)
+    assert slope.isfinite().all()
+    assert slope[0].abs().max() > 1e-3

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from circuitkit import Heads
+from circuitkit.circuits import random_heads
 from circuitkit.residual import principal_cosines, subspace_overlap
 from circuitkit.residual._basis import reading_basis, writing_basis
 
@@ -74,6 +75,17 @@ def test_overlap_against_loops(kind):
             close(overlap[i, j], torch.trace(onto(O.T) @ onto(W)) / 5, 1e-11)
     assert (overlap >= 0).all()
     assert (overlap <= 1).all()
+
+
+def test_the_gradient_of_an_overlap_is_that_of_finite_differences():
+    early, late = (random_heads(2, 9, 4, layer=i, seed=i).to(torch.float64) for i in (0, 1))
+
+    def overlap(W_O, W_V):
+        return subspace_overlap(dataclasses.replace(early, W_O=W_O), dataclasses.replace(late, W_V=W_V))
+
+    given = early.W_O.clone().requires_grad_(), late.W_V.clone().requires_grad_()
+    assert torch.autograd.gradcheck(overlap, given, check_undefined_grad=False, fast_mode=True)
+    assert min(float(slope.abs().max()) for slope in torch.autograd.grad(overlap(*given).trace(), given)) > 1e-3
 
 
 def test_overlap_of_known_subspaces():

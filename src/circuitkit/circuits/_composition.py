@@ -125,7 +125,6 @@ class Composition(NamedTuple):
 
 @public
 @one_stream()
-@torch.no_grad()
 def composition_scores(
     earlier: Heads,
     later: Heads,
@@ -143,7 +142,8 @@ def composition_scores(
     either side, one `d_model`; score `[earlier, later]`. **Baseline**: `"random"` (mean over seeded Gaussian heads of these
     shapes), `"analytic"` ($1/\sqrt{d_{model}}$) or `"rotated"` (per later head, outputs turned at random within the
     coordinates that the earlier heads write at all). **Error**: exact up to rounding (float32 for half precision), by
-    Gram matrices in tiles; what would cancel there is multiplied out. Pairs out of order score 0.
+    Gram matrices in tiles; what would cancel there is multiplied out. Pairs out of order score 0. Weights that ask for
+    a gradient get one: each product is then formed, which is slower.
     Biases and a LayerNorm between the two heads are not part of it. **Source**: "A Mathematical Framework for Transformer
     Circuits", two-layer models; there in column vectors and without a baseline.
 
