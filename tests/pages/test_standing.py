@@ -86,29 +86,90 @@ def test_the_search_knows_the_way_to_every_place_by_its_title(index):
     assert [(address, anchor) for address, anchor, shown in index if not shown] == []
 
 
+def walk(browser, address, known, name, width):
+    """Cold, as a result of the search leads to the last place of a page; then every anchor, by a link and by the sidebar.
+
+    Stops whenever the page is busy for a while, so that others can be walked meanwhile.
+    """
+    size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
+    context = browser.new_context(viewport=size, color_scheme="light", service_workers="block")
+    try:
+        page = context.new_page()
+        page.goto(f"{address}/{name}#{known[-1]}" if known else f"{address}/{name}", wait_until="load")
+        yield begin(page, SETTLED)
+        page.evaluate(BEGUN)
+        if known:
+            top, bottom = page.evaluate(TOP, known[-1]), "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
+            assert -1 <= top <= (WIDTHS[width][1] - 20 if page.evaluate(bottom) or "claim" in known[-1] else 200), known[-1]
+            # Then the reader moves, and nothing holds her.
+            page.mouse.move(WIDTHS[width][0] // 2, 300)  # over the text: the sidebar scrolls by itself
+            page.mouse.wheel(0, -3000)
+            page.wait_for_function(f"([anchor, top]) => ({TOP})(anchor) > top + 300 || !scrollY", arg=[known[-1], top], timeout=10_000)
+        anchors = page.evaluate(ANCHORS)
+        yield begin(page, WALK, anchors)
+        assert page.evaluate(BEGUN) == []
+        assert anchors or len(known) < 2  # a page of one section is where it begins
+    finally:
+        context.close()
+
+
+BEGUN = "window.ckBegun"
+
+
+def begin(page, script: str, given=None) -> None:
+    """Start a script in a page and leave it running; `BEGUN` is what it gives."""
+    page.evaluate(f"given => {{ {BEGUN} = ({script})(given); }}", given)
+
+
+AT_ONCE = 4
+
+
+def together(walks: dict) -> dict:
+    """Take walks step by step in turn; what went wrong on each, or None."""
+    found = {}
+    while walks := {one: steps for one, steps in walks.items() if one not in found}:
+        for one, steps in walks.items():
+            try:
+                next(steps)
+            except StopIteration:
+                found[one] = None
+            except Exception as error:
+                found[one] = error
+    return found
+
+
+def test_of_walks_taken_together_each_has_its_own_end():
+    def walk(*ends):
+        for end in ends:
+            yield
+            assert end, "it stands elsewhere"
+
+    found = together({"short": walk(True), "wrong": walk(True, False, True), "long": walk(*[True] * 5)})
+    assert found["short"] is found["long"] is None
+    assert "it stands elsewhere" in str(found["wrong"])
+
+
+@pytest.fixture(scope="module")
+def walked(browser, index):
+    """What went wrong on a walk, by page and width. Some are taken at once: most of a walk waits for the next frame."""
+    found, all_of_them = {}, walks()
+
+    def of(name: str, width: str) -> Exception | None:
+        if (name, width) not in found:
+            some = all_of_them[all_of_them.index((name, width)) :][:AT_ONCE]
+            places = {one: [anchor for at, anchor, _ in index if at.endswith(one[0])] for one in some}
+            found.update(together({one: walk(browser, address, known, *one) for one, known in places.items()}))
+        return found[name, width]
+
+    with served() as address:
+        yield of
+
+
 @pytest.mark.parametrize(("name", "width"), walks())
-def test_what_a_link_leads_to_stands_in_view(browser, visit, index, name, width):
-    """Cold, as a result of the search leads to the last place of a page; then every anchor, by a link and by the sidebar."""
-    opened = visit("search.html", "light", width)
-    page = opened.page
-    known = [anchor for address, anchor, _ in index if address.endswith(name)]
-    if known:
-        page.goto(page.url.replace("search.html", f"{name}#{known[-1]}"))
-        page.evaluate(SETTLED)
-        top, bottom = page.evaluate(TOP, known[-1]), "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
-        assert -1 <= top <= (WIDTHS[width][1] - 20 if page.evaluate(bottom) or "claim" in known[-1] else 200), known[-1]
-        # Then the reader moves, and nothing holds her.
-        page.mouse.move(WIDTHS[width][0] // 2, 300)  # over the text: the sidebar scrolls by itself
-        page.mouse.wheel(0, -3000)
-        page.wait_for_function(f"([anchor, top]) => ({TOP})(anchor) > top + 300 || !scrollY", arg=[known[-1], top], timeout=10_000)
-    else:
-        page.goto(page.url.replace("search.html", name))
-        page.evaluate(SETTLED)
-    anchors = page.evaluate(ANCHORS)
-    wrong = page.evaluate(WALK, anchors)
-    opened.context.close()
-    assert wrong == []
-    assert anchors or len(known) < 2  # a page of one section is where it begins
+def test_what_a_link_leads_to_stands_in_view(walked, name, width):
+    wrong = walked(name, width)
+    if wrong is not None:
+        raise wrong
 
 
 @pytest.mark.parametrize("place", ["api/figures.html#circuitkit.figures.attention", "glossary.html#term-softmax"])
