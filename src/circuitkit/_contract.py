@@ -364,10 +364,12 @@ def _all_hold(value: Any, hint: Any) -> bool:
         return hint is not int
     if isinstance(value, type):  # which can be called, but makes an object
         return all(Callable not in (arm, get_origin(arm)) for arm in _arms(hint))
+    if not isinstance(value, Sequence):
+        return True
     kinds = {arm: [item for item in get_args(arm) if item is not ...] for arm in _arms(hint)}
     kinds = {arm: items[0] for arm, items in kinds.items() if get_origin(arm) in (tuple, Sequence) and len(items) == 1}
     others = [arm for arm in _arms(hint) if arm not in kinds and _array(arm) is None]
-    if not kinds or _is_tensor(value) or any(is_bearable(value, arm) for arm in others):
+    if not kinds or any(is_bearable(value, arm) for arm in others):
         return True
     return not isinstance(value, (str, bytes)) and any(
         all(is_bearable(one, item) and _all_hold(one, item) for one in value) for item in kinds.values()
