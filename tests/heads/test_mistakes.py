@@ -237,7 +237,7 @@ def test_a_layer_without_biases_is_recorded_and_replaced(tmp_path):
 @pytest.mark.usefixtures("as_a_reader")
 def test_subspaces_of_a_model_in_the_place_of_its_heads(model):
     heads = ck.heads(model)
-    for call in (residual._basis.reading_basis, residual._basis.writing_basis, lambda it: residual.subspace_overlap(heads, it)):
+    for call in (residual._weights.reading_basis, residual._weights.writing_basis, lambda it: residual.subspace_overlap(heads, it)):
         with pytest.raises(
             ValueError, match=r"got (heads|later) as a TransformerBridge; expected Heads.*circuitkit.heads\(model\)"
         ):

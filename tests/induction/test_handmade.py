@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from circuitkit import heads, induction
 from circuitkit.circuits import composition_scores
 from circuitkit.induction import build_induction_model, build_virtual_head_model
-from circuitkit.induction._handmade import Spaces, shift
+from circuitkit.induction._made import Spaces, shift
 
 
 def patterns(model, tokens):

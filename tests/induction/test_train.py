@@ -5,8 +5,8 @@ import torch
 
 from circuitkit import heads
 from circuitkit.induction import induction_loss, scores, train
+from circuitkit.induction._made import Net, sinusoids, task_rows, to_bridge
 from circuitkit.induction._stream import after_occurrences, earlier_occurrences
-from circuitkit.induction._train import Net, sinusoids, task_rows, to_bridge
 
 SMALL = {"d_vocab": 12, "n_ctx": 16, "d_content": 10, "d_head": 6, "d_pos": 4, "batch": 8}
 

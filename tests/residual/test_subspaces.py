@@ -9,7 +9,7 @@ import torch
 from circuitkit import Heads
 from circuitkit.circuits import random_heads
 from circuitkit.residual import principal_cosines, subspace_overlap
-from circuitkit.residual._basis import reading_basis, writing_basis
+from circuitkit.residual._weights import reading_basis, writing_basis
 
 
 def close(a, b, tolerance=1e-12):

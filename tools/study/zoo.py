@@ -42,7 +42,7 @@ class Net(nn.Module):
 
     def __init__(self, seed: int):
         super().__init__()
-        from circuitkit.induction._train import sinusoids
+        from circuitkit.induction._made import sinusoids
 
         generator = torch.Generator().manual_seed(seed)
         normal = lambda *shape, std: nn.Parameter(torch.randn(*shape, generator=generator) * std)  # noqa: E731

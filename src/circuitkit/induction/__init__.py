@@ -5,7 +5,7 @@ one way only, by its name, and never without what others like it are worth.
 """
 
 from circuitkit.induction._effect import attribution, effect, paths
-from circuitkit.induction._handmade import build_induction_model, build_virtual_head_model
+from circuitkit.induction._made import build_induction_model, build_virtual_head_model, train
 from circuitkit.induction._scores import (
     InductionLoss,
     in_context_score,
@@ -17,7 +17,6 @@ from circuitkit.induction._scores import (
     survey,
 )
 from circuitkit.induction._stream import Repeated, repeated_tokens
-from circuitkit.induction._train import train
 
 __all__ = [
     "InductionLoss", "Repeated", "attribution", "build_induction_model", "build_virtual_head_model", "effect",

@@ -4,10 +4,17 @@ Each file answers one question about a sum over parts, and another may come in b
 or names its parts: that is anatomy's.
 """
 
-from circuitkit.residual._basis import principal_cosines, random_rotation, rotate_basis, subspace_overlap
 from circuitkit.residual._decompose import decompose, logit_attribution, memory_scores
 from circuitkit.residual._toy import ToyModel, train_toy_models
-from circuitkit.residual._virtual_weights import components, virtual_weight_table, virtual_weights
+from circuitkit.residual._weights import (
+    components,
+    principal_cosines,
+    random_rotation,
+    rotate_basis,
+    subspace_overlap,
+    virtual_weight_table,
+    virtual_weights,
+)
 
 __all__ = [
     "ToyModel", "components", "decompose", "logit_attribution", "memory_scores", "principal_cosines", "random_rotation", "rotate_basis",
