@@ -196,13 +196,15 @@ def test_what_cancels_is_multiplied_out():
 @pytest.mark.parametrize("kind", "QKV")
 def test_what_cancels_inside_a_head_is_not_squared(kind):
     """The first matrix of each head is large where the second does not look: of its Gram matrix, rounding alone would be left."""
-    steep = torch.diag(torch.tensor([1e4, 1.0, 1.0]))
+    turn = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).Q
+    large = torch.tensor([1e4, 1.0, 1.0], dtype=torch.float64)  # in a direction that is no coordinate's: scale alone costs nothing
+    steep, gentle = ((turn * large**power @ turn.T).float() for power in (1, -2))
     early, late = random_heads(3, 12, 3), random_heads(2, 12, 3, layer=1, seed=1)
-    early = dataclasses.replace(early, W_V=early.W_V @ steep, W_O=torch.linalg.inv(steep) ** 2 @ early.W_O)
-    late = dataclasses.replace(late, W_Q=late.W_Q @ steep, W_K=late.W_K @ torch.linalg.inv(steep) ** 2, W_V=late.W_V @ torch.linalg.inv(steep) ** 2, W_O=steep @ late.W_O)
+    early = dataclasses.replace(early, W_V=early.W_V @ steep, W_O=gentle @ early.W_O)
+    late = dataclasses.replace(late, W_Q=late.W_Q @ steep, W_K=late.W_K @ gentle, W_V=late.W_V @ gentle, W_O=steep @ late.W_O)
     score = composition_scores(early, late, kind).score
     exact = composition_scores(early.to(torch.float64), late.to(torch.float64), kind).score
-    torch.testing.assert_close(score.double(), exact, rtol=1e-5, atol=0)
+    torch.testing.assert_close(score.double(), exact, rtol=1e-2, atol=0)  # 6e-8 of the factors, times 1e4
 
 
 def test_baselines():
