@@ -96,9 +96,9 @@ def test_nobody_reads_tex_unless_mathjax_does_not_come(browser):
     with served() as address:
         opened = browser.new_page()
         waiting = []
-        opened.route("**/parts.js*", lambda route: waiting.append(route))
+        opened.route("**/mathjax/startup.js*", lambda route: waiting.append(route))
         opened.goto(f"{address}/{CHAPTER}")
-        with opened.expect_request("**/parts.js*"):
+        with opened.expect_request("**/mathjax/startup.js*"):
             opened.mouse.wheel(0, 300)
         assert opened.evaluate(SEEN) == 0
         waiting[0].abort()

@@ -147,7 +147,7 @@ def test_colab_links_come_from_the_one_setting_and_no_page_names_a_placeholder()
 def test_formulas_and_views_use_scripts_of_the_book():
     for name in (
         "circuitsvis.js",
-        "mathjax/parts.js",
+        *(f"mathjax/{part}.js" for part in ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex")),
         "mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff",
     ):
         assert (HTML / "_static" / name).stat().st_size > 10_000

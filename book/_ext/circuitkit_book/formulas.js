@@ -7,6 +7,7 @@
   const formulas = [...document.querySelectorAll(".math")];
   const here = document.currentScript?.src ?? "";
   const signs = ["scroll", "wheel", "touchstart", "pointermove", "pointerdown", "keydown", "beforeprint"];
+  const parts = ["startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml"];
   const patience = 15_000; // of a reader who does nothing
   let arrived = () => {};
   const all = new Promise((done) => (arrived = done));
@@ -45,20 +46,30 @@
 
   // What waits for the formulas waits for this, and asking for it brings them.
   const startup = { typeset: false, pageReady };
+  const loader = { ready() {} }; // not when its first part is there but when the last is
   Object.defineProperty(startup, "promise", { configurable: true, get: () => (begin(), all), set: () => {} });
-  window.MathJax = { ...window.MathJax, startup };
+  window.MathJax = { ...window.MathJax, startup, loader };
 
   let begun = false;
+  let missing = false;
   /** @param {Event} [sign]  a list of contents that scrolls to its place is no reader */
   function begin(sign) {
     if (begun || (sign?.type === "scroll" && sign.target !== document)) return;
     begun = true;
     watcher.disconnect();
     signs.forEach((kind) => removeEventListener(kind, begin, true));
-    document.head.append(Object.assign(document.createElement("script"), {
-      src: here.replace("tex-chtml.js", "parts.js"),
-      onerror: () => show(formulas), // TeX is better than nothing
-    }));
+    // Each part is a script of its own, so that a slow processor answers the reader between two of them.
+    for (const part of parts)
+      document.head.append(Object.assign(document.createElement("script"), {
+        src: here.replace("tex-chtml", part),
+        async: false, // in their order
+        onload: () => part === parts.at(-1) && !missing && start(),
+        onerror: () => ((missing = true), show(formulas)), // TeX is better than nothing
+      }));
+  }
+  function start() {
+    MathJax.loader.preLoad("loader", ...parts.map((part) => (part.includes("fonts") ? `${part}.js` : part)));
+    MathJax.loader.defaultReady();
   }
   const watcher = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && begin());
   formulas.forEach((formula) => watcher.observe(formula));

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from circuitkit.figures import _live as live
 
-# The parts of MathJax that write formulas; its ready-made file adds a menu that is as large as half of them.
+# The parts of MathJax that write formulas, which `formulas.js` brings; its ready-made file adds a menu that is as large as
+# half of them.
 MATHJAX = ("startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
 # What these load on demand.
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
@@ -35,15 +36,9 @@ def copy_scripts(app) -> None:
     source, target = folder("sphinx-mathjax-offline") / "static/mathjax", static / "mathjax"
     for part in MATHJAX_FOLDERS:
         shutil.copytree(source / part, target / part, dirs_exist_ok=True)
+    for part in MATHJAX:
+        shutil.copyfile(source / f"{part}.js", target / f"{part}.js")
     (target / "tex-chtml.js").write_bytes(Path(__file__).with_name("formulas.js").read_bytes())
-    (target / "parts.js").write_text(mathjax(source), "utf-8")
-
-
-def mathjax(source: Path) -> str:
-    """The parts in one file, which the small `formulas.js` brings. The first of them starts when the file has ended, and finds the others there."""
-    parts = [(source / f"{part}.js").read_text("utf-8") for part in MATHJAX]
-    names = [f"{part}.js" if "fonts" in part else part for part in ("loader", *MATHJAX)]
-    return "\n;".join([parts[0], f"MathJax.loader.preLoad({', '.join(map(repr, names))});", *parts[1:]])
 
 
 def is_thebe(file) -> bool:
