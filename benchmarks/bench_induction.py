@@ -40,7 +40,7 @@ def seconds(work) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     model = gpt2_shaped()
-    rows = default_rows("bench", model)
+    rows = default_rows(model)
     model(rows.tokens)
     bare, scored = [], []
     for _ in range(6):
