@@ -37,6 +37,7 @@ def copy_scripts(app) -> None:
     for part in MATHJAX_FOLDERS:
         shutil.copytree(source / part, target / part, dirs_exist_ok=True)
     for part in MATHJAX:
+        (target / part).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / f"{part}.js", target / f"{part}.js")
     (target / "tex-chtml.js").write_bytes(Path(__file__).with_name("formulas.js").read_bytes())
 
