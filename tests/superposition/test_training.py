@@ -94,17 +94,24 @@ def test_count_rows_are_the_rows(n_trigrams, n_ctx, fillers, seed):
     assert float(batch.pairs_causal[1, 2]) == pytest.approx(pairs / (30 * n_ctx * (n_ctx + 1) / 2), abs=1e-6)
 
 
-@pytest.mark.parametrize("size", [1.0, 80.0, 900.0])
-def test_scores_of_any_size(size):
-    """Sums, where they are safe, and the softmax of scores plus log counts say the same."""
+@pytest.mark.parametrize(("size", "low", "high"), [(1.0, 0, 160), (80.0, 160, 1400), (900.0, 1400, 10**4), (9000.0, 10**4, 10**6)])
+def test_scores_of_any_size(size, low, high):
+    """Sums, where they are safe, sums in windows beyond, and the softmax of scores plus log counts say the same, gradients too."""
     generator = torch.Generator().manual_seed(0)
     batch = tables.count_batch(SkipTrigramTask(3).sample(40, 0), 8)
     scores = size * torch.randn(2, 3, 8, 8, generator=generator)
+    scores[0, 1] /= 2 * size  # a head of a small range beside the others
     gate, v = torch.rand(2, 3, 8, 8, generator=generator), torch.randn(2, 3, 8, 2, generator=generator)
-    exact = tables._softmax(batch.counts.double(), scores.double(), gate.double(), v.double())
-    assert (tables.mixed(batch, scores, gate, v) - exact).abs().max() < 1e-5
-    low, high = {1.0: (0, 160), 80.0: (160, 1400), 900.0: (1400, 10**6)}[size]
-    assert low < tables.score_range(scores) < high
+    weight = batch.weight[:, :, None, None] * torch.randn(2, *batch.weight.shape, 3, 2, generator=generator)
+    said = []
+    for adds, kind in ((lambda *parts: tables.mixed(batch, *parts), torch.float32), (lambda *p: tables._softmax(batch.counts.double(), *p), torch.float64)):
+        parts = [part.to(kind, copy=True).requires_grad_() for part in (scores, gate, v)]
+        z = adds(*parts)
+        (z * weight).sum().backward()
+        said.append([z.detach(), *(part.grad for part in parts)])
+    for fast, exact in zip(*said, strict=True):
+        assert (fast - exact).abs().max() < 1e-5 * max(1.0, float(exact.abs().max()))
+    assert low < float((scores.amax(-1) - scores.amin(-1)).max()) < high
 
 
 def test_originals_loss_is_the_plain_cross_entropy(double):

@@ -4,7 +4,7 @@
 
 Trains blocks on what one attention layer (4 heads) reads and writes and judges them alike. *Gates* and *writes*: 8
 heads from noisy copies of the 4, with a penalty on open gates or on what heads write. *Lorsa*: 256 heads of rank one,
-8 on a query-key circuit, the 16 or 32 longest writes of a position kept, from principal or from random axes of what
+8 on a query-key circuit, the 18 or 32 longest writes of a position kept, from principal or from random axes of what
 each head writes. With them come the same start untrained, and drawn units: trained queries and keys, random reads and
 writes. Writes `language_model.csv`, one row a block: unexplained variance before and after training, loss with the
 block in place on text and on the second half of repeated random tokens, how many heads have to go until half of the
@@ -42,8 +42,8 @@ KINDS = {
     "no penalty": lambda layer: COPIES,
     "writes": lambda layer: COPIES.but(penalty="write_norm", alpha=0.1),
     "gates": lambda layer: COPIES.but(penalty="gate", pairs="causal", alpha=1.0),
-    "lorsa": lambda layer: UNITS.but(top_k=(32, 16)[layer]),
-    "lorsa, random axes": lambda layer: UNITS.but(top_k=(32, 16)[layer], init="axes"),
+    "lorsa": lambda layer: UNITS.but(top_k=(32, 18)[layer]),
+    "lorsa, random axes": lambda layer: UNITS.but(top_k=(32, 18)[layer], init="axes"),
 }
 
 

@@ -46,7 +46,7 @@ PLAN = (
     *(("gates, hand-made", *size, 1) for size in SIZES),
     *((recipe, *size, 24) for recipe in MANY for size in SIZES),
     *((recipe, *size, 24) for recipe in ("writes, no gate", "gates, learned scale") for size in SIZES),
-    *((recipe, 4, 5, 24) for recipe in ("gates, free value bias", "gates, constant alpha")),
+    *((recipe, *size, 24) for recipe in ("gates, free value bias", "gates, constant alpha") for size in SIZES),
     *((recipe, 4, 5, 12) for recipe in APPENDIX_C),
 )
 

@@ -107,23 +107,47 @@ def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[T
     """`z` of the module docstring for every distinct row.
 
     Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a key.
-    Beyond that the sums are made in float64. Beyond its range, too, and where asking would wait for a device at each step, a
-    softmax over `scores + log(counts)`: many times slower and always right.
+    Beyond that the sums are made in float64, and those of heads beyond its range, too, in windows. Where asking would wait
+    for a device at each step, a softmax over `scores + log(counts)`: many times slower and always right.
     """
-    parts, spread = (batch.counts, scores, gate, v), score_range(scores) if near(scores) else math.inf
-    if spread < SAFE[scores.dtype]:
-        return _sums(*parts)
-    return _sums(*map(finest, parts)).to(v.dtype) if spread < SAFE[torch.float64] else _softmax(*parts)
+    if not near(scores):
+        return _softmax(batch.counts, scores, gate, v)
+    high, low = scores.detach().amax(-1, keepdim=True), scores.detach().amin(-1, keepdim=True)
+    spread = (high - low).amax((-2, -1))
+    if float(spread.max()) < SAFE[scores.dtype]:
+        top, total = _sums(batch.counts, (scores - (high + low) / 2).exp(), gate, v)
+        return (top / total).permute(2, 0, 1, 3, 4)
+    counts, scores, gate, value, high, low = map(finest, (batch.counts, scores, gate, v, high, low))
+    half = SAFE[torch.float64] / 2
+    top, total = _sums(counts, (scores - (high + low) / 2).clamp(-half, half).exp(), gate, value)  # a wide head's are cut off
+    z = (top / total).permute(2, 3, 0, 1, 4)
+    if (wide := spread >= 2 * half).any():  # and made anew
+        some = (counts, *(part[wide][None] for part in (scores, gate, value)))
+        few = float(spread[wide].max()) < 10 * half
+        z = z.index_put((wide,), (_windows if few else _softmax)(*some)[0].permute(2, 0, 1, 3))
+    return z.permute(0, 2, 3, 1, 4).to(v.dtype)
 
 
-def _sums(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
-    with torch.no_grad():
-        centre = (scores.amax(-1, keepdim=True) + scores.amin(-1, keepdim=True)) / 2
-    e = (scores - centre).exp()
+def _sums(counts: Tensor, e: Tensor, gate: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What stands above the line and below it, `[token, row, run, head, d_head]`, below with 1 in the place of `d_head`."""
     # Two products: a slice of one joined product would have its gradient filled with zeros and added.
     summed = (torch.einsum("rhab,rhbd->abrhd", e * gate, v), e.permute(2, 3, 0, 1)[..., None])
     top, total = (torch.bmm(counts, part.flatten(2)).unflatten(2, part.shape[2:]) for part in summed)
-    return (top / total).permute(2, 0, 1, 3, 4)
+    return top, total
+
+
+def _windows(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
+    """Each window is a centre, lower by half of what float64 holds; a row belongs to the first in which its sum reaches 1.
+
+    There its largest key lies: what is above that window it does not have, and what is below by more is nothing beside it.
+    """
+    high, half = scores.detach().amax(-1, keepdim=True), SAFE[torch.float64] / 2 - 10  # 10: a row counts a key often
+    z, left = v.new_zeros(()), torch.ones((), dtype=torch.bool)
+    for window in range(1, math.ceil(float((high - scores.detach()).max()) / half) + 1):
+        top, total = _sums(counts, (scores - high + window * half).clamp(max=half).exp(), gate, v)
+        here = left & (total >= 1)
+        z, left = torch.where(here, top / total.where(here, 1.0), z), left & ~here
+    return z.permute(2, 0, 1, 3, 4)
 
 
 def _softmax(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
@@ -132,11 +156,6 @@ def _softmax(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Tensor:
 
 
 SAFE = {torch.float32: 160.0, torch.float64: 1400.0}
-
-
-def score_range(scores: Tensor) -> float:
-    """Largest difference of two scores of the same query, which decides how `mixed` adds them up."""
-    return float((scores.detach().amax(-1) - scores.detach().amin(-1)).max())
 
 
 def loss_terms(
