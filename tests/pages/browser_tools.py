@@ -32,27 +32,40 @@ def pages() -> list[str]:
     return [f"{file.removesuffix('.md').removesuffix('.ipynb')}.html" for file in files]
 
 
-def read_to_its_end(page, patience: int = 60_000) -> None:
+class NoFrame(Exception):
+    """A browser under load draws no frame of a tab any more, for good, while its scripts go on; a new tab is drawn."""
+
+
+def read_to_its_end(page, patience: int = 60_000, frame: int = 15_000) -> None:
     """Scroll through, so that whatever waits for a reader's eyes is there; wait for formulas and views, but not for ever.
 
-    A script that waits has no limit of its own, and a browser that lost the process which draws shows no frame any more.
+    A script that waits has no limit of its own: it says what was not there in time (`patience`, and `frame` for a frame, in ms).
     """
-    page.evaluate(
-        """async patience => {
+    stopped = page.evaluate(
+        """async ([patience, frame]) => {
+            const late = (limit, answer) => new Promise(done => setTimeout(() => done(answer), limit));
+            const frames = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+            let what = 'the end of the page';
             const read = async () => {
                 for (let y = 0; y < document.documentElement.scrollHeight; y += innerHeight - 60) {
                     window.scrollTo({top: y, behavior: 'instant'});
-                    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+                    const stopped = await Promise.race([frames(), late(frame, `no frame for ${frame} ms at ${y} px`)]);
+                    if (typeof stopped == 'string') return stopped;
                 }
+                what = 'the formulas';
                 await window.MathJax?.startup?.promise;
+                what = 'the letters';
                 await document.fonts.ready;
                 window.scrollTo({top: 0, behavior: 'instant'});
             };
-            const late = new Promise((_, stop) => setTimeout(() => stop(new Error(`not there after ${patience} ms`)), patience));
-            await Promise.race([read(), late]);
+            const stopped = await Promise.race([read(), late(patience, patience)]);
+            if (stopped === patience) throw new Error(`not there after ${patience} ms: ${what}`);
+            return stopped;
         }""",
-        patience,
+        [patience, frame],
     )
+    if stopped:
+        raise NoFrame(stopped)
     page.wait_for_function(
         "[...document.querySelectorAll('.ck-attention')].every(view => view.dataset.live === 'ready')", timeout=20_000
     )
@@ -126,6 +139,17 @@ class Visit:
 
     def __init__(self, browser, address: str, page: str, theme: str, width: str):
         self.page_name, self.theme, self.width = page, theme, width
+        for tries_left in (2, 1, 0):
+            try:
+                return self._read(browser, address)
+            except NoFrame:
+                self.context.close()
+                if not tries_left:
+                    raise
+
+    def _read(self, browser, address: str) -> None:
+        """Open it in a tab of its own and read it to its end."""
+        page, theme, width = self.page_name, self.theme, self.width
         self.outside: list[str] = []
         self.errors: list[str] = []
         self._paths, self._sizes, self._judged = {}, Counter(), None

@@ -8,8 +8,9 @@ import random
 from collections import Counter
 from functools import partial
 
+import browser_tools
 import pytest
-from browser_tools import HTML, Visit, pages, read_to_its_end
+from browser_tools import HTML, NoFrame, Visit, pages, read_to_its_end
 from playwright.sync_api import Error
 
 from tools.publish.lighthouse import served
@@ -126,6 +127,30 @@ def test_the_checks_pass_a_sound_page(faulty):
 def test_a_page_that_is_never_there_ends_with_a_sentence(browser):
     page = browser.new_page()
     page.set_content(PAGE.format("<script>window.MathJax = {startup: {promise: new Promise(() => {})}}</script>"))
-    with pytest.raises(Error, match="not there after 200 ms"):
+    with pytest.raises(Error, match="not there after 200 ms: the formulas"):
         read_to_its_end(page, 200)
+    page.evaluate("window.requestAnimationFrame = () => 0")
+    with pytest.raises(NoFrame, match="no frame for 100 ms at 0 px"):
+        read_to_its_end(page, 2_000, 100)
     page.close()
+
+
+def test_a_tab_that_draws_nothing_is_opened_again_but_not_for_ever(faulty, monkeypatch):
+    opened, stopped = [], 2
+
+    def read(page):
+        opened.append(page)
+        if len(opened) <= stopped:
+            raise NoFrame("no frame")
+
+    monkeypatch.setattr(browser_tools, "read_to_its_end", read)
+    visit = faulty("sound.html", "light", "phone")
+    assert len(opened) == 3
+    assert visit.page is opened[-1]
+    assert [page.is_closed() for page in opened] == [True, True, False]
+    visit.context.close()
+    opened, stopped = [], 3
+    with pytest.raises(NoFrame):
+        faulty("sound.html", "light", "phone")
+    assert len(opened) == 3
+    assert all(page.is_closed() for page in opened)
