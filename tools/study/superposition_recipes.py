@@ -39,7 +39,7 @@ PLAN = (
     ("writes", 3, 4, 24),
     ("writes", 4, 5, 24),
     ("gates", 4, 5, 24),
-    ("writes, 4 x heads", 3, 4, 24),
+    *(("writes, 4 x heads", *size, 24) for size in SIZES),
     ("gates", 3, 4, 24),
     ("writes", 2, 3, 24),
     ("gates", 2, 3, 24),
@@ -47,7 +47,7 @@ PLAN = (
     *((recipe, *size, 24) for recipe in MANY for size in SIZES),
     *((recipe, *size, 24) for recipe in ("writes, no gate", "gates, learned scale") for size in SIZES),
     *((recipe, *size, 24) for recipe in ("gates, free value bias", "gates, constant alpha") for size in SIZES),
-    *((recipe, 4, 5, 12) for recipe in APPENDIX_C),
+    *((recipe, *size, 24) for recipe in APPENDIX_C for size in SIZES),
 )
 
 
