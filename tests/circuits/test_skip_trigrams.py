@@ -230,6 +230,8 @@ def test_shipped_statistics():
     assert found.provenance["tokens"] == 5928145
     assert len(found.evidence) > 800
     assert all(evidence.hits_with <= evidence.n_with for evidence in found.evidence.values())
+    seldom = [evidence.n_with < evidence.n_without for evidence in found.evidence.values()]
+    assert sum(seldom) > 0.95 * len(seldom)  # a source is seldom among the few tokens before
     words = found.words
     assert (words[:, 4] >= found.provenance["min_share"] * words[:, 3] - 1e-6).all()
     assert (words[:, 3] >= found.provenance["min_pair"]).all()

@@ -132,6 +132,9 @@ def test_groups_are_views_and_repeated_only_when_asked():
     assert some.W_K.data_ptr() == heads.W_K.data_ptr()
     assert heads[[2]].groups is None
     assert heads[["L0H1", "L0H3"]].groups == (0, 0)
+    three = grouped(groups=(0, 1, 2, 2))
+    assert three[1:].groups == (0, 1, 1)
+    close(three[1:].by_head("W_K"), three.W_K[[1, 2, 2]])
 
 
 def test_stacks_keep_groups_and_norms():
