@@ -54,10 +54,10 @@ TAKES = {
     "Share": ([0.5, 1], [0, 1.1, NAN]),
     "Limit": ([1.0, INF], [0.0, -1.0, NAN, True, "1"]),
     "HeadName": (["L0H0", 3, -1], [True, 1.5, None, ["L0H0"], b"L0H0"]),
-    "HeadNames": (["L0H0", 3, ["L0H0", 1], ()], [True, [True], [1.5], [["L0H0"]], {}, object()]),
+    "HeadNames": (["L0H0", 3, ["L0H0", 1], ()], [True, [True], ["L0H0", True], [1.5], [["L0H0"]], {}, object()]),
     "PartName": (["L0H0", "embed->L1H0.K"], ["", 3, None, ["L0H0"], b"L0H0"]),
     "Names": (["L0H0", ["L0H0"], ()], [3, [3], [b"L"], None, object()]),
-    "Vocabulary": ([2, ["a", "b"]], [1, True, ["a"], ["a", "a"], [1, 2], None]),
+    "Vocabulary": ([2, ["a", "b"]], [1, True, "ab", ["a"], ["a", "a"], [1, 2], None]),
     "Triples": ([[(1, 2, 3)], torch.ones(2, 5).long(), [], [(1, 2, 3, 0.5)]], [[(1, 2)], torch.ones(2, 3), torch.ones(3).long(), [1], None, [(1, 2, -3)]]),
     "Numbers": ([1, 2.5, [1, 2], torch.ones(2), np.ones(3)], ["a", None, object(), [[1], [1, 2]], [1j]]),
     "Name": (["two-layer"], ["", " ", None, 3]),
@@ -180,6 +180,7 @@ def test_every_item_of_a_sequence_is_asked():
     assert f([0] * 40) == [0] * 40
     with pytest.raises(ValueError, match="expected some times a text"):
         door(Sequence[str])("text")
+    assert door(str | Sequence[int])("text") == "text"
 
 
 def test_a_truth_value_is_no_integer_even_where_no_kind_says_so():
@@ -274,7 +275,7 @@ def test_a_default_is_not_checked():
     def f(x: Count = 0) -> int:
         return x
 
-    assert f() == 0
+    assert f() == f(0) == 0
 
 
 def test_a_kind_of_ones_own():
