@@ -89,6 +89,8 @@ def test_a_converted_model_has_the_parts_of_the_original(tokens):
         name = "->".join(wire[:2]) + (f".{wire[2]}" if wire[2] else "")
         close(anatomy.run(tokens, without=name).logits, slow(model, tokens, cut=[wire]), bound)
     close(anatomy.run(tokens, without="L0 MLP").logits, slow(model, tokens, gone=["L0 MLP"]), bound)
+    assert run.part("L1 MLP bias").abs().max() > 1e-3
+    close(anatomy.run(tokens, without="L1 MLP").streams[-1], run.streams[-1] - run.part("L1 MLP"))
 
 
 @pytest.mark.parametrize("kind", ["native-mlp", "gated"])
