@@ -91,7 +91,9 @@ def served(folder: Path = HTML):
 
 
 # The elements among which axe judges contrast: one for each look, which is the colour, size and weight of a text and all
-# that is painted behind it. The thousands of words of code on a page have a few dozen looks.
+# that is painted behind it. The thousands of words of code on a page have a few dozen looks. A span of code that looks
+# like one before it, or is blank, and is no more than a class on a piece of a line, is taken away from around its words
+# until `WRAPPED`: of every element that is there axe asks where it stands and what covers it. No word moves by that.
 LOOKS = """() => {
     const seen = new Set(), behind = new Map();
     const look = element => {
@@ -113,6 +115,21 @@ LOOKS = """() => {
         const key = [s.color, s.fontSize, s.fontWeight, s.textShadow, element.matches(':disabled, [aria-disabled=true]'), look(element)].join();
         if (!seen.has(key)) element.setAttribute('data-look', '');
         seen.add(key);
+    }
+    const taken = new Set(), plain = {display: 'inline', position: 'static', float: 'none', visibility: 'visible'};
+    for (const span of [...document.body.querySelectorAll('pre span')].reverse()) {
+        if (!span.firstChild || span.getAttributeNames().some(name => name !== 'class')) continue;
+        if (![...span.childNodes].every(node => node.nodeType === 3 || taken.has(node))) continue;
+        const s = getComputedStyle(span);
+        if (Object.keys(plain).every(kind => s[kind] === plain[kind])) taken.add(span);
+    }
+    window.unwrapped = [...taken].map(span => [span, [...span.childNodes]]);
+    for (const [span, inside] of [...window.unwrapped].reverse()) span.replaceWith(...inside);
+}"""
+WRAPPED = """() => {
+    for (const [span, inside] of window.unwrapped) {
+        inside[0].before(span);
+        span.append(...inside);
     }
 }"""
 
@@ -242,11 +259,14 @@ class Visit:
 
         shape = self.page.evaluate(SHAPE)
         rules = {"runOnly": {"type": "rule", "values": COLOURS}} if shape == self._judged else {}
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(Axe().axe_script)
+            self.page.evaluate("axe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]})")
         self.page.evaluate(LOOKS)
-        axe = Axe()
-        axe.axe_script += "\naxe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]});"
         # Without preload axe would fetch style sheets by itself, and get their relative imports wrong.
-        found = axe.run(self.page, options={"resultTypes": ["violations"], "preload": False} | rules).response["violations"]
+        options = {"resultTypes": ["violations"], "preload": False} | rules
+        found = self.page.evaluate("async options => (await axe.run(options)).violations", options)
+        self.page.evaluate(WRAPPED)
         serious = [
             f"{rule['impact']} {rule['id']}: {rule['help']}: "
             + " | ".join(node["html"][:160] for node in rule["nodes"][:3])

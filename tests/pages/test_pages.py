@@ -35,6 +35,18 @@ FAULTY = {
         f"<pre>{'<b>word</b> ' * 50}<i style='background: #444'><b>word</b></i></pre>",
         lambda visit: visit.violations(),
     ),
+    "faint word of code": (
+        f"<style>.f {{color: #bbb}}</style><pre>{'<span class=k><span>word</span></span> ' * 50}<span class='k f'>word</span></pre>",
+        lambda visit: visit.violations(),
+    ),
+    "link in code": (
+        f"<pre>{'<span class=k>word</span> ' * 50}<span class=k><a href='sound.html'><span class=k> </span></a></span></pre>",
+        lambda visit: visit.violations(),
+    ),
+    "hidden word in a button": (
+        "<style>.h {display: none}</style><pre><span class=k>word</span><button><span class=h>word</span></button></pre>",
+        lambda visit: visit.violations(),
+    ),
     "dark only": (
         "<style>[data-theme=dark] body {background: #222}</style><p>black on grey</p>",
         lambda visit: visit.turn("dark") or visit.violations(),
@@ -121,6 +133,15 @@ def test_the_checks_can_fail(faulty, name):
 def test_the_checks_pass_a_sound_page(faulty):
     opened = faulty("sound.html", "light", "phone")
     assert [check(opened) for _, check in FAULTY.values()] == [[]] * len(FAULTY)
+    opened.context.close()
+
+
+def test_code_is_whole_again_after_it_was_judged(faulty):
+    opened = faulty("faint word of code.html", "light", "phone")
+    before = opened.page.inner_html("body")
+    assert opened.violations()
+    assert opened.page.evaluate("window.unwrapped.length") == 98  # two each, all but the first word and the faint one
+    assert opened.page.inner_html("body").replace(' data-look=""', "") == before
     opened.context.close()
 
 
