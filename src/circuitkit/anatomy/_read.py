@@ -158,7 +158,7 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
     begun = cache["embed_ln.hook_in" if opening else "blocks.0.hook_resid_pre" if steps else "ln_final.hook_in"]
     W_pos, rest = None, begun
     if "pos_embed.hook_out" in cache:
-        W_pos = _positions(bridge, cache["pos_embed.hook_out"][0])
+        W_pos = bridge.W_pos.detach()[: int(bridge.cfg.n_ctx)]
         if "token_type_embed.hook_out" in cache:  # the same at every position: a sentence alone
             W_pos = W_pos + cache["token_type_embed.hook_out"][0, 0]
         rest = begun - W_pos[: tokens.shape[1]]
@@ -181,13 +181,6 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
         cap=_positive(getattr(bridge.cfg, "output_logits_soft_cap", None)),
         n_ctx=int(bridge.cfg.n_ctx or UNLIMITED),
     )
-
-
-def _positions(bridge: Any, seen: Tensor) -> Tensor:
-    """The rows of the table of positions, from the one that position 0 has."""
-    table = bridge.W_pos.detach()
-    first = next(n for n in range(8) if torch.equal(table[n : n + len(seen)], seen))
-    return table[first : first + int(bridge.cfg.n_ctx)]
 
 
 def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
