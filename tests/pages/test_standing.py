@@ -47,6 +47,8 @@ WALK = """async anchors => {
     }
     return wrong;
 }"""
+# Where a thing stands is asked a thousand times a page, and painting all that passes by took two fifths of the time.
+UNPAINTED = "body {visibility: hidden}"
 TOP = "anchor => document.getElementById(anchor).getBoundingClientRect().top"
 SETTLED = """async () => {
     await window.MathJax?.startup?.promise;
@@ -106,6 +108,7 @@ def walk(browser, address, known, name, width):
             page.mouse.wheel(0, -3000)
             page.wait_for_function(f"([anchor, top]) => ({TOP})(anchor) > top + 300 || !scrollY", arg=[known[-1], top], timeout=10_000)
         anchors = page.evaluate(ANCHORS)
+        page.add_style_tag(content=UNPAINTED)
         yield begin(page, WALK, anchors)
         assert page.evaluate(BEGUN) == []
         assert anchors or len(known) < 2  # a page of one section is where it begins
@@ -147,6 +150,24 @@ def test_of_walks_taken_together_each_has_its_own_end():
     found = together({"short": walk(True), "wrong": walk(True, False, True), "long": walk(*[True] * 5)})
     assert found["short"] is found["long"] is None
     assert "it stands elsewhere" in str(found["wrong"])
+
+
+MOVES = {
+    "scrolls on": "addEventListener('hashchange', () => setTimeout(() => scrollBy({top: -400, behavior: 'instant'}), 40))",
+    "stops short": "document.head.append(Object.assign(document.createElement('style'), {textContent: '* {scroll-margin-top: 300px !important}'}))",
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_moves_away_is_told_painted_or_not(visit, name):
+    opened = visit("book/how-tested.html", "light", "desktop")
+    anchors = opened.page.evaluate(ANCHORS)[:3]
+    opened.page.evaluate(MOVES[name])
+    painted = opened.page.evaluate(WALK, anchors)
+    opened.page.add_style_tag(content=UNPAINTED)
+    unpainted = opened.page.evaluate(WALK, anchors)
+    opened.context.close()
+    assert {anchor for _, anchor, _ in painted} == {anchor for _, anchor, _ in unpainted} == set(anchors)
 
 
 @pytest.fixture(scope="module")
