@@ -50,16 +50,16 @@ def slow_scores(slow_model, rows):
     return out
 
 
-@pytest.mark.parametrize("which", ["plain", "with_norm", "grouped", "in blocks", "hooked"])
+@pytest.mark.parametrize("which", ["plain", "with_norm", "grouped", "in blocks", "hooked", "grouped and hooked"])
 def test_against_loops(which, boot, slow, request, monkeypatch):
     if which == "in blocks":  # of three destinations, for each of which two rows of two heads hold 8 numbers
         monkeypatch.setattr("circuitkit.anatomy._run._MOST_NUMBERS", 3 * 2 * 2 * 8)
         which = "plain"
-    if which == "hooked":
-        which = "plain"
-        request.getfixturevalue("plain").add_hook("blocks.0.hook_resid_pre", lambda x, hook: x)
-        request.addfinalizer(request.getfixturevalue("plain").reset_hooks)
-    model = boot(n_heads=4, n_key_value_heads=2, seed=2) if which == "grouped" else request.getfixturevalue(which)
+    known = "plain" if which == "hooked" else which
+    model = boot(n_heads=4, n_key_value_heads=2, seed=2) if "grouped" in which else request.getfixturevalue(known)
+    if "hooked" in which:
+        model.add_hook("blocks.0.hook_resid_pre", lambda x, hook: x)
+        request.addfinalizer(model.reset_hooks)
     rows = [[3, 7, 1, 3, 7, 1, 3, 22], [5, 5, 8, 5, 9, 8, 0, 1]]
     found, expected = scores(model, torch.tensor(rows)), slow_scores(slow(model), rows)
     assert found.names == tuple(f"L{i}H{j}" for i, j in expected)
@@ -176,6 +176,10 @@ def test_a_model_that_hides_its_pattern_is_refused(plain, monkeypatch):
     with plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]), monkeypatch.context() as patch:
         patch.setattr(type(plain), "hook_dict", property(lambda bridge: hidden))  # with a hook of the user's, the bridge itself runs
         with pytest.raises(ValueError, match=r"waited for the patterns of layers \[0, 1, 2\], which .*eager"):
+            scores(plain)
+    with plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]), monkeypatch.context() as patch:
+        patch.setattr(type(plain), "run_with_hooks", lambda bridge, tokens, fwd_hooks: bridge(tokens))  # offered and never called
+        with pytest.raises(ValueError, match="never called"):
             scores(plain)
 
 
