@@ -191,6 +191,9 @@ def test_by_both_the_nearest_of_the_same_layers(boot):
     sets = effect(model, ROWS, wire, against="both", draws=20).sets[1:]
     assert len(sets) == 20  # three sources, seven readers each, without the wire itself
     assert {name for one in sets for name in one} == {f"{a}->L1H{n}.K" for a in near for n in range(7)} - {wire}
+    deep, wire = boot(n_heads=3, n_layers=3, d_model=16, d_head=3), "L1H2->L2H1.K"
+    sets = effect(deep, ROWS, wire, against="both", draws=8).sets[1:]
+    assert {name[:2] for one in sets for name in one} == {"L1"}  # layer 0 lies before the reader too
 
 
 def test_the_line_that_is_printed(plain):

@@ -55,6 +55,8 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     assert {"model", "package", "licence", "sha256", "weights"} <= found.provenance.keys()
     assert re.fullmatch("[0-9a-f]{64}", found.provenance["sha256"])
     assert set(found.groups) | {"nothing"} == set(found.losses)
+    for loss in found.losses.values():
+        assert loss.difference == pytest.approx(loss.second - loss.first, abs=1e-4)
     best = found.scores.top("prefix_matching", len(found.groups["induction"]))
     assert tuple(name for name, _ in best) == found.groups["induction"]
     assert best[-1][1] >= 0.4
