@@ -21,7 +21,9 @@ from circuitkit.superposition import (
     hand_specified,
     head_verdict,
     load_original,
+    load_results,
     post_recipe,
+    rate,
     record_layer,
     replacing,
     train_gated,
@@ -156,6 +158,24 @@ def test_stored_originals():
         load_original(5, 6, 0)
     with pytest.raises(ValueError, match="original 999 of 4H5T is not stored"):
         load_original(4, 5, 999)
+
+
+@given(n=st.integers(1, 300), share=st.floats(0, 1))
+def test_the_ends_of_a_rate_are_where_its_share_is_1_96_deviations_away(n, share):
+    k = round(share * n)
+    found = rate(k, n)
+    for end in (found.low, found.high):
+        assert abs(k / n - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / n), abs=1e-6)
+    assert found.low - 1e-12 <= k / n <= found.high + 1e-12
+    assert found.low < found.high
+
+
+@pytest.mark.parametrize("name", ["recipes", "originals", "causes", "coherent", "post", "language_model"])
+def test_a_stored_table_is_read_from_its_first_row_to_its_last(name):
+    lines = files("circuitkit.superposition").joinpath(f"data/{name}.csv").read_text("utf-8").splitlines()
+    rows = load_results(name)
+    assert len(rows) == len(lines) - 1
+    assert list(rows[0]) == lines[0].split(",")
 
 
 def test_a_gated_run_and_its_rate():
