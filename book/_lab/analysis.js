@@ -1,7 +1,8 @@
 /**
  * What a run is made of: the logit in parts, the attention score in parts, what each head and wire is worth, words.
  */
-import { addProduct, given, headName, INPUTS } from "./engine.js";
+import { addProduct, given } from "./engine.js";
+import { headName, INPUTS } from "./names.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */

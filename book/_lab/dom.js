@@ -61,6 +61,11 @@ export function signed(value) {
   return text === "0.0" ? "0.0" : (value < 0 ? "−" : "+") + text;
 }
 
+/** A count with its thousands apart; the browser's own way reads the tables of a language first, which a reader waits for. @param {number} n */
+export function thousands(n) {
+  return String(n).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
 /** A wire or head as one says it. @param {string} name */
 export function spoken(name) {
   const [from, to] = name.split("->");

@@ -1,7 +1,7 @@
 /**
  * The pictures: attention as thumbnails and arcs, and the stream with the heads that read from it and write to it.
  */
-import { headName, INPUTS } from "./engine.js";
+import { headName, INPUTS } from "./names.js";
 import { h, s } from "./dom.js";
 
 /** @typedef {import("./worker.js").Reply} Reply */

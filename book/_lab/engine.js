@@ -2,9 +2,10 @@
  * The forward pass, with heads taken out and wires cut; every part of the stream is kept apart.
  */
 
+import { parseCut } from "./names.js";
+
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {Float32Array | Float64Array} Numbers  weights are in half precision; what is computed with them is in double */
-/** @typedef {{layer: number, head: number, to?: {layer: number, head: number, input: string}}} Cut */
 /**
  * @typedef {object} Without  what is missing from a run
  * @property {string[]} cuts  heads "L0H1" and wires "L0H1->L1H3.K"
@@ -29,41 +30,6 @@
  * @property {Float64Array} final  the content of the stream at the end, [n, dContent]
  * @property {Set<string>} cuts
  */
-
-export const INPUTS = ["Q", "K", "V"];
-
-/** @param {number} layer @param {number} head */
-export function headName(layer, head) {
-  return `L${layer}H${head}`;
-}
-
-/** Every head of a model, first layer first. @param {Model} model */
-export function headsOf(model) {
-  const names = [];
-  for (let layer = 0; layer < model.nLayers; layer++)
-    for (let head = 0; head < model.nHeads; head++) names.push(headName(layer, head));
-  return names;
-}
-
-/** Every wire from a head into an input of a head of the next layer. @param {Model} model */
-export function wiresOf(model) {
-  const names = [];
-  for (let to = 0; model.nLayers > 1 && to < model.nHeads; to++)
-    for (const input of INPUTS)
-      for (let from = 0; from < model.nHeads; from++) names.push(`${headName(0, from)}->${headName(1, to)}.${input}`);
-  return names;
-}
-
-/**
- * @param {string} name
- * @returns {Cut | null} null where it names nothing
- */
-export function parseCut(name) {
-  const found = /^L(\d)H(\d)(?:->L(\d)H(\d)\.([QKV]))?$/.exec(name);
-  if (!found) return null;
-  const [layer, head, toLayer, toHead] = found.slice(1, 5).map(Number);
-  return found[5] ? { layer, head, to: { layer: toLayer, head: toHead, input: found[5] } } : { layer, head };
-}
 
 /**
  * out += a @ b, where a is [n, k], b is [k, m] and each may be a block of columns or rows of something wider.

@@ -2,9 +2,9 @@
  * The lab on a page: one state, drawn again after every change.
  */
 import { Client } from "./client.js";
-import { h, percent, s, signed, spoken, visible } from "./dom.js";
+import { h, percent, s, signed, spoken, thousands, visible } from "./dom.js";
 import { arcs, thumbnail, tone, wires } from "./draw.js";
-import { headName, INPUTS, parseCut } from "./engine.js";
+import { headName, INPUTS, parseCut } from "./names.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
 import { PRESETS } from "./presets.js";
 import { pythonFor } from "./python.js";
@@ -189,12 +189,12 @@ class Lab {
 
   slide() {
     const step = this.steps[this.state.model][Number(this.slider.value)];
-    this.stepNow.textContent = step.toLocaleString("en");
+    this.stepNow.textContent = thousands(step);
     clearTimeout(this.sliding);
     this.sliding = setTimeout(() => {
       const { state, reply, replied } = this; // the reply may be of a text that is no longer there
       const answer = reply && replied?.text === state.text && replied.model === state.model ? reply.answer.id : state.answer;
-      this.change({ step, answer }, `Training step ${step.toLocaleString("en")}`);
+      this.change({ step, answer }, `Training step ${thousands(step)}`);
     }, 80);
   }
 
@@ -365,7 +365,7 @@ class Lab {
     this.training.hidden = steps.length < 2;
     this.slider.max = String(steps.length - 1);
     this.slider.value = String(steps.indexOf(state.step));
-    this.stepNow.textContent = state.step.toLocaleString("en");
+    this.stepNow.textContent = thousands(state.step);
     this.slider.setAttribute("aria-valuetext", `step ${state.step}`);
     for (const label of [this.zero, this.mean]) {
       const input = /** @type {HTMLInputElement} */ (label.firstChild);

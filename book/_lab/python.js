@@ -50,6 +50,7 @@ export function pythonFor(state, seen) {
   const parts = [
     `toward = model.W_U[:, ${seen.answer}] - model.W_U.mean(1)${said(seen.text)}`,
     `parts = {name: float(run.part(name)[0, ${seen.at}] @ toward) for name in run.model.parts()}`,
+    "print({name: round(value, 1) for name, value in parts.items()})",
   ];
   // The library takes the score of a whole model apart; here its two sides are those of the run with the cuts.
   const into = wires.flatMap((wire) => {
@@ -58,11 +59,13 @@ export function pythonFor(state, seen) {
     return side ? [`${side}[names.index("${from}")] = 0  # the wire ${wire} is cut`] : [];
   });
   const score = cuts.length
-    ? [`names, queries, keys = run.score_sides("${head}", ${seen.at}, ${seen.source})`, ...into, "score = queries @ keys.T"]
-    : [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`];
+    ? [`names, queries, keys = run.score_sides("${head}", ${seen.at}, ${seen.source})`, ...into, "score = queries @ keys.T", "print(names, score, sep=\"\\n\")"]
+    : [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`, "print(score.components, score.table, sep=\"\\n\")"];
   const words = [
     `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB${said(seen.sourceText)}`,
     `looks_for = circuits.full_qk(model, "${head}")[${seen.token}].AB${said(seen.tokenText)}`,
+    "for row in (raises, looks_for):  # the first eight of each, from the weights alone",
+    "    print(model.to_str_tokens(row.flatten().topk(8).indices))",
   ];
   return {
     first: ["import circuitkit as ck", "from circuitkit import circuits"],

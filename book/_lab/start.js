@@ -5,6 +5,8 @@
 const here = /** @type {HTMLScriptElement} */ (document.currentScript).src;
 /** @type {Map<string, {promise: Promise<any>, arrived: (value: unknown) => void}>} */
 const wanted = new Map();
+/** @type {{open: (element: HTMLElement, address: string) => Promise<void>} | undefined} */
+let opened;
 
 window.circuitLab = {
   deliver(name, value) {
@@ -18,11 +20,18 @@ window.circuitLab = {
     /** @type {(value: unknown) => void} */
     let arrived = () => {};
     const promise = new Promise((resolve, reject) => {
-      arrived = resolve;
-      script.addEventListener("error", () => {
-        wanted.delete(name);
-        reject(new Error(`${name}.js did not load`));
-      });
+      let came = false;
+      arrived = (value) => {
+        came = true;
+        resolve(value);
+      };
+      // A script that came and delivered nothing has failed as well.
+      for (const end of ["load", "error"])
+        script.addEventListener(end, () => {
+          if (came) return;
+          wanted.delete(name);
+          reject(new Error(`${name}.js did not load`));
+        });
     });
     wanted.set(name, { promise, arrived });
     script.src = new URL(`${name}.js`, here).href;
@@ -71,8 +80,11 @@ class CircuitLab extends HTMLElement {
     this.setAttribute("aria-busy", "true");
     if (note) note.textContent = "The model is on its way …";
     try {
-      const { open } = await window.circuitLab.need("lab");
-      await open(this, address);
+      const parts = await window.circuitLab.need("parts");
+      const made = await window.circuitLab.need("lab");
+      await new Promise((done) => setTimeout(done));
+      opened ??= made(parts);
+      await opened?.open(this, address);
     } catch (error) {
       if (note) note.textContent = `This did not work: ${error instanceof Error ? error.message : error}. Try again.`;
     }

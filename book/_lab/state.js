@@ -1,7 +1,7 @@
 /**
  * What the reader has set, its way into an address and back, and the steps that can be taken back.
  */
-import { parseCut } from "./engine.js";
+import { parseCut } from "./names.js";
 import { PRESETS } from "./presets.js";
 
 /**

@@ -3,7 +3,8 @@
  */
 import { Tokenizer } from "./tokenizer.js";
 import { buildModel, fromBase64, readTensors } from "./weights.js";
-import { forward, logits, parseCut, softmax } from "./engine.js";
+import { forward, logits, softmax } from "./engine.js";
+import { parseCut } from "./names.js";
 import { largest, logitParts, lookedFor, meansOf, scoreParts, worths, writtenFor } from "./analysis.js";
 
 /** @typedef {import("./weights.js").Model} Model */

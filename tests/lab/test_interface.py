@@ -99,9 +99,9 @@ def said(p: float) -> str:
 def test_nothing_comes_before_the_reader_touches_the_lab_and_then_little(reader):
     opened = reader()
     opened.page.wait_for_timeout(300)
-    assert not [name for name in opened.loaded if name in ("lab.js", "engine.js", "text.js") or "layer" in name]
+    assert not [name for name in opened.loaded if name in ("parts.js", "lab.js", "engine.js", "text.js") or "layer" in name]
     assert opened.start() == "The model is here: ur has 94 %."
-    assert {"lab.js", "engine.js", "text.js", "two-layer.js"} <= set(opened.loaded)
+    assert {"parts.js", "lab.js", "engine.js", "text.js", "two-layer.js"} <= set(opened.loaded)
     assert sum(opened.loaded.values()) <= MOST, opened.loaded
     assert not [name for name in opened.loaded if "step" in name]
     assert opened.wrong == []
@@ -228,6 +228,7 @@ def test_the_state_is_in_the_address_and_a_link_brings_it_back(reader, address):
     assert state["without"] == ["L0H1->L1H3.K,L1H2"]
     assert state["text"] == [TEXT]
     opened.press("Copy a link")
+    opened.page.get_by_label("The link to this finding").wait_for()  # copying takes a moment
     link = opened.page.get_by_label("The link to this finding").input_value()
     again = reader(link)
     again.settled()  # it starts by itself: who follows a link wants to see
@@ -356,13 +357,17 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_the_python_computes_what_the_page_shows(reader, address, name):
+def test_the_python_computes_what_the_page_shows(reader, address, name, capsys):
     text = 'He said "naïve" – Mr. Dursley, Mr. D' if name == "more" else TEXT
     opened = reader(f"{address}#lab:model=two-layer&tab=python&head=L1H3&text={text}{STATES[name]}")
     opened.settled()
     code = opened.page.locator(".cl-code").inner_text()
     names: dict = {}
     exec(code, names)
+    printed = capsys.readouterr().out
+    assert str({part: round(value, 1) for part, value in names["parts"].items()}) in printed
+    assert str(getattr(names["score"], "table", names["score"])) in printed
+    assert str(names["model"].to_str_tokens(names["looks_for"].flatten().topk(8).indices)) in printed
     probabilities = names["logits"].softmax(-1)
     shown = {
         int(row.locator("button").get_attribute("data-key").removeprefix("follow ")): row.locator(
@@ -424,6 +429,10 @@ def test_a_file_that_does_not_come_is_said(reader, folder, tmp_path):
         opened = reader(f"{place}/lab.html")
         opened.page.get_by_role("button", name="Start the model").click()
         expect(opened.page.locator(".cl-note")).to_contain_text("models/two-layer.js did not load", timeout=PATIENCE)
+        (broken / "_static/lab/parts.js").write_text("throw 1")
+        opened = reader(f"{place}/lab.html")
+        opened.page.get_by_role("button", name="Start the model").click()
+        expect(opened.page.locator(".cl-note")).to_contain_text("parts.js did not load", timeout=PATIENCE)
 
 
 def test_two_modules_of_one_name_are_refused(tmp_path):

@@ -110,6 +110,7 @@ def test_a_link_brings_back_the_setting(page):
     page.evaluate(SET, SETTINGS[5])
     seen = page.evaluate(ROWS)
     page.get_by_role("button", name="Copy a link").click()
+    page.get_by_label("The link to this setting").wait_for()  # copying takes a moment
     link = page.get_by_label("The link to this setting").input_value()
     assert link.endswith("#toy:3,0,4.5,0,3.5,5.5")
     page.goto("about:blank")

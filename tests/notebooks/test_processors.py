@@ -85,6 +85,19 @@ def test_a_run_that_dies_is_told(server, tmp_path):
     assert "ended without an answer" in line
 
 
+def test_a_run_that_is_cut_off_is_told_as_such_and_tried_again(server, planted, tmp_path, capsys):
+    path, log = tmp_path / "page.ipynb", tmp_path / "log.jsonl"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import time\ntime.sleep(60)")]), path)
+    short = processors.Processor("this one", {}, {"seconds": 2})
+    start = lambda _: nullcontext(server)  # noqa: E731
+    assert processors.matrix([short], [path], processors.Log(log), 1, start) == 1
+    told = capsys.readouterr().out
+    assert "this one, page.ipynb: DID NOT END" in told
+    assert "After 2 seconds a run is cut off." in told
+    assert "DIFFERS" not in told
+    assert not log.exists()
+
+
 def test_two_threads_are_two(server, planted, tmp_path):
     threads = next(p for p in processors.processors() if p.name == "two threads")
     path = tmp_path / "page.ipynb"
@@ -123,7 +136,7 @@ def test_the_command_names_notebook_processor_and_cell(server, planted, capsys):
     told = capsys.readouterr().out
     assert "last bit, seed 1, page.ipynb: DIFFERS" in told
     assert "  cell 2: output: stdout: " in told
-    assert "1 notebooks x 1 processors: 1 of 1 runs differ" in told
+    assert "1 notebooks x 1 processors: 1 of 1 runs differ or did not end" in told
 
 
 def test_a_stopped_matrix_goes_on_where_it_was(server, planted, tmp_path, monkeypatch):

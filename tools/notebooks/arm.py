@@ -34,6 +34,7 @@ SUITE, PYTHON = "bookworm", "3.11"
 INCLUDED = "python3,libgomp1,libstdc++6"
 TORCH = "2.8.0"
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
+PATIENCE = 4 * 3600  # seconds for a notebook: emulated, chapter 5 takes more than one hour of a core that others use
 NEEDED = ("circuitkit-book", "ipython", "nbformat", "nbval")
 """What a run imports; what these require comes with them."""
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
@@ -187,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     emulator()
     prepare()
-    one = Processor(f"ARM, torch {TORCH}")
+    one = Processor(f"ARM, torch {TORCH}", {}, {"seconds": PATIENCE})
     return matrix([one], options.paths or notebooks(), Log(options.log), options.workers, start)
 
 

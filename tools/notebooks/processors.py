@@ -98,7 +98,10 @@ class Log:
             at = commit()
             found, seconds = run(server, processor, path)
             entry = dict(zip(("processor", "notebook", "text"), key, strict=True))
-            self.lines[key] = entry | {"found": found, "seconds": round(seconds), "commit": at}
+            entry |= {"found": found, "seconds": round(seconds or 0), "commit": at}
+            if seconds is None:  # nothing is known of it: the next start tries again
+                return entry | {"ended": False}
+            self.lines[key] = entry
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with self.path.open("a", encoding="utf-8") as file:
@@ -106,14 +109,13 @@ class Log:
         return self.lines[key]
 
 
-def run(server: warm.Server, processor: Processor, path: Path) -> tuple[list[str], float]:
-    """Each cell of a notebook that differs on this processor, in words, and the seconds that it took."""
+def run(server: warm.Server, processor: Processor, path: Path) -> tuple[list[str], float | None]:
+    """Each cell of a notebook that differs on this processor, in words, and the seconds that it took; None: it did not end."""
+    arguments = {"seconds": PATIENCE} | processor.arguments
     try:
-        found, seconds = server.call(
-            "tools.notebooks.run:departures", path=str(path), seconds=PATIENCE, **processor.arguments
-        )
+        found, seconds = server.call("tools.notebooks.run:departures", path=str(path), **arguments)
     except RuntimeError as error:
-        return [str(error)], 0.0
+        return [f"{error}. After {arguments['seconds']} seconds a run is cut off."], None
     return [f"cell {cell}: {what}: {detail}" for cell, what, detail in found], seconds
 
 
@@ -129,13 +131,15 @@ def matrix(chosen: list[Processor], paths: list[Path], log: Log, workers: int, s
             over = partial(log.run, servers[kind], processor)
             for path, entry in zip(paths, pool.map(over, paths), strict=True):
                 said = "DIFFERS" if entry["found"] else "same"
+                if not entry.get("ended", True):
+                    said = "DID NOT END"
                 print(f"{processor.name}, {label(path)}: {said}, {entry['seconds']} s, {entry['commit']}", flush=True)
                 for line in entry["found"]:
                     print(f"  {line}", flush=True)
                 runs += 1
                 wrong += bool(entry["found"])
     size, took = f"{len(paths)} notebooks x {len(chosen)} processors", time.perf_counter() - begin
-    print(f"{size}: {wrong} of {runs} runs differ, {took:.0f} s")
+    print(f"{size}: {wrong} of {runs} runs differ or did not end, {took:.0f} s")
     return 1 if wrong else 0
 
 

@@ -1,8 +1,8 @@
 """The lab: the shipped models in the page, out of scripts, because a page that is opened as a file may read no other file.
 
-The modules of `book/_lab` become classic scripts: `start.js`, which a page loads; `lab.js` and `engine.js`, which come
-when a reader touches the lab, as do the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of
-the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab; so does, in a notebook, a
+The modules of `book/_lab` become classic scripts: `start.js`, which a page loads; `parts.js`, `lab.js` and `engine.js`,
+which come when a reader touches the lab (one after the other, so that reading none of them holds the page up), as do the
+tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab; so does, in a notebook, a
 paragraph that is nothing but a link to `lab.md#lab-PRESET`. `toy`, chapter 5's model with two heads, has a script of its own.
 """
 
@@ -19,13 +19,8 @@ SOURCES = Path(__file__).resolve().parents[2] / "_lab"
 PAGE = "book/lab"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
 MODELS = ("two-layer", "one-layer", "zero-layer")
-# What each script is made of, and what the last module of it hands over.
-SCRIPTS = {
-    "start": ("start.js", None),
-    "toy": ("toy.js", None),
-    "lab": ("lab.js", "{ open }"),
-    "engine": ("worker.js", None),
-}
+# The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
+SCRIPTS = {"start": "start.js", "toy": "toy.js", "parts": "lab.js", "lab": "lab.js", "engine": "worker.js"}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|^[ \t]*// .*\n|^[ \t]+", re.M)
@@ -51,8 +46,8 @@ def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
     return found
 
 
-def joined(entry: str, folder: Path = SOURCES) -> str:
-    """The modules in one scope, without imports and exports; two of the same name would be one, so that is refused."""
+def joined(entry: str, folder: Path = SOURCES) -> tuple[list[str], list[str]]:
+    """The modules for one scope, without imports and exports, and the names that they declare; a name declared by two is refused."""
     parts, names = [], {}
     for path in modules(entry, folder):
         text = EXPORT.sub("", IMPORT.sub("", path.read_text("utf-8")))
@@ -62,19 +57,26 @@ def joined(entry: str, folder: Path = SOURCES) -> str:
             if names.setdefault(name, path.name) != path.name:
                 raise ValueError(f"{path.name} and {names[name]} of the lab both declare {name}")
         parts.append(COMMENT.sub("", text))  # a reader who wants to read has the sources
-    return "\n".join(parts)
+    return parts, [name for name in names if names[name] != entry]
 
 
 def script(name: str) -> str:
     """One of the scripts."""
-    entry, value = SCRIPTS[name]
-    code = joined(entry)
+    texts, shared = joined(SCRIPTS[name])
+    if name == "parts":
+        texts = texts[:-1]
+    if name == "lab":
+        texts = texts[-1:]
+    given = f"{{ {', '.join(shared)} }}"
+    code = '"use strict";\n' + f"const {given} = parts;\n" * (name == "lab") + "\n".join(texts)
     if name in ("start", "toy"):
-        return f'(() => {{\n"use strict";\n{code}}})();\n'
+        return f"(() => {{\n{code}}})();\n"
     if name == "engine":
-        # A function whose text becomes the worker.
-        return f'circuitLab.deliver("engine", String(() => {{\n"use strict";\n{code}}}));\n'
-    return f'circuitLab.deliver("lab", (() => {{\n"use strict";\n{code}return {value};\n}})());\n'
+        # The text of a function, which only the worker reads as code.
+        return delivered("engine", f"() => {{\n{code}}}")
+    if name == "parts":
+        return f'circuitLab.deliver("parts", (() => {{\n{code}return {given};\n}})());\n'
+    return f'circuitLab.deliver("lab", ((parts) => {{\n{code}return {{ open }};\n}}));\n'
 
 
 def delivered(name: str, value) -> str:
