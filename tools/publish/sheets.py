@@ -18,7 +18,7 @@ from tools.publish.pdf import listed
 
 WIDTHS = {390: 844, 768: 1024, 1280: 900, 1600: 1000}
 SCALE = {390: 0.5, 768: 0.33, 1280: 0.26, 1600: 0.23}
-SHEET, ROOM, PIECE = (1560, 1500), 14, 6000
+SHEET, ROOM, PIECE = (1560, 1500), 14, 3000
 # What is far from the window is not painted by a browser that takes the whole page: here everything is near.
 READ = """async () => {
     document.head.append(Object.assign(document.createElement('style'), {textContent: '* {content-visibility: visible !important}'}));
@@ -34,16 +34,18 @@ READ = """async () => {
 
 
 def taken(page, scale: float):
-    """The whole page as one picture, made small piece by piece: a browser paints no more than some 16,000 pixels."""
+    """The whole page as one picture, window by window and made small: a page that is grown to be taken is laid out anew."""
     from PIL import Image
 
+    page.set_viewport_size({"width": page.viewport_size["width"], "height": PIECE})
+    page.wait_for_timeout(300)
     wide, high = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
     whole = Image.new("RGB", (round(wide * scale), round(high * scale)), "white")
     for y in range(0, high, PIECE):
-        clip = {"x": 0, "y": y, "width": wide, "height": min(PIECE, high - y)}
-        piece = Image.open(io.BytesIO(page.screenshot(full_page=True, clip=clip))).convert("RGB")
-        size = (whole.width, max(1, round(piece.height * scale)))
-        whole.paste(piece.resize(size, Image.Resampling.LANCZOS), (0, round(y * scale)))
+        at = page.evaluate("async y => { scrollTo({top: y, behavior: 'instant'}); return scrollY; }", y)
+        piece = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        piece = piece.resize((whole.width, max(1, round(piece.height * scale))), Image.Resampling.LANCZOS)
+        whole.paste(piece, (0, round(at * scale)))
     return whole
 
 

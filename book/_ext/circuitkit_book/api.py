@@ -85,6 +85,8 @@ LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)", re.S)
 
 def to_rst(app, what, name, obj, options, lines) -> None:
     """`code` and $formula$ as Markdown writes them, in the words of reStructuredText; examples stay as they are."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()  # what Python says of a field of a tuple that has no words of its own
     paragraphs = "\n".join(lines).split("\n\n")
     lines[:] = "\n\n".join(text if ">>>" in text else paragraph_to_rst(text) for text in paragraphs).split("\n")
 
