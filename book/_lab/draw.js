@@ -16,22 +16,28 @@ export function tone(value) {
   return Math.abs(value) < 0.25 ? "none" : value > 0 ? "up" : "down";
 }
 
+const SIDE = 64; // pixels of a small pattern, fewer than the smallest screen gives it
+
 /**
  * One pattern: row by row where each position looks; the chosen row is framed.
  * @param {HTMLCanvasElement} canvas @param {Float32Array} pattern @param {number} head @param {number} n @param {number} at
  */
 export function thumbnail(canvas, pattern, head, n, at) {
-  if (canvas.width !== n || canvas.height !== n) [canvas.width, canvas.height] = [n, n];
+  const side = Math.min(n, SIDE);
+  if (canvas.width !== side || canvas.height !== side) [canvas.width, canvas.height] = [side, side];
   const brush = canvas.getContext("2d");
   if (!brush) return;
-  const image = brush.createImageData(n, n);
+  const image = brush.createImageData(side, side);
   const pixels = new Uint32Array(image.data.buffer);
   const blue = (178 << 16) | (114 << 8);
   for (let i = 0; i < n; i++)
     for (let j = 0; j <= i; j++) {
       const share = Math.sqrt(pattern[(head * n + i) * n + j]);
       const frame = i === at && n > 2 ? 45 : 0;
-      pixels[i * n + j] = (Math.min(255, Math.round(share * 255) + frame) << 24) | blue;
+      // Where more tokens share a pixel, the most that is seen there shows.
+      const place = Math.floor((i * side) / n) * side + Math.floor((j * side) / n);
+      const seen = Math.min(255, Math.round(share * 255) + frame);
+      if (seen >= pixels[place] >>> 24) pixels[place] = (seen << 24) | blue;
     }
   brush.putImageData(image, 0, 0);
 }

@@ -8,7 +8,7 @@ import { headName, INPUTS, parseCut } from "./names.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
 import { PRESETS } from "./presets.js";
 import { pythonFor } from "./python.js";
-import { fitting, fromAddress, fromPreset, LONGEST, TABS, toAddress } from "./state.js";
+import { fitting, fromAddress, fromPreset, left, LONGEST, TABS, toAddress } from "./state.js";
 
 /** @typedef {import("./worker.js").Reply} Reply */
 /** @typedef {import("./state.js").State} State */
@@ -44,7 +44,8 @@ class Lab {
     this.worths = {};
     this.asked = 0;
     this.source = -1;
-    this.via = -1;
+    /** @type {number | null} */
+    this.via = null; // whose note the words are about; null: whoever writes most of what the head finds
     this.drawn = "";
     this.wide = 0;
     /** @type {Map<string, HTMLElement>} */
@@ -86,6 +87,7 @@ class Lab {
     this.pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
     this.echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
     this.legend = h("p", { class: "cl-legend" }, "A wire is as thick as what it is worth: ", h("b", { class: "cl-up" }, "blue"), " raises the followed token, ", h("b", { class: "cl-down" }, "orange"), " lowers it. Arcs: what the heads look at, in blue the chosen head. The bar under a token: how well it was predicted.");
+    this.paper = h("p", { class: "cl-paper" });
     this.wireList = h("div", { class: "cl-wire-list" });
     this.guesses = h("div", { class: "cl-next" });
     this.zero = this.radio(id, "zero", "nothing");
@@ -129,6 +131,7 @@ class Lab {
       ),
       h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, this.tabs),
       this.panel,
+      this.paper,
     );
     new ResizeObserver(() => {
       if (this.wide === this.root.clientWidth) return;
@@ -176,7 +179,7 @@ class Lab {
       // A stretch of typing is one step for undo.
       const joined = this.typing;
       this.typing = true;
-      this.change({ text: this.text.value.toWellFormed(), at: -1, answer: -1 }, "New text", joined);
+      this.change({ text: this.text.value.toWellFormed(), at: -1 }, "New text", joined);
     }, 120);
   }
 
@@ -387,18 +390,28 @@ class Lab {
     const changed = this.state.cuts.length > 0;
     this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Followed"))));
     const { answer } = reply;
-    const shown = visible(answer.text);
-    const name = /[\p{L}\p{N}]/u.test(shown) ? shown : `“${shown}”`;
-    const was = before?.answer.id === answer.id ? before.answer.after : undefined;
-    const first = reply.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
-    const move = was === undefined ? `${name} has ${percent(answer.after)}` : was === answer.after ? `${name} stays at ${percent(answer.after)}` : `${name} from ${percent(was)} to ${percent(answer.after)}`;
-    const lead = first.id === answer.id ? "" : `; first is now ${visible(first.text)} with ${percent(first.after)}`;
+    const called = (/** @type {string} */ text) => (/[\p{L}\p{N}]/u.test(text) ? visible(text) : `“${visible(text)}”`);
+    const name = called(answer.text);
+    // Another text or place is another question, not a change.
+    const same = before?.at === reply.at && before.tokens.map(({ id }) => id).join() === reply.tokens.map(({ id }) => id).join() ? before : null;
+    const was = same?.answer.id === answer.id ? same.answer.after : undefined;
+    const top = (/** @type {Reply} */ of) => of.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
+    const first = top(reply);
+    const move = was === undefined ? `${name} has ${percent(answer.after)}` : percent(was) === percent(answer.after) ? `${name} stays at ${percent(answer.after)}` : `${name} from ${percent(was)} to ${percent(answer.after)}`;
+    const lead = first.id === answer.id ? "" : `; first is ${same && top(same).id !== first.id ? "now " : ""}${called(first.text)} with ${percent(first.after)}`;
     const cropped = reply.cropped ? ` The model reads the first ${reply.tokens.length} tokens.` : "";
-    const bytes = reply.tokens.some(({ text }) => /^<[0-9A-F]{2}>$/.test(text)) ? " A sign that the model has no token for is read as its bytes, such as <F0>." : "";
+    const byte = reply.tokens.find(({ text }) => /^<[0-9A-F]{2}>$/.test(text));
+    const bytes = byte ? ` A sign that the model has no token for is read as its bytes, such as ${byte.text}.` : "";
     const empty = reply.tokens.length < 2 ? " The text is empty: the model sees its opening token alone." : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
     if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}${bytes}${empty}`);
     this.unsaid = null;
+    const { state } = this;
+    const guesses = reply.guesses.slice(0, 5).map((guess) => `${called(guess.text)} ${percent(guess.after)}`).join(", ");
+    this.paper.textContent =
+      `The figure is the circuit as it starts. On this page stood ${state.model} at step ${thousands(state.step)}, the text “${state.text}”` +
+      `${state.cuts.length ? `, without ${state.cuts.join(", ")}` : ""}. At position ${reply.at}, ${visible(reply.tokens[reply.at].text)}, it says: ${guesses}.`;
+    this.legend.hidden = reply.nLayers < 2;
     this.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
     this.bottom.replaceChildren("at position ", String(reply.at), ": ", word(reply.tokens[reply.at].text));
     this.looked(reply);
@@ -600,6 +613,16 @@ class Lab {
     if (again instanceof HTMLElement) again.focus({ preventScroll: true });
   }
 
+  /** The head whose note the chosen head looks for: as the reader chose, else by the wire into its keys that is worth most; -1 is the token itself. */
+  writer() {
+    const { head } = this.state;
+    if (head[1] !== "1") return -1;
+    if (this.via !== null) return this.via;
+    const worth = [0, 1, 2, 3].map((from) => Math.abs(this.worths[`${headName(0, from)}->${head}.K`] ?? 0));
+    const most = Math.max(...worth);
+    return most < 1 ? -1 : worth.indexOf(most);
+  }
+
   /** The open panel. @param {number} asked */
   async open(asked) {
     const reply = /** @type {Reply} */ (this.reply);
@@ -612,7 +635,7 @@ class Lab {
     let made = [];
     if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
     else if (state.tab === "python") {
-      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, sourceText, cropped: reply.cropped, lastStep: this.steps[state.model][this.steps[state.model].length - 1] });
+      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.writer() < 0 ? "" : headName(0, this.writer()), sourceText, cropped: reply.cropped, lastStep: this.steps[state.model][this.steps[state.model].length - 1] });
       made = pythonPanel(code, (text) => this.copy(text, "The Python is copied"));
     } else if (!state.head) made = [h("p", {}, "This model has no heads.")];
     else if (state.tab === "score") {
@@ -620,10 +643,11 @@ class Lab {
       made = scorePanel(score, state, { token: tokenText, source: sourceText, choose });
     } else {
       const later = state.head[1] === "1";
-      const via = later && this.via >= 0 ? this.via : undefined;
+      const writer = this.writer();
+      const via = writer >= 0 ? writer : undefined;
       const words = await client.ask("words", { model: this.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via });
       const writers = [{ value: -1, name: "of the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `that ${headName(0, head)} wrote about` }))];
-      const chooseVia = later ? this.select("via", "Who wrote the note", writers, this.via, (value) => (this.via = value)) : null;
+      const chooseVia = later ? this.select("via", "Who wrote the note", writers, writer, (value) => (this.via = value)) : null;
       made = wordsPanel(words, state, { token: tokenText, source: sourceText, chooseSource: choose, chooseVia });
     }
     if (asked !== this.asked) return;
@@ -659,7 +683,7 @@ export async function open(element, address) {
   const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
   const asked = fromAddress(address, steps);
   const state = asked ?? fromPreset(preset);
-  const unread = address && !asked ? "The link could not be read, so this is the beginning" : "";
+  const unread = address && !asked ? "The link could not be read, so this is the beginning" : asked && left(address, asked) ? "Part of the link could not be read" : "";
   let lab = labs.get(element);
   if (lab) {
     await lab.change(state, unread || "From the address");

@@ -54,6 +54,6 @@ export const PRESETS = [
     "head": "L1H3",
     "tab": "parts",
     "step": 24000,
-    "try": "Delete the first sentence, and watch the part of L1H3."
+    "try": "Press or in the table of next tokens: it stays followed. Then delete the first sentence, and watch the part of L1H3."
   }
 ];

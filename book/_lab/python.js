@@ -20,7 +20,7 @@ export function quoted(text) {
 /**
  * Three lines for the logits, and the lines of the open panel.
  * @param {State} state
- * @param {{at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, sourceText: string, cropped: boolean, lastStep: number}} seen
+ * @param {{at: number, answer: number, source: number, token: number, sourceToken: number, text: string, tokenText: string, via: string, sourceText: string, cropped: boolean, lastStep: number}} seen
  */
 export function pythonFor(state, seen) {
   const { model, step, cuts, fill, head } = state;
@@ -30,7 +30,7 @@ export function pythonFor(state, seen) {
   const byMean = fill === "mean" && heads.length > 0;
   const lines = [
     `model = ck.load_model("${model}"${step === seen.lastStep ? "" : `, step=${step}`})`,
-    `tokens = model.to_tokens(${quoted(state.text)})${seen.cropped ? "[:, :256]" : ""}`,
+    `tokens = model.to_tokens(${quoted(state.text)}${seen.cropped ? ", truncate=True" : ""})`,
   ];
   if (byMean)
     lines.push(
@@ -63,7 +63,13 @@ export function pythonFor(state, seen) {
     : [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`, "print(score.components, score.table, sep=\"\\n\")"];
   const words = [
     `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB${said(seen.sourceText)}`,
-    `looks_for = circuits.full_qk(model, "${head}")[${seen.token}].AB${said(seen.tokenText)}`,
+    ...(seen.via
+      ? [
+          "heads = ck.heads(model)",
+          `note = model.W_E @ heads["${seen.via}"].OV.AB[0]  # what ${seen.via} writes about each token`,
+          `looks_for = model.W_E[${seen.token}] @ heads["${head}"].QK.AB[0] @ note.T / heads.scale${said(seen.tokenText)}`,
+        ]
+      : [`looks_for = circuits.full_qk(model, "${head}")[${seen.token}].AB${said(seen.tokenText)}`]),
     "for row in (raises, looks_for):  # the first eight of each, from the weights alone",
     "    print(model.to_str_tokens(row.flatten().topk(8).indices))",
   ];

@@ -66,6 +66,12 @@ export function fromAddress(address, steps) {
   });
 }
 
+/** Whether an address names something that its state had to leave out. @param {string} address @param {State} state */
+export function left(address, state) {
+  const [asked, kept] = [address, toAddress(state)].map((one) => new URLSearchParams(one.slice(5)));
+  return address.startsWith("#lab:") && ["model", "step", "head", "tab", "without", "fill"].some((name) => asked.get(name) && asked.get(name) !== (kept.get(name) ?? "zero"));
+}
+
 /** How many layers of four heads a model has. @param {string} model */
 export function layersOf(model) {
   return { "zero-layer": 0, "one-layer": 1, "two-layer": 2 }[model] ?? 0;

@@ -62,7 +62,7 @@ export function toyPython(writes) {
     `W_O[:, 0, 4:7] = torch.tensor([${rows}])`,
     "model = replace(model, heads=replace(model.heads, W_O=W_O))",
     "found = sp.head_verdict(model, model.task, rows=20)",
-    "print(found.carried, found.gain)  # by head and trigram",
+    "print(found.carried, found.gain)  # by head and trigram; the least gain in any company",
   ].join("\n");
 }
 
@@ -81,7 +81,8 @@ class CircuitToy extends HTMLElement {
       h("fieldset", {}, h("legend", {}, `head ${head} writes`), ...[0, 1, 2].map((i) => this.slider(head, i))),
     );
     const columns = ["asked", "verdict", "head 0 alone", "head 1 alone", "both"];
-    const table = h("table", {}, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), this.rows);
+    const caption = h("caption", {}, "Each cell: the completion that these heads put on top, and the gain of the one that is due. A head carries it if it is on top with a gain above 1, whatever other head is taken out.");
+    const table = h("table", {}, caption, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), this.rows);
     const button = (/** @type {string} */ name, /** @type {() => void} */ click) => h("button", { type: "button", class: "cl-button", click }, name);
     this.undo = button("Undo", () => this.back());
     this.link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this setting" }));

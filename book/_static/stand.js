@@ -1,3 +1,16 @@
+/* Paper is light. */
+(() => {
+  const { dataset } = document.documentElement;
+  let theme;
+  addEventListener("beforeprint", () => {
+    theme = dataset.theme;
+    dataset.theme = "light";
+  });
+  addEventListener("afterprint", () => {
+    if (theme) dataset.theme = theme;
+  });
+})();
+
 /* What a link led to stays in view while formulas and pictures above it take their room, until the reader moves. */
 (() => {
   let leave = () => {};

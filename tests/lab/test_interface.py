@@ -398,6 +398,72 @@ def test_the_python_computes_what_the_page_shows(reader, address, name, capsys):
     assert ours == pytest.approx(theirs, abs=0.06)
 
 
+def test_the_python_finds_the_words_of_the_note_that_is_chosen(reader, address):
+    opened = reader(f"{address}#lab:model=two-layer&tab=words&head=L1H3&text={TEXT}")
+    opened.settled()
+    choice = opened.page.get_by_label("Who wrote the note")
+    assert choice.input_value() == "1"  # whoever writes most of what the head finds
+    for writer in ("1", "-1", "2"):
+        opened.page.locator("[id$=tab-words]").click()
+        opened.settled()
+        choice.select_option(writer)
+        opened.page.wait_for_timeout(500)  # the words come from the worker
+        shown = opened.page.locator(".cl-words ol").first.locator(".cl-number").all_inner_texts()
+        opened.page.locator("[id$=tab-python]").click()
+        opened.settled()
+        names: dict = {}
+        exec(opened.page.locator(".cl-code").inner_text(), names)
+        found = names["looks_for"].flatten().topk(len(shown)).values.tolist()
+        assert [float(one.replace("−", "-")) for one in shown] == pytest.approx(found, abs=0.0501)
+
+
+def test_the_python_of_a_long_text_runs(reader):
+    opened = reader()
+    opened.start()
+    opened.page.get_by_label("Text", exact=True).fill("the king " * 200)
+    opened.until("document.querySelectorAll('.cl-chip').length === 256")
+    opened.settled()
+    # Every small picture shows where its head looks most, though it has fewer pixels than there are tokens.
+    faint = "all => all.map(one => Math.max(...one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter((_, i) => i % 4 === 3)))"
+    assert min(opened.page.locator("canvas.cl-map").evaluate_all(faint)) > 120
+    assert opened.page.locator("canvas.cl-map").evaluate_all("all => all.every(one => one.width <= one.clientWidth)")
+    opened.page.locator("[id$=tab-python]").click()
+    opened.settled()
+    names: dict = {}
+    exec(opened.page.locator(".cl-code").inner_text(), names)
+    assert names["tokens"].shape[1] == 256
+
+
+def test_paper_says_what_stood_on_the_page(reader):
+    opened = reader()
+    opened.start()
+    opened.press("Cut L0H1->L1H3.K")
+    opened.page.emulate_media(media="print")
+    told = opened.page.locator(".cl-paper").inner_text()
+    assert f"“{TEXT}”, without L0H1->L1H3.K. At position " in told
+    assert opened.page.locator(".cl-paper").is_visible()
+    assert not opened.page.get_by_role("button", name="Undo").is_visible()
+
+
+def test_a_link_that_is_read_in_part_says_so(reader, address):
+    opened = reader(f"{address}#lab:model=two-layer&text={TEXT}&without=L7H7,L0H1")
+    assert opened.settled().startswith("Part of the link could not be read: ")
+    whole = reader(f"{address}#lab:model=two-layer&text={TEXT}&without=L0H1")
+    assert whole.settled().startswith("The model is here: ")
+
+
+def test_another_place_is_no_change(reader, address):
+    opened = reader(f"{address}#lab:model=two-layer&text={TEXT}")
+    opened.settled()
+    opened.page.locator(".cl-chip").nth(4).click()
+    told = opened.settled()
+    assert told.startswith("Position 4, ")
+    assert " from " not in told
+    assert " now " not in told
+    opened.press("L0H0", "switch", exact=True)
+    assert " first is now ," not in opened.settled()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_lab_is_accessible_and_no_wider_than_the_page(reader, width, theme):

@@ -136,6 +136,7 @@ def write(app, error) -> None:
 
 def element(preset: str, page: str, *, inside: str = "", linked: bool = False) -> str:
     """The lab as a page holds it before it is touched; on its own page the presets can be linked to."""
+    inside += "<noscript><p>What moves here needs JavaScript.</p></noscript>"
     if preset == TOY:
         return f"<circuit-toy>{toy_still()}{inside}</circuit-toy>"
     attributes = {"data-preset": preset, "data-page": page}
