@@ -1,4 +1,4 @@
-"""On a phone: what is drawn keeps letters that can be read, and what is cut says so. On any page: no name of a checker's type."""
+"""On a phone: what is drawn keeps letters that can be read, and what is cut says so. On any page: no name of a checker's type. On paper: light."""
 
 from functools import partial
 
@@ -64,3 +64,17 @@ def test_the_reference_names_types_that_a_reader_knows():
     texts = {page.name: page.read_text("utf-8") for page in HTML.glob("book/api/*.html")}
     assert len(texts) > 8
     assert {name: word for name, text in texts.items() for word in ("beartype", "Annotated", "~typing", "~jaxtyping") if word in text} == {}
+
+
+def test_paper_is_light_whatever_the_screen_was(visit):
+    """Drawings and code take their colours from the theme; dark ones are hardly seen on paper."""
+    opened = visit("book/lab.html", "dark", "desktop")
+    theme = "document.documentElement.dataset.theme"
+    assert opened.page.evaluate(theme) == "dark"
+    seen = opened.page.evaluate(f"""() => {{
+        const on = [];
+        for (const event of ["beforeprint", "afterprint"]) {{ dispatchEvent(new Event(event)); on.push({theme}); }}
+        return on;
+    }}""")
+    opened.context.close()
+    assert seen == ["light", "dark"]
