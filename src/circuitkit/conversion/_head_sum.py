@@ -96,10 +96,12 @@ class HeadSum:
             return out if factor == 1.0 else out.mul_(factor)
         out = torch.zeros_like(x)
         terms = [(b, x.new_tensor(c), a, d, x.new_tensor(d)) for b, c, a, d in self.terms]
-        for piece, gathered in zip(x.view(-1).split(PIECE // 2), out.view(-1).split(PIECE // 2), strict=True):
+        room = x.new_empty(2, min(PIECE, x.numel()))  # taken once: new memory for every head takes as long as the head
+        for piece, gathered in zip(x.view(-1).split(PIECE), out.view(-1).split(PIECE), strict=True):
+            weight, value = room[:, : len(piece)]
             for b, c, a, d, shift in terms:
-                weight = torch.add(c, piece, alpha=b).sigmoid_()  # one pass, where a product and a sum would be two
-                _ = gathered.addcmul_(weight, torch.add(shift, piece, alpha=a)) if a else gathered.add_(weight, alpha=d)
+                torch.add(c, piece, alpha=b, out=weight).sigmoid_()  # one pass, where a product and a sum would be two
+                _ = gathered.addcmul_(weight, torch.add(shift, piece, alpha=a, out=value)) if a else gathered.add_(weight, alpha=d)
         return out
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
@@ -328,26 +330,42 @@ class GateSums:
 
     @in_single
     def __call__(self, g: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
-        b, c, _, d = self.columns(g)
         if torch.is_grad_enabled() and g.requires_grad:
+            b, c, _, d = self.columns(g)
             heads = zip(b.T, c.T, d.T, strict=True)
             return sum(((g * bi + ci).sigmoid() * di for bi, ci, di in heads), torch.zeros_like(g))
-        # 2 sigmoid(z) = 1 + tanh(z / 2), and tanh is the quicker
-        b, c, d = b / 2, c / 2, d / 2
         flat = g.reshape(-1, g.shape[-1])
-        out, sizes = d.sum(-1).repeat(len(flat), 1), torch.tensor([len(fit) for fit in self.sums])[self.places]
-        for less, k in pairwise([0, *sorted(set(sizes.tolist()))]):
-            some = (sizes > less).nonzero()[:, 0].to(g.device)
-            whole = len(some) > 0.75 * len(sizes)  # a few more heads that write 0 are quicker than a selection
-            reads, gathered = (flat, out) if whole else (flat.index_select(1, some), out.index_select(1, some))
-            columns = [(column if whole else column[some])[:, less:k].T.contiguous() for column in (b, c, d)]
+        out = torch.zeros_like(flat)
+        for some, columns in self._rounds(g):
+            reads, gathered = (flat, out) if some is None else (flat.index_select(1, some), out.index_select(1, some))
             rows = max(1, PIECE // max(1, reads.shape[1]))
+            room = reads.new_empty(min(rows, len(reads)), reads.shape[1])
             for piece, total in zip(reads.split(rows), gathered.split(rows), strict=True):
-                for bi, ci, di in zip(*columns, strict=True):
-                    total.addcmul_(torch.addcmul(ci, piece, bi).tanh_(), di)
-            if not whole:
+                weight = room[: len(piece)]
+                for bi, ci, di in columns:
+                    total.addcmul_(torch.addcmul(ci, piece, bi, out=weight).sigmoid_(), di)
+            if some is not None:
                 out.index_copy_(1, some, gathered)
         return out.view(g.shape)
+
+    def _rounds(self, like: Tensor) -> list[tuple[Tensor | None, list[tuple[Tensor, ...]]]]:
+        """Which neurons have heads left to sum, None for all, and `b, c, d` of these heads, a row each."""
+        place = like.dtype, like.device
+        if place not in self._laid_out:
+            b, c, _, d = self.columns(like)
+            sizes = torch.tensor([len(fit) for fit in self.sums], device=like.device)[self.places.to(like.device)]
+            rounds = self._laid_out[place] = []
+            for less, k in pairwise([0, *sorted(set(sizes.tolist()))]):
+                some = (sizes > less).nonzero()[:, 0]
+                if len(some) > 0.75 * len(sizes):  # a few more heads that write 0 are quicker than a selection
+                    some = None
+                columns = (column if some is None else column[some] for column in (b, c, d))
+                rounds.append((some, list(zip(*(column[:, less:k].T.contiguous() for column in columns), strict=True))))
+        return self._laid_out[place]
+
+    @cached_property
+    def _laid_out(self) -> dict:
+        return {}
 
 
 def gate_sums(
