@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, PAGE = ROOT / "src/circuitkit", ROOT / "book/house.md"
 #: From the roof to the ground. `make lint` keeps every import of the library pointing down this list.
 ROOMS = ["exercises", "claims", "report", "figures", "models", "superposition", "conversion", "induction", "circuits", "residual", "anatomy", "_heads"]  # fmt: skip
-LEFT, WIDTH, ROW, BOX = 8, 360, 44, 30
+LEFT, WIDTH, ROW, BOX, LINE = 8, 360, 44, 30, 18
 
 
 def imports() -> dict[tuple[str, str], int]:
@@ -58,7 +58,7 @@ def floor() -> list[str]:
 def picture() -> str:
     """An arc for every pair of rooms of which one imports the other, from the one above to the one below."""
     rooms = [name for name in ROOMS if (PACKAGE / name).is_dir()]
-    height = ROW * (len(rooms) + 2) + 6
+    height = ROW * (len(rooms) + 2) + LINE + 6
     place = {name: 4 + ROW * (number + 1) for number, name in enumerate(rooms)}
     arcs, told = [], []
     for (above, below), n in sorted(
@@ -77,8 +77,8 @@ def picture() -> str:
         told.append((above, below))
     boxes = [box(4, "circuitkit", "door", WIDTH - 2 * LEFT, "circuitkit: the door, opens a room when asked")]
     boxes += [box(y, name, "room", 132, name.strip("_")) for name, y in place.items()]
-    ground = "under all: " + ", ".join(name.strip("_") for name in floor())
-    boxes.append(box(4 + ROW * (len(rooms) + 1), "floor", "floor", WIDTH - 2 * LEFT, ground))
+    ground = ", ".join(name.strip("_") for name in floor())
+    boxes.append(box(4 + ROW * (len(rooms) + 1), "floor", "floor", WIDTH - 2 * LEFT, "under all:", ground))
     words = "; ".join(
         f"{a.strip('_')} imports " + ", ".join(b.strip("_") for x, b in told if x == a)
         for a in rooms
@@ -91,9 +91,10 @@ def picture() -> str:
     )
 
 
-def box(y: float, name: str, kind: str, width: int, text: str) -> str:
-    at = f'x="{LEFT}" y="{y}" width="{width}" height="{BOX}" rx="4"'
-    return f'<rect class="{kind}" {at}/><text x="{LEFT + 10}" y="{y + 20}">{escape(text)}</text>'
+def box(y: float, name: str, kind: str, width: int, *lines: str) -> str:
+    at = f'x="{LEFT}" y="{y}" width="{width}" height="{BOX + LINE * (len(lines) - 1)}" rx="4"'
+    words = (f'<text x="{LEFT + 10}" y="{y + 20 + LINE * n}">{escape(line)}</text>' for n, line in enumerate(lines))
+    return f'<rect class="{kind}" {at}/>' + "".join(words)
 
 
 def says(path: Path) -> str:
