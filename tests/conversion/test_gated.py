@@ -124,6 +124,8 @@ def test_each_neuron_has_the_fit_of_its_own_range(draw):
     g = draw(0, 5, 4) * 3
     expected = torch.stack([fit(g[:, n]) for n, fit in enumerate(alone)], -1)
     assert len(layer.sums) == 3
+    narrow = layer(g.float())  # what is laid out for one type must not serve another
+    assert narrow.dtype == torch.float32
     assert torch.allclose(layer(g), expected, atol=1e-10)
     assert layer.errors(g).tolist() == [fit.error for fit in alone]
     assert layer.heads(4) == 4 * 8 == 4 * len(layer)
