@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from circuitkit.conversion import gate_sum, gated_neuron_heads
 from circuitkit.conversion._head_sum import gate_sums
@@ -135,6 +136,13 @@ def test_each_neuron_has_the_fit_of_its_own_range(draw):
     assert torch.allclose(layer(tracked), expected, atol=1e-10)
     half = layer(g.bfloat16())  # the sum is made in float32 and rounded once
     assert torch.equal(half, layer(g.bfloat16().float()).bfloat16())
+
+
+def test_what_was_laid_out_under_a_fake_mode_is_not_read_as_numbers(draw):
+    layer, g = gate_sums("silu", [3.0, 20.0], 8), draw(5, 2)
+    with FakeTensorMode() as fake:
+        assert layer(fake.from_tensor(g)).shape == g.shape
+    assert torch.equal(layer(g), gate_sums("silu", [3.0, 20.0], 8)(g))
 
 
 def test_within_an_error_each_neuron_takes_the_fewest_heads_for_its_range(draw):

@@ -25,7 +25,8 @@ def test_every_entry_fits_the_code(path):
     assert len({mutant.name for mutant in found}) == len(found)
     for file, _, name in {test.partition("::") for mutant in found for test in mutant.tests}:
         place = mutants.ROOT / file  # a test under another name would stop the whole run before its first fault
-        assert place.exists() and (not name or f"def {name.partition('[')[0]}(" in place.read_text("utf-8")), (file, name)
+        assert place.exists(), file
+        assert not name or f"def {name.partition('[')[0]}(" in place.read_text("utf-8"), (file, name)
 
 
 def test_killed_survived_and_unchanged_tree(tmp_path, capsys):

@@ -96,12 +96,10 @@ class HeadSum:
             return out if factor == 1.0 else out.mul_(factor)
         out = torch.zeros_like(x)
         terms = [(b, x.new_tensor(c), a, d, x.new_tensor(d)) for b, c, a, d in self.terms]
-        room = x.new_empty(2, min(PIECE, x.numel()))  # taken once: new memory for every head takes as long as the head
-        for piece, gathered in zip(x.view(-1).split(PIECE), out.view(-1).split(PIECE), strict=True):
-            weight, value = room[:, : len(piece)]
+        for piece, gathered in zip(x.view(-1).split(PIECE // 2), out.view(-1).split(PIECE // 2), strict=True):
             for b, c, a, d, shift in terms:
-                torch.add(c, piece, alpha=b, out=weight).sigmoid_()  # one pass, where a product and a sum would be two
-                _ = gathered.addcmul_(weight, torch.add(shift, piece, alpha=a, out=value)) if a else gathered.add_(weight, alpha=d)
+                weight = torch.add(c, piece, alpha=b).sigmoid_()  # one pass, where a product and a sum would be two
+                _ = gathered.addcmul_(weight, torch.add(shift, piece, alpha=a)) if a else gathered.add_(weight, alpha=d)
         return out
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
@@ -289,9 +287,9 @@ class GateSums:
     which: tuple[int, ...]
     """For each neuron, its place in `sums`."""
 
-    @cached_property
+    @property
     def places(self) -> Tensor:
-        """`which`, made once: as long a list takes as long to read as a few heads to compute."""
+        """`which` as an index."""
         return torch.tensor(self.which)
 
     def __len__(self) -> int:
@@ -339,11 +337,9 @@ class GateSums:
         for some, columns in self._rounds(g):
             reads, gathered = (flat, out) if some is None else (flat.index_select(1, some), out.index_select(1, some))
             rows = max(1, PIECE // max(1, reads.shape[1]))
-            room = reads.new_empty(min(rows, len(reads)), reads.shape[1])
             for piece, total in zip(reads.split(rows), gathered.split(rows), strict=True):
-                weight = room[: len(piece)]
                 for bi, ci, di in columns:
-                    total.addcmul_(torch.addcmul(ci, piece, bi, out=weight).sigmoid_(), di)
+                    total.addcmul_(torch.addcmul(ci, piece, bi).sigmoid_(), di)
             if some is not None:
                 out.index_copy_(1, some, gathered)
         return out.view(g.shape)
@@ -351,17 +347,19 @@ class GateSums:
     def _rounds(self, like: Tensor) -> list[tuple[Tensor | None, list[tuple[Tensor, ...]]]]:
         """Which neurons have heads left to sum, None for all, and `b, c, d` of these heads, a row each."""
         place = like.dtype, like.device
-        if place not in self._laid_out:
-            b, c, _, d = self.columns(like)
-            sizes = torch.tensor([len(fit) for fit in self.sums], device=like.device)[self.places.to(like.device)]
-            rounds = self._laid_out[place] = []
-            for less, k in pairwise([0, *sorted(set(sizes.tolist()))]):
-                some = (sizes > less).nonzero()[:, 0]
-                if len(some) > 0.75 * len(sizes):  # a few more heads that write 0 are quicker than a selection
-                    some = None
-                columns = (column if some is None else column[some] for column in (b, c, d))
-                rounds.append((some, list(zip(*(column[:, less:k].T.contiguous() for column in columns), strict=True))))
-        return self._laid_out[place]
+        if type(like) is Tensor and place in self._laid_out:  # a fake mode's tensors are of another type, and hold no numbers
+            return self._laid_out[place]
+        b, c, _, d = self.columns(like)
+        sizes, rounds = [len(self.sums[fit]) for fit in self.which], []
+        for less, k in pairwise([0, *sorted(set(sizes))]):
+            chosen = [n for n, size in enumerate(sizes) if size > less]
+            # a few more heads that write 0 are quicker than a selection
+            some = None if len(chosen) > 0.75 * len(sizes) else like.new_tensor(chosen, dtype=torch.long)
+            columns = (column if some is None else column[some] for column in (b, c, d))
+            rounds.append((some, list(zip(*(column[:, less:k].T.contiguous() for column in columns), strict=True))))
+        if type(like) is Tensor:
+            self._laid_out[place] = rounds
+        return rounds
 
     @cached_property
     def _laid_out(self) -> dict:
