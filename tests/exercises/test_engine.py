@@ -152,6 +152,15 @@ def test_more_than_the_digits_of_float32_is_a_mistake():
     assert not check(DOUBLE, lambda x, y, W: (2 + 1e-3) * (x + y) @ W)
 
 
+def test_an_infinite_entry_does_not_excuse_the_others():
+    expected = torch.tensor([1.0, -torch.inf, torch.nan])
+    assert _run.close(expected.clone(), expected)
+    for place, value in ((0, 1.001), (1, -1e9), (1, torch.inf), (2, 0.0)):
+        got = expected.clone()
+        got[place] = value
+        assert not _run.close(got, expected)
+
+
 def test_the_accepted_answer_may_be_checked_again():
     accepted = check(DOUBLE, RIGHT[0])
     assert check(DOUBLE, accepted)

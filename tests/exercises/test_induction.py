@@ -40,6 +40,17 @@ def test_the_scores_are_those_of_the_library(model, period, bos):
     assert worth == pytest.approx(-induction.induction_loss(model, rows).difference, abs=1e-4)
 
 
+def test_the_map_of_induction_heads_is_that_of_the_library():
+    exercise = exercises.check_find_induction.exercise
+    span = lambda case: case["tokens"][0, -case["period"] :].tolist()  # noqa: E731
+    once = [case for case in exercise.cases() if len({*span(case)}) == case["period"]]
+    assert len(once) == 2  # the others hold a token twice: the library then counts what came next after either
+    for case in once:
+        rows = induction.Repeated(case["tokens"], case["period"], case["start"])
+        expected = induction.scores(case["model"], rows).prefix_matching
+        assert torch.allclose(exercise.spec(**case).flatten(), expected.double(), atol=1e-6)
+
+
 def by_hand(loud=100.0, double=1):
     def answer(vocab, n_ctx):
         word, place, note, out = torch.eye(3 * vocab + n_ctx).split([vocab, n_ctx, vocab, vocab])
