@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tools.check import mutants
 from tools.check.mutants import ROOT, Mutant
+from tools.notebooks.execute import ENVIRONMENT
 
 LIST = ROOT / "tests/notebooks/explained.toml"
 # A fault that stops the import or names nothing is no plausible fault: the reader would never see the page.
@@ -81,7 +82,7 @@ class NotebookCopy(mutants.Copy):
     def __init__(self, folder: Path):
         empty = folder / "empty"
         empty.mkdir(parents=True)
-        os.environ["EMPTY_FOLDER"] = str(empty)
+        os.environ |= {"EMPTY_FOLDER": str(empty), **ENVIRONMENT}
         super().__init__(folder / "tree")
 
     def walk(self, name: str, planted: dict[str, Mutant]) -> dict:
