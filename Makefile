@@ -88,7 +88,7 @@ browser: env
 
 test: browser ## everything that CI checks; gets a browser if there is none
 	@$(MAKE) --no-print-directory -j2 lint book
-	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q -p no:cacheprovider --durations=8
+	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q -p no:cacheprovider --durations=8
 
 typecheck: env ## what an editor knows of the library (part of the tests)
 	$(PY) -m pytest tests/typing -q -p no:cacheprovider

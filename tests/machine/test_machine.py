@@ -94,21 +94,28 @@ def test_playwright_fetches_one_first(pretend, monkeypatch, tmp_path, capsys):
     assert log.read_text() == ""
 
 
-def test_then_the_package_manager_with_sudo(pretend, monkeypatch, tmp_path, capsys):
-    place = tmp_path / "bin/chromium"
-    fetch = f"case $* in *chromium) printf '#!/bin/sh\\nexit 0\\n' > '{place}'; chmod +x '{place}';; esac"
+@pytest.mark.parametrize("name", ["chromium-headless-shell", "chromium"])
+def test_then_the_package_manager_with_sudo(pretend, monkeypatch, tmp_path, capsys, name):
+    """Debian has a Chromium without a window; where there is none of that name, the whole one is asked for."""
+    place = tmp_path / "bin" / name
+    fetch = f"case $* in *' {name}') printf '#!/bin/sh\\nexit 0\\n' > '{place}'; chmod +x '{place}';; esac"
     log = pretend(apt_get=APT.format(then=fetch), sudo=SUDO)
     without_playwright(monkeypatch)
     assert machine.get_browser() == str(place)
+    asked = ["chromium-headless-shell", "chromium"][: 1 + (name == "chromium")]
     assert log.read_text().splitlines() == [
-        "sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq",
-        "apt-get update -qq",
-        "sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium",
-        "apt-get install -y -qq --no-install-recommends chromium",
+        line
+        for one in asked
+        for line in (
+            "sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq",
+            "apt-get update -qq",
+            f"sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {one}",
+            f"apt-get install -y -qq --no-install-recommends {one}",
+        )
     ]
     said = capsys.readouterr().out
     assert said.count("\n") == 1
-    assert said.endswith(f"did not work. sudo apt-get install chromium: done, {place}.\n")
+    assert said.endswith(f"did not work. sudo apt-get install {name}: done, {place}.\n")
 
 
 def test_root_needs_no_sudo(pretend, monkeypatch):

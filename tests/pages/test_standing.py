@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from browser_tools import HTML, WIDTHS, Visit, pages, read_to_its_end, served
 from bs4 import BeautifulSoup
+from playwright.sync_api import expect
 
 WHOLE = os.environ.get("CIRCUITKIT_STANDING") == "whole"  # `make standing`: every page in every width
 # What links lead to: headings, numbered equations, names of the library, terms.
@@ -222,7 +223,8 @@ def test_code_that_draws_is_folded_and_opens_with_one_key(visit):
     fold = opened.page.locator("details.hide.above-input", has_text="Show the code that draws this").first
     fold.locator("summary").focus()
     opened.page.keyboard.press("Enter")
-    assert "plt.subplots" in fold.inner_text()
+    expect(fold.locator("pre")).to_contain_text("plt.subplots")
+    expect(fold.locator("pre")).to_be_visible()
     opened.context.close()
 
 
