@@ -253,6 +253,29 @@ def test_a_recorded_layer_and_its_replacement():
         assert torch.allclose(none, torch.eye(8)[tokens], atol=1e-5)
 
 
+def test_some_heads_of_a_layer_are_recorded_and_replaced():
+    """A block that writes nothing in their place is the model without them; on another layer it has no place."""
+    model = circuitkit.load_model("two-layer")
+    tokens = torch.randint(1, 2000, (4, 12), generator=torch.Generator().manual_seed(0))
+    heads = circuitkit.heads(model)
+    record = record_layer(model, 1, tokens, heads=["L1H3", "L1H0"])
+    run = circuitkit.anatomy(model).run(tokens)
+    torch.testing.assert_close(record.y, run.part("L1H3") + run.part("L1H0"), rtol=0, atol=1e-5)
+    assert (record.n_heads, record.heads.names) == (2, ("L1H3", "L1H0"))
+    recipe = WRITES.but(penalty="write_norm", d_head=2, steps=2, batch=2, n_prompts=2)
+    block = train_gated(record, recipe).block
+    nothing = tuple(range(block.n_heads))
+    found = model.run_with_hooks(tokens, fwd_hooks=replacing(model, 1, block, without=nothing))
+    without = circuitkit.anatomy(model).run(tokens, without=["L1H0", "L1H3"], fill="zero").logits
+    torch.testing.assert_close(found, without, rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="replacing got layer=0.*; expected the layer it was trained on, or another block: this one stands for L1H3, L1H0"):
+        replacing(model, 0, block)
+    with pytest.raises(ValueError, match="a block trained on 'one-layer', not on 'two-layer'|d_model"):
+        replacing(circuitkit.load_model("one-layer"), 0, block)
+    with pytest.raises(ValueError, match="L0H1"):
+        record_layer(model, 1, tokens, heads=[heads.names[1]])
+
+
 def test_a_start_along_axes_is_the_layer_and_top_k_costs_least_along_principal_ones():
     original = load_original(4, 5, 13)
     bridge, tokens = original.bridge(), original.task.sample(60, 0)

@@ -201,6 +201,7 @@ class GatedBlock(nn.Module):
         super().__init__()
         self.recipe, self.n_heads, self.d_model = recipe, n_heads * recipe.expansion, d_model
         self.active = recipe.top_k or self.n_heads
+        self.names, self.of = ((), "") if original is None else (original.names, original.of)  # what it stands for
         generator = torch.Generator().manual_seed(seed)
         h, d, r, g = self.n_heads // recipe.share, recipe.d_head, recipe.d_value or recipe.d_head, recipe.d_gate
         shapes = {"W_Q": (h, d_model, d), "W_K": (h, d_model, d), "W_V": (self.n_heads, d_model, r), "W_O": (self.n_heads, r, d_model)}

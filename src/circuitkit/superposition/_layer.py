@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Model, Natural, ids, must, one_dtype, public
+from circuitkit._contract import AnyModel, Count, Model, Names, Natural, ids, must, one_dtype, public, require_finite
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision, near
-from circuitkit.anatomy import anatomy
+from circuitkit.anatomy import anatomy, read
+from circuitkit.anatomy._read import name_of
 from circuitkit.superposition._block import GatedBlock, Recipe, optimise
 
 
@@ -54,8 +55,11 @@ class GatedLayer:
 
 @public
 @ids()
-def record_layer(model: AnyModel, layer: Natural, tokens: Int[Tensor, "row pos"], batch: Count = 16) -> LayerRecord:
-    """Run any model and keep what attention layer `layer` read (after its norm, if it has one) and wrote.
+def record_layer(
+    model: AnyModel, layer: Natural, tokens: Int[Tensor, "row pos"], batch: Count = 16, *, heads: Names | None = None
+) -> LayerRecord:
+    """Run any model and keep what attention layer `layer` read (after its norm, if it has one) and wrote; or what some of its
+    `heads` wrote, for a block that stands for these alone.
 
     **Shapes**: `[row, pos, d_model]` each, in float32 for a model in half precision. **Error**: none. **Source**: this book.
     """
@@ -64,11 +68,13 @@ def record_layer(model: AnyModel, layer: Natural, tokens: Int[Tensor, "row pos"]
     if layer not in layers:
         raise ValueError(f"record_layer got layer={layer}; expected one of the layers with attention heads, {[*layers]}")
     sub, xs, ys = layers[layer], [], []
+    names = sub.inside.names if heads is None else (heads,) if isinstance(heads, str) else heads
+    picked = [sub.inside.index(name) for name in names]
     for part in tokens.split(batch):
         run = value.run(part, watch=lambda *_: None)  # patterns are not kept
         xs.append(full_precision(run.read_by(sub, run.streams[value.find(sub.parts[0]).step])))
-        ys.append(full_precision(torch.einsum("bhpd,hdm->bpm", run.z(sub), sub.inside.W_O)))
-    return LayerRecord(torch.cat(xs), torch.cat(ys), len(sub.inside), sub.inside.ungrouped().to(xs[0].dtype))
+        ys.append(full_precision(torch.einsum("bhpd,hdm->bpm", run.z(sub)[:, picked], sub.inside.W_O[picked])))
+    return LayerRecord(torch.cat(xs), torch.cat(ys), len(picked), sub.inside[picked].ungrouped().to(xs[0].dtype))
 
 
 def train_gated_layer(
@@ -145,20 +151,28 @@ def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
 @public
 @must(lambda layer, model: layer < model.cfg.n_layers or f"one of the model's layers, 0 to {model.cfg.n_layers - 1}")
 @must(lambda block, model: block.d_model == model.cfg.d_model or f"a block of d_model {model.cfg.d_model}, trained on this model")
+@must(lambda block, model: len({block.of, name_of(model)} - {""}) < 2 or f"a block trained on {name_of(model)!r}, not on {block.of!r}")
+@must(lambda layer, block: all(read(name)[0].layer == layer for name in block.names) or f"the layer it was trained on, or another block: this one stands for {', '.join(block.names)}", "layer", "block")
 @must(lambda without, block: max(without, default=0) < block.n_heads or f"heads of the block, 0 to {block.n_heads - 1}")
 def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Natural, ...] = ()) -> list[tuple[str, Callable]]:
-    """Hooks that put the block in the place of attention layer `layer`; `without` names heads of the block to leave out.
+    """Hooks that put the block in the place of attention layer `layer`, or of the heads of it that were recorded.
 
-    Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`. **Source**: this book.
+    `without` names heads of the block to leave out. Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
+    **Source**: this book.
     """
+    require_finite(model)
+    some: Any = None
+    if 0 < len(block.names) < model.cfg.n_heads:
+        some = anatomy(model)[block.names].ungrouped()
     biases, seen = getattr(model, "b_O", None), {}
     bias = 0.0 if biases is None else biases[layer].detach()  # a checkpoint may have none
 
-    def read(value: Tensor, hook: Any) -> Tensor:
+    def keep(value: Tensor, hook: Any) -> Tensor:
         seen["x"] = value
         return value
 
     def write(value: Tensor, hook: Any) -> Tensor:
-        return block(seen.pop("x"), without) + bias
+        x = seen.pop("x")
+        return block(x, without) + (bias if some is None else value - some.results(x).sum(-3))
 
-    return [(f"blocks.{layer}.attn.hook_in", read), (f"blocks.{layer}.hook_attn_out", write)]
+    return [(f"blocks.{layer}.attn.hook_in", keep), (f"blocks.{layer}.hook_attn_out", write)]
