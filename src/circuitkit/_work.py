@@ -5,6 +5,7 @@ with it only what it had not finished; an item that fails is reported and stops 
 """
 
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -13,9 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from circuitkit._contract import must, public
 
@@ -160,7 +163,7 @@ def kept_in(folder: str | Path) -> Iterator[None]:
     """Inside `with kept_in("study"):` long calls write each item down as it comes, and called again go on where they stopped.
 
     So do `effect`, `attribution` by patching and `survey`: a set of names taken out of one model on the same rows is run once,
-    whoever asks. Models and rows are told apart by their numbers (of weights, a sample), versions by theirs. An item that fails stops
+    whoever asks. Models and rows are told apart by their numbers, all of them, versions by theirs. An item that fails stops
     no other; at the end a `ValueError` names it. Items run through joblib, as those of a `report`. **Source**: this book.
 
     >>> import tempfile
@@ -183,6 +186,52 @@ def each(function: Callable[..., Any], items: Mapping[str, tuple], what: str, of
     if failed := [f"{one.key} ({one.problem})" for one in done.values() if one.problem]:
         raise ValueError(f"{what}: {len(failed)} of {len(items)} could not be computed: {'; '.join(failed[:3])}. The others are kept in {folder}: mend these, and call the same again.")
     return [done[key].result for key in items]
+
+
+def fingerprint(model: Any, *asked: Any) -> str:
+    """What tells one model, question and version from another: every weight, bit by bit, and the question in words."""
+    from circuitkit import __version__
+
+    told = hashlib.sha256(repr((__version__, asked)).encode())
+    for part in _told(model):
+        told.update(part)
+    return told.hexdigest()[:16]
+
+
+def _told(thing: Any) -> Iterator[Any]:
+    """The bytes of all that a model is made of; of a function, of what it holds."""
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        yield repr((tuple(thing.shape), thing.dtype)).encode()
+        yield thing.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    elif isinstance(thing, torch.nn.Module):
+        for name, W in (*thing.named_parameters(), *thing.named_buffers()):
+            yield name.encode()
+            yield from _told(W)
+        for said in (getattr(thing, "cfg", None), getattr(getattr(thing, "original_model", None), "config", None)):
+            plain = {} if said is None else vars(said)
+            yield repr(sorted((key, value) for key, value in plain.items() if isinstance(value, (int, float, str, tuple)))).encode()
+        yield from _told([module.terms for module in thing.modules() if hasattr(module, "terms")])  # heads of a neuron
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for field in fields(thing):
+            yield field.name.encode()
+            yield from _told(getattr(thing, field.name))
+    elif isinstance(thing, (tuple, list)):
+        for one in thing:
+            yield from _told(one)
+    elif isinstance(thing, np.ndarray):
+        yield thing.tobytes()
+    elif inspect.ismethod(thing):
+        yield repr([(name, value) for name, value in vars(thing.__self__).items() if isinstance(value, (int, float, str))]).encode()
+        yield from _told(thing.__self__)
+    elif inspect.isfunction(thing):
+        yield thing.__qualname__.encode()
+        yield from _told([cell.cell_contents for cell in thing.__closure__ or ()])
+    elif hasattr(thing, "__dict__"):
+        yield from _told([*vars(thing).items()])
+    else:
+        yield repr(thing).encode()
 
 
 def set_key(names: Iterable[str]) -> str:

@@ -1,6 +1,8 @@
 """`ck.report`: its numbers are the tools', it is kept and goes on, a failing part is alone, and the page opens by itself."""
 
+import ast
 import csv
+import html
 import io
 import math
 import re
@@ -86,7 +88,8 @@ def test_mlps_as_heads_get_better_with_heads(folder):
     assert not found.problems
     costs = [row for row in found.rows if row["measure"] == "wrong by"]
     assert costs
-    assert all(0 <= row["value"] <= row["high"] for row in costs)
+    promised = {(row["name"], row["text"]): row["value"] for row in found.rows if row["measure"] == "promised"}
+    assert all(0 <= row["value"] <= promised[row["name"], row["text"]] for row in costs)
 
 
 def test_the_table_is_the_report(made, folder):
@@ -129,6 +132,66 @@ def test_another_model_under_the_same_name_is_another_report(tmp_path):
     assert len([*(tmp_path / "x.parts").iterdir()]) == 2
 
 
+def test_a_report_by_name_is_of_the_weights_that_are_there_now(tmp_path):
+    """In one process, under one name: a folder whose weights changed, if only a little."""
+    import shutil
+
+    import tiny_models
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    config = transformers.GPT2Config(**tiny_models.GPT2 | {"vocab_size": 4096}, architectures=["GPT2LMHeadModel"])
+    tiny_models.from_folder(tmp_path / "gpt2", transformers.GPT2LMHeadModel(config))
+    first = ck.report(tmp_path / "gpt2", tmp_path / "x.html")
+    W = load_file(tmp_path / "gpt2" / "model.safetensors")
+    bias = next(w for name, w in W.items() if name.endswith("h.0.ln_1.bias"))
+    bias[3] += 0.5
+    save_file(W, tmp_path / "gpt2" / "model.safetensors", metadata={"format": "pt"})
+    second = ck.report(str(tmp_path / "gpt2"), tmp_path / "x.html")
+    assert first.title == second.title == "gpt2"
+    assert second.rows != first.rows
+    assert second.rows == ck.report(ck.load_model(tmp_path / "gpt2")).rows
+    assert f"model = ck.load_model({str(tmp_path / 'gpt2')!r})" in html.unescape(second.html)
+    shutil.rmtree(tmp_path / "gpt2")
+
+
+def lines(report, key):
+    """What the lines under a section give when they are run: the last one's value."""
+    (shown,) = re.findall(rf'<section id="{key}">.*?<pre tabindex="0">(.*?)</pre>', report.html, re.DOTALL)
+    body, room = ast.parse(html.unescape(shown)).body, {}
+    exec(compile(ast.Module(body[:-1], []), "lines", "exec"), room)
+    last = body[-1]
+    if isinstance(last, ast.Expr):
+        return eval(compile(ast.Expression(last.value), "lines", "eval"), room), room
+    exec(compile(ast.Module([last], []), "lines", "exec"), room)
+    return None, room
+
+
+def test_the_lines_under_a_section_make_its_numbers(made, folder):
+    worth, room = lines(made, "behaviour")
+    induction = torch.stack([one.prefix_matching for one in room["each"]]).mean(0).flatten()
+    for i, name in enumerate(ck.heads(room["model"]).names):
+        assert float(induction[i]) == pytest.approx(value(made, "behaviour", name, "induction")["value"], abs=2e-5)
+    group = worth.done.partition(" ")[2].partition(" (")[0].split(", ")
+    key = next(kind for kind, names in _parts.groups(made.parts["behaviour"]).items() if names == group)
+    assert worth.change == pytest.approx(value(made, f"worth {key}", key, "loss without")["value"], abs=1e-4)
+    shares, _ = lines(made, "logits")
+    told = {row["name"]: row["value"] for row in made.rows if row["measure"] == "adds to the logit"}
+    assert float(shares.values[shares.names.index("L1H3"), 0, -1]) == pytest.approx(told["L1H3"], abs=1e-3)
+    wires, _ = lines(made, "composition")
+    assert {(writer, reader): score for writer, reader, score in wires}["L0H1", "L1H3"] > 0.05
+    pattern, room = lines(made, "patterns")
+    assert float(pattern.sum()) == pytest.approx(room["run"].tokens.shape[1], abs=1e-3)
+    trigrams, room = lines(made, "words")
+    assert len(trigrams.entries if hasattr(trigrams, "entries") else trigrams) >= 1
+    mlp = ck.report("two-layer-mlp", folder / "mlp.html")
+    _, room = lines(mlp, "mlps")
+    promised = value(mlp, "mlps 8", "L0 MLP", "promised") if "mlps 8" in mlp.parts else None
+    row = room["twin"].report.layers[0]
+    if promised:
+        assert row.bound + row.rounding == pytest.approx(promised["value"], rel=1e-3)
+
+
 def test_a_plan_computes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(_parts, "behaviour", lambda *_: 1 / 0)
     plan = ck.report("two-layer", tmp_path / "x.html", plan=True)
@@ -159,7 +222,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_done_is_kept(tmp_path):
         ("no-such-model", "x.html", r"no model is called 'no-such-model'"),
         ("./nowhere", "x.html", r"there is no folder './nowhere'"),
         ("one-layer", "x.txt", r"a file that ends in .html"),
-        ("one-layer", "none/x.html", r"in a folder that is there.*none/x.html"),
+        ("one-layer", "none/x.html", r"a file in a folder that is there: .*none. is none. Make it first"),
     ],
 )
 def test_a_bad_name_is_one_clear_sentence(tmp_path, capsys, name, out, says):

@@ -203,6 +203,47 @@ def test_what_is_kept_belongs_to_its_model_rows_and_measure(tmp_path, monkeypatc
         ck.induction.effect(model, rows, "L0H1", draws=1, measure=lambda run: run.logits.mean((1, 2)))
 
 
+@pytest.mark.parametrize("name", ["one-layer", "two-layer-mlp"])
+def test_every_weight_tells_models_apart(name):
+    """The last bit of one number of each weight."""
+    import torch
+
+    import circuitkit as ck
+    from circuitkit._work import fingerprint
+
+    model = ck.load_model(name)
+    seen = [fingerprint(model, "asked"), fingerprint(model, "asked something else")]
+    assert fingerprint(ck.load_model(name), "asked") == seen[0]
+    for weight in model.original_model.parameters():
+        place = weight.view(-1)
+        spot = weight.numel() // 3
+        with torch.no_grad():
+            before = place[spot].clone()
+            place[spot] = torch.nextafter(before, torch.tensor(9.0))
+            seen.append(fingerprint(model, "asked"))
+            place[spot] = before
+    assert len({*seen}) == len(seen) > 8
+    assert fingerprint(model, "asked") == seen[0]
+
+
+def test_models_of_every_kind_are_told_apart():
+    import dataclasses
+
+    import torch
+
+    import circuitkit as ck
+    from circuitkit._work import fingerprint
+
+    twins = [ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=k) for k in (2, 3)]
+    toys = [ck.superposition.load_original(2, 3, seed) for seed in (0, 1)]
+    value = ck.anatomy(ck.load_model("one-layer"))
+    other = dataclasses.replace(value, W_U=value.W_U + torch.eye(*value.W_U.shape))
+    kinds = [*twins, *toys, value, other]
+    told = [fingerprint(kind) for kind in kinds]
+    assert len({*told}) == len(kinds)
+    assert told == [fingerprint(kind) for kind in kinds]
+
+
 def test_a_failing_item_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     import circuitkit as ck
     from circuitkit.induction import _scores

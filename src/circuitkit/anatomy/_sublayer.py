@@ -1,6 +1,5 @@
 """A model as one value: embeddings, steps of sublayers that read one stream through norms, an unembedding."""
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -409,12 +408,3 @@ def from_heads(
 def named(heads: Heads, layer: int) -> Heads:
     """The heads of one layer under their addresses."""
     return replace(heads, names=tuple(f"L{layer}H{n}" for n in range(len(heads))), layers=(layer,) * len(heads))
-
-
-def fingerprint(model: Anatomy, *asked: Any) -> str:
-    """What tells one model, question and version from another: a sample of all weights, and the question in words."""
-    from circuitkit import __version__
-
-    inside = (W for sub in model.sublayers for W in vars(sub.inside).values() if isinstance(W, Tensor))
-    sample = [(tuple(W.shape), W.detach().flatten()[:: max(1, W.numel() // 64)].double().tolist()) for W in (model.W_E, model.W_U, *inside)]
-    return hashlib.sha256(repr((__version__, asked, sample)).encode()).hexdigest()[:16]

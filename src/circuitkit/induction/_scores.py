@@ -11,9 +11,8 @@ from torch import Tensor
 from circuitkit._contract import AnyModel, Count, Fraction, Names, Several, ids, must, public, sizes
 from circuitkit._precision import full_precision
 from circuitkit._stored import hashes, manifest, stored
-from circuitkit._work import each
-from circuitkit.anatomy import Anatomy, anatomy, read
-from circuitkit.anatomy._sublayer import fingerprint
+from circuitkit._work import each, fingerprint
+from circuitkit.anatomy import Anatomy, read
 from circuitkit.induction._effect import Effect
 from circuitkit.induction._stream import (
     Fill,
@@ -281,7 +280,7 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
     }
     chosen["random"] = _others(found.names, chosen, k)
     taken = {"nothing": (), **chosen}
-    told = each(lambda group: induction_loss(model, rows, without=group), {name: (taken[name],) for name in taken}, "survey", lambda: fingerprint(anatomy(model), rows.tokens.tolist(), chosen))
+    told = each(lambda group: induction_loss(model, rows, without=group), {name: (taken[name],) for name in taken}, "survey", lambda: fingerprint(model, rows.tokens.tolist(), chosen))
     losses = {name: InductionLoss(*one) for name, one in zip(taken, told, strict=True)}
     return Survey(found, chosen, losses, {}, {}, {}, {}, {})
 

@@ -10,18 +10,19 @@ import numpy as np
 from circuitkit.anatomy import read
 from circuitkit.figures import circuit
 from circuitkit.figures._attention import heatmap, table
+from circuitkit.report._parts import groups
 
 COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")
 _STYLE, _SCRIPT = ("\n" + Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
 _LINES = {
-    "logits": "model = ck.load_model({name!r})\ntokens = model.to_tokens(prompt)\nanswer = model(tokens).argmax(-1)\nck.residual.logit_attribution(model, tokens, answer, versus='mean')",
-    "behaviour": "ck.induction.scores(model, rows[None])  # for each of 8 rows of ck.induction.repeated_tokens(...)",
-    "worth": "rows = ck.induction.repeated_tokens(model.cfg.d_vocab, 64, batch=4)\nck.induction.effect(model, rows, ['L1H3'], draws=10)",
-    "composition": "heads = ck.heads(model)\nfound = ck.circuits.composition_scores(heads, heads, 'K')\nfound.strongest(10)",
-    "mlps": "twin = ck.to_attention_only(model, heads_per_neuron=5)\nprint(twin.report)",
-    "words": "qk, ov = ck.circuits.full_qk(model, 'L0H1'), ck.circuits.full_ov(model, 'L0H1')\n((ov.A[token] - ov.A.mean(0)) @ ov.B).topk(4)",
-    "trigrams": "ck.circuits.skip_trigrams(model, 'L0H1', 5, among=among)",
-    "patterns": "run = ck.anatomy(model).run(tokens)\nrun.pattern('L1H3')",
+    "logits": "tokens = {tokens}\nanswer = model(tokens).argmax(-1)\nck.residual.logit_attribution(model, tokens, answer, versus='mean')",
+    "behaviour": "rows = {rows8}\neach = [ck.induction.scores(model, one[None]) for one in rows.tokens]\ntorch.stack([one.prefix_matching for one in each]).mean(0)",
+    "worth": "ck.induction.effect(model, {rows4}, {names}, draws=10)",
+    "composition": "heads = ck.heads(model)\nck.circuits.composition_scores(heads, heads, 'K').strongest(10)",
+    "mlps": "twin = ck.to_attention_only(model, heads_per_neuron={k})\nprint(twin.report)",
+    "words": "ov = ck.circuits.full_ov(model, '{head}')\nqk = ck.circuits.full_qk(model, '{head}'{offset})\ntokens = {tokens}\n((ov.A[tokens[0, -1]] - ov.A.mean(0)) @ ov.B).topk(4)",
+    "trigrams": "tokens = {tokens}\namong = torch.arange({d_vocab}) < 1024\namong[tokens[0]] = True\namong[{specials}] = False\nck.circuits.skip_trigrams(model, '{head}', 5, among=among)",
+    "patterns": "run = ck.anatomy(model).run({tokens})\nrun.pattern('{head}')",
 }
 
 
@@ -35,17 +36,19 @@ def _table(caption: str, columns: list[str], rows: list[list[str]]) -> str:
     return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _section(key: str, title: str, words: str, inside: str, name: str) -> str:
-    lines = escape("import circuitkit as ck\n" + _LINES[key].replace("{name!r}", repr(name)))
+def _section(keys: str, title: str, words: str, inside: str, again: dict[str, str]) -> str:
+    key, *_ = keys.split()
+    lines = "import torch, circuitkit as ck\nmodel = {model}\n" + "\n".join(_LINES[key] for key in keys.split())
+    lines = escape(lines.format_map(again | {f"rows{n}": again["rows"].format(n) for n in (4, 8)}))
     return f'<section id="{key}"><h2>{title}</h2><p>{words}</p>{inside}<details><summary>The lines that make it</summary><pre tabindex="0">{lines}</pre></details></section>'
 
 
-def page(name: str, parts: dict[str, Any], problems: dict[str, str], spelled: Callable[[int], str], prompt: tuple[int, ...]) -> str:
-    """The whole file."""
+def page(name: str, parts: dict[str, Any], problems: dict[str, str], spelled: Callable[[int], str], prompt: tuple[int, ...], again: dict[str, str]) -> str:
+    """The whole file; `again` has what the lines that repeat a section need."""
     pick = lambda part: [one for key, some in parts.items() if key.split()[0] == part for one in some]  # noqa: E731
     text = "".join(map(spelled, prompt)).replace("·", " ")
-    body = [_next(name, pick("logits"), text), _behaviour(name, pick("behaviour"), pick("worth")), _patterns(name, parts.get("patterns", {}), spelled, prompt)]
-    body += [_composition(name, pick("composition")), _mlps(name, pick("mlps")), _heads(name, parts, pick)]
+    body = [_next(again, pick("logits"), text), _behaviour(again, pick("behaviour"), pick("worth")), _patterns(again, parts.get("patterns", {}), spelled, prompt)]
+    body += [_composition(again, pick("composition")), _mlps(again, pick("mlps")), _heads(again, parts, pick)]
     failed = "".join(f"<li><b>{escape(key)}</b>: {escape(problem)}</li>" for key, problem in problems.items())
     failed = f'<section id="problems"><h2>What could not be computed</h2><ul>{failed}</ul></section>' if failed else ""
     return (
@@ -57,7 +60,7 @@ def page(name: str, parts: dict[str, Any], problems: dict[str, str], spelled: Ca
     )
 
 
-def _next(name: str, rows: list[dict], text: str) -> str:
+def _next(again: dict[str, str], rows: list[dict], text: str) -> str:
     if not rows:
         return ""
     said = ", ".join(f"{escape(one['text'])} {one['value']:.2f}" for one in rows if one["name"] == "next token")
@@ -66,10 +69,10 @@ def _next(name: str, rows: list[dict], text: str) -> str:
     figure = circuit(drawn, alt=f"The parts that add most to the next token's logit: {', '.join(drawn)}", label="logits over the mean logit")._repr_html_() if drawn else ""
     words = f"After <q>{escape(text)}</q> the model expects {said}. Its first choice's logit, over the mean of all logits, is a sum over parts; these are the largest."
     listed = _table("Largest parts of the logit", ["part", "adds"], [[escape(one["name"]), _number(one["value"])] for one in shares])
-    return _section("logits", "Where the next token comes from", words, figure + listed, name)
+    return _section("logits", "Where the next token comes from", words, figure + listed, again)
 
 
-def _behaviour(name: str, rows: list[dict], worth: list[dict]) -> str:
+def _behaviour(again: dict[str, str], rows: list[dict], worth: list[dict]) -> str:
     if not rows:
         return ""
     kinds = list(dict.fromkeys(one["measure"] for one in rows))
@@ -87,6 +90,8 @@ def _behaviour(name: str, rows: list[dict], worth: list[dict]) -> str:
     shown = [one for kind in kinds for one in [b for b in best if b["measure"] == kind][:8]]
     cells = [[f'<a href="#{one["name"]}">{one["name"]}</a>', one["measure"], _number(one["value"]), f"{one['low']:.2f} to {one['high']:.2f}", _number(one["control"])] for one in shown]
     made = f'<div class="maps">{maps}</div>' + _table("The strongest heads by behaviour", ["head", "behaviour", "score", "95 % over rows", "control"], cells)
+    if not groups(rows):
+        made += "<p>No head shows one of them clearly, with a score of 0.4 or more that is above its control in 95 of 100 cases: so none was taken out.</p>"
     if worth:
         told = [[one["name"], escape(one["text"].partition(". ")[0]), _number(one["value"]), f"{one['low']:.2f} to {one['high']:.2f}", _number(one["control"])] for one in worth]
         made += _table("Loss on the second pass when these are taken out, in nats", ["behaviour", "heads", "change", "95 % over rows", "median of 10 drawn sets"], told)
@@ -94,43 +99,43 @@ def _behaviour(name: str, rows: list[dict], worth: list[dict]) -> str:
         "Five scores of every head on rows of random tokens that come twice. The control of induction and duplicate is the same measure on rows "
         "that do not repeat; of previous token and sink, attention spread evenly; of copying, what 5 % of random heads exceed."
     )
-    return _section("behaviour", "Heads by behaviour", words, made, name)
+    return _section("behaviour worth", "Heads by behaviour", words, made, again)
 
 
-def _patterns(name: str, found: dict[str, list], spelled: Callable[[int], str], prompt: tuple[int, ...]) -> str:
+def _patterns(again: dict[str, str], found: dict[str, list], spelled: Callable[[int], str], prompt: tuple[int, ...]) -> str:
     if not found:
         return ""
     shown = np.array([*found.values()])
     maps = "".join(f"<figure>{heatmap(one, 1.0, f'Attention of {head}')}<figcaption>{head}</figcaption></figure>" for head, one in zip(found, shown, strict=True))
     listed = f'<details><summary>As a table</summary><div class="wide" tabindex="0">{table([spelled(i) for i in prompt], shown, [*found])}</div></details>'
-    return _section("patterns", "Where they look", "The strongest head of each behaviour on the prompt: destinations downwards, sources across.", f'<div class="maps">{maps}</div>{listed}', name)
+    return _section("patterns", "Where they look", "The strongest head of each behaviour on the prompt: destinations downwards, sources across.", f'<div class="maps">{maps}</div>{listed}', again)
 
 
-def _composition(name: str, rows: list[dict]) -> str:
+def _composition(again: dict[str, str], rows: list[dict]) -> str:
     if not rows:
         return ""
     best = sorted(rows, key=lambda one: one["control"] - one["value"])[:10]
     drawn = {one["name"]: one["value"] - one["control"] for one in best}
-    figure = circuit(drawn, alt=f"The strongest wires between heads, from {best[0]['name']} on", label="composition over its baseline")._repr_html_()
+    figure = circuit(drawn, alt=f"The strongest wires between heads, from {best[0]['name']} on", label="score minus baseline")._repr_html_()
     listed = _table("The strongest wires", ["wire", "score", "baseline"], [[escape(one["name"]), _number(one["value"]), _number(one["control"])] for one in best])
-    return _section("composition", "How heads feed each other", "Composition scores from the weights alone. The baseline is the score of random heads of these shapes.", figure + listed, name)
+    return _section("composition", "How heads feed each other", "Composition scores from the weights alone. The baseline is the score of random heads of these shapes.", figure + listed, again)
 
 
-def _mlps(name: str, rows: list[dict]) -> str:
+def _mlps(again: dict[str, str], rows: list[dict]) -> str:
     if not rows:
         return ""
     kinds = list(dict.fromkeys(one["text"] for one in rows))
     told = []
     for kind in kinds:
         some = [one for one in rows if one["text"] == kind]
-        wrong = [one for one in some if one["measure"] == "wrong by"]
+        worst = {measure: max(one["value"] for one in some if one["measure"] == measure) for measure in ("wrong by", "promised")}
         rest = {one["measure"]: one["value"] for one in some if one["name"] == "model"}
-        told.append([kind, _number(max(one["value"] for one in wrong)), _number(max(one["high"] for one in wrong)), *(_number(rest[key]) for key in ("KL to the original", "same first choice"))])
+        told.append([kind, *map(_number, worst.values()), *(_number(rest[key]) for key in ("KL to the original", "same first choice"))])
     made = _table("MLPs as attention heads", ["conversion", "largest error of a layer", "promised", "KL on the prompt, nats", "same first choice"], told)
-    return _section("mlps", "What the MLPs cost as heads", "Every neuron as attention heads: the more heads a neuron, the smaller the error.", made, name)
+    return _section("mlps", "What the MLPs cost as heads", "Every neuron as attention heads: the more heads a neuron, the smaller the error.", made, again)
 
 
-def _heads(name: str, parts: dict[str, Any], pick: Callable[[str], list[dict]]) -> str:
+def _heads(again: dict[str, str], parts: dict[str, Any], pick: Callable[[str], list[dict]]) -> str:
     by_head: dict[str, dict[str, list]] = {}
     for one in [*pick("behaviour"), *pick("words"), *pick("trigrams")]:
         by_head.setdefault(one["name"], {}).setdefault(one["measure"], []).append(one)
@@ -147,6 +152,6 @@ def _heads(name: str, parts: dict[str, Any], pick: Callable[[str], list[dict]]) 
         if "skip trigram" in some:
             inside += _table(f"Skip trigrams of {head}", ["source … destination → completion", "strength"], [[escape(one["text"]), _number(one["value"])] for one in some["skip trigram"]])
         fed = [f"{escape(one['name'])} {one['value'] - one['control']:.3f}" for one in wires if head in (one["name"].partition("->")[0], one["name"].partition("->")[2].partition(".")[0])][:6]
-        inside += f"<p>Wires over the baseline: {', '.join(fed)}</p>" if fed else ""
+        inside += f"<p>Wires, score minus baseline: {', '.join(fed)}</p>" if fed else ""
         cards += f'<article id="{head}" data-head="{head}"><details><summary><b>{head}</b> {scores}</summary>{inside}</details></article>'
-    return _section("words", "Every head", "Words are read from embeddings and weights alone: what positions and earlier heads add is left out.", cards, name) if cards else ""
+    return _section("words trigrams", "Every head", "Words are read from embeddings and weights alone: what positions and earlier heads add is left out.", cards, again) if cards else ""

@@ -1,7 +1,7 @@
 """What a report asks of a model: each part is a question to one room of the library, answered in rows."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from circuitkit import circuits, conversion, induction, residual
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, heads, read
+from circuitkit.anatomy._read import measured
 from circuitkit.conversion._mlps import find_mlps
 from circuitkit.figures._attention import visible
 from circuitkit.induction._scores import default_rows
@@ -29,15 +30,17 @@ class Asked(NamedTuple):
     model: Any
     """A name, which each process loads once, or the model itself."""
     prompt: tuple[int, ...]
+    call: str
+    """Tells one call of `report` from another, between which the weights of a folder may change."""
 
 
-@cache
-def _loaded(name: str) -> Any:
+@lru_cache(1)
+def _loaded(name: str, call: str) -> Any:
     return load_model(name)
 
 
 def model_of(asked: Asked) -> Any:
-    return _loaded(asked.model) if isinstance(asked.model, str) else asked.model
+    return _loaded(asked.model, asked.call) if isinstance(asked.model, str) else asked.model
 
 
 def row(name: str, measure: str, value: Any, low: Any = None, high: Any = None, control: Any = None, text: str = "") -> dict[str, Any]:
@@ -179,9 +182,11 @@ def mlps(asked: Asked, k: int) -> list[dict]:
     """Every MLP as heads, so many a neuron: what each layer is wrong by, and what the model then says of the prompt."""
     model, tokens = model_of(asked), torch.tensor([asked.prompt])
     twin = conversion.to_attention_only(model, heads_per_neuron=k)
-    log, other = (one(tokens).float().log_softmax(-1) for one in (model, twin))
+    with measured(model, twin):
+        log, other = (one(tokens).float().log_softmax(-1) for one in (model, twin))
     said = f"{k} heads a neuron"
-    rows = [row(f"L{one.layer} MLP", "wrong by", one.measured, high=one.bound + one.rounding, text=said) for one in twin.report.layers]
+    rows = [row(f"L{one.layer} MLP", "wrong by", one.measured, text=said) for one in twin.report.layers]
+    rows += [row(f"L{one.layer} MLP", "promised", one.bound + one.rounding, text=said) for one in twin.report.layers]
     rows.append(row("model", "KL to the original", (log.exp() * (log - other)).sum(-1).mean().clamp_min(0), text=said))
     rows.append(row("model", "same first choice", (log.argmax(-1) == other.argmax(-1)).float().mean(), text=said))
     return rows

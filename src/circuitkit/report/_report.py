@@ -3,6 +3,7 @@
 import csv
 import io
 import operator
+import os
 import time
 from dataclasses import dataclass
 from html import escape
@@ -11,15 +12,14 @@ from typing import Any
 
 import torch
 
-from circuitkit._contract import AnyModel, Name, must, public
+from circuitkit._contract import AnyModel, Name, must, public, sizes
 from circuitkit._heads import Heads
-from circuitkit._work import Plan, place_in, work, write
+from circuitkit._work import Plan, fingerprint, place_in, work, write
 from circuitkit.anatomy import Anatomy, anatomy
-from circuitkit.anatomy._sublayer import fingerprint
 from circuitkit.report import _parts
 from circuitkit.report._page import COLUMNS, page
 
-VERSION = 1
+VERSION = 2
 """Grows when a part gives something else than before: what was kept is then computed again."""
 TEXT = "When Mary and John went to the store, John gave a drink to Mary. When Mary and John went to the school, John gave a book to"
 
@@ -38,7 +38,7 @@ class ModelReport:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The table: `part`, `name`, `measure`, `value`, `low`, `high`, `control`, `text`."""
+        """The table: `part`, `name`, `measure`, `value`, its interval `low` to `high`, its `control`, `text`."""
         return [{"part": key, **one} for key, some in self.parts.items() if isinstance(some, list) for one in some]
 
     @property
@@ -60,13 +60,14 @@ class ModelReport:
 
 def _is_page(out: Any) -> Any:
     place = Path(out)
-    good = place.suffix == ".html" and place.parent.is_dir() and not place.is_dir()
-    return good or f"a file that ends in .html, in a folder that is there, because the page, its table and its parts are put there; not {str(out)!r}"
+    if not place.parent.is_dir():
+        return f"a file in a folder that is there: {str(place.parent)!r} is none. Make it first"
+    return (place.suffix == ".html" and not place.is_dir()) or f"a file that ends in .html, because the page is put there, with its table and its parts beside it; not {str(out)!r}"
 
 
 @public
 @must(_is_page, "out")
-def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str | None = None, plan: bool = False) -> ModelReport | Plan:
+def report(model: AnyModel | Name | Path, out: str | Path | None = None, *, prompt: str | None = None, plan: bool = False) -> ModelReport | Plan:
     """Everything that the library can say about a model, as one page and one table.
 
     Heads by behaviour, each score with an interval over rows and a control; what the heads that show one are worth,
@@ -82,9 +83,9 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
     True
     """
     start, asked = time.process_time(), _asked(model, prompt)
-    title = model if isinstance(model, str) else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
+    title = asked.model if isinstance(asked.model, str) else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
     title = Path(title).name if Path(title).is_dir() else title
-    folder = None if out is None else Path(out).with_suffix(".parts") / fingerprint(anatomy(_parts.model_of(asked)), VERSION, asked.prompt)
+    folder = None if out is None else Path(out).with_suffix(".parts") / fingerprint(_parts.model_of(asked), VERSION, asked.prompt)
     items = _items(asked)
     if plan:
         kept = [key for key in items if folder is not None and place_in(folder, key).exists()]
@@ -100,7 +101,7 @@ def report(model: AnyModel | Name, out: str | Path | None = None, *, prompt: str
             later["patterns"] = (_parts.patterns, asked, shown)
         _collect(later, folder, found, problems)
         order = {key: found[key] for key in [*items, *later] if key in found}
-        made = ModelReport(title, order, problems, page(title, order, problems, _parts.speller(_parts.model_of(asked)), asked.prompt))
+        made = ModelReport(title, order, problems, page(title, order, problems, _parts.speller(_parts.model_of(asked)), asked.prompt, _again(asked, chosen)))
         if out is not None:
             write(Path(out), made.html)
             write(Path(out).with_suffix(".csv"), made.csv)
@@ -121,14 +122,36 @@ def _collect(items: dict[str, tuple], folder: Path | None, found: dict[str, Any]
 
 
 def _asked(model: Any, prompt: str | None) -> _parts.Asked:
-    asked = _parts.Asked(model, ())
+    asked = _parts.Asked(str(model) if isinstance(model, Path) else model, (), os.urandom(8).hex())
     own = _parts.model_of(asked)
     value = anatomy(own)
     if getattr(own, "tokenizer", None) is None:
         tokens = torch.randint(value.d_vocab, (min(24, value.n_ctx),), generator=torch.Generator().manual_seed(0)).tolist()
     else:
-        tokens = own.to_tokens(TEXT if prompt is None else prompt)[0].tolist()
-    return asked._replace(prompt=tuple(tokens[-value.n_ctx :]))
+        tokens = (own.to_tokens(TEXT, truncate=True) if prompt is None else own.to_tokens(prompt, truncate=False))[0].tolist()
+    if not 0 < len(tokens) <= value.n_ctx:
+        raise ValueError(f"report got a prompt of {len(tokens)} tokens; expected 1 to {value.n_ctx}, what the model reads. Write another prompt=.")
+    return asked._replace(prompt=tuple(tokens))
+
+
+def _again(asked: _parts.Asked, chosen: dict[str, list[str]]) -> dict[str, str]:
+    """What stands in the lines that repeat a section: this model, these tokens and rows, heads that are there."""
+    own = _parts.model_of(asked)
+    value, rows = anatomy(own), _parts.default_rows(own)
+    head = next((names[0] for names in chosen.values()), next(iter(value.head_names), "L0H0"))
+    turned = value.head_names and value[head].turn is not None
+    specials = getattr(getattr(own, "tokenizer", None), "all_special_ids", [])
+    return {
+        "model": f"ck.load_model({asked.model!r})" if isinstance(asked.model, str) else "...  # the model that was given",
+        "tokens": f"torch.tensor([{[*asked.prompt]}])",
+        "rows": f"ck.induction.repeated_tokens({sizes(own)[0]}, {rows.period}, batch={{}}, bos={int(rows.tokens[0, 0]) if rows.start else None})",
+        "head": head,
+        "offset": ", offset=1" * bool(turned),
+        "names": repr(next(iter(chosen.values()), [head])),
+        "k": str(next(iter(_parts.counts(asked)[-1:]), 1)),
+        "d_vocab": str(value.d_vocab),
+        "specials": repr([i for i in specials if i < value.d_vocab]),
+    }
 
 
 def _items(asked: _parts.Asked) -> dict[str, tuple]:
