@@ -5,6 +5,7 @@ import shutil
 import socket
 
 import pytest
+import tiny_models
 import torch
 
 import circuitkit
@@ -217,7 +218,7 @@ def test_hub_names_reach_the_hub(monkeypatch):
 
     def boot(name, device=None):
         seen.append((name, device))
-        return torch.nn.Linear(1, 1).train()
+        return tiny_models.boot(d_model=4, d_head=2, n_layers=1, n_ctx=4, n_heads=2, d_vocab=5).train()
 
     monkeypatch.setattr(_load, "_reachable", lambda *args: True)
     monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
@@ -244,7 +245,7 @@ def test_a_local_folder(tmp_path):
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./nowhere", "~/model"])
 def test_a_folder_that_is_not_there(path):
-    with pytest.raises(FileNotFoundError, match=f"there is no folder '{path}'; expected one that a model was saved to"):
+    with pytest.raises(FileNotFoundError, match=f"there is no folder '{path}'; expected a folder that a model was saved to"):
         circuitkit.load_model(path)
 
 
@@ -284,5 +285,5 @@ def test_a_host_that_answers_is_reachable(monkeypatch):
 def test_embeddings_instead_of_ids_are_not_measured():
     from circuitkit.models._load import _check_call
 
-    assert _check_call("two-layer", None, (torch.zeros(1, 5000, 3),), {}) is None
-    assert _check_call("two-layer", None, (), {}) is None
+    assert _check_call("two-layer", (2048, 256), None, (torch.zeros(1, 5000, 3),), {}) is None
+    assert _check_call("two-layer", (2048, 256), None, (), {}) is None

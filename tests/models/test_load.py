@@ -124,7 +124,7 @@ def test_text(model):
     assert model.to_tokens("It was", prepend_bos=False)[0, 0] != 0
     assert model(TEXT).shape == (1, tokens.shape[1], 2048)
     assert torch.equal(model(TEXT), model(tokens))
-    batch = model.to_tokens(["It was", "It was the best of times"])
+    batch = model.to_tokens(["It was", "It was the best of times"], padding_side="left")
     assert batch.shape[0] == 2
     assert (batch[:, 0] == 0).any()
 

@@ -5,7 +5,8 @@ import difflib
 import re
 import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from circuitkit import _stored
-from circuitkit._contract import Device, Integer, Name, Natural, must, public
+from circuitkit._contract import Device, Integer, Name, Natural, must, public, require_finite, sizes
 from circuitkit._stored import stored_file
 
 if TYPE_CHECKING:
@@ -104,7 +105,6 @@ def config(sizes: dict[str, Any]) -> dict[str, Any]:
         "normalization_type": "LN" if mlp else None,
         "init_weights": False,
         "seed": 0,
-        "model_name": sizes["name"],
     }
 
 
@@ -166,11 +166,13 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
     """A `TransformerBridge` of a local folder, or of a model on the hub (download or cache)."""
     from transformer_lens.model_bridge import TransformerBridge
 
-    if Path(name).is_dir():
-        return TransformerBridge.boot_transformers(name, device=device)
-    if Path(name).is_absolute() or name.startswith((".", "~")):
+    path = Path(name)
+    if path.is_dir():
+        return _boot_folder(path, device)
+    if path.is_absolute() or name.startswith((".", "~")) or path.exists() or (len(path.parts) > 1 and path.parent.is_dir()):
+        what = f"{name!r} is a file" if path.exists() else f"there is no folder {name!r}"
         raise FileNotFoundError(
-            f"there is no folder {name!r}; expected one that a model was saved to, with its config.json. Check the path "
+            f"{what}; expected a folder that a model was saved to, with its config.json. Check the path "
             "(a leading ~ is not expanded), or give a shipped model's name: " + ", ".join(list_models()) + "."
         )
     official = _official_name(name)
@@ -179,7 +181,8 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
     if not _cached(official) and not _reachable():
         raise _no_network(name)
     try:
-        return TransformerBridge.boot_transformers(official, device=device)
+        with _all_weights(name):
+            return TransformerBridge.boot_transformers(official, device=device)
     except OSError as error:
         if not _reachable():
             raise _no_network(name) from error
@@ -188,6 +191,56 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
             f"{str(error).strip().splitlines()[0]} Expected the name of a public model with weights, such as 'gpt2'; "
             f"check its spelling, or log in with `hf auth login` if it is gated. Shipped models: {list_models()}."
         ) from error
+
+
+def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
+    """What `save_pretrained` wrote, whole: weights that are missing, damaged or not finite are refused."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"there is no config.json in {str(folder)!r}; expected what model.save_pretrained(folder) writes: config.json and the weights. Save the model there.")
+    silent = not any(place.match(kind) for place in folder.iterdir() for kind in ("*token*", "vocab*", "*.model", "merges.txt"))
+    try:
+        with _all_weights(str(folder)):
+            # without files of its own transformers would make up a tokenizer that knows no token
+            bridge = TransformerBridge.boot_transformers(str(folder), device=device, tokenizer=load_tokenizer() if silent else None)
+    except _Incomplete:
+        raise
+    except Exception as problem:
+        first = next(iter(str(problem).strip().splitlines()), "")
+        kind = FileNotFoundError if isinstance(problem, OSError) else ValueError
+        raise kind(f"the model in {str(folder)!r} could not be read: {type(problem).__name__}: {first.rstrip('.')}. Expected what model.save_pretrained(folder) and tokenizer.save_pretrained(folder) write, whole. Save it again.") from problem
+    if silent:
+        bridge.tokenizer = None
+    return bridge
+
+
+class _Incomplete(ValueError):
+    """A model some of whose weights would be random."""
+
+
+@contextmanager
+def _all_weights(name: str) -> Iterator[None]:
+    """Inside, transformers loads a model with all its weights or not at all; by itself it draws those that are missing."""
+    from transformers import PreTrainedModel
+
+    load = vars(PreTrainedModel)["from_pretrained"]
+
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        model, told = load.__func__(cls, *args, **{**kwargs, "output_loading_info": True})
+        if missing := sorted(told["missing_keys"]):
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise _Incomplete(
+                f"the weights of {name!r} lack {', '.join(missing[:3])}{more}; expected all, because transformers would put random numbers "
+                "in their place. Save the whole model again, with the class that its config.json names."
+            )
+        return (model, told) if kwargs.get("output_loading_info") else model
+
+    setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010  what is in place is no method of ours
+    try:
+        yield
+    finally:
+        setattr(PreTrainedModel, "from_pretrained", load)  # noqa: B010
 
 
 def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "TransformerBridge":
@@ -214,7 +267,8 @@ def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "Tran
                     state[name if found is None else number.sub(place[int(found[0])], name, count=1)] = stored.get_tensor(name)
     if not state:
         raise FileNotFoundError(f"there is no .safetensors file in {folder!r}; layers are read one by one from such files alone. Save the model with save_pretrained(folder).")
-    model: Any = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=state, attn_implementation="eager", dtype="auto")
+    with _all_weights(folder):
+        model: Any = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=state, attn_implementation="eager", dtype="auto")
     model = model.requires_grad_(False) if device is None else model.requires_grad_(False).to(device)
     return TransformerBridge.boot_transformers(folder, hf_config_overrides=changes, hf_model=model, dtype=model.dtype, device=device)
 
@@ -260,14 +314,16 @@ BOS = "<|endoftext|>"
 
 
 @public
-@must(lambda step, name: name in list_models() or f"no step: only shipped models have checkpoints: {list_models()}. Leave step out")
-@must(lambda layers, name: layers is None or len(layers) > 0 and Path(name).is_dir() or "left out, or numbers of layers of a model in a folder: other models are small")
+@must(lambda step, name: str(name) in list_models() or f"no step: only shipped models have checkpoints: {list_models()}. Leave step out")
+@must(lambda layers, name: len(layers) == len({*layers}) > 0 and Path(name).is_dir()
+      or "left out, or numbers of layers, each once, of a model in a folder: other models are small")
 def load_model(
-    name: Name, *, step: Integer | None = None, layers: Sequence[Natural] | None = None, device: Device | None = None
+    name: Name | Path, *, step: Integer | None = None, layers: Sequence[Natural] | None = None, device: Device | None = None
 ) -> "TransformerBridge":
     """A model as a transformer-lens `TransformerBridge` in eval mode, with its tokenizer.
 
     `name` is a shipped model (`list_models()`), a folder with a Hugging Face model, or a name on the hub such as `"gpt2"`.
+    Of a folder all weights must be there and finite; one without tokenizer files gives a model whose `tokenizer` is None.
     `step` picks a training checkpoint of a shipped model (`checkpoints(name)`); `device` is any torch device. Where a folder's
     weights do not fit, `layers=[7]` reads that layer alone from its safetensors, with embedding and unembedding, as stored; it
     comes as a model of its own, and its heads count from layer 0. Shipped weights
@@ -276,14 +332,19 @@ def load_model(
     or a damaged file, `FileNotFoundError` for a missing one or no network. **Source**: shipped weights were trained by
     `tools/train/model.py`; others are read by transformer-lens.
     """
+    name = str(name)
     if name not in list_models():
-        return (boot_from_hub(name, device) if layers is None else boot_layers(name, layers, device)).eval()
+        found = (boot_from_hub(name, device) if layers is None else boot_layers(name, layers, device)).eval()
+        require_finite(found)
+        guard_input(found, name)
+        return found
     path, sizes = weight_file(name, step), model_card(name)["sizes"]
     from safetensors.torch import load_file
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import boot_native
 
     model = boot_native(TransformerBridgeConfig(**config(sizes)), tokenizer=load_tokenizer())
+    model.cfg.model_name = name
     model.load_state_dict((with_mlp if sizes["mlp"] else attention_only)(load_file(path), sizes), strict=True)
     guard_input(model, name)
     model.requires_grad_(False)
@@ -293,27 +354,39 @@ def load_model(
 
 
 def guard_input(model: Any, name: str) -> None:
-    """Make `model` refuse, in words, what does not fit it; nothing is cut silently.
+    """Make `model` refuse, in words, what does not fit it; nothing is cut or filled up silently.
 
-    transformer-lens cuts long text at the context unless told otherwise; here only `truncate=True` does. Token ids are
+    transformer-lens cuts long text at the context unless told otherwise; here only `truncate=True` does. It fills texts of
+    several lengths up with a token that everything would count; here only `padding_side=` does. Token ids are
     checked on the wrapped model, since `run_with_cache` and its like do not go through the bridge's own call.
     """
     model.__dict__["to_tokens"] = partial(_to_tokens, model, name)
-    model.original_model.register_forward_pre_hook(partial(_check_call, name), with_kwargs=True)
+    model.original_model.register_forward_pre_hook(partial(_check_call, name, sizes(model)), with_kwargs=True)
 
 
 def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any) -> torch.Tensor:
+    if model.tokenizer is None:
+        raise ValueError(f"{name!r} has no tokenizer; expected ids, torch.tensor([[5, 7, 5]]), or a folder with a tokenizer: tokenizer.save_pretrained(folder).")
+    if input == "" and kwargs.get("prepend_bos") is False or input == []:
+        raise ValueError(f"to_tokens got {input!r}; expected some text, because no token is left of it.")
     tokens = type(model).to_tokens(model, input, *args, truncate=truncate, **kwargs)
-    _check_length(tokens, name, model.cfg.n_ctx)
+    if isinstance(input, (list, tuple)) and "padding_side" not in kwargs:
+        lengths = [type(model).to_tokens(model, one, *args, truncate=truncate, **kwargs).shape[-1] for one in input]
+        if len({*lengths}) > 1:
+            raise ValueError(
+                f"the texts have {', '.join(map(str, lengths[:8]))} tokens; expected one length, because the shorter would be filled up with "
+                f"{model.tokenizer.pad_token!r}, which every measure would count. Give them one at a time, or say padding_side='right' if that is meant."
+            )
+    _check_length(tokens, name, sizes(model)[1])
     return tokens
 
 
-def _check_call(name: str, model: Any, args: tuple, kwargs: dict) -> None:
+def _check_call(name: str, known: tuple[int, int], model: Any, args: tuple, kwargs: dict) -> None:
     given = args[0] if args else kwargs.get("input_ids")
     if not isinstance(given, torch.Tensor) or given.is_floating_point():
         return
-    _check_length(given, name, model.cfg.n_ctx)
-    d_vocab = model.cfg.d_vocab
+    d_vocab, n_ctx = known
+    _check_length(given, name, n_ctx)
     if given.numel() and (int(given.min()) < 0 or int(given.max()) >= d_vocab):
         raise ValueError(
             f"token ids run from {int(given.min())} to {int(given.max())}, but {name!r} has ids 0 to {d_vocab - 1}. "
@@ -325,7 +398,7 @@ def _check_length(tokens: torch.Tensor, name: str, n_ctx: int) -> None:
     if tokens.shape[-1] > n_ctx:
         raise ValueError(
             f"the input has {tokens.shape[-1]} tokens, but {name!r} reads at most {n_ctx} (n_ctx), counting the "
-            f"'<|endoftext|>' it begins with. Cut it: model.to_tokens(text, truncate=True), or tokens[:, :{n_ctx}]."
+            f"token that opens a text, if there is one. Cut it: model.to_tokens(text, truncate=True), or tokens[:, :{n_ctx}]."
         )
 
 

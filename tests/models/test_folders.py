@@ -1,0 +1,193 @@
+"""Models of one's own, in a folder: whole and sound or refused in words; nothing is made up, cut or filled up."""
+
+import json
+import shutil
+import warnings
+
+import pytest
+import tiny_models
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import circuitkit as ck
+from circuitkit import induction
+from circuitkit.models import load_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TEXTS = "In the beginning", "In the beginning God created the heaven and the earth"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A GPT-2 with dropout and a tokenizer of its own, as `save_pretrained` leaves it."""
+    folder = tmp_path_factory.mktemp("models") / "mine"
+    sizes = tiny_models.GPT2 | {"vocab_size": load_tokenizer().vocab_size, "n_positions": 24}
+    config = transformers.GPT2Config(**sizes, resid_pdrop=0.5, attn_pdrop=0.5, architectures=["GPT2LMHeadModel"])
+    tiny_models.from_folder(folder, transformers.GPT2LMHeadModel(config))
+    return folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def weights(folder, change):
+    """The folder's weights after a change of the dictionary that holds them."""
+    found = load_file(folder / "model.safetensors")
+    change(found)
+    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_path_is_as_good_as_its_name(whole):
+    one, two = ck.load_model(whole), ck.load_model(str(whole))
+    tokens = one.to_tokens(TEXTS[1])
+    assert torch.equal(one(tokens), two(tokens))
+    assert ck.heads(one).of == str(whole)
+
+
+def test_a_weight_that_is_missing_is_not_drawn(folder):
+    weights(folder, lambda W: [W.pop(name) for name in [*W] if "h.1.mlp" in name])
+    with pytest.raises(ValueError, match=r"the weights of '.*mine' lack .*h\.1\.mlp.*and 1 more; expected all, because transformers would put random numbers"):
+        ck.load_model(folder)
+    assert transformers.PreTrainedModel.from_pretrained.__func__ is vars(transformers.PreTrainedModel)["from_pretrained"].__func__
+
+
+def test_what_is_loaded_elsewhere_is_loaded_as_before(folder):
+    before = vars(transformers.PreTrainedModel)["from_pretrained"]
+    ck.load_model(folder)
+    assert vars(transformers.PreTrainedModel)["from_pretrained"] is before
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(folder, value):
+    weights(folder, lambda W: next(w for name, w in W.items() if name.endswith("h.1.attn.c_attn.weight"))[0].fill_(value))
+    with pytest.raises(ValueError, match=r"NaN or infinite entries in .*1\.attn.*; expected finite weights"):
+        ck.load_model(folder)
+
+
+def test_weights_that_became_no_numbers_are_named_by_every_tool(folder):
+    model = ck.load_model(folder)
+    rows = induction.repeated_tokens(model.cfg.d_vocab, 8, batch=2)
+    ck.heads(model), induction.scores(model, rows)
+    with torch.no_grad():
+        next(p for name, p in model.original_model.named_parameters() if p.ndim == 2)[0, 0] = float("nan")
+    tools = [lambda: ck.heads(model), lambda: induction.scores(model, rows), lambda: induction.survey(model, batch=2, period=8),
+             lambda: induction.induction_loss(model, rows), lambda: ck.report(model), lambda: ck.circuits.copying_score(model)]  # fmt: skip
+    for tool in tools:
+        with pytest.raises(ValueError, match="NaN or infinite entries in .*; expected finite weights, because no result would mean anything"):
+            tool()
+
+
+def test_a_folder_without_tokenizer_makes_none_up(folder):
+    for file in folder.glob("*token*"):
+        file.unlink()
+    model = ck.load_model(folder)
+    assert model.tokenizer is None
+    with pytest.raises(ValueError, match=r"'.*mine' has no tokenizer; expected ids.*tokenizer.save_pretrained\(folder\)"):
+        model.to_tokens("In the beginning")
+    assert model(torch.tensor([[5, 7, 5]])).shape == (1, 3, model.cfg.d_vocab)
+    assert not ck.report(model).problems
+
+
+def test_texts_of_several_lengths_are_not_filled_up(whole):
+    model = ck.load_model(whole)
+    lengths = [model.to_tokens(text).shape[1] for text in TEXTS]
+    with pytest.raises(ValueError, match=rf"the texts have {lengths[0]}, {lengths[1]} tokens; expected one length.*padding_side='right'"):
+        model.to_tokens([*TEXTS])
+    assert model.to_tokens([*TEXTS], padding_side="right").shape == (2, lengths[1])
+    assert torch.equal(model.to_tokens([TEXTS[0]] * 2)[:1], model.to_tokens(TEXTS[0]))
+    for nothing in ([], ""):
+        with pytest.raises(ValueError, match="expected some text"):
+            model.to_tokens(nothing, prepend_bos=False)
+
+
+def test_a_text_past_the_context_is_not_cut(whole):
+    model = ck.load_model(whole)
+    with pytest.raises(ValueError, match=r"reads at most 24 \(n_ctx\).*truncate=True"):
+        model.to_tokens(TEXTS[1] * 5)
+    assert model.to_tokens(TEXTS[1] * 5, truncate=True).shape == (1, 24)
+    with pytest.raises(ValueError, match="tokens.*24"):
+        ck.report(model, prompt=TEXTS[1] * 5)
+
+
+def test_what_is_no_folder_of_a_model_says_so(folder, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"there is no config.json in '.*empty'; expected what model.save_pretrained\(folder\) writes"):
+        ck.load_model(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match=r"'.*model.safetensors' is a file; expected a folder"):
+        ck.load_model(folder / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no folder 'mine/mien'; expected a folder"):
+        ck.load_model("mine/mien")
+    cut = (folder / "model.safetensors").read_bytes()[:5000]
+    (folder / "model.safetensors").write_bytes(cut)
+    with pytest.raises((ValueError, FileNotFoundError), match=r"the model in 'mine' could not be read: .*Save it again"):
+        ck.load_model("mine")
+    (folder / "config.json").write_text(json.dumps({"model_type": "nothing"}))
+    with pytest.raises(ValueError, match="the model in 'mine' could not be read"):
+        ck.load_model("mine")
+
+
+def test_dropout_is_off_in_what_is_measured(whole):
+    """A model left in train mode is measured as it is used, and stays in train mode."""
+    model = ck.load_model(whole)
+    rows = induction.repeated_tokens(model.cfg.d_vocab, 8, batch=3)
+    measures = {
+        "effect": lambda: induction.effect(model, rows, "L1H0", draws=2).values,
+        "loss": lambda: torch.tensor(induction.induction_loss(model, rows)[:2]),
+        "scores": lambda: induction.scores(model, rows).prefix_matching,
+        "logits": lambda: ck.anatomy(model).run(rows.tokens).logits,
+        "attribution": lambda: ck.residual.logit_attribution(model, rows.tokens, rows.tokens.roll(-1, 1), versus="mean").values,
+        "converted": lambda: torch.tensor(ck.to_attention_only(model, heads_per_neuron=2).report.logit_error),
+    }
+    def report():
+        return torch.tensor([row["value"] for row in ck.report(model).rows])
+
+    measures["report"] = report
+    still = {name: measure() for name, measure in measures.items()}
+    model.train()
+    assert not torch.equal(model(rows.tokens), model(rows.tokens))
+    for name, measure in measures.items():
+        assert torch.equal(measure(), still[name]), name
+    assert model.training
+
+
+def test_heads_of_another_model_are_not_composed(whole, folder):
+    mine, other = ck.load_model(whole), ck.load_model(folder)
+    one, two = ck.heads(mine), ck.heads(other)
+    with pytest.raises(ValueError, match=r"read from '.*mine', later .*read from '.*mine'; expected .* of one d_model and one model"):
+        ck.circuits.composition_scores(one, two, "K")
+    with pytest.raises(ValueError, match="heads of that model and no other"):
+        ck.circuits.copying_score(one, other)
+    assert ck.circuits.copying_score(one, mine).score.shape == (6,)
+    assert ck.stack(one["L0H0"], two["L1H0"]).of == ""
+    assert ck.stack(one["L0H0"], one["L1H0"]).of == one.of
+
+
+@pytest.mark.parametrize("layers", [[0, 0], [1, 0, 1], []])
+def test_a_layer_is_read_once(folder, layers):
+    with pytest.raises(ValueError, match=r"numbers of layers, each once, of a model in a folder"):
+        ck.load_model(folder, layers=layers)
+
+
+def test_half_a_name_is_not_a_head(whole):
+    model = ck.load_model(whole)
+    for call in (lambda: ck.heads(model)[1, 2], lambda: ck.circuits.full_ov(model, (1, 2))):
+        with pytest.raises(ValueError, match=r"\(1, 2\).*could be two heads or head 3 of layer 1. Write 'L1H3'"):
+            call()
+    with pytest.raises(TypeError, match=r"full_ov could not take these arguments: too many positional arguments. Write full_ov\(model, head"):
+        ck.circuits.full_ov(model, 1, 3)
+
+
+def test_a_knob_is_named(whole):
+    with pytest.raises(TypeError, match="to_attention_only could not take these arguments"):
+        ck.to_attention_only(ck.load_model(whole), 8)
+
+
+def test_nothing_of_this_warns(whole):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ck.heads(ck.load_model(whole))
