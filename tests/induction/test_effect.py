@@ -214,6 +214,34 @@ def test_a_measure_of_ones_own(plain):
     found = effect(plain, ROWS, "L0H1", fill="resample", measure=lambda run: run.pattern("L1H0")[:, -1, 0], draws=1)
     pattern = plain.run_with_cache(ROWS)[1]["blocks.1.attn.hook_pattern"][:, 0, -1, 0]
     assert found.values[0].tolist() == pytest.approx(pattern.tolist(), abs=1e-10)
+    whole = effect(plain, ROWS, "L0H1", measure=lambda run: run.logits[:, -1].argmax(-1), draws=1)
+    assert whole.values[0].tolist() == plain(ROWS)[:, -1].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("measure", "gave"),
+    [
+        (lambda run: 3.0, "a value=3.0"),
+        (lambda run: None, "a value=None"),
+        (lambda run: run.logits, r"a value of shape \(3, 6, 23\)"),
+        (lambda run: run.logits.sum(), r"a value of shape \(\)"),
+        (lambda run: run.logits[:, 0, 0] / 0, r"a value of shape \(3,\), torch.float64, with NaN or infinite"),
+    ],
+)
+def test_a_measure_that_gives_no_number_a_row(plain, measure, gave):
+    with pytest.raises(ValueError, match=rf"measure= gave {gave}.*; expected a function of a Run .* one number a row.*, 3 finite numbers here"):
+        effect(plain, ROWS, "L0H1", measure=measure, draws=1)
+
+
+def test_a_measure_that_fails_says_with_what(plain):
+    with pytest.raises(ValueError, match="measure= failed on a Run: AttributeError: .*logit.*; expected a function of a Run"):
+        effect(plain, ROWS, "L0H1", measure=lambda run: run.logit, draws=1)
+
+
+def test_one_row_has_no_interval(plain):
+    found = effect(plain, ROWS[:1], "L0H1", fill="zero", draws=1)
+    assert repr(found).partition(";")[0].endswith("on one row, so without an interval")
+    assert "nan" not in repr(found)
 
 
 def test_attribution_is_the_slope_along_the_way_to_the_other_value(plain):

@@ -148,7 +148,7 @@ def test_shift_by_hand():
             {"vocab": 4, "n_ctx": 3},
             r"back=\(1, 2\), n_ctx=3; expected two positive distances",
         ),
-        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, r"back=\(0, 2\); expected 2 times an integer of at least 1"),
+        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, r"back=\(0, 2\); expected 2 of them, each an integer of at least 1"),
         (
             build_virtual_head_model,
             {"vocab": 4, "n_ctx": 9, "sharpness": 1.0},

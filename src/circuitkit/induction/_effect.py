@@ -12,11 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, ids, must, public
+from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, given, ids, is_finite, must, public
 from circuitkit._heads import Heads
-from circuitkit._work import each, set_key
+from circuitkit._work import each, fingerprint, set_key
 from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
-from circuitkit.anatomy._sublayer import fingerprint
 from circuitkit.induction._stream import Repeated, second_pass, token_losses
 
 Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
@@ -45,9 +44,9 @@ class Effect:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A 95 % interval of the change over rows, paired."""
+        """A 95 % interval of the change over rows, paired; NaN for one row, which has none."""
         paired = self.values[1] - self.values[0]
-        error = 1.96 * float(paired.std()) / len(paired) ** 0.5
+        error = 1.96 * float(paired.std()) / len(paired) ** 0.5 if len(paired) > 1 else float("nan")
         return self.change - error, self.change + error
 
     @property
@@ -64,7 +63,8 @@ class Effect:
     def __repr__(self) -> str:
         before, after = self.values[:2].mean(1).tolist()
         told = f"{self.done}: {self.measure} {before:.2f} -> {after:.2f}, {self.change:+.2f} "
-        told += "[{:+.2f}, {:+.2f}] ".format(*self.interval) + f"over {self.values.shape[1]} rows"
+        several = self.values.shape[1] > 1
+        told += "[{:+.2f}, {:+.2f}] over {} rows".format(*self.interval, self.values.shape[1]) if several else "on one row, so without an interval"
         drawn = self.controls
         if not len(drawn):
             return f"{told}; no set of its kind to compare with"
@@ -77,13 +77,14 @@ class Bench:
 
     def __init__(self, model: Any, tokens: Any, fill: Any, measure: Any, at: Sequence[int] = ()):
         self.model: Anatomy = anatomy(model)
+        self.weights = model
         self.rows, self.measure, self.at = tokens, measure, at
         self.tokens = getattr(tokens, "tokens", tokens).to(self.model.W_E.device)
         self.base = self.model.run(self.tokens)
-        given = not isinstance(fill, str)
-        self.asked = fill.tolist() if given else fill
-        self.source = self.model.run(fill) if given else self.base
-        self.fill: Any = (lambda x: x) if given else (lambda x: x.roll(1, 0)) if fill == "resample" else fill
+        other = not isinstance(fill, str)
+        self.asked = fill.tolist() if other else fill
+        self.source = self.model.run(fill) if other else self.base
+        self.fill: Any = (lambda x: x) if other else (lambda x: x.roll(1, 0)) if fill == "resample" else fill
 
     def run(self, names: Sequence[str]) -> Run:
         how: Any = {"fill": self.fill, "base": self.base, "source": self.source, "at": self.at}
@@ -102,11 +103,11 @@ class Bench:
     def key(self) -> str:
         if not isinstance(self.measure, str):
             raise ValueError("a measure of your own has no name to be kept by; expected measure='loss' or 'accuracy' inside kept_in. Call it outside")
-        return fingerprint(self.model, self.tokens.tolist(), isinstance(self.rows, Repeated) and self.rows[1:], self.asked, list(self.at), self.measure)
+        return fingerprint(self.weights, self.tokens.tolist(), isinstance(self.rows, Repeated) and self.rows[1:], self.asked, list(self.at), self.measure)
 
     def measured(self, run: Run) -> Float[Tensor, " row"]:
         if not isinstance(self.measure, str):
-            return self.measure(run)
+            return self.own(run)
         logits = run.logits
         if isinstance(self.rows, Repeated):
             loss, right = second_pass(logits, self.rows)
@@ -114,6 +115,18 @@ class Bench:
         if self.measure == "loss":
             return token_losses(logits, run.tokens).mean(1)
         return (logits[:, :-1].argmax(-1) == run.tokens[:, 1:]).to(logits.dtype).mean(1)
+
+
+    def own(self, run: Run) -> Float[Tensor, " row"]:
+        """What a user's function gives for a run, if that is a number a row."""
+        asked, n = "expected a function of a Run (run.logits is [row, pos, d_vocab]) that gives one number a row, such as lambda run: run.logits[:, -1, 5]", len(self.tokens)
+        try:
+            found = self.measure(run)
+        except Exception as problem:
+            raise ValueError(f"measure= failed on a Run: {type(problem).__name__}: {problem}; {asked}.") from problem
+        if isinstance(found, Tensor) and found.shape == (n,) and not found.is_complex() and is_finite(found.detach()):
+            return found if found.is_floating_point() else found.to(run.model.W_U.dtype)
+        raise ValueError(f"measure= gave {given('a value', found)}; {asked}, {n} finite numbers here.")
 
 
 _one_choice = lambda without, keep: bool(without) != bool(keep) or "names in one of the two: without= to take them out, keep= to take out all others"  # noqa: E731
@@ -145,7 +158,7 @@ def effect(
     """What replacing parts, inputs, wires or paths does, with its interval over rows and the same done to drawn sets.
 
     `without` names what is replaced (is it needed?), `keep` what is not, of all parts of its kind (is it enough?). `fill`: by
-    nothing, by the untouched model's `"mean"` over the rows at each position, by the next row's values (`"resample"`), or by
+    nothing, by the untouched model's `"mean"` over the rows at each position, by the row's before (`"resample"`; the first has the last's), or by
     those that it has on other rows, given as tokens; `at` some positions only. `measure`: loss or accuracy, on the second
     pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row. Drawn sets have as many
     names of the same kind from the same layers; against `"size"`, each name's stand-in is one of the 20 whose source writes

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Natural, Several, is_bridge, must, public
+from circuitkit._contract import Count, Several, Token, is_bridge, must, public, require_finite
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
 from circuitkit.anatomy._engine import hooked
+from circuitkit.anatomy._read import measured
 
 
 class Repeated(NamedTuple):
@@ -44,8 +45,8 @@ def repeated_tokens(
     *,
     times: Count = 2,
     batch: Count = 8,
-    bos: Natural | None = None,
-    exclude: Sequence[Natural] = (),
+    bos: Token | None = None,
+    exclude: Sequence[Token] = (),
     weights: Float[Tensor, " token"] | None = None,
     n_ctx: Count | None = None,
     generator: torch.Generator | None = None,
@@ -114,8 +115,10 @@ class _Seen(Exception):
 def engine(model: Any, without: Sequence[str], look: bool = False) -> Any:
     """The bridge itself where that is faster, or where its hooks count or it cannot be read; else the model as an `Anatomy`."""
     bridge = is_bridge(model) and _heads_of(model, without) is not None
-    if bridge and (not look or hooked(model)):
-        return model
+    if bridge:
+        require_finite(model)
+        if not look or hooked(model):
+            return model
     try:
         return anatomy(model)
     except ValueError:
@@ -187,7 +190,8 @@ def _on_bridge(what: str, bridge: Any, tokens: Tensor, watch: Watch | None, with
     watched = [(f"blocks.{i}.attn.{name}", keep(i, name)) for i in waiting for name in ("hook_v", "hook_pattern")]
     hooks += [("unembed.hook_in", lambda stream, hook: stream[:, :1])] if watch else []
     if {name for name, _ in watched} <= {*bridge.hook_dict}:
-        logits = bridge.run_with_hooks(tokens.to(next(bridge.parameters()).device), fwd_hooks=hooks + watched)
+        with measured(bridge):
+            logits = bridge.run_with_hooks(tokens.to(next(bridge.parameters()).device), fwd_hooks=hooks + watched)
         if not waiting:
             return logits
     raise ValueError(
