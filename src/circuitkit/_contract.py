@@ -23,6 +23,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from beartype.door import is_bearable
@@ -47,6 +48,8 @@ class Words:
 
 
 _WORDS: dict[Any, Words] = {}
+_SOUND: WeakKeyDictionary[Any, list[tuple]] = WeakKeyDictionary()
+"""Models whose weights were found finite, in which state."""
 MOST = 2**31 - 1
 """The largest count: more is a slip, and would fill a memory before it fails."""
 
@@ -59,10 +62,10 @@ def kind(test: Callable[[Any], bool], expected: str, why: str = "", instead: str
     return validator
 
 
-def whole(least: int, most: int = MOST, why: str = "it counts something") -> Any:
+def whole(least: int, most: int = MOST, why: str = "it counts something", instead: str = "") -> Any:
     """Whole numbers from `least` to `most`; truth values are none."""
     limit = f"an integer of at least {least}" if most == MOST else f"an integer from {least} to {most}"
-    example = f"Write for example {{name}}={max(least, min(most, 8))}."
+    example = instead or f"Write for example {{name}}={max(least, min(most, 8))}."
     return kind(lambda n: not isinstance(n, bool) and least <= n <= most, limit, why, example)
 
 
@@ -96,7 +99,7 @@ def _is_device(to: Any) -> bool:
     return isinstance(to, torch.device) or (isinstance(to, str) and _works(lambda to: torch.empty(0, device=to).device, to))
 
 
-def _is_finite(array: Any) -> bool:
+def is_finite(array: Any) -> bool:
     """No entry is NaN or infinite: asked of the sum first, which needs no copy of the array."""
     return bool(array.sum().isfinite()) or bool(array.isfinite().all())
 
@@ -109,6 +112,27 @@ def _are_triples(rows: Any) -> bool:
     if _is_tensor(rows):
         return rows.ndim == 2 and rows.shape[1] >= 3 and _is_whole(rows)
     return _all(rows, (tuple, list)) and all(_all(row[:3], int, 3) and min(row[:3]) >= 0 for row in rows)
+
+
+def state_of(model: Any) -> list[tuple]:
+    """What changes when weights do."""
+    import torch
+
+    address = getattr(torch._C, "_data_address", torch.Tensor.data_ptr)  # `data_ptr` copies what is shared until it is written to
+    weights = (*model.parameters(), *model.buffers())
+    return [(id(w), address(w), w.dtype, None if w.is_inference() else w._version) for w in weights]
+
+
+def require_finite(model: Any) -> None:
+    """A `ValueError` that names the weights with NaN or infinite entries; a model is looked through once, and again after a change."""
+    state = state_of(model)
+    if _SOUND.get(model) == state:
+        return
+    broken = [name for name, w in model.original_model.named_parameters() if not w.is_meta and not is_finite(w.detach())]
+    if broken:
+        shown = ", ".join(name.replace("._original_component", "") for name in broken[:3])
+        raise ValueError(f"the model has NaN or infinite entries in {shown}{f' and {len(broken) - 3} more' if len(broken) > 3 else ''}; expected finite weights, because no result would mean anything. Look where they come from: a file, or a training that diverged.")
+    _SOUND[model] = state
 
 
 def is_bridge(model: Any) -> bool:
@@ -129,14 +153,15 @@ def sizes(model: Any) -> tuple[int, int]:
     while not hasattr(model, "cfg") and not hasattr(model, "W_E"):
         model = model.model if hasattr(model, "models") else model.original
     cfg = getattr(model, "cfg", model)
-    return getattr(cfg, "d_vocab", len(model.W_E) if hasattr(model, "W_E") else 0), getattr(cfg, "n_ctx", MOST)
+    return getattr(cfg, "d_vocab", len(model.W_E) if hasattr(model, "W_E") else 0), getattr(cfg, "n_ctx", None) or MOST
 
 
 AS_IT_IS = kind(lambda array: True, "any numbers")
 """Behind an array's annotation: entries may be NaN or infinite."""
 Count = Annotated[int, whole(1)]
 Several = Annotated[int, whole(2)]
-Natural = Annotated[int, whole(0)]
+Natural = Annotated[int, whole(0, why="it counts something, or says which, counted from 0", instead="Write for example {name}=0.")]
+Token = Annotated[int, whole(0, why="tokens are known by their ids", instead="Write {name}=model.to_single_token(' king').")]
 Draws = Annotated[int, whole(1, 10**8, "rows are drawn and kept")]
 Seed = Annotated[int, whole(0, 2**62, "it seeds a generator")]
 Integer = Annotated[int, whole(-MOST, MOST, "it is a position")]
@@ -152,8 +177,9 @@ Names = Annotated[Sequence[str], kind(_is_names, "a list of names", "parts are c
 PartName = Annotated[str, kind(bool, "a name", "parts are addressed by name", "Write 'L0H1', or 'L0H1->L1H3.K' for a wire.")]
 _is_head = lambda head: not isinstance(head, bool)  # noqa: E731
 HeadName = Annotated[str | int, kind(_is_head, "one name or number", "one head is asked about", "Write 'L0H0'.")]
-_heads = "a name, a number, or a list of these", "heads are chosen by name or number", "Write 'L0H0' or ['L0H0', 'L0H1']."
-HeadNames = Annotated[str | int | Sequence[str | int], kind(lambda h: _all([h], (str, int)) or _all(h, (str, int)), *_heads)]
+_heads = "a name, a number among all heads, or a list of these", "heads are chosen by name or number, and (1, 3) could be two heads or head 3 of layer 1", "Write 'L1H3', or ['L0H1', 'L0H3'] for two."
+_are_heads = lambda h: _all([h], (str, int)) or (_all(h, (str, int)) and not (isinstance(h, tuple) and len(h) == 2 and _all(h, int)))  # noqa: E731
+HeadNames = Annotated[str | int | Sequence[str | int], kind(_are_heads, *_heads)]
 _is_vocabulary = lambda v: 2 <= v <= MOST if isinstance(v, int) else _all(v, str, 2) and len({*v}) == len(v)  # noqa: E731
 _tokens = "an integer of at least 2, or the tokens themselves, each once", "it counts the tokens", "Write for example {name}=8."
 Vocabulary = Annotated[int | Sequence[str], kind(_is_vocabulary, *_tokens)]
@@ -264,7 +290,7 @@ def reads(weights: str, x: str = "x") -> Rule:
 def one_stream(earlier: str = "earlier", later: str = "later") -> Rule:
     """Two stacks of heads, neither empty, that read and write vectors of one size."""
     why = "because both must live in one residual stream. Take both from the same model"
-    one = lambda a, b: len(a) > 0 < len(b) and a.d_model == b.d_model or f"at least one on either side, of one d_model, {why}"  # noqa: E731
+    one = lambda a, b: len(a) > 0 < len(b) and a.d_model == b.d_model and len({a.of, b.of} - {""}) < 2 or f"at least one on either side, of one d_model and one model, {why}"  # noqa: E731
     return Rule((earlier, later), one)
 
 
@@ -281,13 +307,15 @@ def one_dtype(*names: str) -> Rule:
 def given(name: str, value: Any, *, array: bool = False) -> str:
     """What was given, in words: an array by its shape and dtype, a short value as it is, anything else by its type."""
     if _is_tensor(value):
-        bad = value.is_floating_point() and not value.is_meta and not _is_finite(value)
+        bad = value.is_floating_point() and not value.is_meta and not is_finite(value)
         more = " on the meta device" if value.is_meta else ", with NaN or infinite entries" if bad else ""
         if str(value.dtype) == "torch.int64" and value.numel() > 1:
             more = f", from {int(value.min())} to {int(value.max())}"
         return f"{name} of shape {tuple(value.shape)}, {value.dtype}{more}"
+    if type(value).__name__ == "Repeated":
+        return given(f"{name}.tokens", value.tokens)
     if type(value).__name__ == "Heads":
-        return f"{name} with {len(value)} heads of d_model {value.d_model} in {value.W_V.dtype}"
+        return f"{name} with {len(value)} heads of d_model {value.d_model} in {value.W_V.dtype}" + f", read from {value.of!r}" * bool(value.of)
     plain = (int, float, complex, str, bytes, types.NoneType, *(() if array else (list, tuple, dict)))
     if isinstance(value, plain) and len(repr(value)) < 80:
         return f"{name}={value!r}"
@@ -327,6 +355,8 @@ def _array_words(array: Any, value: Any, sizes: dict[str, int]) -> Words:
     numbers = {"Int": "integers", "Float": "floating-point numbers", "Bool": "truth values"}.get(dtype, "numbers")
     known = ", ".join(f"{axis}={sizes[axis]}" for axis in dict.fromkeys(axes) if axis in sizes)
     expected = f"a torch tensor of {numbers} [{', '.join(axes)}]{' with ' * bool(known)}{known}"
+    if isinstance(value, (list, tuple)) and len({len(row) for row in value if hasattr(row, "__len__")}) > 1:
+        return Words(expected, "all rows have one length", "Give rows one at a time, row[None], or cut them to one length.")
     if not _is_tensor(value):
         made = "torch.tensor([ids]) for a list, model.to_tokens(text) for text" if dtype == "Int" else "torch.tensor(values)"
         return Words(expected, "it is computed with position by position", f"Write {made}.")
@@ -353,7 +383,8 @@ def _words(hint: Any, value: Any, sizes: dict[str, int]) -> Words:
     if origin in (tuple, Sequence):
         inner = _words(arguments[0], value, sizes)
         fixed = origin is tuple and ... not in arguments
-        return Words(f"{len(arguments) if fixed else 'some'} times {inner.expected}", inner.why)
+        many = f"{len(arguments)} of them, each" if fixed else "a list or tuple, each entry"
+        return Words(f"{many} {inner.expected}", inner.why)
     name = getattr(origin or hint, "__name__", str(hint))
     return _CLASSES.get(name, Words(f"a {name}"))
 
@@ -405,7 +436,7 @@ class _Parameter(NamedTuple):
             return None
         if self.plain_axes:
             sizes.update(zip(self.array.dim_str.split(), value.shape, strict=True))
-        if not value.is_meta and (self.may_be_nan or not value.is_floating_point() or _is_finite(value)):
+        if not value.is_meta and (self.may_be_nan or not value.is_floating_point() or is_finite(value)):
             return None
         return f"{given(self.name, value)}; expected finite numbers, because no result would mean anything. Look where they come from."
 
@@ -479,13 +510,14 @@ def _guarded(function: Callable, what: str, rules: tuple[Rule, ...]) -> Any:
             known.update(_parameters(inspect.unwrap(function)))
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return function(*args, **kwargs)  # Python's own words for an argument that is missing or unknown
+        except TypeError as problem:
+            raise TypeError(f"{what} could not take these arguments: {problem}. Write {what}{plain}") from None
         if wrong := _problems(known, rules, bound):
             raise ValueError("\n".join(f"{what} got {text}" for text in wrong))
         return function(*bound.args, **bound.kwargs)
 
     bare = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
+    plain = inspect.Signature([p.replace(annotation=p.empty) for p in bare if p.name != "self"])
     seen = {"__door__": True, "__signature__": signature.replace(parameters=bare)}
     vars(door).update(seen)
     door.__annotations__ = {name: _bare(hint) for name, hint in function.__annotations__.items()}

@@ -42,6 +42,7 @@ def door(hint):
 TAKES = {
     "Count": ([1, 7, np.int64(3)], [0, -1, True, 2.0, 2**31, "1", None, NAN]),
     "Natural": ([0, 1], [-1, False, 0.0, 2**40]),
+    "Token": ([0, 50_000], [-1, " king", 2.0, None]),
     "Several": ([2], [1, True]),
     "Seed": ([0, 2**32, 2**62], [-1, 2**63, True, None]),
     "Draws": ([1, 10**8], [0, 10**8 + 1]),
@@ -54,7 +55,7 @@ TAKES = {
     "Share": ([0.5, 1], [0, 1.1, NAN]),
     "Limit": ([1.0, INF], [0.0, -1.0, NAN, True, "1"]),
     "HeadName": (["L0H0", 3, -1], [True, 1.5, None, ["L0H0"], b"L0H0"]),
-    "HeadNames": (["L0H0", 3, ["L0H0", 1], ()], [True, [True], ["L0H0", True], [1.5], [["L0H0"]], {}, object()]),
+    "HeadNames": (["L0H0", 3, ["L0H0", 1], [1, 3], (1,), ()], [(1, 3), True, [True], ["L0H0", True], [1.5], [["L0H0"]], {}, object()]),
     "PartName": (["L0H0", "embed->L1H0.K"], ["", 3, None, ["L0H0"], b"L0H0"]),
     "Names": (["L0H0", ["L0H0"], ()], [3, [3], [b"L"], None, object()]),
     "Vocabulary": ([2, ["a", "b"]], [1, True, "ab", ["a"], ["a", "a"], [1, 2], None]),
@@ -115,7 +116,7 @@ WORDS = {
         "f got x of shape (1,), torch.float32, with NaN or infinite entries; expected finite numbers, because no result would mean "
         "anything. Look where they come from.",
     ),
-    "pairs": (tuple[Count, Count], (1, 0), "f got x=(1, 0); expected 2 times an integer of at least 1, because it counts something."),
+    "pairs": (tuple[Count, Count], (1, 0), "f got x=(1, 0); expected 2 of them, each an integer of at least 1, because it counts something."),
     "a long thing": (Count, [0] * 90, "f got x as a list; expected an integer of at least 1, because it counts something. Write for example x=8."),
     "a type": (Count, dict, "f got x=dict; expected an integer of at least 1, because it counts something. Write for example x=8."),
 }
@@ -146,11 +147,13 @@ def test_all_that_is_wrong_is_told_at_once():
         product([1.0], torch.ones(3, 4), k=0)
 
 
-def test_python_speaks_of_arguments_that_are_missing():
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'y'"):
+def test_arguments_that_are_missing_or_too_many():
+    with pytest.raises(TypeError, match=r"product could not take these arguments: missing a required argument: 'y'. Write product\(x, y, \*, k="):
         product(torch.ones(2, 3))
-    with pytest.raises(TypeError, match="unexpected keyword argument 'j'"):
+    with pytest.raises(TypeError, match="an unexpected keyword argument 'j'"):
         product(torch.ones(2, 3), torch.ones(3, 4), j=1)
+    with pytest.raises(TypeError, match="too many positional arguments. Write product"):
+        product(torch.ones(2, 3), torch.ones(3, 4), 1)
 
 
 def test_integers_arrive_as_int64_and_lists_as_tuples():
@@ -175,10 +178,10 @@ def test_every_item_of_a_sequence_is_asked():
     for place in range(40):
         items = [1] * 40
         items[place] = -1
-        with pytest.raises(ValueError, match="expected some times an integer of at least 0"):
+        with pytest.raises(ValueError, match="expected a list or tuple, each entry an integer of at least 0"):
             f(items)
     assert f([0] * 40) == [0] * 40
-    with pytest.raises(ValueError, match="expected some times a text"):
+    with pytest.raises(ValueError, match="expected a list or tuple, each entry a text"):
         door(Sequence[str])("text")
     assert door(str | Sequence[int])("text") == "text"
 
@@ -289,7 +292,7 @@ def test_one_name_for_a_head():
     assert door(HeadName)("L0H1") == "L0H1"
     with pytest.raises(ValueError, match="expected one name or number, because one head is asked about. Write 'L0H0'"):
         door(HeadName)(["L0H1"])
-    with pytest.raises(ValueError, match="a name, a number, or a list of these"):
+    with pytest.raises(ValueError, match="a name, a number among all heads, or a list of these"):
         door(HeadNames)([None])
 
 

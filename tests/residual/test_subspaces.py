@@ -154,5 +154,5 @@ def test_random_joint_spaces_share_as_said():
 def test_errors():
     with pytest.raises(ValueError, match=r"kind='OV'; expected one of \['Q', 'K', 'V'\]"):
         reading_basis(draw(1, 7, 2), "OV")
-    with pytest.raises(ValueError, match="earlier with . heads of d_model 7 .*, later with . heads of d_model 5 .*of one d_model, because both must live in one"):
+    with pytest.raises(ValueError, match="earlier with . heads of d_model 7 .*, later with . heads of d_model 5 .*of one d_model and one model, because both must live in one"):
         subspace_overlap(draw(1, 7, 2), draw(1, 5, 2))

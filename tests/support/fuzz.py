@@ -116,6 +116,15 @@ def model() -> Any:
 
 
 @cache
+def broken(value: float) -> Any:
+    """One weight is no number, as after a training that diverged."""
+    made = tiny_models.boot(torch.float32, **SIZES)
+    with torch.no_grad():
+        made.blocks[1].attn.W_V[0, 0, 0] = value
+    return made
+
+
+@cache
 def foreign() -> Any:
     """Another width, another vocabulary, another context."""
     return tiny_models.boot(torch.float32, **SIZES | {"d_model": 10, "d_vocab": 5, "n_ctx": 6, "n_layers": 1})
@@ -474,6 +483,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "lr_warmup": lambda: 0.1,
     "mask": lambda: torch.ones(5, 5),
     "Heads.mask": lambda: "causal",
+    "Heads.of": lambda: "mine",
     "matrix": matrix,
     "max_error": lambda: None,
     "max_order": lambda: 1,
@@ -615,6 +625,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "weights": lambda: torch.ones(8),
     "width": lambda: 1,
     "window": lambda: 8,
+    "record_layer.heads": lambda: ["L0H1"],
     "corpus_evidence.window": lambda: (1, 4),
     "without": lambda: ["L0H1"],
     "replacing.without": lambda: (0,),
@@ -686,7 +697,7 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
     "name": {
         "unknown": lambda _: "L9H9", "empty": lambda _: "", "None": lambda _: None, "-99": lambda _: -99, "2**70": lambda _: 2**70,
         "1.5": lambda _: 1.5, "True": lambda _: True, "several": lambda good: [good, "L9H9"], "none": lambda _: [], "bytes": lambda _: b"L0H0",
-        "nan": lambda _: math.nan, "object": lambda _: object(), "nearly": lambda _: "L0N1.99", "dict": lambda _: {},
+        "nan": lambda _: math.nan, "object": lambda _: object(), "nearly": lambda _: "L0N1.99", "dict": lambda _: {}, "pair": lambda _: (0, 1),
     },
     "names": {
         "unknown": lambda _: ["L9H9"], "None": lambda _: None, "3": lambda _: 3, "numbers": lambda _: [1.5], "bytes": lambda _: [b"L0H0"],
@@ -717,7 +728,7 @@ WRONG: dict[str, dict[str, Callable[[Any], Any]]] = {
     "model": {
         "None": lambda _: None, "text": lambda _: "two-layer", "module": lambda _: torch.nn.Linear(2, 2), "dict": lambda _: {},
         "class": lambda good: type(good), "heads": lambda _: heads(), "tensor": lambda _: normal(2, 2), "3": lambda _: 3,
-        "foreign": lambda _: foreign(), "converted": lambda _: converted(), "plain": lambda _: model(),
+        "foreign": lambda _: foreign(), "converted": lambda _: converted(), "plain": lambda _: model(), "not a number": lambda _: broken(math.nan), "infinite": lambda _: broken(math.inf),
     },
     "heads": {
         "None": lambda _: None, "text": lambda _: "L0H0", "model": lambda _: model(), "list": lambda good: [good], "tensor": lambda _: normal(2, 3),
@@ -761,8 +772,8 @@ KINDS = {
         Heads.by_head.name checkpoints.name load_model.name model_card.name stored_survey.name load_results.name AttentionOnlyBridge.route.name id""",
     "name": """Anatomy.find.name Run.part.name join.parts read.text head writer reader into out_of Decomposition.__getitem__.key Heads.__getitem__.key Heads.index.key MixedHeads.__getitem__.key MixedHeads.index.key PathLogits.__getitem__.name
         PathLogits.order.name PathLogits.stream.name Scores.__getitem__.name""",
-    "names": "columns picture.rows predict.words Anatomy.__getitem__.names names without keep Neurons.pattern.heads",
-    "text": "prompt claim complete.text label alt name device HeadSum.activation generalized_silu.activation",
+    "names": "record_layer.heads columns picture.rows predict.words Anatomy.__getitem__.names names without keep Neurons.pattern.heads",
+    "text": "Heads.of prompt claim complete.text label alt name device HeadSum.activation generalized_silu.activation",
     "ids": "tokens contexts probe negatives versus logit_attribution.answer",
     "array": """Norm.bound.b Sublayer.bias W_pos b_U V1 V2 W W_E W_K W_O W_OV W_Q W_QK W_U W_V W_gate W_in W_out a b b_K b_Q b_V b_gate b_in b_out density embed fix left like likelihood
         q Heads.scores_of.k Heads.pattern_of.scores mask pattern read rotation scores stream unigram weights x y""",

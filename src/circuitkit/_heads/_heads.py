@@ -164,6 +164,8 @@ class Heads:
     """Scores are squeezed to `cap * tanh(score / cap)`."""
     window: Count | None = None
     """A destination sees itself and the `window - 1` positions before it; `None`: all that the mask allows."""
+    of: str = ""
+    """The model they were read from, if it has a name: heads of two models share no stream, and are not composed."""
 
     def __post_init__(self) -> None:
         layers = (0,) * len(self.names) if self.layers is None else tuple(int(layer) for layer in self.layers)
@@ -358,7 +360,8 @@ def stack(*parts: Heads) -> Heads:
         before = [0, *torch.tensor([len(part.W_K) for part in parts]).cumsum(0).tolist()]
         own = [range(len(part)) if part.groups is None else part.groups for part in parts]
         joined["groups"] = tuple(first + g for first, groups in zip(before, own, strict=False) for g in groups)
-    kept = (*_TENSORS, "names", "layers", "norm_Q", "norm_K", "groups")
+    kept, models = (*_TENSORS, "names", "layers", "norm_Q", "norm_K", "groups", "of"), {part.of for part in parts} - {""}
     same = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in kept}
     names = tuple(name for part in parts for name in part.names)
-    return Heads(names=names, layers=tuple(layer for part in parts for layer in part.layers), **same, **joined)
+    layers = tuple(layer for part in parts for layer in part.layers)
+    return Heads(names=names, layers=layers, of=models.pop() if len(models) == 1 else "", **same, **joined)

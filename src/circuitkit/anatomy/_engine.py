@@ -10,7 +10,7 @@ from circuitkit._contract import is_bridge
 from circuitkit._heads import Heads
 from circuitkit._precision import require_same
 from circuitkit.anatomy._neurons import Neurons
-from circuitkit.anatomy._read import anatomy
+from circuitkit.anatomy._read import anatomy, measured
 from circuitkit.anatomy._run import Run
 from circuitkit.anatomy._sublayer import Sublayer
 
@@ -25,7 +25,7 @@ def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) 
     value = anatomy(model)
     if not hooked(model):
         return value.run(tokens, watch=None if patterns else lambda *_: None)
-    with torch.no_grad():
+    with torch.no_grad(), measured(model):
         _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
     now = value.run(tokens, edit=lambda sub, z: _in_bridge(cache, sub, z))
     now.patterns = {sub.name: cache[f"blocks.{sub.layer}.attn.hook_pattern"] for sub in value.sublayers if isinstance(sub.inside, Heads)}

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from circuitkit._contract import Model, public
+from circuitkit._contract import Model, public, require_finite, state_of
 from circuitkit._heads import Heads, Turn
 from circuitkit._precision import finest, rounding_hint
 from circuitkit.anatomy._neurons import Neurons
@@ -20,7 +20,6 @@ _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
 _UNKNOWN = (AttributeError, KeyError, RuntimeError, TypeError)
 """What reading an unknown architecture may end in."""
-_address = getattr(torch._C, "_data_address", Tensor.data_ptr)  # `data_ptr` copies what is shared until it is written to
 _KNOWN: WeakKeyDictionary[Any, tuple[Any, Anatomy]] = WeakKeyDictionary()
 """What was read of the models that still live, with the state of their weights then."""
 
@@ -59,17 +58,23 @@ def anatomy(model: Any) -> Anatomy:
 
 @public
 def _anatomy(model: Model) -> Anatomy:
-    weights = (*model.parameters(), *model.buffers())
-    state = [(id(w), _address(w), w.dtype, None if w.is_inference() else w._version) for w in weights]
+    state = state_of(model)
     if model not in _KNOWN or _KNOWN[model][0] != state:
+        require_finite(model)
         _KNOWN[model] = state, _read(model)
     return _KNOWN[model][1]
 
 
+def name_of(bridge: Any) -> str:
+    """The model's name, if it has one."""
+    name = getattr(bridge.cfg, "model_name", None)
+    return "" if name in (None, "custom", "native") else str(name)
+
+
 def _read(bridge: Any) -> Anatomy:
-    with torch.no_grad(), _still(bridge):
-        tokens, logits, cache = _probed(bridge)
+    with torch.no_grad(), still(bridge):
         try:
+            tokens, logits, cache = _probed(bridge)
             out = _bridge(bridge, tokens, cache)
             own = out.run(tokens).logits
         except _UNKNOWN as problem:
@@ -83,7 +88,7 @@ def _read(bridge: Any) -> Anatomy:
 def norms_of_mlps(bridge: Any) -> dict[int, Norm]:
     """The norm in front of each block's MLP where there is one that is known, whatever else the model does."""
     found: dict[int, Norm] = {}
-    with torch.no_grad(), _still(bridge), suppress(*_UNKNOWN):
+    with torch.no_grad(), still(bridge), suppress(*_UNKNOWN):
         *_, cache = _probed(bridge)
         for layer, block in enumerate(bridge.blocks):
             with suppress(*_UNKNOWN):
@@ -121,21 +126,31 @@ def _compared(kind: str, out: Anatomy, own: Tensor, logits: Tensor) -> Anatomy:
 
 
 @contextmanager
-def _still(bridge: Any) -> Iterator[None]:
+def still(bridge: Any) -> Iterator[None]:
     """Without dropout and without hooks while it is read."""
-    was = [(module, module.training) for module in {*bridge.modules(), *bridge.original_model.modules()}]
     hooked = [(point, point._forward_hooks) for point in bridge.hook_dict.values()]
     try:
-        for module, _ in was:
-            module.training = False
         for point, hooks in hooked:
             point._forward_hooks = type(hooks)()
-        yield
+        with measured(bridge):
+            yield
     finally:
-        for module, training in was:
-            module.training = training
         for point, hooks in hooked:
             point._forward_hooks = hooks
+
+
+@contextmanager
+def measured(*models: Any) -> Iterator[None]:
+    """Inside, no dropout: what is measured is the model as it is used, in whatever mode it was left."""
+    parts = [part for model in models for part in (model, getattr(model, "original_model", None)) if part is not None]
+    was = [module for part in parts for module in part.modules() if module.training]
+    try:
+        for module in was:
+            module.training = False
+        yield
+    finally:
+        for module in was:
+            module.training = True
 
 
 def random_rows(d_vocab: int, n: int) -> Tensor:
@@ -234,6 +249,7 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
         turn=turn,
         cap=_positive(getattr(original, "attn_logit_softcapping", None), getattr(cfg, "attn_scores_soft_cap", None)),
         window=_window(original, layer),
+        of=name_of(bridge),
         **{name: _given(getattr(attn, name, None)) for name in ("b_Q", "b_K", "b_V")},
         **W,
         **norms,
@@ -264,7 +280,8 @@ def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
         return MLP(lambda x: mlp.out(act(getattr(mlp, "in")(x))).reshape(x.shape), **weights), None
 
     def whole(x: Tensor) -> Tensor:
-        out = mlp(x)
+        with measured(mlp):
+            out = mlp(x)
         return out[0] if isinstance(out, tuple) else out  # a mixture of experts tells its choices as well
 
     return MLP(whole, **weights), None

@@ -155,6 +155,8 @@ def _d_model(model: Any) -> int:
 @must(lambda heads_or_model, model: model is None
      or (isinstance(heads_or_model, Heads) and 0 <= heads_or_model.d_model - _d_model(model) < 2)
      or f"Heads first, of its d_model {_d_model(model)}. Write copying_score(heads, model) or copying_score(model)")
+@must(lambda heads_or_model, model: model is None or not (names := {getattr(heads_or_model, "of", ""), *(sub.inside.of for sub in anatomy(model).sublayers if isinstance(sub.inside, Heads))} - {""})
+     or len(names) == 1 or f"heads of that model and no other, because they write into its stream; not of {' and '.join(map(repr, sorted(names)))}")
 def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = None) -> Copying:
     r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
 

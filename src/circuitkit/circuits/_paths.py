@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._blocks import largest_entries, require_room
-from circuitkit._contract import AnyModel, Count, HeadName, Integer, Names, Natural, ids, must, public, sizes
+from circuitkit._contract import AnyModel, Count, HeadName, Integer, Names, Natural, Token, ids, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, read
 from circuitkit.anatomy._address import spelled, unknown
@@ -131,7 +131,7 @@ def path_logits(
 @must(lambda at, tokens: -(n := tokens.shape[-1]) <= at < n or f"one of {n} positions")
 @must(lambda answer, model: answer < (n := sizes(model)[0]) or f"a token, 0 to {n - 1}")
 def largest_paths(
-    model: AnyModel, tokens: Int[Tensor, " pos"], answer: Natural, k: Count = 10, *, at: Integer = -1
+    model: AnyModel, tokens: Int[Tensor, " pos"], answer: Token, k: Count = 10, *, at: Integer = -1
 ) -> list[tuple[str, float]]:
     r"""The `k` chains of two heads that move a token's logit most, by name as in `path_logits`, with what each adds.
 

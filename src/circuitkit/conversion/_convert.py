@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 @ids("probe")
 def to_attention_only(
     model: Model,
+    *,
     max_error: NonNegative | None = None,
     heads_per_neuron: GateHeads | None = None,
-    *,
     sharpness: Positive | None = None,
     gate_range: Positive | None = None,
     probe: Int[Tensor, "batch pos"] | None = None,
