@@ -855,6 +855,19 @@ def test_a_patch_by_address_agrees_with_loops(kind):
         assert moved > 1e-6  # each of these changes something
 
 
+def test_every_model_is_told_from_every_other():
+    """What is kept belongs to one model: ten kinds as they come and as values, each told twice; a copy is the same model."""
+    from circuitkit._work import fingerprint
+
+    models = [case(kind).model for kind in KINDS]
+    told = [fingerprint(model, "asked") for model in models]
+    assert told == [fingerprint(model, "asked") for model in models]
+    assert len({*told}) == len(KINDS)
+    values = [fingerprint(ck.anatomy(model), "asked") for model in models]
+    assert values == [fingerprint(ck.anatomy(model), "asked") for model in models]
+    assert len({*values}) >= len(KINDS) - 2  # a toy, its bridge and the hand-built model may be one value
+
+
 def test_the_table_is_whole():
     """Every public function that takes a model has a row, and the lists name cells that exist."""
     asked = set()
