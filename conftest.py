@@ -4,6 +4,9 @@ forks of one process, and one browser serves all tests."""
 import gc
 import os
 
+import pytest
+
+gc.disable()  # until all is imported: nothing of that is ever thrown away
 os.environ.setdefault("TQDM_DISABLE", "1")  # notebooks store no progress bars
 pytest_plugins = (
     "tests.support.checked_shapes",
@@ -13,8 +16,10 @@ pytest_plugins = (
 )
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """What is loaded by now, a million objects, stays: the search for cycles looks at what tests make, and ten times less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
+    gc.enable()
