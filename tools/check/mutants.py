@@ -38,9 +38,13 @@ LEAST = 0.95  # of all mutants must be killed, whatever the reasons of the other
 # Runs pytest in forks of a process that has the slow imports behind it: reads one line of arguments for each run, answers
 # with the exit code and processor seconds.
 SERVER = f"""
-import os, resource, signal, sys
+import gc, os, resource, signal, sys
+gc.disable()
 import beartype, hypothesis, jaxtyping, matplotlib.pyplot, numpy, pytest, safetensors.torch, scipy, torch, transformer_lens.model_bridge
 torch.set_num_threads(1)
+gc.collect()
+gc.freeze()  # or else the first search for cycles in a fork copies all that is imported
+gc.enable()
 for line in sys.stdin:
     child = os.fork()
     if not child:
