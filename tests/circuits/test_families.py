@@ -42,11 +42,13 @@ def measured(shape, cap, dtype):
     for head in [name for name in run.model.head_names if name[:2] in ("L1", "L2")]:
         layer, number = int(head[1]), int(head[3:])
         pattern = cache[f"blocks.{layer}.attn.hook_pattern"][1, number].double()
-        found = {(dst, src): ck.circuits.score_decomposition(model, tokens, head, dst, src, row=1) for dst, src in PAIRS}
+        pairs = {*PAIRS, *((dst, dst) for dst, _ in PAIRS)}
+        of = {pair: ck.circuits.score_decomposition(model, tokens, head, *pair, row=1) for pair in pairs}
+        found = {pair: of[pair] for pair in PAIRS}
         largest = max(abs(one.score) for one in found.values())
         for (dst, src), one in found.items():
             summed = max(summed, abs(float(one.table.double().sum()) - one.score) / largest)
-            first = ck.circuits.score_decomposition(model, tokens, head, dst, dst, row=1).score
+            first = of[dst, dst].score
             told = [s if cap is None else cap * math.tanh(s / cap) for s in (one.score, first)]
             wanted = float(pattern[dst, src].log() - pattern[dst, dst].log())
             own = max(own, abs(told[0] - told[1] - wanted) / largest)
