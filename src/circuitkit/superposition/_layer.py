@@ -47,7 +47,7 @@ class GatedLayer:
     loss: tuple[float, ...]
     """Training loss every 20 steps."""
     fvu: float
-    """Squared error over the variance of the target, on rows of the record that were held back."""
+    """Fraction of variance unexplained: squared error over the target's variance, on rows of the record that were held back."""
     start: float
     """The same before training."""
     recipe: Recipe

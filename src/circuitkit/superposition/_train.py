@@ -229,7 +229,7 @@ class GatedRuns:
     loss: tuple[float, ...]
     """Error plus alpha times penalty on fresh prompts, at full alpha: what the runs are chosen by."""
     fvu: tuple[float, ...]
-    """Squared error on fresh prompts over the variance of the original's output."""
+    """Fraction of variance unexplained: squared error on fresh prompts over the variance of the original's output."""
     penalty: tuple[float, ...]
     value_bias: tuple[float, ...]
     """Largest |b_V| of the block."""
