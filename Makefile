@@ -52,7 +52,7 @@ serve: book ## the book on http://localhost:8000 (PORT=...)
 	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
 
 lab: env ## the chapters in JupyterLab
-	$(PY) -m jupyterlab book
+	$(PY) -m jupyterlab book $(if $(filter 0,$(shell id -u)),--allow-root)
 
 archive: book ## the book and, for Colab, the wheel as one file for no network
 	$(PY) -m tools archive

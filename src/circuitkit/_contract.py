@@ -23,12 +23,13 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from beartype.door import is_bearable
 from beartype.vale import Is
 from jaxtyping import AbstractArray, jaxtyped
+
+from circuitkit._state import is_bridge, is_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +49,6 @@ class Words:
 
 
 _WORDS: dict[Any, Words] = {}
-_SOUND: WeakKeyDictionary[Any, list[tuple]] = WeakKeyDictionary()
-"""Models whose weights were found finite, in which state."""
 MOST = 2**31 - 1
 """The largest count: more is a slip, and would fill a memory before it fails."""
 
@@ -99,11 +98,6 @@ def _is_device(to: Any) -> bool:
     return isinstance(to, torch.device) or (isinstance(to, str) and _works(lambda to: torch.empty(0, device=to).device, to))
 
 
-def is_finite(array: Any) -> bool:
-    """No entry is NaN or infinite: asked of the sum first, which needs no copy of the array."""
-    return bool(array.sum().isfinite()) or bool(array.isfinite().all())
-
-
 def _is_whole(array: Any) -> bool:
     return not (array.is_floating_point() or array.is_complex() or str(array.dtype) == "torch.bool")
 
@@ -112,33 +106,6 @@ def _are_triples(rows: Any) -> bool:
     if _is_tensor(rows):
         return rows.ndim == 2 and rows.shape[1] >= 3 and _is_whole(rows)
     return _all(rows, (tuple, list)) and all(_all(row[:3], int, 3) and min(row[:3]) >= 0 for row in rows)
-
-
-def state_of(model: Any) -> list[tuple]:
-    """What changes when weights do."""
-    import torch
-
-    address = getattr(torch._C, "_data_address", torch.Tensor.data_ptr)  # `data_ptr` copies what is shared until it is written to
-    weights = (*model.parameters(), *model.buffers())
-    return [(id(w), address(w), w.dtype, None if w.is_inference() else w._version) for w in weights]
-
-
-def require_finite(model: Any) -> None:
-    """A `ValueError` that names the weights with NaN or infinite entries; a model is looked through once, and again after a change."""
-    state = state_of(model)
-    if _SOUND.get(model) == state:
-        return
-    broken = [name for name, w in model.original_model.named_parameters() if not w.is_meta and not is_finite(w.detach())]
-    if broken:
-        shown = ", ".join(name.replace("._original_component", "") for name in broken[:3])
-        raise ValueError(f"the model has NaN or infinite entries in {shown}{f' and {len(broken) - 3} more' if len(broken) > 3 else ''}; expected finite weights, because no result would mean anything. Look where they come from: a file, or a training that diverged.")
-    _SOUND[model] = state
-
-
-def is_bridge(model: Any) -> bool:
-    """Whether this is a `TransformerBridge`; transformer-lens is not imported for the question."""
-    module = sys.modules.get("transformer_lens.model_bridge")
-    return module is not None and isinstance(model, module.TransformerBridge)
 
 
 def _is_model(model: Any) -> bool:
@@ -497,6 +464,13 @@ def trusted() -> Iterator[None]:
         _TRUSTED.reset(before)
 
 
+def _autocast() -> Any:
+    """A context without autocast where it is on: what is promised holds in the model's own precision."""
+    torch = sys.modules.get("torch")
+    on = [] if torch is None else [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return torch.autocast(on[0], enabled=False) if torch is not None and on else None
+
+
 def _guarded(function: Callable, what: str, rules: tuple[Rule, ...]) -> Any:
     signature, known = inspect.signature(function), {}
     if all(parameter.annotation is inspect.Parameter.empty for parameter in signature.parameters.values()):
@@ -506,6 +480,9 @@ def _guarded(function: Callable, what: str, rules: tuple[Rule, ...]) -> Any:
     def door(*args: Any, **kwargs: Any) -> Any:
         if _TRUSTED.get():
             return function(*args, **kwargs)
+        if (coarse := _autocast()) is not None:
+            with coarse:
+                return door(*args, **kwargs)
         if not known:
             known.update(_parameters(inspect.unwrap(function)))
         try:

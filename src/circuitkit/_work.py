@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from circuitkit._contract import must, public
+from circuitkit._state import hooked, settings
 
 SECONDS = 5.0
 """What takes longer than this shows how far it is."""
@@ -163,7 +164,8 @@ def kept_in(folder: str | Path) -> Iterator[None]:
     """Inside `with kept_in("study"):` long calls write each item down as it comes, and called again go on where they stopped.
 
     So do `effect`, `attribution` by patching and `survey`: a set of names taken out of one model on the same rows is run once,
-    whoever asks. Models and rows are told apart by their numbers, all of them, versions by theirs. An item that fails stops
+    whoever asks. Models and rows are told apart by their numbers, all of them, versions by theirs; a measure of your own and a
+    model with hooks have no name to be kept by and are refused. An item that fails stops
     no other; at the end a `ValueError` names it. Items run through joblib, as those of a `report`. **Source**: this book.
 
     >>> import tempfile
@@ -212,6 +214,9 @@ def _told(thing: Any) -> Iterator[Any]:
         for said in (getattr(thing, "cfg", None), getattr(getattr(thing, "original_model", None), "config", None)):
             plain = {} if said is None else vars(said)
             yield repr(sorted((key, value) for key, value in plain.items() if isinstance(value, (int, float, str, tuple)))).encode()
+        if hooked(thing, modules=True):
+            raise ValueError("a model with hooks on it has no name to be kept by; expected one without. Call model.reset_hooks(), or call this outside kept_in and without out=.")
+        yield repr(settings(thing)).encode()
         yield from _told([module.terms for module in thing.modules() if hasattr(module, "terms")])  # heads of a neuron
     elif is_dataclass(thing) and not isinstance(thing, type):
         for field in fields(thing):
@@ -249,7 +254,8 @@ def place_in(folder: Path, key: str) -> Path:
 def _one(function: Callable[..., Any], key: str, arguments: tuple, folder: Path | None) -> tuple[str, Any, str | None]:
     place = None if folder is None else place_in(folder, key)
     if place is not None and place.exists():
-        return key, json.loads(place.read_text("utf-8")), None
+        with suppress(ValueError):  # a file that was cut off is made again
+            return key, json.loads(place.read_text("utf-8")), None
     try:
         text = json.dumps(function(*arguments), default=lambda tensor: tensor.tolist())
     except Exception as problem:

@@ -45,6 +45,8 @@ FAULTS = {
     "by without a module": (SOUND, {"by": "gelu"}, "by 'gelu' is not 'module.function'"),
     "float without a tolerance": (SOUND, {"tolerance": 0}, "a computed number needs a tolerance"),
     "tolerance of an answer": (YES, {"tolerance": 0.1}, "only numbers have a tolerance"),
+    "a kind too few": (SOUND, {"value": [*SOUND.value, 1.0], "labels": (*SOUND.labels, "more"), "said": None, "said_tolerance": 0}, "2 entries of kind for 3 values; expected one, or one for each"),
+    "a tolerance too few": (SOUND, {"value": [*SOUND.value, 1.0], "labels": (*SOUND.labels, "more"), "kind": "computed", "said": None, "said_tolerance": 0}, "2 entries of tolerance for 3 values; expected one, or one for each"),
     "unknown kind": (SOUND, {"kind": "vague"}, "kind 'vague' is none of ['exact', 'rounding'"),
     "wider than its kind": (SOUND, {"tolerance": [0.002, 0]}, "tolerance 0.002 is wider than 0.0015, the most for"),
     "an exact number may move": (SOUND, {"tolerance": [1e-6, 1]}, "tolerance 1 is wider than 0, the most for"),

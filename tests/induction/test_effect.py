@@ -3,8 +3,10 @@
 import re
 
 import pytest
+import tiny_models
 import torch
 
+import circuitkit as ck
 from circuitkit.induction import attribution, build_induction_model, effect, paths, repeated_tokens
 
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])
@@ -238,6 +240,70 @@ def test_a_measure_that_fails_says_with_what(plain):
         effect(plain, ROWS, "L0H1", measure=lambda run: run.logit, draws=1)
 
 
+def test_hooks_are_refused_rather_than_left_out():
+    model = tiny_models.boot(d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23)
+    tools = [
+        lambda: effect(model, ROWS, "L0H1", draws=1),
+        lambda: attribution(model, ROWS),
+        lambda: ck.circuits.path_logits(model, ROWS),
+        lambda: ck.circuits.largest_paths(model, ROWS[0], 5),
+        lambda: ck.superposition.record_layer(model, 0, ROWS),
+    ]
+    plain = [tool() for tool in tools]
+    assert len(plain) == 5
+    model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z * 0)
+    for tool in tools:
+        with pytest.raises(ValueError, match="got a model with hooks on it; expected none, .*Call model.reset_hooks"):
+            tool()
+    model.reset_hooks()
+    assert effect(model, ROWS, "L0H1", draws=1).values.equal(plain[0].values)
+
+
+def test_of_a_neuron_s_and_an_mlp_s_kind_are_whole_neurons_and_mlps():
+    """In a converted model a neuron is several heads, and an MLP many neurons: stand-ins are as whole as what they stand for."""
+    plain = tiny_models.boot(attn_only=False, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23, d_mlp=7)
+    twin = ck.to_attention_only(plain, heads_per_neuron=3)
+    for name, dots in (("L0N3", 0), ("L0N3.1", 1)):
+        for against in ("layers", "size", "both"):
+            found = effect(twin, ROWS, name, against=against, draws=4)
+            assert len(found.sets) == 5
+            assert {one.count(".") for (one,) in found.sets} == {dots}
+    one, both = (effect(twin, ROWS, names).change for names in ("L0 MLP", ["L0 MLP", "L1 MLP"]))
+    kept = effect(twin, ROWS, keep="L1 MLP")
+    assert "keeping L1 MLP of 2 " in repr(kept)
+    assert kept.change == pytest.approx(one, abs=1e-9)
+    assert effect(twin, ROWS, keep=["L0 MLP", "L1 MLP"]).change == pytest.approx(0, abs=1e-12)
+    assert one != pytest.approx(both, abs=1e-3)
+    assert effect(plain, ROWS, "L0 MLP").change == pytest.approx(effect(twin, ROWS, "L0 MLP").change, abs=0.05)
+    assert effect(twin, ROWS, keep="L0N3").sets[0] == ("L0N3",)
+    rest = effect(twin, ROWS, keep=[f"L{layer}N{n}" for layer in (0, 1) for n in range(7)])
+    assert rest.change == pytest.approx(0, abs=1e-12)
+
+
+def test_wires_go_into_heads(plain):
+    for name in ("L1H1.K", "L0H0->L1H1", "L9H9", "embed"):
+        with pytest.raises(ValueError, match=f"no head is called '{name}'"):
+            paths(plain, "K", into=name)
+
+
+def test_autocast_changes_nothing(plain):
+    calm = effect(plain, ROWS, "L0H1", draws=2).values, attribution(plain, ROWS, how="patching").values
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        again = effect(plain, ROWS, "L0H1", draws=2).values, attribution(plain, ROWS, how="patching").values
+        assert torch.is_autocast_enabled("cpu")
+    assert all(map(torch.equal, calm, again))
+
+
+@pytest.mark.parametrize("how", ["gradient", "integrated"])
+def test_slopes_are_taken_where_gradients_are_off(plain, how):
+    wanted = attribution(plain, ROWS, how=how).values
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            assert torch.equal(attribution(plain, ROWS, how=how).values, wanted)
+    with pytest.raises(ValueError, match="numbers that have no gradient; expected a differentiable function.*how='patching'"):
+        attribution(plain, ROWS, how=how, measure=lambda run: run.logits.detach()[:, -1, 0])
+
+
 def test_one_row_has_no_interval(plain):
     found = effect(plain, ROWS[:1], "L0H1", fill="zero", draws=1)
     assert repr(found).partition(";")[0].endswith("on one row, so without an interval")
@@ -297,5 +363,20 @@ def test_what_is_refused(plain):
         effect(plain, ROWS, keep="L0H1->L1H0->L2H0.K")
     with pytest.raises(ValueError, match="inputs and paths can be taken out"):
         effect(plain, ROWS, keep=["L1H0", "L1H0.K"])
+    for names in (["L0H1", "L0H1"], ["L0H1", "L00H01"]):
+        with pytest.raises(ValueError, match="expected each name once"):
+            effect(plain, ROWS, names)
+        with pytest.raises(ValueError, match="expected each name once"):
+            effect(plain, ROWS, keep=names)
+    rows = repeated_tokens(23, 4, batch=3, bos=0)
+    for late in (rows._replace(tokens=rows.tokens[:, 1:]), rows._replace(period=3), rows._replace(start=0)):
+        with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
+            effect(plain, late, "L0H1")
+        with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
+            attribution(plain, late)
+    with pytest.raises(ValueError, match="at least 2 positions in a row"):
+        effect(plain, ROWS[:, :1], "L0H1")
+    with pytest.raises(ValueError, match="two rows or more, because values come from other rows"):
+        effect(plain, ROWS[:1].repeat(3, 1), "L0H1", fill="mean")
     with pytest.raises(ValueError, match="positions of these rows"):
         effect(plain, ROWS, "L0H1", at=[2, 6])

@@ -169,9 +169,9 @@ def test_other_errors(plain):
         induction_loss(plain, without=["L0H0"], fill="median")
     with pytest.raises(ValueError, match=r"kind='O'; expected one of \['Q', 'K', 'V'\]"):
         paths(plain, "O")
-    with pytest.raises(ValueError, match="no part is called 'L5H0'; the nearest of .* are L2H0"):
+    with pytest.raises(ValueError, match="no head is called 'L5H0'; the nearest of .* are L2H0"):
         paths(plain, "K", into="L5H0")
-    with pytest.raises(ValueError, match="'embed' is no head"):
+    with pytest.raises(ValueError, match="no head is called 'embed'"):
         paths(plain, "K", out_of="embed")
     with pytest.raises(ValueError, match="paths got model=3; expected a transformer-lens TransformerBridge"):
         paths(3, "K")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import tiny_models
@@ -45,7 +46,8 @@ def test_a_path_is_as_good_as_its_name(whole):
     one, two = ck.load_model(whole), ck.load_model(str(whole))
     tokens = one.to_tokens(TEXTS[1])
     assert torch.equal(one(tokens), two(tokens))
-    assert ck.heads(one).of == str(whole)
+    assert ck.heads(one).of == ck.heads(two).of
+    assert ck.heads(one).of.startswith(str(whole))
 
 
 def test_a_weight_that_is_missing_is_not_drawn(folder):
@@ -124,7 +126,7 @@ def test_what_is_no_folder_of_a_model_says_so(folder, tmp_path, monkeypatch):
         ck.load_model("mine/mien")
     cut = (folder / "model.safetensors").read_bytes()[:5000]
     (folder / "model.safetensors").write_bytes(cut)
-    with pytest.raises((ValueError, FileNotFoundError), match=r"the model in 'mine' could not be read: .*Save it again"):
+    with pytest.raises((ValueError, FileNotFoundError), match=r"the model in 'mine' could not be read: .*Look at config.json, or save it again"):
         ck.load_model("mine")
     (folder / "config.json").write_text(json.dumps({"model_type": "nothing"}))
     with pytest.raises(ValueError, match="the model in 'mine' could not be read"):
@@ -158,12 +160,13 @@ def test_dropout_is_off_in_what_is_measured(whole):
 def test_heads_of_another_model_are_not_composed(whole, folder):
     mine, other = ck.load_model(whole), ck.load_model(folder)
     one, two = ck.heads(mine), ck.heads(other)
-    with pytest.raises(ValueError, match=r"read from '.*mine', later .*read from '.*mine'; expected .* of one d_model and one model"):
+    with pytest.raises(ValueError, match=r"read from '.*mine \(....\)', later .*read from '.*mine \(....\)'; expected .* of one d_model and one model"):
         ck.circuits.composition_scores(one, two, "K")
     with pytest.raises(ValueError, match="heads of that model and no other"):
         ck.circuits.copying_score(one, other)
     assert ck.circuits.copying_score(one, mine).score.shape == (6,)
-    assert ck.stack(one["L0H0"], two["L1H0"]).of == ""
+    with pytest.raises(ValueError, match="heads of one model, because others share no stream"):
+        ck.stack(one["L0H0"], two["L1H0"])
     assert ck.stack(one["L0H0"], one["L1H0"]).of == one.of
 
 
@@ -185,6 +188,125 @@ def test_half_a_name_is_not_a_head(whole):
 def test_a_knob_is_named(whole):
     with pytest.raises(TypeError, match="to_attention_only could not take these arguments"):
         ck.to_attention_only(ck.load_model(whole), 8)
+
+
+def test_settings_that_change_are_read_again(tmp_path):
+    config = transformers.LlamaConfig(**tiny_models.HUGGING_FACE, bos_token_id=0, eos_token_id=0, architectures=["LlamaForCausalLM"])
+    model = tiny_models.from_folder(tmp_path, transformers.LlamaForCausalLM(config))
+    rows = induction.repeated_tokens(50, 8, batch=3)
+    told = []
+    for name, value in (("variance_epsilon", 1e-6), ("variance_epsilon", 1.0), ("scaling", 2.0)):
+        for part in model.original_model.modules():
+            if hasattr(part, name):
+                setattr(part, name, value)
+        told.append(induction.effect(model, rows, "L0H1", draws=1).values)
+        torch.testing.assert_close(ck.anatomy(model).run(rows.tokens).logits, model(rows.tokens), rtol=0, atol=1e-4)
+    assert not any(torch.equal(one, two) for one, two in zip(told, told[1:], strict=False))
+
+
+def test_what_is_kept_is_not_that_of_other_settings_or_hooks(whole, tmp_path):
+    rows = induction.repeated_tokens(2048, 8, batch=3)
+
+    def asked(model):
+        with ck.kept_in(tmp_path):
+            return induction.effect(model, rows, "L0H1", draws=1).values
+
+    model = ck.load_model(whole)
+    first = asked(model)
+    for place, value in (("act", torch.nn.ReLU()), ("act", torch.nn.Tanh())):
+        setattr(model.original_model.transformer.h[0].mlp, place, value)
+        assert not torch.equal(asked(model), first)
+    model = ck.load_model(whole)
+    assert torch.equal(asked(model), first)
+    held = model.original_model.transformer.h[0].mlp.register_forward_hook(lambda module, args, out: out)
+    with pytest.raises(ValueError, match="with hooks on it has no name to be kept by"):
+        asked(model)
+    held.remove()
+    assert torch.equal(asked(model), first)
+    model.add_hook("blocks.0.hook_mlp_out", lambda x, hook: x * 0)
+    with pytest.raises(ValueError, match="with hooks on it"):
+        asked(model)
+    with pytest.raises(ValueError, match="with hooks on it has no name to be kept by"):
+        ck.report(model, tmp_path / "x.html")
+    with pytest.raises(ValueError, match="to_attention_only got a model with hooks on it"):
+        ck.to_attention_only(model, heads_per_neuron=2)
+
+
+def test_a_kept_file_that_was_cut_off_is_made_again(whole, tmp_path):
+    model, rows = ck.load_model(whole), induction.repeated_tokens(2048, 8, batch=3)
+    with ck.kept_in(tmp_path):
+        first = induction.effect(model, rows, "L0H1", draws=1).values
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(file.read_text()[:7])
+    with ck.kept_in(tmp_path):
+        assert torch.equal(induction.effect(model, rows, "L0H1", draws=1).values, first)
+
+
+def test_a_promise_holds_inside_autocast(whole):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        twin = ck.to_attention_only(ck.load_model(whole), heads_per_neuron=3)
+    assert all(layer.measured <= layer.bound + layer.rounding for layer in twin.report.layers)
+
+
+def test_two_models_of_one_name_are_two(whole, folder, tmp_path, monkeypatch):
+    weights(folder, lambda W: [w.mul_(1.5) for name, w in W.items() if name.endswith("wte.weight")])
+    shutil.move(folder, tmp_path / "other" / "mine")
+    loaded = []
+    for parent in (whole.parent, tmp_path / "other"):
+        monkeypatch.chdir(parent)
+        loaded.append(ck.load_model("mine"))
+    one, two = map(ck.heads, loaded)
+    with pytest.raises(ValueError, match="and one model"):
+        ck.circuits.composition_scores(one, two, "K")
+    native = [tiny_models.boot(torch.float32, seed=seed, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23) for seed in (0, 1)]
+    with pytest.raises(ValueError, match="and one model"):
+        ck.circuits.composition_scores(*map(ck.heads, native), "K")
+
+
+def test_a_folder_called_like_a_shipped_model_is_a_folder(folder, monkeypatch):
+    folder.rename(folder.parent / "two-layer")
+    monkeypatch.chdir(folder.parent)
+    assert ck.load_model(Path("two-layer")).cfg.d_model == 24
+    assert ck.load_model("two-layer").cfg.d_model == 160
+    assert ck.report(Path("two-layer")).title == "two-layer"
+    assert "two-layer/" not in ck.report(Path("two-layer")).html
+
+
+@pytest.mark.filterwarnings("always")
+def test_weights_that_nothing_reads_are_named(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_layer": 1}))
+    with pytest.warns(UserWarning, match=r"the weights of '.*mine' hold .*h\.1\..* and \d+ more, which a model of its config.json does not read"):
+        ck.load_model(folder)
+
+
+def test_sizes_that_do_not_fit_are_named(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_inner": 50}))
+    with pytest.raises(ValueError, match=r"have other sizes than its config.json says, .*mlp.* for instance \(.*\), not \(.*50.*\); expected both from one model"):
+        ck.load_model(folder)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(folder):
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises((ValueError, FileNotFoundError), match=r"the tokenizer in '.*mine' could not be read: .*tokenizer.save_pretrained"):
+        ck.load_model(folder)
+
+
+@pytest.mark.parametrize("value", [None, 5, [5], ["a", None]])
+def test_what_is_no_text(whole, value):
+    with pytest.raises(ValueError, match="to_tokens got .*; expected a text, or a list of texts"):
+        ck.load_model(whole).to_tokens(value)
+
+
+def test_a_prompt_wants_a_tokenizer_and_a_page_a_file(folder, tmp_path):
+    for file in folder.glob("*token*"):
+        file.unlink()
+    with pytest.raises(ValueError, match="report got a prompt, and the model has no tokenizer"):
+        ck.report(folder, prompt="Quux the")
+    (tmp_path / "x.html").mkdir()
+    with pytest.raises(ValueError, match="is a folder. Write a name in it that ends in .html"):
+        ck.report(folder, tmp_path / "x.html")
 
 
 def test_nothing_of_this_warns(whole):

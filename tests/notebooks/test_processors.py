@@ -131,6 +131,22 @@ def test_the_processor_changes_with_the_commit_or_else_with_the_day(monkeypatch)
     assert sorted(processors.of_this_commit(made).name for _ in made) == sorted(one.name for one in made)
 
 
+def test_a_clone_without_history_takes_the_processor_of_its_commit(tmp_path, monkeypatch):
+    """As the workflows check out: one commit, whose number is always the same."""
+    git = lambda *words: subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True, capture_output=True)  # noqa: E731
+    full, found = tmp_path / "full", set()
+    git("init", "-q", str(full))
+    for i in range(12):
+        git("-C", str(full), "commit", "-q", "--allow-empty", "-m", str(i))
+        git("clone", "-q", "--depth", "1", full.as_uri(), str(tmp_path / f"shallow{i}"))
+        monkeypatch.setattr(processors, "ROOT", tmp_path / f"shallow{i}")
+        one = processors.of_this_commit(processors.processors()).name
+        monkeypatch.setattr(processors, "ROOT", full)
+        assert processors.of_this_commit(processors.processors()).name == one
+        found.add(one)
+    assert len(found) > 2  # of seven; that twelve hashes give two at most has a chance below one in a hundred thousand
+
+
 def test_the_command_names_notebook_processor_and_cell(server, planted, capsys):
     assert processors.main([str(planted), "--seeds", "1", "--only", "seed"], start=lambda _: nullcontext(server)) == 1
     told = capsys.readouterr().out

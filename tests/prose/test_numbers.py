@@ -33,6 +33,14 @@ def test_every_number_in_the_book_is_bound_and_holds():
     assert problems() == []
 
 
+def test_a_fault_that_makes_text_of_a_number_is_noticed(tmp_path):
+    """More than half of what, more than a third of what: the mark then holds two words, and no number."""
+    assert not agrees("a third", 0.5)
+    assert not agrees("a third", 1 / 3)
+    held = book(tmp_path, "It is more than a third of what it was.", "more than 0.5 of it", bind("more than [a third] of", "out(r'more than (\\S+) of')"))
+    assert problems(held)
+
+
 def test_a_number_without_a_binding_is_found(tmp_path):
     assert "no binding for '0.93'" in problems(book(tmp_path, "It reaches 0.93 of them."))[0]
 

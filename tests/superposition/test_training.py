@@ -270,10 +270,14 @@ def test_some_heads_of_a_layer_are_recorded_and_replaced():
     torch.testing.assert_close(found, without, rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="replacing got layer=0.*; expected the layer it was trained on, or another block: this one stands for L1H3, L1H0"):
         replacing(model, 0, block)
-    with pytest.raises(ValueError, match="a block trained on 'one-layer', not on 'two-layer'|d_model"):
+    with pytest.raises(ValueError, match="a block trained on 'one-layer .*', not on 'two-layer .*'|d_model"):
         replacing(circuitkit.load_model("one-layer"), 0, block)
     with pytest.raises(ValueError, match="L0H1"):
         record_layer(model, 1, tokens, heads=[heads.names[1]])
+    with pytest.raises(ValueError, match=r"heads=\[\]; expected names of heads of layer 1, such as \['L1H0', 'L1H1'\]"):
+        record_layer(model, 1, tokens, heads=[])
+    with pytest.raises(ValueError, match="two hooks were not used together, each once"):
+        model.run_with_hooks(tokens, fwd_hooks=replacing(model, 1, block) * 2)
 
 
 def test_a_start_along_axes_is_the_layer_and_top_k_costs_least_along_principal_ones():

@@ -625,6 +625,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "weights": lambda: torch.ones(8),
     "width": lambda: 1,
     "window": lambda: 8,
+    "report.prompt": lambda: None,  # its model has no tokenizer
     "record_layer.heads": lambda: ["L0H1"],
     "corpus_evidence.window": lambda: (1, 4),
     "without": lambda: ["L0H1"],

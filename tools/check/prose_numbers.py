@@ -133,8 +133,11 @@ def value_of(written: str) -> tuple[float, float]:
 
 
 def agrees(written: str, value: float, relation: str = "") -> bool:
-    """Whether the value may be written so."""
-    stated, half = value_of(written)
+    """Whether the value may be written so; text that is no number may not."""
+    try:
+        stated, half = value_of(written)
+    except ValueError:
+        return False
     if relation == "below":
         return value < stated
     if relation == "above":

@@ -52,10 +52,10 @@ def processors(seeds=SEEDS, ulps: int = 1) -> list[Processor]:
 
 
 def of_this_commit(all_of_them: list[Processor]) -> Processor:
-    """One of them, another with each commit; in a tree without history by the day."""
-    command = ["git", "-C", str(ROOT), "rev-list", "--count", "HEAD"]
+    """One of them, drawn by the commit, whose whole history need not be there; in a tree without one by the day."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
-        turn = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+        turn = int(subprocess.run(command, capture_output=True, check=True, text=True).stdout, 16)
     except (OSError, subprocess.CalledProcessError):
         turn = int(time.time()) // 86400
     return all_of_them[turn % len(all_of_them)]
@@ -121,7 +121,7 @@ def run(server: warm.Server, processor: Processor, path: Path) -> tuple[list[str
 
 def matrix(chosen: list[Processor], paths: list[Path], log: Log, workers: int, start=start) -> int:
     """Every notebook on every processor, each run told when it ends; 1 when any differs, else 0."""
-    begin, wrong, runs = time.perf_counter(), 0, 0
+    begin, wrong, runs, old, now = time.perf_counter(), 0, 0, 0, commit()
     with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
         servers: dict[str, Any] = {}
         for processor in chosen:
@@ -138,8 +138,10 @@ def matrix(chosen: list[Processor], paths: list[Path], log: Log, workers: int, s
                     print(f"  {line}", flush=True)
                 runs += 1
                 wrong += bool(entry["found"])
+                old += entry["commit"] != now
     size, took = f"{len(paths)} notebooks x {len(chosen)} processors", time.perf_counter() - begin
-    print(f"{size}: {wrong} of {runs} runs differ or did not end, {took:.0f} s")
+    older = f"; {old} of them are of another commit than this" if old else ""
+    print(f"{size}: {wrong} of {runs} runs differ or did not end, {took:.0f} s{older}")
     return 1 if wrong else 0
 
 

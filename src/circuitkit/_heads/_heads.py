@@ -325,6 +325,7 @@ def projected(heads: Heads, kind: str, x: Tensor) -> Tensor:
 
 
 @public
+@must(lambda parts: len({part.of for part in parts} - {""}) < 2 or "heads of one model, because others share no stream with them")
 def stack(*parts: Heads) -> Heads:
     """One `Heads` with the heads of all parts in order, which must agree in sizes, scale, mask, positions, cap, window and turn.
 

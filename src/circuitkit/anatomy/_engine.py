@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitkit._contract import is_bridge
 from circuitkit._heads import Heads
 from circuitkit._precision import require_same
+from circuitkit._state import hooked
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._read import anatomy, measured
 from circuitkit.anatomy._run import Run
@@ -33,12 +33,6 @@ def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) 
     text += "Hook what parts read or write instead"
     require_same(last, cache["ln_final.hook_in"], 1e-3 * float(last.abs().max()), text)
     return now
-
-
-def hooked(model: Any) -> bool:
-    """Whether a user put hooks on a bridge: transformer-lens has hooks of its own, which join points of two names."""
-    hooks = (hook for point in model.hook_dict.values() for hook in point.fwd_hooks) if is_bridge(model) else ()
-    return any(not str(hook.user_hook.__module__).startswith("transformer_lens") for hook in hooks)
 
 
 def _in_bridge(cache: Any, sub: Sublayer, z: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Any model as an `Anatomy`: what is a model is asked here, once, and every read is checked against the model's logits."""
 
+import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,9 +11,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from circuitkit._contract import Model, public, require_finite, state_of
+from circuitkit._contract import Model, public
 from circuitkit._heads import Heads, Turn
 from circuitkit._precision import finest, rounding_hint
+from circuitkit._state import require_finite, state_of
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Norm, Step, Sublayer, from_heads
 
@@ -29,7 +31,8 @@ def anatomy(model: Any) -> Anatomy:
 
     Takes a `TransformerBridge` (GPT-2, Llama, Qwen, NeoX, Gemma, Mistral, Phi, OPT, BERT, OLMo 2, native), a converted model,
     chapter 5's toys and gated blocks, and any object with `heads`, `W_E` and `W_U`. The model is run once to find its norms,
-    and again when weights have changed; a mixture of experts is one part, as is an MLP that was not converted.
+    and again when weights or settings have changed, always without the hooks that may be on it; a mixture of experts is one part,
+    as is an MLP that was not converted.
     **Shapes**: weights are views. **Error**: the model's logits on 2 rows of random tokens are computed again and must agree
     to 3e-4 of the largest (half precision: the square root of its spacing), else this raises; in float64 they agree to 1e-12,
     or to 1e-5 where transformers computes norms or rotations in float32. **Source**: this book.
@@ -66,9 +69,12 @@ def _anatomy(model: Model) -> Anatomy:
 
 
 def name_of(bridge: Any) -> str:
-    """The model's name, if it has one."""
+    """The model's name, if it has one, and a mark of its embedding: two models may have one name."""
     name = getattr(bridge.cfg, "model_name", None)
-    return "" if name in (None, "custom", "native") else str(name)
+    W = bridge.W_E.detach().flatten()
+    some = [] if W.is_meta else W[:: max(1, len(W) // 64)].float().tolist()
+    mark = hashlib.sha256(repr(some).encode()).hexdigest()[:4]
+    return f"{'' if name in (None, 'custom', 'native') else name} ({mark})".strip()
 
 
 def _read(bridge: Any) -> Anatomy:

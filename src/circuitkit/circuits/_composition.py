@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from circuitkit._blocks import Thin, product_norms, require_room, row_directions, thin, tiles
-from circuitkit._contract import Count, Natural, Seed, one_stream, public
+from circuitkit._contract import Count, Natural, Seed, must, one_stream, public
 from circuitkit._heads import Heads
+from circuitkit._state import is_finite
 from circuitkit.anatomy import join
 
 
@@ -125,6 +126,7 @@ class Composition(NamedTuple):
 
 @public
 @one_stream()
+@must(lambda later, kind: kind == "V" or is_finite(later.W_Q) and is_finite(later.W_K) or "heads that look somewhere: a virtual head has no QK circuit. Write kind='V'")
 def composition_scores(
     earlier: Heads,
     later: Heads,

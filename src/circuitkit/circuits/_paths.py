@@ -12,6 +12,7 @@ from torch import Tensor
 from circuitkit._blocks import largest_entries, require_room
 from circuitkit._contract import AnyModel, Count, HeadName, Integer, Names, Natural, Token, ids, must, public, sizes
 from circuitkit._heads import Heads
+from circuitkit._state import require_unhooked
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, read
 from circuitkit.anatomy._address import spelled, unknown
 from circuitkit.anatomy._engine import run_of
@@ -121,6 +122,7 @@ def path_logits(
     layers = sum(isinstance(sub.inside, Heads) for sub in value.sublayers)
     order = layers if max_order is None else max_order
     _require_few(value, order, most, apart, tokens.numel())
+    require_unhooked(model, "path_logits")
     run = run_of(model, tokens[None] if tokens.ndim == 1 else tokens)
     return PathLogits(_expand(run, order, layers, apart), run)
 
@@ -140,6 +142,7 @@ def largest_paths(
     **Error**: rounding; patterns and norms are frozen. **Source**: as `path_logits`; the ranking is this book's.
     """
     value = anatomy(model).linear_head("largest_paths")
+    require_unhooked(model, "largest_paths")
     run, layers = run_of(model, tokens[None]), []
     place = at % len(tokens)
     here, u = run.where(0, place), (value.W_U[:, answer] - value.W_U.mean(1))[:, None]

@@ -47,6 +47,7 @@ _half = "half the context, because the destination is put in the middle of it. W
 @must(_one_a_token, "unigram", "model")
 @must(_one_a_token, "likelihood", "model")
 @must(_one_a_token, "among", "model")
+@must(lambda min_together, unigram: not min_together or unigram is not None or "unigram= beside it, because it is a sum over that many tokens of text")
 @must(lambda likelihood: bool(likelihood.max() <= 1) or "probabilities, from 0 to 1")
 @must(lambda distance, model: distance <= (most := sizes(model)[1] // 2) or f"0 to {most}, {_half}")
 def skip_trigrams(

@@ -87,6 +87,9 @@ def _tolerated(claim: Claim) -> list[str]:
     values, kinds = _flat(claim.value), _flat(claim.kind)
     if unknown := set(kinds) - set(KINDS):
         return [f"kind {unknown.pop()!r} is none of {list(KINDS)}"]
+    for name, given in (("kind", kinds), ("tolerance", _flat(claim.tolerance))):
+        if 1 < len(given) < len(values):
+            return [f"{len(given)} entries of {name} for {len(values)} values; expected one, or one for each"]
     if not any(map(is_number, values)) and claim.tolerance:
         return ["only numbers have a tolerance"]
     if any(isinstance(one, float) for one in values) and {*kinds} != {"exact"} and not max(_flat(claim.tolerance)) > 0:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from circuitkit._contract import Model, NonNegative, Positive, ids, must, public
 from circuitkit._precision import finest
+from circuitkit._state import require_unhooked
 from circuitkit._work import progress
 from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps, random_rows
@@ -45,6 +46,7 @@ def to_attention_only(
     **Error**: `.report` holds each layer's promised bound and the errors measured on `probe` (left out: seeded random
     tokens). **Source**: "Attention-Only Transformers", Theorem 4, repaired: norms act on the original coordinates.
     """
+    require_unhooked(model, "to_attention_only")
     found = find_mlps(model)  # every problem is reported before anything is copied
     for knob, used in (("sharpness", [m.activation == "relu" for m in found]), ("gate_range", [m.gated for m in found])):
         if locals()[knob] is not None and not any(used):

@@ -387,6 +387,8 @@ def gate_sums(
         return _scaled(best, activation, scale)
 
     def chosen(reach: float) -> HeadSum:
+        if max_error is None and (heads_per_neuron or 0) < min(table):
+            raise ValueError(f"heads_per_neuron={heads_per_neuron}; expected {min(table)} to {max(table)} for a {activation!r} gate")
         if max_error is None:
             return fit(reach, max(k for k in table if k <= (heads_per_neuron or 0)))
         found = next((made for made in (fit(reach, k) for k in table) if made.error <= max_error), None)

@@ -4,7 +4,7 @@ What a name takes out is said at `Anatomy.run`; here it is measured, with the co
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -12,11 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, given, ids, is_finite, must, public
+from circuitkit._contract import AnyModel, Count, Names, Natural, Seed, given, ids, must, public
 from circuitkit._heads import Heads
+from circuitkit._state import is_finite, require_unhooked
 from circuitkit._work import each, fingerprint, set_key
 from circuitkit.anatomy import Anatomy, Run, anatomy, join, read
-from circuitkit.induction._stream import Repeated, second_pass, token_losses
+from circuitkit.anatomy._address import Address, unknown
+from circuitkit.induction._stream import Repeated, repeating, second_pass, token_losses
 
 Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
 Source = Literal["zero", "mean", "resample"] | Int[Tensor, "batch pos"]
@@ -76,6 +78,7 @@ class Bench:
     """A model on some rows, with the values that replace others: every change starts from one untouched run."""
 
     def __init__(self, model: Any, tokens: Any, fill: Any, measure: Any, at: Sequence[int] = ()):
+        require_unhooked(model, "this measurement")
         self.model: Anatomy = anatomy(model)
         self.weights = model
         self.rows, self.measure, self.at = tokens, measure, at
@@ -130,13 +133,18 @@ class Bench:
 
 
 _one_choice = lambda without, keep: bool(without) != bool(keep) or "names in one of the two: without= to take them out, keep= to take out all others"  # noqa: E731
-_enough = lambda fill, tokens: not isinstance(fill, str) or fill == "zero" or len(getattr(tokens, "tokens", tokens)) > 1 or _TWO  # noqa: E731
+_enough = lambda fill, tokens: not isinstance(fill, str) or fill == "zero" or len({*map(tuple, getattr(tokens, "tokens", tokens).tolist())}) > 1 or _TWO  # noqa: E731
+_repeats = lambda tokens: not isinstance(tokens, Repeated) or repeating(tokens) or "rows that repeat with this period from this start. Make them with repeated_tokens(...)"  # noqa: E731
+_once = lambda names: len({join(*read(name)) for name in _listed(names)}) == len(_listed(names)) or "each name once"  # noqa: E731
 _alike = lambda fill, tokens: isinstance(fill, str) or fill.shape == getattr(tokens, "tokens", tokens).shape or "rows of the shape of tokens"  # noqa: E731
 
 
 @public
-@ids()
+@ids(least=2)
+@must(_repeats)
 @must(_one_choice)
+@must(lambda without: _once(without))
+@must(lambda keep: _once(keep))
 @must(_enough)
 @must(_alike)
 @must(lambda keep: all(len(read(name)) < 3 and (len(read(name)) > 1 or not read(name)[0].input) for name in _listed(keep))
@@ -162,7 +170,8 @@ def effect(
     those that it has on other rows, given as tokens; `at` some positions only. `measure`: loss or accuracy, on the second
     pass of `Repeated` rows, else everywhere; or a function of the `Run` that gives a number a row. Drawn sets have as many
     names of the same kind from the same layers; against `"size"`, each name's stand-in is one of the 20 whose source writes
-    most nearly as much, against `"both"` one of the 20 nearest of the same layers (its own source, read by others, too). Under grouped queries a wire into one head's K gives that head a key of its own. **Error**: exact for
+    most nearly as much, against `"both"` one of the 20 nearest of the same layers (its own source, read by others, too). Of MLPs
+    and biases a layer has one, so theirs come from other layers. Under grouped queries a wire into one head's K gives that head a key of its own. **Error**: exact for
     these rows; the interval is that of a normal mean. **Source**: "Interpretability in the Wild" (Wang et al. 2022), patching
     and its two questions; the drawn controls are this book's.
 
@@ -191,9 +200,14 @@ def _of_kind(model: Anatomy, names: Sequence[str]) -> tuple[str, ...]:
     """All parts, or wires between heads, of the kinds that these are of."""
     chains = [read(name) for name in names]
     wired: Any = {chain[-1].input for chain in chains if len(chain) > 1}
-    kinds = {chain[0].kind for chain in chains if len(chain) == 1}
     wires = [wire for kind in sorted(wired) for wire in paths(model, kind)]
-    return tuple(wires + [name for name in model.parts() if read(name)[0].kind in kinds])
+    return tuple(dict.fromkeys(wires + [name for chain in chains if len(chain) == 1 for name in _alike_parts(model, chain[0])]))
+
+
+def _alike_parts(model: Anatomy, one: Address) -> list[str]:
+    """All parts of a part's kind: whole neurons for a neuron of several heads, whole MLPs for an MLP of neurons."""
+    found = (read(name)[0] for name in model.parts(neurons=one.kind != "MLP"))
+    return list(dict.fromkeys(str(it if one.term is not None or it.kind != "N" else replace(it, term=None)) for it in found if it.kind == one.kind))
 
 
 def _drawn(bench: Bench, names: tuple[str, ...], against: str, draws: int, seed: int) -> list[tuple[str, ...]]:
@@ -221,7 +235,7 @@ def _pool(bench: Bench, name: str, against: str) -> list[str]:
     model = bench.model
 
     def like(one: Any, layer: bool = True) -> list[str]:
-        return [part for part in model.parts() if (it := read(part)[0]).kind == one.kind and (it.layer == one.layer or not layer)]
+        return [part for part in _alike_parts(model, one) if not layer or read(part)[0].layer == one.layer]
 
     dot = "" if last.input is None else f".{last.input}"
     if earlier or dot:
@@ -255,9 +269,12 @@ class Attribution(NamedTuple):
 
 
 @public
-@ids()
+@ids(least=2)
+@must(_repeats)
 @must(_enough)
 @must(_alike)
+@torch.inference_mode(False)
+@torch.enable_grad()
 def attribution(
     model: AnyModel,
     tokens: Int[Tensor, "batch pos"] | Repeated,
@@ -295,7 +312,10 @@ def attribution(
             return z + (aim - z).detach() + moved[sub.name]
 
         run = value.run(bench.tokens, edit=edit, grad=True)
-        slopes = torch.autograd.grad(bench.measured(run).mean(), list(moved.values()))
+        found = bench.measured(run).mean()
+        if not found.requires_grad:
+            raise ValueError("measure= gave numbers that have no gradient; expected a differentiable function of run.logits, because it is followed back to the heads. Leave out detach() and no_grad(), or ask how='patching'.")
+        slopes = torch.autograd.grad(found, list(moved.values()))
         change = [(slope * less[name]).sum((0, 2, 3)) for name, slope in zip(moved, slopes, strict=True)]
         total += torch.cat(change).cpu() / len(shares)
     return Attribution(names, total)
@@ -309,7 +329,8 @@ def paths(model: AnyModel, kind: Literal["Q", "K", "V"], *, into: str | None = N
     heads at that one input. **Source**: "A Mathematical Framework for Transformer Circuits"; cutting wires is this book's.
     """
     value = anatomy(model)
-    value.taken([head for head in (into, out_of) if head is not None])
+    for head in {into, out_of} - {None} - {*value.head_names}:
+        raise unknown("head", str(head), value.head_names)
     heads = [(value.find(name).step, name) for name in value.head_names]
     return tuple(
         join(earlier, f"{later}.{kind}")

@@ -22,6 +22,7 @@ from circuitkit.induction._stream import (
     engine,
     look,
     repeated_tokens,
+    repeating,
     run,
     second_pass,
     token_losses,
@@ -173,8 +174,7 @@ class InductionLoss(NamedTuple):
 
 @public
 @ids("rows")
-@must(lambda rows: torch.equal(*(rows.tokens[:, rows.start + i * rows.period :][:, : rows.period] for i in (0, 1)))
-     or f"two equal passes of {rows.period} from position {rows.start} on, because they are compared. Use times=2")
+@must(lambda rows: repeating(rows) or f"two equal passes of {rows.period} from position {rows.start} on, because they are compared. Use times=2")
 def induction_loss(
     model: AnyModel, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
 ) -> InductionLoss:

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit._contract import Count, Several, Token, is_bridge, must, public, require_finite
+from circuitkit._contract import Count, Several, Token, must, public
 from circuitkit._heads import Heads
+from circuitkit._state import hooked, is_bridge, require_finite
 from circuitkit.anatomy import Anatomy, anatomy, read
-from circuitkit.anatomy._engine import hooked
 from circuitkit.anatomy._read import measured
 
 
@@ -70,6 +70,11 @@ def repeated_tokens(
     span = torch.multinomial(chance.expand(batch, -1), period, replacement=again, generator=generator)
     opening = torch.full((batch, start), 0 if bos is None else bos, dtype=torch.long)
     return Repeated(torch.cat([opening, *[span] * times], dim=1), period, start)
+
+
+def repeating(rows: Repeated) -> bool:
+    """Whether the span does come twice from where it is said to begin."""
+    return torch.equal(*(rows.tokens[:, rows.start + i * rows.period :][:, : rows.period] for i in (0, 1)))
 
 
 def _chances(d_vocab: int, weights: Tensor | None, never: list[int]) -> Tensor:

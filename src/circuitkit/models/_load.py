@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from circuitkit import _stored
-from circuitkit._contract import Device, Integer, Name, Natural, must, public, require_finite, sizes
+from circuitkit._contract import Device, Integer, Name, Natural, given, must, public, sizes
+from circuitkit._state import require_finite
 from circuitkit._stored import stored_file
 
 if TYPE_CHECKING:
@@ -193,6 +194,11 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
         ) from error
 
 
+def as_name(name: str | Path) -> str:
+    """A path as a name: one that is called like a shipped model is a folder all the same."""
+    return str(name.absolute() if isinstance(name, Path) and str(name) in list_models() else name)
+
+
 def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
     """What `save_pretrained` wrote, whole: weights that are missing, damaged or not finite are refused."""
     from transformer_lens.model_bridge import TransformerBridge
@@ -207,16 +213,26 @@ def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
     except _Incomplete:
         raise
     except Exception as problem:
-        first = next(iter(str(problem).strip().splitlines()), "")
+        said = " ".join(re.sub(r"\x1b\[[\d;]*m", "", str(problem)).split())[:300].rstrip(". ")
         kind = FileNotFoundError if isinstance(problem, OSError) else ValueError
-        raise kind(f"the model in {str(folder)!r} could not be read: {type(problem).__name__}: {first.rstrip('.')}. Expected what model.save_pretrained(folder) and tokenizer.save_pretrained(folder) write, whole. Save it again.") from problem
+        what = "model" if silent or _tokenizer_is_read(folder) else "tokenizer"
+        raise kind(f"the {what} in {str(folder)!r} could not be read: {type(problem).__name__}: {said}. Expected what {what}.save_pretrained(folder) writes, whole, and of a kind that transformer-lens knows. Look at config.json, or save it again.") from problem
     if silent:
         bridge.tokenizer = None
     return bridge
 
 
+def _tokenizer_is_read(folder: Path) -> bool:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder) is not None
+    except Exception:
+        return False
+
+
 class _Incomplete(ValueError):
-    """A model some of whose weights would be random."""
+    """A model some of whose weights would be random, or cannot be put to use."""
 
 
 @contextmanager
@@ -227,13 +243,16 @@ def _all_weights(name: str) -> Iterator[None]:
     load = vars(PreTrainedModel)["from_pretrained"]
 
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        model, told = load.__func__(cls, *args, **{**kwargs, "output_loading_info": True})
+        model, told = load.__func__(cls, *args, **{**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": True})
+        if other := sorted(told["mismatched_keys"]):
+            key, stored, wanted = other[0]
+            raise _Incomplete(f"the weights of {name!r} have other sizes than its config.json says, {key} for instance {tuple(stored)}, not {tuple(wanted)}; expected both from one model. Save the whole model again.")
+        if unread := sorted(told["unexpected_keys"]):
+            more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
+            warnings.warn(f"the weights of {name!r} hold {', '.join(unread[:3])}{more}, which a model of its config.json does not read: is it the right one?", stacklevel=2)
         if missing := sorted(told["missing_keys"]):
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise _Incomplete(
-                f"the weights of {name!r} lack {', '.join(missing[:3])}{more}; expected all, because transformers would put random numbers "
-                "in their place. Save the whole model again, with the class that its config.json names."
-            )
+            raise _Incomplete(f"the weights of {name!r} lack {', '.join(missing[:3])}{more}; expected all, because transformers would put random numbers in their place. Save the whole model again, with the class that its config.json names.")
         return (model, told) if kwargs.get("output_loading_info") else model
 
     setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010  what is in place is no method of ours
@@ -332,7 +351,7 @@ def load_model(
     or a damaged file, `FileNotFoundError` for a missing one or no network. **Source**: shipped weights were trained by
     `tools/train/model.py`; others are read by transformer-lens.
     """
-    name = str(name)
+    name = as_name(name)
     if name not in list_models():
         found = (boot_from_hub(name, device) if layers is None else boot_layers(name, layers, device)).eval()
         require_finite(found)
@@ -365,6 +384,8 @@ def guard_input(model: Any, name: str) -> None:
 
 
 def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any) -> torch.Tensor:
+    if not isinstance(input, (str, list, tuple)) or (not isinstance(input, str) and not all(isinstance(one, str) for one in input)):
+        raise ValueError(f"to_tokens got {given('input', input)}; expected a text, or a list of texts of one length in tokens.")
     if model.tokenizer is None:
         raise ValueError(f"{name!r} has no tokenizer; expected ids, torch.tensor([[5, 7, 5]]), or a folder with a tokenizer: tokenizer.save_pretrained(folder).")
     if input == "" and kwargs.get("prepend_bos") is False or input == []:
@@ -382,14 +403,14 @@ def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = F
 
 
 def _check_call(name: str, known: tuple[int, int], model: Any, args: tuple, kwargs: dict) -> None:
-    given = args[0] if args else kwargs.get("input_ids")
-    if not isinstance(given, torch.Tensor) or given.is_floating_point():
+    found = args[0] if args else kwargs.get("input_ids")
+    if not isinstance(found, torch.Tensor) or found.is_floating_point():
         return
     d_vocab, n_ctx = known
-    _check_length(given, name, n_ctx)
-    if given.numel() and (int(given.min()) < 0 or int(given.max()) >= d_vocab):
+    _check_length(found, name, n_ctx)
+    if found.numel() and (int(found.min()) < 0 or int(found.max()) >= d_vocab):
         raise ValueError(
-            f"token ids run from {int(given.min())} to {int(given.max())}, but {name!r} has ids 0 to {d_vocab - 1}. "
+            f"token ids run from {int(found.min())} to {int(found.max())}, but {name!r} has ids 0 to {d_vocab - 1}. "
             "Make tokens with model.to_tokens(text); ids of another tokenizer do not fit."
         )
 

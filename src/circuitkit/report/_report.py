@@ -16,6 +16,7 @@ from circuitkit._contract import AnyModel, Name, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit._work import Plan, fingerprint, place_in, work, write
 from circuitkit.anatomy import Anatomy, anatomy
+from circuitkit.models._load import as_name
 from circuitkit.report import _parts
 from circuitkit.report._page import COLUMNS, page
 
@@ -60,9 +61,11 @@ class ModelReport:
 
 def _is_page(out: Any) -> Any:
     place = Path(out)
+    if place.is_dir():
+        return f"a file: {str(out)!r} is a folder. Write a name in it that ends in .html"
     if not place.parent.is_dir():
         return f"a file in a folder that is there: {str(place.parent)!r} is none. Make it first"
-    return (place.suffix == ".html" and not place.is_dir()) or f"a file that ends in .html, because the page is put there, with its table and its parts beside it; not {str(out)!r}"
+    return place.suffix == ".html" or f"a file that ends in .html, because the page is put there, with its table and its parts beside it; not {str(out)!r}"
 
 
 @public
@@ -122,10 +125,12 @@ def _collect(items: dict[str, tuple], folder: Path | None, found: dict[str, Any]
 
 
 def _asked(model: Any, prompt: str | None) -> _parts.Asked:
-    asked = _parts.Asked(str(model) if isinstance(model, Path) else model, (), os.urandom(8).hex())
+    asked = _parts.Asked(as_name(model) if isinstance(model, Path) else model, (), os.urandom(8).hex())
     own = _parts.model_of(asked)
     value = anatomy(own)
     if getattr(own, "tokenizer", None) is None:
+        if prompt is not None:
+            raise ValueError("report got a prompt, and the model has no tokenizer; expected none of the two or both. Save the tokenizer beside the weights: tokenizer.save_pretrained(folder).")
         tokens = torch.randint(value.d_vocab, (min(24, value.n_ctx),), generator=torch.Generator().manual_seed(0)).tolist()
     else:
         tokens = (own.to_tokens(TEXT, truncate=True) if prompt is None else own.to_tokens(prompt, truncate=False))[0].tolist()

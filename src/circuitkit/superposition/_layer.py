@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AnyModel, Count, Model, Names, Natural, ids, must, one_dtype, public, require_finite
+from circuitkit._contract import AnyModel, Count, Model, Names, Natural, ids, must, one_dtype, public
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision, near
+from circuitkit._state import require_finite, require_unhooked
 from circuitkit.anatomy import anatomy, read
 from circuitkit.anatomy._read import name_of
 from circuitkit.superposition._block import GatedBlock, Recipe, optimise
@@ -63,11 +64,14 @@ def record_layer(
 
     **Shapes**: `[row, pos, d_model]` each, in float32 for a model in half precision. **Error**: none. **Source**: this book.
     """
+    require_unhooked(model, "record_layer")
     value = anatomy(model)
     layers = {sub.layer: sub for sub in value.sublayers if isinstance(sub.inside, Heads)}
     if layer not in layers:
         raise ValueError(f"record_layer got layer={layer}; expected one of the layers with attention heads, {[*layers]}")
     sub, xs, ys = layers[layer], [], []
+    if heads is not None and len(heads) == 0:
+        raise ValueError(f"record_layer got heads={heads!r}; expected names of heads of layer {layer}, such as {list(sub.inside.names[:2])}, or None for all.")
     names = sub.inside.names if heads is None else (heads,) if isinstance(heads, str) else heads
     picked = [sub.inside.index(name) for name in names]
     for part in tokens.split(batch):
@@ -157,7 +161,7 @@ def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
 def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Natural, ...] = ()) -> list[tuple[str, Callable]]:
     """Hooks that put the block in the place of attention layer `layer`, or of the heads of it that were recorded.
 
-    `without` names heads of the block to leave out. Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
+    The heads that it stands for are those of the weights as they are now; one block a layer. `without` names heads of the block to leave out. Use as `bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 1, block))`.
     **Source**: this book.
     """
     require_finite(model)
@@ -172,6 +176,8 @@ def replacing(model: Model, layer: Natural, block: GatedBlock, without: tuple[Na
         return value
 
     def write(value: Tensor, hook: Any) -> Tensor:
+        if "x" not in seen:
+            raise ValueError("replacing's two hooks were not used together, each once; expected one block a layer. Write fwd_hooks=replacing(model, layer, block).")
         x = seen.pop("x")
         return block(x, without) + (bias if some is None else value - some.results(x).sum(-3))
 

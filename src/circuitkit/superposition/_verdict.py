@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit._contract import AS_IT_IS, Count, Seed, Share, is_bridge, must, public
+from circuitkit._contract import AS_IT_IS, Count, Seed, Share, must, public
 from circuitkit._heads import Heads
 from circuitkit._precision import finest
+from circuitkit._state import is_bridge
 from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.superposition._task import FORCED, SkipTrigramTask
 
