@@ -355,7 +355,7 @@ def test_integrated_is_the_mean_slope_at_mixtures(plain):
 def test_what_is_refused(plain):
     with pytest.raises(ValueError, match="without= to take them out, keep= to take out all others"):
         effect(plain, ROWS)
-    with pytest.raises(ValueError, match="two rows or more, because values come from other rows"):
+    with pytest.raises(ValueError, match="two rows or more that differ, because values come from other rows"):
         effect(plain, ROWS[:1], "L0H1", fill="resample")
     with pytest.raises(ValueError, match="rows of the shape of tokens"):
         effect(plain, repeated_tokens(23, 4, batch=3), "L0H1", fill=ROWS)
@@ -374,9 +374,12 @@ def test_what_is_refused(plain):
             effect(plain, late, "L0H1")
         with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
             attribution(plain, late)
+    for strange in ("L7H1", "L1N3", "L9 MLP", "L7H0->L1H0.K"):
+        with pytest.raises(ValueError, match=f"called '{strange[:4]}"):
+            effect(plain, ROWS, keep=["L0H1", strange] if strange == "L7H1" else strange)
     with pytest.raises(ValueError, match="at least 2 positions in a row"):
         effect(plain, ROWS[:, :1], "L0H1")
-    with pytest.raises(ValueError, match="two rows or more, because values come from other rows"):
+    with pytest.raises(ValueError, match="two rows or more that differ, because values come from other rows"):
         effect(plain, ROWS[:1].repeat(3, 1), "L0H1", fill="mean")
     with pytest.raises(ValueError, match="positions of these rows"):
         effect(plain, ROWS, "L0H1", at=[2, 6])

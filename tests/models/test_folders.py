@@ -272,6 +272,27 @@ def test_a_folder_called_like_a_shipped_model_is_a_folder(folder, monkeypatch):
     assert "two-layer/" not in ck.report(Path("two-layer")).html
 
 
+@pytest.mark.parametrize("name", ["gpt2-small", "gpt2", "neox"])
+def test_a_folder_called_like_a_hub_s_model_is_a_folder(folder, monkeypatch, name):
+    """transformer-lens has short names of its own: `gpt2-small` is `gpt2` to it, and `neox` a model of the hub."""
+    monkeypatch.chdir(folder.parent)
+    other = folder.parent / "gpt2"
+    folder.rename(name)
+    if name != "gpt2":
+        shutil.copytree(name, other)
+        weights(other, lambda W: [w.mul_(2) for w in W.values()])
+    first = ck.load_model(Path(name).absolute()).W_E
+    for way in (name, f"./{name}", Path(name)):
+        assert torch.equal(ck.load_model(way).W_E, first)
+
+
+@pytest.mark.parametrize("layers", [[0], [1, 0]])
+def test_layers_of_a_folder_without_tokenizer_have_none(folder, layers):
+    for file in folder.glob("*token*"):
+        file.unlink()
+    assert ck.load_model(folder, layers=layers).tokenizer is None
+
+
 @pytest.mark.filterwarnings("always")
 def test_weights_that_nothing_reads_are_named(folder):
     config = json.loads((folder / "config.json").read_text())
@@ -295,7 +316,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(folder):
 
 @pytest.mark.parametrize("value", [None, 5, [5], ["a", None]])
 def test_what_is_no_text(whole, value):
-    with pytest.raises(ValueError, match="to_tokens got .*; expected a text, or a list of texts"):
+    with pytest.raises(ValueError, match="to_tokens got .*; expected some text, or a list of texts"):
         ck.load_model(whole).to_tokens(value)
 
 

@@ -22,7 +22,7 @@ from circuitkit.induction._stream import Repeated, repeating, second_pass, token
 
 Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
 Source = Literal["zero", "mean", "resample"] | Int[Tensor, "batch pos"]
-_TWO = "two rows or more, because values come from other rows. Use longer batches or fill='zero'"
+_TWO = "two rows or more that differ, because values come from other rows. Use longer batches or fill='zero'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +183,8 @@ def effect(
     bench = Bench(model, tokens, fill, measure, at)
     names = tuple(join(*read(name)) for name in _listed(keep or without))
     rest = _of_kind(bench.model, names) if keep else ()
+    if keep and (strange := {*names} - {*rest}):
+        raise unknown("part or wire", min(strange), rest)
     taken = (lambda some: [name for name in rest if name not in {*some}]) if keep else list
     sets = (names, *_drawn(bench, names, against, draws, seed))
     values = bench.each([(), *map(taken, sets)], "effect")

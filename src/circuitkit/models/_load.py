@@ -205,11 +205,10 @@ def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
 
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"there is no config.json in {str(folder)!r}; expected what model.save_pretrained(folder) writes: config.json and the weights. Save the model there.")
-    silent = not any(place.match(kind) for place in folder.iterdir() for kind in ("*token*", "vocab*", "*.model", "merges.txt"))
+    silent = _silent(folder)
     try:
-        with _all_weights(str(folder)):
-            # without files of its own transformers would make up a tokenizer that knows no token
-            bridge = TransformerBridge.boot_transformers(str(folder), device=device, tokenizer=load_tokenizer() if silent else None)
+        with _all_weights(str(folder)):  # by its whole path: a short one may be another model's name to transformer-lens
+            bridge = TransformerBridge.boot_transformers(str(folder.absolute()), device=device, tokenizer=load_tokenizer() if silent else None)
     except _Incomplete:
         raise
     except Exception as problem:
@@ -222,13 +221,21 @@ def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
     return bridge
 
 
-def _tokenizer_is_read(folder: Path) -> bool:
-    from transformers import AutoTokenizer
+def _silent(folder: Path) -> bool:
+    """Whether a folder has no tokenizer; transformers would make up one that knows no token."""
+    return not any(place.match(kind) for place in folder.iterdir() for kind in ("*token*", "vocab*", "*.model", "merges.txt"))
 
-    try:
-        return AutoTokenizer.from_pretrained(folder) is not None
-    except Exception:
-        return False
+
+def _tokenizer_is_read(folder: Path) -> bool:
+    """Whether it is not the tokenizer that is at fault."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    for one in (AutoConfig, AutoTokenizer):
+        try:
+            one.from_pretrained(folder)
+        except Exception:
+            return one is AutoConfig
+    return True
 
 
 class _Incomplete(ValueError):
@@ -289,7 +296,12 @@ def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "Tran
     with _all_weights(folder):
         model: Any = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=state, attn_implementation="eager", dtype="auto")
     model = model.requires_grad_(False) if device is None else model.requires_grad_(False).to(device)
-    return TransformerBridge.boot_transformers(folder, hf_config_overrides=changes, hf_model=model, dtype=model.dtype, device=device)
+    silent = _silent(Path(folder))
+    tokenizer = load_tokenizer() if silent else None
+    bridge = TransformerBridge.boot_transformers(str(Path(folder).absolute()), hf_config_overrides=changes, hf_model=model, dtype=model.dtype, device=device, tokenizer=tokenizer)
+    if silent:
+        bridge.tokenizer = None
+    return bridge
 
 
 def _no_network(name: str) -> FileNotFoundError:
@@ -384,12 +396,11 @@ def guard_input(model: Any, name: str) -> None:
 
 
 def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any) -> torch.Tensor:
-    if not isinstance(input, (str, list, tuple)) or (not isinstance(input, str) and not all(isinstance(one, str) for one in input)):
-        raise ValueError(f"to_tokens got {given('input', input)}; expected a text, or a list of texts of one length in tokens.")
+    texts = [input] if isinstance(input, str) else input
+    if not (texts and isinstance(texts, (list, tuple)) and all(isinstance(one, str) for one in texts)) or (input == "" and kwargs.get("prepend_bos") is False):
+        raise ValueError(f"to_tokens got {given('input', input)}; expected some text, or a list of texts of one length in tokens.")
     if model.tokenizer is None:
         raise ValueError(f"{name!r} has no tokenizer; expected ids, torch.tensor([[5, 7, 5]]), or a folder with a tokenizer: tokenizer.save_pretrained(folder).")
-    if input == "" and kwargs.get("prepend_bos") is False or input == []:
-        raise ValueError(f"to_tokens got {input!r}; expected some text, because no token is left of it.")
     tokens = type(model).to_tokens(model, input, *args, truncate=truncate, **kwargs)
     if isinstance(input, (list, tuple)) and "padding_side" not in kwargs:
         lengths = [type(model).to_tokens(model, one, *args, truncate=truncate, **kwargs).shape[-1] for one in input]

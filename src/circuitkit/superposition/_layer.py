@@ -67,11 +67,9 @@ def record_layer(
     require_unhooked(model, "record_layer")
     value = anatomy(model)
     layers = {sub.layer: sub for sub in value.sublayers if isinstance(sub.inside, Heads)}
-    if layer not in layers:
-        raise ValueError(f"record_layer got layer={layer}; expected one of the layers with attention heads, {[*layers]}")
+    if layer not in layers or (heads is not None and len(heads) == 0):
+        raise ValueError(f"record_layer got layer={layer}, heads={heads}; expected one of the layers with attention heads, {[*layers]}, and names of some of its heads, or None for all")
     sub, xs, ys = layers[layer], [], []
-    if heads is not None and len(heads) == 0:
-        raise ValueError(f"record_layer got heads={heads!r}; expected names of heads of layer {layer}, such as {list(sub.inside.names[:2])}, or None for all.")
     names = sub.inside.names if heads is None else (heads,) if isinstance(heads, str) else heads
     picked = [sub.inside.index(name) for name in names]
     for part in tokens.split(batch):
