@@ -280,6 +280,21 @@ def test_some_heads_of_a_layer_are_recorded_and_replaced():
         model.run_with_hooks(tokens, fwd_hooks=replacing(model, 1, block) * 2)
 
 
+def test_in_a_layer_with_biases_too_and_not_in_a_later_one():
+    import tiny_models
+
+    model = tiny_models.boot(torch.float32, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23)
+    tokens = torch.randint(23, (4, 8), generator=torch.Generator().manual_seed(0))
+    assert model.b_O[0].abs().max() > 0.1
+    recipe = WRITES.but(penalty="write_norm", d_head=2, steps=1, batch=2, n_prompts=2)
+    block = train_gated(record_layer(model, 0, tokens, heads=["L0H1"]), recipe).block
+    found = model.run_with_hooks(tokens, fwd_hooks=replacing(model, 0, block, without=tuple(range(block.n_heads))))
+    without = circuitkit.anatomy(model).run(tokens, without=["L0H1"], fill="zero").logits
+    torch.testing.assert_close(found, without, rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="replacing got layer=1.*this one stands for L0H1"):
+        replacing(model, 1, block)
+
+
 def test_a_start_along_axes_is_the_layer_and_top_k_costs_least_along_principal_ones():
     original = load_original(4, 5, 13)
     bridge, tokens = original.bridge(), original.task.sample(60, 0)

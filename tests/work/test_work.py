@@ -226,6 +226,22 @@ def test_every_weight_tells_models_apart(name):
     assert fingerprint(model, "asked") == seen[0]
 
 
+def test_settings_and_large_numbers():
+    """A float of the settings is part of what is kept; numbers whose sum is past the format are numbers."""
+    import torch
+
+    import circuitkit as ck
+    from circuitkit._state import is_finite
+    from circuitkit._work import fingerprint
+
+    model = ck.load_model("two-layer-mlp")
+    first = fingerprint(model)
+    model.cfg.eps = 0.25
+    assert fingerprint(model) != first
+    assert is_finite(torch.full((4,), 3e38))
+    assert not is_finite(torch.tensor([1.0, float("nan")]))
+
+
 def test_models_of_every_kind_are_told_apart():
     import dataclasses
 
