@@ -1,6 +1,7 @@
 """The state that a model is in: its weights and settings, the hooks on it, and whether its numbers are numbers."""
 
 import sys
+import types
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,7 +33,9 @@ def state_of(model: Any) -> list[Any]:
 def settings(model: Any) -> tuple:
     """What a result depends on beside the weights: the classes of all modules and their numbers, such as epsilons and scales."""
     inside = getattr(model, "original_model", model).modules()
-    return tuple((type(part).__qualname__, *(v for v in vars(part).values() if type(v) in (float, int))) for part in inside)
+    named = (types.FunctionType, types.BuiltinFunctionType)  # an activation, for instance
+    plain = lambda part: (v.__qualname__ if isinstance(v, named) else v for v in vars(part).values() if isinstance(v, named) or type(v) in (float, int))  # noqa: E731
+    return tuple((type(part).__qualname__, *plain(part)) for part in inside)
 
 
 def hooked(model: Any, modules: bool = False) -> bool:

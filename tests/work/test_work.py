@@ -242,6 +242,19 @@ def test_settings_and_large_numbers():
     assert not is_finite(torch.tensor([1.0, float("nan")]))
 
 
+def test_values_of_two_activations_are_told_apart():
+    import tiny_models
+    import torch
+
+    import circuitkit as ck
+    from circuitkit._work import fingerprint
+
+    sizes = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 40, "n_heads": 3, "d_vocab": 23, "d_mlp": 24}
+    one, two = (tiny_models.boot(torch.float32, attn_only=False, act_fn=name, **sizes) for name in ("gelu", "relu"))
+    two.load_state_dict(one.state_dict())
+    assert fingerprint(ck.anatomy(one)) != fingerprint(ck.anatomy(two))
+
+
 def test_models_of_every_kind_are_told_apart():
     import dataclasses
 
