@@ -20,11 +20,15 @@ if __name__ == "__main__":
             folder,
             "--quiet",
         ]
-        taken = in_reference_seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+        taken = in_reference_seconds(
+            lambda: subprocess.run(command, check=True, capture_output=True)
+        )
         print(f"book-build-reference-seconds {taken:.1f} 30")
         html = Path(folder) / "_build/html"
         pages = [path for path in (html / "book").glob("*.html")]
-        print(f"book-largest-page-megabytes {max(path.stat().st_size for path in pages) / 1e6:.2f} 2")
+        print(
+            f"book-largest-page-megabytes {max(path.stat().st_size for path in pages) / 1e6:.2f} 2"
+        )
         print(
             f"book-whole-megabytes {sum(path.stat().st_size for path in html.rglob('*') if path.is_file()) / 1e6:.1f} 60"
         )

@@ -29,8 +29,12 @@ if __name__ == "__main__":
     inside, rows = scalars.__wrapped__, torch.zeros(2, 4, dtype=torch.long)
     numbers = list(range(1000))
     work = best(lambda: sum(numbers))  # the reference: a thousand additions
-    scalar = best(lambda: scalars(k=4, share=0.2, scale=3.0)) - best(lambda: inside(k=4, share=0.2, scale=3.0))
-    array = best(lambda: earlier_occurrences(rows)) - best(lambda: earlier_occurrences.__wrapped__(rows))
+    scalar = best(lambda: scalars(k=4, share=0.2, scale=3.0)) - best(
+        lambda: inside(k=4, share=0.2, scale=3.0)
+    )
+    array = best(lambda: earlier_occurrences(rows)) - best(
+        lambda: earlier_occurrences.__wrapped__(rows)
+    )
     print(f"door-three-scalars-microseconds {scalar * 1e6:.1f} -")
     print(f"door-three-scalars-over-1000-additions {scalar / work:.2f} 5")
     print(f"door-one-array-microseconds {array * 1e6:.1f} -")

@@ -73,8 +73,14 @@ def gated() -> None:
     """A SwiGLU of SmolLM2's size, 16 heads a neuron, at two lengths."""
     g = torch.Generator().manual_seed(0)
     D, M = 576, 1536
-    W_gate, W_in, W_out = torch.randn(D, M, generator=g) / 8, torch.randn(D, M, generator=g) / 24, torch.randn(M, D, generator=g) / 40
-    heads = Neurons(W_in, W_out, None, None, gate_sums("silu", [24.0] * M, 16), W_gate=W_gate)  # as in a converted model
+    W_gate, W_in, W_out = (
+        torch.randn(D, M, generator=g) / 8,
+        torch.randn(D, M, generator=g) / 24,
+        torch.randn(M, D, generator=g) / 40,
+    )
+    heads = Neurons(
+        W_in, W_out, None, None, gate_sums("silu", [24.0] * M, 16), W_gate=W_gate
+    )  # as in a converted model
     for N in (64, 256):
         X = torch.randn(N, D, generator=g)
         value = ratio(lambda X=X: heads(X), lambda X=X: (F.silu(X @ W_gate) * (X @ W_in)) @ W_out)
@@ -83,11 +89,17 @@ def gated() -> None:
 
 def accuracy() -> None:
     g = torch.Generator().manual_seed(0)
-    X, W_in, W_out = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((64, 128), (128, 512), (512, 128)))
+    X, W_in, W_out = (
+        torch.randn(*s, generator=g, dtype=torch.float64)
+        for s in ((64, 128), (128, 512), (512, 128))
+    )
     W_in, W_out = W_in / 11, W_out / 22
     exact = F.silu(X @ W_in) @ W_out
     heads = neuron_heads(W_in, W_out)
-    error = max(float((route - exact).abs().max() / exact.abs().max()) for route in (heads(X), heads.literal(X)))
+    error = max(
+        float((route - exact).abs().max() / exact.abs().max())
+        for route in (heads(X), heads.literal(X))
+    )
     print(f"conversion-silu-relative-error-float64 {error:.2e} 2e-15")
     narrow = neuron_heads(W_in.float(), W_out.float())(X.float()).double()
     plain = (F.silu(X.float() @ W_in.float()) @ W_out.float()).double()
@@ -135,7 +147,9 @@ def memory() -> None:
     left = resident() - before
     converted, peak = watched(lambda: to_attention_only(model, heads_per_neuron=5))
     print(f"conversion-peak-memory-over-weights {1 + peak / weights:.3f} 1.5")
-    print(f"conversion-peak-memory-and-what-booting-left-over-weights {(left + peak) / weights:.3f} -")
+    print(
+        f"conversion-peak-memory-and-what-booting-left-over-weights {(left + peak) / weights:.3f} -"
+    )
     assert converted.report.heads == 12 * (12 + 5 * 3072)
     read, peak = watched(lambda: anatomy(converted))
     print(f"anatomy-of-a-converted-model-megabytes-at-its-peak {peak / 1e6:.1f} 50")

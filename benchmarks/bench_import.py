@@ -31,8 +31,15 @@ for name in circuitkit.list_models():
 """
 
 if __name__ == "__main__":
-    seconds = best({"torch": "import torch", "both": "import torch, circuitkit", "alone": "import circuitkit"})
+    seconds = best(
+        {"torch": "import torch", "both": "import torch, circuitkit", "alone": "import circuitkit"}
+    )
     print(f"import-circuitkit-over-torch {seconds['both'] / seconds['torch']:.3f} 1.3")
     print(f"import-circuitkit-adds-seconds {seconds['both'] - seconds['torch']:.3f} 0.3")
     print(f"import-circuitkit-alone-seconds {seconds['alone']:.3f} -")
-    print(subprocess.run([sys.executable, "-W", "ignore", "-c", LOAD], capture_output=True, text=True).stdout, end="")
+    print(
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", LOAD], capture_output=True, text=True
+        ).stdout,
+        end="",
+    )

@@ -76,7 +76,10 @@ def as_read(browser, address: str, text: str) -> None:
         page.add_init_script(TASKS)
         log = page.context.new_cdp_session(page)
         sizes: list[float] = []
-        log.on("Network.loadingFinished", lambda one, sizes=sizes: sizes.append(one["encodedDataLength"]))
+        log.on(
+            "Network.loadingFinished",
+            lambda one, sizes=sizes: sizes.append(one["encodedDataLength"]),
+        )
         log.send("Network.enable")
         page.goto(f"{address}/lab.html", wait_until="networkidle")
         before = sum(sizes)
@@ -98,7 +101,11 @@ def as_read(browser, address: str, text: str) -> None:
 def main() -> None:
     text = models.load_tokenizer().decode(models.heldout_rows(1)[0, 1:64].tolist())
     base = {"model": "two-layer", "text": text, "cuts": [], "fill": "zero", "at": -1, "answer": -1}
-    with tempfile.TemporaryDirectory() as folder, served(write(Path(folder))) as address, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(write(Path(folder))) as address,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=found_browser(), args=["--no-sandbox"])
         with compressed(Path(folder)) as fast:
             as_read(browser, fast, text)

@@ -15,4 +15,6 @@ if __name__ == "__main__":
         said = promise(path)
         taken = in_reference_seconds(partial(execute, path))
         name = path.relative_to(ROOT / "book").with_suffix("").as_posix()
-        print(f"{name}-of-its-promise {taken / (said.seconds if said else OTHERS):.2f} 1", flush=True)
+        print(
+            f"{name}-of-its-promise {taken / (said.seconds if said else OTHERS):.2f} 1", flush=True
+        )

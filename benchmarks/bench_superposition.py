@@ -36,12 +36,18 @@ def brute_force(m: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(f"sample-300000-prompts-seconds {cpu(lambda: SkipTrigramTask(5).sample(300_000, 0), 1):.3f} 1")
+    print(
+        f"sample-300000-prompts-seconds {cpu(lambda: SkipTrigramTask(5).sample(300_000, 0), 1):.3f} 1"
+    )
 
     original, recipe = hand_specified(4, 5), post_recipe(4).but(n_prompts=5000)
     training, block = Training(original, recipe, [0], 0), GatedBlock(recipe, 4, 12, seed=0)
-    fast = torch.optim.Adam([value for value in training.p.values() if value.requires_grad], fused=True)
-    slow = torch.optim.Adam([value for value in block.parameters() if value.requires_grad], fused=True)
+    fast = torch.optim.Adam(
+        [value for value in training.p.values() if value.requires_grad], fused=True
+    )
+    slow = torch.optim.Adam(
+        [value for value in block.parameters() if value.requires_grad], fused=True
+    )
     x = original.W_E[original.task.sample(1000, 0)]
     y = original.heads.results(x).sum(1)
 
@@ -56,7 +62,9 @@ if __name__ == "__main__":
         slow.step()
 
     table_step(), plain_step()
-    print(f"table-step-over-plain-step-at-batch-1000 {cpu(table_step, 20) / cpu(plain_step, 2):.4f} 0.05")
+    print(
+        f"table-step-over-plain-step-at-batch-1000 {cpu(table_step, 20) / cpu(plain_step, 2):.4f} 0.05"
+    )
 
     generator = torch.Generator().manual_seed(0)
     margins, rest = torch.randn(1500, 8, 11, generator=generator), torch.zeros(1500, 11)

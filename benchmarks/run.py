@@ -18,18 +18,28 @@ HERE = Path(__file__).resolve().parent
 
 def measure(path: Path) -> list[tuple[str, float, float | None]]:
     """The lines that one benchmark prints."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE.parent)}
-    done = subprocess.run([sys.executable, "-W", "ignore", str(path)], stdout=subprocess.PIPE, text=True, env=env)
+    env = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(HERE.parent),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(path)], stdout=subprocess.PIPE, text=True, env=env
+    )
     if done.returncode:
         raise SystemExit(f"{path.name} failed")
     rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    return [(name, float(value), None if limit == "-" else float(limit)) for name, value, limit in rows]
+    return [
+        (name, float(value), None if limit == "-" else float(limit)) for name, value, limit in rows
+    ]
 
 
 def main() -> int:
     wanted = sys.argv[1:]
     paths = [
-        path for path in sorted(HERE.glob("bench_*.py")) if not wanted or path.stem.removeprefix("bench_") in wanted
+        path
+        for path in sorted(HERE.glob("bench_*.py"))
+        if not wanted or path.stem.removeprefix("bench_") in wanted
     ]
     print(f"{'benchmark':<48} {'value':>9} {'limit':>9}")
     over = []

@@ -65,12 +65,16 @@ def test_our_own_distribution_is_fine(tmp_path):
 
 
 def test_public_names():
-    assert {"Heads", "heads", "stack", "load_model", "list_models", "models", "residual"} <= set(circuitkit.__all__)
+    assert {"Heads", "heads", "stack", "load_model", "list_models", "models", "residual"} <= set(
+        circuitkit.__all__
+    )
     assert dir(circuitkit) == sorted(circuitkit.__all__)
     for name in circuitkit.__all__:
         assert getattr(circuitkit, name) is not None
 
 
 def test_an_unknown_name_lists_the_names():
-    with pytest.raises(AttributeError, match=r"module 'circuitkit' has no attribute 'hedas'; it has \['Heads', "):
+    with pytest.raises(
+        AttributeError, match=r"module 'circuitkit' has no attribute 'hedas'; it has \['Heads', "
+    ):
         circuitkit.hedas  # noqa: B018

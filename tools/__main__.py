@@ -19,7 +19,10 @@ def commands() -> dict[str, tuple[str, str]]:
         tree = ast.parse(path.read_text("utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
             place = f"tools.{path.parent.name}.{path.stem}"
-            found[path.stem.replace("_", "-")] = place, (ast.get_docstring(tree) or "").partition("\n")[0]
+            found[path.stem.replace("_", "-")] = (
+                place,
+                (ast.get_docstring(tree) or "").partition("\n")[0],
+            )
     return found
 
 
@@ -35,7 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
                     print(f"  {command:<28} {line}")
         return 0
     if name not in known:
-        print(f"python -m tools has no {name!r}; it has {', '.join(sorted(known))}", file=sys.stderr)
+        print(
+            f"python -m tools has no {name!r}; it has {', '.join(sorted(known))}", file=sys.stderr
+        )
         return 2
     sys.argv = [f"python -m tools {name}", *rest]
     return import_module(known[name][0]).main() or 0

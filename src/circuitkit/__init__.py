@@ -22,7 +22,17 @@ __all__ = [
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
-    from circuitkit import circuits, claims, conversion, exercises, figures, induction, models, residual, superposition
+    from circuitkit import (
+        circuits,
+        claims,
+        conversion,
+        exercises,
+        figures,
+        induction,
+        models,
+        residual,
+        superposition,
+    )
     from circuitkit._heads import Heads, stack
     from circuitkit._work import kept_in, plan
     from circuitkit.anatomy import anatomy, heads
@@ -43,7 +53,9 @@ else:
 
     def __getattr__(name: str):
         if name not in __all__:
-            raise AttributeError(f"module 'circuitkit' has no attribute {name!r}; it has {sorted(__all__)}")
+            raise AttributeError(
+                f"module 'circuitkit' has no attribute {name!r}; it has {sorted(__all__)}"
+            )
         module = _import_module(f"circuitkit.{_HOMES.get(name, name)}")
         globals()[name] = value = getattr(module, name) if name in _HOMES else module
         return value

@@ -27,9 +27,7 @@ def rounding_hint(tensor: Tensor) -> str:
     """What to try first when a comparison failed on numbers in half precision; empty for others."""
     if tensor.dtype not in _HALF:
         return ""
-    return (
-        f" This model computes in {tensor.dtype}, whose rounding alone can do that: try model.to(torch.float32) first."
-    )
+    return f" This model computes in {tensor.dtype}, whose rounding alone can do that: try model.to(torch.float32) first."
 
 
 def require_same(ours: Tensor, theirs: Tensor, most: float, text: str) -> None:
@@ -37,4 +35,6 @@ def require_same(ours: Tensor, theirs: Tensor, most: float, text: str) -> None:
     off = float((ours - theirs).detach().abs().max())
     if not off <= most:
         size = float(theirs.detach().abs().max())
-        raise ValueError(f"{text} (off by {off:.2g}; the largest value is {size:.2g}).{rounding_hint(ours)}")
+        raise ValueError(
+            f"{text} (off by {off:.2g}; the largest value is {size:.2g}).{rounding_hint(ours)}"
+        )

@@ -24,7 +24,9 @@ def state_of(model: Any) -> list[Any]:
     """What changes when weights or settings do."""
     import torch
 
-    address = getattr(torch._C, "_data_address", torch.Tensor.data_ptr)  # `data_ptr` copies what is shared until it is written to
+    address = getattr(
+        torch._C, "_data_address", torch.Tensor.data_ptr
+    )  # `data_ptr` copies what is shared until it is written to
     weights = (*model.parameters(), *model.buffers())
     own = [(id(w), address(w), w.dtype, None if w.is_inference() else w._version) for w in weights]
     return [*own, settings(model)]
@@ -34,7 +36,11 @@ def settings(model: Any) -> tuple:
     """What a result depends on beside the weights: the classes of all modules and their numbers, such as epsilons and scales."""
     inside = getattr(model, "original_model", model).modules()
     named = (types.FunctionType, types.BuiltinFunctionType)  # an activation, for instance
-    plain = lambda part: (v.__qualname__ if isinstance(v, named) else v for v in vars(part).values() if isinstance(v, named) or type(v) in (float, int))  # noqa: E731
+    plain = lambda part: (
+        v.__qualname__ if isinstance(v, named) else v
+        for v in vars(part).values()
+        if isinstance(v, named) or type(v) in (float, int)
+    )
     return tuple((type(part).__qualname__, *plain(part)) for part in inside)
 
 
@@ -44,14 +50,21 @@ def hooked(model: Any, modules: bool = False) -> bool:
         return False
     hooks = [hook.user_hook for point in model.hook_dict.values() for hook in point.fwd_hooks]
     parts = [*model.modules(), *model.original_model.modules()] if modules else []
-    hooks += [hook for part in parts if type(part).__name__ != "HookPoint" for hook in part._forward_hooks.values()]
+    hooks += [
+        hook
+        for part in parts
+        if type(part).__name__ != "HookPoint"
+        for hook in part._forward_hooks.values()
+    ]
     return any(not str(getattr(hook, "__module__", "")).startswith("transformer") for hook in hooks)
 
 
 def require_unhooked(model: Any, tool: str) -> None:
     """A `ValueError` where hooks are on a bridge that a tool would read without them."""
     if hooked(model):
-        raise ValueError(f"{tool} got a model with hooks on it; expected none, because it takes the model apart as it is without them. Call model.reset_hooks(), or leave `with model.hooks(...)`.")
+        raise ValueError(
+            f"{tool} got a model with hooks on it; expected none, because it takes the model apart as it is without them. Call model.reset_hooks(), or leave `with model.hooks(...)`."
+        )
 
 
 def require_finite(model: Any) -> None:
@@ -59,8 +72,14 @@ def require_finite(model: Any) -> None:
     state = state_of(model)
     if _SOUND.get(model) == state:
         return
-    broken = [name for name, w in model.original_model.named_parameters() if not w.is_meta and not is_finite(w.detach())]
+    broken = [
+        name
+        for name, w in model.original_model.named_parameters()
+        if not w.is_meta and not is_finite(w.detach())
+    ]
     if broken:
         shown = ", ".join(name.replace("._original_component", "") for name in broken[:3])
-        raise ValueError(f"the model has NaN or infinite entries in {shown}{f' and {len(broken) - 3} more' if len(broken) > 3 else ''}; expected finite weights, because no result would mean anything. Look where they come from: a file, or a training that diverged.")
+        raise ValueError(
+            f"the model has NaN or infinite entries in {shown}{f' and {len(broken) - 3} more' if len(broken) > 3 else ''}; expected finite weights, because no result would mean anything. Look where they come from: a file, or a training that diverged."
+        )
     _SOUND[model] = state

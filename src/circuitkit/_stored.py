@@ -25,7 +25,9 @@ def hashes(entries: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, entry in entries.items():
         if isinstance(entry, dict):
-            found |= {entry.get("file", key): entry["sha256"]} if "sha256" in entry else hashes(entry)
+            found |= (
+                {entry.get("file", key): entry["sha256"]} if "sha256" in entry else hashes(entry)
+            )
     return found
 
 
@@ -53,8 +55,15 @@ def stored(room: str, name: str) -> Any:
         return load_file(path)
     text = path.read_text("utf-8")
     if path.suffix == ".csv":
-        return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(text.splitlines())]
-    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+        return [
+            {key: _number(value) for key, value in row.items()}
+            for row in csv.DictReader(text.splitlines())
+        ]
+    return (
+        [json.loads(line) for line in text.splitlines()]
+        if path.suffix == ".jsonl"
+        else json.loads(text)
+    )
 
 
 def _number(text: str) -> int | float | str:

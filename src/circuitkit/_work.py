@@ -52,12 +52,24 @@ class Plan:
     @property
     def seconds(self) -> float:
         """All that is still to do, on one core."""
-        return sum((seconds for key, (seconds, _) in self.items.items() if key not in self.kept), 0.0)
+        return sum(
+            (seconds for key, (seconds, _) in self.items.items() if key not in self.kept), 0.0
+        )
 
     def __repr__(self) -> str:
         most = max((size for _, size in self.items.values()), default=0)
-        lines = [f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.3g} s on one core and {most / 2**20:.0f} MiB beside what was given; found out in {self.took:.2g} s"]
-        return "\n".join([*lines, *(f"  {key:<24}{seconds:>8.1f} s{size / 2**20:>8.0f} MiB" for key, (seconds, size) in self.items.items())])
+        lines = [
+            f"{len(self.items)} parts, {len(self.kept)} of them kept; about {self.seconds:.3g} s on one core and {most / 2**20:.0f} MiB beside what was given; found out in {self.took:.2g} s"
+        ]
+        return "\n".join(
+            [
+                *lines,
+                *(
+                    f"  {key:<24}{seconds:>8.1f} s{size / 2**20:>8.0f} MiB"
+                    for key, (seconds, size) in self.items.items()
+                ),
+            ]
+        )
 
 
 class _Planned(Exception):
@@ -74,7 +86,10 @@ def progress(items: Iterable[Any], what: str, total: int | None = None) -> Itera
     if isinstance(items, list) and len(items) < 2:
         return iter(items)
     if (outer := _TOTALS.get()) is None:
-        silent = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")  # in a notebook tqdm does not look by itself
+        silent = os.environ.get("TQDM_DISABLE", "0") not in (
+            "",
+            "0",
+        )  # in a notebook tqdm does not look by itself
         return iter(tqdm(items, desc=what, total=total, delay=SECONDS, leave=False, disable=silent))
     items = list(items) if total is None else items
     return _two(items, what, len(items) if isinstance(items, list) else total or 1, outer)
@@ -115,7 +130,10 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
     finally:
         _TOTALS.reset(token)
     most = _taken()[1] - before
-    return Plan({what: (seconds, most if math.isnan(most) else max(0.0, most))}, took=time.process_time() - start)
+    return Plan(
+        {what: (seconds, most if math.isnan(most) else max(0.0, most))},
+        took=time.process_time() - start,
+    )
 
 
 def _taken(fresh: bool = False) -> tuple[int, float]:
@@ -138,7 +156,12 @@ def _taken(fresh: bool = False) -> tuple[int, float]:
 
 
 def work(
-    function: Callable[..., Any], items: Mapping[str, tuple], folder: Path | None = None, *, what: str, n_jobs: int | None = None
+    function: Callable[..., Any],
+    items: Mapping[str, tuple],
+    folder: Path | None = None,
+    *,
+    what: str,
+    n_jobs: int | None = None,
 ) -> Iterator[Done]:
     """`function(*items[key])` for every key, as they are done; what lies in `folder` already is read and not computed.
 
@@ -148,7 +171,9 @@ def work(
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    jobs: Any = (delayed(_one)(function, key, arguments, folder) for key, arguments in items.items())
+    jobs: Any = (
+        delayed(_one)(function, key, arguments, folder) for key, arguments in items.items()
+    )
     one_by_one: Any = {"return_as": "generator_unordered", "batch_size": 1}
     found: Any = Parallel(n_jobs=n_jobs, **one_by_one)(jobs)
     yield from (Done(*one) for one in progress(found, what, len(items)))
@@ -158,7 +183,13 @@ _KEPT: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 
 @public
-@must(lambda folder: bool(str(folder)) and not Path(folder).is_file() or "a folder, which is made if it is not there")
+@must(
+    lambda folder: (
+        bool(str(folder))
+        and not Path(folder).is_file()
+        or "a folder, which is made if it is not there"
+    )
+)
 @contextmanager
 def kept_in(folder: str | Path) -> Iterator[None]:
     """Inside `with kept_in("study"):` long calls write each item down as it comes, and called again go on where they stopped.
@@ -179,14 +210,18 @@ def kept_in(folder: str | Path) -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def each(function: Callable[..., Any], items: Mapping[str, tuple], what: str, of: Callable[[], str]) -> list[Any]:
+def each(
+    function: Callable[..., Any], items: Mapping[str, tuple], what: str, of: Callable[[], str]
+) -> list[Any]:
     """`function(*items[key])` for every key, in their order; inside `kept_in` through `work`, in a folder named by what it is `of`."""
     folder = _KEPT.get()
     if folder is None:
         return [function(*arguments) for arguments in progress([*items.values()], what)]
     done = {one.key: one for one in work(function, items, folder / of(), what=what)}
     if failed := [f"{one.key} ({one.problem})" for one in done.values() if one.problem]:
-        raise ValueError(f"{what}: {len(failed)} of {len(items)} could not be computed: {'; '.join(failed[:3])}. The others are kept in {folder}: mend these, and call the same again.")
+        raise ValueError(
+            f"{what}: {len(failed)} of {len(items)} could not be computed: {'; '.join(failed[:3])}. The others are kept in {folder}: mend these, and call the same again."
+        )
     return [done[key].result for key in items]
 
 
@@ -211,13 +246,26 @@ def _told(thing: Any) -> Iterator[Any]:
         for name, W in (*thing.named_parameters(), *thing.named_buffers()):
             yield name.encode()
             yield from _told(W)
-        for said in (getattr(thing, "cfg", None), getattr(getattr(thing, "original_model", None), "config", None)):
+        for said in (
+            getattr(thing, "cfg", None),
+            getattr(getattr(thing, "original_model", None), "config", None),
+        ):
             plain = {} if said is None else vars(said)
-            yield repr(sorted((key, value) for key, value in plain.items() if isinstance(value, (int, float, str, tuple)))).encode()
+            yield repr(
+                sorted(
+                    (key, value)
+                    for key, value in plain.items()
+                    if isinstance(value, (int, float, str, tuple))
+                )
+            ).encode()
         if hooked(thing, modules=True):
-            raise ValueError("a model with hooks on it has no name to be kept by; expected one without. Call model.reset_hooks(), or call this outside kept_in and without out=.")
+            raise ValueError(
+                "a model with hooks on it has no name to be kept by; expected one without. Call model.reset_hooks(), or call this outside kept_in and without out=."
+            )
         yield repr(settings(thing)).encode()
-        yield from _told([module.terms for module in thing.modules() if hasattr(module, "terms")])  # heads of a neuron
+        yield from _told(
+            [module.terms for module in thing.modules() if hasattr(module, "terms")]
+        )  # heads of a neuron
     elif is_dataclass(thing) and not isinstance(thing, type):
         for field in fields(thing):
             yield field.name.encode()
@@ -228,7 +276,13 @@ def _told(thing: Any) -> Iterator[Any]:
     elif isinstance(thing, np.ndarray):
         yield thing.tobytes()
     elif inspect.ismethod(thing):
-        yield repr([(name, value) for name, value in vars(thing.__self__).items() if isinstance(value, (int, float, str))]).encode()
+        yield repr(
+            [
+                (name, value)
+                for name, value in vars(thing.__self__).items()
+                if isinstance(value, (int, float, str))
+            ]
+        ).encode()
         yield from _told(thing.__self__)
     elif inspect.isfunction(thing):
         yield thing.__qualname__.encode()
@@ -243,7 +297,11 @@ def set_key(names: Iterable[str]) -> str:
     """A set of names as a key: itself where it is one."""
     some = sorted(names)
     told = some[0] if some else "nothing"
-    return told if len(some) < 2 else f"{told} and {len(some) - 1} more {hashlib.sha256(repr(some).encode()).hexdigest()[:16]}"
+    return (
+        told
+        if len(some) < 2
+        else f"{told} and {len(some) - 1} more {hashlib.sha256(repr(some).encode()).hexdigest()[:16]}"
+    )
 
 
 def place_in(folder: Path, key: str) -> Path:
@@ -251,7 +309,9 @@ def place_in(folder: Path, key: str) -> Path:
     return folder / (re.sub(r"[^\w.=,+-]+", "_", key) + ".json")
 
 
-def _one(function: Callable[..., Any], key: str, arguments: tuple, folder: Path | None) -> tuple[str, Any, str | None]:
+def _one(
+    function: Callable[..., Any], key: str, arguments: tuple, folder: Path | None
+) -> tuple[str, Any, str | None]:
     place = None if folder is None else place_in(folder, key)
     if place is not None and place.exists():
         with suppress(ValueError):  # a file that was cut off is made again

@@ -58,7 +58,21 @@ def test_spellings_of_version_0_1_are_read_and_not_printed(old, new):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "L1", "H3", "L1H", "l1h3", "L1H3.q", "L1H3.QK", "L1N2.x", "L1H2.0", "L1 bias.2", "L0H1->", "MLP"]
+    "text",
+    [
+        "",
+        "L1",
+        "H3",
+        "L1H",
+        "l1h3",
+        "L1H3.q",
+        "L1H3.QK",
+        "L1N2.x",
+        "L1H2.0",
+        "L1 bias.2",
+        "L0H1->",
+        "MLP",
+    ],
 )
 def test_what_is_no_name_is_refused(text):
     with pytest.raises(ValueError, match="a name|is no name of a part"):
@@ -103,4 +117,6 @@ def test_the_nearest_names():
     assert nearest("L9H1", known, 1) == ["L2H1"]
     assert nearest("L0 MLP", known, 1) == ["L2 MLP"]
     assert nearest("embd", known, 1) == ["embed"]
-    assert "no head is called 'L2H7'; the nearest of 15 are L2H3, L2H2, L2H1" in str(unknown("head", "L2H7", known))
+    assert "no head is called 'L2H7'; the nearest of 15 are L2H3, L2H2, L2H1" in str(
+        unknown("head", "L2H7", known)
+    )

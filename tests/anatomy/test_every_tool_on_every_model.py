@@ -62,7 +62,9 @@ class Case:
             self.model = toy.bridge().to(torch.float64)
         elif kind == "gated":
             torch.manual_seed(0)
-            block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(False)
+            block = sup.GatedBlock(
+                sup.GATES, 2, toy.heads.d_model, dtype=torch.float64
+            ).requires_grad_(False)
             with torch.no_grad():
                 for name, weight in block.named_parameters():
                     if name.startswith("b_G"):
@@ -70,7 +72,12 @@ class Case:
             self.model = sup._train.GatedModel(block, toy)
         else:
             self.model = zoo.make({"llama": "llama", "neox": "neox-parallel"}[kind])
-        readers = {"toy": slow_tools.toy, "gated": slow_tools.gated, "llama": slow_tools.llama, "neox": slow_tools.neox}
+        readers = {
+            "toy": slow_tools.toy,
+            "gated": slow_tools.gated,
+            "llama": slow_tools.llama,
+            "neox": slow_tools.neox,
+        }
         if kind in readers:
             self.slow = readers[kind](self.model)
         else:
@@ -115,7 +122,11 @@ def same(found, wanted, tolerance):
 
 def canonical(name):
     """A name as it is printed from now on, whatever version printed it."""
-    name = re.sub(r"MLP(\d+)", r"L\1 MLP", str(name)).replace("pos_embed", "pos").replace("MLP.gate", "MLP.Q")
+    name = (
+        re.sub(r"MLP(\d+)", r"L\1 MLP", str(name))
+        .replace("pos_embed", "pos")
+        .replace("MLP.gate", "MLP.Q")
+    )
     return re.sub(r"(?<!-)>", "->", name)
 
 
@@ -142,7 +153,9 @@ def covers(names, c):
     for number, layer in enumerate(c.slow.layers):
         if layer.mlp is not None:
             own = [name for name in c.slow.neurons if name.startswith(f"L{number}N")]
-            assert f"L{number} MLP" in names or (own and {*own} <= {*names}), f"the MLP of layer {number} is missing"
+            assert f"L{number} MLP" in names or (own and {*own} <= {*names}), (
+                f"the MLP of layer {number} is missing"
+            )
 
 
 # --- one check for each tool ---------------------------------------------------------------------------------------
@@ -181,7 +194,9 @@ def check_heads(c):
         row, mlp = found.names.index(name), layer.mlp
         gate = mlp.W_in if mlp.W_gate is None else mlp.W_gate
         same(OV[row, :d, :d], a * mlp.W_in[:, neuron, None] @ mlp.W_out[None, neuron], c.tolerance)
-        same(QK[row, :d, d], -b * gate[:, neuron], c.tolerance)  # it looks at the bias token where the neuron is off
+        same(
+            QK[row, :d, d], -b * gate[:, neuron], c.tolerance
+        )  # it looks at the bias token where the neuron is off
 
 
 def writer(c, name):
@@ -219,7 +234,9 @@ def parallel(found, wanted, tolerance):
 
 
 def check_components(c):
-    writers, readers = ({canonical(n): W for n, W in table.items()} for table in ck.residual.components(c.model))
+    writers, readers = (
+        {canonical(n): W for n, W in table.items()} for table in ck.residual.components(c.model)
+    )
     covers(writers, c)
     for head in c.heads:
         assert {f"{head}.{kind}" for kind in "QKV"} <= {*readers}
@@ -241,7 +258,12 @@ def pairs(c):
     """A few writers with readers behind them."""
     if c.layers == 1:
         return [("embed", "unembed"), ("embed", f"{c.head}.K"), (c.head, "unembed")]
-    out = [("embed", "unembed"), (c.earlier, f"{c.head}.K"), (c.earlier, f"{c.head}.V"), (c.head, "unembed")]
+    out = [
+        ("embed", "unembed"),
+        (c.earlier, f"{c.head}.K"),
+        (c.earlier, f"{c.head}.V"),
+        (c.head, "unembed"),
+    ]
     if c.slow.layers[0].mlp is not None:
         out += [("L0 MLP" if c.neuron is None else c.neuron, f"{c.head}.V")]
     return out
@@ -249,7 +271,9 @@ def pairs(c):
 
 def check_virtual_weights(c):
     for w, r in pairs(c):
-        same(ck.residual.virtual_weights(c.model, w, r).AB, writer(c, w) @ reader(c, r), c.tolerance)
+        same(
+            ck.residual.virtual_weights(c.model, w, r).AB, writer(c, w) @ reader(c, r), c.tolerance
+        )
 
 
 def check_virtual_weight_table(c):
@@ -303,7 +327,10 @@ def check_memory_scores(c):
     shown = some(names)
     parts = {name: c.each(lambda r, n=name: r.part(n))[:, 1:].flatten(0, 1) for name in shown}
     for later, earlier in itertools.product(shown, shown):
-        deletion, cosine = (float(t[names.index(later), names.index(earlier)]) for t in (found.deletion, found.cosine))
+        deletion, cosine = (
+            float(t[names.index(later), names.index(earlier)])
+            for t in (found.deletion, found.cosine)
+        )
         if not c.slow.before(earlier, later) or not parts[earlier].any():
             assert deletion != deletion, (later, earlier)
             continue
@@ -317,7 +344,9 @@ def check_memory_scores(c):
 
 def check_rotate_basis(c):
     d = c.slow.W_E.shape[1]
-    fix = torch.ones(d) if getattr(c.slow.final, "centre", False) else None  # LayerNorms know this direction
+    fix = (
+        torch.ones(d) if getattr(c.slow.final, "centre", False) else None
+    )  # LayerNorms know this direction
     R = ck.residual.random_rotation(d, seed=0, fix=fix, dtype=torch.float64)
     turned = ck.residual.rotate_basis(c.model, R)
     same(turned.W_E, c.slow.W_E @ R, c.tolerance)
@@ -328,7 +357,10 @@ def score_of(c, head, dst_rows, src_rows, distance=0):
     """Scores of stream vectors for stream vectors `distance` back."""
     q, k = dst_rows @ head.W_Q, src_rows @ head.W_K
     if head.turned is not None:
-        q, k = torch.stack([head.turned(v, distance) for v in q]), torch.stack([head.turned(v, 0) for v in k])
+        q, k = (
+            torch.stack([head.turned(v, distance) for v in q]),
+            torch.stack([head.turned(v, 0) for v in k]),
+        )
     return q @ k.T / head.scale
 
 
@@ -346,7 +378,9 @@ def check_full_qk(c):
         gate = layer.mlp.W_in if layer.mlp.W_gate is None else layer.mlp.W_gate
         found = ck.circuits.full_qk(c.model, c.neuron).AB
         assert not found[:V, :V].any()
-        same(found[:V, V], -b * c.slow.W_E @ gate[:, neuron], c.tolerance)  # the bias token is the last key
+        same(
+            found[:V, V], -b * c.slow.W_E @ gate[:, neuron], c.tolerance
+        )  # the bias token is the last key
 
 
 def check_full_ov(c):
@@ -412,14 +446,20 @@ def check_composition_scores(c):
 def check_score_decomposition(c):
     dst, src, row = 6, 3, 1
     found = ck.circuits.score_decomposition(c.model, c.tokens, c.head, dst, src, row=row)
-    names, run, head = [canonical(name) for name in found.components], c.runs[row], c.slow.heads[c.head]
+    names, run, head = (
+        [canonical(name) for name in found.components],
+        c.runs[row],
+        c.slow.heads[c.head],
+    )
     same(found.score, run.scores[c.head][dst, src], c.tolerance)
     same(found.table.sum(), found.score, c.tolerance)
     layer = place(c.head)[0]
     norm, scale = c.slow.layers[layer].norm, run.scales[f"L{layer}"]
     earlier = [name for name in names if name != "bias"]
     covered = [part for part in run.parts if any(stands_for(name, part) for name in earlier)]
-    missing = {p for p in run.parts if c.slow.before(p, c.head) and not p.endswith("bias")} - {*covered}
+    missing = {p for p in run.parts if c.slow.before(p, c.head) and not p.endswith("bias")} - {
+        *covered
+    }
     assert not missing, f"not in the table: {missing}"
 
     def side(name, pos, kind):
@@ -456,7 +496,9 @@ def check_largest_paths(c):
 
 def loss(logits, tokens):
     losses = [
-        -logits[i, t].log_softmax(-1)[tokens[i, t + 1]] for i in range(len(tokens)) for t in range(tokens.shape[1] - 1)
+        -logits[i, t].log_softmax(-1)[tokens[i, t + 1]]
+        for i in range(len(tokens))
+        for t in range(tokens.shape[1] - 1)
     ]
     return float(sum(losses) / len(losses))
 
@@ -468,10 +510,16 @@ def check_term_importance(c):
 
     def kept(orders):
         logits = [
-            r.unembedded(sum(s[o] for o in orders)) if orders else 0 for r, (s, _) in zip(c.runs, split, strict=True)
+            r.unembedded(sum(s[o] for o in orders)) if orders else 0
+            for r, (s, _) in zip(c.runs, split, strict=True)
         ]
         return loss(
-            torch.stack([a + r.constant_logits(b) for a, r, (_, b) in zip(logits, c.runs, split, strict=True)]),
+            torch.stack(
+                [
+                    a + r.constant_logits(b)
+                    for a, r, (_, b) in zip(logits, c.runs, split, strict=True)
+                ]
+            ),
             c.tokens,
         )
 
@@ -508,7 +556,9 @@ def check_skip_trigram_bugs(c):
     found = ck.circuits.skip_trigram_bugs(c.model, triples, c.tokens[:, :4], k=4)
     assert {tuple(row) for row in found.crossings.tolist()} == {(1, 4, 3, 5, 2), (1, 2, 5, 3, 4)}
     for bug in found.bugs:
-        rows = torch.tensor([[*row.tolist(), bug.source, bug.destination] for row in c.tokens[:, :4]])
+        rows = torch.tensor(
+            [[*row.tolist(), bug.source, bug.destination] for row in c.tokens[:, :4]]
+        )
         runs = [c.slow.run(row) for row in rows]
         chance = torch.stack([run.logits[-1].softmax(-1) for run in runs]).mean(0)
         same((bug.p_wrong, bug.p_right), (chance[bug.wrong], chance[bug.right]), 1e-5)
@@ -535,7 +585,9 @@ def slow_scores(c, tokens):
             head, final = c.slow.heads[name], c.slow.final
             for s in sorted(sources):
                 values.append(run.values[name][s] @ head.W_O)
-                columns.append(c.slow.W_U[:, row[s]] if final is None else final.gain * c.slow.W_U[:, row[s]])
+                columns.append(
+                    c.slow.W_U[:, row[s]] if final is None else final.gain * c.slow.W_U[:, row[s]]
+                )
         L = (torch.stack(values) - torch.stack(values).mean(0)) @ (
             torch.stack(columns) - torch.stack(columns).mean(0)
         ).T
@@ -556,7 +608,12 @@ def check_scores(c):
     assert {*c.heads} <= {*found.names} <= {*c.heads, *c.slow.neurons}
     for i, name in enumerate(found.names):
         if name in wanted:
-            values = found.prefix_matching[i], found.previous_token[i], found.duplicate_token[i], found.copying[i]
+            values = (
+                found.prefix_matching[i],
+                found.previous_token[i],
+                found.duplicate_token[i],
+                found.copying[i],
+            )
             same(torch.stack(values), wanted[name], 1e-4)
         else:
             assert not found.previous_token[i]
@@ -591,11 +648,17 @@ def taken_out(c):
 def slow_losses(c, tokens, **changes):
     logits = c.logits(tokens, **changes)
     pick = lambda i, t: -logits[i, t].log_softmax(-1)[tokens[i, t + 1]]  # noqa: E731
-    return torch.stack([torch.stack([pick(i, t) for t in range(tokens.shape[1] - 1)]) for i in range(len(tokens))])
+    return torch.stack(
+        [torch.stack([pick(i, t) for t in range(tokens.shape[1] - 1)]) for i in range(len(tokens))]
+    )
 
 
 def check_losses_by_position(c):
-    same(ck.induction.losses_by_position(c.model, c.tokens), slow_losses(c, c.tokens), 10 * c.tolerance)
+    same(
+        ck.induction.losses_by_position(c.model, c.tokens),
+        slow_losses(c, c.tokens),
+        10 * c.tolerance,
+    )
     for names, changes in taken_out(c):
         found = ck.induction.losses_by_position(c.model, c.tokens, without=names)
         same(found, slow_losses(c, c.tokens, **changes), 10 * c.tolerance)
@@ -610,7 +673,9 @@ def check_induction_loss(c):
     rows = twice(c)
     for names, changes in [((), {}), *taken_out(c)[:2]]:
         found = ck.induction.induction_loss(c.model, rows, without=names)
-        same((found.first, found.second), passes(slow_losses(c, rows.tokens, **changes), rows), 1e-5)
+        same(
+            (found.first, found.second), passes(slow_losses(c, rows.tokens, **changes), rows), 1e-5
+        )
 
 
 def check_in_context_score(c):
@@ -640,7 +705,9 @@ def check_survey(c):
     wanted = slow_scores(c, rows.tokens)
     best = max(wanted.values())[0]
     chosen = {name for name, (prefix, *_) in wanted.items() if prefix >= min(0.4, best)}
-    assert {*found.groups["induction"]} <= {name for name in wanted if wanted[name][0] >= min(0.4, best) - 1e-6}
+    assert {*found.groups["induction"]} <= {
+        name for name in wanted if wanted[name][0] >= min(0.4, best) - 1e-6
+    }
     assert len(found.groups["induction"]) == (len(chosen) if best >= 0.4 else 1)
     for group, result in found.losses.items():
         losses = slow_losses(c, rows.tokens, gone=found.groups.get(group, ()))
@@ -680,7 +747,9 @@ def check_read_neuron(c):
 
 def check_literal_stream(c):
     found, run = ck.conversion.literal_stream(c.model, c.tokens[0]), c.runs[0]
-    wanted = torch.stack([run.streams[name] for name in ("L0", "L0 MLP", "L1", "L1 MLP", "unembed")])
+    wanted = torch.stack(
+        [run.streams[name] for name in ("L0", "L0 MLP", "L1", "L1 MLP", "unembed")]
+    )
     same(found[:, 1:, :-1], wanted, c.tolerance)
     assert found[:, 0, -1].eq(1).all()
     assert not found[:, 1:, -1].any()
@@ -711,7 +780,10 @@ def slow_verdict(c, tokens, negatives):
                         others = torch.cat([logits[: token + T], logits[token + T + 1 :]])
                         predicted[keep] = bool(logits[token + T] > others.max())
                     kept[token].append(
-                        [all(p == wanted for keep, p in predicted.items() if keep[h]) for h in range(n)]
+                        [
+                            all(p == wanted for keep, p in predicted.items() if keep[h])
+                            for h in range(n)
+                        ]
                         + [predicted[(True,) * n] == wanted]
                     )
         return torch.stack([torch.tensor(kept[b]).double().mean(0) for b in range(1, T + 1)], 1)
@@ -732,7 +804,9 @@ def check_record_layer(c):
     found = ck.superposition.record_layer(c.model, layer, c.tokens)
     norm = c.slow.layers[layer].norm
     same(
-        found.x, c.each(lambda r: r.streams[f"L{layer}"] if norm is None else norm(r.streams[f"L{layer}"])), c.tolerance
+        found.x,
+        c.each(lambda r: r.streams[f"L{layer}"] if norm is None else norm(r.streams[f"L{layer}"])),
+        c.tolerance,
     )
     own = [name for name in c.heads if place(name)[0] == layer]
     same(found.y, c.each(lambda r: sum(r.parts[name] for name in own)), c.tolerance)
@@ -749,23 +823,33 @@ def check_replacing(c):
         out = 0
         for head in loops.layers[0].heads:
             q, k, v = (read @ getattr(head, f"W_{n}") + getattr(head, f"b_{n}") for n in "QKV")
-            scores = (q @ k.T / head.scale).masked_fill(torch.ones(len(read), len(read)).triu(1).bool(), -torch.inf)
+            scores = (q @ k.T / head.scale).masked_fill(
+                torch.ones(len(read), len(read)).triu(1).bool(), -torch.inf
+            )
             out = out + (scores.softmax(-1) * head.gate(read)) @ v @ head.W_O
         return out
 
     same(found, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
 
 
-CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
+CHECKS = {
+    name.removeprefix("check_"): check
+    for name, check in list(globals().items())
+    if name.startswith("check_")
+}
 #: The shortest call of each tool: for cells without meaning, which must answer with a sentence.
 CALLS = {
     "to_bridge": lambda c: ck.anatomy.to_bridge(ck.anatomy(c.model)),
-    "composition_scores": lambda c: ck.circuits.composition_scores(*(ck.heads(c.model)[i] for i in (0, 1))),
+    "composition_scores": lambda c: ck.circuits.composition_scores(
+        *(ck.heads(c.model)[i] for i in (0, 1))
+    ),
     "skip_trigrams": lambda c: ck.circuits.skip_trigrams(c.model, 0),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
     "read_neuron": lambda c: ck.conversion.read_neuron(c.model, "L0N0"),
     "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
-    "head_verdict": lambda c: ck.superposition.head_verdict(c.model, ck.superposition.SkipTrigramTask(3), rows=2),
+    "head_verdict": lambda c: ck.superposition.head_verdict(
+        c.model, ck.superposition.SkipTrigramTask(3), rows=2
+    ),
     "replacing": lambda c: ck.superposition.replacing(
         c.model, 0, ck.superposition.GatedBlock(ck.superposition.GATES, 2, c.slow.W_E.shape[1])
     ),
@@ -775,7 +859,10 @@ CALLS = {
 # --- the table -----------------------------------------------------------------------------------------------------
 
 NO_MEANING = {
-    (tool, kind): reason for tool, row in TOOLS.items() for reason, kinds in row.get("no", {}).items() for kind in kinds
+    (tool, kind): reason
+    for tool, row in TOOLS.items()
+    for reason, kinds in row.get("no", {}).items()
+    for kind in kinds
 }
 FAILING = {(tool, kind) for tool, kinds in TABLE["failing"].items() for kind in kinds}
 
@@ -783,7 +870,11 @@ FAILING = {(tool, kind) for tool, kinds in TABLE["failing"].items() for kind in 
 def cells(meaning):
     for cell in itertools.product(TOOLS, KINDS):
         if (cell not in NO_MEANING) == meaning:
-            marks = [pytest.mark.xfail(strict=True, reason="it does not work yet")] if cell in FAILING else []
+            marks = (
+                [pytest.mark.xfail(strict=True, reason="it does not work yet")]
+                if cell in FAILING
+                else []
+            )
             yield pytest.param(*cell, marks=marks, id="-".join(cell))
 
 
@@ -793,7 +884,9 @@ def test_a_tool_agrees_with_loops(tool, kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         CHECKS[tool](case(kind))
-        if {"tokens", "row", "rows"} & {*inspect.signature(function(tool)).parameters} or tool == "anatomy":
+        if {"tokens", "row", "rows"} & {
+            *inspect.signature(function(tool)).parameters
+        } or tool == "anatomy":
             CHECKS[tool](case(kind, 7))
 
 
@@ -816,9 +909,19 @@ def test_a_question_without_meaning_is_answered_in_words(tool, kind):
 def patches(c):
     """Names of each kind that can be patched, with what the loops read then, given each row's own run and the other row's."""
     reader = c.head
-    input_ = lambda kind: (f"{reader}.{kind}", lambda own, other, at: {(None, reader, kind): other.streams[at]})  # noqa: E731
-    wire = lambda part, kind: (f"{part}->{reader}.{kind}", lambda own, other, at: {(part, reader, kind): other.parts[part]})  # noqa: E731
-    sources = ["embed", *([c.earlier] if c.layers > 1 else []), *([c.neuron] if c.neuron and c.layers > 1 else [])]
+    input_ = lambda kind: (
+        f"{reader}.{kind}",
+        lambda own, other, at: {(None, reader, kind): other.streams[at]},
+    )
+    wire = lambda part, kind: (
+        f"{part}->{reader}.{kind}",
+        lambda own, other, at: {(part, reader, kind): other.parts[part]},
+    )
+    sources = [
+        "embed",
+        *([c.earlier] if c.layers > 1 else []),
+        *([c.neuron] if c.neuron and c.layers > 1 else []),
+    ]
     out = {f"input {kind}": input_(kind) for kind in "QKV"}
     out |= {f"wire {part} {kind}": wire(part, kind) for part in sources for kind in "QKV"}
     return out
@@ -835,16 +938,33 @@ def test_a_patch_by_address_agrees_with_loops(kind):
         def patched(name, given=None, read=None):
             logits = []
             for row, own, other in zip(c.tokens, c.runs, turned, strict=True):
-                changes = {"given": given and given(own, other), "read": read and read(row, own, other)}
+                changes = {
+                    "given": given and given(own, other),
+                    "read": read and read(row, own, other),
+                }
                 logits.append(c.slow.run(row, **changes).logits)
             seen = []  # the runs that are measured: untouched, patched, and one drawn patch
-            ck.induction.effect(c.model, c.tokens, name, fill="resample", draws=1, measure=lambda run: (seen.append(run.logits), run.logits.sum((1, 2)))[1])
+            ck.induction.effect(
+                c.model,
+                c.tokens,
+                name,
+                fill="resample",
+                draws=1,
+                measure=lambda run: (seen.append(run.logits), run.logits.sum((1, 2)))[1],
+            )
             same(seen[1], torch.stack(logits), 10 * c.tolerance)
             return float((torch.stack(logits) - c.each(lambda run: run.logits)).abs().max())
 
         for name, changes in patches(c).values():
-            moved = max(moved, patched(name, read=lambda row, own, other, changes=changes: changes(own, other, at)))
-        moved = min(moved, patched(c.earlier, given=lambda own, other: {c.earlier: other.parts[c.earlier]}))
+            moved = max(
+                moved,
+                patched(
+                    name, read=lambda row, own, other, changes=changes: changes(own, other, at)
+                ),
+            )
+        moved = min(
+            moved, patched(c.earlier, given=lambda own, other: {c.earlier: other.parts[c.earlier]})
+        )
         if c.layers > 1:
             # what the first head writes when the embedding it reads is the other row's, read by one input of the later one
             def path(row, own, other):
@@ -865,7 +985,9 @@ def test_every_model_is_told_from_every_other():
     assert len({*told}) == len(KINDS)
     values = [fingerprint(ck.anatomy(model), "asked") for model in models]
     assert values == [fingerprint(ck.anatomy(model), "asked") for model in models]
-    assert len({*values}) >= len(KINDS) - 2  # a toy, its bridge and the hand-built model may be one value
+    assert (
+        len({*values}) >= len(KINDS) - 2
+    )  # a toy, its bridge and the hand-built model may be one value
 
 
 def test_the_table_is_whole():

@@ -27,7 +27,11 @@ def test_by_hand():
 @settings(deadline=None)
 @given(st.integers(0, 99), st.integers(2, 7), st.booleans(), st.sampled_from([1e-5, 0.3]))
 def test_against_torch(seed, size, centre, eps):
-    x, gain, bias = 3 * draw(5, size, seed=seed), draw(size, seed=seed + 1), draw(size, seed=seed + 2)
+    x, gain, bias = (
+        3 * draw(5, size, seed=seed),
+        draw(size, seed=seed + 1),
+        draw(size, seed=seed + 2),
+    )
     norm = Norm(gain, bias if centre else None, eps, centre)
     if centre:
         close(norm(x), torch.nn.functional.layer_norm(x, (size,), gain, bias, eps))
@@ -47,7 +51,9 @@ def test_frozen_it_is_affine_and_folded_a_matrix(seed, centre):
     close(frozen(shares.sum(0)) - frozen.linear(shares.sum(0)), norm.bias.expand(4, 6))
     close(frozen.linear(shares) @ W, shares @ norm.fold(W) / frozen.scale)
     close(frozen.at(slice(1, 2))(x[1:2]), frozen(x)[1:2])
-    assert ((norm(100 * draw(200, 6, seed=seed + 6)) @ W + b).abs() <= norm.bound(W, b) + 1e-9).all()
+    assert (
+        (norm(100 * draw(200, 6, seed=seed + 6)) @ W + b).abs() <= norm.bound(W, b) + 1e-9
+    ).all()
 
 
 def test_the_bound_is_reached():
@@ -60,15 +66,22 @@ def test_norms_of_heads():
     gain, x = draw(3, 1, 4), draw(2, 3, 5, 4)
     alone = Norm(gain, None, 1e-6, centre=False)
     for head in range(3):
-        close(alone(x)[:, head], torch.nn.functional.rms_norm(x[:, head], (4,), gain[head, 0], 1e-6))
+        close(
+            alone(x)[:, head], torch.nn.functional.rms_norm(x[:, head], (4,), gain[head, 0], 1e-6)
+        )
         close(alone.freeze(x[0]).only(head)(x[0, [head]]), alone(x)[0, [head]])
     close(alone.take([2, 0]).gain, gain[[2, 0]])
     close(alone.join([alone, alone]).gain, torch.cat([gain, gain]))
     across = Norm(gain, None, 1e-6, centre=False, across=True)
     flat = x.transpose(1, 2).flatten(2)
-    close(across(x).transpose(1, 2).flatten(2), torch.nn.functional.rms_norm(flat, (12,), gain.flatten(), 1e-6))
+    close(
+        across(x).transpose(1, 2).flatten(2),
+        torch.nn.functional.rms_norm(flat, (12,), gain.flatten(), 1e-6),
+    )
     close(across.freeze(x[0]).only(1)(x[0, [1]]), across(x)[0, [1]])
-    with pytest.raises(ValueError, match="a norm over 3 heads together got 2; expected all heads of the layer"):
+    with pytest.raises(
+        ValueError, match="a norm over 3 heads together got 2; expected all heads of the layer"
+    ):
         across(x[:, :2])
     with pytest.raises(ValueError, match="of different kinds; keep them apart"):
         alone.join([alone, Norm(gain, None, 1e-5, centre=False)])

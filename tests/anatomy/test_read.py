@@ -27,8 +27,13 @@ def test_names_of_an_ordinary_model():
     assert anatomy.parts(0) == parts[:2]
     assert (anatomy.d_model, anatomy.d_vocab, anatomy.n_ctx) == (12, 50, 12)
     assert ck.anatomy(anatomy) is anatomy
-    assert repr(anatomy) == "Anatomy(d_model=12, d_vocab=50; 4 in 'L0', 1 in 'L0 MLP', 4 in 'L1', 1 in 'L1 MLP')"
-    assert anatomy._ipython_key_completions_() == [name for name in parts if name[-1].isdigit() or "MLP" in name]
+    assert (
+        repr(anatomy)
+        == "Anatomy(d_model=12, d_vocab=50; 4 in 'L0', 1 in 'L0 MLP', 4 in 'L1', 1 in 'L1 MLP')"
+    )
+    assert anatomy._ipython_key_completions_() == [
+        name for name in parts if name[-1].isdigit() or "MLP" in name
+    ]
 
 
 def test_heads_by_name_are_the_models():
@@ -71,13 +76,17 @@ def test_the_toy_models_of_chapter_5():
     close(run.logits, toy.logits(tokens))
     for head in range(3):
         close(run.part(f"L0H{head}") @ toy.W_U, toy(tokens)[0][:, head])
-    block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(False)
+    block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(
+        False
+    )
     gated = sup._train.GatedModel(block, toy)
     run = ck.anatomy(gated).run(tokens)
     shares, rest = gated.run(tokens)
     close(run.logits, shares.sum(1) + rest)
     close(run.part("L0H1") @ toy.W_U, shares[:, 1])
-    close(run.pattern("L0H1"), (block.gates(toy.W_E[tokens]) * block.pattern(toy.W_E[tokens]))[:, 1])
+    close(
+        run.pattern("L0H1"), (block.gates(toy.W_E[tokens]) * block.pattern(toy.W_E[tokens]))[:, 1]
+    )
 
 
 def test_hand_made_models():
@@ -98,9 +107,15 @@ def test_hand_made_models():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (random_heads(2, 8, 3), r"got Heads, which are no model by themselves.*from_heads\(heads, W_E, W_U\)"),
+        (
+            random_heads(2, 8, 3),
+            r"got Heads, which are no model by themselves.*from_heads\(heads, W_E, W_U\)",
+        ),
         ("gpt2", "anatomy got model='gpt2'; expected a transformer-lens TransformerBridge"),
-        (torch.nn.Linear(2, 2), "anatomy got model as a Linear; expected a transformer-lens TransformerBridge"),
+        (
+            torch.nn.Linear(2, 2),
+            "anatomy got model as a Linear; expected a transformer-lens TransformerBridge",
+        ),
     ],
 )
 def test_what_is_no_model_is_refused(model, message):
@@ -110,7 +125,10 @@ def test_what_is_no_model_is_refused(model, message):
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_heads_of_another_size_are_refused():
-    with pytest.raises(ValueError, match=r"W_U of shape \(8, 8\).* with d_model=7, because axes of one name have one size"):
+    with pytest.raises(
+        ValueError,
+        match=r"W_U of shape \(8, 8\).* with d_model=7, because axes of one name have one size",
+    ):
         from_heads(random_heads(2, 8, 3), torch.eye(7), torch.eye(8))
     with pytest.raises(ValueError, match="expected heads and tables of one d_model"):
         from_heads(random_heads(2, 8, 3), torch.eye(7), torch.eye(7))
@@ -125,9 +143,12 @@ def test_every_read_is_checked(monkeypatch):
         return dataclasses.replace(anatomy, W_pos=anatomy.W_pos.roll(1, 0))
 
     monkeypatch.setattr(_read, "_bridge", wrong)
-    monkeypatch.setattr(_read, "_KNOWN", WeakKeyDictionary())  # what another test read is not read again
+    monkeypatch.setattr(
+        _read, "_KNOWN", WeakKeyDictionary()
+    )  # what another test read is not read again
     with pytest.raises(
-        ValueError, match=r"cannot read this model \(NativeModel\): its parts give logits that are off by"
+        ValueError,
+        match=r"cannot read this model \(NativeModel\): its parts give logits that are off by",
     ):
         ck.anatomy(make("native"))
 
@@ -146,8 +167,16 @@ def test_what_a_toy_says_is_checked():
 
 
 UNKNOWN = {
-    "alibi": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 24, "n_layer": 2, "n_head": 3, "vocab_size": 50}),
-    "scaled": ("GraniteForCausalLM", "GraniteConfig", {"logits_scaling": 8.0, "residual_multiplier": 0.2}),
+    "alibi": (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"hidden_size": 24, "n_layer": 2, "n_head": 3, "vocab_size": 50},
+    ),
+    "scaled": (
+        "GraniteForCausalLM",
+        "GraniteConfig",
+        {"logits_scaling": 8.0, "residual_multiplier": 0.2},
+    ),
 }
 
 
@@ -183,7 +212,14 @@ def test_half_precision(dtype):
 def test_folded_weights_are_read():
     """After transformer-lens's processing norms have no gains and the unembedding is centred."""
     model = tiny_models.boot(
-        d_model=12, d_head=5, n_heads=4, n_layers=2, n_ctx=12, d_vocab=50, attn_only=False, normalization_type="LN"
+        d_model=12,
+        d_head=5,
+        n_heads=4,
+        n_layers=2,
+        n_ctx=12,
+        d_vocab=50,
+        attn_only=False,
+        normalization_type="LN",
     )
     model.enable_compatibility_mode()
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
@@ -265,8 +301,18 @@ class _Made(TorchDispatchMode):
 
 def test_no_table_is_copied_on_the_way():
     """Reading makes nothing as large as the embedding: its largest tensor is the logits of the probe, 2 rows of 12 tokens."""
-    sizes = {"d_model": 64, "d_head": 8, "n_heads": 3, "n_layers": 1, "n_ctx": 12, "d_vocab": 5000, "d_mlp": 32}
-    model = ck.to_attention_only(tiny_models.boot(torch.float32, **sizes, attn_only=False), heads_per_neuron=5)
+    sizes = {
+        "d_model": 64,
+        "d_head": 8,
+        "n_heads": 3,
+        "n_layers": 1,
+        "n_ctx": 12,
+        "d_vocab": 5000,
+        "d_mlp": 32,
+    }
+    model = ck.to_attention_only(
+        tiny_models.boot(torch.float32, **sizes, attn_only=False), heads_per_neuron=5
+    )
     with _Made() as made:
         ck.anatomy(model)
     assert made.most <= 2 * 12 * 5000 < 64 * 5000

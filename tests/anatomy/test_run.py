@@ -54,15 +54,23 @@ def test_several_wires_at_once(native, tokens):
     run = ck.anatomy(native).run(tokens, without=[f"{a}->{b}.{kind}" for a, b, kind in wires])
     close(run.logits, slow(native, tokens, cut=wires))
     every = [("L0H1", "L1H2", kind) for kind in "QKV"]
-    close(ck.anatomy(native).run(tokens, without="L0H1->L1H2").logits, slow(native, tokens, cut=every))
+    close(
+        ck.anatomy(native).run(tokens, without="L0H1->L1H2").logits, slow(native, tokens, cut=every)
+    )
 
 
 def test_wires_into_the_unembedding_and_an_mlp(native, tokens):
     anatomy = ck.anatomy(native)
-    close(anatomy.run(tokens, without="L0H1->unembed").logits, slow(native, tokens, cut=[("L0H1", "unembed", "")]))
+    close(
+        anatomy.run(tokens, without="L0H1->unembed").logits,
+        slow(native, tokens, cut=[("L0H1", "unembed", "")]),
+    )
     if "L1 MLP" in anatomy.parts():
         wire = [("L0H1", "L1 MLP", ""), ("L1H0", "L1 MLP", "")]
-        close(anatomy.run(tokens, without=["L0H1->L1 MLP", "L1H0->L1 MLP"]).logits, slow(native, tokens, cut=wire))
+        close(
+            anatomy.run(tokens, without=["L0H1->L1 MLP", "L1H0->L1 MLP"]).logits,
+            slow(native, tokens, cut=wire),
+        )
 
 
 def test_whole_parts(native, tokens):
@@ -78,7 +86,11 @@ def test_a_converted_model_has_the_parts_of_the_original(tokens):
     model, heads = make("native-mlp"), converted("native-mlp")
     anatomy, bound = ck.anatomy(heads), 40 * heads.report.bound
     run = anatomy.run(tokens)
-    assert [name for name in anatomy.parts() if name.startswith("L0N")][:3] == ["L0N0.0", "L0N0.1", "L0N1.0"]
+    assert [name for name in anatomy.parts() if name.startswith("L0N")][:3] == [
+        "L0N0.0",
+        "L0N0.1",
+        "L0N1.0",
+    ]
     close(run.logits, heads(tokens), 1e-12)
     for row, ids in enumerate(tokens):
         parts = forward(model, ids)[1]
@@ -103,7 +115,9 @@ def test_one_neuron_by_hand(tokens, kind):
     shift = 0 if kind == "gated" else held.b_in[5]  # a native gated MLP has no biases
     value = read @ held.W_in[:, 5] + shift
     gate = read @ held.W_gate[:, 5] if kind == "gated" else value
-    terms = held.terms.sums[held.terms.which[5]] if kind == "gated" else held.terms  # a gate is fitted for its own range
+    terms = (
+        held.terms.sums[held.terms.which[5]] if kind == "gated" else held.terms
+    )  # a gate is fitted for its own range
     looks = torch.sigmoid(gate * terms.b[1] + terms.c[1])
     gathers = value * terms.d[1] if kind == "gated" else value * terms.a[1] + terms.d[1]
     close(run.pattern("L1N5.1"), looks)
@@ -113,9 +127,11 @@ def test_one_neuron_by_hand(tokens, kind):
     close(anatomy.run(tokens, without="L1N5").streams[-1], run.streams[-1] - run.part("L1N5"))
     alone = anatomy["L1N5.1"]
     close(
-        alone.results(torch.cat([torch.eye(13, dtype=read.dtype)[-1:], torch.nn.functional.pad(read[0], (0, 1))]))[
-            0, 1:, :-1
-        ],
+        alone.results(
+            torch.cat(
+                [torch.eye(13, dtype=read.dtype)[-1:], torch.nn.functional.pad(read[0], (0, 1))]
+            )
+        )[0, 1:, :-1],
         share[0],
     )
     less = run.streams[3] - run.part("L0H1")
@@ -134,7 +150,9 @@ def test_fill(tokens):
     anatomy = ck.anatomy(make("native-mlp"))
     run, order = anatomy.run(tokens), torch.tensor([2, 0, 1])
     for part in ("L0H1", "L0 MLP", "embed"):
-        mean, other = (anatomy.run(tokens, without=part, fill=fill) for fill in ("mean", lambda x: x[order]))
+        mean, other = (
+            anatomy.run(tokens, without=part, fill=fill) for fill in ("mean", lambda x: x[order])
+        )
         close(mean.part(part), run.part(part).mean(0, keepdim=True).expand_as(run.part(part)))
         close(other.part(part), run.part(part)[order])
     wire = anatomy.run(tokens, without="L0H1->L1H2.V", fill=lambda x: x[order])
@@ -142,18 +160,27 @@ def test_fill(tokens):
     heads, norm = anatomy.sublayers[2].inside["L1H2"], anatomy.sublayers[2].before
     v = norm(stream + swap) @ heads.W_V[0] + heads.b_V[0]
     close(wire.part("L1H2"), run.pattern("L1H2") @ v @ heads.W_O[0])
-    with pytest.raises(ValueError, match=r"fill='median'; expected one of \['zero', 'mean'\] or a function"):
+    with pytest.raises(
+        ValueError, match=r"fill='median'; expected one of \['zero', 'mean'\] or a function"
+    ):
         anatomy.run(tokens, without="L0H1", fill="median")
 
 
 def test_edit_and_watch(tokens):
     anatomy, seen = ck.anatomy(make("native-mlp")), []
-    run = anatomy.run(tokens, watch=lambda sub, pattern, values, rows: seen.append((sub.name, pattern.shape, values.shape)))
+    run = anatomy.run(
+        tokens,
+        watch=lambda sub, pattern, values, rows: seen.append(
+            (sub.name, pattern.shape, values.shape)
+        ),
+    )
     assert seen == [("L0", (3, 4, 11, 11), (3, 4, 11, 5)), ("L1", (3, 4, 11, 11), (3, 4, 11, 5))]
     assert run.patterns == {}
 
     def halve(sub: Sublayer, z):
-        return z * torch.tensor([1.0, 0.5, 1.0, 1.0]).to(z)[:, None, None] if sub.name == "L1" else z
+        return (
+            z * torch.tensor([1.0, 0.5, 1.0, 1.0]).to(z)[:, None, None] if sub.name == "L1" else z
+        )
 
     edited = anatomy.run(tokens, edit=halve)
     close(edited.part("L1H1"), run.part("L1H1") / 2)
@@ -161,7 +188,8 @@ def test_edit_and_watch(tokens):
 
 
 @pytest.mark.parametrize(
-    "what", ["L1H0", "L0H1->L1H0.K", "L0H1->L1 MLP", "L1 MLP", "L1H0->unembed", "L0H0", "embed->L0H0.Q"]
+    "what",
+    ["L1H0", "L0H1->L1H0.K", "L0H1->L1 MLP", "L1 MLP", "L1H0->unembed", "L0H0", "embed->L0H0.Q"],
 )
 def test_going_on_from_an_earlier_run(tokens, what):
     anatomy = ck.anatomy(make("native-mlp"))
@@ -221,14 +249,21 @@ def test_what_neurons_do_not_have(tokens):
         anatomy.run(tokens).score_sides("L1N5", 3, 1)
     with pytest.raises(ValueError, match="'unembed' writes nothing"):
         anatomy.run(tokens).part("unembed")
-    with pytest.raises(ValueError, match="'L1N5' is not in the stream before step 1; expected one of embed"):
+    with pytest.raises(
+        ValueError, match="'L1N5' is not in the stream before step 1; expected one of embed"
+    ):
         anatomy.run(tokens).part("L1N5", before=1)
 
 
 @pytest.mark.usefixtures("as_a_reader")
-@pytest.mark.parametrize("bad", [torch.zeros(3, dtype=torch.long), torch.zeros(0, 3, dtype=torch.long)])
+@pytest.mark.parametrize(
+    "bad", [torch.zeros(3, dtype=torch.long), torch.zeros(0, 3, dtype=torch.long)]
+)
 def test_tokens_of_another_shape(bad):
-    with pytest.raises(ValueError, match=r"expected \[batch, pos\] with at least 1 position|tensor of integers \[batch, pos\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"expected \[batch, pos\] with at least 1 position|tensor of integers \[batch, pos\]",
+    ):
         ck.anatomy(make("native")).run(bad)
 
 
@@ -258,19 +293,29 @@ def test_a_norm_behind_a_sublayer_is_shared_out():
     step = plain.steps[0]
     model = dataclasses.replace(
         plain,
-        steps=(step._replace(sublayers=(dataclasses.replace(step.sublayers[0], after=norms[0]),), closing=norms[1]),),
+        steps=(
+            step._replace(
+                sublayers=(dataclasses.replace(step.sublayers[0], after=norms[0]),),
+                closing=norms[1],
+            ),
+        ),
     )
     ids = torch.tensor([[1, 5, 2]])
     x = eye[ids]
     wrote = heads.results(x)[0].sum(0)
     behind = torch.nn.functional.layer_norm(wrote, (6,), norms[0].gain, norms[0].bias, 1e-3)
     stream = x[0] + behind
-    closed = stream / (stream.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * norms[1].gain + norms[1].bias
+    closed = (
+        stream / (stream.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * norms[1].gain
+        + norms[1].bias
+    )
     run = model.run(ids)
     close(run.streams[-1][0], closed)
     assert model.parts() == ("embed", "L0H0", "L0H1", "L0 bias")
     close(sum(run.part(name) for name in model.parts())[0], closed)
     W = torch.randn(6, 2, generator=draw, dtype=torch.float64)
     close(torch.cat([share for _, share in run.shares(W)]).sum(0)[0], closed @ W)
-    for name, share in zip(model.parts(), torch.cat([share for _, share in run.shares(W)]), strict=True):
+    for name, share in zip(
+        model.parts(), torch.cat([share for _, share in run.shares(W)]), strict=True
+    ):
         close(share, run.part(name) @ W)

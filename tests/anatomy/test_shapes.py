@@ -58,8 +58,16 @@ def test_shares_are_parts_times_a_matrix(shape):
     ):
         groups = list(run.shares(W.double()))
         assert tuple(name for names, _ in groups for name in names) == anatomy.parts()
-        for name, share in zip(anatomy.parts(), torch.cat([share for _, share in groups]), strict=True):
-            close(share, torch.einsum("bpm,bpmo->bpo", run.part(name), W.double().expand(*tokens.shape, -1, -1)), 1e-11)
+        for name, share in zip(
+            anatomy.parts(), torch.cat([share for _, share in groups]), strict=True
+        ):
+            close(
+                share,
+                torch.einsum(
+                    "bpm,bpmo->bpo", run.part(name), W.double().expand(*tokens.shape, -1, -1)
+                ),
+                1e-11,
+            )
 
 
 def test_score_tables_add_up_to_scores(shape):
@@ -78,10 +86,14 @@ def test_scores_at_a_distance(shape):
     _, anatomy, _, _, _, _ = shape
     heads = anatomy[["L1H1", "L1H2"]]
     heads = dataclasses.replace(heads, b_Q=None, b_K=None, norm_Q=None, norm_K=None, cap=None)
-    x = torch.randn(6, anatomy.d_model, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    x = torch.randn(
+        6, anatomy.d_model, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
     scores = heads.scores(x) * heads.scale
     for dst, src in ((5, 5), (4, 1), (5, 0)):
-        close(x[dst] @ heads.QK_at(dst - src).AB @ x[src], scores[:, dst, src], 1e-6)  # angles are float32
+        close(
+            x[dst] @ heads.QK_at(dst - src).AB @ x[src], scores[:, dst, src], 1e-6
+        )  # angles are float32
 
 
 def test_weights_are_views(shape):
@@ -113,10 +125,19 @@ def test_converted_models(kind, tokens):
     groups = list(run.shares(W))
     assert tuple(name for names, _ in groups for name in names) == anatomy.parts()
     shares = torch.cat([share for _, share in groups])
-    for name in ("embed", "L0H2", "L0N3.1", "L1N19.0", "L1 MLP bias" if kind == "native-mlp" else "L1 bias"):
+    for name in (
+        "embed",
+        "L0H2",
+        "L0N3.1",
+        "L1N19.0",
+        "L1 MLP bias" if kind == "native-mlp" else "L1 bias",
+    ):
         close(shares[anatomy.parts().index(name)], run.part(name) @ W)
     names, queries, keys = run.score_sides("L1H2", 5, 3)
-    close((queries @ keys.T).sum(), anatomy["L1H2"].scores(run.read_by(anatomy.sublayers[2], run.streams[2]))[0, 0, 5, 3])
+    close(
+        (queries @ keys.T).sum(),
+        anatomy["L1H2"].scores(run.read_by(anatomy.sublayers[2], run.streams[2]))[0, 0, 5, 3],
+    )
     assert "L0N7.1" in names
 
 
@@ -133,6 +154,7 @@ def make_mixture():
     import zoo
 
     zoo.SHAPES.setdefault(
-        "mixtral", ("MixtralForCausalLM", "MixtralConfig", {**zoo.GROUPED, "num_local_experts": 3}, 2e-5)
+        "mixtral",
+        ("MixtralForCausalLM", "MixtralConfig", {**zoo.GROUPED, "num_local_experts": 3}, 2e-5),
     )
     return make("mixtral", torch.float32)

@@ -17,7 +17,15 @@ def close(a, b, tolerance=1e-12):
     torch.testing.assert_close(a, b.to(a), atol=tolerance, rtol=tolerance)
 
 
-SIZES = {"d_model": 12, "d_head": 5, "n_heads": 4, "n_layers": 2, "n_ctx": 12, "d_vocab": 50, "unembedding_bias": True}
+SIZES = {
+    "d_model": 12,
+    "d_head": 5,
+    "n_heads": 4,
+    "n_layers": 2,
+    "n_ctx": 12,
+    "d_vocab": 50,
+    "unembedding_bias": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -36,16 +44,25 @@ def test_there_and_back(changes, tokens):
     model = tiny_models.boot(**SIZES, **changes)
     again = to_bridge(ck.anatomy(model))
     with torch.no_grad():
-        close(again(tokens), model(tokens), 1e-6 if changes.get("normalization_type") == "LNPre" else 1e-12)
+        close(
+            again(tokens),
+            model(tokens),
+            1e-6 if changes.get("normalization_type") == "LNPre" else 1e-12,
+        )
     for name, value in model.state_dict().items():
         close(again.state_dict()[name], value)
     assert not any(parameter.requires_grad for parameter in again.parameters())
-    assert again.state_dict()["embed.weight"].data_ptr() != model.state_dict()["embed.weight"].data_ptr()
+    assert (
+        again.state_dict()["embed.weight"].data_ptr()
+        != model.state_dict()["embed.weight"].data_ptr()
+    )
 
 
 def test_by_hand():
     """Another divisor of scores moves into the queries; a model without positions gets a table of zeros."""
-    heads = dataclasses.replace(random_heads(2, 6, 3), scale=1.0, b_Q=torch.ones(2, 3), b_V=torch.ones(2, 3))
+    heads = dataclasses.replace(
+        random_heads(2, 6, 3), scale=1.0, b_Q=torch.ones(2, 3), b_V=torch.ones(2, 3)
+    )
     bridge = to_bridge(from_heads(heads, torch.eye(6), torch.eye(6)), n_ctx=4)
     state = bridge.state_dict()
     close(state["blocks.0.attn.q.weight"], torch.cat([W.T for W in heads.W_Q]) * math.sqrt(3), 1e-6)
@@ -66,11 +83,16 @@ def test_the_random_state_is_left_alone():
     [
         ("native-mlp", "L0 MLP is no layer of attention heads\n  L1 MLP is no layer"),
         ("native-rotary", "queries and keys are rotated"),
-        ("neox-parallel", "L0 MLP is no layer of attention heads.*\n.*\n.*\n  layers run side by side"),
+        (
+            "neox-parallel",
+            "L0 MLP is no layer of attention heads.*\n.*\n.*\n  layers run side by side",
+        ),
     ],
 )
 def test_what_a_native_bridge_cannot_hold_is_refused(name, message):
-    with pytest.raises(ValueError, match=f"cannot write this model as a native bridge:\n  {message}"):
+    with pytest.raises(
+        ValueError, match=f"cannot write this model as a native bridge:\n  {message}"
+    ):
         to_bridge(ck.anatomy(make(name)))
 
 
@@ -90,6 +112,8 @@ def test_what_heads_cannot_be_written():
         to_bridge(from_heads(dataclasses.replace(heads, mask="self_or_first"), eye, eye), n_ctx=3)
     with pytest.raises(ValueError, match="heads are gated"):
         to_bridge(from_heads(heads, eye, eye, gate=torch.zeros_like), n_ctx=3)
-    shared = dataclasses.replace(random_heads(3, 6, 3), W_K=heads.W_K, W_V=heads.W_V, groups=(0, 1, 0))
+    shared = dataclasses.replace(
+        random_heads(3, 6, 3), W_K=heads.W_K, W_V=heads.W_V, groups=(0, 1, 0)
+    )
     with pytest.raises(ValueError, match="they must lie side by side"):
         to_bridge(from_heads(shared, eye, eye), n_ctx=3)

@@ -44,8 +44,13 @@ def opened(context):
     page, wrong = context.new_page(), []
     page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("requestfailed", lambda request: failed(request) and wrong.append(f"missing: {request.url}"))
-    page.on("request", lambda request: request.url.startswith("http") and wrong.append(f"outside: {request.url}"))
+    page.on(
+        "requestfailed", lambda request: failed(request) and wrong.append(f"missing: {request.url}")
+    )
+    page.on(
+        "request",
+        lambda request: request.url.startswith("http") and wrong.append(f"outside: {request.url}"),
+    )
 
     def visit(address: str):
         page.goto(address, wait_until="load")
@@ -63,12 +68,16 @@ def test_the_same_book_gives_the_same_bytes(packed, tmp_path):
 def test_the_archive_holds_every_page_and_says_how_to_begin(packed):
     with zipfile.ZipFile(packed) as zipped:
         names = set(zipped.namelist())
-    assert {f"{archive.NAME}/{name}" for name in [*pages(), "index.html", "search.html", "START.txt"]} <= names
+    assert {
+        f"{archive.NAME}/{name}" for name in [*pages(), "index.html", "search.html", "START.txt"]
+    } <= names
     assert not [name for name in names if not name.startswith(f"{archive.NAME}/")]
 
 
 def first_code(path):
-    return next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    return next(
+        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"
+    )
 
 
 def test_for_colab_it_holds_the_wheel_and_notebooks_that_know_it(book):
@@ -76,7 +85,10 @@ def test_for_colab_it_holds_the_wheel_and_notebooks_that_know_it(book):
     assert made.name == home().wheel
     cell = setup_source(home()._replace(seal=wheel.seal(made)), locked())
     chapters = sorted((ROOT / "book").glob("[0-9]*.ipynb"))
-    for folder, originals in (("colab", chapters), ("colab/exercises", sorted((ROOT / "exercises").glob("*.ipynb")))):
+    for folder, originals in (
+        ("colab", chapters),
+        ("colab/exercises", sorted((ROOT / "exercises").glob("*.ipynb"))),
+    ):
         copies = sorted((book / folder).glob("*.ipynb"))
         assert [path.name for path in copies] == [path.name for path in originals]
         for copy, original in zip(copies, originals, strict=True):
@@ -101,7 +113,9 @@ def test_a_page_opens_from_the_file_system(book, opened, name):
         page.evaluate("MathJax.startup.promise")
         assert page.locator(".math:not(:has(mjx-container))").count() == 0
         assert page.evaluate("document.fonts.load('16px MJXTEX').then(faces => faces.length)")
-    page.wait_for_function("[...document.querySelectorAll('.ck-attention')].every(v => v.dataset.live === 'ready')")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.ck-attention')].every(v => v.dataset.live === 'ready')"
+    )
     drawn = "document.querySelectorAll('.ck-view canvas').length === document.querySelectorAll('.ck-attention').length"
     page.wait_for_function(drawn)  # the last one is drawn a moment after it is ready
     assert wrong == []
@@ -112,7 +126,12 @@ def test_an_attention_view_is_drawn(book, opened):
     page.locator(".ck-attention").first.scroll_into_view_if_needed()
     canvas = page.locator(".ck-view canvas").first
     canvas.wait_for()
-    assert canvas.evaluate("c => new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size") > 2
+    assert (
+        canvas.evaluate(
+            "c => new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size"
+        )
+        > 2
+    )
     assert wrong == []
 
 
@@ -131,7 +150,9 @@ def test_a_file_that_is_not_there_is_told(book, opened):
     page, wrong = opened((book / "book/intro.html").as_uri())
     with page.expect_event("requestfailed"):
         page.evaluate("new Image().src = 'nowhere.png'")
-    assert any(line.startswith("missing: file:") and line.endswith("/nowhere.png") for line in wrong)
+    assert any(
+        line.startswith("missing: file:") and line.endswith("/nowhere.png") for line in wrong
+    )
 
 
 def test_the_theme_changes_and_stays(book, opened):

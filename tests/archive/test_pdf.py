@@ -43,7 +43,11 @@ def test_every_picture_is_there_and_speaks(document):
     for image in document.find_all("img"):
         assert image["src"].startswith("data:") or (HTML / image["src"]).is_file()
         assert image.get("alt", "").strip()
-    assert len(document.select(".ck-attention img.ck-still")) == len(document.select(".ck-attention")) > 0
+    assert (
+        len(document.select(".ck-attention img.ck-still"))
+        == len(document.select(".ck-attention"))
+        > 0
+    )
 
 
 def test_answers_are_open_and_nothing_is_left_to_press(document):

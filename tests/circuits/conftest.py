@@ -4,7 +4,15 @@ import pytest
 import tiny_models
 import torch
 
-SIZES = {"d_model": 24, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
+SIZES = {
+    "d_model": 24,
+    "d_head": 5,
+    "n_layers": 2,
+    "n_ctx": 13,
+    "n_heads": 3,
+    "d_vocab": 37,
+    "d_mlp": 29,
+}
 
 
 def _boot(**changes):

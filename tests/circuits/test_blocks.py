@@ -8,7 +8,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import anatomy, heads
 from circuitkit._blocks import largest_entries
-from circuitkit.circuits import composition_scores, full_ov, path_logits, random_heads, skip_trigrams
+from circuitkit.circuits import (
+    composition_scores,
+    full_ov,
+    path_logits,
+    random_heads,
+    skip_trigrams,
+)
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weight_table
 
 
@@ -25,7 +31,9 @@ class Largest(TorchDispatchMode):
         out = function(*args, **kwargs or {})
         for value in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(value, torch.Tensor) and (not self.dtypes or value.dtype in self.dtypes):
-                self.numbers = max(self.numbers, value.untyped_storage().nbytes() // value.element_size())
+                self.numbers = max(
+                    self.numbers, value.untyped_storage().nbytes() // value.element_size()
+                )
         return out
 
 
@@ -59,14 +67,18 @@ def test_overlaps_are_formed_in_tiles(monkeypatch):
     monkeypatch.setattr("circuitkit._blocks._BLOCK", 500)
     monkeypatch.setattr("circuitkit._blocks._TILE", 480)
     stack = random_heads(30, 12, 4)
-    assert largest(lambda: subspace_overlap(stack, stack)) <= 30 * 48  # what the heads hold; all pairs are 30 * 30 * 16
+    assert (
+        largest(lambda: subspace_overlap(stack, stack)) <= 30 * 48
+    )  # what the heads hold; all pairs are 30 * 30 * 16
     whole = subspace_overlap(stack, stack)
     monkeypatch.undo()
     torch.testing.assert_close(whole, subspace_overlap(stack, stack), rtol=1e-5, atol=1e-6)
 
 
 def test_longest_paths_keep_what_heads_gathered(boot):
-    model = boot(n_layers=3, attn_only=False, normalization_type="LN", n_heads=6, d_model=48, d_head=2)
+    model = boot(
+        n_layers=3, attn_only=False, normalization_type="LN", n_heads=6, d_model=48, d_head=2
+    )
     tokens = torch.arange(8)[None]
     anatomy(model)
     stream, order_1 = 8 * 48, 1 + 6 * 3 + 3 + 6 * (1 + 2 + 0)
@@ -82,7 +94,10 @@ def test_what_does_not_fit_says_what_does(boot, monkeypatch):
     model = boot(n_layers=2)
     anatomy(model)
     monkeypatch.setattr("circuitkit._blocks.room", lambda like: 10_000)
-    with pytest.raises(ValueError, match="path_logits would need .* GiB; expected at most .*fewer tokens.*smaller max_order"):
+    with pytest.raises(
+        ValueError,
+        match="path_logits would need .* GiB; expected at most .*fewer tokens.*smaller max_order",
+    ):
         path_logits(model, torch.arange(8)[None], max_order=2)
     assert len(path_logits(model, torch.arange(1)[None], max_order=0))
     assert len(heads(model)) == 6
@@ -98,7 +113,9 @@ def test_composition_widens_and_holds_a_tile_at_a_time(monkeypatch, baseline):
     found = composition_scores(early, late, "K", baseline=baseline)
     half = [one.to(torch.bfloat16) for one in (early, late)]
     composition_scores(*half, "K", baseline=baseline)  # random heads of these sizes are drawn once
-    assert largest(lambda: composition_scores(*half, "K", baseline=baseline), torch.float32) < 20 * 48  # a whole factor
+    assert (
+        largest(lambda: composition_scores(*half, "K", baseline=baseline), torch.float32) < 20 * 48
+    )  # a whole factor
     monkeypatch.undo()
     whole = composition_scores(early, late, "K", baseline=baseline)
     torch.testing.assert_close(found.score, whole.score, rtol=1e-10, atol=0)

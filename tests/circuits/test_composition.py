@@ -24,7 +24,9 @@ def slow_score(early, late, kind):
 def reparametrised(stack, seed=0):
     """The same functions: an invertible change of basis inside each head."""
     generator = torch.Generator().manual_seed(seed)
-    change = torch.randn(len(stack), stack.d_head, stack.d_head, generator=generator, dtype=stack.W_Q.dtype)
+    change = torch.randn(
+        len(stack), stack.d_head, stack.d_head, generator=generator, dtype=stack.W_Q.dtype
+    )
     change = change + 3 * torch.eye(stack.d_head, dtype=stack.W_Q.dtype)
     inverse = torch.linalg.inv(change)
     return dataclasses.replace(
@@ -92,7 +94,9 @@ def test_same_function_same_score(kind, scale_free):
     early = random_heads(2, 17, 3).to(torch.float64)
     late = random_heads(2, 17, 4, layer=1, seed=1).to(torch.float64)
     before = composition_scores(early, late, kind, scale_free=scale_free).score
-    after = composition_scores(reparametrised(early), reparametrised(late, 1), kind, scale_free=scale_free).score
+    after = composition_scores(
+        reparametrised(early), reparametrised(late, 1), kind, scale_free=scale_free
+    ).score
     torch.testing.assert_close(before, after, rtol=0, atol=1e-12)
 
 
@@ -116,18 +120,25 @@ def test_scale_free_ignores_gains():
     plain = dataclasses.replace(early, W_V=torch.linalg.qr(early.W_V[0]).Q[None], W_O=rows[None])
     scaled = dataclasses.replace(plain, W_O=(gains[:, None] * rows)[None])
     weighted = [composition_scores(heads, late, "K").score.item() for heads in (plain, scaled)]
-    free = [composition_scores(heads, late, "K", scale_free=True).score.item() for heads in (plain, scaled)]
+    free = [
+        composition_scores(heads, late, "K", scale_free=True).score.item()
+        for heads in (plain, scaled)
+    ]
     assert abs(weighted[0] - weighted[1]) > 1e-2
     assert free[0] == pytest.approx(free[1], abs=1e-12)
     # Reference: principal angles between the row space of W_O and the column space of W_K.
     angles = torch.linalg.svdvals(rows @ torch.linalg.qr(late.W_K[0]).Q)
-    assert free[0] == pytest.approx((angles.square().sum().sqrt() / math.sqrt(3 * 4)).item(), abs=1e-12)
+    assert free[0] == pytest.approx(
+        (angles.square().sum().sqrt() / math.sqrt(3 * 4)).item(), abs=1e-12
+    )
 
 
 def test_scale_free_ranks_a_deficient_head():
     early = random_heads(1, 17, 3).to(torch.float64)
     late = random_heads(1, 17, 4, layer=1, seed=1).to(torch.float64)
-    poor = dataclasses.replace(early, W_O=torch.cat([early.W_O[:, :1], early.W_O[:, :1], early.W_O[:, :1]], dim=1))
+    poor = dataclasses.replace(
+        early, W_O=torch.cat([early.W_O[:, :1], early.W_O[:, :1], early.W_O[:, :1]], dim=1)
+    )
     direction = early.W_O[0, 0] / early.W_O[0, 0].norm()
     reference = (torch.linalg.qr(late.W_K[0]).Q.T @ direction).norm() / 2
     assert composition_scores(poor, late, "K", scale_free=True).score.item() == pytest.approx(
@@ -170,10 +181,17 @@ def test_in_small_blocks(monkeypatch, d_model):
     monkeypatch.setattr(_blocks, "_BLOCK", 10)
     early, late = random_heads(7, d_model, 5), random_heads(5, d_model, 4, layer=1)
     small = _blocks.product_norms(_written(early, torch.float32), _read(late, "K", torch.float32))
-    torch.testing.assert_close(small, torch.linalg.matrix_norm(early.W_V[:, None] @ early.W_O[:, None] @ late.W_K @ late.W_Q.mT), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        small,
+        torch.linalg.matrix_norm(early.W_V[:, None] @ early.W_O[:, None] @ late.W_K @ late.W_Q.mT),
+        rtol=1e-5,
+        atol=0,
+    )
     writes, reads = early.W_O, late.W_K
     lefts, rights = (writes[:3], writes[3:, :2]), (reads[:1].mT, reads[1:, :, :3].mT)
-    stacks = _blocks.gram_products([_blocks.Thin(A, A) for A in lefts], [_blocks.Thin(B, B) for B in rights])
+    stacks = _blocks.gram_products(
+        [_blocks.Thin(A, A) for A in lefts], [_blocks.Thin(B, B) for B in rights]
+    )
     for i in range(7):
         for j in range(5):
             product = writes[i, : 5 if i < 3 else 2] @ reads[j, :, : 4 if j < 1 else 3]
@@ -190,31 +208,49 @@ def test_what_cancels_is_multiplied_out():
     score = composition_scores(early, late, "K").score
     exact = composition_scores(early.to(torch.float64), late.to(torch.float64), "K").score
     assert exact.max() < 1e-4
-    torch.testing.assert_close(score.double(), exact, rtol=2e-2, atol=0)  # 6e-8 of the factors, over 1e-4
+    torch.testing.assert_close(
+        score.double(), exact, rtol=2e-2, atol=0
+    )  # 6e-8 of the factors, over 1e-4
 
 
 @pytest.mark.parametrize("kind", "QKV")
 def test_what_cancels_inside_a_head_is_not_squared(kind):
     """The first matrix of each head is large where the second does not look: of its Gram matrix, rounding alone would be left."""
-    turn = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).Q
-    large = torch.tensor([1e4, 1.0, 1.0], dtype=torch.float64)  # in a direction that is no coordinate's: scale alone costs nothing
+    turn = torch.linalg.qr(
+        torch.randn(3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    ).Q
+    large = torch.tensor(
+        [1e4, 1.0, 1.0], dtype=torch.float64
+    )  # in a direction that is no coordinate's: scale alone costs nothing
     steep, gentle = ((turn * large**power @ turn.T).float() for power in (1, -2))
     early, late = random_heads(3, 12, 3), random_heads(2, 12, 3, layer=1, seed=1)
     early = dataclasses.replace(early, W_V=early.W_V @ steep, W_O=gentle @ early.W_O)
-    late = dataclasses.replace(late, W_Q=late.W_Q @ steep, W_K=late.W_K @ gentle, W_V=late.W_V @ gentle, W_O=steep @ late.W_O)
+    late = dataclasses.replace(
+        late,
+        W_Q=late.W_Q @ steep,
+        W_K=late.W_K @ gentle,
+        W_V=late.W_V @ gentle,
+        W_O=steep @ late.W_O,
+    )
     score = composition_scores(early, late, kind).score
     exact = composition_scores(early.to(torch.float64), late.to(torch.float64), kind).score
-    torch.testing.assert_close(score.double(), exact, rtol=1e-2, atol=0)  # 6e-8 of the factors, times 1e4
+    torch.testing.assert_close(
+        score.double(), exact, rtol=1e-2, atol=0
+    )  # 6e-8 of the factors, times 1e4
 
 
 def test_baselines():
     early, late = random_heads(30, 48, 4, seed=5), random_heads(30, 48, 6, layer=1, seed=6)
     result = composition_scores(early, late, "V")
-    assert result.baseline == pytest.approx(1 / math.sqrt(48), rel=0.04)  # a mean lies below the root mean square
+    assert result.baseline == pytest.approx(
+        1 / math.sqrt(48), rel=0.04
+    )  # a mean lies below the root mean square
     assert result.baseline == pytest.approx(result.score.mean().item(), rel=0.02)
     assert composition_scores(early, late, "V").baseline == result.baseline
     assert composition_scores(early, late, "V", seed=3).baseline != result.baseline
-    assert composition_scores(early, late, "V", baseline="analytic").baseline == pytest.approx(1 / math.sqrt(48))
+    assert composition_scores(early, late, "V", baseline="analytic").baseline == pytest.approx(
+        1 / math.sqrt(48)
+    )
     torch.testing.assert_close(result.excess, result.score - result.baseline)
 
 
@@ -224,7 +260,9 @@ def test_rotated_baseline_is_the_mean_over_rotations(kind):
     early = random_heads(2, 12, 3).to(torch.float64)
     early = dataclasses.replace(early, W_O=early.W_O * (torch.arange(12) < 7))
     late = random_heads(2, 12, 4, layer=1, seed=1).to(torch.float64)
-    late = dataclasses.replace(late, W_K=late.W_K * torch.where(torch.arange(12) < 7, 0.3, 1.0)[:, None])
+    late = dataclasses.replace(
+        late, W_K=late.W_K * torch.where(torch.arange(12) < 7, 0.3, 1.0)[:, None]
+    )
     result = composition_scores(early, late, kind, baseline="rotated")
     generator, squares = torch.Generator().manual_seed(0), []
     for _ in range(2000):
@@ -234,11 +272,15 @@ def test_rotated_baseline_is_the_mean_over_rotations(kind):
         ov = early.W_V[0] @ early.W_O[0] @ turn
         second = late.W_K[0] @ late.W_Q[0].T if kind == "K" else late.W_V[0] @ late.W_O[0]
         squares.append(((ov @ second).norm() / (ov.norm() * second.norm())).square())
-    assert result.baseline[0].item() == pytest.approx(torch.stack(squares).mean().sqrt().item(), rel=0.02)
+    assert result.baseline[0].item() == pytest.approx(
+        torch.stack(squares).mean().sqrt().item(), rel=0.02
+    )
 
 
 def test_virtual_head_is_the_two_in_a_row():
-    early = dataclasses.replace(random_heads(2, 11, 3).to(torch.float64), b_V=torch.randn(2, 3, dtype=torch.float64))
+    early = dataclasses.replace(
+        random_heads(2, 11, 3).to(torch.float64), b_V=torch.randn(2, 3, dtype=torch.float64)
+    )
     late = random_heads(3, 11, 5, layer=2, seed=1).to(torch.float64)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 11, generator=generator, dtype=torch.float64)
@@ -253,11 +295,15 @@ def test_virtual_head_is_the_two_in_a_row():
         expected = second[j] @ moved @ late.W_V[j] @ late.W_O[j]
         got = virtual[row].results(x, (second[j] @ first[i])[None])[0]
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(virtual.OV.AB[row], early.OV.AB[i] @ late.OV.AB[j], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            virtual.OV.AB[row], early.OV.AB[i] @ late.OV.AB[j], rtol=0, atol=1e-12
+        )
 
 
 def test_virtual_head_with_the_narrow_head_last():
-    early = dataclasses.replace(random_heads(2, 11, 5).to(torch.float64), b_V=torch.randn(2, 5, dtype=torch.float64))
+    early = dataclasses.replace(
+        random_heads(2, 11, 5).to(torch.float64), b_V=torch.randn(2, 5, dtype=torch.float64)
+    )
     late = random_heads(1, 11, 2, layer=1, seed=1).to(torch.float64)
     virtual = virtual_head(early, late)
     assert virtual.d_head == 2
@@ -272,9 +318,13 @@ def test_virtual_head_has_no_pattern_of_its_own():
 
 
 def test_three_layers_in_a_row():
-    first, second, third = (random_heads(1, 11, 3, layer=layer, seed=layer).to(torch.float64) for layer in range(3))
+    first, second, third = (
+        random_heads(1, 11, 3, layer=layer, seed=layer).to(torch.float64) for layer in range(3)
+    )
     chain = virtual_head(virtual_head(first, second), third)
-    torch.testing.assert_close(chain.OV.AB[0], first.OV.AB[0] @ second.OV.AB[0] @ third.OV.AB[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        chain.OV.AB[0], first.OV.AB[0] @ second.OV.AB[0] @ third.OV.AB[0], rtol=0, atol=1e-12
+    )
     assert chain.names == ("L0H0->L1H0->L2H0",)
 
 
@@ -285,10 +335,22 @@ EARLY, LATE = random_heads(2, 8, 2), random_heads(2, 8, 2, layer=1)
     ("call", "said"),
     [
         (lambda: composition_scores(EARLY, LATE, "O"), ["kind='O'", "['Q', 'K', 'V']", "kind='Q'"]),
-        (lambda: composition_scores(LATE, EARLY), ["L1H0 (layer 1)", "lower layer", "Swap", "dataclasses.replace"]),
-        (lambda: virtual_head(LATE, EARLY), ["virtual_head", "every earlier head in a lower layer", "Swap"]),
-        (lambda: composition_scores(EARLY, random_heads(1, 9, 2, layer=1)), ["d_model 8", "d_model 9", "same model"]),
-        (lambda: composition_scores(EARLY, LATE, baseline="none"), ["'none'", "'rotated'", "baseline='random'"]),
+        (
+            lambda: composition_scores(LATE, EARLY),
+            ["L1H0 (layer 1)", "lower layer", "Swap", "dataclasses.replace"],
+        ),
+        (
+            lambda: virtual_head(LATE, EARLY),
+            ["virtual_head", "every earlier head in a lower layer", "Swap"],
+        ),
+        (
+            lambda: composition_scores(EARLY, random_heads(1, 9, 2, layer=1)),
+            ["d_model 8", "d_model 9", "same model"],
+        ),
+        (
+            lambda: composition_scores(EARLY, LATE, baseline="none"),
+            ["'none'", "'rotated'", "baseline='random'"],
+        ),
         (lambda: composition_scores(EARLY[[]], LATE), ["earlier with 0 heads", "at least one"]),
     ],
 )
@@ -300,7 +362,9 @@ def test_messages(call, said):
 
 
 def test_a_model_instead_of_heads():
-    with pytest.raises(ValueError, match=r"got later=\{\}; expected Heads.*circuitkit.heads\(model\)"):
+    with pytest.raises(
+        ValueError, match=r"got later=\{\}; expected Heads.*circuitkit.heads\(model\)"
+    ):
         composition_scores(EARLY, {})
 
 
@@ -308,33 +372,57 @@ def test_a_model_instead_of_heads():
 @pytest.mark.parametrize("kind", ["Q", "K", "V"])
 def test_gradients_are_those_of_finite_differences(kind, scale_free):
     # d_head 4 and 5 at d_model 9: without gradients the scores come from Gram matrices, which is the route that has none.
-    early, late = (random_heads(2, 9, d, layer=i, seed=i).to(torch.float64) for i, d in enumerate((4, 5)))
+    early, late = (
+        random_heads(2, 9, d, layer=i, seed=i).to(torch.float64) for i, d in enumerate((4, 5))
+    )
     names = ("W_Q", "W_K", "W_V", "W_O")
-    weights = [getattr(one, name).clone().requires_grad_() for one in (early, late) for name in names]
+    weights = [
+        getattr(one, name).clone().requires_grad_() for one in (early, late) for name in names
+    ]
 
     def score(*given):
-        pair = [dataclasses.replace(one, **dict(zip(names, some, strict=True))) for one, some in zip((early, late), (given[:4], given[4:]), strict=True)]
+        pair = [
+            dataclasses.replace(one, **dict(zip(names, some, strict=True)))
+            for one, some in zip((early, late), (given[:4], given[4:]), strict=True)
+        ]
         return composition_scores(*pair, kind, scale_free=scale_free, baseline="analytic").score
 
-    torch.testing.assert_close(score(*weights), composition_scores(early, late, kind, scale_free=scale_free).score, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        score(*weights),
+        composition_scores(early, late, kind, scale_free=scale_free).score,
+        rtol=0,
+        atol=1e-12,
+    )
     assert torch.autograd.gradcheck(score, weights, check_undefined_grad=False, fast_mode=True)
     felt = torch.autograd.grad(score(*weights).sum(), weights, materialize_grads=True)
-    assert all(float(some.abs().max()) > 1e-3 for some in (felt[3], felt[4 + "QKV".index(kind)]))  # what is written, what is read
+    assert all(
+        float(some.abs().max()) > 1e-3 for some in (felt[3], felt[4 + "QKV".index(kind)])
+    )  # what is written, what is read
 
 
 def test_a_pair_out_of_order_and_a_product_of_zero_have_no_slope():
-    one, two = random_heads(2, 12, 3).to(torch.float64), random_heads(2, 12, 3, layer=1, seed=1).to(torch.float64)
+    one, two = (
+        random_heads(2, 12, 3).to(torch.float64),
+        random_heads(2, 12, 3, layer=1, seed=1).to(torch.float64),
+    )
     both = dataclasses.replace(
         one,
         names=one.names + two.names,
         layers=(0, 0, 1, 1),
-        **{name: torch.cat([getattr(one, name), getattr(two, name)]) for name in ("W_Q", "W_K", "W_V", "W_O")},
+        **{
+            name: torch.cat([getattr(one, name), getattr(two, name)])
+            for name in ("W_Q", "W_K", "W_V", "W_O")
+        },
     )
     W_O, W_V = both.W_O.clone(), both.W_V.clone()
     W_O[:, :, 6:] = 0
     W_V[3, :6] = 0  # the last head reads what nobody writes
     W_O.requires_grad_()
-    found = composition_scores(dataclasses.replace(both, W_O=W_O, W_V=W_V), dataclasses.replace(both, W_O=W_O, W_V=W_V), "V")
+    found = composition_scores(
+        dataclasses.replace(both, W_O=W_O, W_V=W_V),
+        dataclasses.replace(both, W_O=W_O, W_V=W_V),
+        "V",
+    )
     assert found.score[:2, 3].abs().max() == 0
     (slope,) = torch.autograd.grad(found.excess.sum(), W_O)
     assert slope.isfinite().all()

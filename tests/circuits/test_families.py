@@ -43,7 +43,10 @@ def measured(shape, cap, dtype):
         layer, number = int(head[1]), int(head[3:])
         pattern = cache[f"blocks.{layer}.attn.hook_pattern"][1, number].double()
         pairs = {*PAIRS, *((dst, dst) for dst, _ in PAIRS)}
-        of = {pair: ck.circuits.score_decomposition(model, tokens, head, *pair, row=1) for pair in pairs}
+        of = {
+            pair: ck.circuits.score_decomposition(model, tokens, head, *pair, row=1)
+            for pair in pairs
+        }
         found = {pair: of[pair] for pair in PAIRS}
         largest = max(abs(one.score) for one in found.values())
         for (dst, src), one in found.items():
@@ -68,7 +71,10 @@ def test_another_head_s_table_is_noticed():
     tokens = torch.randint(50, (2, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         pattern = model.run_with_cache(tokens)[1]["blocks.1.attn.hook_pattern"][1]
-    scores = [ck.circuits.score_decomposition(model, tokens, "L1H0", 9, src, row=1).score for src in (7, 9)]
+    scores = [
+        ck.circuits.score_decomposition(model, tokens, "L1H0", 9, src, row=1).score
+        for src in (7, 9)
+    ]
     gaps = [float(one[9, 7].log() - one[9, 9].log()) for one in pattern]
     assert abs(scores[0] - scores[1] - gaps[0]) < 1e-5 * max(map(abs, scores))
     assert min(abs(scores[0] - scores[1] - gap) for gap in gaps[1:]) > 1e-2
@@ -76,5 +82,11 @@ def test_another_head_s_table_is_noticed():
 
 if __name__ == "__main__":
     for name, (shape, cap, _) in FAMILIES.items():
-        found = [f"{v:.1e}" for dtype in (torch.float32, torch.float64) for v in measured(shape, cap, dtype)]
-        print(f"{name:8s} float32 logits {found[0]}, table {found[1]}, score {found[2]} | float64 {', '.join(found[3:])}")
+        found = [
+            f"{v:.1e}"
+            for dtype in (torch.float32, torch.float64)
+            for v in measured(shape, cap, dtype)
+        ]
+        print(
+            f"{name:8s} float32 logits {found[0]}, table {found[1]}, score {found[2]} | float64 {', '.join(found[3:])}"
+        )

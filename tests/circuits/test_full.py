@@ -51,10 +51,14 @@ def test_full_ov_is_what_attending_adds(boot):
 
     point = "blocks.0.attn.hook_pattern"
     both = model.run_with_hooks(tokens, fwd_hooks=[(point, on_first)])
-    without = model.run_with_hooks(tokens, fwd_hooks=[(point, on_first), ("blocks.0.attn.hook_z", silence)])
+    without = model.run_with_hooks(
+        tokens, fwd_hooks=[(point, on_first), ("blocks.0.attn.hook_z", silence)]
+    )
     added = (both - without)[0, 1]
     rows = model.W_E.detach() + model.W_pos.detach()[0]  # here positions are read by the values too
-    torch.testing.assert_close(full_ov(model, "L0H1", embed=rows, biases=True).AB[5], added, **CLOSE)
+    torch.testing.assert_close(
+        full_ov(model, "L0H1", embed=rows, biases=True).AB[5], added, **CLOSE
+    )
     assert (full_ov(model, "L0H1", embed=rows).AB[5] - added).abs().max() > 1e-3
 
 
@@ -69,11 +73,16 @@ def test_full_ov_on_other_rows(with_norm):
 @pytest.mark.parametrize("key", ["token", "position"])
 def test_full_qk_is_the_product(plain, query, key):
     q, k, _, _, _ = column(plain, 0, 1)
-    rows = {"token": plain.state_dict()["embed.weight"], "position": plain.state_dict()["pos_embed.weight"]}
+    rows = {
+        "token": plain.state_dict()["embed.weight"],
+        "position": plain.state_dict()["pos_embed.weight"],
+    }
     expected = rows[query] @ q @ k.T @ rows[key].T / 5**0.5
     circuit = full_qk(plain, "L0H1", query=query, key=key)
     torch.testing.assert_close(circuit.AB, expected, **CLOSE)
-    torch.testing.assert_close(full_qk(plain, ["L0H1"], query=query, key=key).AB[0], expected, **CLOSE)
+    torch.testing.assert_close(
+        full_qk(plain, ["L0H1"], query=query, key=key).AB[0], expected, **CLOSE
+    )
 
 
 def test_four_tables_make_the_pattern(boot, tokens):
@@ -92,7 +101,11 @@ def test_four_tables_make_the_pattern(boot, tokens):
         _, _, _, _, bias = column(model, 0, 2)
         q, k, *_ = column(model, 0, 2)
         stream = model.W_E.detach()[ids] + model.W_pos.detach()[:9]
-        scores = scores + ((stream @ q) @ bias("k"))[:, None] / 5**0.5 + ((stream @ k) @ bias("q"))[None] / 5**0.5
+        scores = (
+            scores
+            + ((stream @ q) @ bias("k"))[:, None] / 5**0.5
+            + ((stream @ k) @ bias("q"))[None] / 5**0.5
+        )
         scores = scores.masked_fill(torch.ones(9, 9).triu(1) > 0, -torch.inf)
         torch.testing.assert_close(scores.softmax(-1), pattern[row], **CLOSE)
 
@@ -123,7 +136,9 @@ def test_grouped_query_heads_share_keys(boot):
     stream = model.W_E.detach()[ids[0]] + model.W_pos.detach()[:3]
     stack = circuitkit.heads(model)["L0H2"]
     torch.testing.assert_close(
-        (stream @ stack.W_Q[0] @ stack.W_K[0].T @ stream.T / 5**0.5)[2].softmax(-1), pattern, **CLOSE
+        (stream @ stack.W_Q[0] @ stack.W_K[0].T @ stream.T / 5**0.5)[2].softmax(-1),
+        pattern,
+        **CLOSE,
     )
 
 
@@ -143,10 +158,16 @@ def test_rotary_tables_make_the_pattern(boot, tokens):
 def test_largest_entries():
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(23, 3, generator=generator), torch.randn(3, 31, generator=generator)
-    expected = sorted(((float(a[i] @ b[:, j]), i, j) for i in range(23) for j in range(31)), reverse=True)[:7]
+    expected = sorted(
+        ((float(a[i] @ b[:, j]), i, j) for i in range(23) for j in range(31)), reverse=True
+    )[:7]
     values, rows, columns = largest_entries(a, b, 7, block=4)
-    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == [(i, j) for _, i, j in expected]
-    torch.testing.assert_close(values, torch.tensor([v for v, _, _ in expected]), rtol=1e-5, atol=1e-6)
+    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == [
+        (i, j) for _, i, j in expected
+    ]
+    torch.testing.assert_close(
+        values, torch.tensor([v for v, _, _ in expected]), rtol=1e-5, atol=1e-6
+    )
     assert len(largest_entries(a, b, 23 * 31, block=7)[0]) == 23 * 31
 
 
@@ -158,7 +179,9 @@ def test_top_per_row():
         for i in range(11):
             expected = sorted(range(7), key=lambda j: float(a[i] @ b[:, j]), reverse=largest)[:2]
             assert top.columns[i].tolist() == expected
-            assert top.values[i, 0].item() == pytest.approx(float(a[i] @ b[:, expected[0]]), abs=1e-6)
+            assert top.values[i, 0].item() == pytest.approx(
+                float(a[i] @ b[:, expected[0]]), abs=1e-6
+            )
 
 
 def with_eigenvalues(*values):
@@ -176,7 +199,9 @@ def with_eigenvalues(*values):
             blocks[i, i] = values[i]
             i += 1
     stack = random_heads(1, 6, n).to(torch.float64)
-    return dataclasses.replace(stack, W_V=basis[None, :, :n], W_O=(blocks @ torch.linalg.inv(basis)[:n])[None])
+    return dataclasses.replace(
+        stack, W_V=basis[None, :, :n], W_O=(blocks @ torch.linalg.inv(basis)[:n])[None]
+    )
 
 
 def test_copying_by_hand():
@@ -211,7 +236,9 @@ def test_copying_of_the_full_circuit(plain):
         values = sorted(values, key=abs, reverse=True)[:5]
         expected = sum(values).real / sum(abs(value) for value in values)
         assert result.score[row].item() == pytest.approx(expected, abs=1e-10)
-        assert result.positive_fraction[row].item() == pytest.approx(sum(v.real > 0 for v in values) / 5)
+        assert result.positive_fraction[row].item() == pytest.approx(
+            sum(v.real > 0 for v in values) / 5
+        )
     some = copying_score(circuitkit.heads(plain)[["L1H2", "L0H1"]], plain)
     torch.testing.assert_close(some.score, result.score[[5, 1]], **CLOSE)
     alone = copying_score(circuitkit.heads(plain))
@@ -233,15 +260,27 @@ def test_half_precision_copying():
     ("call", "said"),
     [
         (lambda m: full_ov(m, "L7H0"), ["'L7H0'", "L1H0", "L1H1"]),
-        (lambda m: full_qk(m, "L0H0", query="word"), ["query='word'", "['token', 'position']", "query='token'"]),
-        (lambda m: full_qk(m, "L0H0", offset=1), ["offset=1", "added to the stream", "Leave offset out"]),
+        (
+            lambda m: full_qk(m, "L0H0", query="word"),
+            ["query='word'", "['token', 'position']", "query='token'"],
+        ),
+        (
+            lambda m: full_qk(m, "L0H0", offset=1),
+            ["offset=1", "added to the stream", "Leave offset out"],
+        ),
         (lambda m: top_per_row(full_ov(m, "L0H0"), 0), ["k=0", "at least 1"]),
         (lambda m: top_per_row(full_ov(m, "L0H0"), 38), ["k=38", "1 to 37", "smaller k"]),
-        (lambda m: top_per_row(full_ov(m, ["L0H0"]), 3), ["FactoredMatrix", "without leading axes", "full_ov(model"]),
+        (
+            lambda m: top_per_row(full_ov(m, ["L0H0"]), 3),
+            ["FactoredMatrix", "without leading axes", "full_ov(model"],
+        ),
         (lambda m: full_ov(torch.nn.Linear(2, 2), "L0H0"), ["Linear", "TransformerBridge"]),
         (lambda m: copying_score({"a": 1}), ["{'a': 1}", "TransformerBridge"]),
         (lambda m: copying_score(m, m), ["expected Heads first", "copying_score(heads, model)"]),
-        (lambda m: copying_score(random_heads(1, 7, 2), m), ["d_model 7", "d_model 24", "copying_score(model)"]),
+        (
+            lambda m: copying_score(random_heads(1, 7, 2), m),
+            ["d_model 7", "d_model 24", "copying_score(model)"],
+        ),
     ],
 )
 def test_messages(plain, call, said):
@@ -253,9 +292,14 @@ def test_messages(plain, call, said):
 
 def test_rotary_messages(boot):
     model = boot(positional_embedding_type="rotary", d_head=4, n_layers=1)
-    with pytest.raises(ValueError, match=r"offset=None.*rotated by their positions.*offset=1 for the previous token"):
+    with pytest.raises(
+        ValueError,
+        match=r"offset=None.*rotated by their positions.*offset=1 for the previous token",
+    ):
         full_qk(model, "L0H0")
-    with pytest.raises(ValueError, match=r"offset=13, .*expected 0 to 12|offset=13; expected 0 to 12"):
+    with pytest.raises(
+        ValueError, match=r"offset=13, .*expected 0 to 12|offset=13; expected 0 to 12"
+    ):
         full_qk(model, "L0H0", offset=13)
     with pytest.raises(ValueError, match=r"key='position'.*no table of positions.*offset="):
         full_qk(model, "L0H0", key="position", offset=1)
@@ -263,7 +307,12 @@ def test_rotary_messages(boot):
 
 def test_a_stand_in_without_embeddings_is_refused(plain):
     stand_in = types.SimpleNamespace(heads=circuitkit.heads(plain))
-    with pytest.raises(ValueError, match=r"full_ov got model as a SimpleNamespace; expected a transformer-lens"):
+    with pytest.raises(
+        ValueError, match=r"full_ov got model as a SimpleNamespace; expected a transformer-lens"
+    ):
         full_ov(stand_in, "L0H0")
-    with pytest.raises(ValueError, match=r"copying_score got heads_or_model as a SimpleNamespace; expected Heads or a transformer-lens"):
+    with pytest.raises(
+        ValueError,
+        match=r"copying_score got heads_or_model as a SimpleNamespace; expected Heads or a transformer-lens",
+    ):
         copying_score(stand_in)

@@ -9,7 +9,9 @@ from circuitkit.circuits import largest_paths, path_logits
 TOKENS = torch.tensor([3, 7, 1, 3, 7, 40, 2])
 
 
-@pytest.mark.parametrize("name", ["native", "native-mlp", "native-rotary", "gpt2", "llama", "neox-parallel", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["native", "native-mlp", "native-rotary", "gpt2", "llama", "neox-parallel", "qwen3"]
+)
 @pytest.mark.parametrize("at", [-1, 3])
 def test_equals_the_expansion(name, at):
     model = zoo.make(name)
@@ -23,7 +25,9 @@ def test_equals_the_expansion(name, at):
     assert {*dict(found)} == {*wanted}
     for path, value in found:
         assert value == pytest.approx(wanted[path], abs=1e-9), path
-    assert [abs(value) for _, value in found] == sorted((abs(value) for _, value in found), reverse=True)
+    assert [abs(value) for _, value in found] == sorted(
+        (abs(value) for _, value in found), reverse=True
+    )
     assert largest_paths(model, TOKENS, 5, 3, at=at) == found[:3]
 
 

@@ -14,12 +14,16 @@ CLOSE = {"rtol": 0, "atol": 1e-12}
 def weights(model, layer, head):
     d, state = model.cfg.d_head, model.state_dict()
     rows = slice(head * d, (head + 1) * d)
-    return state[f"blocks.{layer}.attn.v.weight"][rows].T, state[f"blocks.{layer}.attn.o.weight"][:, rows].T
+    return state[f"blocks.{layer}.attn.v.weight"][rows].T, state[f"blocks.{layer}.attn.o.weight"][
+        :, rows
+    ].T
 
 
 def stream_start(model, ids):
     state = model.state_dict()
-    return torch.stack([state["embed.weight"][t] + state["pos_embed.weight"][i] for i, t in enumerate(ids)])
+    return torch.stack(
+        [state["embed.weight"][t] + state["pos_embed.weight"][i] for i, t in enumerate(ids)]
+    )
 
 
 def test_every_path_of_a_plain_model(plain, tokens):
@@ -77,7 +81,9 @@ def test_sums_to_the_logits_of_any_model(boot, tokens, changes):
     logits = model(tokens)
     for order in range(model.cfg.n_layers + 1):
         paths = path_logits(model, tokens, max_order=order)
-        most = 1e-12 * max(1.0, float(logits.detach().abs().max()))  # as the docstring says: of the largest logit
+        most = 1e-12 * max(
+            1.0, float(logits.detach().abs().max())
+        )  # as the docstring says: of the largest logit
         torch.testing.assert_close(sum(paths.values()), logits, rtol=0, atol=most)
         assert max(paths.order(name) for name in paths) <= order
         assert ("rest" in paths) is (order < model.cfg.n_layers)
@@ -98,24 +104,45 @@ def test_paths_through_norms_one_position_at_a_time(with_norm, tokens):
     paths = path_logits(model, tokens)
     names = [f"L{layer}H{head}" for layer in range(2) for head in range(3)]
     two = [f"L0H{i}->L1H{j}" for i in range(3) for j in range(3)]
-    assert set(paths) == {"direct", "L0 MLP", "L1 MLP", "bias", *names, *two, *(f"L0 MLP->L1H{j}" for j in range(3))}
+    assert set(paths) == {
+        "direct",
+        "L0 MLP",
+        "L1 MLP",
+        "bias",
+        *names,
+        *two,
+        *(f"L0 MLP->L1H{j}" for j in range(3)),
+    }
     (v1, o1), (v2, o2) = weights(model, 0, 1), weights(model, 1, 2)
     for row in range(2):
         x = stream_start(model, tokens[row])
         second = cache["blocks.1.attn.hook_pattern"][row, 2, last]
         first = cache["blocks.0.attn.hook_pattern"][row, 1]
         end, _ = frozen_norm(model.ln_final, cache["ln_final.hook_in"][row, last])
-        from_mlp, from_head = torch.zeros(24, dtype=torch.float64), torch.zeros(24, dtype=torch.float64)
+        from_mlp, from_head = (
+            torch.zeros(24, dtype=torch.float64),
+            torch.zeros(24, dtype=torch.float64),
+        )
         for middle in range(last + 1):
-            between, _ = frozen_norm(model.blocks[1].ln1, cache["blocks.1.ln1.hook_in"][row, middle])
-            from_mlp += second[middle] * cache["blocks.0.hook_mlp_out"][row, middle] @ between @ v2 @ o2
+            between, _ = frozen_norm(
+                model.blocks[1].ln1, cache["blocks.1.ln1.hook_in"][row, middle]
+            )
+            from_mlp += (
+                second[middle] * cache["blocks.0.hook_mlp_out"][row, middle] @ between @ v2 @ o2
+            )
             for source in range(middle + 1):
-                begin, _ = frozen_norm(model.blocks[0].ln1, cache["blocks.0.ln1.hook_in"][row, source])
+                begin, _ = frozen_norm(
+                    model.blocks[0].ln1, cache["blocks.0.ln1.hook_in"][row, source]
+                )
                 moved = first[middle, source] * x[source] @ begin @ v1 @ o1
                 from_head += second[middle] * moved @ between @ v2 @ o2
         for name, value in (("L0 MLP->L1H2", from_mlp), ("L0H1->L1H2", from_head)):
-            torch.testing.assert_close(paths[name][row, last], value @ end @ model.W_U.detach(), **CLOSE)
-        torch.testing.assert_close(paths["direct"][row, last], x[last] @ end @ model.W_U.detach(), **CLOSE)
+            torch.testing.assert_close(
+                paths[name][row, last], value @ end @ model.W_U.detach(), **CLOSE
+            )
+        torch.testing.assert_close(
+            paths["direct"][row, last], x[last] @ end @ model.W_U.detach(), **CLOSE
+        )
 
 
 def test_paths_of_one_head_make_what_it_wrote(boot, tokens):
@@ -147,8 +174,12 @@ def test_bias_path_is_what_an_empty_stream_gives(boot, tokens):
     _, cache = model.run_with_cache(tokens)
     keep = lambda layer: lambda pattern, hook: cache[f"blocks.{layer}.attn.hook_pattern"]  # noqa: E731
     hooks = [(f"blocks.{layer}.attn.hook_pattern", keep(layer)) for layer in range(2)]
-    hooks += [(name, lambda x, hook: torch.zeros_like(x)) for name in ("hook_embed", "hook_pos_embed")]
-    torch.testing.assert_close(paths["bias"], model.run_with_hooks(tokens, fwd_hooks=hooks), **CLOSE)
+    hooks += [
+        (name, lambda x, hook: torch.zeros_like(x)) for name in ("hook_embed", "hook_pos_embed")
+    ]
+    torch.testing.assert_close(
+        paths["bias"], model.run_with_hooks(tokens, fwd_hooks=hooks), **CLOSE
+    )
 
 
 def test_model_without_biases_has_no_bias_path(plain, tokens):
@@ -200,8 +231,12 @@ def test_term_importance(with_norm, tokens):
     assert result.tokens == 16
     assert result.full == pytest.approx(hand_loss(with_norm(tokens), tokens), abs=1e-12)
     for k in range(3):
-        assert result.kept[k] == pytest.approx(hand_loss(pick(lambda n, k=k: order[n] <= k), tokens), abs=1e-12)
-        assert result.removed[k] == pytest.approx(hand_loss(pick(lambda n, k=k: order[n] != k), tokens), abs=1e-12)
+        assert result.kept[k] == pytest.approx(
+            hand_loss(pick(lambda n, k=k: order[n] <= k), tokens), abs=1e-12
+        )
+        assert result.removed[k] == pytest.approx(
+            hand_loss(pick(lambda n, k=k: order[n] != k), tokens), abs=1e-12
+        )
     for name in ("direct", "L1H2", "L0 MLP->L1H0", "L0H2->L1H1"):
         without = hand_loss(pick(lambda n, name=name: n != name), tokens)
         assert result.by_path[name] == pytest.approx(without - result.full, abs=1e-12)
@@ -241,10 +276,19 @@ def test_a_real_library_model():
     [
         (lambda m, t: path_logits(m, t[:0]), ["(0, 9)", "[batch, pos]", "model.to_tokens(text)"]),
         (lambda m, t: path_logits(m, t, max_order=-1), ["max_order=-1", "at least 0"]),
-        (lambda m, t: path_logits(m, t, most=10), ["16 paths", "at most 10", "max_order=1", "'rest'"]),
+        (
+            lambda m, t: path_logits(m, t, most=10),
+            ["16 paths", "at most 10", "max_order=1", "'rest'"],
+        ),
         (lambda m, t: path_logits(m, t)["L9H9"], ["'L9H9'", "the nearest of 16"]),
-        (lambda m, t: path_logits(m, t).sum(["direct", "L0H1", "direct"]), ["named twice", "each once"]),
-        (lambda m, t: term_importance(m, t[:, :1]), ["(2, 1)", "at least 2 positions", "tokens[None]"]),
+        (
+            lambda m, t: path_logits(m, t).sum(["direct", "L0H1", "direct"]),
+            ["named twice", "each once"],
+        ),
+        (
+            lambda m, t: term_importance(m, t[:, :1]),
+            ["(2, 1)", "at least 2 positions", "tokens[None]"],
+        ),
         (lambda m, t: path_logits(torch.nn.Linear(2, 2), t), ["Linear", "TransformerBridge"]),
     ],
 )
@@ -262,5 +306,7 @@ def test_old_names_are_read(with_norm, tokens):
 
 
 def test_capped_logits_are_refused(boot, tokens):
-    with pytest.raises(ValueError, match=r"path_logits got a model whose logits are no sum over parts.*capped at 3"):
+    with pytest.raises(
+        ValueError, match=r"path_logits got a model whose logits are no sum over parts.*capped at 3"
+    ):
         path_logits(boot(output_logits_soft_cap=3.0), tokens)

@@ -34,7 +34,10 @@ def test_every_pair_of_a_plain_model(plain, tokens):
                 expected = (on_query[dst] @ q) @ (on_key[src] @ k) / 5**0.5
                 assert result.table[i, j].item() == pytest.approx(expected.item(), abs=1e-12)
         assert (result.table[-1] == 0).all()
-        queries, keys = cache["blocks.1.attn.hook_q"][row, dst, 2], cache["blocks.1.attn.hook_k"][row, src, 2]
+        queries, keys = (
+            cache["blocks.1.attn.hook_q"][row, dst, 2],
+            cache["blocks.1.attn.hook_k"][row, src, 2],
+        )
         assert result.score == pytest.approx((queries @ keys / 5**0.5).item(), abs=1e-12)
         assert result.table.sum().item() == pytest.approx(result.score, abs=1e-12)
         torch.testing.assert_close(result.query, result.table.sum(1))
@@ -55,7 +58,11 @@ def test_sums_to_the_score(boot, tokens, changes):
     model = boot(**changes)
     _, cache = model.run_with_cache(tokens)
     share = 2 if "n_key_value_heads" in changes else 1
-    for layer, head, dst, src, row in ((0, 1, 5, 5, 0), (1, 2, 8, 0, 1), (model.cfg.n_layers - 1, 0, 6, 2, 1)):
+    for layer, head, dst, src, row in (
+        (0, 1, 5, 5, 0),
+        (1, 2, 8, 0, 1),
+        (model.cfg.n_layers - 1, 0, 6, 2, 1),
+    ):
         result = score_decomposition(model, tokens, f"L{layer}H{head}", dst, src, row=row)
         queries = cache[f"blocks.{layer}.attn.hook_q"][row, dst, head]
         keys = cache[f"blocks.{layer}.attn.hook_k"][row, src, head // share]
@@ -67,7 +74,16 @@ def test_norms_and_biases_by_hand(with_norm, tokens):
     model, dst, src = with_norm, 7, 3
     _, cache = model.run_with_cache(tokens)
     result = score_decomposition(model, tokens, "L1H1", dst, src, row=1)
-    assert result.components == ("embed", "pos", "L0H0", "L0H1", "L0H2", "L0 bias", "L0 MLP", "bias")
+    assert result.components == (
+        "embed",
+        "pos",
+        "L0H0",
+        "L0H1",
+        "L0H2",
+        "L0 bias",
+        "L0 MLP",
+        "bias",
+    )
     norm = model.blocks[1].ln1
     q, k, _, _, bias = head_weights(model, 1, 1)
 
@@ -87,7 +103,9 @@ def test_rotary(boot, tokens):
     model = boot(positional_embedding_type="rotary", d_head=4, normalization_type="LN")
     _, cache = model.run_with_cache(tokens)
     pattern = cache["blocks.1.attn.hook_pattern"][0, 2, 6]
-    scores = torch.tensor([score_decomposition(model, tokens, "L1H2", 6, src).score for src in range(7)])
+    scores = torch.tensor(
+        [score_decomposition(model, tokens, "L1H2", 6, src).score for src in range(7)]
+    )
     torch.testing.assert_close(scores.softmax(-1).double(), pattern[:7], rtol=0, atol=1e-6)
 
 
@@ -125,7 +143,9 @@ def test_a_soft_cap_comes_behind_the_sum(boot, tokens):
     model = boot(attn_scores_soft_cap=1.0)
     _, cache = model.run_with_cache(tokens)
     pattern = cache["blocks.1.attn.hook_pattern"][0, 0, 5]
-    scores = torch.tensor([score_decomposition(model, tokens, "L1H0", 5, src).score for src in range(6)])
+    scores = torch.tensor(
+        [score_decomposition(model, tokens, "L1H0", 5, src).score for src in range(6)]
+    )
     torch.testing.assert_close(scores.tanh().softmax(-1).double(), pattern[:6], rtol=0, atol=1e-6)
 
 
@@ -133,7 +153,10 @@ def test_the_largest_pairs_are_found_without_the_table(plain, tokens):
     result = score_decomposition(plain, tokens, "L1H0", 8, 2)
     size, names = result.table.abs(), result.components
     order = size.flatten().argsort(descending=True)[:7].tolist()
-    wanted = [(names[i // len(names)], names[i % len(names)], float(result.table.flatten()[i])) for i in order]
+    wanted = [
+        (names[i // len(names)], names[i % len(names)], float(result.table.flatten()[i]))
+        for i in order
+    ]
     for found, pair in zip(result.largest(7), wanted, strict=True):
         assert found[:2] == pair[:2]
         assert found[2] == pytest.approx(pair[2])

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import circuitkit
-from circuitkit.circuits import corpus_evidence, skip_trigram_bugs, skip_trigram_statistics, skip_trigrams
+from circuitkit.circuits import (
+    corpus_evidence,
+    skip_trigram_bugs,
+    skip_trigram_statistics,
+    skip_trigrams,
+)
 from circuitkit.circuits._skip import Evidence
 from tools.train.skip_trigram_statistics import corpus_trigrams
 
@@ -46,7 +51,16 @@ def by_hand(model, head, unigram, likelihood=None, allowed=range(7), window=32, 
         for c in allowed:
             lift = ov[a] - sum(p * ov[other] for other, p in enumerate(typical))
             effect = float(lift[c] - lift.mean())
-            rows.append((effect * w * (1.0 if likelihood is None else float(likelihood[b, c])), a, b, c, w, effect))
+            rows.append(
+                (
+                    effect * w * (1.0 if likelihood is None else float(likelihood[b, c])),
+                    a,
+                    b,
+                    c,
+                    w,
+                    effect,
+                )
+            )
     return rows
 
 
@@ -88,14 +102,21 @@ def test_rare_pairs_are_left_out(small):
     assert found
     for triple in found:
         assert counts[triple.source] * counts[triple.destination] * 4 / 188 >= 20
-    rows = [row for row in by_hand(small, 0, counts, window=4) if counts[row[1]] * counts[row[2]] * 4 / 188 >= 20]
+    rows = [
+        row
+        for row in by_hand(small, 0, counts, window=4)
+        if counts[row[1]] * counts[row[2]] * 4 / 188 >= 20
+    ]
     assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in best_per_pair(rows, 50)]
 
 
 def test_what_does_not_fit_is_refused_before_it_is_made(small, monkeypatch):
     monkeypatch.setattr("circuitkit._blocks.room", lambda like: 3 * 49 * 8 - 1)
     assert skip_trigrams(small, "L0H0", 3)
-    with pytest.raises(ValueError, match="with likelihood would need 1.1e-06 GiB; expected at most .*among=unigram > 10"):
+    with pytest.raises(
+        ValueError,
+        match="with likelihood would need 1.1e-06 GiB; expected at most .*among=unigram > 10",
+    ):
         skip_trigrams(small, "L0H0", 3, likelihood=torch.ones(7, 7))
 
 
@@ -149,7 +170,9 @@ def test_evidence_reads_as_shares():
 def test_corpus_trigrams_equal_a_counter(distance):
     text = torch.randint(0, 5, (400,), generator=torch.Generator().manual_seed(distance))
     ids = text.tolist()
-    triples = Counter((ids[t], ids[t + distance], ids[t + distance + 1]) for t in range(len(ids) - distance - 1))
+    triples = Counter(
+        (ids[t], ids[t + distance], ids[t + distance + 1]) for t in range(len(ids) - distance - 1)
+    )
     pairs = Counter()
     for (a, b, _), n in triples.items():
         pairs[a, b] += n
@@ -170,7 +193,9 @@ TRIPLES = [(5, 1, 2), (5, 3, 4), (5, 1, 6), (2, 1, 3), (5, 6, 4)]
 def test_bugs_equal_loops(boot):
     model = boot(n_layers=2, d_vocab=7)
     contexts = torch.tensor([[0, 3, 4], [0, 1, 1], [0, 6, 2]])
-    search = skip_trigram_bugs(model, TRIPLES, contexts, 3, first_pass=3, batch=2, occurring=[(5, 3, 6, 99)])
+    search = skip_trigram_bugs(
+        model, TRIPLES, contexts, 3, first_pass=3, batch=2, occurring=[(5, 3, 6, 99)]
+    )
     crossed = {
         (a, b2, c1, c2, b1)
         for (a, b1, c1), (a2, b2, c2) in itertools.product(TRIPLES, repeat=2)
@@ -181,7 +206,9 @@ def test_bugs_equal_loops(boot):
     for a, b2, wrong, right, licensed in crossed:
         rows = [torch.tensor([[*context, a, b2]]) for context in contexts.tolist()]
         p = [model(row).detach()[0, -1].softmax(-1) for row in rows]
-        chances[a, b2, wrong, right, licensed] = [sum(float(x[i]) for x in p) / 3 for i in (wrong, right)]
+        chances[a, b2, wrong, right, licensed] = [
+            sum(float(x[i]) for x in p) / 3 for i in (wrong, right)
+        ]
     for row, p_wrong in zip(search.crossings.tolist(), search.p_wrong.tolist(), strict=True):
         assert p_wrong == pytest.approx(chances[tuple(row)][0], abs=1e-12)
     best = sorted(chances.items(), key=lambda item: -item[1][0])
@@ -198,7 +225,9 @@ def test_direct_share_of_a_bug(boot):
     search = skip_trigram_bugs(model, TRIPLES, contexts, 2)
     for row, alone in zip(search.crossings.tolist(), search.p_wrong_direct.tolist(), strict=True):
         stream = model.W_E.detach()[row[1]] + model.W_pos.detach()[4]
-        assert alone == pytest.approx(float((stream @ model.W_U.detach()).softmax(-1)[row[2]]), abs=1e-12)
+        assert alone == pytest.approx(
+            float((stream @ model.W_U.detach()).softmax(-1)[row[2]]), abs=1e-12
+        )
     for bug in search.bugs:
         stream = model.W_E.detach()[bug.destination] + model.W_pos.detach()[4]
         expected = (stream @ model.W_U.detach()).softmax(-1)[bug.wrong]
@@ -220,7 +249,9 @@ def test_a_head_raises_the_same_completion_for_both_destinations(small):
     for destination in (1, 3):
         tokens = torch.tensor([[5, destination]])
         both = small.run_with_hooks(tokens, fwd_hooks=[(point, on_source)])
-        none = small.run_with_hooks(tokens, fwd_hooks=[(point, on_source), ("blocks.0.attn.hook_z", silent)])
+        none = small.run_with_hooks(
+            tokens, fwd_hooks=[(point, on_source), ("blocks.0.attn.hook_z", silent)]
+        )
         added.append((both - none)[0, 1])
     torch.testing.assert_close(added[0], added[1], rtol=0, atol=1e-12)
 
@@ -242,7 +273,9 @@ def test_shipped_statistics():
 def test_shipped_statistics_belong_to_the_shipped_model():
     """After new weights, run tools/train/skip_trigram_statistics.py again."""
     files = circuitkit.models.model_card("one-layer")["files"]
-    assert skip_trigram_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]
+    assert (
+        skip_trigram_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,16 +283,28 @@ def test_shipped_statistics_belong_to_the_shipped_model():
     [
         (lambda m: skip_trigrams(m, "L0H9", 5), ["'L0H9'", "L0H0"]),
         (lambda m: skip_trigrams(m, "L0H0", 0), ["k=0", "at least 1"]),
-        (lambda m: skip_trigrams(m, "L0H0", among=torch.zeros(7, dtype=torch.bool)), ["among of shape (7,)", "not all zero"]),
+        (
+            lambda m: skip_trigrams(m, "L0H0", among=torch.zeros(7, dtype=torch.bool)),
+            ["among of shape (7,)", "not all zero"],
+        ),
         (lambda m: skip_trigrams(m, "L0H0", window=0), ["window=0", "at least 1"]),
-        (lambda m: skip_trigrams(m, "L0H0", unigram=-torch.ones(7)), ["unigram of shape (7,)", "7 tokens on each axis, nothing negative"]),
+        (
+            lambda m: skip_trigrams(m, "L0H0", unigram=-torch.ones(7)),
+            ["unigram of shape (7,)", "7 tokens on each axis, nothing negative"],
+        ),
         (lambda m: skip_trigrams(m, "L0H0", distance=6), ["distance=6", "0 to 5", "distance=1"]),
         (
             lambda m: corpus_evidence([(1, 2, 3)], torch.zeros(5).long(), window=(3, 2)),
             ["window=(3, 2)", "nearest <= farthest"],
         ),
-        (lambda m: skip_trigram_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()), ["1 triples", "one source"]),
-        (lambda m: skip_trigram_bugs(m, TRIPLES, torch.zeros(1, 9).long()), ["(1, 9)", "at most 8", "contexts[:, :8]"]),
+        (
+            lambda m: skip_trigram_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()),
+            ["1 triples", "one source"],
+        ),
+        (
+            lambda m: skip_trigram_bugs(m, TRIPLES, torch.zeros(1, 9).long()),
+            ["(1, 9)", "at most 8", "contexts[:, :8]"],
+        ),
     ],
 )
 def test_messages(small, call, said):

@@ -45,19 +45,74 @@ FAULTS = {
     "by without a module": (SOUND, {"by": "gelu"}, "by 'gelu' is not 'module.function'"),
     "float without a tolerance": (SOUND, {"tolerance": 0}, "a computed number needs a tolerance"),
     "tolerance of an answer": (YES, {"tolerance": 0.1}, "only numbers have a tolerance"),
-    "a kind too few": (SOUND, {"value": [*SOUND.value, 1.0], "labels": (*SOUND.labels, "more"), "said": None, "said_tolerance": 0}, "2 entries of kind for 3 values; expected one, or one for each"),
-    "a tolerance too few": (SOUND, {"value": [*SOUND.value, 1.0], "labels": (*SOUND.labels, "more"), "kind": "computed", "said": None, "said_tolerance": 0}, "2 entries of tolerance for 3 values; expected one, or one for each"),
+    "a kind too few": (
+        SOUND,
+        {
+            "value": [*SOUND.value, 1.0],
+            "labels": (*SOUND.labels, "more"),
+            "said": None,
+            "said_tolerance": 0,
+        },
+        "2 entries of kind for 3 values; expected one, or one for each",
+    ),
+    "a tolerance too few": (
+        SOUND,
+        {
+            "value": [*SOUND.value, 1.0],
+            "labels": (*SOUND.labels, "more"),
+            "kind": "computed",
+            "said": None,
+            "said_tolerance": 0,
+        },
+        "2 entries of tolerance for 3 values; expected one, or one for each",
+    ),
     "unknown kind": (SOUND, {"kind": "vague"}, "kind 'vague' is none of ['exact', 'rounding'"),
-    "wider than its kind": (SOUND, {"tolerance": [0.002, 0]}, "tolerance 0.002 is wider than 0.0015, the most for"),
-    "an exact number may move": (SOUND, {"tolerance": [1e-6, 1]}, "tolerance 1 is wider than 0, the most for"),
-    "no reason": (SOUND, {"kind": "exact"}, "tolerance 1e-06 is wider than 0, the most for 'exact'"),
-    "said less precisely than printed": (SOUND, {"said_tolerance": 0.06}, "said_tolerance 0.06 is wider than 0.05"),
+    "wider than its kind": (
+        SOUND,
+        {"tolerance": [0.002, 0]},
+        "tolerance 0.002 is wider than 0.0015, the most for",
+    ),
+    "an exact number may move": (
+        SOUND,
+        {"tolerance": [1e-6, 1]},
+        "tolerance 1 is wider than 0, the most for",
+    ),
+    "no reason": (
+        SOUND,
+        {"kind": "exact"},
+        "tolerance 1e-06 is wider than 0, the most for 'exact'",
+    ),
+    "said less precisely than printed": (
+        SOUND,
+        {"said_tolerance": 0.06},
+        "said_tolerance 0.06 is wider than 0.05",
+    ),
     "too few labels": (SOUND, {"labels": ("half",)}, "1 labels do not fit the value [0.501, 7]"),
-    "holds and is not near": (SOUND, {"value": [0.52, 7]}, "'holds', but 0.52 is not within 0.005 of 0.5"),
-    "holds and answer is no": (YES, {"value": [True, False]}, "'holds', but the computed answer is no"),
-    "wrong and is near": (SOUND, {"verdict": "wrong", "note": "n"}, "'wrong', but 0.501 is within 0.005 of 0.5"),
-    "wrong and answer is yes": (YES, {"verdict": "wrong", "note": "n"}, "'wrong', but the computed answer is yes"),
-    "note with a number of its own": (SOUND, {"note": "It is 0.77."}, "the note says 0.77, which the row does not"),
+    "holds and is not near": (
+        SOUND,
+        {"value": [0.52, 7]},
+        "'holds', but 0.52 is not within 0.005 of 0.5",
+    ),
+    "holds and answer is no": (
+        YES,
+        {"value": [True, False]},
+        "'holds', but the computed answer is no",
+    ),
+    "wrong and is near": (
+        SOUND,
+        {"verdict": "wrong", "note": "n"},
+        "'wrong', but 0.501 is within 0.005 of 0.5",
+    ),
+    "wrong and answer is yes": (
+        YES,
+        {"verdict": "wrong", "note": "n"},
+        "'wrong', but the computed answer is yes",
+    ),
+    "note with a number of its own": (
+        SOUND,
+        {"note": "It is 0.77."},
+        "the note says 0.77, which the row does not",
+    ),
     "not checkable and computed": (NOT, {"value": 1}, "'not checkable', and yet computed"),
     "not checkable without a reason": (NOT, {"note": ""}, "verdict 'not checkable' needs a note"),
 }
@@ -78,8 +133,18 @@ def test_a_faulty_row_is_refused(name):
 
 @pytest.mark.parametrize(
     ("kind", "value", "widest"),
-    [("exact", 7.0, 0.0), ("rounding", 0.0, 1e-9), ("rounding", 50.0, 5e-8), ("measured", -0.2, 0.005)]
-    + [("measured", 6.0, 0.03), ("computed", 0.02, 6e-5), ("trained", 1.0, 0.2), ("single", 0.0, 1e-4)],
+    [
+        ("exact", 7.0, 0.0),
+        ("rounding", 0.0, 1e-9),
+        ("rounding", 50.0, 5e-8),
+        ("measured", -0.2, 0.005),
+    ]
+    + [
+        ("measured", 6.0, 0.03),
+        ("computed", 0.02, 6e-5),
+        ("trained", 1.0, 0.2),
+        ("single", 0.0, 1e-4),
+    ],
 )
 def test_each_kind_has_a_widest_tolerance(kind, value, widest):
     row = replace(SOUND, value=value, labels=(), said=None, said_tolerance=0, kind=kind)
@@ -87,14 +152,18 @@ def test_each_kind_has_a_widest_tolerance(kind, value, widest):
     assert "is wider than" in claims.problems([replace(row, tolerance=1.01 * widest + 1e-12)])[0]
 
 
-@pytest.mark.parametrize(("said", "half"), [(500, 50), (20, 5), (1.278, 5e-4), (0.5, 0.05), (1e-14, 5e-15)])
+@pytest.mark.parametrize(
+    ("said", "half"), [(500, 50), (20, 5), (1.278, 5e-4), (0.5, 0.05), (1e-14, 5e-15)]
+)
 def test_a_text_is_compared_to_half_a_unit_of_its_last_digit(said, half):
     row = replace(SOUND, value=said, said=said, labels=(), tolerance=0, kind="exact")
     assert claims.problems([replace(row, said_tolerance=half)]) == []
     assert "said_tolerance" in claims.problems([replace(row, said_tolerance=1.1 * half)])[0]
 
 
-@pytest.mark.parametrize("note", ["It is 0.50.", "Claim 2.20 says more.", "A half is 0.5.", "Seven: 7.0."])
+@pytest.mark.parametrize(
+    "note", ["It is 0.50.", "Claim 2.20 says more.", "A half is 0.5.", "Seven: 7.0."]
+)
 def test_a_note_may_round_what_the_row_computes(note):
     assert claims.problems([replace(SOUND, note=note)]) == []
 
@@ -144,24 +213,34 @@ def test_the_stored_value_holds_and_a_drifted_one_is_named(computed):
 
 @pytest.mark.parametrize("by", ["made.no_such", "nowhere.half", "half"])
 def test_a_missing_computation_is_named(by, computed):
-    with pytest.raises(ValueError, match=f"claim 2.99 is computed by '{by}', which does not exist; expected 'module"):
+    with pytest.raises(
+        ValueError,
+        match=f"claim 2.99 is computed by '{by}', which does not exist; expected 'module",
+    ):
         claims.check(replace(computed, by=by))
 
 
 def test_what_is_not_checkable_says_why():
-    with pytest.raises(ValueError, match="claim 4.10 is not checkable: They are the post's own account"):
+    with pytest.raises(
+        ValueError, match="claim 4.10 is not checkable: They are the post's own account"
+    ):
         claims.recompute("4.10")
 
 
 def test_a_key_picks_an_entry_and_a_wrong_key_is_named(computed):
     claim = replace(computed, by="made.several", key="far")
     assert claims.recompute(claim) == 2
-    with pytest.raises(ValueError, match=r"claim 2.99: made.several has no entry 'no'; it has \['far', 'near'\]"):
+    with pytest.raises(
+        ValueError, match=r"claim 2.99: made.several has no entry 'no'; it has \['far', 'near'\]"
+    ):
         claims.recompute(replace(claim, key="no"))
 
 
 def test_an_unknown_id_names_the_nearest():
-    with pytest.raises(ValueError, match=r"there is no claim '2\.222'; ids look like '2\.2'\. The nearest are 2\.22"):
+    with pytest.raises(
+        ValueError,
+        match=r"there is no claim '2\.222'; ids look like '2\.2'\. The nearest are 2\.22",
+    ):
         claims.find("2.222")
 
 
@@ -210,11 +289,24 @@ def test_values_in_words():
 
 @pytest.mark.parametrize(
     ("x", "text"),
-    [(3e-5, "< 1e-4"), (1e-4, "< 1e-3"), (0.2, "< 1e0"), (4.0, "< 1e1"), (0.0, "< 1e-299"), (math.nan, "not a number")],
+    [
+        (3e-5, "< 1e-4"),
+        (1e-4, "< 1e-3"),
+        (0.2, "< 1e0"),
+        (4.0, "< 1e1"),
+        (0.0, "< 1e-299"),
+        (math.nan, "not a number"),
+    ],
 )
 def test_powers_of_ten(x, text):
     assert below(x) == text
 
 
 def test_a_row_of_the_register_is_checked_by_its_id():
-    assert claims.check("2.6") == ("2.6", True, [8, 1], [8, 1], "claim 2.6 wrong: recomputed 8, 1, stored 8, 1")
+    assert claims.check("2.6") == (
+        "2.6",
+        True,
+        [8, 1],
+        [8, 1],
+        "claim 2.6 wrong: recomputed 8, 1, stored 8, 1",
+    )

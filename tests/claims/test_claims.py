@@ -27,19 +27,27 @@ def test_recomputed_values_are_the_stored_ones(by):
     value = computation(rows[0])()
     for claim in rows:
         now = value[claim.key] if claim.key else value
-        assert agree(now, claim.value, claim.tolerance), f"{claim.id}: now {now!r}, stored {claim.value!r}"
+        assert agree(now, claim.value, claim.tolerance), (
+            f"{claim.id}: now {now!r}, stored {claim.value!r}"
+        )
 
 
 def test_no_computation_is_unused():
     defined = set()
     for name in MODULES:
         module = importlib.import_module(f"circuitkit.claims._{name}")
-        own = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
+        own = [
+            f
+            for _, f in inspect.getmembers(module, inspect.isfunction)
+            if f.__module__ == module.__name__
+        ]
         defined |= {f"{name}.{f.__name__}" for f in own if not f.__name__.startswith("_")}
     assert defined - set(FUNCTIONS) == set()
 
 
-@pytest.mark.parametrize("claim", [claim for claim in claims.load() if claim.chapter], ids=lambda claim: claim.id)
+@pytest.mark.parametrize(
+    "claim", [claim for claim in claims.load() if claim.chapter], ids=lambda claim: claim.id
+)
 def test_the_chapter_has_the_heading(claim):
     page, _, anchor = claim.chapter.partition("#")
     assert anchor in headings(page), f"{page} has {headings(page)}"
@@ -47,5 +55,7 @@ def test_the_chapter_has_the_heading(claim):
 
 def headings(page: str) -> list[str]:
     notebook = json.loads((BOOK / f"{page}.ipynb").read_text("utf-8"))
-    text = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    text = "\n".join(
+        "".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"
+    )
     return [make_id(line.lstrip("#")) for line in text.splitlines() if line.startswith("#")]

@@ -10,7 +10,9 @@ from playwright.sync_api import expect
 
 from circuitkit import claims
 
-spec = importlib.util.spec_from_file_location("claims_page", ROOT / "book/_ext/circuitkit_book/claims.py")
+spec = importlib.util.spec_from_file_location(
+    "claims_page", ROOT / "book/_ext/circuitkit_book/claims.py"
+)
 page_of = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(page_of)
 ALL = len(claims.load())
@@ -48,7 +50,9 @@ class Rows(HTMLParser):
 
 def test_every_claim_has_a_row_and_every_link_an_end():
     found = Rows(html())
-    assert sorted(found.ids) == sorted(f"claim-{claim.id.replace('.', '-')}" for claim in claims.load())
+    assert sorted(found.ids) == sorted(
+        f"claim-{claim.id.replace('.', '-')}" for claim in claims.load()
+    )
     rows = {link[1:] for link in found.links if link.startswith("#claim")}
     assert rows == set(found.ids)
     pages = {link.partition(".html")[0] for link in found.links if not link.startswith("#")}
@@ -105,7 +109,9 @@ def visit(browser, address):
 
 
 def shown(page) -> list[str]:
-    return page.evaluate("[...document.querySelectorAll('.ck-claim')].filter(r => r.offsetParent).map(r => r.id)")
+    return page.evaluate(
+        "[...document.querySelectorAll('.ck-claim')].filter(r => r.offsetParent).map(r => r.id)"
+    )
 
 
 def test_filters_work_with_the_keyboard(visit):
@@ -138,7 +144,9 @@ def test_a_text_is_chosen_and_the_others_leave_with_their_headings(visit):
 
 def test_an_address_keeps_the_filter_and_a_link_to_a_row_wins(visit):
     page = visit("?verdict=wrong&source=paper").page
-    wrong = [claim for claim in claims.load() if (claim.verdict, claim.source) == ("wrong", "paper")]
+    wrong = [
+        claim for claim in claims.load() if (claim.verdict, claim.source) == ("wrong", "paper")
+    ]
     assert shown(page) == [f"claim-{claim.id.replace('.', '-')}" for claim in wrong]
     page.locator("[name=words]").fill("norm")
     expect(page).to_have_url(re.compile("words=norm"))

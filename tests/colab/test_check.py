@@ -33,7 +33,9 @@ HEAD = "# python: 3.12.13\n# date: today\n# origin: made up\n# complete: yes\n"
 
 
 def runtime(complete=True, **packages):
-    return PackageSet("made up", "3.12.13", complete, {name.replace("_", "-"): v for name, v in packages.items()})
+    return PackageSet(
+        "made up", "3.12.13", complete, {name.replace("_", "-"): v for name, v in packages.items()}
+    )
 
 
 def item(name, version="1.0", *requires):
@@ -47,8 +49,13 @@ def wheel(folder, name, version, *requires, code=""):
     needs = "".join(f"Requires-Dist: {line}\n" for line in requires)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name.removesuffix('_book')}.py", code)
-        archive.writestr(f"{inside}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
-        archive.writestr(f"{inside}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{inside}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        )
+        archive.writestr(
+            f"{inside}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{inside}/RECORD", "")
     return path
 
@@ -72,12 +79,17 @@ def test_a_set_is_a_whole_package_list_or_says_that_it_is_not(path):
 def test_on_every_set_the_installed_versions_change_nothing_and_miss_nothing(path):
     names = ["circuitkit-book", *(line.partition("==")[0] for line in locked())]
     found = {name: importlib.metadata.metadata(name) for name in names}
-    plan = [item(name, data["Version"], *(data.get_all("Requires-Dist") or ())) for name, data in found.items()]
+    plan = [
+        item(name, data["Version"], *(data.get_all("Requires-Dist") or ()))
+        for name, data in found.items()
+    ]
     assert judged(read_set(path), plan)[0] == []
 
 
 def test_what_counts_as_never_imported_is_never_imported():
-    package = Path(importlib.metadata.distribution("transformer-lens").locate_file("transformer_lens"))
+    package = Path(
+        importlib.metadata.distribution("transformer-lens").locate_file("transformer_lens")
+    )
     sources = "\n".join(path.read_text("utf-8") for path in package.rglob("*.py"))
     assert "import jaxtyping" in sources or "from jaxtyping" in sources
     for name in colab_check.UNUSED:
@@ -101,12 +113,16 @@ def test_a_preinstalled_package_that_would_be_replaced_is_a_fault():
 
 
 def test_a_requirement_that_is_not_there_is_a_fault():
-    faults, _ = judged(runtime(numpy="2.0.2"), [item("transformer-lens", "4.3.0", "wandb>=0.13.5", "numpy>=1.26")])
+    faults, _ = judged(
+        runtime(numpy="2.0.2"), [item("transformer-lens", "4.3.0", "wandb>=0.13.5", "numpy>=1.26")]
+    )
     assert faults == ["wandb is missing, and transformer-lens needs it"]
 
 
 def test_in_a_partial_set_it_is_a_remark():
-    faults, remarks = judged(runtime(complete=False), [item("transformer-lens", "4.3.0", "wandb>=0.13.5")])
+    faults, remarks = judged(
+        runtime(complete=False), [item("transformer-lens", "4.3.0", "wandb>=0.13.5")]
+    )
     assert (faults, remarks) == ([], ["not known whether these are there: wandb"])
 
 
@@ -118,7 +134,15 @@ def test_an_older_version_is_a_fault_unless_it_is_tried():
 
 
 def test_requirements_of_other_pythons_and_extras_do_not_count():
-    plan = [item("x", "1", "a; python_version < '3.12'", "b; extra == 'more'", "c; python_version >= '3.12'")]
+    plan = [
+        item(
+            "x",
+            "1",
+            "a; python_version < '3.12'",
+            "b; extra == 'more'",
+            "c; python_version >= '3.12'",
+        )
+    ]
     assert judged(runtime(), plan)[0] == ["c is missing, and x needs it"]
 
 
@@ -136,7 +160,9 @@ def test_pip_is_asked_and_a_conflicting_set_is_refused(tmp_path):
         "shapes 1.0 is preinstalled and would be replaced by 2.0",
         "numpy 2.0 where lens asks for >=2.5",
     ]
-    plan, _ = planned(bad, asked, tmp_path / "resolved")  # without --no-deps pip would also replace numpy
+    plan, _ = planned(
+        bad, asked, tmp_path / "resolved"
+    )  # without --no-deps pip would also replace numpy
     assert "numpy 2.0 is preinstalled and would be replaced by 2.6" in judged(bad, plan)[0]
 
 
@@ -223,7 +249,9 @@ def test_a_slow_setup_cell_is_a_fault(colab, tmp_path, monkeypatch):
 def test_pictures_are_left_out_and_texts_are_not():
     def cell(text, picture):
         data = {"text/plain": text, "image/png": picture}
-        return nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("display_data", data=data)])
+        return nbformat.v4.new_code_cell(
+            outputs=[nbformat.v4.new_output("display_data", data=data)]
+        )
 
     assert printed(cell("a", "x")) == printed(cell("a", "y"))
     assert printed(cell("a", "x")) != printed(cell("b", "x"))

@@ -28,13 +28,20 @@ def folder(tmp_path_factory):
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-    words = {word: i for i, word in enumerate(["<end>", "The", "capital", "of", "is", "When", "the", "sun", "rose"])}
+    words = {
+        word: i
+        for i, word in enumerate(
+            ["<end>", "The", "capital", "of", "is", "When", "the", "sun", "rose"]
+        )
+    }
     words |= {f"w{i}": i for i in range(len(words), 60)}
     tokenizer = Tokenizer(WordLevel(words, unk_token="<end>"))
     tokenizer.pre_tokenizer = Whitespace()
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "<end>")
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_positions=256, n_embd=16, n_layer=2, n_head=2))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=60, n_positions=256, n_embd=16, n_layer=2, n_head=2)
+    )
     place = tmp_path_factory.mktemp("tiny")
     model.save_pretrained(place)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(place)
@@ -46,7 +53,9 @@ def cells(path):
 
 
 def turn(path):
-    (found,) = [cell for cell in cells(path) if cell.cell_type == "code" and cell.source.startswith(EMPTY)]
+    (found,) = [
+        cell for cell in cells(path) if cell.cell_type == "code" and cell.source.startswith(EMPTY)
+    ]
     return found
 
 
@@ -55,13 +64,18 @@ def test_there_is_one_and_without_a_name_it_says_how_to_use_it(path):
     cell = turn(path)
     assert len(cell.source.splitlines()) <= 20
     (output,) = cell.outputs
-    assert output.text == "Set name to a model on the hub (needs internet) or to a folder, and run again.\n"
+    assert (
+        output.text
+        == "Set name to a model on the hub (needs internet) or to a folder, and run again.\n"
+    )
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.name)
 def test_it_stands_before_the_exercises(path):
     sources = [cell.source for cell in cells(path)]
-    exercises = next(i for i, source in enumerate(sources) if re.search(r"^## Exercises", source, re.M))
+    exercises = next(
+        i for i, source in enumerate(sources) if re.search(r"^## Exercises", source, re.M)
+    )
     assert sources.index(turn(path).source) < exercises
 
 

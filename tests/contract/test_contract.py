@@ -55,14 +55,26 @@ TAKES = {
     "Share": ([0.5, 1], [0, 1.1, NAN]),
     "Limit": ([1.0, INF], [0.0, -1.0, NAN, True, "1"]),
     "HeadName": (["L0H0", 3, -1], [True, 1.5, None, ["L0H0"], b"L0H0"]),
-    "HeadNames": (["L0H0", 3, ["L0H0", 1], [1, 3], (1,), ()], [(1, 3), True, [True], ["L0H0", True], [1.5], [["L0H0"]], {}, object()]),
+    "HeadNames": (
+        ["L0H0", 3, ["L0H0", 1], [1, 3], (1,), ()],
+        [(1, 3), True, [True], ["L0H0", True], [1.5], [["L0H0"]], {}, object()],
+    ),
     "PartName": (["L0H0", "embed->L1H0.K"], ["", 3, None, ["L0H0"], b"L0H0"]),
     "Names": (["L0H0", ["L0H0"], ()], [3, [3], [b"L"], None, object()]),
     "Vocabulary": ([2, ["a", "b"]], [1, True, "ab", ["a"], ["a", "a"], [1, 2], None]),
-    "Triples": ([[(1, 2, 3)], torch.ones(2, 5).long(), [], [(1, 2, 3, 0.5)]], [[(1, 2)], torch.ones(2, 3), torch.ones(3).long(), [1], None, [(1, 2, -3)]]),
-    "Numbers": ([1, 2.5, [1, 2], torch.ones(2), np.ones(3)], ["a", None, object(), [[1], [1, 2]], [1j]]),
+    "Triples": (
+        [[(1, 2, 3)], torch.ones(2, 5).long(), [], [(1, 2, 3, 0.5)]],
+        [[(1, 2)], torch.ones(2, 3), torch.ones(3).long(), [1], None, [(1, 2, -3)]],
+    ),
+    "Numbers": (
+        [1, 2.5, [1, 2], torch.ones(2), np.ones(3)],
+        ["a", None, object(), [[1], [1, 2]], [1j]],
+    ),
     "Name": (["two-layer"], ["", " ", None, 3]),
-    "Device": (["cpu", torch.device("cpu")], ["nowhere", "cpu:x", *["cuda"] * (not torch.cuda.is_available()), 3, None]),
+    "Device": (
+        ["cpu", torch.device("cpu")],
+        ["nowhere", "cpu:x", *["cuda"] * (not torch.cuda.is_available()), 3, None],
+    ),
     "Place": (["cpu", torch.float64, torch.ones(1)], ["nowhere", 3, [], NAN]),
     "Real": ([torch.float16, torch.float64], [torch.int64, "float", None]),
     "Trained": ([torch.float32], [torch.float16, torch.int64]),
@@ -81,16 +93,45 @@ def test_what_a_kind_takes(name):
 
 
 def test_every_kind_is_tried():
-    kinds = {name for name, value in vars(contract).items() if type(value).__name__ == "_AnnotatedAlias" and not name.startswith("_")}
-    by_models = {"Model", "AnyModel", "HasHeads", "Converted", "Trainable", "Factored", "Figure", "Cache"}  # the fuzz has them
+    kinds = {
+        name
+        for name, value in vars(contract).items()
+        if type(value).__name__ == "_AnnotatedAlias" and not name.startswith("_")
+    }
+    by_models = {
+        "Model",
+        "AnyModel",
+        "HasHeads",
+        "Converted",
+        "Trainable",
+        "Factored",
+        "Figure",
+        "Cache",
+    }  # the fuzz has them
     assert kinds - by_models == set(TAKES)
 
 
 WORDS = {
-    "a number": (Count, -1, "f got x=-1; expected an integer of at least 1, because it counts something. Write for example x=8."),
-    "none or a number": (Count | None, "a", "f got x='a'; expected an integer of at least 1 or None, because it counts something. Write for example x=8."),
-    "a choice": (Literal["Q", "K"], "V", "f got x='V'; expected one of ['Q', 'K'], because nothing else is defined. Write x='Q'."),
-    "a flag": (bool, 1, "f got x=1; expected True or False, because it switches something on or off. Write x=True."),
+    "a number": (
+        Count,
+        -1,
+        "f got x=-1; expected an integer of at least 1, because it counts something. Write for example x=8.",
+    ),
+    "none or a number": (
+        Count | None,
+        "a",
+        "f got x='a'; expected an integer of at least 1 or None, because it counts something. Write for example x=8.",
+    ),
+    "a choice": (
+        Literal["Q", "K"],
+        "V",
+        "f got x='V'; expected one of ['Q', 'K'], because nothing else is defined. Write x='Q'.",
+    ),
+    "a flag": (
+        bool,
+        1,
+        "f got x=1; expected True or False, because it switches something on or off. Write x=True.",
+    ),
     "a class": (dict, [], "f got x=[]; expected a dict."),
     "a list for ids": (
         Int[Tensor, "batch pos"],
@@ -116,9 +157,21 @@ WORDS = {
         "f got x of shape (1,), torch.float32, with NaN or infinite entries; expected finite numbers, because no result would mean "
         "anything. Look where they come from.",
     ),
-    "pairs": (tuple[Count, Count], (1, 0), "f got x=(1, 0); expected 2 of them, each an integer of at least 1, because it counts something."),
-    "a long thing": (Count, [0] * 90, "f got x as a list; expected an integer of at least 1, because it counts something. Write for example x=8."),
-    "a type": (Count, dict, "f got x=dict; expected an integer of at least 1, because it counts something. Write for example x=8."),
+    "pairs": (
+        tuple[Count, Count],
+        (1, 0),
+        "f got x=(1, 0); expected 2 of them, each an integer of at least 1, because it counts something.",
+    ),
+    "a long thing": (
+        Count,
+        [0] * 90,
+        "f got x as a list; expected an integer of at least 1, because it counts something. Write for example x=8.",
+    ),
+    "a type": (
+        Count,
+        dict,
+        "f got x=dict; expected an integer of at least 1, because it counts something. Write for example x=8.",
+    ),
 }
 
 
@@ -131,13 +184,17 @@ def test_the_words(name):
 
 
 @public
-def product(x: Float[Tensor, "row inner"], y: Float[Tensor, "inner column"], *, k: Count = 1) -> Tensor:
+def product(
+    x: Float[Tensor, "row inner"], y: Float[Tensor, "inner column"], *, k: Count = 1
+) -> Tensor:
     return (x @ y)[:k]
 
 
 def test_axes_of_one_name_are_equal():
     assert product(torch.ones(2, 3), torch.ones(3, 4)).shape == (1, 4)
-    with pytest.raises(ValueError, match=r"product got y of shape \(2, 4\).* \[inner, column\] with inner=3"):
+    with pytest.raises(
+        ValueError, match=r"product got y of shape \(2, 4\).* \[inner, column\] with inner=3"
+    ):
         product(torch.ones(2, 3), torch.ones(2, 4))
     assert product(torch.ones(2, 5), torch.ones(5, 4)).shape == (1, 4)  # every call begins anew
 
@@ -148,7 +205,10 @@ def test_all_that_is_wrong_is_told_at_once():
 
 
 def test_arguments_that_are_missing_or_too_many():
-    with pytest.raises(TypeError, match=r"product could not take these arguments: missing a required argument: 'y'. Write product\(x, y, \*, k="):
+    with pytest.raises(
+        TypeError,
+        match=r"product could not take these arguments: missing a required argument: 'y'. Write product\(x, y, \*, k=",
+    ):
         product(torch.ones(2, 3))
     with pytest.raises(TypeError, match="an unexpected keyword argument 'j'"):
         product(torch.ones(2, 3), torch.ones(3, 4), j=1)
@@ -178,7 +238,9 @@ def test_every_item_of_a_sequence_is_asked():
     for place in range(40):
         items = [1] * 40
         items[place] = -1
-        with pytest.raises(ValueError, match="expected a list or tuple, each entry an integer of at least 0"):
+        with pytest.raises(
+            ValueError, match="expected a list or tuple, each entry an integer of at least 0"
+        ):
             f(items)
     assert f([0] * 40) == [0] * 40
     with pytest.raises(ValueError, match="expected a list or tuple, each entry a text"):
@@ -195,7 +257,12 @@ def test_a_truth_value_is_no_integer_even_where_no_kind_says_so():
 @must(lambda k, n: k <= n or f"k of at most {n}")
 @must(lambda n, k: n != 7 or "another n")
 @one_dtype("x", "y")
-def related(k: Natural | None, n: Count, x: Float[Tensor, "a"] | None = None, y: Float[Tensor, "a"] | None = None) -> int:
+def related(
+    k: Natural | None,
+    n: Count,
+    x: Float[Tensor, "a"] | None = None,
+    y: Float[Tensor, "a"] | None = None,
+) -> int:
     return n
 
 
@@ -203,12 +270,20 @@ def test_rules():
     assert related(2, 3) == 3
     with pytest.raises(ValueError, match=r"^related got k=4, n=3; expected k of at most 3\.$"):
         related(4, 3)
-    with pytest.raises(ValueError, match=r"^related got k=8, n=7; expected k of at most 7\.\nrelated got n=7, k=8; expected another n\.$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^related got k=8, n=7; expected k of at most 7\.\nrelated got n=7, k=8; expected another n\.$",
+    ):
         related(8, 7)
     assert related(None, 3) == 3  # nothing is asked about a first argument that is None
-    with pytest.raises(ValueError, match="x of shape .*float32, y of shape .*float64; expected one dtype on one device"):
+    with pytest.raises(
+        ValueError,
+        match="x of shape .*float32, y of shape .*float64; expected one dtype on one device",
+    ):
         related(1, 3, torch.ones(2), torch.ones(2).double())
-    with pytest.raises(ValueError, match=r"^related got k=-1; expected an integer of at least 0 or None"):
+    with pytest.raises(
+        ValueError, match=r"^related got k=-1; expected an integer of at least 0 or None"
+    ):
         related(-1, 7)  # values first, what holds between them after
 
 
@@ -282,15 +357,23 @@ def test_a_default_is_not_checked():
 
 
 def test_a_kind_of_ones_own():
-    Even = Annotated[int, kind(lambda n: n % 2 == 0, "an even number", "pairs are made", "Write {name}=2.")]
+    Even = Annotated[
+        int, kind(lambda n: n % 2 == 0, "an even number", "pairs are made", "Write {name}=2.")
+    ]
     assert door(Even | None)(4) == 4
-    with pytest.raises(ValueError, match="f got x=3; expected an even number or None, because pairs are made. Write x=2."):
+    with pytest.raises(
+        ValueError,
+        match="f got x=3; expected an even number or None, because pairs are made. Write x=2.",
+    ):
         door(Even | None)(3)
 
 
 def test_one_name_for_a_head():
     assert door(HeadName)("L0H1") == "L0H1"
-    with pytest.raises(ValueError, match="expected one name or number, because one head is asked about. Write 'L0H0'"):
+    with pytest.raises(
+        ValueError,
+        match="expected one name or number, because one head is asked about. Write 'L0H0'",
+    ):
         door(HeadName)(["L0H1"])
     with pytest.raises(ValueError, match="a name, a number among all heads, or a list of these"):
         door(HeadNames)([None])

@@ -30,7 +30,9 @@ def test_what_a_tool_makes_it_makes_where_its_inputs_are(name):
     assert what == "result", text
 
 
-@pytest.mark.parametrize("name", sorted({*TARGETS} - {"Heads.to", "ToyModel.to", "random_rotation"}))  # which are asked for float64 here
+@pytest.mark.parametrize(
+    "name", sorted({*TARGETS} - {"Heads.to", "ToyModel.to", "random_rotation"})
+)  # which are asked for float64 here
 def test_a_device_without_float64_is_asked_for_none(name):
     given = moved(fuzz.right(TARGETS[name]), coarse=True)
     with elsewhere(coarse=True):
@@ -75,13 +77,22 @@ def test_a_wait_is_counted():
 def test_training_waits_for_no_step(form):
     given = moved(fuzz.right(TARGETS["train_gated"]))
     if form == "layer":
-        x = torch.randn(12, 6, given["original"].heads.d_model, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(
+            12, 6, given["original"].heads.d_model, generator=torch.Generator().manual_seed(0)
+        )
         given["original"] = moved(LayerRecord(x, x.roll(1, 1), len(given["original"].heads)))
-    few, many = (asked(lambda n=n: superposition.train_gated(**given | {"steps": n})) for n in (8, 16))
+    few, many = (
+        asked(lambda n=n: superposition.train_gated(**given | {"steps": n})) for n in (8, 16)
+    )
     assert few == many
 
 
 def test_scores_wait_for_no_layer():
-    rows, size = moved(induction.repeated_tokens(23, 6, batch=2)), {"d_model": 8, "d_head": 3, "n_heads": 2, "n_ctx": 16, "d_vocab": 23}
+    rows, size = (
+        moved(induction.repeated_tokens(23, 6, batch=2)),
+        {"d_model": 8, "d_head": 3, "n_heads": 2, "n_ctx": 16, "d_vocab": 23},
+    )
     shallow, deep = (moved(anatomy(tiny_models.boot(n_layers=n, **size))) for n in (1, 4))
-    assert asked(lambda: induction.scores(shallow, rows)) == asked(lambda: induction.scores(deep, rows))
+    assert asked(lambda: induction.scores(shallow, rows)) == asked(
+        lambda: induction.scores(deep, rows)
+    )

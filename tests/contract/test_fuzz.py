@@ -23,7 +23,11 @@ def offline():
 def test_every_wrong_argument_is_refused_in_words(target):
     found = list(fuzz.outcomes(target))
     assert found[0].what == "right", f"the right call fails: {found[0].text}"
-    bad = [f"{o.what}: {o.argument} [{o.label}] {o.text[:200]}" for o in found if o.what in ("raw", "silent")]
+    bad = [
+        f"{o.what}: {o.argument} [{o.label}] {o.text[:200]}"
+        for o in found
+        if o.what in ("raw", "silent")
+    ]
     assert not bad, "\n".join(bad)
 
 
@@ -47,7 +51,9 @@ def test_every_argument_has_a_right_value_and_a_kind():
         for table in (fuzz.GOOD, fuzz.KIND_OF)
         if name not in table and f"{target.name}.{name}" not in table
     ]
-    assert not missing, f"say in tests/support/fuzz.py what is right and what is wrong for {missing}"
+    assert not missing, (
+        f"say in tests/support/fuzz.py what is right and what is wrong for {missing}"
+    )
 
 
 def test_what_is_left_out_is_there():
@@ -55,7 +61,12 @@ def test_what_is_left_out_is_there():
     names = {target.name for target in TARGETS}
     assert {name for name, _, _ in fuzz.NOT_TRIED} <= names
     assert set(fuzz.LEFT_OUT) <= names
-    classes = {name for package in fuzz.PACKAGES for name, thing in fuzz.exported(package).items() if inspect.isclass(thing)}
+    classes = {
+        name
+        for package in fuzz.PACKAGES
+        for name, thing in fuzz.exported(package).items()
+        if inspect.isclass(thing)
+    }
     assert classes >= fuzz.RECORDS
 
 
@@ -71,7 +82,15 @@ def test_the_fuzz_tells_clear_from_raw():
     assert outcome(f, k=2) == "result"
     assert outcome(f, k=0) == "clear"
     assert outcome(lambda k: [1][k], k=3) == "raw"
-    assert outcome(lambda k: (_ for _ in ()).throw(ValueError("a ValueError from somewhere else, long enough")), k=3) == "raw"
+    assert (
+        outcome(
+            lambda k: (_ for _ in ()).throw(
+                ValueError("a ValueError from somewhere else, long enough")
+            ),
+            k=3,
+        )
+        == "raw"
+    )
 
 
 def test_the_fuzz_tells_silent_from_right():

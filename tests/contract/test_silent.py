@@ -22,33 +22,89 @@ def model():
 
 @pytest.fixture(scope="module")
 def converted():
-    return ck.to_attention_only(tiny_models.boot(torch.float32, **SIZES, attn_only=False, d_mlp=7, act_fn="silu"), heads_per_neuron=1)
+    return ck.to_attention_only(
+        tiny_models.boot(torch.float32, **SIZES, attn_only=False, d_mlp=7, act_fn="silu"),
+        heads_per_neuron=1,
+    )
 
 
 SHARES = models._corpus.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long())
 STEP = {"density": torch.tensor([0.5]), "n_features": 4, "n_hidden": 2, "steps": 1, "batch": 2}
 SILENT = {
-    "a batch of -1": (lambda m: circuits.skip_trigram_bugs(m, TRIPLES, TOKENS, batch=-1), "batch=-1; expected an integer of at least 1"),
-    "a rotation of NaN": (lambda m: residual.rotate_basis(m, torch.full((12, 12), math.nan)), "NaN or infinite entries; expected finite"),
-    "a discount of -1": (lambda m: SHARES.log_probs(-1.0), "discount=-1.0; expected a number above 0 and at most 1"),
-    "a discount of 5": (lambda m: SHARES.log_probs(5.0), "discount=5.0; expected a number above 0 and at most 1"),
-    "blocks of -1 rows": (lambda m: circuits.top_per_row(circuits.full_ov(m, "L0H0"), 3, block=-1), "block=-1; expected an integer of at"),
-    "a unigram of NaN": (lambda m: circuits.skip_trigrams(m, "L0H0", unigram=torch.full((23,), math.nan)), "unigram .*expected finite"),
-    "two heads for one": (lambda m: circuits.score_decomposition(m, TOKENS, ["L1H0", "L1H1"], 3, 2), "head=.*; expected one name or number"),
-    "a context of -3": (lambda m: conversion.choose_omega(-3, torch.float32), "n_pos=-3; expected an integer of at least 1"),
-    "a learning rate without end": (lambda m: induction.train(1, steps=1, lr=math.inf), "lr=inf; expected a number above 0"),
-    "a density of 2": (lambda m: residual.train_toy_models(**STEP | {"density": torch.tensor([2.0])}), "probabilities from 0 to 1"),
+    "a batch of -1": (
+        lambda m: circuits.skip_trigram_bugs(m, TRIPLES, TOKENS, batch=-1),
+        "batch=-1; expected an integer of at least 1",
+    ),
+    "a rotation of NaN": (
+        lambda m: residual.rotate_basis(m, torch.full((12, 12), math.nan)),
+        "NaN or infinite entries; expected finite",
+    ),
+    "a discount of -1": (
+        lambda m: SHARES.log_probs(-1.0),
+        "discount=-1.0; expected a number above 0 and at most 1",
+    ),
+    "a discount of 5": (
+        lambda m: SHARES.log_probs(5.0),
+        "discount=5.0; expected a number above 0 and at most 1",
+    ),
+    "blocks of -1 rows": (
+        lambda m: circuits.top_per_row(circuits.full_ov(m, "L0H0"), 3, block=-1),
+        "block=-1; expected an integer of at",
+    ),
+    "a unigram of NaN": (
+        lambda m: circuits.skip_trigrams(m, "L0H0", unigram=torch.full((23,), math.nan)),
+        "unigram .*expected finite",
+    ),
+    "two heads for one": (
+        lambda m: circuits.score_decomposition(m, TOKENS, ["L1H0", "L1H1"], 3, 2),
+        "head=.*; expected one name or number",
+    ),
+    "a context of -3": (
+        lambda m: conversion.choose_omega(-3, torch.float32),
+        "n_pos=-3; expected an integer of at least 1",
+    ),
+    "a learning rate without end": (
+        lambda m: induction.train(1, steps=1, lr=math.inf),
+        "lr=inf; expected a number above 0",
+    ),
+    "a density of 2": (
+        lambda m: residual.train_toy_models(**STEP | {"density": torch.tensor([2.0])}),
+        "probabilities from 0 to 1",
+    ),
     "a verdict on -1 rows": (
-        lambda m: superposition.head_verdict(superposition.hand_specified(2, 2), superposition.SkipTrigramTask(2), rows=-1),
+        lambda m: superposition.head_verdict(
+            superposition.hand_specified(2, 2), superposition.SkipTrigramTask(2), rows=-1
+        ),
         "rows=-1; expected an integer of at least 1",
     ),
-    "a scale of 0": (lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale=0), "scale=0; expected a positive, finite number"),
-    "a scale in letters": (lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale="1"), "scale='1'; expected a positive, finite"),
-    "a negative sharpness": (lambda m: ck.to_attention_only(m, heads_per_neuron=1, sharpness=-5), "sharpness=-5; expected a positive, finite"),
-    "a task of NaN": (lambda m: superposition.SkipTrigramTask(math.nan), "n_trigrams=nan; expected an integer from 1"),
-    "NaN for a seed": (lambda m: circuits.random_heads(2, 4, 2, seed=math.nan), "seed=nan; expected an integer from 0"),
-    "True for a count": (lambda m: circuits.random_heads(True, 4, 2), "n=True; expected an integer of at least 1"),
-    "heads of no direction": (lambda m: residual.random_rotation(4, seed=0, fix=torch.zeros(4)), "a direction that is not zero"),
+    "a scale of 0": (
+        lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale=0),
+        "scale=0; expected a positive, finite number",
+    ),
+    "a scale in letters": (
+        lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale="1"),
+        "scale='1'; expected a positive, finite",
+    ),
+    "a negative sharpness": (
+        lambda m: ck.to_attention_only(m, heads_per_neuron=1, sharpness=-5),
+        "sharpness=-5; expected a positive, finite",
+    ),
+    "a task of NaN": (
+        lambda m: superposition.SkipTrigramTask(math.nan),
+        "n_trigrams=nan; expected an integer from 1",
+    ),
+    "NaN for a seed": (
+        lambda m: circuits.random_heads(2, 4, 2, seed=math.nan),
+        "seed=nan; expected an integer from 0",
+    ),
+    "True for a count": (
+        lambda m: circuits.random_heads(True, 4, 2),
+        "n=True; expected an integer of at least 1",
+    ),
+    "heads of no direction": (
+        lambda m: residual.random_rotation(4, seed=0, fix=torch.zeros(4)),
+        "a direction that is not zero",
+    ),
     "True for a head": (lambda m: ck.heads(m)[True], "key=True; expected a name, a number"),
 }
 
@@ -63,7 +119,10 @@ def test_it_is_refused(model, name):
 def test_a_term_that_no_neuron_has(converted):
     assert conversion.read_neuron(converted, "L0N1").name == "L0N1"
     for head in ("L0N1.99", "L0N7", "L2N0", "L0N1x", "0N1"):
-        with pytest.raises(ValueError, match=f"no (neuron-head|part) is called '{head}'|'{head}' is no name of a part"):
+        with pytest.raises(
+            ValueError,
+            match=f"no (neuron-head|part) is called '{head}'|'{head}' is no name of a part",
+        ):
             conversion.read_neuron(converted, head)
 
 
@@ -78,5 +137,9 @@ def test_other_integers_are_the_same_ids(model):
     """int16 and uint8 crashed inside torch; any integers are ids."""
     expected = residual.decompose(model, TOKENS).logits
     for dtype in (torch.int8, torch.int16, torch.int32, torch.uint8):
-        torch.testing.assert_close(residual.decompose(model, TOKENS.to(dtype)).logits, expected, rtol=0, atol=0)
-        assert induction._stream.earlier_occurrences(TOKENS.to(dtype)).equal(induction._stream.earlier_occurrences(TOKENS))
+        torch.testing.assert_close(
+            residual.decompose(model, TOKENS.to(dtype)).logits, expected, rtol=0, atol=0
+        )
+        assert induction._stream.earlier_occurrences(TOKENS.to(dtype)).equal(
+            induction._stream.earlier_occurrences(TOKENS)
+        )

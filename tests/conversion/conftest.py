@@ -8,10 +8,20 @@ import torch
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "real_models: needs pretrained weights that `make real-models` fetches")
+    config.addinivalue_line(
+        "markers", "real_models: needs pretrained weights that `make real-models` fetches"
+    )
 
 
-SIZES = {"d_model": 12, "d_head": 5, "n_layers": 2, "n_ctx": 13, "n_heads": 3, "d_vocab": 37, "d_mlp": 19}
+SIZES = {
+    "d_model": 12,
+    "d_head": 5,
+    "n_layers": 2,
+    "n_ctx": 13,
+    "n_heads": 3,
+    "d_vocab": 37,
+    "d_mlp": 19,
+}
 USUAL = {"attn_only": False, "normalization_type": "LN", "init_weights": True}
 
 
@@ -32,13 +42,22 @@ def _tokenizer():
 
 
 KINDS = {
-    "gpt2": ("GPT2", "LMHeadModel", {"n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32, "n_inner": 40}),
+    "gpt2": (
+        "GPT2",
+        "LMHeadModel",
+        {"n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 32, "n_inner": 40},
+    ),
     "opt": ("OPT", "ForCausalLM", {"ffn_dim": 40, "word_embed_proj_dim": 24}),
     "neox": ("GPTNeoX", "ForCausalLM", {"intermediate_size": 40}),
     "bert": ("Bert", "ForMaskedLM", {"intermediate_size": 40}),
     "llama": ("Llama", "ForCausalLM", {"intermediate_size": 40, "num_key_value_heads": 2}),
 }
-COMMON = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32}
+COMMON = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+}
 
 
 def _hugging_face(folder, kind, dtype=torch.float64, seed=0, **changes):
@@ -49,13 +68,19 @@ def _hugging_face(folder, kind, dtype=torch.float64, seed=0, **changes):
     name = f"{family}{head}"
     sizes = settings if kind == "gpt2" else COMMON | settings
     config = getattr(transformers, f"{family}Config")(
-        **(sizes | {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2, "architectures": [name]} | changes)
+        **(
+            sizes
+            | {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2, "architectures": [name]}
+            | changes
+        )
     )
     model = getattr(transformers, name)(config).eval()
     tiny_models.randomise(model, seed, 0.2)
     transformers.logging.disable_progress_bar()
     model.save_pretrained(folder)
-    return TransformerBridge.boot_transformers(str(folder), tokenizer=_tokenizer(), dtype=dtype).eval()
+    return TransformerBridge.boot_transformers(
+        str(folder), tokenizer=_tokenizer(), dtype=dtype
+    ).eval()
 
 
 @pytest.fixture
@@ -83,7 +108,9 @@ def draw():
     """`draw(seed, 3, 5)`: a standard normal float64 tensor."""
 
     def _draw(seed, *shape, dtype=torch.float64):
-        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+        return torch.randn(
+            *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        ).to(dtype)
 
     return _draw
 

@@ -14,7 +14,11 @@ from circuitkit.conversion import gate_sum, literal_stream
 
 def exact_mlp(model, layer, x):
     """The layer's MLP in float64 from the state dict of the original, with no helper of the library."""
-    state = {name: value.double() for name, value in model.state_dict().items() if f"blocks.{layer}.mlp." in name}
+    state = {
+        name: value.double()
+        for name, value in model.state_dict().items()
+        if f"blocks.{layer}.mlp." in name
+    }
 
     def linear(part, value):
         weight = next(v for n, v in state.items() if n.endswith(f"mlp.{part}.weight"))
@@ -25,7 +29,9 @@ def exact_mlp(model, layer, x):
         "silu": lambda t: t * torch.sigmoid(t),
         "relu": lambda t: t.clamp_min(0),
         "gelu": lambda t: 0.5 * t * torch.special.erfc(-t / math.sqrt(2)),
-        "gelu_new": lambda t: 0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3))),
+        "gelu_new": lambda t: (
+            0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)))
+        ),
     }[model.cfg.act_fn]
     x = x.double()
     if model.cfg.gated_mlp:
@@ -37,7 +43,11 @@ def rounding(model, layer, x, k):
     """What a careful evaluation may lose: an eps for every operation on the largest sums that occur."""
     eps = torch.finfo(x.dtype).eps
     operations = model.cfg.d_model + model.cfg.d_mlp + 8 * k
-    weights = [p.detach().double().abs() for n, p in model.blocks[layer].mlp.named_parameters() if p.ndim == 2]
+    weights = [
+        p.detach().double().abs()
+        for n, p in model.blocks[layer].mlp.named_parameters()
+        if p.ndim == 2
+    ]
     largest = float(x.double().abs().max()) + 1
     for weight in weights:
         largest *= 1 + float(weight.sum(1).max())
@@ -56,11 +66,21 @@ def rounding(model, layer, x, k):
     k=st.integers(1, 8),
     seed=st.integers(0, 10**6),
 )
-def test_every_layer_keeps_its_promise(native, sizes, n_heads, n_layers, activation, norm, gated, dtype, k, seed):
+def test_every_layer_keeps_its_promise(
+    native, sizes, n_heads, n_layers, activation, norm, gated, dtype, k, seed
+):
     d_model, d_head, d_mlp, pos, _ = sizes
     gated = gated and norm is not None
-    config = {"d_head": d_head, "n_heads": n_heads, "d_model": d_model * n_heads, "d_mlp": d_mlp, "n_layers": n_layers}
-    model = native(dtype, seed, act_fn=activation, normalization_type=norm, gated_mlp=gated, n_ctx=13, **config)
+    config = {
+        "d_head": d_head,
+        "n_heads": n_heads,
+        "d_model": d_model * n_heads,
+        "d_mlp": d_mlp,
+        "n_layers": n_layers,
+    }
+    model = native(
+        dtype, seed, act_fn=activation, normalization_type=norm, gated_mlp=gated, n_ctx=13, **config
+    )
     k = 3 * k if gated else k
     tokens = torch.randint(37, (2, pos), generator=torch.Generator().manual_seed(seed))
     converted = to_attention_only(model, heads_per_neuron=max(k, 2) if gated else k, probe=tokens)
@@ -84,7 +104,9 @@ def test_every_layer_keeps_its_promise(native, sizes, n_heads, n_layers, activat
 @pytest.mark.parametrize(("activation", "gated"), [("relu", False), ("relu", True), ("silu", True)])
 def test_a_norm_whose_eps_is_large_keeps_the_promise(native, eps, norm, activation, gated):
     # its rows are shorter than sqrt(d_model), which is what the promise counts with; the shortest come from a small stream
-    model = native(torch.float64, 5, act_fn=activation, gated_mlp=gated, normalization_type=norm, eps=eps)
+    model = native(
+        torch.float64, 5, act_fn=activation, gated_mlp=gated, normalization_type=norm, eps=eps
+    )
     tokens = torch.randint(37, (2, 9), generator=torch.Generator().manual_seed(1))
     for size in (1.0, 1e-3):
         with torch.no_grad():
@@ -101,12 +123,19 @@ def test_a_norm_whose_eps_is_large_keeps_the_promise(native, eps, norm, activati
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.booleans(), st.sampled_from(["gelu", "relu", "silu", "gelu_new"]), st.integers(1, 8), st.integers(0, 99))
+@given(
+    st.booleans(),
+    st.sampled_from(["gelu", "relu", "silu", "gelu_new"]),
+    st.integers(1, 8),
+    st.integers(0, 99),
+)
 def test_parallel_and_serial_blocks_keep_their_promise(boot_neox, parallel, activation, k, seed):
     model = boot_neox(seed=seed, use_parallel_residual=parallel, hidden_act=activation)
     converted = to_attention_only(model, heads_per_neuron=k)
     assert all(row.measured <= row.bound + 1e-12 for row in converted.report.layers)
-    taken = heads(converted)[["L1N0.0", "L1N0.1"] if k > 1 and activation.startswith("gelu") else "L1N0"]
+    taken = heads(converted)[
+        ["L1N0.0", "L1N0.1"] if k > 1 and activation.startswith("gelu") else "L1N0"
+    ]
     assert set(taken.layers) == {1 if parallel else 3}
     assert heads(converted)["L1H2"].layers == (1 if parallel else 2,)
 
@@ -187,7 +216,9 @@ def test_hooks_edit_the_pattern(native):
     view = pattern[0, :, 4 * 3 + 2]
     assert torch.allclose(view[:, 0], single[1:, 0], atol=1e-12)
     assert torch.allclose(view[:, 1], single.diagonal()[1:], atol=1e-12)
-    assert torch.allclose(anatomy(converted).run(tokens).pattern("L1N4.2")[0], view[:, 1], atol=1e-12)
+    assert torch.allclose(
+        anatomy(converted).run(tokens).pattern("L1N4.2")[0], view[:, 1], atol=1e-12
+    )
 
     def to_bias_only(pattern, hook):
         return torch.tensor([1.0, 0.0]).to(pattern).expand_as(pattern)
@@ -196,7 +227,9 @@ def test_hooks_edit_the_pattern(native):
     silent = converted.run_with_hooks(tokens, fwd_hooks=hooks)
     state = model.state_dict()
     bias = next(v for n, v in state.items() if n.endswith("blocks.1.mlp.out.bias"))
-    without = model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.mlp.hook_out", lambda out, hook: bias.expand_as(out))])
+    without = model.run_with_hooks(
+        tokens, fwd_hooks=[("blocks.1.mlp.hook_out", lambda out, hook: bias.expand_as(out))]
+    )
     assert (silent - without).abs().max() < 1e-2  # block 0 still differs by its own small error
 
 
@@ -214,7 +247,9 @@ def test_gradients_through_the_model(native, route):
 
 
 def test_the_report_counts_heads_by_hand(native):
-    report = to_attention_only(native(), heads_per_neuron=3).report  # two blocks of 3 heads and 19 neurons
+    report = to_attention_only(
+        native(), heads_per_neuron=3
+    ).report  # two blocks of 3 heads and 19 neurons
     assert [row.neuron_heads for row in report.layers] == [57, 57]
     assert report.heads == 2 * (3 + 57)
 
@@ -255,7 +290,9 @@ def test_heads_of_a_converted_model(native):
     assert both.index("L0N0.1") == both.index(4) == 4
     assert [one.names[0] for one in both] == list(both.names)
     assert sum((group.names for group in both.groups()), ()) == both.names
-    with pytest.raises(ValueError, match="no head is called 'L1N19.0'; the nearest of 82 are L1N18.0"):
+    with pytest.raises(
+        ValueError, match="no head is called 'L1N19.0'; the nearest of 82 are L1N18.0"
+    ):
         both.index("L1N19.0")
     with pytest.raises(ValueError, match="head index 82 is out of range for 82 heads"):
         both[82]
@@ -279,7 +316,9 @@ def test_heads_of_a_converted_model_cost_nothing_until_they_are_taken(native, mo
 
 def test_reading_a_converted_model_copies_no_weight_that_it_shares(native):
     converted = to_attention_only(native(), heads_per_neuron=2)
-    shared = [parameter for parameter in converted.parameters() if torch._C._is_cow_tensor(parameter)]
+    shared = [
+        parameter for parameter in converted.parameters() if torch._C._is_cow_tensor(parameter)
+    ]
     assert len(shared) > 20
     anatomy(converted).run(torch.tensor([[1, 2, 3]]))
     heads(converted)[["L0N3", "L1N2.1"]]
@@ -288,7 +327,9 @@ def test_reading_a_converted_model_copies_no_weight_that_it_shares(native):
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_gated_layers_say_what_plain_ones_say(native, gated):
-    layer = to_attention_only(native(act_fn="silu", gated_mlp=gated), heads_per_neuron=4).neuron_heads(1)
+    layer = to_attention_only(
+        native(act_fn="silu", gated_mlp=gated), heads_per_neuron=4
+    ).neuron_heads(1)
     k = 4 if gated else 1
     assert repr(layer) == f"Neurons(19 {'gated ' * gated}neurons x {k} heads, d_model=12, 'silu')"
     assert layer.names[k] == ("L1N1.0" if gated else "L1N1")
@@ -325,10 +366,20 @@ def test_theorem_4_repaired_on_the_whole_stream(native):
     tokens = torch.tensor([5, 6, 7, 8])
     stream = literal_stream(converted, tokens)
     _, cache = model.run_with_cache(tokens[None])
-    assert stream.shape == (5, 5, 13)  # embedding, then attention and MLP of two blocks; bias token; bias coordinate
+    assert stream.shape == (
+        5,
+        5,
+        13,
+    )  # embedding, then attention and MLP of two blocks; bias token; bias coordinate
     for layer in (0, 1):
-        for place, name in ((2 * layer, "resid_pre"), (2 * layer + 1, "resid_mid"), (2 * layer + 2, "resid_post")):
-            assert torch.allclose(stream[place, 1:, :-1], cache[f"blocks.{layer}.hook_{name}"][0], atol=1e-12)
+        for place, name in (
+            (2 * layer, "resid_pre"),
+            (2 * layer + 1, "resid_mid"),
+            (2 * layer + 2, "resid_post"),
+        ):
+            assert torch.allclose(
+                stream[place, 1:, :-1], cache[f"blocks.{layer}.hook_{name}"][0], atol=1e-12
+            )
     bias_row = torch.tensor([0.0] * 12 + [1.0]).double()
     assert (stream[:, 0] == bias_row).all()
     assert (stream[:, 1:, -1] == 0).all()
@@ -338,8 +389,14 @@ def test_theorem_4_repaired_on_the_whole_stream(native):
     ("arguments", "message"),
     [
         ({}, "max_error=None, heads_per_neuron=None; expected exactly one of the two"),
-        ({"max_error": 0.1, "heads_per_neuron": 2}, "max_error=0.1, heads_per_neuron=2; expected exactly one"),
-        ({"max_error": 1e-12}, "max_error=1e-12 cannot be met for 'gelu': 8 heads per neuron reach"),
+        (
+            {"max_error": 0.1, "heads_per_neuron": 2},
+            "max_error=0.1, heads_per_neuron=2; expected exactly one",
+        ),
+        (
+            {"max_error": 1e-12},
+            "max_error=1e-12 cannot be met for 'gelu': 8 heads per neuron reach",
+        ),
         ({"heads_per_neuron": 0}, "heads_per_neuron=0; expected an integer from 1 to 32 or None"),
     ],
 )
@@ -351,20 +408,30 @@ def test_knobs(native, arguments, message):
 def test_refusals(native):
     with pytest.raises(ValueError, match="expected a transformer-lens TransformerBridge"):
         to_attention_only(torch.nn.Linear(2, 2), heads_per_neuron=1)
-    with pytest.raises(ValueError, match=r"block 0: activation .* is not supported; heads can compute \['gelu'"):
+    with pytest.raises(
+        ValueError, match=r"block 0: activation .* is not supported; heads can compute \['gelu'"
+    ):
         to_attention_only(native(act_fn="solu"), heads_per_neuron=1)
     with pytest.raises(ValueError, match="no MLP layers: it is attention-only already"):
         to_attention_only(native(attn_only=True), heads_per_neuron=1)
-    with pytest.raises(ValueError, match="expected a model that is not converted already: see model.report"):
+    with pytest.raises(
+        ValueError, match="expected a model that is not converted already: see model.report"
+    ):
         to_attention_only(to_attention_only(native(), heads_per_neuron=1), heads_per_neuron=1)
     broken = native()
     with torch.no_grad():
         broken.blocks[1].mlp.W_out[3, 2] = math.inf
     with pytest.raises(ValueError, match="block 1: W_out hold infinite or NaN entries"):
         to_attention_only(broken, heads_per_neuron=1)
-    with pytest.raises(ValueError, match="block 0: a 'silu' gate needs a bounded range.*state gate_range"):
-        to_attention_only(native(act_fn="silu", gated_mlp=True, normalization_type=None), heads_per_neuron=8)
-    with pytest.raises(ValueError, match=r"block 0: max_error=1e-14 cannot be met for a 'silu' gate"):
+    with pytest.raises(
+        ValueError, match="block 0: a 'silu' gate needs a bounded range.*state gate_range"
+    ):
+        to_attention_only(
+            native(act_fn="silu", gated_mlp=True, normalization_type=None), heads_per_neuron=8
+        )
+    with pytest.raises(
+        ValueError, match=r"block 0: max_error=1e-14 cannot be met for a 'silu' gate"
+    ):
         to_attention_only(native(act_fn="silu", gated_mlp=True), max_error=1e-14)
     with pytest.raises(ValueError, match="name='fast'; expected one of"):
         with to_attention_only(native(), heads_per_neuron=1).route("fast"):
@@ -384,7 +451,9 @@ def test_a_mixture_of_experts_is_refused(tmp_path, tokenizer):
     )  # fmt: skip
     transformers.MixtralForCausalLM(config).eval().save_pretrained(tmp_path)
     model = TransformerBridge.boot_transformers(str(tmp_path), tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="block 0: .* is a mixture of experts: its router picks by a discontinuous"):
+    with pytest.raises(
+        ValueError, match="block 0: .* is a mixture of experts: its router picks by a discontinuous"
+    ):
         to_attention_only(model, heads_per_neuron=1)
 
 
@@ -415,7 +484,11 @@ def test_a_neurons_circuits_as_tokens(native):
     converted = to_attention_only(model, heads_per_neuron=2)
     found = read_neuron(converted, "L1N4.1", k=3)
     reads = [
-        float((model.blocks[1].ln2(model.W_E[None])[0, t] @ model.W_in[1][:, 4] + model.b_in[1][4]).detach())
+        float(
+            (
+                model.blocks[1].ln2(model.W_E[None])[0, t] @ model.W_in[1][:, 4] + model.b_in[1][4]
+            ).detach()
+        )
         for t in range(37)
     ]
     order = sorted(range(37), key=reads.__getitem__)
@@ -444,9 +517,9 @@ def test_half_precision_stays_half_precision(native, dtype):
     assert converted(tokens).dtype == dtype
     exact = model(tokens).detach()
     # a coarse number format loses a few of its own units, whatever the route
-    assert float((converted(tokens).detach() - exact).abs().max()) < 64 * torch.finfo(dtype).eps * float(
-        exact.abs().max()
-    )
+    assert float((converted(tokens).detach() - exact).abs().max()) < 64 * torch.finfo(
+        dtype
+    ).eps * float(exact.abs().max())
 
 
 def test_chapter_2s_tools_run_on_neuron_heads(native):
@@ -455,7 +528,9 @@ def test_chapter_2s_tools_run_on_neuron_heads(native):
     model = native(dtype=torch.float32)
     view = to_attention_only(model, heads_per_neuron=1)
     reads = (model.W_E @ model.W_in[1][:, 4]).detach()
-    slope = view.heads["L1N4"].W_V[0, :-1, 0] / model.W_in[1][:, 4].detach()  # a of the single head, 1 by the fit
+    slope = (
+        view.heads["L1N4"].W_V[0, :-1, 0] / model.W_in[1][:, 4].detach()
+    )  # a of the single head, 1 by the fit
     qk, ov = full_qk(view, "L1N4").AB, full_ov(view, "L1N4").AB
     b = float((view.heads["L1N4"].W_Q[0, :-1, 0] / model.W_in[1][:, 4].detach()).mean())
     assert torch.allclose(qk[:-1, -1], -b * reads, atol=1e-4)
@@ -469,7 +544,9 @@ def test_chapter_2s_tools_run_on_neuron_heads(native):
     at = [whole.names.index(name) for name in pair.names]
     assert torch.allclose(whole.score[at], pair.score)
     plain = copying_score(model)
-    assert torch.allclose(whole.score[[whole.names.index(name) for name in plain.names]], plain.score, atol=1e-5)
+    assert torch.allclose(
+        whole.score[[whole.names.index(name) for name in plain.names]], plain.score, atol=1e-5
+    )
 
 
 def test_a_gated_layers_promise_by_hand(native):
@@ -480,10 +557,14 @@ def test_a_gated_layers_promise_by_hand(native):
     size = {}
     for part in ("gate", "in"):
         weight = next(value for name, value in state.items() if name.endswith(f"mlp.{part}.weight"))
-        size[part] = math.sqrt(12) * (weight * gain).norm(dim=1)  # a normalised row has length sqrt(d_model)
+        size[part] = math.sqrt(12) * (weight * gain).norm(
+            dim=1
+        )  # a normalised row has length sqrt(d_model)
     out = next(value for name, value in state.items() if name.endswith("mlp.out.weight")).abs()
     reaches = [1.001 * float(gate) for gate in size["gate"]]
-    error = torch.tensor([gate_sum("silu", reach, 12).error for reach in reaches], dtype=torch.float64)
+    error = torch.tensor(
+        [gate_sum("silu", reach, 12).error for reach in reaches], dtype=torch.float64
+    )
     assert max(reaches) <= row.reach == gate_sum("silu", max(reaches), 12).reach
     assert row.activation_error == float(error.max())
     assert row.bound == pytest.approx(float((out * size["in"] * error).sum(1).max()), rel=2e-3)
@@ -499,7 +580,9 @@ def test_no_listener_stays_on_the_converted_model(native):
 
 def test_the_literal_stream_is_for_converted_models_with_serial_blocks(native, hugging_face):
     tokens = torch.tensor([1, 2, 3])
-    with pytest.raises(ValueError, match="literal_stream got model as a TransformerBridge; .*Convert it first"):
+    with pytest.raises(
+        ValueError, match="literal_stream got model as a TransformerBridge; .*Convert it first"
+    ):
         literal_stream(native(), tokens)
     beside = to_attention_only(hugging_face("neox"), max_error=1e-2)
     with pytest.raises(ValueError, match="needs serial blocks with norms in front"):
@@ -520,7 +603,8 @@ def test_a_second_activation_is_refused(native):
     model = native()
     model.blocks[0].mlp.original_component.activation = torch.nn.ReLU()
     with pytest.raises(
-        ValueError, match=r"block 0: expected one activation function in .*, found .*\.activation.*; give"
+        ValueError,
+        match=r"block 0: expected one activation function in .*, found .*\.activation.*; give",
     ):
         to_attention_only(model, heads_per_neuron=1)
 
@@ -528,7 +612,9 @@ def test_a_second_activation_is_refused(native):
 def test_a_norm_behind_the_activation_is_refused(native):
     model = native()
     model.blocks[1].mlp.original_component.ln = torch.nn.LayerNorm(19)
-    with pytest.raises(ValueError, match="block 1: a LayerNorm between activation and output mixes the neurons"):
+    with pytest.raises(
+        ValueError, match="block 1: a LayerNorm between activation and output mixes the neurons"
+    ):
         to_attention_only(model, heads_per_neuron=1)
 
 
@@ -549,7 +635,9 @@ class Odd(torch.nn.Module):
 def test_an_unknown_norm_bounds_no_gate(native, bends):
     model = native(act_fn="silu", gated_mlp=True)
     model.blocks[0].ln2._modules["_original_component"] = Odd(bends)
-    with pytest.raises(ValueError, match="block 0: a 'silu' gate needs a bounded range, and no norm in front"):
+    with pytest.raises(
+        ValueError, match="block 0: a 'silu' gate needs a bounded range, and no norm in front"
+    ):
         to_attention_only(model, heads_per_neuron=4)
 
 

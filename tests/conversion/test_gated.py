@@ -24,7 +24,9 @@ GATES = {
 def test_a_sigmoid_gate_is_one_head_by_hand():
     # the gate reads ln 3, so the head looks at itself with weight 3/4; the value reads 4
     x = torch.tensor([[math.log(3.0), 4.0]], dtype=torch.float64)
-    gate, value, out = (torch.tensor(w).double() for w in ([[1.0], [0.0]], [[0.0], [1.0]], [[2.0, 0.0]]))
+    gate, value, out = (
+        torch.tensor(w).double() for w in ([[1.0], [0.0]], [[0.0], [1.0]], [[2.0, 0.0]])
+    )
     mlp = gated_neuron_heads(gate, value, out)
     assert len(mlp) == 1
     assert torch.allclose(mlp(x), torch.tensor([[6.0, 0.0]]).double())
@@ -76,7 +78,9 @@ def test_the_proof_covers_what_lies_between_its_points(name, k, seed):
     c = -b * rng.uniform(-reach, reach, k)
     proved = gates.proved_error(name, reach, b, c, d, n=201)
     x = np.linspace(-reach, reach, 40_001)
-    dense = np.abs(gates.FUNCTIONS[name](x) - (d / (1 + np.exp(-(b * x[:, None] + c)))).sum(1)).max()
+    dense = np.abs(
+        gates.FUNCTIONS[name](x) - (d / (1 + np.exp(-(b * x[:, None] + c)))).sum(1)
+    ).max()
     assert dense <= proved
     assert gates.proved_error(name, reach, b, c, d, n=60_001) <= dense * 1.001 + 1e-4
 
@@ -88,7 +92,12 @@ def test_no_weights_go_below_the_least_error_of_their_centres():
         f, x = gates.FUNCTIONS[name], gates.points(5.0, 248)
         least = gates.least(f, 5.0, p)
         s = gates.sigmoids(x, p[:6])
-        tried = np.concatenate([rng.normal(0, 4, (20_000, 3)), np.linalg.lstsq(s, f(x), rcond=None)[0] + rng.normal(0, 0.05, (20_000, 3))])
+        tried = np.concatenate(
+            [
+                rng.normal(0, 4, (20_000, 3)),
+                np.linalg.lstsq(s, f(x), rcond=None)[0] + rng.normal(0, 0.05, (20_000, 3)),
+            ]
+        )
         errors = np.abs(tried @ s.T - f(x)).max(1)
         assert least <= errors.min() < 1.5 * least
 
@@ -100,7 +109,9 @@ def test_a_search_from_drawn_starts_comes_as_near_as_random_tries_of_everything(
         shape = gates.scattered(8.0, 2, rng)
         start = np.r_[shape, gates.weighed(x, f(x), shape, 8.0)[0]]
         error, p = gates.newton(x, f(x), start, 8.0, (2, 8, 64, 200), 200)
-        assert error <= np.abs(gates.sigmoids(x, start[:4]) @ start[4:] - f(x)).max() or math.isinf(error)
+        assert error <= np.abs(gates.sigmoids(x, start[:4]) @ start[4:] - f(x)).max() or math.isinf(
+            error
+        )
         known[8.0] = min(known[8.0], (error, p), key=lambda fit: fit[0])
     tries = []
     for _ in range(20_000):  # with the weights of least squares
@@ -112,7 +123,14 @@ def test_a_search_from_drawn_starts_comes_as_near_as_random_tries_of_everything(
 
 @pytest.mark.parametrize(
     ("reach", "k", "most"),
-    [(30, 8, 6e-4), (30, 16, 1e-5), (30, 32, 1e-7), (100, 8, 1.5e-2), (100, 16, 2e-4), (100, 32, 2e-6)],
+    [
+        (30, 8, 6e-4),
+        (30, 16, 1e-5),
+        (30, 32, 1e-7),
+        (100, 8, 1.5e-2),
+        (100, 16, 2e-4),
+        (100, 32, 2e-6),
+    ],
 )
 def test_how_good_the_stored_fits_are(reach, k, most):
     assert gate_sum("silu", float(reach), k).error <= most
@@ -149,7 +167,12 @@ def test_within_an_error_each_neuron_takes_the_fewest_heads_for_its_range(draw):
     reaches = [29.5, 3.0, 120.0, 30.0]
     layer = gate_sums("silu", reaches, max_error=1e-5)
     alone = [gate_sum("silu", reach, max_error=1e-5) for reach in reaches]
-    assert [len(fit) for fit in alone] == [16, 4, 32, 16] or [len(fit) for fit in alone] == [16, 8, 32, 16]
+    assert [len(fit) for fit in alone] == [16, 4, 32, 16] or [len(fit) for fit in alone] == [
+        16,
+        8,
+        32,
+        16,
+    ]
     assert (len(layer), layer.heads(4)) == (32, sum(map(len, alone)))
     assert layer.error == max(fit.error for fit in alone) <= 1e-5
     g = draw(0, 5, 4) * 3
@@ -178,7 +201,10 @@ def test_more_heads_help_and_max_error_takes_the_fewest():
         (("tanh", 8.0, 8), "activation='tanh'; expected one of .* a gate can be"),
         (("silu", 8.0), r"exactly one of heads_per_neuron \(2 to 32\) and max_error"),
         (("silu", 8.0, 65), "heads_per_neuron=65; expected an integer from 1 to 32"),
-        (("silu", 150.0, None, 1e-9), r"max_error=1e-09 cannot be met for a 'silu' gate on \[-150, 150\]: 32 heads"),
+        (
+            ("silu", 150.0, None, 1e-9),
+            r"max_error=1e-09 cannot be met for a 'silu' gate on \[-150, 150\]: 32 heads",
+        ),
     ],
 )
 def test_messages(arguments, message):

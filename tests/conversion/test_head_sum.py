@@ -20,14 +20,18 @@ def slow(term_sum, x):
 
 def points():
     """Dense where the functions bend, sparse far out, and never a grid the fit was made on."""
-    return [i * 0.00137 - 9 for i in range(13200)] + [s * 1.3**i for i in range(9, 24) for s in (-1, 1)]
+    return [i * 0.00137 - 9 for i in range(13200)] + [
+        s * 1.3**i for i in range(9, 24) for s in (-1, 1)
+    ]
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_new"])
 @pytest.mark.parametrize("k", range(1, 9))
 def test_the_promised_error_holds_and_is_not_a_loose_one(name, k, scalar):
     terms = head_sum(name, heads_per_neuron=k)
-    worst = max(abs(slow(terms, x) - scalar[name](x)) for x in points() if abs(x) * max(terms.b) < 700)
+    worst = max(
+        abs(slow(terms, x) - scalar[name](x)) for x in points() if abs(x) * max(terms.b) < 700
+    )
     assert len(terms) == k
     assert 0.97 * terms.error <= worst <= terms.error
 
@@ -68,7 +72,8 @@ def test_both_code_paths_follow_the_slow_sum(name, gradient, draw):
     x = (draw(0, 3, 7) * 3).requires_grad_(gradient)
     # b is large for relu: its own exp would overflow, so the reference is written with tanh
     reference = sum(
-        (0.5 + 0.5 * torch.tanh((b * x.detach() + c) / 2)) * (a * x.detach() + d) for b, c, a, d in terms.terms
+        (0.5 + 0.5 * torch.tanh((b * x.detach() + c) / 2)) * (a * x.detach() + d)
+        for b, c, a, d in terms.terms
     )
     assert torch.allclose(terms(x), reference, atol=1e-13, rtol=0)
 
@@ -109,15 +114,30 @@ def test_generalized_silu_and_quick_gelu():
     ("arguments", "message"),
     [
         ({"activation": "solu"}, r"activation='solu'; expected one of \['silu', 'relu', 'gelu'"),
-        ({"activation": "gelu", "heads_per_neuron": 2, "max_error": 0.1}, "not both: each decides the other"),
-        ({"activation": "gelu", "heads_per_neuron": 9}, "heads_per_neuron=9; expected an integer from 1 to 8"),
-        ({"activation": "gelu", "heads_per_neuron": True}, "heads_per_neuron=True; expected an integer from 1 to 8"),
-        ({"activation": "gelu", "max_error": 1e-9}, r"max_error=1e-09 cannot be met for 'gelu': 8 heads .* reach"),
+        (
+            {"activation": "gelu", "heads_per_neuron": 2, "max_error": 0.1},
+            "not both: each decides the other",
+        ),
+        (
+            {"activation": "gelu", "heads_per_neuron": 9},
+            "heads_per_neuron=9; expected an integer from 1 to 8",
+        ),
+        (
+            {"activation": "gelu", "heads_per_neuron": True},
+            "heads_per_neuron=True; expected an integer from 1 to 8",
+        ),
+        (
+            {"activation": "gelu", "max_error": 1e-9},
+            r"max_error=1e-09 cannot be met for 'gelu': 8 heads .* reach",
+        ),
         ({"activation": "gelu", "max_error": -1.0}, "expected a finite number, 0 or more"),
         ({"activation": "gelu", "max_error": math.nan}, "expected a finite number, 0 or more"),
         ({"activation": "gelu", "sharpness": 3.0}, "expected no sharpness, a knob of relu only"),
         ({"activation": "relu", "max_error": 0.0}, "never zero"),
-        ({"activation": "relu", "max_error": 0.1, "sharpness": 2.0}, "either, not both: the error is 0.2785 / sharpness"),
+        (
+            {"activation": "relu", "max_error": 0.1, "sharpness": 2.0},
+            "either, not both: the error is 0.2785 / sharpness",
+        ),
         ({"activation": "relu", "sharpness": -1.0}, "positive, finite number"),
     ],
 )

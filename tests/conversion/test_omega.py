@@ -47,7 +47,9 @@ def test_the_scores_are_the_posts_by_hand():
     read = torch.tensor([1.0, 0, 0, 0])
     scores = stream @ mlp.entry_matrix(read) @ stream.T
     assert scores.tolist() == [[17.5, -0.5, 18.0], [-3.0, 15.0, 18.0], [0.0, 0.0, 18.0]]
-    row = scores[0].softmax(-1)  # the post's typo: itself 1 - sigmoid(x), the bias sigmoid(x), not sigmoid(-x)
+    row = scores[0].softmax(
+        -1
+    )  # the post's typo: itself 1 - sigmoid(x), the bias sigmoid(x), not sigmoid(-x)
     assert row[2] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-6)
 
 
@@ -95,7 +97,11 @@ def family(seed, draw):
         W_in = W_in * 20
     if kind == 2:  # what a neuron reads cancels
         half = d // 2
-        x[:, half : 2 * half], W_in[half : 2 * half], b_in = -1.37 * x[:, :half], W_in[:half] / 1.37, b_in * 1e-3
+        x[:, half : 2 * half], W_in[half : 2 * half], b_in = (
+            -1.37 * x[:, :half],
+            W_in[:half] / 1.37,
+            b_in * 1e-3,
+        )
         x = x * 50
     if kind == 3:
         x[:, 0] *= 300
@@ -114,8 +120,13 @@ def test_no_layer_exceeds_its_bound(dtype, form, draw):
         x, *weights = (None if part is None else part.to(dtype) for part in family(seed, draw))
         omega = (2.0, 5.0, 8.0, 12.0, 100.0, 1000.0)[seed // 18 % 6]
         mlp = unwarned(*weights, omega, form, len(x) + seed % 3)
-        X, W_in, W_out, b_in, b_out = (0 if part is None else part.double() for part in (x, *weights))
-        error, bound = float((mlp(x).double() - reference(X, W_in, W_out, b_in, b_out)).abs().max()), mlp.error_bound(x)
+        X, W_in, W_out, b_in, b_out = (
+            0 if part is None else part.double() for part in (x, *weights)
+        )
+        error, bound = (
+            float((mlp(x).double() - reference(X, W_in, W_out, b_in, b_out)).abs().max()),
+            mlp.error_bound(x),
+        )
         assert math.isfinite(bound)
         exceeded += [seed] * (not error <= bound)
         loose += [bound / error] if error > 0 else []
@@ -130,14 +141,17 @@ def test_the_bound_counts_what_cancels(dtype, omega, draw):
     x[:, 32:], W_in[32:] = -1.37 * x[:, :32], W_in[:32] / 1.37
     x, W_in, W_out = x.to(dtype), W_in.to(dtype), torch.eye(8, 64, dtype=dtype)
     mlp = unwarned(W_in, W_out, None, None, omega, "one_layer", 3)
-    error = (mlp(x).double() - reference(x.double(), W_in.double(), W_out.double(), 0, 0)).abs().max()
+    error = (
+        (mlp(x).double() - reference(x.double(), W_in.double(), W_out.double(), 0, 0)).abs().max()
+    )
     assert error <= mlp.error_bound(x)
 
 
 def test_the_window_and_its_warning(parts):
     _, W_in, W_out, *_ = parts
     with pytest.warns(
-        OmegaWarning, match=r"omega=2 lies outside \[.*\] for 20 positions in torch.float64: other tokens"
+        OmegaWarning,
+        match=r"omega=2 lies outside \[.*\] for 20 positions in torch.float64: other tokens",
     ):
         omega_mlp(W_in, W_out, n_ctx=20, omega=2.0)
     with pytest.warns(OmegaWarning, match="rounded too coarsely"):
@@ -160,7 +174,9 @@ def test_in_float32_the_posts_omega_loses_digits_and_in_bfloat16_everything(draw
             warnings.simplefilter("ignore", OmegaWarning)
             mlp = omega_mlp(eye.to(dtype), eye.to(dtype), n_ctx=20, omega=omega, form="one_layer")
         rounded = X.to(dtype)
-        return (mlp(rounded).double() - rounded.double() * torch.sigmoid(rounded.double())).abs().max()
+        return (
+            (mlp(rounded).double() - rounded.double() * torch.sigmoid(rounded.double())).abs().max()
+        )
 
     assert error(20.0, torch.float64) < 3e-15
     assert error(20.0, torch.float32) < 2e-6 < 1e-5 < error(1000.0, torch.float32)
@@ -171,7 +187,10 @@ def test_in_float32_the_posts_omega_loses_digits_and_in_bfloat16_everything(draw
 
 def test_the_bound_has_two_walls_and_knows_overflow(parts):
     X, *weights = (part.float() for part in parts)
-    at = {omega: unwarned(*weights, omega, "one_layer", 5).error_bound(X) for omega in (2.0, 9.0, 1000.0, 1e9)}
+    at = {
+        omega: unwarned(*weights, omega, "one_layer", 5).error_bound(X)
+        for omega in (2.0, 9.0, 1000.0, 1e9)
+    }
     assert at[2.0] > at[9.0] < at[1000.0] < at[1e9]
     X, *weights = (part.half() for part in parts)
     assert unwarned(*weights, 4e4, "one_layer", 5).error_bound(X) == math.inf
@@ -184,7 +203,13 @@ def test_the_bound_of_one_neuron_by_hand():
     assert mlp.error_bound(torch.zeros(1, 1)) < 1e-36
     u, one, on = 2.0**-24, torch.ones(1, 1), 1 / (1 + math.exp(-1))
     dq = (4 * 19 + 1 + 2 * 18) * u
-    wrote = dq * on * (1 - on) + 12 * u * on + 2 * math.exp(-18) + 20 * u * (on + math.exp(-18)) + (4 + 1) * u * on
+    wrote = (
+        dq * on * (1 - on)
+        + 12 * u * on
+        + 2 * math.exp(-18)
+        + 20 * u * (on + math.exp(-18))
+        + (4 + 1) * u * on
+    )
     assert mlp.error_bound(one) == pytest.approx(wrote + 1.01 * u * (1 + 3 * on), rel=1e-3)
 
 
@@ -217,5 +242,7 @@ def test_messages(changes, message, parts):
 
 def test_a_sequence_longer_than_the_construction(parts):
     X, W_in, W_out, *_ = parts
-    with pytest.raises(ValueError, match="expected at most 4 positions.*build it again with a larger n_ctx"):
+    with pytest.raises(
+        ValueError, match="expected at most 4 positions.*build it again with a larger n_ctx"
+    ):
         omega_mlp(W_in, W_out, n_ctx=4)(X)

@@ -49,8 +49,12 @@ def test_theorem_2_pattern_by_hand():
 
 def test_the_sketchs_two_slips_cancel():
     x = torch.tensor([0.7], dtype=torch.float64)
-    sketch = torch.stack([-x, torch.zeros_like(x)]).softmax(0)[:, 0]  # own score -x, bias 0, as the sketch says
-    assert torch.allclose(sketch, torch.sigmoid(torch.stack([-x, x]))[:, 0])  # not [sigmoid(x), sigmoid(-x)]
+    sketch = torch.stack([-x, torch.zeros_like(x)]).softmax(0)[
+        :, 0
+    ]  # own score -x, bias 0, as the sketch says
+    assert torch.allclose(
+        sketch, torch.sigmoid(torch.stack([-x, x]))[:, 0]
+    )  # not [sigmoid(x), sigmoid(-x)]
     appendix = torch.stack([torch.zeros_like(x), -x]).softmax(0)[:, 0]
     assert torch.allclose(appendix, torch.sigmoid(torch.stack([x, -x]))[:, 0])
 
@@ -63,7 +67,9 @@ def test_biases_by_the_bias_trick(draw):
     W[7, :7] = b_out  # reads the column of ones, which the bias token does not have
     heads = [*theorem2(wide1, wide2, 5), theorem6(W, 6)]
     expected = torch.cat([silu(X @ V1 + b_in) @ V2 + b_out, torch.zeros(5, 1).double()], 1)
-    assert torch.allclose(summed(heads, direct_sum(with_ones, 1.0)), direct_sum(expected, 0.0), atol=1e-13)
+    assert torch.allclose(
+        summed(heads, direct_sum(with_ones, 1.0)), direct_sum(expected, 0.0), atol=1e-13
+    )
 
 
 def test_theorem_6_is_any_linear_map_whatever_the_scores(draw):
@@ -101,7 +107,9 @@ def test_old_heads_do_not_see_the_bias_token(draw):
     X, W_QK, W_OV = draw(0, 5, 7), draw(1, 7, 7), draw(2, 7, 7)
     mask = torch.ones(5, 5).double().tril()
     expected = masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
-    assert torch.allclose(augmented_head(W_QK, W_OV, mask)(direct_sum(X, 1.0)), direct_sum(expected, 0.0), atol=1e-13)
+    assert torch.allclose(
+        augmented_head(W_QK, W_OV, mask)(direct_sum(X, 1.0)), direct_sum(expected, 0.0), atol=1e-13
+    )
 
 
 def test_a_row_without_a_source_is_refused():
@@ -112,9 +120,13 @@ def test_a_row_without_a_source_is_refused():
 def test_theorem_4s_step_is_false_for_layer_norm(draw):
     X = draw(0, 20, 16)
     wrong = layer_norm(direct_sum(X, 1.0))
-    bias_row = torch.tensor([-1 / 4] * 16 + [4.0]).double()  # (-1/sqrt D, ..., sqrt D), not (0, ..., 1)
+    bias_row = torch.tensor(
+        [-1 / 4] * 16 + [4.0]
+    ).double()  # (-1/sqrt D, ..., sqrt D), not (0, ..., 1)
     assert torch.allclose(wrong[-1], bias_row, atol=1e-12)
-    assert wrong[:-1, -1].abs().max() > 0.1  # the mean leaks into the bias coordinate of ordinary tokens
+    assert (
+        wrong[:-1, -1].abs().max() > 0.1
+    )  # the mean leaks into the bias coordinate of ordinary tokens
     assert (wrong[:-1, :-1] - layer_norm(X)).abs().max() > 0.01
 
 
@@ -124,7 +136,9 @@ def test_the_repairs_are_exact(eps, draw):
     both = direct_sum(X, 1.0)
     for norm in (lambda x: layer_norm(x, eps), lambda x: rms_norm(x, eps)):
         assert torch.allclose(norm_of_first(norm)(both), direct_sum(norm(X), 1.0), atol=1e-13)
-    assert torch.allclose(rms_with_gain(16, eps)(both), direct_sum(rms_norm(X, eps), 1.0), atol=1e-13)
+    assert torch.allclose(
+        rms_with_gain(16, eps)(both), direct_sum(rms_norm(X, eps), 1.0), atol=1e-13
+    )
     centred = torch.block_diag(X - X.mean(-1, keepdim=True), torch.tensor([[1.0, -1.0]]).double())
     expected = torch.block_diag(layer_norm(X, eps), torch.tensor([[1.0, -1.0]]).double())
     assert torch.allclose(centred_with_gain(16, eps)(centred), expected, atol=1e-13)
@@ -132,16 +146,22 @@ def test_the_repairs_are_exact(eps, draw):
 
 def test_norms_by_hand():
     assert torch.allclose(layer_norm(torch.tensor([[1.0, 3.0]])), torch.tensor([[-1.0, 1.0]]))
-    assert torch.allclose(rms_norm(torch.tensor([[3.0, 4.0]])), torch.tensor([[3.0, 4.0]]) / math.sqrt(12.5))
+    assert torch.allclose(
+        rms_norm(torch.tensor([[3.0, 4.0]])), torch.tensor([[3.0, 4.0]]) / math.sqrt(12.5)
+    )
 
 
 def test_a_deep_post_norm_transformer_with_the_repair_and_without(draw):
     X, mask = draw(0, 5, 8), torch.ones(5, 5).double()
     layers, reference = [], X
     for i in range(3):
-        W_QK, W_OV, V1, V2 = (draw(10 * i + j, *shape) for j, shape in enumerate([(8, 8), (8, 8), (8, 11), (11, 8)]))
+        W_QK, W_OV, V1, V2 = (
+            draw(10 * i + j, *shape) for j, shape in enumerate([(8, 8), (8, 8), (8, 11), (11, 8)])
+        )
         layers += [[augmented_head(W_QK, W_OV, mask)], theorem2(V1, V2, 5)]
-        reference = layer_norm(reference + masked_softmax(reference @ W_QK @ reference.T, mask) @ reference @ W_OV)
+        reference = layer_norm(
+            reference + masked_softmax(reference @ W_QK @ reference.T, mask) @ reference @ W_OV
+        )
         reference = layer_norm(reference + silu(reference @ V1) @ V2)
     repaired = post_norm_layers(direct_sum(X, 1.0), layers, norm_of_first(layer_norm))[-1]
     assert torch.allclose(repaired, direct_sum(reference, 1.0), atol=1e-11)
@@ -154,5 +174,7 @@ def test_remark_5_without_the_skip_the_bias_dies(draw):
     layers = [theorem2(draw(1, 8, 3), draw(2, 3, 8), 5), theorem2(draw(3, 8, 3), draw(4, 3, 8), 5)]
     stream = post_norm_layers(direct_sum(X, 1.0), layers, lambda x: x, skip=False)
     assert (stream[1][:, -1] == 0).all()
-    half = 0.5 * stream[1][:-1, :-1] @ draw(3, 8, 3) @ draw(4, 3, 8)  # all scores 0: sigmoid(0) = 1/2
+    half = (
+        0.5 * stream[1][:-1, :-1] @ draw(3, 8, 3) @ draw(4, 3, 8)
+    )  # all scores 0: sigmoid(0) = 1/2
     assert torch.allclose(stream[2][:-1, :-1], half, atol=1e-13)

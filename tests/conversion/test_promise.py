@@ -20,7 +20,9 @@ EXACT = {
     "silu": lambda t: t * torch.sigmoid(t),
     "relu": lambda t: t.clamp_min(0),
     "gelu": lambda t: 0.5 * t * torch.special.erfc(-t / math.sqrt(2)),
-    "gelu_new": lambda t: 0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3))),
+    "gelu_new": lambda t: (
+        0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)))
+    ),
     "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
 }
 
@@ -46,7 +48,10 @@ def layer(seed):
         W_in, b_in = W_in * 1e-4, b_in * 1e-4
     if family == 5:  # what two neurons write cancels
         pairs = n // 2
-        W_out[1 : 2 * pairs : 2], W_in[:, 1 : 2 * pairs : 2] = -W_out[: 2 * pairs : 2], W_in[:, : 2 * pairs : 2]
+        W_out[1 : 2 * pairs : 2], W_in[:, 1 : 2 * pairs : 2] = (
+            -W_out[: 2 * pairs : 2],
+            W_in[:, : 2 * pairs : 2],
+        )
     if family == 6:  # at the bend
         b_in = -(x[0] @ W_in)
     if family == 7:
@@ -65,8 +70,15 @@ def test_no_layer_exceeds_its_promise(dtype):
             gate = x.double() @ W_gate.double()
             if gate.abs().max() > 250:
                 continue
-            knobs = {"activation": name, "heads_per_neuron": 8, "gate_range": 1.1 * float(gate.abs().max())}
-            mlp, hidden = gated_neuron_heads(W_gate, W_in, W_out, None, b_in, b_out, **knobs), EXACT[name](gate) * reads
+            knobs = {
+                "activation": name,
+                "heads_per_neuron": 8,
+                "gate_range": 1.1 * float(gate.abs().max()),
+            }
+            mlp, hidden = (
+                gated_neuron_heads(W_gate, W_in, W_out, None, b_in, b_out, **knobs),
+                EXACT[name](gate) * reads,
+            )
         else:
             k = seed % 8 + 1 if name.startswith("gelu") else None
             mlp, hidden = neuron_heads(W_in, W_out, b_in, b_out, name, k), EXACT[name](reads)
@@ -77,12 +89,16 @@ def test_no_layer_exceeds_its_promise(dtype):
         exceeded += [seed] * int((finite & ~(error <= promise)).sum())
         loose += [float(promise.max() / error.max())] if finite.all() and error.max() > 0 else []
     assert exceeded == []
-    assert len(loose) > MANY / 3  # a promise of infinity says nothing: most are finite, and not wide
+    assert (
+        len(loose) > MANY / 3
+    )  # a promise of infinity says nothing: most are finite, and not wide
     assert statistics.median(loose) < (250 if dtype == torch.float32 else 50)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("activation", "gated"), [("relu", False), ("gelu", False), ("silu", True)])
+@pytest.mark.parametrize(
+    ("activation", "gated"), [("relu", False), ("gelu", False), ("silu", True)]
+)
 def test_a_models_report_covers_its_rounding(native, dtype, activation, gated):
     model = native(torch.float64, 3, act_fn=activation, gated_mlp=gated).to(dtype)
     converted = to_attention_only(model, heads_per_neuron=5)
@@ -99,12 +115,16 @@ def test_a_models_report_covers_its_rounding(native, dtype, activation, gated):
 def test_by_hand_what_one_exact_neuron_loses_to_rounding():
     # one neuron, SiLU, nothing to round in the products with 1: half a unit at each of the steps that store something
     one = torch.ones(1, 1)
-    exact, approximation, rounding = promised(neuron_heads(one, one, activation="silu"), torch.tensor([[1.0]]))
+    exact, approximation, rounding = promised(
+        neuron_heads(one, one, activation="silu"), torch.tensor([[1.0]])
+    )
     silu, u = 1 / (1 + math.exp(-1)), 2.0**-24
     assert float(exact) == pytest.approx(silu, rel=1e-15)
     assert float(approximation) == 0
     read = (1.01 * 3 + 2) * u  # a product of one number and its storing
-    head = 1.01 * (4 + 3 + 1) * u * silu + 1.13 * read + u * silu  # sigmoid, value, product; what was read; storing
+    head = (
+        1.01 * (4 + 3 + 1) * u * silu + 1.13 * read + u * silu
+    )  # sigmoid, value, product; what was read; storing
     wrote = head + 1.01 * 3 * u * silu + 2 * u * silu
     assert float(rounding) == pytest.approx(wrote, rel=1e-5)
 
@@ -112,11 +132,18 @@ def test_by_hand_what_one_exact_neuron_loses_to_rounding():
 def test_sharpness_follows_the_precision_and_overflow_is_refused(native):
     sharp = {}
     for dtype in DTYPES:
-        converted = to_attention_only(native(torch.float64, act_fn="relu").to(dtype), heads_per_neuron=1)
+        converted = to_attention_only(
+            native(torch.float64, act_fn="relu").to(dtype), heads_per_neuron=1
+        )
         sharp[dtype] = converted.neuron_heads(0).terms.b[0]
         assert converted.report.layers[0].bound < 2 * converted.report.layers[0].rounding
-    assert sharp[torch.float64] > sharp[torch.float32] > sharp[torch.float16] > sharp[torch.bfloat16]
-    with pytest.raises(ValueError, match=r"block 0: relu with sharpness 1e\+38: its score overflows where a neuron reads"):
+    assert (
+        sharp[torch.float64] > sharp[torch.float32] > sharp[torch.float16] > sharp[torch.bfloat16]
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"block 0: relu with sharpness 1e\+38: its score overflows where a neuron reads",
+    ):
         to_attention_only(native(torch.float32, act_fn="relu"), heads_per_neuron=1, sharpness=1e38)
     x = torch.full((1, 12), 6e4, dtype=torch.float16)  # float16 cannot hold what this layer reads
     assert (promised(converted.neuron_heads(0), x)[2] == math.inf).any()

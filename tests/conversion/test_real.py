@@ -40,7 +40,10 @@ def test_embeddings_of_a_tiny_encoder_are_masked_means(hugging_face):
 
 
 @pytest.mark.real_models
-@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 84 MB of weights: `make real-models`")
+@pytest.mark.skipif(
+    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
+    reason="needs 84 MB of weights: `make real-models`",
+)
 @pytest.mark.filterwarnings("ignore")
 def test_the_stored_study_is_what_the_weights_give():
     """Promises are exact; what was measured contains rounding, so another processor may move it by a few percent."""
@@ -107,7 +110,10 @@ def test_a_file_of_ctranslate2_is_read(tmp_path):
 
 
 @pytest.mark.real_models
-@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 180 MB of weights: `make real-models`")
+@pytest.mark.skipif(
+    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
+    reason="needs 180 MB of weights: `make real-models`",
+)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["smollm2", "whisper"])
 def test_the_stored_decoders_are_what_the_weights_give(name):
@@ -123,11 +129,17 @@ def test_the_stored_decoders_are_what_the_weights_give(name):
 
 def test_the_trained_decoders_are_matched_and_begin_as_stored():
     rows, about = stored_study("trained")
-    assert {(row.kind, row.seed) for row in rows} == {(kind, seed) for kind in matched_training.KINDS for seed in range(3)}
+    assert {(row.kind, row.seed) for row in rows} == {
+        (kind, seed) for kind in matched_training.KINDS for seed in range(3)
+    }
     numbers = {row.kind: row.numbers for row in rows}
-    assert max(numbers[kind] for kind in ("mlp", "untied", "persistent")) < 1.01 * min(numbers[kind] for kind in ("mlp", "untied", "persistent"))
+    assert max(numbers[kind] for kind in ("mlp", "untied", "persistent")) < 1.01 * min(
+        numbers[kind] for kind in ("mlp", "untied", "persistent")
+    )
     assert numbers["nothing"] < 0.5 * numbers["mlp"]
-    assert all([step for step, _ in row.curve] == list(range(0, about["steps"] + 1, 50)) for row in rows)
+    assert all(
+        [step for step, _ in row.curve] == list(range(0, about["steps"] + 1, 50)) for row in rows
+    )
     for kind in ("untied", "persistent"):
         again = matched_training.train(kind, 1, until=50)
         (stored,) = (row for row in rows if (row.kind, row.seed) == (kind, 1))
@@ -139,7 +151,9 @@ def test_the_trained_decoders_are_matched_and_begin_as_stored():
 def test_persistent_attention_by_loops():
     torch.manual_seed(0)
     layer, x = matched_training.Persistent(5), torch.randn(1, 3, matched_training.D)
-    q, k, v = (part[0].unflatten(-1, (matched_training.HEADS, -1)) for part in layer.qkv(x).chunk(3, -1))
+    q, k, v = (
+        part[0].unflatten(-1, (matched_training.HEADS, -1)) for part in layer.qkv(x).chunk(3, -1)
+    )
     size, z = q.shape[-1], torch.zeros_like(q)
     keys, values = layer.keys * size**0.5, layer.values * 5**0.5
     for head in range(matched_training.HEADS):
@@ -154,7 +168,9 @@ def agrees(found, told, stored, about):
     """A study made anew beside what is stored: the same pairs, and cuts that do the same."""
     for how in neuron_pairs.HOW:
         assert told[how]["neurons"] == pytest.approx(about[how]["neurons"], abs=0.05)
-        assert [pair[:2] for pair in told[how]["best"][:3]] == [pair[:2] for pair in about[how]["best"][:3]]
+        assert [pair[:2] for pair in told[how]["best"][:3]] == [
+            pair[:2] for pair in about[how]["best"][:3]
+        ]
     for row, kept in zip(found, stored, strict=True):
         assert (row["head"], row["ranked"], row["cut"]) == (kept.head, kept.ranked, kept.cut)
         if row["cut"] in ("nothing", "named"):
@@ -163,7 +179,10 @@ def agrees(found, told, stored, about):
 
 def test_the_pairs_of_the_shipped_model_are_those_of_the_whole_table():
     model = to_attention_only(load_model("two-layer-mlp"), heads_per_neuron=1)
-    named_on, judged_on = (neuron_pairs.rows_of(model, seed, 24, batch, opening=0).tokens for seed, batch in ((20, 4), (21, 8)))
+    named_on, judged_on = (
+        neuron_pairs.rows_of(model, seed, 24, batch, opening=0).tokens
+        for seed, batch in ((20, 4), (21, 8))
+    )
     told, found = neuron_pairs.study(model, "L1H2", named_on, judged_on, draws=2)
     rows, about = stored_study("pairs")
     stored = [row for row in rows if row.model == "two-layer-mlp"]
@@ -178,7 +197,9 @@ def test_the_pairs_of_the_shipped_model_are_those_of_the_whole_table():
     right, *wrong = (table[some][:, some] for table in tables.values())
     for how, table in (("score", right), ("above other places", right - sum(wrong) / len(wrong))):
         assert told[how]["neurons"] == pytest.approx(float(table.sum()), abs=0.01)
-        assert told[how]["named"] == pytest.approx(float(table.flatten().topk(100).values.sum()), rel=1e-3)
+        assert told[how]["named"] == pytest.approx(
+            float(table.flatten().topk(100).values.sum()), rel=1e-3
+        )
         for asks, offers, share in told[how]["best"]:
             assert float(table[int(asks[3:]), int(offers[3:])]) == pytest.approx(share, abs=1e-3)
 
@@ -192,26 +213,43 @@ def test_drawn_neurons_are_others_of_their_layer_and_near_in_size():
             assert len({*found, *names}) == 6
             assert how == "any" or [one[:2] for one in found] == ["L0", "L0", "L1"]
             assert how != "same layer and size" or all(
-                abs(pool[one] - pool[name]) <= neuron_pairs.NEAR + 2 for one, name in zip(found, names, strict=True)
+                abs(pool[one] - pool[name]) <= neuron_pairs.NEAR + 2
+                for one, name in zip(found, names, strict=True)
             )
 
 
 def test_every_cut_of_pairs_stands_beside_its_controls():
     rows, about = stored_study("pairs")
     for model, head in {(row.model, row.head) for row in rows}:
-        some = {(row.ranked, row.cut): row.values for row in rows if (row.model, row.head) == (model, head)}
-        assert set(some) == {("", "nothing")} | {(how, cut) for how in neuron_pairs.HOW for cut in ("named", *neuron_pairs.CONTROLS)}
-        assert all(len(values) == (20 if cut in neuron_pairs.CONTROLS else 8) for (_, cut), values in some.items())
+        some = {
+            (row.ranked, row.cut): row.values
+            for row in rows
+            if (row.model, row.head) == (model, head)
+        }
+        assert set(some) == {("", "nothing")} | {
+            (how, cut) for how in neuron_pairs.HOW for cut in ("named", *neuron_pairs.CONTROLS)
+        }
+        assert all(
+            len(values) == (20 if cut in neuron_pairs.CONTROLS else 8)
+            for (_, cut), values in some.items()
+        )
         assert about[f"{model} {head}"]["pairs"] == about[f"{model} {head}"]["parts"] ** 2
     assert about["sha256"] == real_decoders.PROVENANCE["smollm2"]["sha256"]
 
 
 @pytest.mark.real_models
-@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 93 MB of weights: `make real-models`")
+@pytest.mark.skipif(
+    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
+    reason="needs 93 MB of weights: `make real-models`",
+)
 @pytest.mark.filterwarnings("ignore")
 def test_the_stored_pairs_are_what_the_weights_give():
-    model = to_attention_only(load_model(str(neuron_pairs.WEIGHTS)), heads_per_neuron=8, probe=torch.arange(8)[None])
-    named_on, judged_on = (neuron_pairs.rows_of(model, seed, 24, batch).tokens for seed, batch in ((20, 4), (21, 8)))
+    model = to_attention_only(
+        load_model(str(neuron_pairs.WEIGHTS)), heads_per_neuron=8, probe=torch.arange(8)[None]
+    )
+    named_on, judged_on = (
+        neuron_pairs.rows_of(model, seed, 24, batch).tokens for seed, batch in ((20, 4), (21, 8))
+    )
     rows, about = stored_study("pairs")
     told, found = neuron_pairs.study(model, "L18H6", named_on, judged_on, draws=1)
     agrees(found, told, [row for row in rows if row.head == "L18H6"], about["smollm2 L18H6"])

@@ -27,7 +27,8 @@ def check_of(exercise):
     found = [
         getattr(exercises, public)
         for public in exercises.__all__
-        if public.startswith("check_") and f"Exercise {exercise.number}." in (getattr(exercises, public).__doc__ or "")
+        if public.startswith("check_")
+        and f"Exercise {exercise.number}." in (getattr(exercises, public).__doc__ or "")
     ]
     assert len(found) == 1, f"{len(found)} public checks say they are exercise {exercise.number}"
     return found[0]
@@ -38,20 +39,27 @@ def test_each_mistake_gets_its_own_diagnosis(exercise, mistake):
     result = check_of(exercise)(mistake.wrong)
     assert not result.passed
     assert result.done
-    assert result.diagnosis == mistake.name or f"each of {result.hint.count(' Or: ') + 1} mistakes by itself" in result.hint
+    assert (
+        result.diagnosis == mistake.name
+        or f"each of {result.hint.count(' Or: ') + 1} mistakes by itself" in result.hint
+    )
     assert mistake.name in result.message
     assert mistake.advice in result.message
 
 
 @pytest.mark.parametrize(("exercise", "mistake"), MISTAKES, ids=name)
 def test_no_advice_calls_another_part_right(exercise, mistake):
-    assert not re.search(r"\b(is|are) (all )?right[.,:;]", mistake.advice)  # a second mistake may sit there
+    assert not re.search(
+        r"\b(is|are) (all )?right[.,:;]", mistake.advice
+    )  # a second mistake may sit there
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=name)
 def test_the_body_is_right_and_every_choice_is_one_of_its_arguments(exercise):
     assert check_of(exercise)(exercise.body)
-    assert set().union(*(mistake.turned for mistake in exercise.mistakes)) <= set(signature(exercise.body).parameters)
+    assert set().union(*(mistake.turned for mistake in exercise.mistakes)) <= set(
+        signature(exercise.body).parameters
+    )
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=name)
@@ -94,7 +102,9 @@ def test_the_first_case_is_the_smallest_and_sizes_differ(exercise):
 def test_the_cases_are_the_same_at_every_call(exercise):
     for one, other in zip(exercise.cases(), exercise.cases(), strict=True):
         for key in one:
-            assert one[key] is other[key] or torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key]))
+            assert one[key] is other[key] or torch.equal(
+                torch.as_tensor(one[key]), torch.as_tensor(other[key])
+            )
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=name)
@@ -103,7 +113,9 @@ def test_it_has_all_that_a_reader_sees(exercise):
     assert 3 <= exercise.minutes <= 60
     assert len(exercise.mistakes) >= 3
     assert all(m.advice.endswith((".", "?")) for m in exercise.mistakes)
-    assert len({m.name for m in exercise.mistakes}) == len({(m.name, m.advice) for m in exercise.mistakes})
+    assert len({m.name for m in exercise.mistakes}) == len(
+        {(m.name, m.advice) for m in exercise.mistakes}
+    )
 
 
 def anchors(page):
@@ -111,10 +123,15 @@ def anchors(page):
     text = path.read_text("utf-8")
     if path.suffix == ".ipynb":
         text = "\n\n".join(
-            "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"
+            "".join(cell["source"])
+            for cell in json.loads(text)["cells"]
+            if cell["cell_type"] == "markdown"
         )
     headings = re.findall(r"^#{1,3} (.+)$", text, re.M)
-    return {re.sub(r"[^\w\- ]", "", h.lower().replace("`", "")).strip().replace(" ", "-") for h in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", h.lower().replace("`", "")).strip().replace(" ", "-")
+        for h in headings
+    }
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=name)
@@ -142,8 +159,16 @@ def test_a_chapter_without_exercises_is_refused_by_name():
 @pytest.mark.parametrize("exercise", ALL, ids=name)
 def test_the_specification_uses_nothing_of_ours(exercise):
     source = inspect.getsource(inspect.getmodule(exercise.spec))
-    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    ours = [n.module for n in imports if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("circuitkit")]
+    imports = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    ours = [
+        n.module
+        for n in imports
+        if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("circuitkit")
+    ]
     assert all(module.startswith("circuitkit.exercises") for module in ours), ours
 
 

@@ -21,7 +21,9 @@ def spec(x, y, W):
     out = torch.zeros(len(x), W.shape[1], dtype=torch.float64)
     for row in range(len(x)):
         for column in range(W.shape[1]):
-            out[row, column] = 2 * sum(float((x[row, i] + y[row, i]) * W[i, column]) for i in range(len(W)))
+            out[row, column] = 2 * sum(
+                float((x[row, i] + y[row, i]) * W[i, column]) for i in range(len(W))
+            )
     return out
 
 
@@ -46,7 +48,12 @@ DOUBLE = Exercise(
 
 
 def test_the_mistakes_and_their_pairs_come_from_the_choices():
-    assert [mistake.name for mistake in DOUBLE.mistakes] == ["once", "three times", "y is subtracted", "one row late"]
+    assert [mistake.name for mistake in DOUBLE.mistakes] == [
+        "once",
+        "three times",
+        "y is subtracted",
+        "one row late",
+    ]
     assert len(DOUBLE.pairs) == 5
 
 
@@ -76,7 +83,10 @@ def test_a_mistake_and_two_mistakes_are_named(wrong, name):
         (lambda x, y, W: 5 * (x + y) @ W, "2.5 times"),
         (lambda x, y, W: (2 * (x + y) @ W) / len(x), "divided by row"),
         (lambda x, y, W: 2 * (x + y) @ W + 7, "plus 7, everywhere"),
-        (lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]), "wrong only at the first row"),
+        (
+            lambda x, y, W: torch.cat([9 * x[:1] @ W, (2 * (x + y) @ W)[1:]]),
+            "wrong only at the first row",
+        ),
         (lambda x, y, W: 2 * (x + x**3) @ W, "stays as it is when only `y` is changed"),
         (lambda x, y, W: (x + y) @ W / 0, "not finite"),
     ],
@@ -90,25 +100,45 @@ def test_what_no_choice_gives_is_pointed_at_and_not_named(wrong, said):
 def test_what_may_be_an_accident_of_the_cases_is_not_said():
     def one_row(x, y, W):  # right where there is one choice only
         out = 2 * (x + y) @ W
-        return out if len(x) < 4 else out + torch.rand(out.shape, generator=torch.Generator().manual_seed(len(x)))
+        return (
+            out
+            if len(x) < 4
+            else out + torch.rand(out.shape, generator=torch.Generator().manual_seed(len(x)))
+        )
 
     assert check(DOUBLE, one_row).hint.startswith("It is right on ")
 
-    causal = dataclasses.replace(DOUBLE, spec=lambda x, y, W: torch.eye(5).double(), body=lambda x, y, W: torch.eye(5).double(), choices="")
+    causal = dataclasses.replace(
+        DOUBLE,
+        spec=lambda x, y, W: torch.eye(5).double(),
+        body=lambda x, y, W: torch.eye(5).double(),
+        choices="",
+    )
     below = check(causal, lambda x, y, W: torch.eye(5) + 0.3 * torch.ones(5, 5).tril(-1))
     assert "only" not in below.hint  # nothing but ones and zeros stands elsewhere
 
 
 def test_values_of_one_line_share_a_name_that_is_told():
-    several = dataclasses.replace(DOUBLE, choices="times = 1 / 3 | another number of times | How often?\nsign = -1 | y is subtracted | Which?")
+    several = dataclasses.replace(
+        DOUBLE,
+        choices="times = 1 / 3 | another number of times | How often?\nsign = -1 | y is subtracted | Which?",
+    )
     assert len(several.mistakes) == 3
     for times in (1, 3):
-        assert check(several, lambda x, y, W, n=times: n * (x + y) @ W).diagnosis == "another number of times"
-        assert check(several, lambda x, y, W, n=times: n * (x - y) @ W).diagnosis == "another number of times and y is subtracted"
+        assert (
+            check(several, lambda x, y, W, n=times: n * (x + y) @ W).diagnosis
+            == "another number of times"
+        )
+        assert (
+            check(several, lambda x, y, W, n=times: n * (x - y) @ W).diagnosis
+            == "another number of times and y is subtracted"
+        )
 
 
 def test_two_choices_with_one_effect_are_both_offered_and_neither_is_named():
-    twin = dataclasses.replace(DOUBLE, choices="times = 1 | once | How often?\ntimes = 1.0 | one time | How often?")
+    twin = dataclasses.replace(
+        DOUBLE, choices="times = 1 | once | How often?\ntimes = 1.0 | one time | How often?"
+    )
     result = check(twin, lambda x, y, W: (x + y) @ W)
     assert result.diagnosis == ""
     assert "each of 2 mistakes" in result.hint
@@ -236,7 +266,9 @@ def test_a_place_is_told_in_words():
 SIGNED = dataclasses.replace(
     DOUBLE,
     spec=lambda x, y, W: spec(x, y, W).sum(),
-    body=lambda x, y, W, *, times=2.0, sign=1.0, shift=0: body(x, y, W, times=times, sign=sign).sum(),
+    body=lambda x, y, W, *, times=2.0, sign=1.0, shift=0: body(
+        x, y, W, times=times, sign=sign
+    ).sum(),
     names=(),
 )
 
@@ -249,14 +281,21 @@ def test_a_sign_that_did_not_change_is_not_said_to_depend_on_nothing():
 
 def test_a_constant_is_called_one_and_not_two_mistakes():
     result = check(DOUBLE, lambda x, y, W: torch.zeros(len(x), W.shape[1]) + 0.25)
-    assert result.hint == "Every number that comes out is 0.25, on every case. What does it depend on?"
+    assert (
+        result.hint == "Every number that comes out is 0.25, on every case. What does it depend on?"
+    )
 
 
 def test_no_mistake_is_told_of_an_entry_that_is_right():
-    def answer(n_pos, tolerance, eps):  # as if the tolerance were twice as large and half a step a whole one: for the leak alone
+    def answer(
+        n_pos, tolerance, eps
+    ):  # as if the tolerance were twice as large and half a step a whole one: for the leak alone
         return math.log(n_pos / (2 * tolerance)) / 2, 4 * tolerance / eps
 
-    assert exercises.check_omega_window(answer).hint == "Where it fails, it is wrong only at the first end."
+    assert (
+        exercises.check_omega_window(answer).hint
+        == "Where it fails, it is wrong only at the first end."
+    )
 
 
 def test_the_same_mistake_twice_is_told_once():
@@ -294,7 +333,9 @@ def test_a_law_that_the_right_result_keeps_is_told(wrong, said):
 
     cases = [*DOUBLE.cases()]
     runs = [_run.Run(DOUBLE, wrong, case) for case in cases]
-    assert said in " ".join(_probes.remarks(DOUBLE, runs, [DOUBLE.spec(**case) for case in cases], wrong))
+    assert said in " ".join(
+        _probes.remarks(DOUBLE, runs, [DOUBLE.spec(**case) for case in cases], wrong)
+    )
 
 
 def test_no_law_is_told_of_what_the_answer_keeps():
@@ -306,8 +347,17 @@ def test_no_law_is_told_of_what_the_answer_keeps():
 
 def test_the_kind_of_case_on_which_it_fails_is_told():
     kinds = dataclasses.replace(DOUBLE, kinds={"there are many rows": lambda x, y, W: len(x) > 4})
-    result = check(kinds, lambda x, y, W: 2 * (x + y) @ W + (len(x) > 4) * torch.rand(len(x), W.shape[1], generator=torch.Generator().manual_seed(1)))
-    assert "cases where there are many rows, and right on all others." in result.hint + " ".join(kinds_said(kinds, result))
+    result = check(
+        kinds,
+        lambda x, y, W: (
+            2 * (x + y) @ W
+            + (len(x) > 4)
+            * torch.rand(len(x), W.shape[1], generator=torch.Generator().manual_seed(1))
+        ),
+    )
+    assert "cases where there are many rows, and right on all others." in result.hint + " ".join(
+        kinds_said(kinds, result)
+    )
 
 
 def test_what_our_own_functions_give_is_worked_out_at_the_first_check():
@@ -322,10 +372,16 @@ def test_what_our_own_functions_give_is_worked_out_at_the_first_check():
         return again
 
     watched = dataclasses.replace(DOUBLE, spec=counted("spec", spec), body=counted("body", body))
-    answers = [lambda x, y, W: (x + y) @ W, lambda x, y, W: 3 * (x - y) @ W, lambda x, y, W: 2 * (x + y) @ W]
+    answers = [
+        lambda x, y, W: (x + y) @ W,
+        lambda x, y, W: 3 * (x - y) @ W,
+        lambda x, y, W: 2 * (x + y) @ W,
+    ]
     first, work = [check(watched, answer).message for answer in answers], dict(asked)
     again = [check(watched, answer).message for answer in answers]
-    assert first == again == [check(dataclasses.replace(DOUBLE), answer).message for answer in answers]
+    assert (
+        first == again == [check(dataclasses.replace(DOUBLE), answer).message for answer in answers]
+    )
     assert len({*first}) == 3
     assert asked == work
 

@@ -44,7 +44,9 @@ def test_the_map_of_induction_heads_is_that_of_the_library():
     exercise = exercises.check_find_induction.exercise
     span = lambda case: case["tokens"][0, -case["period"] :].tolist()  # noqa: E731
     once = [case for case in exercise.cases() if len({*span(case)}) == case["period"]]
-    assert len(once) == 2  # the others hold a token twice: the library then counts what came next after either
+    assert (
+        len(once) == 2
+    )  # the others hold a token twice: the library then counts what came next after either
     for case in once:
         rows = induction.Repeated(case["tokens"], case["period"], case["start"])
         expected = induction.scores(case["model"], rows).prefix_matching
@@ -54,7 +56,12 @@ def test_the_map_of_induction_heads_is_that_of_the_library():
 def by_hand(loud=100.0, double=1):
     def answer(vocab, n_ctx):
         word, place, note, out = torch.eye(3 * vocab + n_ctx).split([vocab, n_ctx, vocab, vocab])
-        first = (loud * place.T.roll(-1, 1), place.T, word.T.repeat(1, double), note.repeat(double, 1))
+        first = (
+            loud * place.T.roll(-1, 1),
+            place.T,
+            word.T.repeat(1, double),
+            note.repeat(double, 1),
+        )
         return first, (loud * word.T, note.T, word.T, 3 * out)
 
     return answer
@@ -69,7 +76,10 @@ def test_any_sharpness_and_inner_space_that_does_the_job_is_right(loud):
 def test_scores_that_are_too_small_are_told_whatever_their_size(loud):
     """Two mistakes of few numbers: told, and not as the only way to get there."""
     message = exercises.check_induction_head(by_hand(loud)).message
-    assert "the scores of the first head are too small, and the scores of the second head are too small." in message
+    assert (
+        "the scores of the first head are too small, and the scores of the second head are too small."
+        in message
+    )
     assert "cannot be told for certain" in message
 
 
@@ -79,7 +89,10 @@ def test_a_distance_that_fits_one_length_of_span_is_refused():
         first, _ = by_hand()(vocab, n_ctx)
         return first, (100 * place.T, place.T.roll((n_ctx - 1) // 2 - 1, 1), word.T, out)
 
-    assert exercises.check_induction_head(answer).diagnosis == "the second head looks at a fixed distance"
+    assert (
+        exercises.check_induction_head(answer).diagnosis
+        == "the second head looks at a fixed distance"
+    )
 
 
 def test_matrices_of_the_wrong_shape_are_named_with_their_head():
@@ -91,12 +104,16 @@ def test_matrices_of_the_wrong_shape_are_named_with_their_head():
 
 
 def test_one_head_is_not_enough():
-    message = exercises.check_induction_head(lambda vocab, n_ctx: by_hand()(vocab, n_ctx)[0]).message
+    message = exercises.check_induction_head(
+        lambda vocab, n_ctx: by_hand()(vocab, n_ctx)[0]
+    ).message
     assert "no pair of heads" in message
 
 
 def test_a_wrong_first_head_is_shown_before_what_follows_from_it():
-    message = exercises.check_induction_head(lambda vocab, n_ctx: [by_hand()(vocab, n_ctx)[1]] * 2).message
+    message = exercises.check_induction_head(
+        lambda vocab, n_ctx: [by_hand()(vocab, n_ctx)[1]] * 2
+    ).message
     assert "entry [destination 1, place that head 0 looks at" in message
 
 

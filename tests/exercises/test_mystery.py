@@ -52,7 +52,11 @@ def test_a_true_claim_stands(letter, claim):
         ("F", "L0H2 copies", "is no help to the tokens of the row"),
         ("G", "L1N181 is wrong", "this is not the neuron"),
         ("H", "trigram 1 needs H0", "it depends on others, too"),
-        ("H", "trigram 2 needs H1 and H2", "that lack a head you name it is completed all the same"),
+        (
+            "H",
+            "trigram 2 needs H1 and H2",
+            "that lack a head you name it is completed all the same",
+        ),
         ("H", "trigram 3 needs H2", "completed without a source, too"),
         ("H", "trigram 2 needs no source", "without a source it is not completed"),
     ],
@@ -78,7 +82,10 @@ def test_model_a_is_the_shipped_one_with_its_heads_in_another_order():
     model, shipped = exercises.mystery("A"), ck.load_model("two-layer")
     tokens = shipped.to_tokens("The king and the queen of the country")
     assert (model(tokens) - shipped(tokens)).abs().max() < 1e-4
-    mine, theirs = ({round(float(norm), 4) for norm in ck.heads(m).OV.norm().flatten()} for m in (model, shipped))
+    mine, theirs = (
+        {round(float(norm), 4) for norm in ck.heads(m).OV.norm().flatten()}
+        for m in (model, shipped)
+    )
     assert mine == theirs
     assert ck.heads(model).OV.norm().tolist() != ck.heads(shipped).OV.norm().tolist()
 
@@ -89,7 +96,16 @@ def test_a_claim_that_cannot_be_read_is_refused_with_the_form(claim):
         exercises.try_claim("A", claim)
 
 
-@pytest.mark.parametrize(("letter", "claim"), [("A", "L1H1"), ("A", "L0H2->L1H1.K"), ("E", "L0H2"), ("G", "L0N181"), ("H", "trigram 1 and H0")])
+@pytest.mark.parametrize(
+    ("letter", "claim"),
+    [
+        ("A", "L1H1"),
+        ("A", "L0H2->L1H1.K"),
+        ("E", "L0H2"),
+        ("G", "L0N181"),
+        ("H", "trigram 1 and H0"),
+    ],
+)
 def test_parts_without_a_verb_are_told_so(letter, claim):
     result = exercises.try_claim(letter, claim)
     assert not result
@@ -97,16 +113,24 @@ def test_parts_without_a_verb_are_told_so(letter, claim):
 
 
 def test_an_unknown_model_is_refused_and_an_untouched_stub_is_not_done():
-    with pytest.raises(ValueError, match=r"expected one of \['A', 'B', 'C', 'D', 'E', 'F', 'G', 'H'\]"):
+    with pytest.raises(
+        ValueError, match=r"expected one of \['A', 'B', 'C', 'D', 'E', 'F', 'G', 'H'\]"
+    ):
         exercises.mystery("Z")
-    with pytest.raises(ValueError, match=r"expected one of \['A', 'B', 'C', 'D', 'E', 'F', 'G', 'H'\]"):
+    with pytest.raises(
+        ValueError, match=r"expected one of \['A', 'B', 'C', 'D', 'E', 'F', 'G', 'H'\]"
+    ):
         exercises.try_claim("a", "nothing helps")
     assert not exercises.try_claim("A", None).done
 
 
 def test_controls_are_of_the_same_kind_and_are_not_named():
     assert _mystery._controls(("L1H1",)) == [("L1H0",), ("L1H2",), ("L1H3",)]
-    assert _mystery._controls(("L0H0->L1H1.K",)) == [("L0H1->L1H1.K",), ("L0H2->L1H1.K",), ("L0H3->L1H1.K",)]
+    assert _mystery._controls(("L0H0->L1H1.K",)) == [
+        ("L0H1->L1H1.K",),
+        ("L0H2->L1H1.K",),
+        ("L0H3->L1H1.K",),
+    ]
 
 
 @pytest.mark.parametrize("letter", "EFGH")
@@ -137,7 +161,10 @@ def test_what_model_h_does_not_have_is_told_and_lists_are_read():
     for claim in ("trigram 4 needs H1", "trigram 2 needs H7"):
         with pytest.raises(ValueError, match="trigrams 1 to 3 and heads H0 to H3"):
             exercises.try_claim("H", claim)
-    one, other = (exercises.try_claim("H", f"trigram 1 needs {heads}").message for heads in ("H0, H1, H2 and H3", "H0 and H1 and H2 and H3"))
+    one, other = (
+        exercises.try_claim("H", f"trigram 1 needs {heads}").message
+        for heads in ("H0, H1, H2 and H3", "H0 and H1 and H2 and H3")
+    )
     assert one.splitlines()[1:] == other.splitlines()[1:]
 
 

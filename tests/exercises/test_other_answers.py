@@ -18,11 +18,15 @@ def neuron(w_in, b_in, w_out, stretch=1.0, key=1.0):
 
 def test_a_neuron_may_share_its_scales_between_matrices_as_it_likes():
     assert exercises.check_neuron_as_head(neuron)
-    assert exercises.check_neuron_as_head(lambda w_in, b_in, w_out: neuron(w_in, b_in, w_out, -3.0, 0.5))
+    assert exercises.check_neuron_as_head(
+        lambda w_in, b_in, w_out: neuron(w_in, b_in, w_out, -3.0, 0.5)
+    )
 
 
 def test_a_neuron_built_in_float32_is_right():
-    assert exercises.check_neuron_as_head(lambda *given: [torch.as_tensor(p).float() for p in neuron(*given)])
+    assert exercises.check_neuron_as_head(
+        lambda *given: [torch.as_tensor(p).float() for p in neuron(*given)]
+    )
 
 
 def test_the_query_of_the_bias_token_is_free():
@@ -45,7 +49,9 @@ def test_a_mask_of_large_negative_numbers_is_right():
 def test_an_omega_window_may_be_a_list_or_a_tensor():
     for kind in (tuple, list, torch.tensor):
         assert exercises.check_omega_window(
-            lambda n_pos, tolerance, eps, kind=kind: kind([math.log(n_pos / tolerance) / 2, 4 * tolerance / eps])
+            lambda n_pos, tolerance, eps, kind=kind: kind(
+                [math.log(n_pos / tolerance) / 2, 4 * tolerance / eps]
+            )
         )
 
 
@@ -66,7 +72,9 @@ def test_two_heads_may_be_wider_and_may_look_harder():
 
 
 def test_the_two_heads_may_change_places():
-    assert exercises.check_two_heads(lambda n, gain: tuple(part.flip(0) for part in two_heads(n, gain)))
+    assert exercises.check_two_heads(
+        lambda n, gain: tuple(part.flip(0) for part in two_heads(n, gain))
+    )
 
 
 def test_a_gate_may_score_beyond_its_ends():

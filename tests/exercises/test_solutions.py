@@ -30,7 +30,9 @@ def parts(path):
 CASES = [(path, ast.unparse(check)) for path in SOLVED for check in parts(path)[2]]
 
 
-@pytest.mark.parametrize(("path", "check"), CASES, ids=[check[10 : check.index("(")] for _, check in CASES])
+@pytest.mark.parametrize(
+    ("path", "check"), CASES, ids=[check[10 : check.index("(")] for _, check in CASES]
+)
 def test_the_solution_is_right(path, check):
     imports, solutions, _ = parts(path)
     space: dict = {}
@@ -41,6 +43,8 @@ def test_the_solution_is_right(path, check):
 
 @pytest.mark.parametrize("path", SOLVED, ids=lambda path: path.stem)
 def test_every_check_is_called_once(path):
-    called = [check.split("(")[0].removeprefix("exercises.") for where, check in CASES if where == path]
+    called = [
+        check.split("(")[0].removeprefix("exercises.") for where, check in CASES if where == path
+    ]
     numbers = [getattr(exercises, name).__doc__.split()[1].rstrip(".") for name in called]
     assert numbers == [exercise.number for exercise in exercises.catalogue(int(path.name[:2]))]

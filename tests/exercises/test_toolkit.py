@@ -53,7 +53,10 @@ def test_nothing_is_written_until_it_is_asked_for(notebook, tmp_path):
 
 def test_an_accepted_answer_is_kept_with_what_it_uses_and_runs_from_the_file(notebook, tmp_path):
     exercises.toolkit(keep=True)
-    assert "Kept in my_circuitkit.py as `copying_score`" in exercises.check_copying_score(notebook.my_score).message
+    assert (
+        "Kept in my_circuitkit.py as `copying_score`"
+        in exercises.check_copying_score(notebook.my_score).message
+    )
     assert "Kept in" in exercises.check_norm_gain(notebook.norm_gain).message
     exercises.check_k_composition(lambda W_OV, W_QK: torch.tensor(0.5))
     text = (tmp_path / "my_circuitkit.py").read_text()
@@ -82,7 +85,9 @@ def test_what_does_not_run_by_itself_is_not_kept_and_the_book_stands_in(notebook
     tools = exercises.toolkit()
     assert tools.own == ()
     assert tools.omega_window(4, 0.1, 0.01)[1] == 40
-    with pytest.raises(AttributeError, match="there is no tool 'nothing'; there are logit_in_parts"):
+    with pytest.raises(
+        AttributeError, match="there is no tool 'nothing'; there are logit_in_parts"
+    ):
         tools.nothing  # noqa: B018
 
 
@@ -98,9 +103,14 @@ def test_a_prediction_is_in_when_it_has_a_number_for_each_word():
     assert "Noted: a 1, b 0.5" in noted.message
 
 
-@pytest.mark.parametrize("values", [{"a": 1, "b": 2}, {"you": {"a": 1}, "it": {"a": 2}}, torch.eye(3) - 0.5, torch.eye(2)])
+@pytest.mark.parametrize(
+    "values",
+    [{"a": 1, "b": 2}, {"you": {"a": 1}, "it": {"a": 2}}, torch.eye(3) - 0.5, torch.eye(2)],
+)
 def test_a_picture_prints_the_numbers_behind_it(values):
-    with capture_output() as said:  # a shell that another test has started shows it in place of printing it
+    with (
+        capture_output() as said
+    ):  # a shell that another test has started shows it in place of printing it
         exercises.picture(values, alt="A picture of four numbers or more.", rows=("a", "b"))
     shown = said.stdout + "".join(str(output.data.get("text/plain", "")) for output in said.outputs)
     assert "Figure: A picture of four numbers" in shown

@@ -35,9 +35,18 @@ def test_each_kind_of_reply_is_counted(tmp_path, capsys):
 
 
 def test_a_remark_that_fits_any_wrong_answer_points_at_nothing():
-    told = dataclasses.replace(check_k_composition(lambda W_OV, W_QK: 0.5), diagnosis="", hint="It is right on 3 of 12 cases. What?")
+    told = dataclasses.replace(
+        check_k_composition(lambda W_OV, W_QK: 0.5),
+        diagnosis="",
+        hint="It is right on 3 of 12 cases. What?",
+    )
     assert try_answers.kind_of(told) == "numbers only"
-    assert try_answers.kind_of(dataclasses.replace(told, hint="It is the expected result with the opposite sign.")) == "pointed at"
+    assert (
+        try_answers.kind_of(
+            dataclasses.replace(told, hint="It is the expected result with the opposite sign.")
+        )
+        == "pointed at"
+    )
 
 
 def test_a_right_answer_under_a_wrong_label_fails_the_run(tmp_path):
@@ -55,12 +64,18 @@ def test_an_unknown_exercise_is_told(tmp_path, capsys):
 
 def test_the_tables_of_the_trials_add_up():
     trials = runpy.run_path(str(ROOT / "book/_ext/circuitkit_book/trials.py"))
-    made = trials["table"]("trial,chapter,named,pointed at\nfirst,1,3,4\nfirst,2,5,6\nsecond,1,1,0\n")
+    made = trials["table"](
+        "trial,chapter,named,pointed at\nfirst,1,3,4\nfirst,2,5,6\nsecond,1,1,0\n"
+    )
     assert made.count("| chapter | named | pointed at |") == 2
     assert "| all | 8 | 10 |" in made
-    assert "| all | 275 | 200 | 28 | 32 | 10 | 5 | 46 | 40 |" in trials["table"](trials["FILE"].read_text("utf-8"))
+    assert "| all | 275 | 200 | 28 | 32 | 10 | 5 | 46 | 40 |" in trials["table"](
+        trials["FILE"].read_text("utf-8")
+    )
 
 
 def test_the_instructors_read_the_same_tables():
     trials = runpy.run_path(str(ROOT / "book/_ext/circuitkit_book/trials.py"))
-    assert trials["table"](trials["FILE"].read_text("utf-8")) in (ROOT / "exercises/instructors.md").read_text("utf-8")
+    assert trials["table"](trials["FILE"].read_text("utf-8")) in (
+        ROOT / "exercises/instructors.md"
+    ).read_text("utf-8")

@@ -31,7 +31,9 @@ def run(name):
 
 
 @pytest.mark.parametrize("name", ["one-layer", "two-layer-mlp"])
-def test_the_page_runs_on_another_model_by_one_word_and_on_the_readers_functions(tmp_path, monkeypatch, name):
+def test_the_page_runs_on_another_model_by_one_word_and_on_the_readers_functions(
+    tmp_path, monkeypatch, name
+):
     monkeypatch.chdir(tmp_path)
     Path("my_circuitkit.py").write_text(OWN)
     with capture_output() as shown:

@@ -26,7 +26,9 @@ def view():
 
 
 def payload(view):
-    return json.loads(re.search(r'<script type="application/json">(.*)</script>', view._repr_html_())[1])
+    return json.loads(
+        re.search(r'<script type="application/json">(.*)</script>', view._repr_html_())[1]
+    )
 
 
 class Table(HTMLParser):
@@ -62,7 +64,9 @@ def test_the_same_data_gives_the_same_bytes_and_other_data_another_id(view):
 
 def test_noise_in_the_sixth_digit_changes_nothing(view):
     noise = 1e-6 * np.tril(np.ones((4, 4)))
-    noisy = figures.attention(TOKENS, np.stack([PATTERN + noise, PATTERN**2]), ["L0H0", "L0H1"], alt=ALT)
+    noisy = figures.attention(
+        TOKENS, np.stack([PATTERN + noise, PATTERN**2]), ["L0H0", "L0H1"], alt=ALT
+    )
     assert noisy._repr_html_() == view._repr_html_()
 
 
@@ -89,7 +93,9 @@ def test_the_table_names_the_strongest_source_of_each_row(view):
 
 
 def test_the_strongest_source_has_the_largest_magnitude():
-    rows = Table(figures.attention(["a", "b"], [[0.25, 0.0], [0.5, -0.75]], alt=ALT)._repr_html_()).rows
+    rows = Table(
+        figures.attention(["a", "b"], [[0.25, 0.0], [0.5, -0.75]], alt=ALT)._repr_html_()
+    ).rows
     assert [cells[1] for cells in rows[1:]] == ["a (0) 0.25", "b (1) -0.75"]
 
 
@@ -103,7 +109,9 @@ def test_the_still_heatmap_has_every_cell_in_its_shade():
     text = figures.attention(["a", "b"], [[1.0, 0.0], [-0.5, 0.5]], alt=ALT)._repr_html_()
     cells = {
         (colour, opacity): path
-        for colour, opacity, path in re.findall(r'fill="(#\w+)" fill-opacity="(.*?)" d="(.*?)"', text)
+        for colour, opacity, path in re.findall(
+            r'fill="(#\w+)" fill-opacity="(.*?)" d="(.*?)"', text
+        )
     }
     assert cells == {
         ("#0072B2", "1.00"): "M0 0h1v1h-1z",
@@ -116,8 +124,12 @@ def test_values_of_either_sign_use_their_own_scale():
     view = figures.attention(["a", "b"], [[3.0, 0.0], [-4.0, 0.5]], alt=ALT)
     assert view.largest == payload(view)["largest"] == 4.0
     assert figures.attention(["a", "b"], [[0.3, 0.0], [0.4, 0.5]], alt=ALT).largest == 1.0
-    assert figures.attention(["a", "b"], [[0.3, 0.0], [0.4, 0.5]], alt=ALT, largest=0.5).largest == 0.5
-    assert payload(figures.attention(["a", "b"], [[1.0, 0.2], [0.0, 1.0]], alt=ALT))["causal"] is False
+    assert (
+        figures.attention(["a", "b"], [[0.3, 0.0], [0.4, 0.5]], alt=ALT, largest=0.5).largest == 0.5
+    )
+    assert (
+        payload(figures.attention(["a", "b"], [[1.0, 0.2], [0.0, 1.0]], alt=ALT))["causal"] is False
+    )
 
 
 def test_tensors_lists_and_one_head_are_taken():
@@ -135,20 +147,32 @@ def test_the_first_head_by_name_or_number():
     names = ["L0H0", "L0H1", "L1H0"]
     assert figures.attention(TOKENS, patterns, names, alt=ALT, first="L0H1").first == 1
     assert figures.attention(TOKENS, patterns, names, alt=ALT, first=-1).first == 2
-    with pytest.raises(ValueError, match=r"no head is called 'L9H9'; the heads are: L0H0, L0H1, L1H0"):
+    with pytest.raises(
+        ValueError, match=r"no head is called 'L9H9'; the heads are: L0H0, L0H1, L1H0"
+    ):
         figures.attention(TOKENS, patterns, names, alt=ALT, first="L9H9")
 
 
 @pytest.mark.parametrize(
     ("tokens", "patterns", "names", "message"),
     [
-        (["a"], PATTERN, None, r"tokens=\['a'\].*expected 4 tokens, one for every position.*shape \(4, 4\)"),
+        (
+            ["a"],
+            PATTERN,
+            None,
+            r"tokens=\['a'\].*expected 4 tokens, one for every position.*shape \(4, 4\)",
+        ),
         (TOKENS, PATTERN[:3], None, r"as many destinations as sources"),
         ([], PATTERN[:0, :0], None, r"as many destinations as sources, and at least one"),
         (TOKENS, PATTERN, ["a", "b"], r"expected 1 names, each once"),
         (TOKENS, [PATTERN, PATTERN], ["a", "a"], r"expected 2 names, each once"),
         (TOKENS, PATTERN[0], None, r"expected patterns \[head, dst, src\] or \[dst, src\]"),
-        (TOKENS, np.where(PATTERN > 0, PATTERN, -np.inf), None, r"finite weights; pass the pattern after the softmax"),
+        (
+            TOKENS,
+            np.where(PATTERN > 0, PATTERN, -np.inf),
+            None,
+            r"finite weights; pass the pattern after the softmax",
+        ),
     ],
 )
 def test_wrong_sizes_are_explained(tokens, patterns, names, message):
@@ -193,7 +217,9 @@ def test_the_still_picture_shows_the_first_head_in_its_colours():
 def colours(view):
     """Whether a colour fills an area of the still picture; a palette of 64 may be off by two."""
     areas = [colour for count, colour in still(view).getcolors(1 << 20) if count > 10_000]
-    return lambda named: any(max(abs(a - b) for a, b in zip(named, area, strict=True)) <= 2 for area in areas)
+    return lambda named: any(
+        max(abs(a - b) for a, b in zip(named, area, strict=True)) <= 2 for area in areas
+    )
 
 
 def test_a_still_picture_leaves_the_style_of_other_figures_alone(view):

@@ -11,7 +11,9 @@ from circuitkit.figures import _picture
 
 ALT = "The cut costs all accuracy and drawn sets cost none of it"
 #: Two effects by hand: whole, after, drawn sets, each on four rows.
-CUT = np.array([[0.5, 0.7, 0.6, 0.6], [0.0, 0.2, 0.0, 0.0], [0.6, 0.6, 0.6, 0.6], [0.4, 0.6, 0.5, 0.5]])
+CUT = np.array(
+    [[0.5, 0.7, 0.6, 0.6], [0.0, 0.2, 0.0, 0.0], [0.6, 0.6, 0.6, 0.6], [0.4, 0.6, 0.5, 0.5]]
+)
 MILD = CUT[[0, 2]]
 
 
@@ -20,7 +22,12 @@ def axes(monkeypatch):
     """The axes as they were drawn, with the alt text under which they were shown."""
     shown = []
     monkeypatch.setattr(_picture, "show", lambda fig, alt: shown.append((fig.axes[0], alt)))
-    yield lambda **found: (figures.effects({k: SimpleNamespace(values=v) for k, v in found.items()}, alt=ALT, label="accuracy"), shown.pop())[1]
+    yield lambda **found: (
+        figures.effects(
+            {k: SimpleNamespace(values=v) for k, v in found.items()}, alt=ALT, label="accuracy"
+        ),
+        shown.pop(),
+    )[1]
     plt.close("all")
 
 
@@ -43,9 +50,13 @@ def test_every_number_has_its_place(axes):
 
 def test_a_real_effect_on_one_row(monkeypatch):
     made = []
-    monkeypatch.setattr(_picture, "show", lambda fig, alt: made.append(figures.picture(fig, alt=alt)))
+    monkeypatch.setattr(
+        _picture, "show", lambda fig, alt: made.append(figures.picture(fig, alt=alt))
+    )
     rows = induction.repeated_tokens(20, 8, batch=1)
-    cut = induction.effect(induction.build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy", draws=2)
+    cut = induction.effect(
+        induction.build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy", draws=2
+    )
     figures.effects({"the wire": cut}, alt=ALT)
     said = repr(made[0])
     assert said.startswith(f"Figure: {ALT}")
@@ -53,8 +64,17 @@ def test_a_real_effect_on_one_row(monkeypatch):
     assert "points 'drawn sets'" not in said  # there is no other wire of its kind in this model
 
 
-@pytest.mark.parametrize("found", [{}, {"a": 3.0}, {"a": SimpleNamespace(values=[1.0])}, {"a": SimpleNamespace(values=[[1.0, 2.0]])},
-                                   {"a": SimpleNamespace(values=[[1.0], [float("nan")]])}, {"a": SimpleNamespace(values=CUT), "b": None}])
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"a": 3.0},
+        {"a": SimpleNamespace(values=[1.0])},
+        {"a": SimpleNamespace(values=[[1.0, 2.0]])},
+        {"a": SimpleNamespace(values=[[1.0], [float("nan")]])},
+        {"a": SimpleNamespace(values=CUT), "b": None},
+    ],
+)
 def test_what_is_no_effect_is_refused_in_words(found):
     with pytest.raises(ValueError, match="each with finite values"):
         figures.effects(found, alt=ALT)

@@ -40,7 +40,9 @@ class Seen(HTMLParser):
 
 def view(**changed):
     given = {"token": "a", "name": "L0H0", "alt": PLAIN} | changed
-    return figures.attention([given["token"], "b"], PATTERN, [given["name"]], alt=given["alt"])._repr_html_()
+    return figures.attention(
+        [given["token"], "b"], PATTERN, [given["name"]], alt=given["alt"]
+    )._repr_html_()
 
 
 def slider(**changed):
@@ -51,7 +53,9 @@ def slider(**changed):
         ax.plot([0, 1], [0, 1], label=given["line"])
         return fig
 
-    return figures.frames(draw, [given["step"], "two"], alt=lambda step: given["alt"], label=given["label"])
+    return figures.frames(
+        draw, [given["step"], "two"], alt=lambda step: given["alt"], label=given["label"]
+    )
 
 
 @pytest.mark.parametrize(("what", "times"), [("token", 2), ("name", 2), ("alt", 1)])
@@ -62,7 +66,11 @@ def test_an_attention_view_keeps_hostile_text_as_text(what, times):
     shown = [text for text in hostile.texts if HOSTILE.replace(" ", "·") in text or HOSTILE in text]
     assert len([text for text in shown if not text.startswith("{")]) == times
     values = {value for value in hostile.values if value and HOSTILE in value}
-    expected = {f"Pattern of {HOSTILE}", f"Pattern of {HOSTILE}, as in the table below"} if what == "name" else set()
+    expected = (
+        {f"Pattern of {HOSTILE}", f"Pattern of {HOSTILE}, as in the table below"}
+        if what == "name"
+        else set()
+    )
     assert values == expected
 
 
@@ -72,7 +80,9 @@ def test_a_slider_keeps_hostile_text_as_text(what):
     hostile = Seen(made._repr_html_())
     assert hostile.elements == plain.elements
     assert len(hostile.comments) == len(plain.comments) == 2
-    everywhere = " ".join([*hostile.texts, *map(str, hostile.values), *map(html_text, hostile.comments)])
+    everywhere = " ".join(
+        [*hostile.texts, *map(str, hostile.values), *map(html_text, hostile.comments)]
+    )
     assert HOSTILE in everywhere
     if what == "alt":
         assert hostile.values.count(HOSTILE) == 1
@@ -124,7 +134,9 @@ def test_destinations_go_down_and_sources_across(drawn):
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a·", "b", "c"]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a·", "b", "c"]
     (image,) = ax.images
-    np.testing.assert_array_equal(image.get_array(), [[1, 0, 0], [-0.5, 0.5, 0.25], [0.1, 0.2, 0.7]])
+    np.testing.assert_array_equal(
+        image.get_array(), [[1, 0, 0], [-0.5, 0.5, 0.25], [0.1, 0.2, 0.7]]
+    )
     assert not np.ma.getmaskarray(image.get_array()).any()
     assert image.get_clim() == (-2.0, 2.0)
     assert ax.yaxis_inverted()  # the first token at the top

@@ -41,7 +41,9 @@ def shown(monkeypatch):
     monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
     monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
     monkeypatch.setattr(InteractiveShell, "instance", lambda: shell)
-    monkeypatch.setattr(shell, "kernel", types.SimpleNamespace(get_parent=lambda: request), raising=False)
+    monkeypatch.setattr(
+        shell, "kernel", types.SimpleNamespace(get_parent=lambda: request), raising=False
+    )
     monkeypatch.setattr(live, "_pages", set())
 
     def ask(session="page 1", **metadata):
@@ -86,8 +88,14 @@ def test_outside_a_kernel_nothing_is_sent(view):
 
 def test_on_colab_a_view_asks_the_kernel_which_answers_with_the_scripts(view, shown, monkeypatch):
     answers = {}
-    output = types.SimpleNamespace(register_callback=lambda name, answer: answers.update({name: answer}))
-    for name, module in {"google": None, "google.colab": None, "google.colab.output": output}.items():
+    output = types.SimpleNamespace(
+        register_callback=lambda name, answer: answers.update({name: answer})
+    )
+    for name, module in {
+        "google": None,
+        "google.colab": None,
+        "google.colab.output": output,
+    }.items():
         monkeypatch.setitem(sys.modules, name, module or types.ModuleType(name))
     live._answer_colab.cache_clear()
     view._ipython_display_()
@@ -102,7 +110,9 @@ def test_on_colab_a_view_asks_the_kernel_which_answers_with_the_scripts(view, sh
 
 def test_the_script_is_the_installed_one_of_the_tried_version():
     script = Path(find_spec("circuitsvis").origin).parent / "dist/cdn/iife.js"
-    assert importlib.metadata.version("circuitsvis") in live.__doc__ + Path(live.__file__).read_text("utf-8")
+    assert importlib.metadata.version("circuitsvis") in live.__doc__ + Path(
+        live.__file__
+    ).read_text("utf-8")
     assert hashlib.sha256(script.read_bytes()).hexdigest() == live.SHA256
     assert script.read_text("utf-8") in live.script()
 
@@ -111,7 +121,9 @@ def test_a_script_with_another_hash_is_not_sent_and_the_view_stays_still(view, s
     monkeypatch.setattr(live, "SHA256", "0" * 64)
     live.script.cache_clear()
     shown.ask(cellId="c1")
-    with pytest.raises(ValueError, match=r"SHA-256 1ea7bcd5.*was tried with 0000.*circuitsvis==1\.43\.3"):
+    with pytest.raises(
+        ValueError, match=r"SHA-256 1ea7bcd5.*was tried with 0000.*circuitsvis==1\.43\.3"
+    ):
         live.circuitsvis()
     with pytest.warns(UserWarning, match="views stay still"), pytest.raises(NotImplementedError):
         view._ipython_display_()
@@ -131,10 +143,16 @@ def test_no_file_of_the_figures_names_another_host():
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "book").rglob("*.ipynb")), ids=lambda path: f"{path.parent.name}-{path.name}"
+    "path",
+    sorted((ROOT / "book").rglob("*.ipynb")),
+    ids=lambda path: f"{path.parent.name}-{path.name}",
 )
 def test_no_notebook_stores_the_script(path):
-    outputs = [output for cell in nbformat.read(path, as_version=4).cells for output in cell.get("outputs", [])]
+    outputs = [
+        output
+        for cell in nbformat.read(path, as_version=4).cells
+        for output in cell.get("outputs", [])
+    ]
     stored = json.dumps(outputs)
     assert "CircuitsVis" not in stored
     assert "unpkg" not in stored
@@ -150,7 +168,9 @@ def test_a_notebook_that_a_program_runs_stores_no_more_than_the_view(tmp_path):
         "nbformat.write(page, sys.argv[1])\n"
     )
     cell = f'from circuitkit import figures\nfigures.attention(["a", "b"], [[1.0, 0.0], [0.5, 0.5]], alt="{ALT}")'
-    subprocess.run([sys.executable, "-c", code, tmp_path / "page.ipynb", cell], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "page.ipynb", cell], check=True, capture_output=True
+    )
     (output,) = nbformat.read(tmp_path / "page.ipynb", as_version=4).cells[0].outputs
     assert output.output_type == "execute_result"
     assert output.data.keys() == {"text/plain", "text/html"}

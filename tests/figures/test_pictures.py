@@ -30,7 +30,12 @@ def test_a_picture_carries_alt_text_width_and_numbers():
     data, metadata = picture._repr_mimebundle_()
     assert metadata["image/png"] == {"alt": ALT, "width": 300}
     assert data["text/plain"].splitlines()[0] == f"Figure: {ALT}"
-    assert [line.split(":")[1].strip() for line in picture.numbers] == ["line 'loss'", "bars", "image", "points"]
+    assert [line.split(":")[1].strip() for line in picture.numbers] == [
+        "line 'loss'",
+        "bars",
+        "image",
+        "points",
+    ]
     assert Image.open(BytesIO(data["image/png"])).size == (432, 288)
     assert not plt.get_fignums()
 
@@ -47,7 +52,9 @@ def test_the_same_figure_gives_the_same_bytes():
 
 def test_other_data_gives_other_numbers():
     """What nbval compares: the text must change when the line does, though the alt text stays."""
-    assert figures.picture(drawn(1.0), alt=ALT).numbers != figures.picture(drawn(1.1), alt=ALT).numbers
+    assert (
+        figures.picture(drawn(1.0), alt=ALT).numbers != figures.picture(drawn(1.1), alt=ALT).numbers
+    )
 
 
 def test_many_lines_are_pooled():
@@ -68,7 +75,9 @@ def test_alt_text_must_be_a_sentence(alt):
 
 
 def test_show_displays(capsys, monkeypatch):
-    monkeypatch.setattr(InteractiveShell, "_instance", None)  # another test may have left a shell that displays
+    monkeypatch.setattr(
+        InteractiveShell, "_instance", None
+    )  # another test may have left a shell that displays
     figures.show(drawn(), alt=ALT)
     assert f"Figure: {ALT}" in capsys.readouterr().out
 
@@ -77,7 +86,9 @@ def reference_mark(values):
     """The definition of `mark` as a slow loop."""
     largest = max(abs(v) for v in values)
     mean = sum(v / largest for v in values) / len(values)
-    weighed = sum(math.cos(i * math.sqrt(2)) * v / largest for i, v in enumerate(values)) / len(values)
+    weighed = sum(math.cos(i * math.sqrt(2)) * v / largest for i, v in enumerate(values)) / len(
+        values
+    )
     return f"{len(values)} values, largest {largest:.3g}, mean {round(mean, 3):g}, mark {round(weighed, 3):g}"
 
 
@@ -121,9 +132,9 @@ def test_frames_hold_every_step_and_show_the_last():
     assert [frame["step"] for frame in data] == ["0", "10", "20"]
     assert data[0]["alt"] == "At step 0 the line ends at 0"
     assert [bool(frame["src"]) for frame in data] == [True, True, False]
-    assert re.findall(r'<img class="dark-light" src="data:image/png;base64,\S+" alt="(.*?)" width="200">', text) == [
-        "At step 20 the line ends at 20"
-    ]
+    assert re.findall(
+        r'<img class="dark-light" src="data:image/png;base64,\S+" alt="(.*?)" width="200">', text
+    ) == ["At step 20 the line ends at 20"]
     assert text.count("<li>training step") == 3
     assert "step 20: Figure: At step 20" in repr(made)
     assert text == slider()._repr_html_()
@@ -147,7 +158,10 @@ def test_a_curve_over_a_long_axis_is_marked_by_its_height():
 def test_a_path_in_the_plane_is_marked_both_ways():
     fig, ax = plt.subplots()
     ax.plot([0, -1, 0], [0, 1, 2])
-    assert [line.split(":")[0] for line in figures.picture(fig, alt=ALT).numbers] == ["line", "line, across"]
+    assert [line.split(":")[0] for line in figures.picture(fig, alt=ALT).numbers] == [
+        "line",
+        "line, across",
+    ]
 
 
 def numbers_of(draw):
@@ -166,7 +180,9 @@ def test_bars_are_marked_by_place_width_and_height():
 
 
 def test_bars_that_lie_are_marked_by_their_length():
-    assert numbers_of(lambda ax: ax.barh([1, 2], [3.0, 5.0])) != numbers_of(lambda ax: ax.barh([1, 2], [3.0, 4.0]))
+    assert numbers_of(lambda ax: ax.barh([1, 2], [3.0, 5.0])) != numbers_of(
+        lambda ax: ax.barh([1, 2], [3.0, 4.0])
+    )
 
 
 def test_points_are_marked_by_both_coordinates():
@@ -174,12 +190,16 @@ def test_points_are_marked_by_both_coordinates():
 
 
 def test_coloured_points_are_marked_by_their_colours():
-    assert numbers_of(lambda ax: ax.scatter([1, 2], [3, 4], c=[0.5, -3.0])) == reference("cells", [0.5, -3.0])
+    assert numbers_of(lambda ax: ax.scatter([1, 2], [3, 4], c=[0.5, -3.0])) == reference(
+        "cells", [0.5, -3.0]
+    )
 
 
 def test_an_image_is_marked_row_by_row_and_masked_cells_count_as_missing():
     cells = np.ma.masked_equal([[1.0, -4.0], [2.0, 9.0]], 9.0)
-    assert numbers_of(lambda ax: ax.imshow([[1.0, -4.0], [2.0, 3.0]])) == reference("image", [1, -4, 2, 3])
+    assert numbers_of(lambda ax: ax.imshow([[1.0, -4.0], [2.0, 3.0]])) == reference(
+        "image", [1, -4, 2, 3]
+    )
     missing = numbers_of(lambda ax: ax.imshow(cells))[0]
     assert missing == f"image: 4 values, 1 not finite; the others: {reference_mark([1, -4, 2])}"
 
@@ -189,7 +209,10 @@ def test_a_colour_bar_is_no_data_and_panels_are_numbered():
     fig.colorbar(left.imshow([[1.0, 2.0]]))
     right.plot([0, 1], [0.0, -3.0], label="loss")
     numbers = figures.picture(fig, alt=ALT).numbers
-    assert numbers == (f"1: image: {reference_mark([1, 2])}", f"2: line 'loss': {reference_mark([0, -3])}")
+    assert numbers == (
+        f"1: image: {reference_mark([1, 2])}",
+        f"2: line 'loss': {reference_mark([0, -3])}",
+    )
 
 
 def test_a_line_back_and_forth_is_marked_across_too():

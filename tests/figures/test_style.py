@@ -10,10 +10,18 @@ from circuitkit import figures
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 DEUTERANOPIA = np.array(
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ]
 )
 PROTANOPIA = np.array(
-    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ]
 )
 
 
@@ -32,7 +40,9 @@ def test_lines_stand_out_from_the_background(colour):
     assert 1.05 / (luminance(colour) + 0.05) >= 3
 
 
-@pytest.mark.parametrize("eye", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["typical", "deuteranopia", "protanopia"])
+@pytest.mark.parametrize(
+    "eye", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["typical", "deuteranopia", "protanopia"]
+)
 def test_the_first_three_colours_differ_for_every_eye(eye):
     seen = [eye @ linear(colour) for colour in figures._picture.PALETTE[:3]]
     for one, other in itertools.combinations(seen, 2):
@@ -64,12 +74,17 @@ def test_limits_can_be_shared_and_zeros_are_drawn():
 
 
 def test_unsigned_refuses_a_sign():
-    with pytest.raises(ValueError, match=r"values=\[1.0, -0.5\]; expected values that are 0 or more.*Use signed\(values\) instead"):
+    with pytest.raises(
+        ValueError,
+        match=r"values=\[1.0, -0.5\]; expected values that are 0 or more.*Use signed\(values\) instead",
+    ):
         figures.unsigned([1.0, -0.5])
 
 
 def test_style_sets_the_colours():
     with matplotlib.rc_context():
         assert figures.style() == figures._picture.PALETTE
-        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(figures._picture.PALETTE)
+        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(
+            figures._picture.PALETTE
+        )
         assert matplotlib.rcParams["figure.facecolor"] == "#FFFFFF"

@@ -43,7 +43,11 @@ def asked(text: str) -> dict[str, set[str]]:
     return {
         "target": set(re.findall(r"^(?:.*&& )?make ([a-z-]+)", text, re.M)),
         "tool": set(re.findall(r"-m tools ([a-z-]+)", text)),
-        "path": set(re.findall(r"(?<![\w/=])(?:tests/[\w./]+|book|requirements[\w.-]*\.txt)(?=\s|$|\")", text)),
+        "path": set(
+            re.findall(
+                r"(?<![\w/=])(?:tests/[\w./]+|book|requirements[\w.-]*\.txt)(?=\s|$|\")", text
+            )
+        ),
     }
 
 
@@ -67,7 +71,13 @@ def test_what_a_workflow_runs_exists(path):
 
 @pytest.mark.parametrize(
     "line",
-    ["make tset", "cd x && make bok", "python -m tools colb", "pytest tests/head", "pip install -r requirement.txt"],
+    [
+        "make tset",
+        "cd x && make bok",
+        "python -m tools colb",
+        "pytest tests/head",
+        "pip install -r requirement.txt",
+    ],
 )
 def test_a_command_that_does_not_exist_is_noticed(line):
     if line.startswith("pip"):
@@ -80,9 +90,13 @@ def test_pythons_are_those_of_the_project():
     linux = {run["python"] for run in matrix if run["system"].startswith("ubuntu")}
     assert linux == {f"3.{minor}" for minor in range(30) if allowed(f"3.{minor}")}
     assert {run["system"].split("-")[0] for run in matrix} == {"ubuntu", "macos", "windows"}
-    named = [step.get("with", {}).get("python-version", "") for path in WORKFLOWS for step in steps(path)]
+    named = [
+        step.get("with", {}).get("python-version", "") for path in WORKFLOWS for step in steps(path)
+    ]
     versions = [version for text in named if "matrix" not in text for version in text.split()]
-    versions += re.findall(r"^FROM python:(3\.\d+)", (ROOT / ".devcontainer/Dockerfile").read_text("utf-8"), re.M)
+    versions += re.findall(
+        r"^FROM python:(3\.\d+)", (ROOT / ".devcontainer/Dockerfile").read_text("utf-8"), re.M
+    )
     assert len(versions) >= 5
     assert all(allowed(version) for version in versions)
 
@@ -90,14 +104,25 @@ def test_pythons_are_those_of_the_project():
 @pytest.mark.parametrize("name", ["ci", "weekly"])
 def test_every_package_of_the_library_is_tested(name):
     """A package of src with a folder of tests is in the list; figures and claims need the book and `make test`."""
-    packages = {path.parent.name.lstrip("_") for path in (ROOT / "src/circuitkit").glob("*/__init__.py")}
-    tested = {Path(path).name for path in asked(script(ROOT / f".github/workflows/{name}.yml"))["path"]}
-    assert {name for name in packages if (ROOT / "tests" / name).is_dir()} - tested <= {"figures", "claims"}
+    packages = {
+        path.parent.name.lstrip("_") for path in (ROOT / "src/circuitkit").glob("*/__init__.py")
+    }
+    tested = {
+        Path(path).name for path in asked(script(ROOT / f".github/workflows/{name}.yml"))["path"]
+    }
+    assert {name for name in packages if (ROOT / "tests" / name).is_dir()} - tested <= {
+        "figures",
+        "claims",
+    }
 
 
 def test_the_list_of_colab_is_read(tmp_path):
     """The step, run on a list in Colab's form: what it writes is a set that `tools colab` reads."""
-    [step] = [step for step in steps(ROOT / ".github/workflows/weekly.yml") if step.get("name") == "Colab's own list"]
+    [step] = [
+        step
+        for step in steps(ROOT / ".github/workflows/weekly.yml")
+        if step.get("name") == "Colab's own list"
+    ]
     (tmp_path / "colab").mkdir()
     address = "https://example.org/whl/cpu/torch-2.11.0%2Bcpu-cp313-cp313-manylinux_2_28_x86_64.whl#sha256=0"
     (tmp_path / "list").write_text(f"numpy==2.1.3\ntorch @ {address}\nplotly==5.24.1\n")
@@ -109,7 +134,12 @@ def test_the_list_of_colab_is_read(tmp_path):
 
 
 def test_every_action_is_pinned_by_a_hash_and_says_its_version():
-    found = [line for path in WORKFLOWS for line in path.read_text("utf-8").splitlines() if "uses:" in line]
+    found = [
+        line
+        for path in WORKFLOWS
+        for line in path.read_text("utf-8").splitlines()
+        if "uses:" in line
+    ]
     assert len(found) >= 10
     for line in found:
         assert re.search(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
@@ -130,7 +160,14 @@ def actionlint(folder: Path) -> subprocess.CompletedProcess:
 
 
 def zizmor(folder: Path) -> subprocess.CompletedProcess:
-    command = [BIN / "zizmor", "--offline", "--strict-collection", "--format=json", "--no-progress", folder / ".github"]
+    command = [
+        BIN / "zizmor",
+        "--offline",
+        "--strict-collection",
+        "--format=json",
+        "--no-progress",
+        folder / ".github",
+    ]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
 
@@ -149,8 +186,20 @@ def test_lint_runs_both():
         (actionlint, "pages", "steps.deployed.outputs", "steps.deploy.outputs", "deploy"),
         (actionlint, "weekly", '"17 4 * * 1"', '"77 4 * * 1"', "CRON"),
         (actionlint, "release", '"${GITHUB_REF_NAME#v}\\""', "$GITHUB_REF_NAME", "shellcheck"),
-        (zizmor, "ci", "@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "@v7", "unpinned-uses"),
-        (zizmor, "ci", "make test TORCH=cpu", "echo ${{ github.event.pull_request.title }}", "template-injection"),
+        (
+            zizmor,
+            "ci",
+            "@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
+            "@v7",
+            "unpinned-uses",
+        ),
+        (
+            zizmor,
+            "ci",
+            "make test TORCH=cpu",
+            "echo ${{ github.event.pull_request.title }}",
+            "template-injection",
+        ),
         (zizmor, "ci", "        with:\n          persist-credentials: false\n", "", "artipacked"),
         (zizmor, "ci", "  pull_request:", "  pull_request_target:", "dangerous-triggers"),
         (
@@ -160,7 +209,13 @@ def test_lint_runs_both():
             "    permissions: write-all\n",
             "excessive-permissions",
         ),
-        (zizmor, "release", "          attestations: true", "          password: ${{ secrets.TOKEN }}", "trusted"),
+        (
+            zizmor,
+            "release",
+            "          attestations: true",
+            "          password: ${{ secrets.TOKEN }}",
+            "trusted",
+        ),
     ],
 )
 def test_a_planted_fault_is_refused(tmp_path, linter, file, old, new, told):
@@ -178,7 +233,9 @@ def test_as_they_are_nothing_is_found(tmp_path):
     shutil.copytree(ROOT / ".github", tmp_path / ".github")
     for linter in (actionlint, zizmor):
         done = linter(tmp_path)
-        assert (done.returncode, done.stdout.strip().strip("[]")) == (0, ""), done.stdout + done.stderr
+        assert (done.returncode, done.stdout.strip().strip("[]")) == (0, ""), (
+            done.stdout + done.stderr
+        )
 
 
 # --- forms and the container ---------------------------------------------------------------------------------------
@@ -189,7 +246,10 @@ def test_the_form_asks_for_the_page_what_it_says_and_what_was_computed():
     assert {"name", "description", "body"} <= form.keys()
     must = [field["id"] for field in form["body"] if field["validations"]["required"]]
     assert must == ["page", "says", "computed"]
-    assert all(field["type"] in ("input", "textarea") and field["attributes"]["label"] for field in form["body"])
+    assert all(
+        field["type"] in ("input", "textarea") and field["attributes"]["label"]
+        for field in form["body"]
+    )
 
 
 def test_the_list_of_a_pull_request_names_what_exists():

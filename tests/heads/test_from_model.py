@@ -55,14 +55,20 @@ def test_weights_are_the_models_own(boot):
     state, stack = model.state_dict(), heads(model)
     assert stack.names == ("L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2")
     assert stack.layers == (0, 0, 0, 1, 1, 1)
-    assert (stack.scale, stack.mask, stack.positions) == (pytest.approx(5**0.5), "causal", "absolute")
+    assert (stack.scale, stack.mask, stack.positions) == (
+        pytest.approx(5**0.5),
+        "causal",
+        "absolute",
+    )
     assert stack.W_Q.shape == stack.W_K.shape == stack.W_V.shape == (6, 24, 5)
     assert stack.W_O.shape == (6, 5, 24)
     for layer in range(2):
         for h in range(3):
             row, prefix = 3 * layer + h, f"blocks.{layer}.attn."
             for kind in "QKV":
-                weight, bias = (state[f"{prefix}{kind.lower()}.{part}"] for part in ("weight", "bias"))
+                weight, bias = (
+                    state[f"{prefix}{kind.lower()}.{part}"] for part in ("weight", "bias")
+                )
                 for j in range(d):
                     assert torch.equal(getattr(stack, f"W_{kind}")[row, :, j], weight[h * d + j])
                     assert getattr(stack, f"b_{kind}")[row, j] == bias[h * d + j]
@@ -99,7 +105,9 @@ def test_weights_are_copies(boot, n_layers):
     model = boot(n_layers=n_layers)
     stack = heads(model)
     before = stack.W_V.clone()
-    assert not any(getattr(stack, name).requires_grad for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q"))
+    assert not any(
+        getattr(stack, name).requires_grad for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q")
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
@@ -142,9 +150,13 @@ def test_not_a_bridge():
         ValueError, match=r"heads got model='two-layer'; expected a transformer-lens Transformer"
     ):
         heads("two-layer")
-    with pytest.raises(ValueError, match=r"got model as a Linear; .*circuitkit\.load_model\(name\)"):
+    with pytest.raises(
+        ValueError, match=r"got model as a Linear; .*circuitkit\.load_model\(name\)"
+    ):
         heads(torch.nn.Linear(2, 3))
-    with pytest.raises(ValueError, match="transformer-lens 4 replaced HookedTransformer by TransformerBridge"):
+    with pytest.raises(
+        ValueError, match="transformer-lens 4 replaced HookedTransformer by TransformerBridge"
+    ):
         heads(HookedTransformer())
 
 
@@ -162,7 +174,9 @@ def test_gpt2(tmp_path, tokens):
             head = stack[f"L{layer}H{h}"]
             for at, kind in enumerate("QKV"):
                 columns = slice(24 * at + 8 * h, 24 * at + 8 * h + 8)
-                assert torch.equal(getattr(head, f"W_{kind}")[0], attention.c_attn.weight[:, columns])
+                assert torch.equal(
+                    getattr(head, f"W_{kind}")[0], attention.c_attn.weight[:, columns]
+                )
                 assert torch.equal(getattr(head, f"b_{kind}")[0], attention.c_attn.bias[columns])
             assert torch.equal(head.W_O[0], attention.c_proj.weight[8 * h : 8 * h + 8])
     check_against_model(model, tokens, tolerance=1e-5)
@@ -180,7 +194,9 @@ def test_a_checkpoint_without_biases(tmp_path):
     assert (len(stack), stack.b_Q, stack.positions, stack.d_head) == (8, None, "rotary", 6)
     attention = original.model.layers[1].self_attn
     assert torch.equal(stack["L1H3"].W_Q[0], attention.q_proj.weight[18:].T)
-    assert torch.equal(stack["L1H3"].W_V[0], attention.v_proj.weight[6:].T)  # the second group of keys and values
+    assert torch.equal(
+        stack["L1H3"].W_V[0], attention.v_proj.weight[6:].T
+    )  # the second group of keys and values
     assert stack.scale == pytest.approx(6**0.5)
 
 

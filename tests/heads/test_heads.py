@@ -22,7 +22,13 @@ def close(a, b):
 
 
 def same(a, b):
-    assert (a.names, a.layers, a.scale, a.mask, a.positions) == (b.names, b.layers, b.scale, b.mask, b.positions)
+    assert (a.names, a.layers, a.scale, a.mask, a.positions) == (
+        b.names,
+        b.layers,
+        b.scale,
+        b.mask,
+        b.positions,
+    )
     for name in TENSORS:
         one, other = getattr(a, name), getattr(b, name)
         assert (one is None) == (other is None), name
@@ -30,7 +36,9 @@ def same(a, b):
 
 
 def stream(n_pos, d_model, seed=1, *batch):
-    return torch.randn(*batch, n_pos, d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        *batch, n_pos, d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def test_by_hand():
@@ -49,7 +57,9 @@ def test_by_hand():
     close(head.results(x), [[[0.0, 10.0], [0.0, 10.0]]])
     x[0, 0] = 3.0
     close(head.results(x), [[[0.0, 30.0], [0.0, 10 * (0.25 * 3 + 0.75 * 1)]]])
-    close(head.QK.AB, [[[0.0, 1.0], [0.0, 0.0]]])  # the row reads the query's coordinate, the column the key's
+    close(
+        head.QK.AB, [[[0.0, 1.0], [0.0, 0.0]]]
+    )  # the row reads the query's coordinate, the column the key's
     close(head.OV.AB, [[[0.0, 10.0], [0.0, 0.0]]])
 
 
@@ -57,11 +67,17 @@ def test_masks_by_hand():
     yes, no = True, False
     assert allowed_pairs("full", 3).tolist() == [[yes] * 3] * 3
     assert allowed_pairs("causal", 3).tolist() == [[yes, no, no], [yes, yes, no], [yes, yes, yes]]
-    assert allowed_pairs("self_or_first", 3).tolist() == [[yes, no, no], [yes, yes, no], [yes, no, yes]]
+    assert allowed_pairs("self_or_first", 3).tolist() == [
+        [yes, no, no],
+        [yes, yes, no],
+        [yes, no, yes],
+    ]
 
 
 def test_unknown_mask():
-    with pytest.raises(ValueError, match=r"mask='diagonal'; expected one of \['causal', 'full', 'self_or_first'\]"):
+    with pytest.raises(
+        ValueError, match=r"mask='diagonal'; expected one of \['causal', 'full', 'self_or_first'\]"
+    ):
         allowed_pairs("diagonal", 3)
 
 
@@ -95,7 +111,10 @@ def test_qk_and_ov_are_the_circuits(draw, sizes, seed):
     heads, x = draw(n, d_model, d_head, seed=seed, bias=False), stream(n_pos, d_model, seed)
     assert heads.QK.AB.shape == heads.OV.AB.shape == (n, d_model, d_model)
     assert heads.QK.A.shape == (n, d_model, d_head)  # kept as factors
-    scores, moved = heads.scores(x), heads.results(x, torch.eye(n_pos, dtype=x.dtype).expand(n, -1, -1))
+    scores, moved = (
+        heads.scores(x),
+        heads.results(x, torch.eye(n_pos, dtype=x.dtype).expand(n, -1, -1)),
+    )
     for h in range(n):
         for i in range(n_pos):
             close(moved[h, i], x[i] @ heads.OV.AB[h])
@@ -108,7 +127,10 @@ def test_a_given_pattern_is_used_as_it_is(draw):
     close(heads.results(x, heads.pattern(x)), heads.results(x))
     frozen = torch.rand(3, 5, 5, dtype=torch.float64)
     values = torch.stack([x @ heads.W_V[h] + heads.b_V[h] for h in range(3)])
-    close(heads.results(x, frozen), torch.stack([frozen[h] @ values[h] @ heads.W_O[h] for h in range(3)]))
+    close(
+        heads.results(x, frozen),
+        torch.stack([frozen[h] @ values[h] @ heads.W_O[h] for h in range(3)]),
+    )
 
 
 def test_pattern_rows_are_distributions_and_causal(draw):
@@ -178,7 +200,9 @@ def test_names_lists_indices_and_slices(draw):
     assert heads.index("L1H1") == 4
     assert heads.index(-1) == 5
     assert [head.names for head in heads] == [(name,) for name in heads.names]
-    assert repr(heads) == ("Heads([L0H0, L0H1, L0H2, L1H0, L1H1, L1H2], n=6, d_model=7, d_head=2, mask='causal')")
+    assert repr(heads) == (
+        "Heads([L0H0, L0H1, L0H2, L1H0, L1H1, L1H2], n=6, d_model=7, d_head=2, mask='causal')"
+    )
 
 
 @settings(max_examples=10, deadline=None)
@@ -211,9 +235,13 @@ def test_frozen(draw):
 
 
 def test_an_unknown_name_lists_the_names(draw):
-    with pytest.raises(ValueError, match=r"no head is called 'L9H9'; the heads are: L0H0, L0H1, L0H2$"):
+    with pytest.raises(
+        ValueError, match=r"no head is called 'L9H9'; the heads are: L0H0, L0H1, L0H2$"
+    ):
         draw(3, 5, 2)["L9H9"]
-    with pytest.raises(ValueError, match=r"no head is called 'L9H9'; .*, L0H23, \.\.\. \(30 in all\)$"):
+    with pytest.raises(
+        ValueError, match=r"no head is called 'L9H9'; .*, L0H23, \.\.\. \(30 in all\)$"
+    ):
         draw(30, 5, 2)[["L0H1", "L9H9"]]
 
 
@@ -248,7 +276,9 @@ def test_heads_that_do_not_fit_list_every_problem(draw):
     ):
         assert f"Heads got {line}" in str(caught.value)
     assert str(caught.value).count("\n") == 5
-    with pytest.raises(ValueError, match=r"names=\('A', 'B', 'A'\).*unique(.|\n)*layers=\(0, 1\).*3 entries"):
+    with pytest.raises(
+        ValueError, match=r"names=\('A', 'B', 'A'\).*unique(.|\n)*layers=\(0, 1\).*3 entries"
+    ):
         dataclasses.replace(good, names=("A", "B", "A"), layers=(0, 1))
 
 
@@ -257,7 +287,10 @@ def test_too_few_axes_do_not_hide_the_other_problems(draw):
     good = draw(1, 7, 2)
     with pytest.raises(ValueError, match="Heads got W_Q") as caught:
         dataclasses.replace(good, W_Q=good.W_Q[0], mask="diagonal", layers=(0, 1))
-    assert "W_Q of shape (7, 2), torch.float64; expected a torch tensor of floating-point numbers [head, d_model" in str(caught.value)
+    assert (
+        "W_Q of shape (7, 2), torch.float64; expected a torch tensor of floating-point numbers [head, d_model"
+        in str(caught.value)
+    )
     assert "One row is W_Q[None]" in str(caught.value)
     assert "mask='diagonal'" in str(caught.value)
 
@@ -271,18 +304,24 @@ def test_stack_refuses_what_differs(draw):
     with pytest.raises(ValueError, match="stack needs at least one Heads; got none"):
         stack()
     parts = draw(2, 7, 3), draw(2, 5, 3, prefix="b")
-    with pytest.raises(ValueError, match=r"cannot stack heads whose d_model differ: \[7, 5\]; keep them apart"):
+    with pytest.raises(
+        ValueError, match=r"cannot stack heads whose d_model differ: \[7, 5\]; keep them apart"
+    ):
         stack(*parts)
     for name, value, shown in (
         ("mask", "full", "'causal', 'full'"),
         ("scale", 1.0, "1.73.*, 1.0"),
         ("positions", "rotary", "'absolute', 'rotary'"),
     ):
-        with pytest.raises(ValueError, match=rf"cannot stack heads whose {name} differ: \[{shown}\]"):
+        with pytest.raises(
+            ValueError, match=rf"cannot stack heads whose {name} differ: \[{shown}\]"
+        ):
             stack(parts[0], draw(2, 7, 3, prefix="b", **{name: value}))
 
 
-@pytest.mark.parametrize(("positions", "why"), [("rotary", "rotate queries and keys"), ("other", "do not score by QK")])
+@pytest.mark.parametrize(
+    ("positions", "why"), [("rotary", "rotate queries and keys"), ("other", "do not score by QK")]
+)
 def test_scores_that_these_matrices_do_not_hold_are_refused(draw, positions, why):
     heads, x = draw(2, 5, 3, positions=positions), stream(4, 5)
     message = re.escape(
@@ -291,4 +330,8 @@ def test_scores_that_these_matrices_do_not_hold_are_refused(draw, positions, why
     for call in (heads.scores, heads.pattern, heads.results):
         with pytest.raises(ValueError, match=f"these heads {why}.*{message}.*run_with_cache"):
             call(x)
-    assert heads.results(x, torch.ones(2, 4, 4, dtype=x.dtype)).shape == (2, 4, 5)  # a pattern from elsewhere is fine
+    assert heads.results(x, torch.ones(2, 4, 4, dtype=x.dtype)).shape == (
+        2,
+        4,
+        5,
+    )  # a pattern from elsewhere is fine

@@ -11,7 +11,15 @@ import torch
 import circuitkit as ck
 from circuitkit import circuits, claims, induction, residual, superposition
 
-SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23, "d_mlp": 19}
+SIZES = {
+    "d_model": 12,
+    "d_head": 4,
+    "n_layers": 2,
+    "n_ctx": 16,
+    "n_heads": 3,
+    "d_vocab": 23,
+    "d_mlp": 19,
+}
 TOKENS = torch.arange(8)[None]
 HALF = [torch.float16, torch.bfloat16]
 
@@ -48,7 +56,10 @@ def test_heads_of_two_dtypes_meet_in_the_finer_one(model):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert circuits.virtual_head(heads["L0H0"], fine["L1H0"]).W_V.dtype == torch.float64
     torch.testing.assert_close(
-        circuits.copying_score(fine, model).score.float(), circuits.copying_score(model).score, rtol=0, atol=1e-4
+        circuits.copying_score(fine, model).score.float(),
+        circuits.copying_score(model).score,
+        rtol=0,
+        atol=1e-4,
     )
 
 
@@ -57,15 +68,20 @@ def test_half_precision_gives_the_same_to_its_rounding(coarse):
     near = lambda a, b: float((a.float() - b).norm() / b.norm()) < 0.03  # noqa: E731
     assert near(residual.decompose(coarse, TOKENS).total, residual.decompose(fine, TOKENS).total)
     assert near(circuits.path_logits(coarse, TOKENS).sum(), fine(TOKENS).detach())
-    found, wanted = (circuits.score_decomposition(m, TOKENS, "L1H0", 3, 2).table for m in (coarse, fine))
+    found, wanted = (
+        circuits.score_decomposition(m, TOKENS, "L1H0", 3, 2).table for m in (coarse, fine)
+    )
     assert near(found, wanted)
 
 
-@pytest.mark.parametrize(("given", "kind"), [([1, 2], " as a list"), ("Mr. D", "='Mr. D'"), (None, "=None")])
+@pytest.mark.parametrize(
+    ("given", "kind"), [([1, 2], " as a list"), ("Mr. D", "='Mr. D'"), (None, "=None")]
+)
 @pytest.mark.usefixtures("as_a_reader")
 def test_tokens_that_are_no_tensor(model, given, kind):
     with pytest.raises(
-        ValueError, match=rf"decompose got tokens{kind}; expected a torch tensor.*torch.tensor\(\[ids\]\)"
+        ValueError,
+        match=rf"decompose got tokens{kind}; expected a torch tensor.*torch.tensor\(\[ids\]\)",
     ):
         residual.decompose(model, given)
 
@@ -94,15 +110,25 @@ def test_ids_the_model_cannot_read(model, call, tokens, words):
 
 def test_ids_must_be_integers(model):
     for tokens in (TOKENS.float(), TOKENS > 2):
-        with pytest.raises(ValueError, match=rf"{tokens.dtype}; expected a torch tensor of integers.*tokens.long\(\)"):
+        with pytest.raises(
+            ValueError,
+            match=rf"{tokens.dtype}; expected a torch tensor of integers.*tokens.long\(\)",
+        ):
             residual.decompose(model, tokens)
-    assert circuits.term_importance(model, TOKENS.int()).full == circuits.term_importance(model, TOKENS).full
+    assert (
+        circuits.term_importance(model, TOKENS.int()).full
+        == circuits.term_importance(model, TOKENS).full
+    )
 
 
 def test_nothing_to_decompose(model):
-    with pytest.raises(ValueError, match=r"shape \(0, 5\), .*; expected \[batch, pos\] with at least 1 position"):
+    with pytest.raises(
+        ValueError, match=r"shape \(0, 5\), .*; expected \[batch, pos\] with at least 1 position"
+    ):
         residual.decompose(model, torch.empty(0, 5, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"got probe of shape \(0, 5\), .*with at least 1 position"):
+    with pytest.raises(
+        ValueError, match=r"got probe of shape \(0, 5\), .*with at least 1 position"
+    ):
         ck.to_attention_only(model, heads_per_neuron=1, probe=torch.empty(0, 5, dtype=torch.long))
 
 
@@ -110,9 +136,15 @@ def test_nothing_to_decompose(model):
 def test_a_stream_that_the_heads_cannot_read(model):
     heads, good = ck.heads(model), torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     for x, words in (
-        (good[:, :11], "shape (5, 11), torch.float32; expected [..., pos, d_model] with d_model=12, torch.float32"),
+        (
+            good[:, :11],
+            "shape (5, 11), torch.float32; expected [..., pos, d_model] with d_model=12, torch.float32",
+        ),
         (good[0], "shape (12,)"),
-        (good.double(), "torch.float64; expected [..., pos, d_model] with d_model=12, torch.float32"),
+        (
+            good.double(),
+            "torch.float64; expected [..., pos, d_model] with d_model=12, torch.float32",
+        ),
         (good.tolist(), "a list; expected a torch tensor of floating-point numbers"),
     ):
         for call in (heads.scores, heads.pattern, heads.results):
@@ -123,30 +155,42 @@ def test_a_stream_that_the_heads_cannot_read(model):
 
 @pytest.mark.parametrize("given", [torch.nn.Linear(2, 2), None, "two-layer"])
 def test_skip_trigrams_of_no_model(given):
-    with pytest.raises(ValueError, match="skip_trigrams got model.*; expected a transformer-lens TransformerBridge"):
+    with pytest.raises(
+        ValueError, match="skip_trigrams got model.*; expected a transformer-lens TransformerBridge"
+    ):
         circuits.skip_trigrams(given, "L0H0")
 
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_skip_trigrams_of_two_heads_or_with_a_table_of_another_size(model):
-    with pytest.raises(ValueError, match=r"head=\['L0H0'\]; expected one name or number.*Write 'L0H0'"):
+    with pytest.raises(
+        ValueError, match=r"head=\['L0H0'\]; expected one name or number.*Write 'L0H0'"
+    ):
         circuits.skip_trigrams(model, ["L0H0"])
-    with pytest.raises(ValueError, match=r"likelihood of shape \(5, 5\), .*expected 23 tokens on each axis"):
+    with pytest.raises(
+        ValueError, match=r"likelihood of shape \(5, 5\), .*expected 23 tokens on each axis"
+    ):
         circuits.skip_trigrams(model, "L0H0", likelihood=torch.ones(5, 5))
 
 
 @pytest.mark.parametrize("given", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_range_of_gates_that_is_none(model, given):
-    with pytest.raises(ValueError, match=f"gate_range={given!r}; expected a positive, finite number"):
+    with pytest.raises(
+        ValueError, match=f"gate_range={given!r}; expected a positive, finite number"
+    ):
         ck.to_attention_only(model, heads_per_neuron=4, gate_range=given)
 
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_stack_wants_heads(model):
     heads = ck.heads(model)
-    with pytest.raises(ValueError, match=r"stack got parts as a list; expected Heads.*stack\(\*list_of_heads\)"):
+    with pytest.raises(
+        ValueError, match=r"stack got parts as a list; expected Heads.*stack\(\*list_of_heads\)"
+    ):
         ck.stack([heads])
-    with pytest.raises(ValueError, match=r"stack got parts as a TransformerBridge; .*circuitkit.heads\(model\)"):
+    with pytest.raises(
+        ValueError, match=r"stack got parts as a TransformerBridge; .*circuitkit.heads\(model\)"
+    ):
         ck.stack(model)
 
 
@@ -161,24 +205,38 @@ def toy(n, dtype=torch.float32):
     v = 2 * n + 2
     heads = circuits.random_heads(2, v, 3).to(dtype)
     return superposition.ToyModel(
-        heads, superposition.SkipTrigramTask(n), torch.eye(v, dtype=dtype), torch.eye(v, dtype=dtype)
+        heads,
+        superposition.SkipTrigramTask(n),
+        torch.eye(v, dtype=dtype),
+        torch.eye(v, dtype=dtype),
     )
 
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_a_toy_model_and_what_does_not_fit_it():
     made = toy(3)
-    with pytest.raises(ValueError, match=r"W_U of shape \(8, 8\).*\[d_model, d_vocab\] with d_model=9"):
+    with pytest.raises(
+        ValueError, match=r"W_U of shape \(8, 8\).*\[d_model, d_vocab\] with d_model=9"
+    ):
         dataclasses.replace(made, W_E=torch.zeros(8, 9))
-    with pytest.raises(ValueError, match=r"from 0 to 11; expected \[prompt, pos\] with tokens 0 to 7, as the task of 3 trigrams has"):
+    with pytest.raises(
+        ValueError,
+        match=r"from 0 to 11; expected \[prompt, pos\] with tokens 0 to 7, as the task of 3 trigrams has",
+    ):
         superposition.head_verdict(made, superposition.SkipTrigramTask(5))
     for task, shown in ((superposition.SkipTrigramTask, "SkipTrigramTask"), (3, "3")):
-        with pytest.raises(ValueError, match=f"got task={shown}; expected a task, because prompts are drawn from it. Write model.task"):
+        with pytest.raises(
+            ValueError,
+            match=f"got task={shown}; expected a task, because prompts are drawn from it. Write model.task",
+        ):
             superposition.head_verdict(made, task)
     with pytest.raises(ValueError, match="got recipe='gates'; expected a Recipe.*GATES.but"):
         superposition.train_gated(made, "gates")
     for dtype in HALF:
-        with pytest.raises(ValueError, match=r"in float32 or float64, because training amplifies rounding. Write model.to"):
+        with pytest.raises(
+            ValueError,
+            match=r"in float32 or float64, because training amplifies rounding. Write model.to",
+        ):
             superposition.train_gated(toy(3, dtype), inits=1, steps=1)
 
 
@@ -186,7 +244,10 @@ def test_a_toy_model_and_what_does_not_fit_it():
 def test_induction_scores_of_a_list_and_of_truth_values(model):
     with pytest.raises(ValueError, match="scores got tokens as a list"):
         induction.scores(model, [[1, 2, 1, 2]])
-    with pytest.raises(ValueError, match="scores got tokens of shape .*torch.bool; expected a torch tensor of integers"):
+    with pytest.raises(
+        ValueError,
+        match="scores got tokens of shape .*torch.bool; expected a torch tensor of integers",
+    ):
         induction.scores(model, TOKENS > 2)
 
 
@@ -194,7 +255,9 @@ def test_subspaces_in_half_precision(model):
     heads = ck.heads(model).to(torch.bfloat16)
     found = residual.subspace_overlap(heads[:3], heads[3:], "K")
     again = heads.to(torch.float32)
-    torch.testing.assert_close(found, residual.subspace_overlap(again[:3], again[3:], "K"), rtol=0, atol=0)
+    torch.testing.assert_close(
+        found, residual.subspace_overlap(again[:3], again[3:], "K"), rtol=0, atol=0
+    )
 
 
 @pytest.mark.usefixtures("as_a_reader")
@@ -207,14 +270,23 @@ def test_attribution_of_lists(model):
 
 def test_a_stated_range_that_a_gate_leaves_is_told():
     gated = tiny_models.boot(
-        torch.float32, attn_only=False, normalization_type="LN", gated_mlp=True, **SIZES | {"act_fn": "silu"}
+        torch.float32,
+        attn_only=False,
+        normalization_type="LN",
+        gated_mlp=True,
+        **SIZES | {"act_fn": "silu"},
     )
     with torch.no_grad():
         for name, weight in gated.named_parameters():
             if "mlp.gate.weight" in name:
                 weight *= 100
     told = str(ck.to_attention_only(gated, heads_per_neuron=8, gate_range=2.0).report)
-    assert told.count("beyond the stated range 2: the bound does not hold here; give a larger gate_range") == 2
+    assert (
+        told.count(
+            "beyond the stated range 2: the bound does not hold here; give a larger gate_range"
+        )
+        == 2
+    )
     assert "beyond" not in str(ck.to_attention_only(gated, heads_per_neuron=8).report)
 
 
@@ -222,14 +294,19 @@ def test_a_layer_without_biases_is_recorded_and_replaced(tmp_path):
     import transformers
 
     config = transformers.LlamaConfig(
-        **tiny_models.HUGGING_FACE, bos_token_id=0, eos_token_id=0, architectures=["LlamaForCausalLM"]
+        **tiny_models.HUGGING_FACE,
+        bos_token_id=0,
+        eos_token_id=0,
+        architectures=["LlamaForCausalLM"],
     )
     llama = tiny_models.from_folder(tmp_path, transformers.LlamaForCausalLM(config))
     record = superposition.record_layer(llama, 0, TOKENS)
     wrote = llama.run_with_cache(TOKENS)[1]["blocks.0.hook_attn_out"]
     torch.testing.assert_close(record.y, wrote, rtol=0, atol=1e-6)
     recipe = superposition.GATES.but(steps=2, batch=2)
-    block = superposition.train_gated(superposition.record_layer(llama, 0, TOKENS.repeat(4, 1)), recipe).block
+    block = superposition.train_gated(
+        superposition.record_layer(llama, 0, TOKENS.repeat(4, 1)), recipe
+    ).block
     hooks = superposition.replacing(llama, 0, block)
     assert not torch.equal(llama.run_with_hooks(TOKENS, fwd_hooks=hooks), llama(TOKENS))
 
@@ -237,8 +314,13 @@ def test_a_layer_without_biases_is_recorded_and_replaced(tmp_path):
 @pytest.mark.usefixtures("as_a_reader")
 def test_subspaces_of_a_model_in_the_place_of_its_heads(model):
     heads = ck.heads(model)
-    for call in (residual._weights.reading_basis, residual._weights.writing_basis, lambda it: residual.subspace_overlap(heads, it)):
+    for call in (
+        residual._weights.reading_basis,
+        residual._weights.writing_basis,
+        lambda it: residual.subspace_overlap(heads, it),
+    ):
         with pytest.raises(
-            ValueError, match=r"got (heads|later) as a TransformerBridge; expected Heads.*circuitkit.heads\(model\)"
+            ValueError,
+            match=r"got (heads|later) as a TransformerBridge; expected Heads.*circuitkit.heads\(model\)",
         ):
             call(model)

@@ -35,13 +35,17 @@ def grouped(seed=0, groups=(0, 1, 0, 1), d_model=5, d_head=4, bias=True, **more)
 
 
 def turn(d_head=4, gain=1.0):
-    return Turn(torch.tensor([[0, 2], [1, 3]]), torch.tensor([1.0, 0.25], dtype=torch.float64), gain)
+    return Turn(
+        torch.tensor([[0, 2], [1, 3]]), torch.tensor([1.0, 0.25], dtype=torch.float64), gain
+    )
 
 
 def slow_pattern(heads, x):
     """One head, one destination, one source at a time."""
     out = torch.zeros(len(heads), len(x), len(x), dtype=torch.float64)
-    norm = lambda row, of, n: row if of is None else row / (row.pow(2).mean() + of.eps).sqrt() * of.gain[n, 0]  # noqa: E731
+    norm = lambda row, of, n: (
+        row if of is None else row / (row.pow(2).mean() + of.eps).sqrt() * of.gain[n, 0]
+    )
     for h in range(len(heads)):
         g = h if heads.groups is None else heads.groups[h]
         for dst in range(len(x)):
@@ -53,9 +57,15 @@ def slow_pattern(heads, x):
                 k = norm(x[src] @ heads.W_K[g] + heads.b_K[g], heads.norm_K, g)
                 if heads.turn is not None:
                     total = 0.0
-                    for (i, j), angle in zip(heads.turn.planes.tolist(), heads.turn.angles.tolist(), strict=True):
-                        a = complex(q[i], q[j]) * complex(math.cos(dst * angle), math.sin(dst * angle))
-                        b = complex(k[i], k[j]) * complex(math.cos(src * angle), math.sin(src * angle))
+                    for (i, j), angle in zip(
+                        heads.turn.planes.tolist(), heads.turn.angles.tolist(), strict=True
+                    ):
+                        a = complex(q[i], q[j]) * complex(
+                            math.cos(dst * angle), math.sin(dst * angle)
+                        )
+                        b = complex(k[i], k[j]) * complex(
+                            math.cos(src * angle), math.sin(src * angle)
+                        )
                         total += heads.turn.gain**2 * (a * b.conjugate()).real
                     turned = heads.turn.planes.flatten().tolist()
                     total += sum(float(q[i] * k[i]) for i in range(heads.d_head) if i not in turned)
@@ -104,7 +114,10 @@ def test_a_rotation_by_hand():
     close(quarter(x[:1], torch.tensor([3])), [[0, -1, 2, 5, 9]])
     # what lies one position back has been turned one quarter less
     close(quarter.matrix(1, 3), [[0, 1, 0], [-1, 0, 0], [0, 0, 1]])
-    close(dataclasses.replace(quarter, gain=2.0).matrix(0, 3), torch.diag(torch.tensor([4.0, 4.0, 1.0])))
+    close(
+        dataclasses.replace(quarter, gain=2.0).matrix(0, 3),
+        torch.diag(torch.tensor([4.0, 4.0, 1.0])),
+    )
 
 
 def test_qk_at_a_distance_is_the_score():
@@ -143,7 +156,9 @@ def test_stacks_keep_groups_and_norms():
         "norm_K": Norm(random(2, 2, 1, 4), None, 1e-2, False),
     }
     one, x = grouped(**norm), random(5, 6, 5)
-    two = dataclasses.replace(grouped(40, (1, 0, 0, 1), **norm), names=("a", "b", "c", "d"), layers=(1,) * 4)
+    two = dataclasses.replace(
+        grouped(40, (1, 0, 0, 1), **norm), names=("a", "b", "c", "d"), layers=(1,) * 4
+    )
     both = stack(one, two)
     assert both.groups == (0, 1, 0, 1, 3, 2, 2, 3)
     close(both.pattern(x), torch.cat([one.pattern(x), two.pattern(x)]), 1e-11)

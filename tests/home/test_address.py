@@ -9,17 +9,19 @@ from sphinx.testing.util import SphinxTestApp
 
 from tools.publish import home as home_module
 
-CONF = '''
+CONF = """
 import sys
 sys.path[:0] = [{root!r}, {extensions!r}]
 project = "circuitkit"
 extensions = ["circuitkit_book.home"]
 ogp_image = "_static/induction.png"
 ogp_social_cards = {{"enable": False}}
-'''
+"""
 
 
-@pytest.fixture(params=["https://github.com/Somebody/their-book", "https://nobody.invalid/their-book"])
+@pytest.fixture(
+    params=["https://github.com/Somebody/their-book", "https://nobody.invalid/their-book"]
+)
 def built(request, tmp_path, monkeypatch):
     """A book of two pages whose setting is this address."""
     here = home_module.home()._replace(url=request.param)
@@ -32,7 +34,9 @@ def built(request, tmp_path, monkeypatch):
     (source / "conf.py").write_text(
         CONF.format(root=str(home_module.ROOT), extensions=str(home_module.ROOT / "book/_ext"))
     )
-    (source / "index.rst").write_text("First\n=====\n\nHeads read and write.\n\n.. toctree::\n\n   far/away\n")
+    (source / "index.rst").write_text(
+        "First\n=====\n\nHeads read and write.\n\n.. toctree::\n\n   far/away\n"
+    )
     (source / "far/away.rst").write_text("Away\n====\n\nA page that lies deeper.\n")
     app = SphinxTestApp("html", srcdir=source, builddir=tmp_path / "out")
     app.build()
@@ -43,7 +47,10 @@ def built(request, tmp_path, monkeypatch):
 
 def meta(path):
     soup = BeautifulSoup(path.read_text("utf-8"), "html.parser")
-    told = {tag.get("property") or tag["name"]: tag["content"] for tag in soup.select("meta[property], meta[name]")}
+    told = {
+        tag.get("property") or tag["name"]: tag["content"]
+        for tag in soup.select("meta[property], meta[name]")
+    }
     return told | {"canonical": [link["href"] for link in soup.select("link[rel=canonical]")]}
 
 
@@ -64,7 +71,11 @@ def test_pages_say_where_they_are_only_when_somebody_knows(built):
     assert told["canonical"] == [root + "far/away.html"]
     assert told["og:url"] == root + "far/away.html"
     assert told["og:image"] == root + "_static/induction.png"
-    listed = [place.text for place in ElementTree.parse(folder / "sitemap.xml").iter() if place.tag.endswith("}loc")]
+    listed = [
+        place.text
+        for place in ElementTree.parse(folder / "sitemap.xml").iter()
+        if place.tag.endswith("}loc")
+    ]
     assert {root + "index.html", root + "far/away.html"} <= set(listed)
     assert not any("404" in place for place in listed)
 
@@ -75,5 +86,7 @@ def test_a_wrong_address_leads_back_from_any_folder(built):
     root = "/their-book/" if here.public else "/"
     assert soup.base["href"] == root
     assert soup.find("meta", {"name": "robots"})["content"] == "noindex"
-    assert {f"{root}index.html", f"{root}search.html"} <= {link.get("href") for link in soup.select("a")}
+    assert {f"{root}index.html", f"{root}search.html"} <= {
+        link.get("href") for link in soup.select("a")
+    }
     assert soup.h1.get_text() == "No page has this address"

@@ -20,7 +20,15 @@ spec = importlib.util.spec_from_file_location("buttons", ROOT / "book/_ext/circu
 buttons = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(buttons)
 
-COPIED = ("_config.yml", "pyproject.toml", "README.md", "CITATION.cff", "requirements.txt", "LICENSE", ".gitignore")
+COPIED = (
+    "_config.yml",
+    "pyproject.toml",
+    "README.md",
+    "CITATION.cff",
+    "requirements.txt",
+    "LICENSE",
+    ".gitignore",
+)
 ADDRESS = "https://github.com/some-one/a.book"
 
 
@@ -29,7 +37,10 @@ def elsewhere(tmp_path):
     """The files with an address, a chapter and an exercise."""
     for name in COPIED:
         shutil.copy(ROOT / name, tmp_path)
-    for folder, name in (("book", "01-residual-stream.ipynb"), ("book/exercises", "01-residual-stream.ipynb")):
+    for folder, name in (
+        ("book", "01-residual-stream.ipynb"),
+        ("book/exercises", "01-residual-stream.ipynb"),
+    ):
         (tmp_path / folder).mkdir(exist_ok=True)
         shutil.copy(ROOT / folder / name, tmp_path / folder)
     (tmp_path / "src/circuitkit").mkdir(parents=True)
@@ -57,7 +68,12 @@ def test_nothing_else_states_an_address_of_the_book():
     """Neither the placeholder nor a repository of that name, in any file that git knows."""
     stated = re.compile(rb"github\.com/[\w-]+/circuitkit(-book)?\b|circuitkit\.invalid")
     found = {name for name in sources.files() if stated.search((ROOT / name).read_bytes())}
-    mine = {"_config.yml", "tests/home/test_home.py", "tests/notebooks/test_setup.py", "tests/colab/test_check.py"}
+    mine = {
+        "_config.yml",
+        "tests/home/test_home.py",
+        "tests/notebooks/test_setup.py",
+        "tests/colab/test_check.py",
+    }
     assert found <= mine if not home().public else True
 
 
@@ -78,7 +94,10 @@ def test_one_command_rewrites_every_place_and_back(elsewhere):
     assert f"  url    = {{{ADDRESS}}}" in after["README.md"]
     assert yaml.safe_load(after["CITATION.cff"])["repository-code"] == ADDRESS
     assert tomllib.loads(after["pyproject.toml"])["project"]["urls"] == {"Repository": ADDRESS}
-    assert "/blob/main/exercises/01-residual-stream.ipynb" in after["book/exercises/01-residual-stream.ipynb"]
+    assert (
+        "/blob/main/exercises/01-residual-stream.ipynb"
+        in after["book/exercises/01-residual-stream.ipynb"]
+    )
     move(elsewhere, placeholder)
     homes.main([], elsewhere)
     assert texts(elsewhere) == before
@@ -88,7 +107,10 @@ def test_a_placeholder_leaves_no_link():
     if home().public:
         return
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert "*The book has no public address yet*: `repository.url` in `_config.yml` is a placeholder" in readme
+    assert (
+        "*The book has no public address yet*: `repository.url` in `_config.yml` is a placeholder"
+        in readme
+    )
     assert "colab.research.google.com" not in readme
     assert "repository-code" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
@@ -129,10 +151,14 @@ def test_links_open_main_or_the_tag_of_this_version_whose_sources_are_sealed(tmp
         assert here.seal == wheel.seal(wheel.build(tmp_path))
 
 
-@pytest.mark.parametrize("address", ["http://github.com/a/b", "https://gitlab.com/a/b", "https://github.com/a"])
+@pytest.mark.parametrize(
+    "address", ["http://github.com/a/b", "https://gitlab.com/a/b", "https://github.com/a"]
+)
 def test_an_address_that_colab_cannot_open_is_refused(elsewhere, address):
     move(elsewhere, address)
-    with pytest.raises(ValueError, match="expected https://github.com/owner/name, which Colab can open"):
+    with pytest.raises(
+        ValueError, match="expected https://github.com/owner/name, which Colab can open"
+    ):
         home(elsewhere)
 
 
@@ -147,9 +173,14 @@ def test_a_readme_without_its_marks_is_refused():
         homes.readme("# title\n", home(), [])
 
 
-@pytest.mark.parametrize(("address", "left"), [("https://a.invalid/b", {"path_to_docs"}), (ADDRESS, None)])
+@pytest.mark.parametrize(
+    ("address", "left"), [("https://a.invalid/b", {"path_to_docs"}), (ADDRESS, None)]
+)
 def test_buttons_that_need_an_address_are_there_only_with_one(address, left):
-    options = {name: True for name in buttons.NEED_AN_ADDRESS} | {"repository_url": address, "path_to_docs": "book"}
+    options = {name: True for name in buttons.NEED_AN_ADDRESS} | {
+        "repository_url": address,
+        "path_to_docs": "book",
+    }
     before = set(options)
     buttons.hide_buttons(None, SimpleNamespace(html_theme_options=options))
     assert set(options) == (before if left is None else left)
@@ -158,4 +189,6 @@ def test_buttons_that_need_an_address_are_there_only_with_one(address, left):
 def test_the_line_of_an_exercise_has_a_link_to_colab_only_with_a_home(elsewhere):
     assert "Colab" not in stubs.copy_line("01-x.ipynb", elsewhere)
     move(elsewhere, ADDRESS)
-    assert "github/some-one/a.book/blob/main/exercises/01-x.ipynb" in stubs.copy_line("01-x.ipynb", elsewhere)
+    assert "github/some-one/a.book/blob/main/exercises/01-x.ipynb" in stubs.copy_line(
+        "01-x.ipynb", elsewhere
+    )

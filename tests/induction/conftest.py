@@ -8,10 +8,20 @@ import tiny_models
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "real_models: needs pretrained weights that `make real-models` fetches")
+    config.addinivalue_line(
+        "markers", "real_models: needs pretrained weights that `make real-models` fetches"
+    )
 
 
-SIZES = {"d_model": 14, "d_head": 5, "n_layers": 3, "n_ctx": 16, "n_heads": 2, "d_vocab": 23, "d_mlp": 11}
+SIZES = {
+    "d_model": 14,
+    "d_head": 5,
+    "n_layers": 3,
+    "n_ctx": 16,
+    "n_heads": 2,
+    "d_vocab": 23,
+    "d_mlp": 11,
+}
 
 
 def _boot(**changes):
@@ -55,11 +65,19 @@ class Slow:
         count = self.n_heads if kind == "Q" else self.kv
         row = head if kind == "Q" else head * self.kv // self.n_heads
         weight = np.split(self.w[f"{at}.weight"], count)[row]
-        return self.norm(x, f"blocks.{layer}.ln1") @ weight.T + np.split(self.w[f"{at}.bias"], count)[row]
+        return (
+            self.norm(x, f"blocks.{layer}.ln1") @ weight.T
+            + np.split(self.w[f"{at}.bias"], count)[row]
+        )
 
     def run(self, tokens, heads=(), paths=()):
         """Logits, patterns and values; `heads` are (layer, head), `paths` are (earlier, later, kind)."""
-        x = np.stack([self.w["embed.weight"][t] + self.w["pos_embed.weight"][i] for i, t in enumerate(tokens)])
+        x = np.stack(
+            [
+                self.w["embed.weight"][t] + self.w["pos_embed.weight"][i]
+                for i, t in enumerate(tokens)
+            ]
+        )
         wrote, patterns, values = {}, {}, {}
         for layer in range(self.n_layers):
             out = np.split(self.w[f"blocks.{layer}.attn.o.weight"].T, self.n_heads)
@@ -70,17 +88,33 @@ class Slow:
                     here[kind] = self.project(x - sum(cut, np.zeros_like(x)), layer, head, kind)
                 pattern = np.zeros((len(tokens), len(tokens)))
                 for dst in range(len(tokens)):
-                    score = [here["Q"][dst] @ here["K"][src] / math.sqrt(here["Q"].shape[1]) for src in range(dst + 1)]
+                    score = [
+                        here["Q"][dst] @ here["K"][src] / math.sqrt(here["Q"].shape[1])
+                        for src in range(dst + 1)
+                    ]
                     weight = np.exp(np.array(score) - max(score))
                     pattern[dst, : dst + 1] = weight / weight.sum()
                 patterns[layer, head], values[layer, head] = pattern, here["V"]
                 wrote[layer, head] = pattern @ here["V"] @ out[head] * ((layer, head) not in heads)
-            x = x + sum(wrote[layer, head] for head in range(self.n_heads)) + self.w[f"blocks.{layer}.attn.o.bias"]
+            x = (
+                x
+                + sum(wrote[layer, head] for head in range(self.n_heads))
+                + self.w[f"blocks.{layer}.attn.o.bias"]
+            )
             if f"blocks.{layer}.mlp.in.weight" in self.w:
                 read = self.norm(x, f"blocks.{layer}.ln2")
-                hidden = read @ self.w[f"blocks.{layer}.mlp.in.weight"].T + self.w[f"blocks.{layer}.mlp.in.bias"]
-                hidden = hidden * np.vectorize(lambda v: 0.5 * (1 + math.erf(v / math.sqrt(2))))(hidden)
-                x = x + hidden @ self.w[f"blocks.{layer}.mlp.out.weight"].T + self.w[f"blocks.{layer}.mlp.out.bias"]
+                hidden = (
+                    read @ self.w[f"blocks.{layer}.mlp.in.weight"].T
+                    + self.w[f"blocks.{layer}.mlp.in.bias"]
+                )
+                hidden = hidden * np.vectorize(lambda v: 0.5 * (1 + math.erf(v / math.sqrt(2))))(
+                    hidden
+                )
+                x = (
+                    x
+                    + hidden @ self.w[f"blocks.{layer}.mlp.out.weight"].T
+                    + self.w[f"blocks.{layer}.mlp.out.bias"]
+                )
         logits = self.norm(x, "ln_final") @ self.w["unembed.weight"].T + self.w["unembed.bias"]
         return logits, patterns, values
 

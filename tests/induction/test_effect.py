@@ -14,7 +14,9 @@ ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 
 
 def mean_loss(logits, tokens):
     """Of one row, by hand."""
-    each = [-torch.as_tensor(logits)[t].log_softmax(-1)[tokens[t + 1]] for t in range(len(tokens) - 1)]
+    each = [
+        -torch.as_tensor(logits)[t].log_softmax(-1)[tokens[t + 1]] for t in range(len(tokens) - 1)
+    ]
     return float(sum(each) / len(each))
 
 
@@ -41,7 +43,10 @@ def test_a_cut_against_loops(with_norm, slow, cut):
     found = effect(with_norm, ROWS, [cut], draws=1)
     for row, tokens in enumerate(ROWS):
         loops = slow(with_norm)
-        expected = [mean_loss(loops.run(tokens.tolist(), *gone)[0], tokens) for gone in ([(), ()], [heads, wires])]
+        expected = [
+            mean_loss(loops.run(tokens.tolist(), *gone)[0], tokens)
+            for gone in ([(), ()], [heads, wires])
+        ]
         assert found.values[:2, row].tolist() == pytest.approx(expected, abs=1e-10)
 
 
@@ -61,7 +66,10 @@ def test_an_untouched_value_is_not_one_of_the_changed_run(plain):
     first, second = clean(plain, 0), clean(plain, 1)
 
     def put(layer, z):
-        return (f"blocks.{layer}.attn.hook_z", lambda old, hook: torch.cat([old[:, :, :1], z.roll(1, 0)[:, :, 1:]], 2))
+        return (
+            f"blocks.{layer}.attn.hook_z",
+            lambda old, hook: torch.cat([old[:, :, :1], z.roll(1, 0)[:, :, 1:]], 2),
+        )
 
     logits = plain.run_with_hooks(ROWS, fwd_hooks=[put(0, first), put(1, second)])
     wanted = [mean_loss(row, ids) for row, ids in zip(logits, ROWS, strict=True)]
@@ -115,7 +123,9 @@ def test_a_path_carries_what_its_first_wire_changes(plain):
 def test_clean_into_corrupt_and_back_at_chosen_positions(plain):
     corrupt, chosen = ROWS.flip(1), [1, 4]
     for rows, donors in ((corrupt, ROWS), (ROWS, corrupt)):
-        own, other = (plain.run_with_cache(tokens)[1]["blocks.1.attn.hook_z"] for tokens in (rows, donors))
+        own, other = (
+            plain.run_with_cache(tokens)[1]["blocks.1.attn.hook_z"] for tokens in (rows, donors)
+        )
 
         def put(z, hook, other=other):
             z = z.clone()
@@ -146,7 +156,9 @@ def test_keeping_is_taking_out_all_others_of_the_kind(plain):
 
 def test_the_circuit_is_needed_and_enough():
     model, rows = build_induction_model(20, 16), repeated_tokens(20, 8)
-    assert effect(model, rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9  # 1 in 7 at most is right by chance
+    assert (
+        effect(model, rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
+    )  # 1 in 7 at most is right by chance
     assert effect(model, rows, "L0H0->L1H0.V", measure="accuracy").change == 0
     assert effect(model, rows, keep=["L0H0->L1H0.K"], measure="accuracy").change == 0
     assert effect(model, rows, keep=["L0H0"], measure="accuracy").change < -0.5
@@ -166,7 +178,10 @@ def test_drawn_sets_stand_in_the_same_layers(boot):
     crowded = effect(model, ROWS, [f"L0H{n}" for n in range(5)], draws=4)
     assert len(crowded.sets) == 5
     assert all(len({*drawn}) == 5 for drawn in crowded.sets)
-    assert effect(model, ROWS, names, draws=9, seed=1).sets[1:] != effect(model, ROWS, names, draws=9).sets[1:]
+    assert (
+        effect(model, ROWS, names, draws=9, seed=1).sets[1:]
+        != effect(model, ROWS, names, draws=9).sets[1:]
+    )
 
 
 def test_by_size_the_nearest_stand_in(boot):
@@ -177,7 +192,11 @@ def test_by_size_the_nearest_stand_in(boot):
     run = anatomy(model).run(ROWS)
     size = {name: float(run.part(name).norm().log()) for name in anatomy(model).head_names}
     near = sorted(size, key=lambda name: abs(size[name] - size["L1H3"]))[:21]
-    drawn = {name for one in effect(model, ROWS, "L1H3", against="size", draws=20).sets[1:] for name in one}
+    drawn = {
+        name
+        for one in effect(model, ROWS, "L1H3", against="size", draws=20).sets[1:]
+        for name in one
+    }
     assert drawn <= {*near} - {"L1H3"}
     assert any(name.startswith("L0") for name in drawn)
 
@@ -192,10 +211,14 @@ def test_by_both_the_nearest_of_the_same_layers(boot):
     near = sorted(size, key=lambda name: abs(size[name] - size["L0H2"]))[:3]
     sets = effect(model, ROWS, wire, against="both", draws=20).sets[1:]
     assert len(sets) == 20  # three sources, seven readers each, without the wire itself
-    assert {name for one in sets for name in one} == {f"{a}->L1H{n}.K" for a in near for n in range(7)} - {wire}
+    assert {name for one in sets for name in one} == {
+        f"{a}->L1H{n}.K" for a in near for n in range(7)
+    } - {wire}
     deep, wire = boot(n_heads=3, n_layers=3, d_model=16, d_head=3), "L1H2->L2H1.K"
     sets = effect(deep, ROWS, wire, against="both", draws=8).sets[1:]
-    assert {name[:2] for one in sets for name in one} == {"L1"}  # layer 0 lies before the reader too
+    assert {name[:2] for one in sets for name in one} == {
+        "L1"
+    }  # layer 0 lies before the reader too
 
 
 def test_the_line_that_is_printed(plain):
@@ -204,7 +227,9 @@ def test_the_line_that_is_printed(plain):
     low, high = found.interval
     assert found.change == pytest.approx(float(paired.mean()))
     assert (high - low) / 2 == pytest.approx(1.96 * float(paired.std()) / 3**0.5)
-    worse = sum(abs(float((row - found.values[0]).mean())) >= abs(found.change) for row in found.values[2:])
+    worse = sum(
+        abs(float((row - found.values[0]).mean())) >= abs(found.change) for row in found.values[2:]
+    )
     assert found.rank == 1 + worse
     shown = r"without L1H1 \(zero\): loss NUM -> NUM, [+-]NUM \[[+-]NUM, [+-]NUM\] over 3 rows; "
     shown += r"1 matched sets: NUM \(NUM to NUM\), rank [12] of 2"
@@ -213,7 +238,14 @@ def test_the_line_that_is_printed(plain):
 
 
 def test_a_measure_of_ones_own(plain):
-    found = effect(plain, ROWS, "L0H1", fill="resample", measure=lambda run: run.pattern("L1H0")[:, -1, 0], draws=1)
+    found = effect(
+        plain,
+        ROWS,
+        "L0H1",
+        fill="resample",
+        measure=lambda run: run.pattern("L1H0")[:, -1, 0],
+        draws=1,
+    )
     pattern = plain.run_with_cache(ROWS)[1]["blocks.1.attn.hook_pattern"][:, 0, -1, 0]
     assert found.values[0].tolist() == pytest.approx(pattern.tolist(), abs=1e-10)
     whole = effect(plain, ROWS, "L0H1", measure=lambda run: run.logits[:, -1].argmax(-1), draws=1)
@@ -227,16 +259,25 @@ def test_a_measure_of_ones_own(plain):
         (lambda run: None, "a value=None"),
         (lambda run: run.logits, r"a value of shape \(3, 6, 23\)"),
         (lambda run: run.logits.sum(), r"a value of shape \(\)"),
-        (lambda run: run.logits[:, 0, 0] / 0, r"a value of shape \(3,\), torch.float64, with NaN or infinite"),
+        (
+            lambda run: run.logits[:, 0, 0] / 0,
+            r"a value of shape \(3,\), torch.float64, with NaN or infinite",
+        ),
     ],
 )
 def test_a_measure_that_gives_no_number_a_row(plain, measure, gave):
-    with pytest.raises(ValueError, match=rf"measure= gave {gave}.*; expected a function of a Run .* one number a row.*, 3 finite numbers here"):
+    with pytest.raises(
+        ValueError,
+        match=rf"measure= gave {gave}.*; expected a function of a Run .* one number a row.*, 3 finite numbers here",
+    ):
         effect(plain, ROWS, "L0H1", measure=measure, draws=1)
 
 
 def test_a_measure_that_fails_says_with_what(plain):
-    with pytest.raises(ValueError, match="measure= failed on a Run: AttributeError: .*logit.*; expected a function of a Run"):
+    with pytest.raises(
+        ValueError,
+        match="measure= failed on a Run: AttributeError: .*logit.*; expected a function of a Run",
+    ):
         effect(plain, ROWS, "L0H1", measure=lambda run: run.logit, draws=1)
 
 
@@ -253,7 +294,10 @@ def test_hooks_are_refused_rather_than_left_out():
     assert len(plain) == 5
     model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z * 0)
     for tool in tools:
-        with pytest.raises(ValueError, match="got a model with hooks on it; expected none, .*Call model.reset_hooks"):
+        with pytest.raises(
+            ValueError,
+            match="got a model with hooks on it; expected none, .*Call model.reset_hooks",
+        ):
             tool()
     model.reset_hooks()
     assert effect(model, ROWS, "L0H1", draws=1).values.equal(plain[0].values)
@@ -261,7 +305,9 @@ def test_hooks_are_refused_rather_than_left_out():
 
 def test_of_a_neuron_s_and_an_mlp_s_kind_are_whole_neurons_and_mlps():
     """In a converted model a neuron is several heads, and an MLP many neurons: stand-ins are as whole as what they stand for."""
-    plain = tiny_models.boot(attn_only=False, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23, d_mlp=7)
+    plain = tiny_models.boot(
+        attn_only=False, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23, d_mlp=7
+    )
     twin = ck.to_attention_only(plain, heads_per_neuron=3)
     for name, dots in (("L0N3", 0), ("L0N3.1", 1)):
         for against in ("layers", "size", "both"):
@@ -274,7 +320,9 @@ def test_of_a_neuron_s_and_an_mlp_s_kind_are_whole_neurons_and_mlps():
     assert kept.change == pytest.approx(one, abs=1e-9)
     assert effect(twin, ROWS, keep=["L0 MLP", "L1 MLP"]).change == pytest.approx(0, abs=1e-12)
     assert one != pytest.approx(both, abs=1e-3)
-    assert effect(plain, ROWS, "L0 MLP").change == pytest.approx(effect(twin, ROWS, "L0 MLP").change, abs=0.05)
+    assert effect(plain, ROWS, "L0 MLP").change == pytest.approx(
+        effect(twin, ROWS, "L0 MLP").change, abs=0.05
+    )
     assert effect(twin, ROWS, keep="L0N3").sets[0] == ("L0N3",)
     rest = effect(twin, ROWS, keep=[f"L{layer}N{n}" for layer in (0, 1) for n in range(7)])
     assert rest.change == pytest.approx(0, abs=1e-12)
@@ -287,9 +335,15 @@ def test_wires_go_into_heads(plain):
 
 
 def test_autocast_changes_nothing(plain):
-    calm = effect(plain, ROWS, "L0H1", draws=2).values, attribution(plain, ROWS, how="patching").values
+    calm = (
+        effect(plain, ROWS, "L0H1", draws=2).values,
+        attribution(plain, ROWS, how="patching").values,
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again = effect(plain, ROWS, "L0H1", draws=2).values, attribution(plain, ROWS, how="patching").values
+        again = (
+            effect(plain, ROWS, "L0H1", draws=2).values,
+            attribution(plain, ROWS, how="patching").values,
+        )
         assert torch.is_autocast_enabled("cpu")
     assert all(map(torch.equal, calm, again))
 
@@ -300,7 +354,10 @@ def test_slopes_are_taken_where_gradients_are_off(plain, how):
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             assert torch.equal(attribution(plain, ROWS, how=how).values, wanted)
-    with pytest.raises(ValueError, match="numbers that have no gradient; expected a differentiable function.*how='patching'"):
+    with pytest.raises(
+        ValueError,
+        match="numbers that have no gradient; expected a differentiable function.*how='patching'",
+    ):
         attribution(plain, ROWS, how=how, measure=lambda run: run.logits.detach()[:, -1, 0])
 
 
@@ -316,7 +373,10 @@ def test_attribution_is_the_slope_along_the_way_to_the_other_value(plain):
     for number, name in enumerate(guess.names):
         layer, head = int(name[1]), int(name[3])
         own, other = z[layer][:, :, head], z[layer].roll(1, 0)[:, :, head]
-        ends = [sum(hooked(plain, layer, head, own + step * (other - own))) / 3 for step in (-1e-4, 1e-4, 0, 1)]
+        ends = [
+            sum(hooked(plain, layer, head, own + step * (other - own))) / 3
+            for step in (-1e-4, 1e-4, 0, 1)
+        ]
         assert float(guess.values[number]) == pytest.approx(
             (ends[1] - ends[0]) / 2e-4, rel=1e-4, abs=1e-3
         )  # losses near 100 are rounded to 1e-8 or worse
@@ -341,7 +401,9 @@ def test_integrated_is_the_mean_slope_at_mixtures(plain):
                     new[:, :, step[1]] += step[2] * (z[layer].roll(1, 0) - z[layer])[:, :, step[1]]
                 return new
 
-            logits = plain.run_with_hooks(ROWS, fwd_hooks=[(f"blocks.{n}.attn.hook_z", move) for n in range(3)])
+            logits = plain.run_with_hooks(
+                ROWS, fwd_hooks=[(f"blocks.{n}.attn.hook_z", move) for n in range(3)]
+            )
             return sum(mean_loss(row, ids) for row, ids in zip(logits, ROWS, strict=True)) / 3
 
         loss()
@@ -355,7 +417,9 @@ def test_integrated_is_the_mean_slope_at_mixtures(plain):
 def test_what_is_refused(plain):
     with pytest.raises(ValueError, match="without= to take them out, keep= to take out all others"):
         effect(plain, ROWS)
-    with pytest.raises(ValueError, match="two rows or more that differ, because values come from other rows"):
+    with pytest.raises(
+        ValueError, match="two rows or more that differ, because values come from other rows"
+    ):
         effect(plain, ROWS[:1], "L0H1", fill="resample")
     with pytest.raises(ValueError, match="rows of the shape of tokens"):
         effect(plain, repeated_tokens(23, 4, batch=3), "L0H1", fill=ROWS)
@@ -369,7 +433,11 @@ def test_what_is_refused(plain):
         with pytest.raises(ValueError, match="expected each name once"):
             effect(plain, ROWS, keep=names)
     rows = repeated_tokens(23, 4, batch=3, bos=0)
-    for late in (rows._replace(tokens=rows.tokens[:, 1:]), rows._replace(period=3), rows._replace(start=0)):
+    for late in (
+        rows._replace(tokens=rows.tokens[:, 1:]),
+        rows._replace(period=3),
+        rows._replace(start=0),
+    ):
         with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
             effect(plain, late, "L0H1")
         with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
@@ -379,7 +447,9 @@ def test_what_is_refused(plain):
             effect(plain, ROWS, keep=["L0H1", strange] if strange == "L7H1" else strange)
     with pytest.raises(ValueError, match="at least 2 positions in a row"):
         effect(plain, ROWS[:, :1], "L0H1")
-    with pytest.raises(ValueError, match="two rows or more that differ, because values come from other rows"):
+    with pytest.raises(
+        ValueError, match="two rows or more that differ, because values come from other rows"
+    ):
         effect(plain, ROWS[:1].repeat(3, 1), "L0H1", fill="mean")
     with pytest.raises(ValueError, match="positions of these rows"):
         effect(plain, ROWS, "L0H1", at=[2, 6])

@@ -43,7 +43,9 @@ def test_by_hand(method):
 def test_the_bound_holds(n_tokens, n_ctx, method, sharpness, seed):
     """The stated bound, in float64, on rows where tokens come up to many times."""
     model = build_induction_model(n_tokens, n_ctx, method=method, sharpness=sharpness).double()
-    row = torch.randint(0, n_tokens, (n_ctx,), generator=torch.Generator().manual_seed(seed)).tolist()
+    row = torch.randint(
+        0, n_tokens, (n_ctx,), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
     second = patterns(model, torch.tensor([row]))[1][0]
     noise = n_ctx * math.exp(-sharpness)
     for dst in range(n_ctx):
@@ -90,7 +92,11 @@ def test_composition_is_what_the_name_says():
 
 
 @settings(max_examples=20, deadline=None)
-@given(back=st.sampled_from([(1, 1), (1, 2), (3, 1)]), n_ctx=st.sampled_from([5, 11]), seed=st.integers(0, 99))
+@given(
+    back=st.sampled_from([(1, 1), (1, 2), (3, 1)]),
+    n_ctx=st.sampled_from([5, 11]),
+    seed=st.integers(0, 99),
+)
 def test_the_virtual_head(back, n_ctx, seed):
     model = build_virtual_head_model(7, n_ctx, back=back)
     row = torch.randint(0, 7, (n_ctx,), generator=torch.Generator().manual_seed(seed))
@@ -111,7 +117,10 @@ def test_words_as_vocabulary_and_other_gains():
 def test_spaces():
     spaces = Spaces(a=2, b=3)
     assert spaces.directions("b").tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
-    look, move = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 5.0]]), torch.tensor([[0.0, 0.0], [1.0, 3.0], [0.0, 0.0]])
+    look, move = (
+        torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 5.0]]),
+        torch.tensor([[0.0, 0.0], [1.0, 3.0], [0.0, 0.0]]),
+    )
     head = spaces.head("x", 4, [("a", "b", look)], [("b", "a", move)], d_head=3)
     assert head.layers == (4,)
     expected = torch.zeros(5, 5)
@@ -130,8 +139,16 @@ def test_shift_by_hand():
 @pytest.mark.parametrize(
     ("build", "arguments", "words"),
     [
-        (build_induction_model, {"vocab": 1, "n_ctx": 8}, "vocab=1; expected an integer of at least 2"),
-        (build_induction_model, {"vocab": 4, "n_ctx": 1}, "n_ctx=1; expected an integer of at least 2"),
+        (
+            build_induction_model,
+            {"vocab": 1, "n_ctx": 8},
+            "vocab=1; expected an integer of at least 2",
+        ),
+        (
+            build_induction_model,
+            {"vocab": 4, "n_ctx": 1},
+            "n_ctx=1; expected an integer of at least 2",
+        ),
         (
             build_induction_model,
             {"vocab": 4, "n_ctx": 8, "method": "magic"},
@@ -148,7 +165,11 @@ def test_shift_by_hand():
             {"vocab": 4, "n_ctx": 3},
             r"back=\(1, 2\), n_ctx=3; expected two positive distances",
         ),
-        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, r"back=\(0, 2\); expected 2 of them, each an integer of at least 1"),
+        (
+            build_virtual_head_model,
+            {"vocab": 4, "n_ctx": 9, "back": (0, 2)},
+            r"back=\(0, 2\); expected 2 of them, each an integer of at least 1",
+        ),
         (
             build_virtual_head_model,
             {"vocab": 4, "n_ctx": 9, "sharpness": 1.0},

@@ -17,7 +17,10 @@ from circuitkit.induction import (
 
 def slow_losses(slow_model, row):
     logits = slow_model.run(row)[0]
-    return [math.log(sum(math.exp(v) for v in at)) - at[after] for at, after in zip(logits, row[1:], strict=False)]
+    return [
+        math.log(sum(math.exp(v) for v in at)) - at[after]
+        for at, after in zip(logits, row[1:], strict=False)
+    ]
 
 
 @pytest.mark.parametrize("bos", [None, 0])
@@ -37,7 +40,9 @@ def test_against_loops(with_norm, slow, bos):
         logits = slow(with_norm).run(row)[0]
         right += [logits[t - 1].argmax() == row[t] for t in range(opening + 6, opening + 10)]
     assert found.accuracy == pytest.approx(np.mean(right), abs=1e-6)
-    assert losses_by_position(with_norm, rows.tokens).numpy() == pytest.approx(np.array(all_losses), abs=1e-9)
+    assert losses_by_position(with_norm, rows.tokens).numpy() == pytest.approx(
+        np.array(all_losses), abs=1e-9
+    )
 
 
 def test_by_hand_on_the_handmade_model():
@@ -50,9 +55,13 @@ def test_by_hand_on_the_handmade_model():
 def test_in_context_score_by_hand(plain):
     tokens = torch.randint(0, 23, (4, 13), generator=torch.Generator().manual_seed(0))
     losses = losses_by_position(plain, tokens).mean(0).tolist()
-    assert in_context_score(plain, tokens, early=3) == pytest.approx(losses[11] - losses[2], abs=1e-12)
+    assert in_context_score(plain, tokens, early=3) == pytest.approx(
+        losses[11] - losses[2], abs=1e-12
+    )
     wide = sum(losses[7:10]) / 3 - sum(losses[2:5]) / 3
-    assert in_context_score(plain, tokens, early=5, late=10, width=3) == pytest.approx(wide, abs=1e-12)
+    assert in_context_score(plain, tokens, early=5, late=10, width=3) == pytest.approx(
+        wide, abs=1e-12
+    )
     cut = losses_by_position(plain, tokens, without=["L1H0"]).mean(0)
     assert in_context_score(plain, tokens, early=3, without=["L1H0"]) == pytest.approx(
         float(cut[11] - cut[2]), abs=1e-12
@@ -62,11 +71,18 @@ def test_in_context_score_by_hand(plain):
 def test_errors(plain):
     tokens = torch.zeros(1, 9, dtype=torch.long)
     for settings in ({"early": 8}, {"early": 0}, {"early": 3, "width": 4}, {"early": 3, "late": 9}):
-        with pytest.raises(ValueError, match="expected (1 <= width <= early < late <= 8, .*Use longer rows|an integer of at least 1)"):
+        with pytest.raises(
+            ValueError,
+            match="expected (1 <= width <= early < late <= 8, .*Use longer rows|an integer of at least 1)",
+        ):
             in_context_score(plain, tokens, **settings)
     with pytest.raises(ValueError, match="got rows of shape .*; expected what repeated_tokens"):
         induction_loss(plain, tokens)
-    with pytest.raises(ValueError, match="got rows.*expected two equal passes of 5 from position 0 on.*times=2"):
+    with pytest.raises(
+        ValueError, match="got rows.*expected two equal passes of 5 from position 0 on.*times=2"
+    ):
         induction_loss(plain, repeated_tokens(23, 5, times=1))
-    with pytest.raises(ValueError, match="got model=None; expected a transformer-lens TransformerBridge"):
+    with pytest.raises(
+        ValueError, match="got model=None; expected a transformer-lens TransformerBridge"
+    ):
         induction_loss(None)

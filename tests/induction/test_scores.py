@@ -46,17 +46,27 @@ def slow_scores(slow_model, rows):
         logits = (values - values.mean(0)) @ W_O @ unembed.T
         # The square matrix token by token has many eigenvalues that are zero up to rounding.
         eigenvalues = np.linalg.eigvals(logits)
-        entry["copying"] = eigenvalues.real.sum() / np.abs(eigenvalues[np.abs(eigenvalues) > 1e-9]).sum()
+        entry["copying"] = (
+            eigenvalues.real.sum() / np.abs(eigenvalues[np.abs(eigenvalues) > 1e-9]).sum()
+        )
     return out
 
 
-@pytest.mark.parametrize("which", ["plain", "with_norm", "grouped", "in blocks", "hooked", "grouped and hooked"])
+@pytest.mark.parametrize(
+    "which", ["plain", "with_norm", "grouped", "in blocks", "hooked", "grouped and hooked"]
+)
 def test_against_loops(which, boot, slow, request, monkeypatch):
-    if which == "in blocks":  # of three destinations, for each of which two rows of two heads hold 8 numbers
+    if (
+        which == "in blocks"
+    ):  # of three destinations, for each of which two rows of two heads hold 8 numbers
         monkeypatch.setattr("circuitkit.anatomy._run._MOST_NUMBERS", 3 * 2 * 2 * 8)
         which = "plain"
     known = "plain" if which == "hooked" else which
-    model = boot(n_heads=4, n_key_value_heads=2, seed=2) if "grouped" in which else request.getfixturevalue(known)
+    model = (
+        boot(n_heads=4, n_key_value_heads=2, seed=2)
+        if "grouped" in which
+        else request.getfixturevalue(known)
+    )
     if "hooked" in which:
         model.add_hook("blocks.0.hook_resid_pre", lambda x, hook: x)
         request.addfinalizer(model.reset_hooks)
@@ -96,7 +106,9 @@ def test_copying_is_the_papers_score_where_both_are_defined(boot):
 
 def test_a_head_that_writes_nothing_copies_nothing(boot):
     model = boot(n_layers=1)
-    model.load_state_dict(model.state_dict() | {"blocks.0.attn.o.weight": torch.zeros(14, 10, dtype=torch.float64)})
+    model.load_state_dict(
+        model.state_dict() | {"blocks.0.attn.o.weight": torch.zeros(14, 10, dtype=torch.float64)}
+    )
     assert scores(model).copying.tolist() == [0.0, 0.0]
 
 
@@ -106,7 +118,10 @@ def test_scores_under_ablation(plain, slow):
     runs = [slow(plain).run(row, [(0, 1)], [((1, 0), (2, 1), "K")])[1] for row in rows]
     steps = [run[2, 1][dst, dst - 1] for run in runs for dst in range(1, 6)]
     assert found["L2H1"]["previous_token"] == pytest.approx(np.mean(steps), abs=1e-9)
-    assert found["L2H1"]["previous_token"] != scores(plain, torch.tensor(rows))["L2H1"]["previous_token"]
+    assert (
+        found["L2H1"]["previous_token"]
+        != scores(plain, torch.tensor(rows))["L2H1"]["previous_token"]
+    )
 
 
 def test_scores_do_not_depend_on_the_order_of_rows(plain):
@@ -141,22 +156,31 @@ def test_lookup_and_ranking(plain):
 
 def test_errors(plain):
     found = scores(plain)
-    with pytest.raises(ValueError, match="no head is called 'L9H9'; expected one of L0H0, L0H1, L1H0"):
+    with pytest.raises(
+        ValueError, match="no head is called 'L9H9'; expected one of L0H0, L0H1, L1H0"
+    ):
         found["L9H9"]
     with pytest.raises(ValueError, match=r"kind='prefix'; expected one of \['prefix_matching'"):
         found.top("prefix")
     with pytest.raises(ValueError, match="got k=0; expected an integer of at least 1"):
         found.top("copying", 0)
-    with pytest.raises(ValueError, match="got model='gpt2'; expected a transformer-lens TransformerBridge"):
+    with pytest.raises(
+        ValueError, match="got model='gpt2'; expected a transformer-lens TransformerBridge"
+    ):
         scores("gpt2")
-    with pytest.raises(ValueError, match=r"\(1, 4\), .*rows in which some token recurs.*Use repeated_tokens"):
+    with pytest.raises(
+        ValueError, match=r"\(1, 4\), .*rows in which some token recurs.*Use repeated_tokens"
+    ):
         scores(plain, torch.tensor([[1, 2, 3, 4]]))
 
 
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
-        (torch.zeros(5, dtype=torch.long), r"shape \(5,\).*\[batch, pos\].*One row is tokens\[None\]"),
+        (
+            torch.zeros(5, dtype=torch.long),
+            r"shape \(5,\).*\[batch, pos\].*One row is tokens\[None\]",
+        ),
         (torch.zeros(1, 5), "tensor of integers"),
         (torch.zeros(1, 17, dtype=torch.long), "at least 2 positions in a row and at most 16"),
         (torch.full((1, 5), 23), r"ids in 0..22"),
@@ -172,20 +196,43 @@ def test_bad_tokens_are_refused(plain, tokens, words):
 
 
 def test_a_model_that_hides_its_pattern_is_refused(plain, monkeypatch):
-    hidden = {name: point for name, point in plain.hook_dict.items() if name != "blocks.1.attn.hook_pattern"}
-    with plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]), monkeypatch.context() as patch:
-        patch.setattr(type(plain), "hook_dict", property(lambda bridge: hidden))  # with a hook of the user's, the bridge itself runs
-        with pytest.raises(ValueError, match=r"waited for the patterns of layers \[0, 1, 2\], which .*eager"):
+    hidden = {
+        name: point
+        for name, point in plain.hook_dict.items()
+        if name != "blocks.1.attn.hook_pattern"
+    }
+    with (
+        plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(
+            type(plain), "hook_dict", property(lambda bridge: hidden)
+        )  # with a hook of the user's, the bridge itself runs
+        with pytest.raises(
+            ValueError, match=r"waited for the patterns of layers \[0, 1, 2\], which .*eager"
+        ):
             scores(plain)
-    with plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]), monkeypatch.context() as patch:
-        patch.setattr(type(plain), "run_with_hooks", lambda bridge, tokens, fwd_hooks: bridge(tokens))  # offered and never called
+    with (
+        plain.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x)]),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(
+            type(plain), "run_with_hooks", lambda bridge, tokens, fwd_hooks: bridge(tokens)
+        )  # offered and never called
         with pytest.raises(ValueError, match="never called"):
             scores(plain)
 
 
 def test_what_hooks_do_is_seen(plain):
     rows = repeated_tokens(23, 6, batch=5).tokens
-    with plain.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda A, hook: torch.eye(A.shape[-1]).to(A).expand_as(A))]):
+    with plain.hooks(
+        fwd_hooks=[
+            (
+                "blocks.1.attn.hook_pattern",
+                lambda A, hook: torch.eye(A.shape[-1]).to(A).expand_as(A),
+            )
+        ]
+    ):
         found = scores(plain, rows)
     assert found["L1H0"]["prefix_matching"] == 0
     assert scores(plain, rows)["L1H0"]["prefix_matching"] > 0
@@ -193,7 +240,9 @@ def test_what_hooks_do_is_seen(plain):
 
 def test_a_long_context_is_seen_some_destinations_at_a_time(boot):
     """8,192 positions: the pattern of two heads is 2^27 numbers, of which an eighth is held at a time."""
-    model = boot(n_ctx=8192, n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=5000, dtype=torch.float32)
+    model = boot(
+        n_ctx=8192, n_layers=1, n_heads=2, d_model=8, d_head=4, d_vocab=5000, dtype=torch.float32
+    )
     rows = repeated_tokens(5000, 4096, batch=1)
 
     class Largest(TorchDispatchMode):
@@ -215,7 +264,9 @@ def test_fused_attention_is_no_obstacle(tmp_path):
     """A model that never forms a pattern: the bridge cannot show one."""
     import transformers
 
-    bridge = tiny_models.from_folder(tmp_path, transformers.GPT2LMHeadModel(transformers.GPT2Config(**tiny_models.GPT2)).eval())
+    bridge = tiny_models.from_folder(
+        tmp_path, transformers.GPT2LMHeadModel(transformers.GPT2Config(**tiny_models.GPT2)).eval()
+    )
     rows = repeated_tokens(50, 6, batch=3).tokens
     eager = scores(bridge, rows)
     bridge.original_model.set_attn_implementation("sdpa")

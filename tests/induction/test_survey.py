@@ -64,7 +64,9 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
 
 
 def test_the_stored_cuts_are_those_of_the_study():
-    study = json.loads(Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8"))
+    study = json.loads(
+        Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+    )
     found = stored_survey().effects
     for name, kind in (("accuracy", "key wires"), ("accuracy by size", "key wires by size")):
         assert found[name].sets == (tuple(study["wires"]),)
@@ -76,7 +78,9 @@ def test_the_stored_cuts_are_those_of_the_study():
 
 
 def test_the_stored_attributions_and_settings_are_those_of_the_study():
-    study = json.loads(Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8"))
+    study = json.loads(
+        Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+    )
     found = stored_survey()
     assert {"gradient", "integrated 4", "patching"} <= found.heads.keys()
     for how, values in found.heads.items():
@@ -90,7 +94,9 @@ def test_the_stored_attributions_and_settings_are_those_of_the_study():
 
 
 def test_what_else_is_stored_is_what_the_study_found():
-    study = json.loads(Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8"))
+    study = json.loads(
+        Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+    )
     found = stored_survey()
     assert {*found.more} == {"saturated", "sizes", "groups", "sinks", "norms"}
     assert all(found.more[name] == study[name] for name in found.more)
@@ -99,7 +105,10 @@ def test_what_else_is_stored_is_what_the_study_found():
     for name, one in study["settings by both"].items():
         assert repr(found.effects[f"{name}, by both"]) == one["accuracy"]["line"]
         if name in study["settings"]:  # the whole model and the cut are those of the other draws
-            again, first = found.effects[f"{name}, by both"].values[:2], found.effects[name].values[:2]
+            again, first = (
+                found.effects[f"{name}, by both"].values[:2],
+                found.effects[name].values[:2],
+            )
             assert again.flatten().tolist() == pytest.approx(first.flatten().tolist(), abs=0.03)
     for name, one in study["enough"].items():
         if name != "heads":
@@ -110,22 +119,30 @@ def test_what_else_is_stored_is_what_the_study_found():
 
 def test_the_zoo_is_whole():
     zoo = stored_zoo()
-    assert sorted((one["task"], one["seed"]) for one in zoo) == [(t, n) for t in ("different", "recurring") for n in range(8)]
+    assert sorted((one["task"], one["seed"]) for one in zoo) == [
+        (t, n) for t in ("different", "recurring") for n in range(8)
+    ]
     for one in zoo:
         assert len(one["curve"]) == {"different": 40, "recurring": 150}[one["task"]]
         assert one["whole"] == pytest.approx(one["curve"][-1], abs=0.05)
-        assert {f"L0H{a}->L1H{b}.{kind}" for a in (0, 1) for b in (0, 1) for kind in "QKV"} <= one.keys()
+        assert {
+            f"L0H{a}->L1H{b}.{kind}" for a in (0, 1) for b in (0, 1) for kind in "QKV"
+        } <= one.keys()
 
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(
-        ValueError, match=r"name='gpt2'; expected one of \['smollm2-135m'\].*survey\(circuitkit.load_model"
+        ValueError,
+        match=r"name='gpt2'; expected one of \['smollm2-135m'\].*survey\(circuitkit.load_model",
     ):
         stored_survey("gpt2")
 
 
 @pytest.mark.real_models
-@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 93 MB of weights: `make real-models`")
+@pytest.mark.skipif(
+    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
+    reason="needs 93 MB of weights: `make real-models`",
+)
 @pytest.mark.filterwarnings("ignore")
 def test_the_stored_survey_is_what_the_weights_give():
     """Another processor rounds differently; the scores are means over 500 positions, so 1e-3 is far above that."""
@@ -141,7 +158,10 @@ def test_the_stored_survey_is_what_the_weights_give():
 
 
 @pytest.mark.real_models
-@pytest.mark.skipif(not os.environ.get("CIRCUITKIT_REAL_MODELS"), reason="needs 93 MB of weights: `make real-models`")
+@pytest.mark.skipif(
+    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
+    reason="needs 93 MB of weights: `make real-models`",
+)
 @pytest.mark.filterwarnings("ignore")
 def test_the_stored_circuit_is_what_the_weights_give():
     """Some of it: one kind of random rows, text, the heads that are enough, the resting ones, the gradient, three heads replaced."""
@@ -156,19 +176,27 @@ def test_the_stored_circuit_is_what_the_weights_give():
     }
     for name, rows in named.items():
         found = study.both(model, rows, without=wires, fill="resample", draws=1)["accuracy"]
-        assert found.values[:2].mean(1).tolist() == pytest.approx(stored.effects[name].values[:2].mean(1).tolist(), abs=0.03)
+        assert found.values[:2].mean(1).tolist() == pytest.approx(
+            stored.effects[name].values[:2].mean(1).tolist(), abs=0.03
+        )
     rows = study.rows_of(model, 10, 20, 2)
     guess = induction.attribution(model, rows)
     assert guess.values.tolist() == pytest.approx(stored.heads["gradient"].tolist(), abs=0.05)
     kept = stored.effects["kept 64, resample, opening 1"]
     again = study.real_enough.right(model, study.rows_of(model, 20, 20, 6), "resample")[0]
     assert again(kept.sets[0]) == pytest.approx(float(kept.values[1].mean()), abs=0.03)
-    share, _, _ = study.real_sinks.looked(circuitkit.anatomy(model), study.real_sinks.text_of(model))
+    share, _, _ = study.real_sinks.looked(
+        circuitkit.anatomy(model), study.real_sinks.text_of(model)
+    )
     assert list(share.values()) == pytest.approx(stored.more["sinks"]["share"], abs=0.01)
     text = study.real_sinks.text_of(model)
     heads = [name for name, value in share.items() if value > 0.5]
-    shut = study.real_sinks.loss(study.real_sinks.changed(circuitkit.anatomy(model), text, heads, "block"))
+    shut = study.real_sinks.loss(
+        study.real_sinks.changed(circuitkit.anatomy(model), text, heads, "block")
+    )
     assert shut.tolist() == pytest.approx(stored.more["sinks"]["cuts"]["block"][1], abs=0.05)
     for name in ("L16H0", "L18H6", "L29H1"):
         cut = induction.effect(model, rows, name, fill="resample", draws=1).change
-        assert cut == pytest.approx(float(stored.heads["patching"][guess.names.index(name)]), abs=0.05)
+        assert cut == pytest.approx(
+            float(stored.heads["patching"][guess.names.index(name)]), abs=0.05
+        )

@@ -11,8 +11,18 @@ from circuitkit.induction._stream import after_occurrences, earlier_occurrences
 
 def test_by_hand():
     tokens = torch.tensor([[4, 9, 4, 4]])
-    assert earlier_occurrences(tokens)[0].int().tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0]]
-    assert after_occurrences(tokens)[0].int().tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1]]
+    assert earlier_occurrences(tokens)[0].int().tolist() == [
+        [0, 0, 0, 0],
+        [0, 0, 0, 0],
+        [1, 0, 0, 0],
+        [1, 0, 1, 0],
+    ]
+    assert after_occurrences(tokens)[0].int().tolist() == [
+        [0, 0, 0, 0],
+        [0, 0, 0, 0],
+        [0, 1, 0, 0],
+        [0, 1, 0, 1],
+    ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -60,7 +70,9 @@ def test_every_call_is_seeded_and_leaves_the_global_state_alone():
 
 def test_weights_and_exclusion():
     weights = torch.tensor([5.0, 0.0, 3.0, 1.0, 1.0, 0.0])
-    drawn = set(repeated_tokens(6, 3, weights=weights, exclude=[3], batch=40).tokens.flatten().tolist())
+    drawn = set(
+        repeated_tokens(6, 3, weights=weights, exclude=[3], batch=40).tokens.flatten().tolist()
+    )
     assert drawn == {0, 2, 4}
     rare = repeated_tokens(2, 5, weights=torch.tensor([99.0, 1.0]), batch=200).tokens
     assert 0.95 < (rare == 0).float().mean() < 1
@@ -86,7 +98,9 @@ def test_a_count_is_an_integer():
 
 def test_a_span_beyond_the_context_is_refused():
     repeated_tokens(90, 15, bos=0, n_ctx=31)
-    with pytest.raises(ValueError, match=r"n_ctx=32, period=16, times=2, bos=0; expected a period of at most 15"):
+    with pytest.raises(
+        ValueError, match=r"n_ctx=32, period=16, times=2, bos=0; expected a period of at most 15"
+    ):
         repeated_tokens(90, 16, bos=0, n_ctx=32)
 
 

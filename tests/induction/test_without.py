@@ -45,7 +45,8 @@ def test_rotary_and_grouped_queries(boot, slow):
     every = [path for path in paths(model, "Q", into="L1H0")]
     stream = {}
     full = model.run_with_hooks(
-        torch.tensor(ROWS), fwd_hooks=[("blocks.1.hook_resid_pre", lambda x, hook: stream.update(x=x))]
+        torch.tensor(ROWS),
+        fwd_hooks=[("blocks.1.hook_resid_pre", lambda x, hook: stream.update(x=x))],
     )
     embedded = model.embed.weight[torch.tensor(ROWS)] + model.state_dict()["blocks.0.attn.o.bias"]
     query = torch.einsum("bpm,md->bpd", embedded, model.W_Q[1, 0]) + model.b_Q[1, 0]
@@ -55,14 +56,18 @@ def test_rotary_and_grouped_queries(boot, slow):
         q[:, :, 0] = query
         return q
 
-    expected = model.run_with_hooks(torch.tensor(ROWS), fwd_hooks=[("blocks.1.attn.hook_q", only_embedding)])
+    expected = model.run_with_hooks(
+        torch.tensor(ROWS), fwd_hooks=[("blocks.1.attn.hook_q", only_embedding)]
+    )
     assert np.abs(logits_without(model, every) - expected.numpy()).max() < 1e-10
     assert np.abs(expected.numpy() - full.numpy()).max() > 1e-3
     grouped = boot(n_heads=4, n_key_value_heads=2, seed=2)
     expected = np.stack([slow(grouped).run(row, [], [((0, 1), (2, 3), "Q")])[0] for row in ROWS])
     assert np.abs(logits_without(grouped, ["L0H1->L2H3.Q"]) - expected).max() < 1e-10
     expected = np.stack([slow(grouped).run(row, [], [((0, 1), (2, 3), "K")])[0] for row in ROWS])
-    assert np.abs(logits_without(grouped, ["L0H1->L2H3.K"]) - expected).max() < 1e-10  # its keys alone, though head 2 has the same
+    assert (
+        np.abs(logits_without(grouped, ["L0H1->L2H3.K"]) - expected).max() < 1e-10
+    )  # its keys alone, though head 2 has the same
 
 
 def test_a_hugging_face_model(tmp_path):
@@ -71,7 +76,9 @@ def test_a_hugging_face_model(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=50, n_positions=16, initializer_range=0.5)
+    config = GPT2Config(
+        n_layer=2, n_head=2, n_embd=8, vocab_size=50, n_positions=16, initializer_range=0.5
+    )
     hf = GPT2LMHeadModel(config).eval()
     hf.save_pretrained(tmp_path)
     from transformers.utils import logging
@@ -110,7 +117,9 @@ def test_a_hugging_face_model(tmp_path):
 def test_mean_ablation(plain):
     rows = torch.tensor(ROWS)
     kept = {}
-    plain.run_with_hooks(rows, fwd_hooks=[("blocks.1.attn.hook_z", lambda z, hook: kept.update(z=z.clone()))])
+    plain.run_with_hooks(
+        rows, fwd_hooks=[("blocks.1.attn.hook_z", lambda z, hook: kept.update(z=z.clone()))]
+    )
     mean = kept["z"][:, :, 1].mean(0)
 
     def put(z, hook):
@@ -129,7 +138,9 @@ def test_all_three_inputs_cut_is_a_head_that_reads_the_rest_of_the_stream(plain)
     cuts = [path for kind in "QKV" for path in paths(plain, kind, into="L1H0")]
     seen = []
     for gone in (cuts, ["L0H0", "L0H1"]):
-        watch = lambda layer, pattern, values, W_O, rows: seen.append(pattern[:, 0]) if layer == 1 else None  # noqa: E731
+        watch = lambda layer, pattern, values, W_O, rows: (
+            seen.append(pattern[:, 0]) if layer == 1 else None
+        )
         look("test", plain, torch.tensor(ROWS), watch, gone)
     assert torch.allclose(seen[0], seen[1], atol=1e-12)
 
@@ -173,5 +184,7 @@ def test_other_errors(plain):
         paths(plain, "K", into="L5H0")
     with pytest.raises(ValueError, match="no head is called 'embed'"):
         paths(plain, "K", out_of="embed")
-    with pytest.raises(ValueError, match="paths got model=3; expected a transformer-lens TransformerBridge"):
+    with pytest.raises(
+        ValueError, match="paths got model=3; expected a transformer-lens TransformerBridge"
+    ):
         paths(3, "K")

@@ -62,13 +62,17 @@ ASK = """async ([requests]) => {
 def write(folder):
     """The page, its scripts and its weights in a folder."""
     lab.write(SimpleNamespace(outdir=str(folder), builder=SimpleNamespace(format="html")), None)
-    (folder / "_static/circuitkit.css").write_bytes((ROOT / "book/_static/circuitkit.css").read_bytes())
+    (folder / "_static/circuitkit.css").write_bytes(
+        (ROOT / "book/_static/circuitkit.css").read_bytes()
+    )
     (folder / "_static/theme.css").write_text(THEME, "utf-8")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     element = lab.element("dursley", "lab.html", linked=True)
     (folder / "lab.html").write_text(PAGE.format(policy=policy, lab=element), "utf-8")
     toy = PAGE.replace("_static/lab/start.js", "_static/lab/toy.js")
-    (folder / "toy.html").write_text(toy.format(policy=policy, lab=lab.element(lab.TOY, "lab.html")), "utf-8")
+    (folder / "toy.html").write_text(
+        toy.format(policy=policy, lab=lab.element(lab.TOY, "lab.html")), "utf-8"
+    )
     return folder
 
 

@@ -64,12 +64,16 @@ def rows(n: int, n_ctx: int) -> tuple[list[str], torch.Tensor]:
     return [text for text, _ in found[:n]], torch.tensor([ids for _, ids in found[:n]])
 
 
-def off(page, name: str, text: str, tokens: torch.Tensor, cuts=(), fill="zero", model=None, edit=None) -> float:
+def off(
+    page, name: str, text: str, tokens: torch.Tensor, cuts=(), fill="zero", model=None, edit=None
+) -> float:
     """How far the lab's logits are from PyTorch's, over all positions of one text."""
     bridge = model or load_model(name.partition("-step")[0])
     (answer,) = ask(page, ("run", setting(name, text, cuts=list(cuts), fill=fill, all=True)))
     ours = logits(answer)[: len(tokens)]
-    theirs = anatomy(bridge).run(tokens[None], without=cuts if edit is None else (), edit=edit).logits[0]
+    theirs = (
+        anatomy(bridge).run(tokens[None], without=cuts if edit is None else (), edit=edit).logits[0]
+    )
     assert [token["id"] for token in answer["tokens"]][: len(tokens)] == tokens.tolist()
     return float(np.abs(ours - theirs.numpy()).max())
 
@@ -96,10 +100,17 @@ def test_tokens_look_like_those_of_the_library(page):
 
 def test_logits_of_fifty_held_out_rows(page):
     model, found = load_model("two-layer"), rows(50, 34)
-    assert max(off(page, "two-layer", text, ids, model=model) for text, ids in zip(*found, strict=True)) < TOLERANCE
+    assert (
+        max(
+            off(page, "two-layer", text, ids, model=model) for text, ids in zip(*found, strict=True)
+        )
+        < TOLERANCE
+    )
 
 
-@pytest.mark.parametrize("cuts", [*([name] for name in [*HEADS, *WIRES]), *SOME], ids=lambda cuts: "+".join(cuts)[:40])
+@pytest.mark.parametrize(
+    "cuts", [*([name] for name in [*HEADS, *WIRES]), *SOME], ids=lambda cuts: "+".join(cuts)[:40]
+)
 def test_logits_with_something_out(page, cuts):
     texts, ids = rows(50, 34)
     at = (hash_of(cuts)) % 50
@@ -110,7 +121,9 @@ def hash_of(cuts) -> int:
     return sum(map(ord, "".join(cuts)))
 
 
-@pytest.mark.parametrize("name", ["one-layer", "zero-layer", "two-layer-step05000", "two-layer-step00000"])
+@pytest.mark.parametrize(
+    "name", ["one-layer", "zero-layer", "two-layer-step05000", "two-layer-step00000"]
+)
 def test_logits_of_the_other_models(page, name):
     texts, ids = rows(50, 34)
     model, _, step = name.partition("-step")
@@ -131,7 +144,9 @@ def test_a_head_that_is_out_can_say_its_average(page):
 
     out = ["L0H1", "L1H1"]
     assert off(page, "two-layer", texts[0], ids[0], out, "mean", model, average) < TOLERANCE
-    assert off(page, "two-layer", texts[0], ids[0], out, "mean", model) > 0.1  # zero is something else
+    assert (
+        off(page, "two-layer", texts[0], ids[0], out, "mean", model) > 0.1
+    )  # zero is something else
 
 
 def test_the_comparison_can_fail(page):
@@ -158,7 +173,9 @@ def test_the_parts_of_a_logit_are_those_of_the_library(page):
     cuts = ["L0H1->L1H3.K"]
     (answer,) = ask(page, ("run", setting("two-layer", text, cuts=cuts)))
     token = answer["answer"]["id"]
-    direction = model.W_U[:, token] - model.W_U.mean(1)  # against the mean of all logits; the model has no norms
+    direction = model.W_U[:, token] - model.W_U.mean(
+        1
+    )  # against the mean of all logits; the model has no norms
     for when, without in (("before", []), ("after", cuts)):
         run = anatomy(model).run(tokens, without=without)
         theirs = {name: float(run.part(name)[0, -1] @ direction) for name in run.model.parts()}
@@ -178,7 +195,9 @@ def test_the_parts_of_a_score_are_those_of_the_library(page):
     assert theirs.table[-1].abs().max() == 0
 
 
-@pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"], ["L1H3", "L0H1->L1H2.V"]], ids=len)
+@pytest.mark.parametrize(
+    "cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"], ["L1H3", "L0H1->L1H2.V"]], ids=len
+)
 @pytest.mark.parametrize("fill", ["zero", "mean"])
 def test_what_a_wire_or_head_is_worth_is_what_its_cut_costs(page, cuts, fill):
     """Against the lab's own runs, one cut at a time; those runs are held to PyTorch above."""
@@ -207,11 +226,16 @@ def test_the_words_of_a_head_are_those_of_the_library(page, model, head):
     question = {"model": model, "head": head, "token": token, "source": source}
     (words,) = ask(page, ("words", question))
     ov, qk = circuits.full_ov(bridge, head), circuits.full_qk(bridge, head)
-    for kind, row, largest in (("raises", ov.A[source] @ ov.B, True), ("lowers", ov.A[source] @ ov.B, False)):
+    for kind, row, largest in (
+        ("raises", ov.A[source] @ ov.B, True),
+        ("lowers", ov.A[source] @ ov.B, False),
+    ):
         assert [word["id"] for word in words[kind]] == row.topk(8, largest=largest).indices.tolist()
     best = (qk.A[token] @ qk.B).topk(8)
     assert [word["id"] for word in words["looksFor"]] == best.indices.tolist()
-    assert [word["value"] for word in words["looksFor"]] == pytest.approx(best.values.tolist(), abs=TOLERANCE)
+    assert [word["value"] for word in words["looksFor"]] == pytest.approx(
+        best.values.tolist(), abs=TOLERANCE
+    )
 
 
 def test_a_note_that_an_earlier_head_wrote_can_be_looked_for(page):

@@ -20,14 +20,30 @@ MOST = 2_000_000
 class Reader:
     """A page with the lab, and everything that went wrong on it."""
 
-    def __init__(self, browser, address: str, *, width=1280, theme="light", reduced="no-preference", offline=False, **how):
+    def __init__(
+        self,
+        browser,
+        address: str,
+        *,
+        width=1280,
+        theme="light",
+        reduced="no-preference",
+        offline=False,
+        **how,
+    ):
         self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion=reduced, offline=offline, **how
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            reduced_motion=reduced,
+            offline=offline,
+            **how,
         )
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE)
         self.wrong, self.loaded = [], {}
-        self.page.on("console", lambda message: message.type == "error" and self.wrong.append(message.text))
+        self.page.on(
+            "console", lambda message: message.type == "error" and self.wrong.append(message.text)
+        )
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.wrong.append("dialog"), dialog.dismiss()))
         self.page.on("requestfinished", self.count)
@@ -37,7 +53,9 @@ class Reader:
 
     def count(self, request):
         if not request.url.startswith(("data:", "blob:")):
-            self.loaded[request.url.rsplit("/", 1)[-1]] = int(request.response().headers.get("content-length", 0))
+            self.loaded[request.url.rsplit("/", 1)[-1]] = int(
+                request.response().headers.get("content-length", 0)
+            )
 
     def until(self, condition: str) -> None:
         """Wait until a condition holds, asked from outside: the policy forbids the page to evaluate text."""
@@ -99,7 +117,11 @@ def said(p: float) -> str:
 def test_nothing_comes_before_the_reader_touches_the_lab_and_then_little(reader):
     opened = reader()
     opened.page.wait_for_timeout(300)
-    assert not [name for name in opened.loaded if name in ("parts.js", "lab.js", "engine.js", "text.js") or "layer" in name]
+    assert not [
+        name
+        for name in opened.loaded
+        if name in ("parts.js", "lab.js", "engine.js", "text.js") or "layer" in name
+    ]
     assert opened.start() == "The model is here: ur has 94 %."
     assert {"parts.js", "lab.js", "engine.js", "text.js", "two-layer.js"} <= set(opened.loaded)
     assert sum(opened.loaded.values()) <= MOST, opened.loaded
@@ -118,7 +140,9 @@ def test_the_induction_circuit_is_seen_cut_and_mended(reader):
     opened.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     opened.until("!!document.querySelector('.cl-wire.cl-cut')")
     told = opened.settled()
-    assert told.startswith("Cut: the wire from L0H1 to the keys of L1H3: ur from 94 % to 1.1 %; first is now ")
+    assert told.startswith(
+        "Cut: the wire from L0H1 to the keys of L1H3: ur from 94 % to 1.1 %; first is now "
+    )
     assert opened.chances()["ur"] == (said(whole), said(cut))
     told = opened.press("Undo")
     assert told == "Undone (Cut: the wire from L0H1 to the keys of L1H3): ur from 1.1 % to 94 %."
@@ -131,7 +155,9 @@ def test_a_tour_by_keyboard(reader):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "cl-go"
     assert page.locator(".cl-note").get_attribute("role") == "status"
-    page.evaluate("window.lost = 0; addEventListener('focusout', event => window.lost += !event.relatedTarget)")
+    page.evaluate(
+        "window.lost = 0; addEventListener('focusout', event => window.lost += !event.relatedTarget)"
+    )
     page.keyboard.press("Enter")
     opened.settled()
     assert page.evaluate("document.activeElement.textContent") == "A name comes again"
@@ -200,7 +226,9 @@ def test_what_was_said_stays_while_a_panel_is_opened_and_is_seen_at_the_circuit_
     assert echo.get_attribute("aria-hidden") == "true"  # the live region has said it
     below = echo.bounding_box()["y"] - opened.page.locator(".cl-circuit").bounding_box()["y"]
     assert below < 640  # in one window with the switches
-    assert opened.press("A name comes again").startswith("A name comes again: ur from 0.8 % to 94 %")
+    assert opened.press("A name comes again").startswith(
+        "A name comes again: ur from 0.8 % to 94 %"
+    )
     assert opened.press("A name comes again") == "A name comes again: ur stays at 94 %."
     wide = reader()
     wide.start()
@@ -270,7 +298,9 @@ def test_a_checkpoint_follows_no_token_of_the_text_before(reader):
         const until = performance.now() + 400;
         while (performance.now() < until);
     }""")
-    opened.until("document.querySelectorAll('.cl-chip').length === 16 || document.querySelector('.cl-said').textContent.startsWith('Training step')")
+    opened.until(
+        "document.querySelectorAll('.cl-chip').length === 16 || document.querySelector('.cl-said').textContent.startsWith('Training step')"
+    )
     opened.page.wait_for_timeout(200)
     opened.settled()
     assert opened.page.locator(".cl-guesses [aria-pressed=true]").inner_text() != "ur"
@@ -310,8 +340,12 @@ def test_a_finger_hits_every_control(reader, address):
     opened.page.locator("[id$=tab-score]").click()
     opened.settled()
     opened.page.locator(".cl-wire-list summary").click()
-    opened.page.locator(".cl-all button").first.wait_for()  # the table is made when its box has opened
-    controls = "circuit-lab :is(button, select, summary, [role=option], input[type=range], .cl-fill label)"
+    opened.page.locator(
+        ".cl-all button"
+    ).first.wait_for()  # the table is made when its box has opened
+    controls = (
+        "circuit-lab :is(button, select, summary, [role=option], input[type=range], .cl-fill label)"
+    )
     assert opened.page.locator(controls).count() > 80
     assert opened.page.locator(controls).evaluate_all(SMALL) == []
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -367,7 +401,9 @@ def test_the_python_computes_what_the_page_shows(reader, address, name, capsys):
     printed = capsys.readouterr().out
     assert str({part: round(value, 1) for part, value in names["parts"].items()}) in printed
     assert str(getattr(names["score"], "table", names["score"])) in printed
-    assert str(names["model"].to_str_tokens(names["looks_for"].flatten().topk(8).indices)) in printed
+    assert (
+        str(names["model"].to_str_tokens(names["looks_for"].flatten().topk(8).indices)) in printed
+    )
     probabilities = names["logits"].softmax(-1)
     shown = {
         int(row.locator("button").get_attribute("data-key").removeprefix("follow ")): row.locator(
@@ -426,7 +462,9 @@ def test_the_python_of_a_long_text_runs(reader):
     # Every small picture shows where its head looks most, though it has fewer pixels than there are tokens.
     faint = "all => all.map(one => Math.max(...one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter((_, i) => i % 4 === 3)))"
     assert min(opened.page.locator("canvas.cl-map").evaluate_all(faint)) > 120
-    assert opened.page.locator("canvas.cl-map").evaluate_all("all => all.every(one => one.width <= one.clientWidth)")
+    assert opened.page.locator("canvas.cl-map").evaluate_all(
+        "all => all.every(one => one.width <= one.clientWidth)"
+    )
     opened.page.locator("[id$=tab-python]").click()
     opened.settled()
     names: dict = {}
@@ -473,7 +511,11 @@ def test_the_lab_is_accessible_and_no_wider_than_the_page(reader, width, theme):
         opened.page.locator(f"[id$=tab-{tab}]").click()
         opened.settled()
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-        found = Axe().run(opened.page, options={"resultTypes": ["violations"], "preload": False}).response
+        found = (
+            Axe()
+            .run(opened.page, options={"resultTypes": ["violations"], "preload": False})
+            .response
+        )
         assert [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in found["violations"]] == []
 
 
@@ -494,11 +536,15 @@ def test_a_file_that_does_not_come_is_said(reader, folder, tmp_path):
     with served(broken) as place:
         opened = reader(f"{place}/lab.html")
         opened.page.get_by_role("button", name="Start the model").click()
-        expect(opened.page.locator(".cl-note")).to_contain_text("models/two-layer.js did not load", timeout=PATIENCE)
+        expect(opened.page.locator(".cl-note")).to_contain_text(
+            "models/two-layer.js did not load", timeout=PATIENCE
+        )
         (broken / "_static/lab/parts.js").write_text("throw 1")
         opened = reader(f"{place}/lab.html")
         opened.page.get_by_role("button", name="Start the model").click()
-        expect(opened.page.locator(".cl-note")).to_contain_text("parts.js did not load", timeout=PATIENCE)
+        expect(opened.page.locator(".cl-note")).to_contain_text(
+            "parts.js did not load", timeout=PATIENCE
+        )
 
 
 def test_two_modules_of_one_name_are_refused(tmp_path):
@@ -510,7 +556,9 @@ def test_two_modules_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="in a circle: a.js -> b.js -> a.js"):
         lab.joined("a.js", tmp_path)
     (tmp_path / "b.js").write_text("export default 1;\n")
-    with pytest.raises(ValueError, match="'export default 1;' is in a form that the build does not know"):
+    with pytest.raises(
+        ValueError, match="'export default 1;' is in a form that the build does not know"
+    ):
         lab.joined("a.js", tmp_path)
 
 

@@ -13,9 +13,7 @@ SET = """writes => document.querySelectorAll('circuit-toy input[type=range]').fo
     input.value = writes[Math.floor(k / 3)][k % 3];
     input.dispatchEvent(new Event('input'));
 })"""
-ROWS = (
-    "[...document.querySelectorAll('circuit-toy tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
-)
+ROWS = "[...document.querySelectorAll('circuit-toy tbody tr')].map(row => [...row.children].map(cell => cell.textContent))"
 SETTINGS = [
     [[4, -2, 3], [-2, 4, 3]],
     [[4, -2, 6], [-2, 4, 0]],
@@ -49,7 +47,9 @@ def told(writes) -> tuple[list[str], torch.Tensor]:
     words = []
     for trigram in range(3):
         carriers = [f"head {head}" for head in range(2) if found.carried[head, trigram] == 1]
-        words.append("not learnt" if found.learnt[trigram] < 1 else " and ".join(carriers) or "no head alone")
+        words.append(
+            "not learnt" if found.learnt[trigram] < 1 else " and ".join(carriers) or "no head alone"
+        )
     return words, found.gain
 
 
@@ -60,7 +60,9 @@ def test_the_verdict_is_that_of_the_library(page, writes):
     words, gains = told(writes)
     assert [row[1] for row in rows] == words
     for trigram, (_, _, *alone, both) in enumerate(rows):
-        here = [float(re.search(r"gain (\S+)", cell)[1].replace("−", "-")) for cell in (*alone, both)]
+        here = [
+            float(re.search(r"gain (\S+)", cell)[1].replace("−", "-")) for cell in (*alone, both)
+        ]
         for head in range(2):
             assert abs(min(here[head], here[2]) - gains[head, trigram]) <= 0.0501
 
@@ -144,7 +146,9 @@ def test_without_script_a_figure_and_a_table_of_the_library_remain(browser, addr
 
 
 def test_its_buttons_look_like_buttons(page):
-    frames = page.locator("circuit-toy .cl-button").evaluate_all("all => all.map(one => parseFloat(getComputedStyle(one).borderTopWidth) && getComputedStyle(one).borderTopColor)")
+    frames = page.locator("circuit-toy .cl-button").evaluate_all(
+        "all => all.map(one => parseFloat(getComputedStyle(one).borderTopWidth) && getComputedStyle(one).borderTopColor)"
+    )
     assert len(frames) == 4
     assert set(frames) == {"rgb(122, 130, 140)", "rgb(208, 212, 218)"}  # nothing to undo yet
 

@@ -19,7 +19,9 @@ def lint(folder: Path) -> subprocess.CompletedProcess:
         "--config",
         str(folder / "pyproject.toml"),
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(folder / "src")})
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(folder / "src")}
+    )
 
 
 def test_make_lint_asks_for_the_order():
@@ -64,9 +66,7 @@ def test_a_step_back_is_noticed(room, line, tmp_path):
         (folder / "__init__.py").write_text("")
         (folder / "_a.py").write_text(f"{line}\n" if name == room else "")
     (tmp_path / "src/circuitkit/__init__.py").write_text("")
-    (tmp_path / "pyproject.toml").write_text(
-        re.sub(r"(?m)^ignore_imports = .*$", "", PROJECT)
-    )
+    (tmp_path / "pyproject.toml").write_text(re.sub(r"(?m)^ignore_imports = .*$", "", PROJECT))
     done = lint(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"circuitkit.{room}" in done.stdout

@@ -24,9 +24,15 @@ def entries(text: str) -> dict[str, Requirement]:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_line_is_an_exact_version_with_hashes(name):
-    lines = [line for line in LOCKS[name].splitlines() if not line.startswith(("#", "    --hash=sha256:"))]
+    lines = [
+        line
+        for line in LOCKS[name].splitlines()
+        if not line.startswith(("#", "    --hash=sha256:"))
+    ]
     assert lines
-    assert all(re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.!]+( ; .+)? \\", line) for line in lines), lines
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.!]+( ; .+)? \\", line) for line in lines), (
+        lines
+    )
     assert len(entries(LOCKS[name])) == len(lines)
 
 
@@ -48,7 +54,11 @@ def test_what_pyproject_asks_for_is_locked_and_allowed(wanted):
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
 def test_the_locked_packages_are_there_for_each_python_and_system(python, platform):
-    here = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": platform}
+    here = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": platform,
+    }
     here |= {"os_name": "nt" if platform == "win32" else "posix", "platform_machine": "x86_64"}
     main = {
         name
@@ -56,19 +66,29 @@ def test_the_locked_packages_are_there_for_each_python_and_system(python, platfo
         if one.marker is None or one.marker.evaluate(here)
     }
     assert {"torch", "numpy", "transformer-lens", "jupyter-book", "pytest"} <= main
-    cuda = [one for one in entries(LOCKS["requirements-cuda.txt"]).values() if one.marker.evaluate(here)]
+    cuda = [
+        one for one in entries(LOCKS["requirements-cuda.txt"]).values() if one.marker.evaluate(here)
+    ]
     assert bool(cuda) == (platform == "linux")
 
 
 def test_what_only_cuda_needs_has_its_own_file():
-    assert [name for name in entries(LOCKS["requirements.txt"]) if lock.CUDA.match(f"{name}==")] == []
-    assert [name for name in entries(LOCKS["requirements-cuda.txt"]) if not lock.CUDA.match(f"{name}==")] == []
+    assert [
+        name for name in entries(LOCKS["requirements.txt"]) if lock.CUDA.match(f"{name}==")
+    ] == []
+    assert [
+        name for name in entries(LOCKS["requirements-cuda.txt"]) if not lock.CUDA.match(f"{name}==")
+    ] == []
 
 
 def test_the_build_for_the_processor_alone_is_locked_too():
-    (torch,) = [block for block in lock.blocks(LOCKS["requirements.txt"]) if block.startswith("torch==")]
+    (torch,) = [
+        block for block in lock.blocks(LOCKS["requirements.txt"]) if block.startswith("torch==")
+    ]
     hashes = lock.ALSO.get(torch.split()[0])
-    assert hashes, "torch has a new version: tools/check/lock.py needs the hash of its build without CUDA"
+    assert hashes, (
+        "torch has a new version: tools/check/lock.py needs the hash of its build without CUDA"
+    )
     assert all(f"--hash=sha256:{one}" in torch for one in hashes)
 
 

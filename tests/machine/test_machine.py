@@ -43,10 +43,14 @@ def pretend(tmp_path, monkeypatch):
 def without_playwright(monkeypatch):
     """`playwright install` fails, as it does without a network."""
     real = machine.run
-    monkeypatch.setattr(machine, "run", lambda command, **env: "playwright" not in command and real(command, **env))
+    monkeypatch.setattr(
+        machine, "run", lambda command, **env: "playwright" not in command and real(command, **env)
+    )
 
 
-@pytest.mark.parametrize("name", ["chromium", "chromium_browser", "google_chrome", "google_chrome_stable"])
+@pytest.mark.parametrize(
+    "name", ["chromium", "chromium_browser", "google_chrome", "google_chrome_stable"]
+)
 def test_an_installed_browser_is_found_and_nothing_is_said(pretend, capsys, name):
     pretend(**{name: "exit 0"})
     assert Path(machine.get_browser()).name == name.replace("_", "-")
@@ -54,7 +58,11 @@ def test_an_installed_browser_is_found_and_nothing_is_said(pretend, capsys, name
 
 
 def test_a_browser_that_does_not_start_is_passed_over(pretend):
-    pretend(chromium="exit 1", chromium_browser="echo please install the snap; exit 10", google_chrome="exit 0")
+    pretend(
+        chromium="exit 1",
+        chromium_browser="echo please install the snap; exit 10",
+        google_chrome="exit 0",
+    )
     assert Path(machine.get_browser()).name == "google-chrome"
 
 
@@ -84,7 +92,9 @@ def test_playwright_fetches_one_first(pretend, monkeypatch, tmp_path, capsys):
         return real(command, **env)
 
     monkeypatch.setattr(machine, "run", run)
-    monkeypatch.setattr(machine, "playwrights", lambda **env: str(fetched) if fetched.exists() else None)
+    monkeypatch.setattr(
+        machine, "playwrights", lambda **env: str(fetched) if fetched.exists() else None
+    )
     assert machine.get_browser() == str(fetched)
     said = capsys.readouterr().out
     assert (
@@ -211,17 +221,22 @@ def test_an_environment_without_pip_is_given_it(tmp_path):
     assert (venv / "mine").exists()
 
 
-@pytest.mark.parametrize("kind", ["a link to the system's Python", "a script", "something that does not run"])
+@pytest.mark.parametrize(
+    "kind", ["a link to the system's Python", "a script", "something that does not run"]
+)
 def test_a_python_that_belongs_to_no_environment_is_refused(tmp_path, installed, kind):
     python = machine.python_of(tmp_path / "env")
     python.parent.mkdir(parents=True)
     if kind.startswith("a link"):
         python.symlink_to(os.path.realpath(sys.executable))
     else:
-        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n' if kind == "a script" else "nothing")
+        python.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" "$@"\n' if kind == "a script" else "nothing"
+        )
         python.chmod(0o755)
     with pytest.raises(
-        SystemExit, match="env is no environment of Python 3.11 to 3.13: its python is missing or belongs"
+        SystemExit,
+        match="env is no environment of Python 3.11 to 3.13: its python is missing or belongs",
     ):
         machine.environment(tmp_path / "env")
     assert installed == []
@@ -231,7 +246,9 @@ def test_a_python_that_belongs_to_no_environment_is_refused(tmp_path, installed,
 def test_a_folder_of_something_else_is_refused(tmp_path, installed):
     (tmp_path / "env").mkdir()
     (tmp_path / "env/letters.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="Move the folder away, or delete it with `make distclean`"):
+    with pytest.raises(
+        SystemExit, match="Move the folder away, or delete it with `make distclean`"
+    ):
         machine.environment(tmp_path / "env")
     assert (tmp_path / "env/letters.txt").read_text() == "mine"
 
@@ -241,7 +258,8 @@ def test_another_python_is_refused_in_words(tmp_path, installed, monkeypatch, ve
     monkeypatch.setattr(machine.sys, "version_info", version)
     monkeypatch.setattr(machine.sys, "version", ".".join(map(str, version)) + " (main)")
     with pytest.raises(
-        SystemExit, match=rf"needs Python 3.11, 3.12 or 3.13; this is {version[0]}.{version[1]}.{version[2]}. Try: make"
+        SystemExit,
+        match=rf"needs Python 3.11, 3.12 or 3.13; this is {version[0]}.{version[1]}.{version[2]}. Try: make",
     ):
         machine.environment(tmp_path / "env")
 
@@ -249,19 +267,30 @@ def test_another_python_is_refused_in_words(tmp_path, installed, monkeypatch, ve
 def test_python_without_venv_says_what_to_install(tmp_path, pretend, installed, monkeypatch):
     pretend(apt_get="exit 100", sudo=SUDO)
     real = machine.run
-    monkeypatch.setattr(machine, "run", lambda command, **env: "ensurepip" not in command[-1] and real(command, **env))
+    monkeypatch.setattr(
+        machine,
+        "run",
+        lambda command, **env: "ensurepip" not in command[-1] and real(command, **env),
+    )
     package = f"python3.{sys.version_info[1]}-venv"
     with pytest.raises(
-        SystemExit, match=rf"modules venv and ensurepip of Python. Install them \(sudo apt-get install {package}\)"
+        SystemExit,
+        match=rf"modules venv and ensurepip of Python. Install them \(sudo apt-get install {package}\)",
     ):
         machine.environment(tmp_path / "env")
 
 
 def test_the_module_needs_nothing_but_python():
     """Before there is an environment, the machine's own Python runs it: no package, nothing of the project's."""
-    code = "import sys, tools.check.machine; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = (
+        "import sys, tools.check.machine; print(*{name.partition('.')[0] for name in sys.modules})"
+    )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=machine.ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-S", "-c", code],
+        cwd=machine.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert set(done.stdout.split()) - sys.stdlib_module_names <= {"tools", "__main__"}
 

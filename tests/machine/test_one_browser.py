@@ -3,7 +3,16 @@
 import subprocess
 import sys
 
-ROOT_OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "tests.support.one_browser", "-c", "/dev/null", "--rootdir"]
+ROOT_OPTIONS = [
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "tests.support.one_browser",
+    "-c",
+    "/dev/null",
+    "--rootdir",
+]
 STUCK = """
 import pytest
 from tests.support import one_browser
@@ -69,7 +78,11 @@ def test_what_waits_for_a_browser_that_stopped_is_tried_once_more(tmp_path, requ
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=280)
     assert "2 failed, 5 passed" in done.stdout, done.stdout
     assert "FAILED" in done.stdout
-    assert [line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")] == [
+    assert [
+        line.split("::")[1].split(" ")[0]
+        for line in done.stdout.splitlines()
+        if line.startswith("FAILED")
+    ] == [
         "test_waits_always",
         "test_is_wrong",
     ]

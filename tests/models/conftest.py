@@ -40,7 +40,9 @@ def heldout(manifest):
 
     tokenizer = Tokenizer.from_file(str(DATA / "tokenizer.json"))
     lines = (DATA / "heldout.jsonl").read_text().splitlines()
-    return torch.tensor([t for line in lines for t in (0, *tokenizer.encode(json.loads(line)["text"]).ids)])
+    return torch.tensor(
+        [t for line in lines for t in (0, *tokenizer.encode(json.loads(line)["text"]).ids)]
+    )
 
 
 @pytest.fixture
@@ -79,14 +81,19 @@ def stored_logits(manifest):
         entry = manifest["models"][name]
         sizes, key = entry["sizes"], str(step) if step is not None else list(entry["files"])[-1]
         w = {k: v.to(dtype) for k, v in load_file(DATA / entry["files"][key]["file"]).items()}
-        w |= {k: v * w[f"{k}.scale"] for k, v in w.items() if f"{k}.scale" in w}  # 8 bits and a scale
+        w |= {
+            k: v * w[f"{k}.scale"] for k, v in w.items() if f"{k}.scale" in w
+        }  # 8 bits and a scale
         x, positions = w["W_E"][rows], w["W_pos"][: rows.shape[1]]
         if not sizes["mlp"]:
             positions = positions.expand(len(rows), -1, -1)
             for i in range(sizes["n_layers"]):
                 W = {kind: w[f"layers.{i}.W_{kind}"] for kind in "QKVO"}
                 seen = torch.cat([x, positions], dim=-1)
-                x = x + attention(seen @ W["Q"], seen @ W["K"], x @ W["V"], sizes["n_heads"]) @ W["O"]
+                x = (
+                    x
+                    + attention(seen @ W["Q"], seen @ W["K"], x @ W["V"], sizes["n_heads"]) @ W["O"]
+                )
             return x @ w["W_U"]
         norm = lambda x, at: F.layer_norm(x, x.shape[-1:], w[f"{at}.weight"], w[f"{at}.bias"])  # noqa: E731
         linear = lambda x, at: x @ w[f"{at}.weight"].T + w[f"{at}.bias"]  # noqa: E731

@@ -16,29 +16,36 @@ LIST = re.escape(str(circuitkit.list_models()))
 
 def test_unknown_name_lists_the_names():
     with pytest.raises(
-        ValueError, match=rf"no model is called 'two-layr'\. Did you mean 'two-layer'\? .* one of {LIST}"
+        ValueError,
+        match=rf"no model is called 'two-layr'\. Did you mean 'two-layer'\? .* one of {LIST}",
     ):
         circuitkit.load_model("two-layr")
     with pytest.raises(
-        ValueError, match=rf"no model is called 'nonsense'\. Expected .* {LIST}, or the name of a model"
+        ValueError,
+        match=rf"no model is called 'nonsense'\. Expected .* {LIST}, or the name of a model",
     ):
         circuitkit.load_model("nonsense")
     for function in (model_card, checkpoints):
-        with pytest.raises(ValueError, match=rf"no model is called 'nonsense'\. Expected .* {LIST}"):
+        with pytest.raises(
+            ValueError, match=rf"no model is called 'nonsense'\. Expected .* {LIST}"
+        ):
             function("nonsense")
 
 
 @pytest.mark.parametrize("given", [None, 2, ["two-layer"]])
 @pytest.mark.usefixtures("as_a_reader")
 def test_a_name_that_is_no_string(given):
-    with pytest.raises(ValueError, match=rf"name={re.escape(repr(given))}; expected a name.*list_models\(\)"):
+    with pytest.raises(
+        ValueError, match=rf"name={re.escape(repr(given))}; expected a name.*list_models\(\)"
+    ):
         circuitkit.load_model(given)
 
 
 def test_wrong_step_lists_the_steps():
     steps = re.escape(str(checkpoints("two-layer")))
     with pytest.raises(
-        ValueError, match=rf"'two-layer' has no checkpoint at step 7; expected one of {steps} \(or leave"
+        ValueError,
+        match=rf"'two-layer' has no checkpoint at step 7; expected one of {steps} \(or leave",
     ):
         circuitkit.load_model("two-layer", step=7)
     with pytest.raises(ValueError, match="'zero-layer' has no checkpoint at step -1"):
@@ -47,7 +54,8 @@ def test_wrong_step_lists_the_steps():
 
 def test_a_step_of_a_model_that_does_not_ship():
     with pytest.raises(
-        ValueError, match=rf"step=100, name='gpt2'; expected no step: only shipped models .*{LIST}\. Leave step"
+        ValueError,
+        match=rf"step=100, name='gpt2'; expected no step: only shipped models .*{LIST}\. Leave step",
     ):
         circuitkit.load_model("gpt2", step=100)
 
@@ -65,9 +73,7 @@ def test_corrupted_weights(copied, sha256):
     recorded = model_card("one-layer")["files"][str(checkpoints("one-layer")[-1])]["sha256"]
     replace_file(copied, "one-layer.safetensors", lambda b: b[:-1] + bytes([b[-1] ^ 1]))
     found = sha256(copied / "one-layer.safetensors")
-    message = (
-        rf"one-layer\.safetensors is damaged: its sha256 is {found}, expected {recorded} .*Install the package again"
-    )
+    message = rf"one-layer\.safetensors is damaged: its sha256 is {found}, expected {recorded} .*Install the package again"
     with pytest.raises(ValueError, match=message):
         circuitkit.load_model("one-layer")
     circuitkit.load_model("zero-layer")  # the others are not held up
@@ -82,13 +88,19 @@ def test_truncated_weights(copied):
 @pytest.mark.parametrize("file", ["zero-layer.safetensors", "tokenizer.json"])
 def test_missing_file(copied, file):
     replace_file(copied, file, None)
-    with pytest.raises(FileNotFoundError, match=rf"{file} is missing; expected it inside .*Install the package again"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=rf"{file} is missing; expected it inside .*Install the package again",
+    ):
         circuitkit.load_model("zero-layer")
 
 
 def test_missing_manifest(copied):
     replace_file(copied, "manifest.json", None)
-    with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing; expected it inside the installed package"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"manifest\.json is missing; expected it inside the installed package",
+    ):
         circuitkit.list_models()
 
 
@@ -98,7 +110,9 @@ def test_corrupted_tokenizer_and_text(copied):
         ("heldout.jsonl", circuitkit.models.heldout_text),
     ):
         replace_file(copied, file, lambda b: b + b" ")
-        with pytest.raises(ValueError, match=rf"{file} is damaged: its sha256 is \w+, expected \w+"):
+        with pytest.raises(
+            ValueError, match=rf"{file} is damaged: its sha256 is \w+, expected \w+"
+        ):
             use()
 
 
@@ -108,9 +122,7 @@ LONG = "word after word " * 300
 @pytest.mark.parametrize("shipped", ["zero-layer", "two-layer"])
 def test_text_longer_than_the_context(shipped):
     model = circuitkit.load_model(shipped)
-    message = (
-        rf"the input has \d+ tokens, but '{shipped}' reads at most 256 \(n_ctx\).*Cut it: model\.to_tokens\(text, tr"
-    )
+    message = rf"the input has \d+ tokens, but '{shipped}' reads at most 256 \(n_ctx\).*Cut it: model\.to_tokens\(text, tr"
     for use in (model.to_tokens, model, model.run_with_cache):
         with pytest.raises(ValueError, match=message):
             use(LONG)
@@ -127,9 +139,7 @@ def test_token_id_out_of_range(wrong):
     model = circuitkit.load_model("one-layer")
     rows = torch.tensor([[0, 5, wrong]])
     low, high = min(0, wrong), max(5, wrong)
-    message = (
-        rf"token ids run from {low} to {high}, but 'one-layer' has ids 0 to 2047\. Make tokens with model\.to_tokens"
-    )
+    message = rf"token ids run from {low} to {high}, but 'one-layer' has ids 0 to 2047\. Make tokens with model\.to_tokens"
     for use in (model, model.run_with_cache):
         with pytest.raises(ValueError, match=message):
             use(rows)
@@ -154,14 +164,25 @@ def cut(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket.socket, "connect", never)
-    monkeypatch.setattr(TransformerBridge, "boot_transformers", never)  # its client retries for half a minute
+    monkeypatch.setattr(
+        TransformerBridge, "boot_transformers", never
+    )  # its client retries for half a minute
     monkeypatch.setattr(_load, "_cached", lambda name: False)
-    for variable in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+    for variable in (
+        "https_proxy",
+        "HTTPS_PROXY",
+        "http_proxy",
+        "HTTP_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(variable, raising=False)
     return asked
 
 
-@pytest.mark.parametrize("name", ["gpt2", "attn-only-2l", "EleutherAI/pythia-70m", "somebody/something"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "attn-only-2l", "EleutherAI/pythia-70m", "somebody/something"]
+)
 def test_no_network(cut, name):
     with pytest.raises(FileNotFoundError) as caught:
         circuitkit.load_model(name)
@@ -205,7 +226,8 @@ def test_what_the_hub_answers_is_passed_on(monkeypatch):
     monkeypatch.setattr(_load, "_reachable", lambda *args: True)
     monkeypatch.setattr(TransformerBridge, "boot_transformers", refuse)
     with pytest.raises(
-        FileNotFoundError, match=r"'me/mine' could not be loaded from .* not a valid .*check its spelling"
+        FileNotFoundError,
+        match=r"'me/mine' could not be loaded from .* not a valid .*check its spelling",
     ):
         circuitkit.load_model("me/mine")
 
@@ -218,7 +240,9 @@ def test_hub_names_reach_the_hub(monkeypatch):
 
     def boot(name, device=None):
         seen.append((name, device))
-        return tiny_models.boot(d_model=4, d_head=2, n_layers=1, n_ctx=4, n_heads=2, d_vocab=5).train()
+        return tiny_models.boot(
+            d_model=4, d_head=2, n_layers=1, n_ctx=4, n_heads=2, d_vocab=5
+        ).train()
 
     monkeypatch.setattr(_load, "_reachable", lambda *args: True)
     monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
@@ -233,7 +257,9 @@ def test_a_local_folder(tmp_path):
 
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_embd=12, n_layer=1, n_head=2, vocab_size=50, n_positions=8, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        n_embd=12, n_layer=1, n_head=2, vocab_size=50, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     circuitkit.models.load_tokenizer().save_pretrained(tmp_path)
     with warnings.catch_warnings():
@@ -245,13 +271,17 @@ def test_a_local_folder(tmp_path):
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./nowhere", "~/model"])
 def test_a_folder_that_is_not_there(path):
-    with pytest.raises(FileNotFoundError, match=f"there is no folder '{path}'; expected a folder that a model was saved to"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=f"there is no folder '{path}'; expected a folder that a model was saved to",
+    ):
         circuitkit.load_model(path)
 
 
 def test_the_shipped_data_is_left_as_it_was(data, manifest, sha256):
     assert (
-        sha256(data / "one-layer.safetensors") == list(manifest["models"]["one-layer"]["files"].values())[-1]["sha256"]
+        sha256(data / "one-layer.safetensors")
+        == list(manifest["models"]["one-layer"]["files"].values())[-1]["sha256"]
     )
     assert shutil.disk_usage(data).free > 0
 
@@ -267,7 +297,8 @@ def test_a_hub_that_falls_silent_during_the_download_is_told(monkeypatch):
     monkeypatch.setattr(_load, "_reachable", lambda *args: next(answers))
     monkeypatch.setattr(TransformerBridge, "boot_transformers", boot)
     with pytest.raises(
-        FileNotFoundError, match="'gpt2' is a model on the Hugging Face hub: it is not in this machine's"
+        FileNotFoundError,
+        match="'gpt2' is a model on the Hugging Face hub: it is not in this machine's",
     ):
         circuitkit.load_model("gpt2")
 

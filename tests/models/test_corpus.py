@@ -14,14 +14,19 @@ def test_log_probs_by_hand():
     """Two tokens; a is followed by a three times and by b once; nothing is known about b."""
     log_p = CorpusStatistics(torch.tensor([4, 1]), torch.tensor([[3, 1], [0, 0]])).log_probs(0.5)
     assert log_p.dtype == torch.float64
-    expected = [[2.5 / 4 + 0.5 * 2 / 4 * 0.5, 0.5 / 4 + 0.5 * 2 / 4 * 0.5], [0.5, 0.5]]  # q is 1/2 for either
+    expected = [
+        [2.5 / 4 + 0.5 * 2 / 4 * 0.5, 0.5 / 4 + 0.5 * 2 / 4 * 0.5],
+        [0.5, 0.5],
+    ]  # q is 1/2 for either
     torch.testing.assert_close(log_p.exp(), torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("discount", [0.3, 0.75, 1.0])
 def test_log_probs_against_loops(discount):
     generator = torch.Generator().manual_seed(0)
-    count = torch.randint(0, 4, (7, 7), generator=generator) * torch.randint(0, 2, (7, 7), generator=generator)
+    count = torch.randint(0, 4, (7, 7), generator=generator) * torch.randint(
+        0, 2, (7, 7), generator=generator
+    )
     count[3] = 0
     log_p = CorpusStatistics(count.sum(1), count).log_probs(discount)
     kinds = [sum(1 for a in range(7) if count[a, b]) + 0.5 for b in range(7)]
@@ -29,7 +34,11 @@ def test_log_probs_against_loops(discount):
         total, seen = int(count[a].sum()), sum(1 for b in range(7) if count[a, b])
         for b in range(7):
             q = kinds[b] / sum(kinds)
-            p = max(int(count[a, b]) - discount, 0) / total + discount * seen / total * q if total else q
+            p = (
+                max(int(count[a, b]) - discount, 0) / total + discount * seen / total * q
+                if total
+                else q
+            )
             assert log_p[a, b].exp().item() == pytest.approx(p, rel=1e-12)
 
 
@@ -64,7 +73,9 @@ def test_heldout_text(manifest, heldout):
     assert len(heldout) == manifest["tokens"]["heldout"]["tokens"]
     text = "".join(passage["text"] for passage in passages)
     assert "Project Gutenberg" not in text
-    assert len(text) / len(heldout) == pytest.approx(manifest["tokens"]["heldout"]["characters_per_token"], abs=0.02)
+    assert len(text) / len(heldout) == pytest.approx(
+        manifest["tokens"]["heldout"]["characters_per_token"], abs=0.02
+    )
 
 
 def test_heldout_tokens(heldout):
@@ -109,4 +120,6 @@ def test_provenance_names_every_source_of_the_text(data):
     files = corpus_provenance()
     assert files == stored
     assert len({row["file"] for row in files}) == len(files) > 5
-    assert all(row["title"] and row["author"] and row["free"] and row["characters"] > 0 for row in files)
+    assert all(
+        row["title"] and row["author"] and row["free"] and row["characters"] > 0 for row in files
+    )

@@ -29,7 +29,10 @@ def test_every_hash(manifest, data, sha256):
 
 
 def test_nothing_else_ships(manifest, data):
-    named = {entry["file"] for entry in files(manifest)} | {"manifest.json", "corpus-provenance.json"}
+    named = {entry["file"] for entry in files(manifest)} | {
+        "manifest.json",
+        "corpus-provenance.json",
+    }
     assert {path.name for path in data.iterdir()} == named
 
 
@@ -54,7 +57,9 @@ def test_cards_and_checkpoints(name, manifest):
     assert steps == sorted(set(steps))
     assert [str(step) for step in steps] == list(card["files"])
     assert card["files"][str(steps[-1])]["file"] == f"{name}.safetensors"  # the last is the model
-    assert steps[-1] == card["training"]["steps"], "the shipped model is not the end of its recorded run"
+    assert steps[-1] == card["training"]["steps"], (
+        "the shipped model is not the end of its recorded run"
+    )
     for key in ("seed", "tokens", "cpu_seconds"):
         assert card["training"][key] >= 0
     assert "heldout_loss" in card["measured"]

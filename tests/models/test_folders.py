@@ -24,7 +24,9 @@ def whole(tmp_path_factory):
     """A GPT-2 with dropout and a tokenizer of its own, as `save_pretrained` leaves it."""
     folder = tmp_path_factory.mktemp("models") / "mine"
     sizes = tiny_models.GPT2 | {"vocab_size": load_tokenizer().vocab_size, "n_positions": 24}
-    config = transformers.GPT2Config(**sizes, resid_pdrop=0.5, attn_pdrop=0.5, architectures=["GPT2LMHeadModel"])
+    config = transformers.GPT2Config(
+        **sizes, resid_pdrop=0.5, attn_pdrop=0.5, architectures=["GPT2LMHeadModel"]
+    )
     tiny_models.from_folder(folder, transformers.GPT2LMHeadModel(config))
     return folder
 
@@ -52,9 +54,15 @@ def test_a_path_is_as_good_as_its_name(whole):
 
 def test_a_weight_that_is_missing_is_not_drawn(folder):
     weights(folder, lambda W: [W.pop(name) for name in [*W] if "h.1.mlp" in name])
-    with pytest.raises(ValueError, match=r"the weights of '.*mine' lack .*h\.1\.mlp.*and 1 more; expected all, because transformers would put random numbers"):
+    with pytest.raises(
+        ValueError,
+        match=r"the weights of '.*mine' lack .*h\.1\.mlp.*and 1 more; expected all, because transformers would put random numbers",
+    ):
         ck.load_model(folder)
-    assert transformers.PreTrainedModel.from_pretrained.__func__ is vars(transformers.PreTrainedModel)["from_pretrained"].__func__
+    assert (
+        transformers.PreTrainedModel.from_pretrained.__func__
+        is vars(transformers.PreTrainedModel)["from_pretrained"].__func__
+    )
 
 
 def test_what_is_loaded_elsewhere_is_loaded_as_before(folder):
@@ -65,8 +73,15 @@ def test_what_is_loaded_elsewhere_is_loaded_as_before(folder):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_named(folder, value):
-    weights(folder, lambda W: next(w for name, w in W.items() if name.endswith("h.1.attn.c_attn.weight"))[0].fill_(value))
-    with pytest.raises(ValueError, match=r"NaN or infinite entries in .*1\.attn.*; expected finite weights"):
+    weights(
+        folder,
+        lambda W: next(w for name, w in W.items() if name.endswith("h.1.attn.c_attn.weight"))[
+            0
+        ].fill_(value),
+    )
+    with pytest.raises(
+        ValueError, match=r"NaN or infinite entries in .*1\.attn.*; expected finite weights"
+    ):
         ck.load_model(folder)
 
 
@@ -75,11 +90,16 @@ def test_weights_that_became_no_numbers_are_named_by_every_tool(folder):
     rows = induction.repeated_tokens(model.cfg.d_vocab, 8, batch=2)
     ck.heads(model), induction.scores(model, rows)
     with torch.no_grad():
-        next(p for name, p in model.original_model.named_parameters() if p.ndim == 2)[0, 0] = float("nan")
+        next(p for name, p in model.original_model.named_parameters() if p.ndim == 2)[0, 0] = float(
+            "nan"
+        )
     tools = [lambda: ck.heads(model), lambda: induction.scores(model, rows), lambda: induction.survey(model, batch=2, period=8),
              lambda: induction.induction_loss(model, rows), lambda: ck.report(model), lambda: ck.circuits.copying_score(model)]  # fmt: skip
     for tool in tools:
-        with pytest.raises(ValueError, match="NaN or infinite entries in .*; expected finite weights, because no result would mean anything"):
+        with pytest.raises(
+            ValueError,
+            match="NaN or infinite entries in .*; expected finite weights, because no result would mean anything",
+        ):
             tool()
 
 
@@ -88,7 +108,10 @@ def test_a_folder_without_tokenizer_makes_none_up(folder):
         file.unlink()
     model = ck.load_model(folder)
     assert model.tokenizer is None
-    with pytest.raises(ValueError, match=r"'.*mine' has no tokenizer; expected ids.*tokenizer.save_pretrained\(folder\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"'.*mine' has no tokenizer; expected ids.*tokenizer.save_pretrained\(folder\)",
+    ):
         model.to_tokens("In the beginning")
     assert model(torch.tensor([[5, 7, 5]])).shape == (1, 3, model.cfg.d_vocab)
     assert not ck.report(model).problems
@@ -97,7 +120,10 @@ def test_a_folder_without_tokenizer_makes_none_up(folder):
 def test_texts_of_several_lengths_are_not_filled_up(whole):
     model = ck.load_model(whole)
     lengths = [model.to_tokens(text).shape[1] for text in TEXTS]
-    with pytest.raises(ValueError, match=rf"the texts have {lengths[0]}, {lengths[1]} tokens; expected one length.*padding_side='right'"):
+    with pytest.raises(
+        ValueError,
+        match=rf"the texts have {lengths[0]}, {lengths[1]} tokens; expected one length.*padding_side='right'",
+    ):
         model.to_tokens([*TEXTS])
     assert model.to_tokens([*TEXTS], padding_side="right").shape == (2, lengths[1])
     assert torch.equal(model.to_tokens([TEXTS[0]] * 2)[:1], model.to_tokens(TEXTS[0]))
@@ -117,16 +143,26 @@ def test_a_text_past_the_context_is_not_cut(whole):
 
 def test_what_is_no_folder_of_a_model_says_so(folder, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"there is no config.json in '.*empty'; expected what model.save_pretrained\(folder\) writes"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"there is no config.json in '.*empty'; expected what model.save_pretrained\(folder\) writes",
+    ):
         ck.load_model(tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match=r"'.*model.safetensors' is a file; expected a folder"):
+    with pytest.raises(
+        FileNotFoundError, match=r"'.*model.safetensors' is a file; expected a folder"
+    ):
         ck.load_model(folder / "model.safetensors")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="there is no folder 'mine/mien'; expected a folder"):
+    with pytest.raises(
+        FileNotFoundError, match="there is no folder 'mine/mien'; expected a folder"
+    ):
         ck.load_model("mine/mien")
     cut = (folder / "model.safetensors").read_bytes()[:5000]
     (folder / "model.safetensors").write_bytes(cut)
-    with pytest.raises((ValueError, FileNotFoundError), match=r"the model in 'mine' could not be read: .*Look at config.json, or save it again"):
+    with pytest.raises(
+        (ValueError, FileNotFoundError),
+        match=r"the model in 'mine' could not be read: .*Look at config.json, or save it again",
+    ):
         ck.load_model("mine")
     (folder / "config.json").write_text(json.dumps({"model_type": "nothing"}))
     with pytest.raises(ValueError, match="the model in 'mine' could not be read"):
@@ -142,9 +178,16 @@ def test_dropout_is_off_in_what_is_measured(whole):
         "loss": lambda: torch.tensor(induction.induction_loss(model, rows)[:2]),
         "scores": lambda: induction.scores(model, rows).prefix_matching,
         "logits": lambda: ck.anatomy(model).run(rows.tokens).logits,
-        "attribution": lambda: ck.residual.logit_attribution(model, rows.tokens, rows.tokens.roll(-1, 1), versus="mean").values,
-        "converted": lambda: torch.tensor(ck.to_attention_only(model, heads_per_neuron=2).report.logit_error),
+        "attribution": lambda: (
+            ck.residual.logit_attribution(
+                model, rows.tokens, rows.tokens.roll(-1, 1), versus="mean"
+            ).values
+        ),
+        "converted": lambda: torch.tensor(
+            ck.to_attention_only(model, heads_per_neuron=2).report.logit_error
+        ),
     }
+
     def report():
         return torch.tensor([row["value"] for row in ck.report(model).rows])
 
@@ -160,7 +203,10 @@ def test_dropout_is_off_in_what_is_measured(whole):
 def test_heads_of_another_model_are_not_composed(whole, folder):
     mine, other = ck.load_model(whole), ck.load_model(folder)
     one, two = ck.heads(mine), ck.heads(other)
-    with pytest.raises(ValueError, match=r"read from '.*mine \(....\)', later .*read from '.*mine \(....\)'; expected .* of one d_model and one model"):
+    with pytest.raises(
+        ValueError,
+        match=r"read from '.*mine \(....\)', later .*read from '.*mine \(....\)'; expected .* of one d_model and one model",
+    ):
         ck.circuits.composition_scores(one, two, "K")
     with pytest.raises(ValueError, match="heads of that model and no other"):
         ck.circuits.copying_score(one, other)
@@ -179,9 +225,14 @@ def test_a_layer_is_read_once(folder, layers):
 def test_half_a_name_is_not_a_head(whole):
     model = ck.load_model(whole)
     for call in (lambda: ck.heads(model)[1, 2], lambda: ck.circuits.full_ov(model, (1, 2))):
-        with pytest.raises(ValueError, match=r"\(1, 2\).*could be two heads or head 3 of layer 1. Write 'L1H3'"):
+        with pytest.raises(
+            ValueError, match=r"\(1, 2\).*could be two heads or head 3 of layer 1. Write 'L1H3'"
+        ):
             call()
-    with pytest.raises(TypeError, match=r"full_ov could not take these arguments: too many positional arguments. Write full_ov\(model, head"):
+    with pytest.raises(
+        TypeError,
+        match=r"full_ov could not take these arguments: too many positional arguments. Write full_ov\(model, head",
+    ):
         ck.circuits.full_ov(model, 1, 3)
 
 
@@ -191,7 +242,12 @@ def test_a_knob_is_named(whole):
 
 
 def test_settings_that_change_are_read_again(tmp_path):
-    config = transformers.LlamaConfig(**tiny_models.HUGGING_FACE, bos_token_id=0, eos_token_id=0, architectures=["LlamaForCausalLM"])
+    config = transformers.LlamaConfig(
+        **tiny_models.HUGGING_FACE,
+        bos_token_id=0,
+        eos_token_id=0,
+        architectures=["LlamaForCausalLM"],
+    )
     model = tiny_models.from_folder(tmp_path, transformers.LlamaForCausalLM(config))
     rows = induction.repeated_tokens(50, 8, batch=3)
     told = []
@@ -200,7 +256,9 @@ def test_settings_that_change_are_read_again(tmp_path):
             if hasattr(part, name):
                 setattr(part, name, value)
         told.append(induction.effect(model, rows, "L0H1", draws=1).values)
-        torch.testing.assert_close(ck.anatomy(model).run(rows.tokens).logits, model(rows.tokens), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            ck.anatomy(model).run(rows.tokens).logits, model(rows.tokens), rtol=0, atol=1e-4
+        )
     assert not any(torch.equal(one, two) for one, two in zip(told, told[1:], strict=False))
 
 
@@ -218,7 +276,9 @@ def test_what_is_kept_is_not_that_of_other_settings_or_hooks(whole, tmp_path):
         assert not torch.equal(asked(model), first)
     model = ck.load_model(whole)
     assert torch.equal(asked(model), first)
-    held = model.original_model.transformer.h[0].mlp.register_forward_hook(lambda module, args, out: out)
+    held = model.original_model.transformer.h[0].mlp.register_forward_hook(
+        lambda module, args, out: out
+    )
     with pytest.raises(ValueError, match="with hooks on it has no name to be kept by"):
         asked(model)
     held.remove()
@@ -258,7 +318,19 @@ def test_two_models_of_one_name_are_two(whole, folder, tmp_path, monkeypatch):
     one, two = map(ck.heads, loaded)
     with pytest.raises(ValueError, match="and one model"):
         ck.circuits.composition_scores(one, two, "K")
-    native = [tiny_models.boot(torch.float32, seed=seed, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23) for seed in (0, 1)]
+    native = [
+        tiny_models.boot(
+            torch.float32,
+            seed=seed,
+            d_model=12,
+            d_head=4,
+            n_layers=2,
+            n_ctx=16,
+            n_heads=3,
+            d_vocab=23,
+        )
+        for seed in (0, 1)
+    ]
     with pytest.raises(ValueError, match="and one model"):
         ck.circuits.composition_scores(*map(ck.heads, native), "K")
 
@@ -297,26 +369,37 @@ def test_layers_of_a_folder_without_tokenizer_have_none(folder, layers):
 def test_weights_that_nothing_reads_are_named(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"n_layer": 1}))
-    with pytest.warns(UserWarning, match=r"the weights of '.*mine' hold .*h\.1\..* and \d+ more, which a model of its config.json does not read"):
+    with pytest.warns(
+        UserWarning,
+        match=r"the weights of '.*mine' hold .*h\.1\..* and \d+ more, which a model of its config.json does not read",
+    ):
         ck.load_model(folder)
 
 
 def test_sizes_that_do_not_fit_are_named(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"n_inner": 50}))
-    with pytest.raises(ValueError, match=r"have other sizes than its config.json says, .*mlp.* for instance \(.*\), not \(.*50.*\); expected both from one model"):
+    with pytest.raises(
+        ValueError,
+        match=r"have other sizes than its config.json says, .*mlp.* for instance \(.*\), not \(.*50.*\); expected both from one model",
+    ):
         ck.load_model(folder)
 
 
 def test_a_tokenizer_that_cannot_be_read_is_named(folder):
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises((ValueError, FileNotFoundError), match=r"the tokenizer in '.*mine' could not be read: .*tokenizer.save_pretrained"):
+    with pytest.raises(
+        (ValueError, FileNotFoundError),
+        match=r"the tokenizer in '.*mine' could not be read: .*tokenizer.save_pretrained",
+    ):
         ck.load_model(folder)
 
 
 @pytest.mark.parametrize("value", [None, 5, [5], ["a", None]])
 def test_what_is_no_text(whole, value):
-    with pytest.raises(ValueError, match="to_tokens got .*; expected some text, or a list of texts"):
+    with pytest.raises(
+        ValueError, match="to_tokens got .*; expected some text, or a list of texts"
+    ):
         ck.load_model(whole).to_tokens(value)
 
 

@@ -13,7 +13,9 @@ TEXT = "It was the best of times,\n  it was the worst of times; naïve café –
 
 @pytest.fixture(scope="module")
 def rows(heldout):
-    return torch.stack([torch.cat([heldout[:1] * 0, heldout[at : at + 99]]) for at in (10, 5_000, 90_000)])
+    return torch.stack(
+        [torch.cat([heldout[:1] * 0, heldout[at : at + 99]]) for at in (10, 5_000, 90_000)]
+    )
 
 
 def test_ready_to_use(model, name):

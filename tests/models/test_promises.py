@@ -19,7 +19,9 @@ def repeated(heldout):
     counts[0] = 0
     rng = np.random.default_rng(2)
     starts = rng.integers(0, len(heldout) - 256, size=64)
-    random = torch.from_numpy(rng.choice(2048, size=(64, PERIOD), p=(counts / counts.sum()).numpy()))
+    random = torch.from_numpy(
+        rng.choice(2048, size=(64, PERIOD), p=(counts / counts.sum()).numpy())
+    )
     real = torch.stack([heldout[at : at + PERIOD] for at in starts])
     bos = torch.zeros(64, 1, dtype=torch.long)
     return tuple(torch.cat([bos, span, span, span[:, :1]], dim=1) for span in (random, real))
@@ -39,7 +41,10 @@ def test_heldout_loss(name, heldout, stored_logits):
     for part in rows.split(8):
         logits, target = stored_logits(name, part)[:, :-1], part[:, 1:]
         nll = logits.logsumexp(-1) - logits.gather(-1, target[..., None])[..., 0]
-        total, scored = total + nll[target != 0].double().sum().item(), scored + int((target != 0).sum())
+        total, scored = (
+            total + nll[target != 0].double().sum().item(),
+            scored + int((target != 0).sum()),
+        )
     assert scored == measured["heldout_tokens"]
     assert total / scored == pytest.approx(measured["heldout_loss"], abs=1e-3)
 
@@ -52,7 +57,9 @@ def test_measured_on_repeated_rows(model, name, repeated):
         attended = {}
         hits, first, second = [], [], []
         for part in rows.split(16):
-            logits, cache = model.run_with_cache(part, names_filter=lambda hook: hook.endswith("hook_pattern"))
+            logits, cache = model.run_with_cache(
+                part, names_filter=lambda hook: hook.endswith("hook_pattern")
+            )
             log_p = logits.log_softmax(-1)
             for i in range(1, PERIOD):
                 first.append(-log_p[:, i].gather(1, part[:, i + 1, None]))
@@ -68,7 +75,9 @@ def test_measured_on_repeated_rows(model, name, repeated):
                     attended.setdefault((layer, what), []).append(torch.stack(values).mean((0, 1)))
         assert torch.cat(hits).mean().item() == pytest.approx(measured[f"{kind}_top1"], abs=2e-3)
         assert torch.cat(first).mean().item() == pytest.approx(measured[f"{kind}_first"], abs=1e-3)
-        assert torch.cat(second).mean().item() == pytest.approx(measured[f"{kind}_second"], abs=1e-3)
+        assert torch.cat(second).mean().item() == pytest.approx(
+            measured[f"{kind}_second"], abs=1e-3
+        )
         for (layer, what), values in attended.items():
             for head, score in enumerate(torch.stack(values).mean(0).tolist()):
                 recorded = measured["heads"][f"L{layer}H{head}"][f"{what}_{kind}"]
@@ -93,8 +102,12 @@ def test_fresh_random_tokens_show_the_same_heads():
     span = torch.randint(1, 2048, (16, period), generator=torch.Generator().manual_seed(77))
     rows = torch.cat([torch.zeros(16, 1, dtype=torch.long), span, span], dim=1)
     _, cache = model.run_with_cache(rows, names_filter=lambda hook: hook.endswith("hook_pattern"))
-    previous = torch.stack([cache["blocks.0.attn.hook_pattern"][:, :, i, i - 1] for i in range(1, 121)]).mean((0, 1))
-    match = [cache["blocks.1.attn.hook_pattern"][:, :, i, i - period + 1] for i in range(period + 1, 121)]
+    previous = torch.stack(
+        [cache["blocks.0.attn.hook_pattern"][:, :, i, i - 1] for i in range(1, 121)]
+    ).mean((0, 1))
+    match = [
+        cache["blocks.1.attn.hook_pattern"][:, :, i, i - period + 1] for i in range(period + 1, 121)
+    ]
     assert previous.max() >= 0.9
     assert torch.stack(match).mean((0, 1)).max() >= 0.7
 
@@ -127,7 +140,9 @@ def test_checkpoints_run_through_the_phase_change(repeated):
     assert values[-1] < 1.5
     plateau = max(values[1:])
     slope = [
-        v for v in values if values[-1] + 0.1 * (plateau - values[-1]) < v < values[-1] + 0.9 * (plateau - values[-1])
+        v
+        for v in values
+        if values[-1] + 0.1 * (plateau - values[-1]) < v < values[-1] + 0.9 * (plateau - values[-1])
     ]
     assert len(slope) >= 3, losses
 

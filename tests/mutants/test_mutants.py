@@ -24,15 +24,23 @@ def test_every_entry_fits_the_code(path):
     assert mutants.misfits(found) == []
     assert len({mutant.name for mutant in found}) == len(found)
     for file, _, name in {test.partition("::") for mutant in found for test in mutant.tests}:
-        place = mutants.ROOT / file  # a test under another name would stop the whole run before its first fault
+        place = (
+            mutants.ROOT / file
+        )  # a test under another name would stop the whole run before its first fault
         assert place.exists(), file
-        assert not name or f"def {name.partition('[')[0]}(" in place.read_text("utf-8"), (file, name)
+        assert not name or f"def {name.partition('[')[0]}(" in place.read_text("utf-8"), (
+            file,
+            name,
+        )
 
 
 def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
     target = mutants.ROOT / "src/circuitkit/figures/_picture.py"
     before = target.read_bytes()
-    for place, name, new in (("a", "harmless", '"vmin": 0-largest'), ("b", "fatal", '"vmin": 1-largest')):  # of one length
+    for place, name, new in (
+        ("a", "harmless", '"vmin": 0-largest'),
+        ("b", "fatal", '"vmin": 1-largest'),
+    ):  # of one length
         entry = LIST.format(name=name, where="signed", old='"vmin": -largest', new=new)
         (tmp_path / f"{place}.toml").write_text(entry)
     assert mutants.main(["--lists", str(tmp_path)]) == 1
@@ -49,7 +57,12 @@ def test_killed_survived_and_unchanged_tree(tmp_path, capsys):
         ("signed", "largest", "x", "found 5 times"),
         ("signed", '"vmin": -largest', '"vmin": -largest', "changes nothing"),
         ("singed", '"vmin": -largest', '"vmin": 0.0', "nothing is called so"),
-        ("unsigned", '"vmin": -largest', '"vmin": 0.0', "found 0 times"),  # it stands in another function of the file
+        (
+            "unsigned",
+            '"vmin": -largest',
+            '"vmin": 0.0',
+            "found 0 times",
+        ),  # it stands in another function of the file
     ],
 )
 def test_an_entry_that_does_not_fit_stops_the_run(tmp_path, capsys, where, old, new, why):
@@ -116,14 +129,18 @@ def test_the_same_text_in_two_definitions_of_one_name_is_a_misfit(tmp_path):
     (tmp_path / "src").mkdir()
     for name in "ab":
         (tmp_path / f"src/{name}.py").write_text("def check(x):\n    return x > 0\n")
-    [told] = mutants.misfits([mutants.Mutant("p", "n", "check", "x > 0", "x < 0", ("t",))], tmp_path)
+    [told] = mutants.misfits(
+        [mutants.Mutant("p", "n", "check", "x > 0", "x < 0", ("t",))], tmp_path
+    )
     assert "check: found 2 times" in told
 
 
 def test_an_equivalent_mutant_needs_its_reason(capsys):
     survivor = mutants.Mutant("p", "n", "f", "a", "b", ("t",))
     assert mutants.report([survivor], [False], 1.0) == 1
-    excused = mutants.Mutant("p", "n", "f", "a", "b", ("t",), equivalent="the branch is for speed only")
+    excused = mutants.Mutant(
+        "p", "n", "f", "a", "b", ("t",), equivalent="the branch is for speed only"
+    )
     assert mutants.report([survivor] * 19 + [excused], [True] * 19 + [False], 1.0) == 0
     printed = capsys.readouterr().out
     assert "the branch is for speed only" in printed
@@ -131,5 +148,7 @@ def test_an_equivalent_mutant_needs_its_reason(capsys):
 
 
 def test_too_many_survivors_fail_whatever_their_reasons():
-    excused = mutants.Mutant("p", "n", "f", "a", "b", ("t",), equivalent="the branch is for speed only")
+    excused = mutants.Mutant(
+        "p", "n", "f", "a", "b", ("t",), equivalent="the branch is for speed only"
+    )
     assert mutants.report([excused] * 20, [True] * 18 + [False] * 2, 1.0) == 1

@@ -21,7 +21,10 @@ CELLS = [
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """A page whose second cell shows the machine, and whose third asserts something of it."""
-    cells = [nbformat.v4.new_code_cell(cell.replace("{sum}", "torch.ones(3).sum() == 3")) for cell in CELLS]
+    cells = [
+        nbformat.v4.new_code_cell(cell.replace("{sum}", "torch.ones(3).sum() == 3"))
+        for cell in CELLS
+    ]
     path = tmp_path_factory.mktemp("planted") / "page.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     path.write_text(execute(path))
@@ -33,7 +36,9 @@ def emulated(**environment):
 
 
 def told(path, capsys, start):
-    status = processors.matrix([processors.Processor("ARM")], [path], processors.Log(None), 1, start)
+    status = processors.matrix(
+        [processors.Processor("ARM")], [path], processors.Log(None), 1, start
+    )
     return status, capsys.readouterr().out
 
 
@@ -46,10 +51,16 @@ def test_a_page_that_agrees_is_the_same(planted, capsys):
 def test_what_another_machine_shows_is_told_cell_by_cell(planted, tmp_path, capsys):
     """The stored page of an ARM processor, run here: its text and its assert differ."""
     path, here = tmp_path / "page.ipynb", platform.machine()
-    path.write_text(planted.read_text().replace(f'"{here} ', '"another ').replace("sum() == 3", "sum() == 4"))
+    path.write_text(
+        planted.read_text().replace(f'"{here} ', '"another ').replace("sum() == 3", "sum() == 4")
+    )
     status, said = told(path, capsys, emulated())
     assert status == 1
-    assert re.search(rf"^ARM, page.ipynb: DIFFERS, .*\n  cell 1: output: .*'another .* is now '{here} ", said, re.M)
+    assert re.search(
+        rf"^ARM, page.ipynb: DIFFERS, .*\n  cell 1: output: .*'another .* is now '{here} ",
+        said,
+        re.M,
+    )
     assert "\n  cell 2: AssertionError" in said
     assert "1 notebooks x 1 processors: 1 of 1 runs differ" in said
 
@@ -62,7 +73,16 @@ def test_a_machine_that_does_not_start_is_no_agreement(planted, capsys):
 
 def test_every_package_that_a_run_imports_is_fetched_with_its_hashes():
     names = arm.required()
-    assert {"torch", "transformer-lens", "numpy", "ipython", "nbval", "matplotlib", "transformers", "pyzmq"} <= names
+    assert {
+        "torch",
+        "transformer-lens",
+        "numpy",
+        "ipython",
+        "nbval",
+        "matplotlib",
+        "transformers",
+        "pyzmq",
+    } <= names
     assert (
         not {"jupyter-book", "playwright", "colorama", "pywin32", "appnope"} & names
     )  # the book's, and other systems'

@@ -25,7 +25,9 @@ LAST = "assert max(values) == 0.2"
 
 def notebook(folder, source, **metadata):
     path = folder / "page.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, metadata=metadata)]), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, metadata=metadata)]), path
+    )
     return path
 
 
@@ -36,13 +38,19 @@ def indented(before: str, after: str = "") -> str:
 
 def test_the_stored_list_is_that_of_the_notebooks():
     found = asserts.differences(asserts.LIST.read_text("utf-8"), asserts.listed())
-    assert not found, "\n".join(["run `python -m tools asserts --write` and read its diff:", *found])
+    assert not found, "\n".join(
+        ["run `python -m tools asserts --write` and read its diff:", *found]
+    )
 
 
 def test_every_notebook_is_listed_and_every_chapter_asserts():
     table = asserts.listed()
     assert len(table) == len(notebooks())
-    assert all(any("assert " in entry for entry in found) for name, found in table.items() if "/" not in name)
+    assert all(
+        any("assert " in entry for entry in found)
+        for name, found in table.items()
+        if "/" not in name
+    )
 
 
 def test_entries_are_in_order_with_their_headers(tmp_path):
@@ -78,7 +86,9 @@ PLANTED = {
     "behind a continue": SOUND.replace("    assert 0 <", "    continue\n    assert 0 <"),
     "behind exit": SOUND.replace(LAST, "exit()\n" + LAST),
     "behind a magic of the cell": "%%capture\n" + SOUND,
-    "order exchanged": SOUND.replace(LAST, "").replace("values = [0.1, 0.2]", f"values = [0.1, 0.2]\n{LAST}"),
+    "order exchanged": SOUND.replace(LAST, "").replace(
+        "values = [0.1, 0.2]", f"values = [0.1, 0.2]\n{LAST}"
+    ),
 }
 
 
@@ -86,7 +96,9 @@ PLANTED = {
 def test_a_planted_fault_is_noticed(tmp_path, planted):
     stored = asserts.written({"page": asserts.entries(notebook(tmp_path, SOUND))})
     assert asserts.differences(stored, {"page": asserts.entries(notebook(tmp_path, SOUND))}) == []
-    assert asserts.differences(stored, {"page": asserts.entries(notebook(tmp_path, PLANTED[planted]))})
+    assert asserts.differences(
+        stored, {"page": asserts.entries(notebook(tmp_path, PLANTED[planted]))}
+    )
 
 
 @pytest.mark.parametrize("tag", ["nbval-ignore-output", "nbval-skip", "raises-exception"])

@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 
 BOOK = Path(__file__).parents[2] / "book"
-CHAPTERS = ("01-residual-stream", "02-qk-and-ov-circuits", "03-induction-heads", "induction-in-smollm2")
+CHAPTERS = (
+    "01-residual-stream",
+    "02-qk-and-ov-circuits",
+    "03-induction-heads",
+    "induction-in-smollm2",
+)
 #: What takes something out of a model, in the source of a cell.
-ACTS = re.compile(r"without=|induction\.effect\(|\bsecond\(|\bcosts\(|loss_without\(|fwd_hooks=|\bnats\(\[")
+ACTS = re.compile(
+    r"without=|induction\.effect\(|\bsecond\(|\bcosts\(|loss_without\(|fwd_hooks=|\bnats\(\["
+)
 #: How a control is called where it is printed: drawn or shuffled sets, others of the same kind, random ones, chance.
 CONTROL = re.compile(
-    r"control|neighbour|shuffled|\bsets\b|\d+ other|all others|\bdrawn?\b|random|chance|any other", re.IGNORECASE
+    r"control|neighbour|shuffled|\bsets\b|\d+ other|all others|\bdrawn?\b|random|chance|any other",
+    re.IGNORECASE,
 )
 #: Cells whose control is a row of what they print, by a piece of their source: at least two parts of one kind, measured alike.
 IN_ROWS = {
@@ -20,7 +28,7 @@ IN_ROWS = {
     "worth = {wire: nats([wire]) - nats() for wire": ("pos->L0H0.V", "embed->L0H0.V"),
     'two_heads = [f"L0H0->L1H0.{to}" for to in "QKV"]': ("one layer reaches it ever",),
     "by_hand = costs(hand, two_heads)": ("L0H0->L1H0.Q", "L0H0->L1H0.K"),
-    "cuts = {\"nothing\": (), **{name: [name] for name in stack.names}": ("L0H0", "V wires"),
+    'cuts = {"nothing": (), **{name: [name] for name in stack.names}': ("L0H0", "V wires"),
     "def at_rest(cut):": ("L0H0", "L0H1->L1H3.Q"),
     "rise = {w: second([w])[1].second - base for w in wires}": ("L0H3->L1H1.K", "L0H1->L1H3.K"),
     "mine = induction.survey(": (),

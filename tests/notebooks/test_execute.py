@@ -24,11 +24,16 @@ def messy(tmp_path_factory):
     """A notebook as an editor might save it: odd ids, timing, counts of an older session, another kernel."""
     notebook = nbformat.v4.new_notebook(
         cells=[
-            nbformat.v4.new_markdown_cell("# Title", metadata={"jupyter": {"outputs_hidden": True}}),
+            nbformat.v4.new_markdown_cell(
+                "# Title", metadata={"jupyter": {"outputs_hidden": True}}
+            ),
             nbformat.v4.new_code_cell(
                 MESSY,
                 execution_count=41,
-                metadata={"execution": {"iopub.status.busy": "2026-01-01T00:00:00Z"}, "tags": ["kept"]},
+                metadata={
+                    "execution": {"iopub.status.busy": "2026-01-01T00:00:00Z"},
+                    "tags": ["kept"],
+                },
             ),
             nbformat.v4.new_code_cell("1 + 1", execution_count=40),
         ],

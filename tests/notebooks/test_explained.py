@@ -30,13 +30,22 @@ def called(source: str) -> set[str]:
     tree, known, found = ast.parse(source), {}, set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            known |= {name.asname or name.name: name.name for name in node.names if name.name.startswith("circuitkit")}
+            known |= {
+                name.asname or name.name: name.name
+                for name in node.names
+                if name.name.startswith("circuitkit")
+            }
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("circuitkit"):
             known |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
     for node in ast.walk(tree):
         value = resolved(node, known)
-        if inspect.isfunction(inspect.unwrap(value) if callable(value) else value) or inspect.isclass(value):
-            module, name = inspect.unwrap(value).__module__.split(".")[1], inspect.unwrap(value).__qualname__
+        if inspect.isfunction(
+            inspect.unwrap(value) if callable(value) else value
+        ) or inspect.isclass(value):
+            module, name = (
+                inspect.unwrap(value).__module__.split(".")[1],
+                inspect.unwrap(value).__qualname__,
+            )
             found.add(public_name(module, name))
     return found
 
@@ -56,7 +65,9 @@ def resolved(node: ast.AST, known: dict[str, str]) -> object:
 
 def source(name: str) -> str:
     cells = nbformat.read(mutants.ROOT / f"book/{name}.ipynb", as_version=4).cells
-    return "\n".join(cell.source for cell in cells if cell.cell_type == "code" and "%pip" not in cell.source)
+    return "\n".join(
+        cell.source for cell in cells if cell.cell_type == "code" and "%pip" not in cell.source
+    )
 
 
 def test_every_notebook_beside_the_exercises_is_listed():
@@ -98,7 +109,12 @@ def test_nothing_is_listed_that_a_notebook_does_not_use(name):
 def test_the_faults_are_known_and_fit():
     known = notebook_mutants.faults()
     assert notebook_mutants.wrong_names(LISTED, known) == []
-    assert mutants.misfits([known[fault] for explains, _ in LISTED.values() for fault in explains.values()]) == []
+    assert (
+        mutants.misfits(
+            [known[fault] for explains, _ in LISTED.values() for fault in explains.values()]
+        )
+        == []
+    )
 
 
 def test_reasons_are_in_words():
@@ -147,16 +163,27 @@ def test_a_value_at_the_end_of_a_cell_is_compared(tmp_path):
 def test_calls_from_cells_are_noted_and_others_are_not(tmp_path):
     package = tmp_path / "tiny_library"
     (package / "tools").mkdir(parents=True)
-    (package / "tools/_a.py").write_text("def outer():\n    return inner()\n\ndef inner():\n    return 1\n")
+    (package / "tools/_a.py").write_text(
+        "def outer():\n    return inner()\n\ndef inner():\n    return 1\n"
+    )
     (package / "_heads").mkdir()
-    (package / "_heads/_b.py").write_text("class Heads:\n    @property\n    def OV(self):\n        return 2\n")
+    (package / "_heads/_b.py").write_text(
+        "class Heads:\n    @property\n    def OV(self):\n        return 2\n"
+    )
     cells = (
         "import sys",
         f"sys.path.insert(0, {str(tmp_path)!r})",
         "from tiny_library.tools import _a\nvalue = _a.outer()",
     )
     with Calls(package) as calls:
-        assert run(notebook(tmp_path, *cells, "from tiny_library._heads._b import Heads\nvalue = Heads().OV")) is None
+        assert (
+            run(
+                notebook(
+                    tmp_path, *cells, "from tiny_library._heads._b import Heads\nvalue = Heads().OV"
+                )
+            )
+            is None
+        )
     sys.path.remove(str(tmp_path))
     assert calls.names == {"tools.outer", "Heads.OV"}
     assert calls.ran >= {("tools/_a.py", "inner"), ("_heads/_b.py", "Heads.OV")}
@@ -183,7 +210,9 @@ def doubled(x):
 def test_a_fault_is_planted_in_functions_that_are_loaded(tmp_path):
     module = types.ModuleType("tiny")
     exec(compile(SOURCE, "tiny.py", "exec"), module.__dict__)
-    faulty = compile(SOURCE.replace("2 * x", "3 * x").replace("SCALE + 1", "SCALE - 1"), "tiny.py", "exec")
+    faulty = compile(
+        SOURCE.replace("2 * x", "3 * x").replace("SCALE + 1", "SCALE - 1"), "tiny.py", "exec"
+    )
     assert (module.doubled(5), module.Head().width) == (10, 3)
     for name in ("doubled", "Head.width"):
         notebook_walk.plain_function(module, name).__code__ = notebook_walk.code_of(faulty, name)
@@ -202,7 +231,12 @@ def test_a_fault_lies_inside_a_function_or_outside_of_any():
 def test_a_walk_tries_a_fault_where_its_function_first_runs(tmp_path):
     """In a process of its own, since a fork of the test run would carry the test run along."""
     library = mutants.ROOT / "src/circuitkit"
-    cells = "import circuitkit as ck", "print(len(ck.list_models()))", "print(ck.list_models()[0])", "print(1)"
+    cells = (
+        "import circuitkit as ck",
+        "print(len(ck.list_models()))",
+        "print(ck.list_models()[0])",
+        "print(1)",
+    )
     path = notebook(tmp_path, *cells, outputs=["", "4\n", "zero-layer\n", "1\n"])
     faults = []
     for key, old, new in (
@@ -213,15 +247,23 @@ def test_a_walk_tries_a_fault_where_its_function_first_runs(tmp_path):
         source = (library / "models/_load.py").read_text()
         assert source.count(old) == 1
         function = "baselines" if key == "never runs" else "list_models"
-        fault = {"key": key, "file": "models/_load.py", "function": function, "source": source.replace(old, new)}
+        fault = {
+            "key": key,
+            "file": "models/_load.py",
+            "function": function,
+            "source": source.replace(old, new),
+        }
         faults.append(fault)
     asked = json.dumps([str(path), str(library), faults])
-    code = (
-        f"import sys; sys.path[:0] = {sys.path!r}; from tools.notebooks import run, walk; walk.serve(run.SANITIZE, 60)"
-    )
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from tools.notebooks import run, walk; walk.serve(run.SANITIZE, 60)"
     environment = os.environ | {"EMPTY_FOLDER": str(tmp_path)}
     run = subprocess.run(
-        [sys.executable, "-c", code], input=asked, capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-c", code],
+        input=asked,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
     )
     answer = json.loads(run.stdout)
     assert answer["control"] is None

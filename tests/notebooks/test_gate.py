@@ -17,9 +17,7 @@ from tools.notebooks.execute import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/fixtures/notebooks"
-MOST_EXCUSED = (
-    0  # cells of the whole book that are excused from comparison; one that must be has its reason and its fact
-)
+MOST_EXCUSED = 0  # cells of the whole book that are excused from comparison; one that must be has its reason and its fact
 
 # Faults that the stored file shows by itself, with words of the message.
 HOLLOW = {
@@ -39,9 +37,26 @@ STALE = ("stale-text", "stale-picture", "stale-attention")
 def nbval(path: Path) -> subprocess.CompletedProcess:
     """Strict nbval on one notebook, as `make test` runs it; the file is copied out of tests/fixtures first."""
     sanitize = f"--nbval-sanitize-with={ROOT / 'tests/notebooks/sanitize.cfg'}"
-    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=60", sanitize, "-q", "-p", "no:cacheprovider"]
+    options = [
+        "--nbval",
+        "--nbval-current-env",
+        "--nbval-cell-timeout=60",
+        sanitize,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", str(path), *options, f"--rootdir={path.parent}", "-c", "/dev/null"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(path),
+            *options,
+            f"--rootdir={path.parent}",
+            "-c",
+            "/dev/null",
+        ],
         cwd=path.parent,
         capture_output=True,
         text=True,
@@ -78,14 +93,20 @@ def test_a_large_notebook_is_refused(tmp_path):
     notebook = json.loads((FIXTURES / "sound.ipynb").read_text())
     notebook["cells"][0]["source"] = ["x" * notebook_gate.MOST_BYTES]
     (tmp_path / "large.ipynb").write_text(json.dumps(notebook))
-    assert any("bytes; at most 1,500,000" in fault for fault in notebook_gate.faults(tmp_path / "large.ipynb"))
+    assert any(
+        "bytes; at most 1,500,000" in fault
+        for fault in notebook_gate.faults(tmp_path / "large.ipynb")
+    )
 
 
 def test_a_long_cell_is_refused(tmp_path):
     notebook = json.loads((FIXTURES / "sound.ipynb").read_text())
     notebook["cells"][3]["source"] = ["x = 1\n"] * 16
     (tmp_path / "long.ipynb").write_text(json.dumps(notebook))
-    assert any("16 statements in 16 lines of code" in fault for fault in notebook_gate.faults(tmp_path / "long.ipynb"))
+    assert any(
+        "16 statements in 16 lines of code" in fault
+        for fault in notebook_gate.faults(tmp_path / "long.ipynb")
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +178,9 @@ def changed(name: str, folder: Path, change) -> list[str]:
 def test_an_excused_cell_states_a_fact_that_it_asserts(tmp_path, source, fact, sound):
     def excuse(notebook):
         cell = notebook["cells"][3]
-        cell["metadata"]["circuitkit"] = {"reason": REASON} | ({} if fact is None else {"fact": fact})
+        cell["metadata"]["circuitkit"] = {"reason": REASON} | (
+            {} if fact is None else {"fact": fact}
+        )
         cell["source"] = source.splitlines(keepends=True)
 
     assert (changed("excused-without-reason", tmp_path, excuse) == []) is sound
@@ -190,7 +213,9 @@ def test_an_attention_view_with_another_payload_is_refused(tmp_path, old, new):
         assert after != page
 
     assert changed("sound", tmp_path, lambda notebook: None) == []
-    assert any("not what the library draws" in fault for fault in changed("sound", tmp_path, replace))
+    assert any(
+        "not what the library draws" in fault for fault in changed("sound", tmp_path, replace)
+    )
 
 
 def test_an_alt_text_that_its_output_does_not_have_is_refused(tmp_path):
@@ -232,7 +257,10 @@ def test_few_cells_of_the_book_are_excused():
     import nbformat
 
     cells = [
-        cell for path in notebooks() for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"
+        cell
+        for path in notebooks()
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code"
     ]
     assert sum(bool(notebook_gate.excused(cell)) for cell in cells) <= MOST_EXCUSED
 
@@ -242,7 +270,11 @@ def test_few_cells_of_the_book_are_excused():
     [
         ("print('accuracy 0.97')", [], "prints a number that the cell did not compute"),
         ("for x in (1, 2):\n    print('loss', 3)", [], "prints a number"),
-        ("import torch\ntorch.allclose = lambda *a: True\nprint(torch)", [], "changes a module for all cells"),
+        (
+            "import torch\ntorch.allclose = lambda *a: True\nprint(torch)",
+            [],
+            "changes a module for all cells",
+        ),
         ("%%capture\nprint(x)", [], "%%capture takes the cell's output away"),
         ("print(x)", ["remove-cell"], "the tag 'remove-cell' is none of"),
         ("print('step  1st  2nd', x)", ["hide-input"], ""),

@@ -7,7 +7,10 @@ from torch import nn
 from tools.notebooks.last_bit import INTEGER, ROUNDED, LastBit, flip
 
 GENERATOR = torch.Generator().manual_seed(0)
-X = {dtype: torch.randn(40, 64, generator=GENERATOR, dtype=dtype) for dtype in (torch.float32, torch.float64)}
+X = {
+    dtype: torch.randn(40, 64, generator=GENERATOR, dtype=dtype)
+    for dtype in (torch.float32, torch.float64)
+}
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
@@ -51,7 +54,13 @@ def test_about_half_of_the_rounded_results_have_another_last_bit(name, dtype):
         other = operation(x)
     assert torch.equal(flipped, again)
     assert not torch.equal(flipped, other)
-    if name not in ("solve", "linear", "attention", "std", "singular values"):  # made of several operations
+    if name not in (
+        "solve",
+        "linear",
+        "attention",
+        "std",
+        "singular values",
+    ):  # made of several operations
         assert (bits(flipped) ^ bits(plain)).unique().tolist() == [0, 1]
         assert 0.2 < (flipped != plain).double().mean() < 0.8
     assert torch.allclose(flipped, plain, rtol=1e-4 if dtype == torch.float32 else 1e-12)
@@ -86,7 +95,9 @@ def test_results_that_every_order_gives_stay(exact):
 
 
 def test_not_a_number_stays_one_and_nothing_becomes_infinite():
-    extremes = torch.tensor([torch.nan, torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny])
+    extremes = torch.tensor(
+        [torch.nan, torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny]
+    )
     for seed in range(20):
         flipped = flip(extremes, seed)
         assert flipped.isnan().tolist() == [True, False, False]

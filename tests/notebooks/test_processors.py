@@ -38,9 +38,14 @@ def planted(tmp_path_factory):
     values = {"sum": (x @ x).sum().item(), "edge": (x @ x).softmax(-1).sum(0).tolist()}
     cells = [HEAD, ROBUST]
     for source in FRAGILE.values():
-        cells += [source.replace("{sum!r}", repr(values["sum"])).replace("{edge}", repr(values["edge"])), ROBUST]
+        cells += [
+            source.replace("{sum!r}", repr(values["sum"])).replace("{edge}", repr(values["edge"])),
+            ROBUST,
+        ]
     path = tmp_path_factory.mktemp("planted") / "page.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path
+    )
     path.write_text(execute(path))
     return path
 
@@ -53,7 +58,9 @@ def test_there_are_seven_and_each_has_its_name():
     made = processors.processors()
     assert len({processor.name for processor in made}) == 7
     assert sum("seed" in processor.name for processor in made) == 3
-    assert [p.arguments["seed"] for p in processors.processors([7, 8]) if p.arguments.get("seed")] == [7, 8]
+    assert [
+        p.arguments["seed"] for p in processors.processors([7, 8]) if p.arguments.get("seed")
+    ] == [7, 8]
 
 
 def test_nothing_differs_on_this_very_processor(server, planted):
@@ -63,7 +70,10 @@ def test_nothing_differs_on_this_very_processor(server, planted):
 def test_fragile_cells_are_caught_and_robust_ones_are_not(server, planted):
     """Each seed may miss one; three do not. The cells between them, which print few digits, stay."""
     found = [
-        line for p in processors.processors() if "seed" in p.name for line in processors.run(server, p, planted)[0]
+        line
+        for p in processors.processors()
+        if "seed" in p.name
+        for line in processors.run(server, p, planted)[0]
     ]
     assert differing(found) == {2 + 2 * place for place in range(len(FRAGILE))}
     assert any("AssertionError" in line for line in found)
@@ -72,7 +82,9 @@ def test_fragile_cells_are_caught_and_robust_ones_are_not(server, planted):
 def test_an_assert_that_never_runs_is_told(server, tmp_path):
     path = tmp_path / "page.ipynb"
     cells = ["for _ in ():\n    assert 1 < 2", "def f():\n    assert 2 < 3", "f()"]
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path
+    )
     assert processors.run(server, processors.Processor("this one"), path)[0] == [
         "cell 0: assert: never ran: assert 1 < 2"
     ]
@@ -80,14 +92,19 @@ def test_an_assert_that_never_runs_is_told(server, tmp_path):
 
 def test_a_run_that_dies_is_told(server, tmp_path):
     path = tmp_path / "page.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os\nos._exit(1)")]), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os\nos._exit(1)")]), path
+    )
     (line,) = processors.run(server, processors.Processor("this one"), path)[0]
     assert "ended without an answer" in line
 
 
 def test_a_run_that_is_cut_off_is_told_as_such_and_tried_again(server, planted, tmp_path, capsys):
     path, log = tmp_path / "page.ipynb", tmp_path / "log.jsonl"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import time\ntime.sleep(60)")]), path)
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import time\ntime.sleep(60)")]),
+        path,
+    )
     short = processors.Processor("this one", {}, {"seconds": 2})
     start = lambda _: nullcontext(server)  # noqa: E731
     assert processors.matrix([short], [path], processors.Log(log), 1, start) == 1
@@ -101,12 +118,17 @@ def test_a_run_that_is_cut_off_is_told_as_such_and_tried_again(server, planted, 
 def test_two_threads_are_two(server, planted, tmp_path):
     threads = next(p for p in processors.processors() if p.name == "two threads")
     path = tmp_path / "page.ipynb"
-    cells = [nbformat.v4.new_code_cell(HEAD), nbformat.v4.new_code_cell("assert torch.get_num_threads() == 2")]
+    cells = [
+        nbformat.v4.new_code_cell(HEAD),
+        nbformat.v4.new_code_cell("assert torch.get_num_threads() == 2"),
+    ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     assert processors.run(server, threads, path)[0] == []
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="vector code of Intel's processors")
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="vector code of Intel's processors"
+)
 def test_torch_has_the_vector_code_that_was_asked_for():
     for processor in processors.processors():
         if asked := processor.environment.get("ATEN_CPU_CAPABILITY"):
@@ -121,19 +143,27 @@ def test_the_processor_changes_with_the_commit_or_else_with_the_day(monkeypatch)
         "run",
         lambda command, **_: subprocess.CompletedProcess(command, 0, stdout=f"{next(turns)}\n"),
     )
-    assert sorted(processors.of_this_commit(made).name for _ in made) == sorted(one.name for one in made)
+    assert sorted(processors.of_this_commit(made).name for _ in made) == sorted(
+        one.name for one in made
+    )
 
     def no_history(command, **_):
         raise subprocess.CalledProcessError(128, command)
 
     monkeypatch.setattr(processors.subprocess, "run", no_history)
     monkeypatch.setattr(processors.time, "time", lambda: 86400.0 * next(turns))
-    assert sorted(processors.of_this_commit(made).name for _ in made) == sorted(one.name for one in made)
+    assert sorted(processors.of_this_commit(made).name for _ in made) == sorted(
+        one.name for one in made
+    )
 
 
 def test_a_clone_without_history_takes_the_processor_of_its_commit(tmp_path, monkeypatch):
     """As the workflows check out: one commit, whose number is always the same."""
-    git = lambda *words: subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True, capture_output=True)  # noqa: E731
+    git = lambda *words: subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words],
+        check=True,
+        capture_output=True,
+    )
     full, found = tmp_path / "full", set()
     git("init", "-q", str(full))
     for i in range(12):
@@ -144,11 +174,18 @@ def test_a_clone_without_history_takes_the_processor_of_its_commit(tmp_path, mon
         monkeypatch.setattr(processors, "ROOT", full)
         assert processors.of_this_commit(processors.processors()).name == one
         found.add(one)
-    assert len(found) > 2  # of seven; that twelve hashes give two at most has a chance below one in a hundred thousand
+    assert (
+        len(found) > 2
+    )  # of seven; that twelve hashes give two at most has a chance below one in a hundred thousand
 
 
 def test_the_command_names_notebook_processor_and_cell(server, planted, capsys):
-    assert processors.main([str(planted), "--seeds", "1", "--only", "seed"], start=lambda _: nullcontext(server)) == 1
+    assert (
+        processors.main(
+            [str(planted), "--seeds", "1", "--only", "seed"], start=lambda _: nullcontext(server)
+        )
+        == 1
+    )
     told = capsys.readouterr().out
     assert "last bit, seed 1, page.ipynb: DIFFERS" in told
     assert "  cell 2: output: stdout: " in told
@@ -163,7 +200,9 @@ def test_a_stopped_matrix_goes_on_where_it_was(server, planted, tmp_path, monkey
     assert first["commit"]
     log.write_text(log.read_text() + '{"processor": "this one", "noteb')  # killed while it wrote
     ran = []
-    monkeypatch.setattr(processors, "run", lambda *which: ran.append(which) or (["cell 1: differs"], 2.0))
+    monkeypatch.setattr(
+        processors, "run", lambda *which: ran.append(which) or (["cell 1: differs"], 2.0)
+    )
     again = processors.Log(log)
     assert again.run(server, one, planted) == first
     assert not ran

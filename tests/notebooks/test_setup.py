@@ -30,7 +30,9 @@ def source(here=HERE):
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.name)
 def test_the_first_code_cell_is_the_setup_cell(path):
-    first = next(cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    first = next(
+        cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"
+    )
     assert first.source == setup_source(home(), locked()), (
         f"run python -m tools home; {path.name} has another setup cell"
     )
@@ -39,7 +41,9 @@ def test_the_first_code_cell_is_the_setup_cell(path):
 
 
 def test_a_wheel_beside_the_page_comes_first_and_the_release_of_this_version_second():
-    where = re.search(r"where = \((wheel if os.path.exists\(wheel\)\s+else .*)\)\n", source(PUBLIC))[1]
+    where = re.search(
+        r"where = \((wheel if os.path.exists\(wheel\)\s+else .*)\)\n", source(PUBLIC)
+    )[1]
     assert " ".join(where.split()) == (
         'wheel if os.path.exists(wheel) else "https://github.com/a/b/releases/download/v9.9/" + wheel'
     )
@@ -59,13 +63,21 @@ def test_the_packages_are_those_of_the_lock(tmp_path):
     (tmp_path / "requirements.txt").write_text(
         "# lock\nwadler_lindig==1\njaxtyping==2\ncircuitsvis==3\ntransformer-lens==4\n"
     )
-    assert locked(tmp_path) == ["transformer-lens==4", "circuitsvis==3", "jaxtyping==2", "wadler-lindig==1"]
+    assert locked(tmp_path) == [
+        "transformer-lens==4",
+        "circuitsvis==3",
+        "jaxtyping==2",
+        "wadler-lindig==1",
+    ]
     assert 'add = "a==1 b==2"' in setup_source(HERE, ["a==1", "b==2"])
 
 
 def test_a_lock_without_a_package_that_colab_lacks_is_refused(tmp_path):
     (tmp_path / "requirements.txt").write_text("jaxtyping==2\n")
-    with pytest.raises(ValueError, match="no line for transformer-lens, circuitsvis, wadler-lindig; run `make lock`"):
+    with pytest.raises(
+        ValueError,
+        match="no line for transformer-lens, circuitsvis, wadler-lindig; run `make lock`",
+    ):
         locked(tmp_path)
 
 
@@ -84,7 +96,9 @@ def test_anywhere_else_the_cell_prints_nothing(capsys, monkeypatch):
 
 def test_a_notebook_without_a_setup_cell_is_refused():
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os")])
-    with pytest.raises(ValueError, match=f"a: its first code cell does not begin with '?\"?{BEGINS}"):
+    with pytest.raises(
+        ValueError, match=f"a: its first code cell does not begin with '?\"?{BEGINS}"
+    ):
         with_cell(page, source(), "a")
 
 
@@ -99,8 +113,12 @@ def wheel(folder, name, number, files):
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in files.items():
             archive.writestr(file, text)
-        archive.writestr(f"{inside}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
-        archive.writestr(f"{inside}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{inside}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+        )
+        archive.writestr(
+            f"{inside}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{inside}/RECORD", "")
     return path
 
@@ -118,18 +136,30 @@ class Colab:
         wheel(folder / "index", "transformer_lens", "4", {"transformer_lens.py": ""})
         (site / "pip").symlink_to(Path(pip.__file__).parent)
         (site / "torch-2.6.dist-info").mkdir()
-        (site / "torch-2.6.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.6\n")
+        (site / "torch-2.6.dist-info/METADATA").write_text(
+            "Metadata-Version: 2.1\nName: torch\nVersion: 2.6\n"
+        )
         self.stubs = stub(folder / "stubs")
         self.page.mkdir()
 
     def pip(self, *arguments):
         environment = os.environ | {"PIP_NO_INDEX": "1"}
-        command = [self.folder / "env/bin/python", "-m", "pip", "install", "-q", "--no-deps", *arguments]
+        command = [
+            self.folder / "env/bin/python",
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            *arguments,
+        ]
         return subprocess.run(command, env=environment, capture_output=True).returncode
 
     def run(self, here, index=True):
         """The last line that the cell prints, and the last line of its error."""
-        cell = re.sub(r"%pip (.*)", r"subprocess.run(f'{sys.executable} -m pip \1'.split())", source(here))
+        cell = re.sub(
+            r"%pip (.*)", r"subprocess.run(f'{sys.executable} -m pip \1'.split())", source(here)
+        )
         environment = {
             "PYTHONPATH": str(self.stubs),
             "HOME": str(self.folder),
@@ -138,7 +168,9 @@ class Colab:
         }
         environment |= {"PIP_FIND_LINKS": str(self.folder / "index")} if index else {}
         command = [self.folder / "env/bin/python", "-c", f"import google.colab, subprocess\n{cell}"]
-        done = subprocess.run(command, cwd=self.page, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=self.page, env=environment, capture_output=True, text=True
+        )
         return done.stdout.strip().rpartition("\n")[2], done.stderr.strip().rpartition("\n")[
             2
         ] if done.returncode else ""
@@ -173,7 +205,12 @@ def test_without_one_the_release_of_this_version_is_taken(colab, sealed):
 def one_sentence_with_three_causes(error):
     begins = "ImportError: The book's library is not installed, for one of three likely reasons: "
     causes = error.removeprefix(begins)
-    return error != causes and causes.endswith(".") and ". " not in causes and len(re.split("; (?:or )?", causes)) == 3
+    return (
+        error != causes
+        and causes.endswith(".")
+        and ". " not in causes
+        and len(re.split("; (?:or )?", causes)) == 3
+    )
 
 
 @pytest.mark.parametrize("public", [False, True])

@@ -41,13 +41,21 @@ def values(sources):
 
 
 def test_making_them_again_changes_nothing():
-    stale = [path.name for path, text in exercise_stubs.written().items() if path.read_text("utf-8") != text]
+    stale = [
+        path.name
+        for path, text in exercise_stubs.written().items()
+        if path.read_text("utf-8") != text
+    ]
     assert stale == [], "run tools/notebooks/stubs.py"
-    assert {path.name for path in (ROOT / "exercises").glob("*.ipynb")} == {path.name for path in SOLVED}
+    assert {path.name for path in (ROOT / "exercises").glob("*.ipynb")} == {
+        path.name for path in SOLVED
+    }
 
 
 def test_every_chapter_has_a_solved_notebook_of_its_name():
-    assert [path.name for path in SOLVED] == sorted(path.name for path in (ROOT / "book").glob("0*.ipynb"))
+    assert [path.name for path in SOLVED] == sorted(
+        path.name for path in (ROOT / "book").glob("0*.ipynb")
+    )
 
 
 @pytest.mark.parametrize("path", SOLVED, ids=lambda path: path.name)
@@ -55,7 +63,9 @@ def test_the_copy_runs_untouched_and_says_not_done_yet(path, tmp_path, monkeypat
     chapter = int(path.name[:2])
     monkeypatch.chdir(tmp_path)
     results = values(code(read(ROOT / "exercises" / path.name)))
-    assert len([r for r in results if r.exercise.startswith("Exercise ")]) == len(exercises.catalogue(chapter))
+    assert len([r for r in results if r.exercise.startswith("Exercise ")]) == len(
+        exercises.catalogue(chapter)
+    )
     assert not any(result.passed or result.done for result in results)
     assert (tmp_path / "my_circuitkit.py").is_file()
 
@@ -91,9 +101,13 @@ def test_each_exercise_shows_difficulty_minutes_and_a_hint(path):
         assert f"*{exercise.difficulty} · {exercise.minutes} minutes*" in part
         assert "<summary>Hint</summary>" in part
     parts = re.findall(r"^## \d\.\d .*\n\n(.*)\n", text, re.M)
-    assert len(parts) > len(exercises.catalogue(int(path.name[:2])))  # predictions and capstones, too
+    assert len(parts) > len(
+        exercises.catalogue(int(path.name[:2]))
+    )  # predictions and capstones, too
     for line in parts:
-        assert re.fullmatch(r"\*(easy|medium|hard) · [^*]+\* \(an estimate\), to \w.*[^.]", line), line
+        assert re.fullmatch(r"\*(easy|medium|hard) · [^*]+\* \(an estimate\), to \w.*[^.]", line), (
+            line
+        )
 
 
 def test_a_solution_loses_its_body_and_keeps_its_signature_and_docstring():

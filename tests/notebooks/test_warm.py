@@ -16,7 +16,9 @@ from tools.notebooks import execute as execute_notebooks
 from tools.notebooks import warm
 from tools.notebooks.execute import ENVIRONMENT, ROOT
 
-pytestmark = pytest.mark.skipif(not warm.AVAILABLE, reason="this system has no forks: every kernel starts by itself")
+pytestmark = pytest.mark.skipif(
+    not warm.AVAILABLE, reason="this system has no forks: every kernel starts by itself"
+)
 
 # What a notebook could see of the process that it runs in.
 PROBE = """
@@ -62,7 +64,9 @@ def server():
 @pytest.fixture(scope="module")
 def warm_python(server):
     """A kernel manager whose kernels are forks."""
-    spec = json.loads((Path(server.kernelspec("warm-test")) / "kernels/warm-test/kernel.json").read_text())
+    spec = json.loads(
+        (Path(server.kernelspec("warm-test")) / "kernels/warm-test/kernel.json").read_text()
+    )
 
     class WarmPython(AsyncKernelManager):
         @property
@@ -74,14 +78,19 @@ def warm_python(server):
 
 def page(folder, *sources, tags=()):
     path = folder / "page.ipynb"
-    cells = [nbformat.v4.new_code_cell(source.strip(), metadata={"tags": list(tags)}) for source in sources]
+    cells = [
+        nbformat.v4.new_code_cell(source.strip(), metadata={"tags": list(tags)})
+        for source in sources
+    ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path
 
 
 def test_a_fork_sees_what_a_kernel_of_its_own_sees(tmp_path, warm_python):
     path = page(tmp_path, *PROBE.split("==="), tags=["raises-exception"])
-    warm, own = (execute_notebooks.execute(path, *manager).splitlines() for manager in ([warm_python], []))
+    warm, own = (
+        execute_notebooks.execute(path, *manager).splitlines() for manager in ([warm_python], [])
+    )
     assert len(warm) == len(own)
     assert [pair for pair in zip(warm, own, strict=True) if pair[0] != pair[1]] == []
 
@@ -97,7 +106,9 @@ def test_it_is_a_fork_and_every_fork_has_its_own_luck(tmp_path, warm_python):
     one, two = (
         [
             cell.outputs[0]
-            for cell in nbformat.reads(execute_notebooks.execute(page(tmp_path, *sources), warm_python), 4).cells
+            for cell in nbformat.reads(
+                execute_notebooks.execute(page(tmp_path, *sources), warm_python), 4
+            ).cells
         ]
         for _ in range(2)
     )
@@ -135,7 +146,9 @@ def kernel(server, monkeypatch):
 def said(client, source) -> str:
     """What a cell prints."""
     texts = []
-    client.execute_interactive(source, output_hook=lambda m: texts.append(m["content"].get("text", "")), timeout=60)
+    client.execute_interactive(
+        source, output_hook=lambda m: texts.append(m["content"].get("text", "")), timeout=60
+    )
     return "".join(texts)
 
 
@@ -197,13 +210,17 @@ def test_without_forks_a_call_has_a_process_of_its_own(monkeypatch):
 
 
 def test_a_call_whose_process_dies_is_told(server, capfd):
-    with pytest.raises(RuntimeError, match=r"the process that ran os:_exit of .* ended without an answer"):
+    with pytest.raises(
+        RuntimeError, match=r"the process that ran os:_exit of .* ended without an answer"
+    ):
         server.call("os:_exit", status=1)
     assert server.call("textwrap:dedent", text=" a") == "a"
 
 
 def test_the_server_ends_with_the_block_and_leaves_no_folder():
-    with warm.Server(ENVIRONMENT, ("numpy", "torch")) as server:  # ends as one that imports more, seconds earlier
+    with warm.Server(
+        ENVIRONMENT, ("numpy", "torch")
+    ) as server:  # ends as one that imports more, seconds earlier
         folder, process = server.folder.name, server.process
         assert os.path.exists(server.socket)
     assert process.returncode is not None
@@ -213,7 +230,17 @@ def test_the_server_ends_with_the_block_and_leaves_no_folder():
 def run_nbval(folder, *options, **environment) -> str:
     """pytest with the plugin that `make test` loads, on the notebooks of a folder."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", ".", "--nbval", "--nbval-current-env", "-q", "-p", "tools.notebooks.kernels"]
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            ".",
+            "--nbval",
+            "--nbval-current-env",
+            "-q",
+            "-p",
+            "tools.notebooks.kernels",
+        ]
         + ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={folder}", *options],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
@@ -224,7 +251,8 @@ def run_nbval(folder, *options, **environment) -> str:
 
 
 @pytest.mark.parametrize(
-    ("workers", "environment", "is_warm"), [("1", {}, True), ("0", {"CIRCUITKIT_COLD_KERNELS": "1"}, False)]
+    ("workers", "environment", "is_warm"),
+    [("1", {}, True), ("0", {"CIRCUITKIT_COLD_KERNELS": "1"}, False)],
 )
 def test_nbval_runs_in_forks_unless_told_otherwise(tmp_path, workers, environment, is_warm):
     page(tmp_path, f"import sys\nassert ('transformer_lens' in sys.modules) is {is_warm}")

@@ -67,7 +67,8 @@ def read_to_its_end(page, patience: int = 60_000, frame: int = 15_000) -> None:
     if stopped:
         raise NoFrame(stopped)
     page.wait_for_function(
-        "[...document.querySelectorAll('.ck-attention')].every(view => view.dataset.live === 'ready')", timeout=20_000
+        "[...document.querySelectorAll('.ck-attention')].every(view => view.dataset.live === 'ready')",
+        timeout=20_000,
     )
 
 
@@ -148,7 +149,10 @@ SHAPE = """() => {
     return number;
 }"""
 
-COLOURS = ["color-contrast", "link-in-text-block"]  # all rules of axe's kind "cat.color" but one that it does not ask by itself
+COLOURS = [
+    "color-contrast",
+    "link-in-text-block",
+]  # all rules of axe's kind "cat.color" but one that it does not ask by itself
 
 
 class Visit:
@@ -171,7 +175,9 @@ class Visit:
         self.errors: list[str] = []
         self._paths, self._sizes, self._judged = {}, Counter(), None
         size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
-        self.context = browser.new_context(viewport=size, color_scheme=theme, service_workers="block")
+        self.context = browser.new_context(
+            viewport=size, color_scheme=theme, service_workers="block"
+        )
         self.context.add_init_script(
             f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
         )
@@ -183,8 +189,14 @@ class Visit:
         self.page.on("response", self._answer)
         log = self.context.new_cdp_session(self.page)
         log.send("Network.enable")
-        log.on("Network.responseReceived", lambda one: self._paths.update({one["requestId"]: one["response"]["url"]}))
-        log.on("Network.loadingFinished", lambda one: self._sizes.update({one["requestId"]: one["encodedDataLength"]}))
+        log.on(
+            "Network.responseReceived",
+            lambda one: self._paths.update({one["requestId"]: one["response"]["url"]}),
+        )
+        log.on(
+            "Network.loadingFinished",
+            lambda one: self._sizes.update({one["requestId"]: one["encodedDataLength"]}),
+        )
         self.page.goto(f"{address}/{page}", wait_until="load")
         read_to_its_end(self.page)
 
@@ -204,7 +216,11 @@ class Visit:
     def loaded(self) -> list[tuple[str, int]]:
         """What was fetched, from the browser's own log: path and bytes of each answer."""
         self.page.wait_for_load_state("networkidle")
-        return [(urlparse(url).path, int(self._sizes[at])) for at, url in self._paths.items() if url.startswith("http")]
+        return [
+            (urlparse(url).path, int(self._sizes[at]))
+            for at, url in self._paths.items()
+            if url.startswith("http")
+        ]
 
     def _ask(self, request):
         address = urlparse(request.url)
@@ -261,7 +277,9 @@ class Visit:
         rules = {"runOnly": {"type": "rule", "values": COLOURS}} if shape == self._judged else {}
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(Axe().axe_script)
-            self.page.evaluate("axe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]})")
+            self.page.evaluate(
+                "axe.configure({rules: [{id: 'color-contrast', selector: '[data-look]'}]})"
+            )
         self.page.evaluate(LOOKS)
         # Without preload axe would fetch style sheets by itself, and get their relative imports wrong.
         options = {"resultTypes": ["violations"], "preload": False} | rules

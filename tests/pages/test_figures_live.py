@@ -12,7 +12,9 @@ from playwright.sync_api import expect
 from circuitkit import figures
 from circuitkit.figures import _live as live
 
-spec = importlib.util.spec_from_file_location("offline", ROOT / "book/_ext/circuitkit_book/offline.py")
+spec = importlib.util.spec_from_file_location(
+    "offline", ROOT / "book/_ext/circuitkit_book/offline.py"
+)
 offline = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(offline)
 
@@ -38,8 +40,12 @@ def draw(step):
 def folder(tmp_path_factory):
     """A page that stands where a page of the book stands: the script in _static beside it."""
     made = tmp_path_factory.mktemp("live")
-    view = figures.attention(TOKENS, PATTERNS, ["L0H0", "L0H1"], alt="Both heads look back at random")
-    slider = figures.frames(draw, [0, 10, 20], alt=lambda step: f"At step {step} the line ends at {step}")
+    view = figures.attention(
+        TOKENS, PATTERNS, ["L0H0", "L0H1"], alt="Both heads look back at random"
+    )
+    slider = figures.frames(
+        draw, [0, 10, 20], alt=lambda step: f"At step {step} the line ends at {step}"
+    )
     page = (
         "<!doctype html><html lang='en' data-content_root='./'><head><title>t</title><link rel='icon' href='data:,'>"
         "<link rel='stylesheet' href='_static/attention.css'><link rel='stylesheet' href='_static/circuitkit.css'>"
@@ -48,7 +54,11 @@ def folder(tmp_path_factory):
     )
     (made / "page.html").write_text(page)
     (made / "blocked.html").write_text(page.replace("./", "./nowhere/"))
-    long = figures.attention(LONG, np.tril(np.ones((40, 40))) / np.arange(1, 41)[:, None], alt="It looks everywhere alike")
+    long = figures.attention(
+        LONG,
+        np.tril(np.ones((40, 40))) / np.arange(1, 41)[:, None],
+        alt="It looks everywhere alike",
+    )
     (made / "long.html").write_text(page.replace(view._repr_html_(), long._repr_html_()))
     (made / "_static").mkdir()
     (made / "_static/circuitkit.css").write_text((ROOT / "book/_static/circuitkit.css").read_text())
@@ -75,7 +85,9 @@ def test_heads_are_chosen_with_the_keyboard(visit):
     visit.page.keyboard.press("Enter")
     expect(heads.nth(1)).to_have_attribute("aria-pressed", "true")
     expect(visit.page.locator(".ck-title")).to_have_text("L0H1")
-    expect(visit.page.locator(".ck-view canvas")).to_have_attribute("aria-label", re.compile("Pattern of L0H1"))
+    expect(visit.page.locator(".ck-view canvas")).to_have_attribute(
+        "aria-label", re.compile("Pattern of L0H1")
+    )
 
 
 def test_the_slider_moves_with_the_keyboard(visit):
@@ -117,13 +129,17 @@ def test_every_row_and_column_of_a_sentence_has_its_name(browser, folder, width)
         page.wait_for_timeout(300)
         written = page.evaluate("written")
         for axis in ("level", "turned"):
-            assert {f"·{token.strip()} ({i})" for i, token in enumerate(LONG)} <= {*written[axis]}, axis
+            assert {f"·{token.strip()} ({i})" for i, token in enumerate(LONG)} <= {
+                *written[axis]
+            }, axis
         zoom = page.locator(".ck-zoom")
         zoom.focus()
         page.keyboard.press("ArrowRight")
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert (zoom.evaluate("box => box.scrollLeft") > 0) == (zoom.evaluate("box => box.scrollWidth - box.clientWidth") > 0)
+        assert (zoom.evaluate("box => box.scrollLeft") > 0) == (
+            zoom.evaluate("box => box.scrollWidth - box.clientWidth") > 0
+        )
         page.close()
 
 

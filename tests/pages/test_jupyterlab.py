@@ -47,7 +47,9 @@ STILL, LIVE = {"still": True, "canvases": 0}, {"still": False, "canvases": 1}
 
 def stored_page():
     """A notebook as the book stores them, never trusted by this server."""
-    page = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    page = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    )
     scope = {}
     for count, code in enumerate(CELLS, start=1):
         *before, last = code.splitlines()
@@ -68,13 +70,23 @@ def lab(tmp_path_factory):
     nbformat.write(stored_page(), path)
     (home / "config").mkdir()
     (home / "config/jupyter_lab_config.py").write_text(CONFIG)
-    environment = {f"JUPYTER_{kind.upper()}_DIR": str(home / kind) for kind in ("config", "data", "runtime")}
+    environment = {
+        f"JUPYTER_{kind.upper()}_DIR": str(home / kind) for kind in ("config", "data", "runtime")
+    }
     environment |= {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1"}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        f"--port={port}",
+        str(folder),
+    ]
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log)
     try:
@@ -126,7 +138,9 @@ class Tab:
 
     def state(self, cell, live=False):
         """What the view of a cell shows, brought into the window; `live`: once it is."""
-        self.page.evaluate("cell => jupyterapp.shell.currentWidget.content.scrollToItem(cell, 'start')", cell)
+        self.page.evaluate(
+            "cell => jupyterapp.shell.currentWidget.content.scrollToItem(cell, 'start')", cell
+        )
         shown = "view => view?.canvases === 1" if live else "view => view !== null"
         self.page.wait_for_function(f"cell => ({shown})(({STATE})(cell))", arg=cell)
         return self.page.evaluate(STATE, cell)
@@ -184,16 +198,23 @@ def test_what_jupyterlab_saves_holds_no_script(first_visit):
     for new, old in zip(fresh, stored, strict=True):
         shown = ["".join(output["data"]["text/html"]) for output in new.get("outputs", [])]
         assert shown == [output["data"]["text/html"] for output in old.get("outputs", [])]
-        assert all(output["data"].keys() == {"text/html", "text/plain"} for output in new.get("outputs", []))
+        assert all(
+            output["data"].keys() == {"text/html", "text/plain"}
+            for output in new.get("outputs", [])
+        )
 
 
-def test_opened_again_the_trusted_views_are_still_until_one_of_them_is_run(first_visit, browser, lab, request):
+def test_opened_again_the_trusted_views_are_still_until_one_of_them_is_run(
+    first_visit, browser, lab, request
+):
     """The kernel is the same and the page is another: the script is sent once more, and every view lives."""
     tab = Tab(browser, lab[0])
     request.addfinalizer(tab.page.context.close)
     assert [tab.state(cell) for cell in VIEWS] == [STILL, STILL]
     tab.picture("trusted")
-    tab.page.evaluate("cell => { jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }", VIEWS[1])
+    tab.page.evaluate(
+        "cell => { jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }", VIEWS[1]
+    )
     tab.do("notebook:run-cell")
     assert [tab.state(cell, live=True) for cell in reversed(VIEWS)] == [LIVE, LIVE]
     assert len(tab.scripts) == 1

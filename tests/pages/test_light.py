@@ -26,7 +26,10 @@ SHIFTS = """window.shifts = []; new PerformanceObserver(list => list.getEntries(
         ("p:not(.b){x:1}", "p:not(.b){x:1}"),
         ("@media print{.b{x:1}}", ""),
         ("@media print{.b{x:1}.a{x:2}}", "@media print{.a{x:2}}"),
-        ("@font-face{src:url(b.woff)}@keyframes b{to{x:1}}", "@font-face{src:url(b.woff)}@keyframes b{to{x:1}}"),
+        (
+            "@font-face{src:url(b.woff)}@keyframes b{to{x:1}}",
+            "@font-face{src:url(b.woff)}@keyframes b{to{x:1}}",
+        ),
         ('.a::before{content:"}.b{"}', '.a::before{content:"}.b{"}'),
         (".c-up{x:1}.c-d-up{x:2}.d-up{x:3}", ".c-up{x:1}.c-d-up{x:2}"),
         (".a[data-x='.b']{x:1;y:2}", ".a[data-x='.b']{x:1;y:2}"),
@@ -39,7 +42,9 @@ def test_rules_for_classes_that_no_page_has_are_left_out(css, left):
 def test_the_style_sheet_of_the_book_has_no_rule_for_a_class_of_nobody():
     css = (HTML / light.SHEET).read_text("utf-8")
     assert len(css) < 200_000
-    assert all(f".cl-{kind}" in css for kind in ("up", "down", "cut", "out"))  # the lab joins these names
+    assert all(
+        f".cl-{kind}" in css for kind in ("up", "down", "cut", "out")
+    )  # the lab joins these names
     assert ".carousel-item" in css  # a script of the theme names it
     assert ".btn-outline-warning" not in css
 
@@ -55,7 +60,9 @@ def test_no_page_carries_a_picture_in_its_text():
 
 def test_a_theme_that_changed_its_question_about_scrolling_stops_the_build(tmp_path):
     script = tmp_path / "theme.js"
-    script.write_text('f(),"complete"===document.readyState?O():window.addEventListener("load",O)})();', "utf-8")
+    script.write_text(
+        'f(),"complete"===document.readyState?O():window.addEventListener("load",O)})();', "utf-8"
+    )
     light.calm(script)
     assert script.read_text("utf-8") == "f()})();"
     with pytest.raises(ValueError, match="no longer asks what scrolls"):
@@ -86,7 +93,11 @@ def test_a_formula_has_about_the_room_that_it_takes(page):
     close = [abs(guess - true) < 0.75 for guess, true in room]
     assert len(room) >= 50
     assert sum(close) > 0.9 * len(close), sorted(room, key=lambda pair: -abs(pair[0] - pair[1]))[:5]
-    assert formulas.width("x") < formulas.width(r"x + \frac{x}{2}") < formulas.width(r"\sqrt{x} = x + \frac{x + 1}{2}")
+    assert (
+        formulas.width("x")
+        < formulas.width(r"x + \frac{x}{2}")
+        < formulas.width(r"\sqrt{x} = x + \frac{x + 1}{2}")
+    )
 
 
 SEEN = "[...document.querySelectorAll('.math')].filter(one => one.checkVisibility({visibilityProperty: true}) && !one.querySelector('mjx-container')).length"

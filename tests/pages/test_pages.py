@@ -23,14 +23,23 @@ MOST = 3_000_000
 FAULTY = {
     "console": ("<script>console.error('broken')</script>", lambda visit: visit.errors),
     "exception": ("<script>undefinedName()</script>", lambda visit: visit.errors),
-    "outside": ("<script>fetch('https://example.org/x').catch(() => 0)</script>", lambda visit: visit.outside),
-    "missing": ("<img src='none.png' alt='A picture of nothing'>", lambda visit: visit.missing_images()),
+    "outside": (
+        "<script>fetch('https://example.org/x').catch(() => 0)</script>",
+        lambda visit: visit.outside,
+    ),
+    "missing": (
+        "<img src='none.png' alt='A picture of nothing'>",
+        lambda visit: visit.missing_images(),
+    ),
     "silent": (
         "<div class='bd-content'><article><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='></article></div>",
         lambda visit: visit.silent_figures(),
     ),
     "wide": ("<div style='width: 900px'>wide</div>", lambda visit: visit.sideways()),
-    "contrast": ("<p style='color: #bbb; background: #fff'>faint</p>", lambda visit: visit.violations()),
+    "contrast": (
+        "<p style='color: #bbb; background: #fff'>faint</p>",
+        lambda visit: visit.violations(),
+    ),
     "one of many": (
         f"<pre>{'<b>word</b> ' * 50}<i style='background: #444'><b>word</b></i></pre>",
         lambda visit: visit.violations(),
@@ -72,7 +81,9 @@ def too_much(loaded: list[tuple[str, int]]) -> list[str]:
     """What makes a page heavy, and what it loads more than once."""
     total, counts = sum(size for _, size in loaded), Counter(path for path, _ in loaded)
     heaviest = sorted(loaded, key=lambda item: -item[1])[:5]
-    return [f"{total} bytes: {heaviest}"] * (total > MOST) + [path for path, count in counts.items() if count > 1]
+    return [f"{total} bytes: {heaviest}"] * (total > MOST) + [
+        path for path, count in counts.items() if count > 1
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -140,14 +151,18 @@ def test_code_is_whole_again_after_it_was_judged(faulty):
     opened = faulty("faint word of code.html", "light", "phone")
     before = opened.page.inner_html("body")
     assert opened.violations()
-    assert opened.page.evaluate("window.unwrapped.length") == 98  # two each, all but the first word and the faint one
+    assert (
+        opened.page.evaluate("window.unwrapped.length") == 98
+    )  # two each, all but the first word and the faint one
     assert opened.page.inner_html("body").replace(' data-look=""', "") == before
     opened.context.close()
 
 
 def test_a_page_that_is_never_there_ends_with_a_sentence(browser):
     page = browser.new_page()
-    page.set_content(PAGE.format("<script>window.MathJax = {startup: {promise: new Promise(() => {})}}</script>"))
+    page.set_content(
+        PAGE.format("<script>window.MathJax = {startup: {promise: new Promise(() => {})}}</script>")
+    )
     with pytest.raises(Error, match="not there after 200 ms: the formulas"):
         read_to_its_end(page, 200)
     page.evaluate("window.requestAnimationFrame = () => 0")

@@ -20,7 +20,9 @@ def visit(browser):
         yield partial(Visit, browser, address)
 
 
-@pytest.mark.parametrize("page", ["01-residual-stream", "04-mlps-as-attention", "induction-in-smollm2"])
+@pytest.mark.parametrize(
+    "page", ["01-residual-stream", "04-mlps-as-attention", "induction-in-smollm2"]
+)
 def test_drawings_are_not_smaller_than_their_words_allow(visit, page):
     opened = visit(f"book/{page}.html", "light", "phone")
     opened.page.wait_for_timeout(300)
@@ -36,13 +38,20 @@ def test_the_first_picture_has_a_copy_for_phones(visit):
     opened = visit("book/intro.html", "light", "phone")
     picture = opened.page.locator("article img.ck-picture").first
     assert picture.evaluate("image => image.currentSrc").endswith("_static/induction-phone.png")
-    assert picture.evaluate("image => image.getBoundingClientRect().height > image.getBoundingClientRect().width")
+    assert picture.evaluate(
+        "image => image.getBoundingClientRect().height > image.getBoundingClientRect().width"
+    )
     opened.context.close()
 
 
 def test_the_counts_of_the_claims_fit_and_no_line_of_a_claim_says_that_it_scrolls(visit):
     opened = visit("book/claims.html", "light", "phone")
-    assert opened.page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('.ck-scroll'))") <= 1
+    assert (
+        opened.page.evaluate(
+            "(box => box.scrollWidth - box.clientWidth)(document.querySelector('.ck-scroll'))"
+        )
+        <= 1
+    )
     assert opened.page.locator("table.ck-claims .ck-more").count() == 0
     assert opened.page.locator("table.ck-claims .ck-links").count() > 100
     opened.context.close()
@@ -63,7 +72,12 @@ def test_letters_and_numbers_of_the_still_lab_stand_apart(visit):
 def test_the_reference_names_types_that_a_reader_knows():
     texts = {page.name: page.read_text("utf-8") for page in HTML.glob("book/api/*.html")}
     assert len(texts) > 8
-    assert {name: word for name, text in texts.items() for word in ("beartype", "Annotated", "~typing", "~jaxtyping") if word in text} == {}
+    assert {
+        name: word
+        for name, text in texts.items()
+        for word in ("beartype", "Annotated", "~typing", "~jaxtyping")
+        if word in text
+    } == {}
 
 
 def test_paper_is_light_whatever_the_screen_was(visit):

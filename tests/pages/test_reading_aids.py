@@ -46,7 +46,9 @@ def test_the_buttons_point_to_this_chapter(chapter):
     """Colab opens the notebook of the branch, "edit" its source; without a home of the book neither is there."""
     place = str(source_of(chapter.page_name).relative_to(ROOT))
     colab = chapter.page.locator("a[href^='https://colab.research.google.com/']")
-    edit = chapter.page.locator("a.btn-source-edit-button, a.btn-source-repository-button, .dropdown-launch-buttons")
+    edit = chapter.page.locator(
+        "a.btn-source-edit-button, a.btn-source-repository-button, .dropdown-launch-buttons"
+    )
     if not HOME.public:
         assert (colab.count(), edit.count()) == (0, 0)
         return
@@ -155,7 +157,9 @@ def test_the_meaning_of_a_term_is_no_hit_of_the_search(visit):
     opened = visit("search.html?q=perpendicular", "light", "desktop")
     results = opened.page.locator("#search-results li a")
     expect(results.first).to_be_visible(timeout=10_000)
-    assert {re.search(r"[\w-]+(?=\.html)", link.get_attribute("href"))[0] for link in results.all()} == {"glossary"}
+    assert {
+        re.search(r"[\w-]+(?=\.html)", link.get_attribute("href"))[0] for link in results.all()
+    } == {"glossary"}
     opened.context.close()
 
 
@@ -174,9 +178,15 @@ def test_formulas_arrive_when_a_reader_comes_near_them_and_not_before(browser):
         page = browser.new_page(viewport={"width": 390, "height": 844})
         page.goto(f"{address}/book/03-induction-heads.html", wait_until="load")
         page.wait_for_timeout(500)
-        assert page.evaluate("[window.MathJax?.version ?? '', document.querySelectorAll('mjx-container').length]") == ["", 0]
+        assert page.evaluate(
+            "[window.MathJax?.version ?? '', document.querySelectorAll('mjx-container').length]"
+        ) == ["", 0]
         page.mouse.wheel(0, 900)
-        page.wait_for_function("document.querySelectorAll('mjx-container').length > 0", timeout=60_000)
+        page.wait_for_function(
+            "document.querySelectorAll('mjx-container').length > 0", timeout=60_000
+        )
         page.evaluate("MathJax.startup.promise")
-        assert page.evaluate("document.querySelectorAll('.math:not(:has(mjx-container))').length") == 0
+        assert (
+            page.evaluate("document.querySelectorAll('.math:not(:has(mjx-container))').length") == 0
+        )
         page.close()

@@ -63,7 +63,9 @@ def test_the_page_that_answers_comes_first(found):
 def test_snippets_are_sentences(found):
     snippets = [snippet for pages in found for _, snippet in pages[:3] if snippet]
     assert len(snippets) > len(ANSWERS)
-    assert [text for text in snippets if " " not in text or "Contents" in text or "\n" in text] == []
+    assert [
+        text for text in snippets if " " not in text or "Contents" in text or "\n" in text
+    ] == []
     cut = [text for text in snippets if not re.search(r"[.?!:…”’)\]\w;]$", text)]
     assert cut == []
 
@@ -85,10 +87,17 @@ def test_every_place_of_the_index_is_there():
 
 def test_a_result_is_shown_with_its_sentence_and_opens(opened):
     page = opened.page
-    expect(page.locator("#search-results .search-summary")).to_contain_text("pages found for “induction head”")
+    expect(page.locator("#search-results .search-summary")).to_contain_text(
+        "pages found for “induction head”"
+    )
     first = page.locator("#search-results li").first
     assert "induction head" in first.locator("p.context").first.inner_text().lower()
-    assert (opened.errors, opened.outside, opened.sideways(), opened.violations()) == ([], [], [], [])
+    assert (opened.errors, opened.outside, opened.sideways(), opened.violations()) == (
+        [],
+        [],
+        [],
+        [],
+    )
 
 
 def test_a_word_that_is_nowhere_is_told_and_hostile_words_stay_text(opened):

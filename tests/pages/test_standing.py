@@ -9,7 +9,9 @@ from browser_tools import HTML, WIDTHS, Visit, pages, read_to_its_end, served
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
-WHOLE = os.environ.get("CIRCUITKIT_STANDING") == "whole"  # `make standing`: every page in every width
+WHOLE = (
+    os.environ.get("CIRCUITKIT_STANDING") == "whole"
+)  # `make standing`: every page in every width
 # What links lead to: headings, numbered equations, names of the library, terms.
 ANCHORS = """() => [...document.querySelectorAll(
         'article section[id], article div.math[id^=eq-], article dt.sig[id], article dl.glossary dt[id], article dt[id^=term-]')]
@@ -69,7 +71,12 @@ def visit(browser):
 def walks() -> list[tuple[str, str]]:
     """Every page; in each width by `make standing`, otherwise each page in one, so that all four have their turn."""
     names, widths = pages(), list(WIDTHS)
-    return [(name, width) for i, name in enumerate(names) for j, width in enumerate(widths) if WHOLE or (i + i // 4) % 4 == j]
+    return [
+        (name, width)
+        for i, name in enumerate(names)
+        for j, width in enumerate(widths)
+        if WHOLE or (i + i // 4) % 4 == j
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +105,31 @@ def walk(browser, address, known, name, width):
     context = browser.new_context(viewport=size, color_scheme="light", service_workers="block")
     try:
         page = context.new_page()
-        page.goto(f"{address}/{name}#{known[-1]}" if known else f"{address}/{name}", wait_until="load")
+        page.goto(
+            f"{address}/{name}#{known[-1]}" if known else f"{address}/{name}", wait_until="load"
+        )
         yield begin(page, SETTLED)
         page.evaluate(BEGUN)
         if known:
-            top, bottom = page.evaluate(TOP, known[-1]), "scrollY + innerHeight >= document.documentElement.scrollHeight - 2"
-            assert -1 <= top <= (WIDTHS[width][1] - 20 if page.evaluate(bottom) or "claim" in known[-1] else 200), known[-1]
+            top, bottom = (
+                page.evaluate(TOP, known[-1]),
+                "scrollY + innerHeight >= document.documentElement.scrollHeight - 2",
+            )
+            assert (
+                -1
+                <= top
+                <= (WIDTHS[width][1] - 20 if page.evaluate(bottom) or "claim" in known[-1] else 200)
+            ), known[-1]
             # Then the reader moves, and nothing holds her.
-            page.mouse.move(WIDTHS[width][0] // 2, 300)  # over the text: the sidebar scrolls by itself
+            page.mouse.move(
+                WIDTHS[width][0] // 2, 300
+            )  # over the text: the sidebar scrolls by itself
             page.mouse.wheel(0, -3000)
-            page.wait_for_function(f"([anchor, top]) => ({TOP})(anchor) > top + 300 || !scrollY", arg=[known[-1], top], timeout=10_000)
+            page.wait_for_function(
+                f"([anchor, top]) => ({TOP})(anchor) > top + 300 || !scrollY",
+                arg=[known[-1], top],
+                timeout=10_000,
+            )
         anchors = page.evaluate(ANCHORS)
         page.add_style_tag(content=UNPAINTED)
         yield begin(page, WALK, anchors)
@@ -148,7 +170,9 @@ def test_of_walks_taken_together_each_has_its_own_end():
             yield
             assert end, "it stands elsewhere"
 
-    found = together({"short": walk(True), "wrong": walk(True, False, True), "long": walk(*[True] * 5)})
+    found = together(
+        {"short": walk(True), "wrong": walk(True, False, True), "long": walk(*[True] * 5)}
+    )
     assert found["short"] is found["long"] is None
     assert "it stands elsewhere" in str(found["wrong"])
 
@@ -168,7 +192,11 @@ def test_what_moves_away_is_told_painted_or_not(visit, name):
     opened.page.add_style_tag(content=UNPAINTED)
     unpainted = opened.page.evaluate(WALK, anchors)
     opened.context.close()
-    assert {anchor for _, anchor, _ in painted} == {anchor for _, anchor, _ in unpainted} == set(anchors)
+    assert (
+        {anchor for _, anchor, _ in painted}
+        == {anchor for _, anchor, _ in unpainted}
+        == set(anchors)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +207,14 @@ def walked(browser, index):
     def of(name: str, width: str) -> Exception | None:
         if (name, width) not in found:
             some = all_of_them[all_of_them.index((name, width)) :][:AT_ONCE]
-            places = {one: [anchor for at, anchor, _ in index if at.endswith(one[0])] for one in some}
-            found.update(together({one: walk(browser, address, known, *one) for one, known in places.items()}))
+            places = {
+                one: [anchor for at, anchor, _ in index if at.endswith(one[0])] for one in some
+            }
+            found.update(
+                together(
+                    {one: walk(browser, address, known, *one) for one, known in places.items()}
+                )
+            )
         return found[name, width]
 
     with served() as address:
@@ -194,7 +228,9 @@ def test_what_a_link_leads_to_stands_in_view(walked, name, width):
         raise wrong
 
 
-@pytest.mark.parametrize("place", ["api/figures.html#circuitkit.figures.attention", "glossary.html#term-softmax"])
+@pytest.mark.parametrize(
+    "place", ["api/figures.html#circuitkit.figures.attention", "glossary.html#term-softmax"]
+)
 def test_where_a_link_led_is_readable(visit, place):
     opened = visit(f"book/{place}", "light", "phone")
     faults = opened.violations()
@@ -220,7 +256,9 @@ def test_formulas_open_at_their_left_end_and_say_that_they_scroll(visit):
 
 def test_code_that_draws_is_folded_and_opens_with_one_key(visit):
     opened = visit("book/03-induction-heads.html", "light", "desktop")
-    fold = opened.page.locator("details.hide.above-input", has_text="Show the code that draws this").first
+    fold = opened.page.locator(
+        "details.hide.above-input", has_text="Show the code that draws this"
+    ).first
     fold.locator("summary").focus()
     opened.page.keyboard.press("Enter")
     expect(fold.locator("pre")).to_contain_text("plt.subplots")

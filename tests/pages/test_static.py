@@ -11,8 +11,21 @@ from browser_tools import HTML, ROOT, pages
 
 from tools.publish.home import home
 
-LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
-RELATIONS = {"stylesheet", "icon", "preload", "prefetch", "modulepreload"}  # the <link>s that a browser follows
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "link": "href",
+}
+RELATIONS = {
+    "stylesheet",
+    "icon",
+    "preload",
+    "prefetch",
+    "modulepreload",
+}  # the <link>s that a browser follows
 
 
 class Page(HTMLParser):
@@ -73,7 +86,11 @@ def test_the_book_is_built():
 def test_every_page_file_is_in_the_table_of_contents():
     """A chapter that lies in book/ and is not listed would never be checked."""
     listed = {Path(page).with_suffix("") for page in pages()}
-    there = {path.relative_to(ROOT) for kind in ("md", "ipynb") for path in (ROOT / "book").rglob(f"*.{kind}")}
+    there = {
+        path.relative_to(ROOT)
+        for kind in ("md", "ipynb")
+        for path in (ROOT / "book").rglob(f"*.{kind}")
+    }
     assert {path.with_suffix("") for path in there if not re.search(r"/[._]", f"/{path}")} == listed
 
 
@@ -81,7 +98,11 @@ def test_every_public_package_has_a_page_of_the_reference():
     """The page's names come from the package; that there is a page must be said once in the table of contents."""
     import circuitkit
 
-    packages = {name for name in circuitkit.__all__ if (ROOT / "src/circuitkit" / name / "__init__.py").is_file()}
+    packages = {
+        name
+        for name in circuitkit.__all__
+        if (ROOT / "src/circuitkit" / name / "__init__.py").is_file()
+    }
     assert {Path(page).stem for page in pages() if page.startswith("book/api/")} == packages
 
 
@@ -101,7 +122,9 @@ def names_of_the_reference() -> list[str]:
 
 
 def test_every_public_name_has_an_entry():
-    entries = set.union(*(read(HTML / page).names for page in pages() if page.startswith("book/api")))
+    entries = set.union(
+        *(read(HTML / page).names for page in pages() if page.startswith("book/api"))
+    )
     assert [name for name in names_of_the_reference() if name not in entries] == []
 
 
@@ -137,7 +160,11 @@ def test_colab_links_come_from_the_one_setting_and_no_page_names_a_placeholder()
     here = home()
     for page in pages():
         source = Path(page).with_suffix(".ipynb")
-        links = [link for link in read(HTML / page).links if "colab.research.google.com" in link or here.url in link]
+        links = [
+            link
+            for link in read(HTML / page).links
+            if "colab.research.google.com" in link or here.url in link
+        ]
         if not here.public:
             assert links == []
         elif (ROOT / source).exists():
@@ -147,7 +174,10 @@ def test_colab_links_come_from_the_one_setting_and_no_page_names_a_placeholder()
 def test_formulas_and_views_use_scripts_of_the_book():
     for name in (
         "circuitsvis.js",
-        *(f"mathjax/{part}.js" for part in ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex")),
+        *(
+            f"mathjax/{part}.js"
+            for part in ("core", "input/tex", "output/chtml", "output/chtml/fonts/tex")
+        ),
         "mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff",
     ):
         assert (HTML / "_static" / name).stat().st_size > 10_000

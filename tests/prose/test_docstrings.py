@@ -60,7 +60,12 @@ def test_the_docstring_is_complete(name):
 def says_what(value) -> bool:
     """A formula in dollars or in backquotes, or a definition of two sentences or of eight words."""
     text = re.split(r"\*\*Source\*\*|>>>", inspect.getdoc(value) or "")[0]
-    return "$" in text or "`" in text or len(re.findall(r"[.:]\s", text + " ")) >= 2 or len(text.split()) >= 8
+    return (
+        "$" in text
+        or "`" in text
+        or len(re.findall(r"[.:]\s", text + " ")) >= 2
+        or len(text.split()) >= 8
+    )
 
 
 @pytest.mark.parametrize("name", public())
@@ -81,6 +86,13 @@ def test_what_is_missing_is_named():
     def whole(x: "torch.Tensor"):
         """The sum of each row, `[row, column]` to `[row]`. **Source**: this book."""
 
-    assert lacks(bare) == ["a first sentence that says what it is or computes", "one **Source**: (it has 0)"]
-    assert [words.split(":")[0] for words in lacks(half)] == ["one **Source**", "shapes", "the bold form"]
+    assert lacks(bare) == [
+        "a first sentence that says what it is or computes",
+        "one **Source**: (it has 0)",
+    ]
+    assert [words.split(":")[0] for words in lacks(half)] == [
+        "one **Source**",
+        "shapes",
+        "the bold form",
+    ]
     assert lacks(whole) == []

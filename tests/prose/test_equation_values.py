@@ -25,20 +25,27 @@ def equations(book: Path = BOOK) -> dict[str, str]:
     """Every displayed formula of a book by its number."""
     found = {}
     for path in book.glob("*.ipynb"):
-        text = "\n\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+        text = "\n\n".join(
+            c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
+        )
         for formula in re.findall(r"\$\$(.+?)\$\$", text, re.S):
             found[re.search(r"\\tag\{([\d.]+)\}", formula)[1]] = formula
     return found
 
 
 def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + 31 * seed), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(shape) + 31 * seed), dtype=torch.float64
+    )
 
 
 def close(*values):
     for value in values[1:]:
         torch.testing.assert_close(
-            torch.as_tensor(value).double(), torch.as_tensor(values[0]).double(), atol=1e-10, rtol=1e-10
+            torch.as_tensor(value).double(),
+            torch.as_tensor(values[0]).double(),
+            atol=1e-10,
+            rtol=1e-10,
         )
 
 
@@ -61,7 +68,10 @@ def one_head(seed=0):
     head = ck.Heads(("L0H0",), *(draw(*shape, seed=seed + i) for i, shape in enumerate(shapes)))
     names = {name: getattr(head, name)[0] for name in ("W_Q", "W_K", "W_V", "W_O")}
     matrices = {"W_{QK}": head.QK.AB[0], "W_{OV}": head.OV.AB[0]}
-    softmax = {r"\text{softmax}": lambda x: x.softmax(-1), r"\operatorname{softmax}": lambda x: x.softmax(-1)}
+    softmax = {
+        r"\text{softmax}": lambda x: x.softmax(-1),
+        r"\operatorname{softmax}": lambda x: x.softmax(-1),
+    }
     return head, names | matrices | softmax | {r"\text{mask}": causal, "d_{head}": H}
 
 
@@ -87,7 +97,9 @@ def conventions_one_position(latex):
     for i in range(N):
         inner = {r"\sum_{j' \le i}": [{"k_{j'}": k[j]} for j in range(i + 1)]}
         outer = {r"\sum_{j \le i}": [{"k_j": k[j], "v_j": v[j]} for j in range(i + 1)]}
-        ((r, formula),) = sides(latex, symbols | inner | outer | {"q_i": q[i], "r_i": head.results(x)[0, i]})
+        ((r, formula),) = sides(
+            latex, symbols | inner | outer | {"q_i": q[i], "r_i": head.results(x)[0, i]}
+        )
         close(r, formula)
 
 
@@ -98,7 +110,9 @@ def stream_is_a_sum(latex):
     part = {name: split[name][0, i] for name in split.names}
     terms = {
         r"\sum_{h}": [{"r_h": part[name]} for name in split.names if re.fullmatch(r"L\dH\d", name)],
-        r"\sum_{\ell}": [{r"\text{mlp}_\ell": part[name]} for name in split.names if name.endswith("MLP")],
+        r"\sum_{\ell}": [
+            {r"\text{mlp}_\ell": part[name]} for name in split.names if name.endswith("MLP")
+        ],
         "W_E[t]": tiny.W_E[t],
         "W_{pos}[i]": tiny.W_pos[i],
         r"x_{\text{final}}": split.total[0, i],
@@ -113,16 +127,26 @@ def stream_is_a_sum(latex):
 def virtual_weight(latex):
     tiny = model()
     writers, readers, strength = residual.virtual_weight_table(tiny)
-    out, into = residual.virtual_weights(tiny, "L0H1", "L1H0.K").A, residual.virtual_weights(tiny, "L0H1", "L1H0.K").B
+    out, into = (
+        residual.virtual_weights(tiny, "L0H1", "L1H0.K").A,
+        residual.virtual_weights(tiny, "L0H1", "L1H0.K").B,
+    )
     ((value,),) = sides(latex, {"W_{out}": out, "W_{in}": into})
     close(strength[writers.index("L0H1"), readers.index("L1H0.K")], value)
 
 
 def deletion(latex):
     tiny = model()
-    split, scores = residual.decompose(tiny, tokens()), residual.memory_scores(tiny, tokens(), skip=0)
+    split, scores = (
+        residual.decompose(tiny, tokens()),
+        residual.memory_scores(tiny, tokens(), skip=0),
+    )
     b, a = scores.names.index("L1H1"), scores.names.index("L0H0")
-    symbols = {"r_b": split["L1H1"], "r_a": split["L0H0"], r"\text{deletion}(b, a)": scores.deletion[b, a]}
+    symbols = {
+        "r_b": split["L1H1"],
+        "r_a": split["L0H0"],
+        r"\text{deletion}(b, a)": scores.deletion[b, a],
+    }
     close(*sides(latex, symbols)[0])
 
 
@@ -188,7 +212,10 @@ def paths(latex):
 
 
 def composition(latex):
-    early, late = (circuits.random_heads(1, D, H, layer=layer, seed=layer).to(torch.float64) for layer in range(2))
+    early, late = (
+        circuits.random_heads(1, D, H, layer=layer, seed=layer).to(torch.float64)
+        for layer in range(2)
+    )
     symbols = {
         "W_{OV}^{early}": early.OV.AB[0],
         "W_{QK}^{late}": late.QK.AB[0],
@@ -243,9 +270,15 @@ def match_matrix(latex):
 def theorem_2(latex):
     V1, V2, a1, a2 = draw(D, 4, seed=1), draw(4, D, seed=2), 1.7, -0.6
     for i, head in enumerate(paper.theorem2(V1, V2, N, a1, a2)):
-        symbols = {"W_{QK}^i": head.W_QK, "W_{OV}^i": head.W_OV, r"\Lambda": head.mask, "I": torch.eye(N)}
+        symbols = {
+            "W_{QK}^i": head.W_QK,
+            "W_{OV}^i": head.W_OV,
+            r"\Lambda": head.mask,
+            "I": torch.eye(N),
+        }
         for statement in sides(
-            latex, symbols | {"V_1^i": V1[:, i : i + 1], "V_2^i": V2[i : i + 1], "a_1": a1, "a_2": a2}
+            latex,
+            symbols | {"V_1^i": V1[:, i : i + 1], "V_2^i": V2[i : i + 1], "a_1": a1, "a_2": a2},
         ):
             close(*statement)
 
@@ -286,13 +319,22 @@ def gated_block(latex):
     gates, patterns = block.gates(x), block.pattern(x)
     assert {*gates.flatten().tolist()} > {0.0, 1.0}
     shared = {"x": x, "\\mathrm{clamp}": torch.clamp, "\\mathrm{out}": block(x)}
-    names = {r"\mathrm{gate}_h": gates, r"\mathrm{pattern}_h": patterns, "W_V": W_V, "b_V": b_V, "W_O": W_O}
-    shared |= {r"\sum_h": [{name: value[h] for name, value in names.items()} for h in range(len(gates))]}
+    names = {
+        r"\mathrm{gate}_h": gates,
+        r"\mathrm{pattern}_h": patterns,
+        "W_V": W_V,
+        "b_V": b_V,
+        "W_O": W_O,
+    }
+    shared |= {
+        r"\sum_h": [{name: value[h] for name, value in names.items()} for h in range(len(gates))]
+    }
     for h in range(len(gates)):
         for q in range(N):
             symbols = {"x_q": x[q], "x_k": x[1], r"\mathrm{gate}_{h}[q, k]": gates[h, q, 1]}
             symbols |= {
-                name[:2] + "{" + name[2:] + "}": getattr(block, name)[h] for name in ("W_GQ", "b_GQ", "W_GK", "b_GK")
+                name[:2] + "{" + name[2:] + "}": getattr(block, name)[h]
+                for name in ("W_GQ", "b_GQ", "W_GK", "b_GK")
             }
             gate, out = sides(latex, shared | symbols)
             close(*gate)

@@ -22,14 +22,21 @@ def prose(path: Path) -> str:
 
 def tags(text: str) -> list[str | None]:
     """The tag of every displayed formula, `None` where there is none."""
-    found = (re.search(r"\\tag\{([^}]*)\}", formula) for formula in re.findall(r"\$\$(.+?)\$\$", text, re.S))
+    found = (
+        re.search(r"\\tag\{([^}]*)\}", formula)
+        for formula in re.findall(r"\$\$(.+?)\$\$", text, re.S)
+    )
     return [match and match[1] for match in found]
 
 
 def wrong_tags(text: str, chapter: int) -> list[str]:
     given = tags(text)
     expected = [f"{chapter}.{number}" for number in range(1, len(given) + 1)]
-    return [f"formula {i + 1} has {a}, not {b}" for i, (a, b) in enumerate(zip(given, expected, strict=True)) if a != b]
+    return [
+        f"formula {i + 1} has {a}, not {b}"
+        for i, (a, b) in enumerate(zip(given, expected, strict=True))
+        if a != b
+    ]
 
 
 def wrong_references(text: str, name: str, known: dict[str, list]) -> list[str]:
@@ -52,13 +59,22 @@ def test_every_reference_leads_to_the_equation_it_names():
     known = {name: tags(prose(BOOK / name)) for name in CHAPTERS}
     pages = {str(path.relative_to(BOOK)): prose(path) for path in BOOK.rglob("*.ipynb")}
     pages |= {str(path.relative_to(BOOK)): path.read_text("utf-8") for path in BOOK.rglob("*.md")}
-    assert {name: found for name, text in pages.items() if (found := wrong_references(text, name, known))} == {}
+    assert {
+        name: found
+        for name, text in pages.items()
+        if (found := wrong_references(text, name, known))
+    } == {}
     assert sum(len(REFERENCE.findall(text)) for text in pages.values()) >= len(CHAPTERS)
 
 
 @pytest.mark.parametrize(
     "text",
-    [r"$$a$$", r"$$a \tag{2.2}$$", r"$$a \tag{2.1}$$ $$b \tag{2.3}$$", r"$$a \tag{2.1}$$ $$b \tag{2.1}$$"],
+    [
+        r"$$a$$",
+        r"$$a \tag{2.2}$$",
+        r"$$a \tag{2.1}$$ $$b \tag{2.3}$$",
+        r"$$a \tag{2.1}$$ $$b \tag{2.1}$$",
+    ],
     ids=["no number", "begins at two", "a gap", "twice the same"],
 )
 def test_a_wrong_number_is_found(text):

@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "book/errors.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"(?m)^## (.+)\n((?:(?!^## ).*\n?)+)", PAGE))
 FENCE = r"```{}\n(.*?)```"
-NAMESAKE, OTHER_PYTHON = "Another project owns the short name", "The notebook runs in another Python"
+NAMESAKE, OTHER_PYTHON = (
+    "Another project owns the short name",
+    "The notebook runs in another Python",
+)
 RUN_HERE = [title for title in SECTIONS if title not in (NAMESAKE, OTHER_PYTHON)]
 
 
@@ -80,7 +83,10 @@ def test_the_right_code_runs_and_the_symptom_is_gone(title):
 
 def python(source: str, *options: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, *options, "-c", source], capture_output=True, text=True, env=os.environ | environment
+        [sys.executable, *options, "-c", source],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
     )
     return done.stderr
 
@@ -89,7 +95,9 @@ def test_the_namesake_is_refused_in_these_words(tmp_path):
     info = tmp_path / "circuitkit-9.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: circuitkit\nVersion: 9.9\n")
-    seen = python("import circuitkit", PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT / "src")]))
+    seen = python(
+        "import circuitkit", PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    )
     assert quoted(symptom(NAMESAKE), seen)
     (commands,) = re.findall(FENCE.format("sh"), SECTIONS[NAMESAKE], re.S)
     assert commands.splitlines()[0] in seen

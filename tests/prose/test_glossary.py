@@ -23,7 +23,15 @@ TAUGHT = {
         "principal angles",
         "layer norm",
     ),
-    2: ("QK circuit", "OV circuit", "skip trigram", "skip-trigram bug", "copying score", "virtual head", "direct path"),
+    2: (
+        "QK circuit",
+        "OV circuit",
+        "skip trigram",
+        "skip-trigram bug",
+        "copying score",
+        "virtual head",
+        "direct path",
+    ),
     3: (
         "induction head",
         "previous-token head",
@@ -46,13 +54,20 @@ TAUGHT = {
 
 def groups() -> list[list[str]]:
     """The terms of each entry; all but the first are other names for it."""
-    return [[line for line in entry.split("\n") if line[:1].strip()] for entry in ENTRIES.strip("\n").split("\n\n")]
+    return [
+        [line for line in entry.split("\n") if line[:1].strip()]
+        for entry in ENTRIES.strip("\n").split("\n\n")
+    ]
 
 
 def words(path: Path) -> str:
     if path.suffix == ".md":
         return path.read_text("utf-8")
-    return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    return "\n".join(
+        cell.source
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "markdown"
+    )
 
 
 def test_the_entries_stand_in_the_order_of_the_alphabet():
@@ -79,7 +94,12 @@ def test_what_a_chapter_teaches_by_name_is_explained(chapter):
 
 
 def test_every_entry_is_used_by_the_book():
-    pages = [path for kind in ("md", "ipynb") for path in (ROOT / "book").rglob(f"*.{kind}") if "/_" not in str(path)]
+    pages = [
+        path
+        for kind in ("md", "ipynb")
+        for path in (ROOT / "book").rglob(f"*.{kind}")
+        if "/_" not in str(path)
+    ]
     text = "\n".join(words(path) for path in pages if path.name != "glossary.md")
     unused = [group[0] for group in groups() if not pattern(group).search(text)]
     assert unused == []
@@ -97,4 +117,6 @@ def test_terms_are_found_as_whole_words_in_either_number_and_over_a_line_break()
 
 
 def test_everyday_words_have_an_entry_and_no_link():
-    assert {group[0] for group in groups()} | {term for group in groups() for term in group} >= EVERYDAY
+    assert {group[0] for group in groups()} | {
+        term for group in groups() for term in group
+    } >= EVERYDAY

@@ -17,7 +17,11 @@ def book(folder, prose, outputs="", bindings=""):
     (folder / "book").mkdir(exist_ok=True)
     cells = [
         {"cell_type": "markdown", "source": prose},
-        {"cell_type": "code", "source": "n = 7", "outputs": [{"output_type": "stream", "text": outputs}]},
+        {
+            "cell_type": "code",
+            "source": "n = 7",
+            "outputs": [{"output_type": "stream", "text": outputs}],
+        },
     ]
     (folder / "book/page.ipynb").write_text(json.dumps({"cells": cells}))
     (folder / "book/numbers.toml").write_text(bindings or "number = []")
@@ -37,7 +41,12 @@ def test_a_fault_that_makes_text_of_a_number_is_noticed(tmp_path):
     """More than half of what, more than a third of what: the mark then holds two words, and no number."""
     assert not agrees("a third", 0.5)
     assert not agrees("a third", 1 / 3)
-    held = book(tmp_path, "It is more than a third of what it was.", "more than 0.5 of it", bind("more than [a third] of", "out(r'more than (\\S+) of')"))
+    held = book(
+        tmp_path,
+        "It is more than a third of what it was.",
+        "more than 0.5 of it",
+        bind("more than [a third] of", "out(r'more than (\\S+) of')"),
+    )
     assert problems(held)
 
 
@@ -49,7 +58,8 @@ def test_a_binding_holds_when_the_output_rounds_to_what_is_written(tmp_path):
     bound = bind("reaches 0.93 of", r"out(r'rate (\S+)')")
     assert problems(book(tmp_path, "It reaches 0.93 of them.", "rate 0.9312\n", bound)) == []
     assert (
-        "says  0.93, computed 0.9412" in problems(book(tmp_path, "It reaches 0.93 of them.", "rate 0.9412\n", bound))[0]
+        "says  0.93, computed 0.9412"
+        in problems(book(tmp_path, "It reaches 0.93 of them.", "rate 0.9412\n", bound))[0]
     )
 
 
@@ -60,20 +70,34 @@ def test_a_quote_that_has_gone_is_found(tmp_path):
 
 def test_an_output_that_has_gone_is_found(tmp_path):
     bound = bind("reaches 0.93 of", r"out(r'rate (\S+)')")
-    assert "no stored output of this page matches" in problems(book(tmp_path, "It reaches 0.93 of them.", "", bound))[0]
+    assert (
+        "no stored output of this page matches"
+        in problems(book(tmp_path, "It reaches 0.93 of them.", "", bound))[0]
+    )
 
 
 def test_a_number_set_in_code_can_be_bound(tmp_path):
-    assert problems(book(tmp_path, "We take 7 of them.", "", bind("take 7 of", r"code(r'n = (\d+)')"))) == []
-    assert problems(book(tmp_path, "We take 8 of them.", "", bind("take 8 of", r"code(r'n = (\d+)')"))) != []
+    assert (
+        problems(book(tmp_path, "We take 7 of them.", "", bind("take 7 of", r"code(r'n = (\d+)')")))
+        == []
+    )
+    assert (
+        problems(book(tmp_path, "We take 8 of them.", "", bind("take 8 of", r"code(r'n = (\d+)')")))
+        != []
+    )
 
 
 def test_two_numbers_want_two_expressions(tmp_path):
-    assert "for 1 expressions" in problems(book(tmp_path, "It is 3 of 4.", "", bind("is 3 of 4", "3")))[0]
+    assert (
+        "for 1 expressions"
+        in problems(book(tmp_path, "It is 3 of 4.", "", bind("is 3 of 4", "3")))[0]
+    )
 
 
 def test_layers_and_steps_are_numbers_like_others(tmp_path):
-    assert "no binding for '17'" in problems(book(tmp_path, "All lie in layer 17, not in layer 0."))[0]
+    assert (
+        "no binding for '17'" in problems(book(tmp_path, "All lie in layer 17, not in layer 0."))[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,18 +112,30 @@ def test_layers_and_steps_are_numbers_like_others(tmp_path):
     ],
 )
 def test_what_stands_between_marks_is_bound(tmp_path, quote, expression, right):
-    prose, outputs = "Seven heads, half of them: the first is L1H3.", "of 7 heads share 0.5 first L1H3 last L0H0\n"
-    found = [line for line in problems(book(tmp_path, prose, outputs, bind(quote, expression))) if "computed" in line]
+    prose, outputs = (
+        "Seven heads, half of them: the first is L1H3.",
+        "of 7 heads share 0.5 first L1H3 last L0H0\n",
+    )
+    found = [
+        line
+        for line in problems(book(tmp_path, prose, outputs, bind(quote, expression)))
+        if "computed" in line
+    ]
     assert (not found) is right
 
 
 @pytest.mark.parametrize(
-    ("expression", "right"), [("out(r'a (.)') > out(r'b (.)')", True), ("False", False), ("1", False)]
+    ("expression", "right"),
+    [("out(r'a (.)') > out(r'b (.)')", True), ("False", False), ("1", False)],
 )
 def test_a_comparison_holds_or_not(tmp_path, expression, right):
     bound = bind("a is above b", expression).replace("is = ", "holds = ")
     assert (
-        any("does not hold" in line for line in problems(book(tmp_path, "a is above b", "a 3 b 2", bound))) is not right
+        any(
+            "does not hold" in line
+            for line in problems(book(tmp_path, "a is above b", "a 3 b 2", bound))
+        )
+        is not right
     )
 
 
@@ -107,7 +143,12 @@ def test_a_head_and_a_count_are_bound_by_what_stands_beside_them(tmp_path):
     assert problems(book(tmp_path, "Seven heads, L1H3 first.", "L1H3")) == []
     assert "nothing beside it shows 'L1H3'" in problems(book(tmp_path, "L1H3 is first.", "L0H3"))[0]
     assert "nothing beside it shows 'eight'" in problems(book(tmp_path, "Two of eight.", "L0H3"))[0]
-    assert problems(book(tmp_path, "Some 8 % and eight more.", "0.08", bind("Some 8 %", "out(r'(.*)')"))) != []
+    assert (
+        problems(
+            book(tmp_path, "Some 8 % and eight more.", "0.08", bind("Some 8 %", "out(r'(.*)')"))
+        )
+        != []
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +185,14 @@ def test_what_is_written_may_be_a_bound(relation, value, holds):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("5.9", 5.928), ("30%", 0.3), ("70 %", 0.7), ("100,000", 1e5), ("−0.10", -0.1), ("1.4e-3", 1.39e-3)],
+    [
+        ("5.9", 5.928),
+        ("30%", 0.3),
+        ("70 %", 0.7),
+        ("100,000", 1e5),
+        ("−0.10", -0.1),
+        ("1.4e-3", 1.39e-3),
+    ],
 )
 def test_numbers_are_read_as_they_are_written(text, value):
     assert written(f"It is {text} here.") == [text]

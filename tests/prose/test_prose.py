@@ -8,7 +8,22 @@ import pytest
 from tools.check import sources
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = {".md", ".py", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".cff", ".ipynb", ".js", ".css", ".bib", ".json", ""}
+TEXT = {
+    ".md",
+    ".py",
+    ".toml",
+    ".txt",
+    ".cfg",
+    ".yml",
+    ".yaml",
+    ".cff",
+    ".ipynb",
+    ".js",
+    ".css",
+    ".bib",
+    ".json",
+    "",
+}
 THIS = "tests/prose/test_prose.py"
 
 MACHINE = re.compile(
@@ -29,7 +44,9 @@ def tracked() -> list[str]:
 def lines_with(pattern: re.Pattern, names: list[str]) -> list[str]:
     found = []
     for name in names:
-        for number, line in enumerate((ROOT / name).read_text("utf-8", errors="replace").splitlines(), 1):
+        for number, line in enumerate(
+            (ROOT / name).read_text("utf-8", errors="replace").splitlines(), 1
+        ):
             # Stored pictures are base64, in which any letters can meet.
             if len(line) < 5000 and (hit := pattern.search(line)):
                 found.append(f"{name}:{number}: {hit[0]}")
@@ -38,26 +55,40 @@ def lines_with(pattern: re.Pattern, names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ["open('/home/ann/x.csv')", "see /Users/bo/book", "/work/main/src", "/tmp/abc123/file", "C:\\Users\\ann"],
+    [
+        "open('/home/ann/x.csv')",
+        "see /Users/bo/book",
+        "/work/main/src",
+        "/tmp/abc123/file",
+        "C:\\Users\\ann",
+    ],
 )
 def test_a_machine_path_is_recognised(text):
     assert MACHINE.search(text)
 
 
-@pytest.mark.parametrize("text", ["docs/home/page", "https://example.org/home/page", "src/work/x", "~/notes"])
+@pytest.mark.parametrize(
+    "text", ["docs/home/page", "https://example.org/home/page", "src/work/x", "~/notes"]
+)
 def test_other_paths_are_not(text):
     assert not MACHINE.search(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["pip install circuitkit", "%pip install -q circuitkit==1", "pip install 'circuitkit[all]'"]
+    "text",
+    ["pip install circuitkit", "%pip install -q circuitkit==1", "pip install 'circuitkit[all]'"],
 )
 def test_the_wrong_install_is_recognised(text):
     assert INSTALL.search(text)
 
 
 @pytest.mark.parametrize(
-    "text", ['pip install "circuitkit-book @ git+https://x"', "pip install -e .", "pip install circuitkit_book.whl"]
+    "text",
+    [
+        'pip install "circuitkit-book @ git+https://x"',
+        "pip install -e .",
+        "pip install circuitkit_book.whl",
+    ],
 )
 def test_the_right_install_is_not(text):
     assert not INSTALL.search(text)

@@ -9,7 +9,9 @@ import pytest
 from tools.check import public_names
 
 ROOT = Path(__file__).resolve().parents[2]
-PRIVATE = re.compile(r"\b(?:circuitkit|ck)(?:\.\w+)*\.(_[a-z]\w*)|\bfrom circuitkit[\w.]* import [^\n]*?\b(_[a-z]\w*)")
+PRIVATE = re.compile(
+    r"\b(?:circuitkit|ck)(?:\.\w+)*\.(_[a-z]\w*)|\bfrom circuitkit[\w.]* import [^\n]*?\b(_[a-z]\w*)"
+)
 
 
 def code(path: Path) -> str:
@@ -18,21 +20,39 @@ def code(path: Path) -> str:
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
         blocks = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        prose = "\n".join(
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+        )
     else:
         blocks, prose = [], text
-    return "\n".join([*blocks, *re.findall(r"```[\w{}-]*\n(.*?)```", prose, re.S), *re.findall(r"`([^`\n]+)`", prose)])
+    return "\n".join(
+        [
+            *blocks,
+            *re.findall(r"```[\w{}-]*\n(.*?)```", prose, re.S),
+            *re.findall(r"`([^`\n]+)`", prose),
+        ]
+    )
 
 
 def pages() -> list[Path]:
     found = [
-        path for kind in ("*.ipynb", "*.md") for folder in ("book", "exercises") for path in (ROOT / folder).rglob(kind)
+        path
+        for kind in ("*.ipynb", "*.md")
+        for folder in ("book", "exercises")
+        for path in (ROOT / folder).rglob(kind)
     ]
-    return sorted(path for path in found if not re.search(r"/[._]", str(path.relative_to(ROOT)))) + [ROOT / "README.md"]
+    return sorted(
+        path for path in found if not re.search(r"/[._]", str(path.relative_to(ROOT)))
+    ) + [ROOT / "README.md"]
 
 
 @pytest.mark.parametrize(
-    "text", ["from circuitkit.superposition._verdict import a", "ck._contract.public", "from circuitkit import _heads"]
+    "text",
+    [
+        "from circuitkit.superposition._verdict import a",
+        "ck._contract.public",
+        "from circuitkit import _heads",
+    ],
 )
 def test_a_private_name_is_recognised(text):
     assert PRIVATE.search(text)

@@ -18,7 +18,9 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
 @pytest.mark.parametrize("code", EXAMPLES, ids=["shipped model", "own model"])
 def test_each_example_prints_what_it_says(code):
     if not (ROOT / "src/circuitkit/models/data/two-layer.safetensors").exists():
-        pytest.skip("the two-layer model is not in the package yet; this test runs as soon as it is")
+        pytest.skip(
+            "the two-layer model is not in the package yet; this test runs as soon as it is"
+        )
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "README.md", "exec"), {})
@@ -33,7 +35,10 @@ def test_each_example_is_about_ten_lines(code):
 
 def test_the_packages_to_bring_are_those_that_the_library_depends_on():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    bounds = {re.match(r"[\w-]+", one)[0]: re.search(r">=([\d.]+)", one)[1] for one in project["dependencies"]}
+    bounds = {
+        re.match(r"[\w-]+", one)[0]: re.search(r">=([\d.]+)", one)[1]
+        for one in project["dependencies"]
+    }
     (told,) = re.findall(r"`--no-deps` none is touched; then bring\s+(.*?)\.\n", README, re.S)
     told = told.replace(" (below 5)", "").replace(" and ", ", ").replace("\n", " ")
     named = dict((one.split() + [None])[:2] for one in told.split(", "))
@@ -45,7 +50,9 @@ def test_the_packages_to_bring_are_those_that_the_library_depends_on():
 
 def test_links_and_pictures_exist():
     targets = re.findall(r"\]\(([^)#]+)", README)
-    assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []
+    assert [
+        target for target in targets if "://" not in target and not (ROOT / target).exists()
+    ] == []
     assert re.search(r"!\[\S+ .{30,}\]\(", README)
 
 

@@ -9,7 +9,9 @@ from tools.check.statements import ROOT, differences, said
 
 
 def test_the_pages_state_what_was_read():
-    assert differences() == [], "if you meant it: python -m tools statements --write, and read the diff"
+    assert differences() == [], (
+        "if you meant it: python -m tools statements --write, and read the diff"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,9 @@ def test_every_planted_slip_fits_the_text():
 def test_the_list_alone_notices_enough_slips(capsys):
     """Which of them a value notices takes a minute to compute: `make text-faults`."""
     faults = text_faults.read([text_faults.FAULTS])
-    assert text_faults.report(faults, text_faults.try_all(faults, values=False)) == 0, capsys.readouterr().out
+    assert text_faults.report(faults, text_faults.try_all(faults, values=False)) == 0, (
+        capsys.readouterr().out
+    )
 
 
 def test_a_slip_that_fits_no_text_is_named():
@@ -119,5 +123,7 @@ def test_too_few_noticed_slips_fail(capsys):
 def test_a_binding_follows_a_slip_as_a_careless_author_would_let_it(quote, old, new, now):
     page = "It has 30 layers of 9 heads. Found by L1H3, always. It saw a row in four. Here two of three heads."
     entry = {"page": "README", "quote": quote, "is": "1"}
-    assert text_faults.follow(entry, text_faults.Fault("word", "README", old, new), page)["quote"] == now
-
+    assert (
+        text_faults.follow(entry, text_faults.Fault("word", "README", old, new), page)["quote"]
+        == now
+    )

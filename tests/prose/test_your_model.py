@@ -20,7 +20,12 @@ def test_the_lines_run_in_the_order_of_the_page(tmp_path, monkeypatch, capsys):
     assert room["effect"].values.shape == (4, 4)  # one head of three has two others of its layer
     assert room["layer"].block.names == ("L1H0", "L1H2")
     assert not room["logits"].equal(room["model"](room["rows"].tokens))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["mine", "mine.csv", "mine.html", "mine.parts"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "mine",
+        "mine.csv",
+        "mine.html",
+        "mine.parts",
+    ]
     assert "numbers" in capsys.readouterr().out
 
 
@@ -31,8 +36,12 @@ def test_what_it_says_of_the_first_token(tmp_path):
     import transformers
 
     def first(kind, **sizes):
-        config = getattr(transformers, f"{kind}Config")(**sizes, bos_token_id=0, eos_token_id=0, architectures=[f"{kind}ForCausalLM"])
-        model = tiny_models.from_folder(tmp_path / kind, getattr(transformers, f"{kind}ForCausalLM")(config))
+        config = getattr(transformers, f"{kind}Config")(
+            **sizes, bos_token_id=0, eos_token_id=0, architectures=[f"{kind}ForCausalLM"]
+        )
+        model = tiny_models.from_folder(
+            tmp_path / kind, getattr(transformers, f"{kind}ForCausalLM")(config)
+        )
         return int(model.to_tokens("In the beginning")[0, 0]) == 0
 
     sizes = tiny_models.HUGGING_FACE | {"vocab_size": 4096}
@@ -40,4 +49,7 @@ def test_what_it_says_of_the_first_token(tmp_path):
     found["Gemma"] = first("Gemma", **sizes, head_dim=8, num_key_value_heads=3, pad_token_id=0)
     assert found == {"Llama": True, "Gemma": True, "Qwen2": False, "GPTNeoX": False, "Phi": False}
     said = " ".join(PAGE.split())
-    assert "a Llama and a Gemma have one in front, a Qwen2, a NeoX or a Phi has none unless you ask by `prepend_bos=True`" in said
+    assert (
+        "a Llama and a Gemma have one in front, a Qwen2, a NeoX or a Phi has none unless you ask by `prepend_bos=True`"
+        in said
+    )

@@ -29,7 +29,11 @@ def made(folder):
 
 
 def value(report, part, name, measure):
-    (one,) = [row for row in report.rows if (row["part"], row["name"], row["measure"]) == (part, name, measure)]
+    (one,) = [
+        row
+        for row in report.rows
+        if (row["part"], row["name"], row["measure"]) == (part, name, measure)
+    ]
     return one
 
 
@@ -42,7 +46,9 @@ def test_scores_by_hand(made):
     """Read off transformer-lens patterns: one period less one back, one back, one period back, the first token."""
     model = ck.load_model("two-layer")
     period = 64
-    rows = ck.induction.repeated_tokens(model.cfg.d_vocab, period, batch=8, bos=model.tokenizer.bos_token_id)
+    rows = ck.induction.repeated_tokens(
+        model.cfg.d_vocab, period, batch=8, bos=model.tokenizer.bos_token_id
+    )
     seen, n = patterns_of(rows.tokens), rows.tokens.shape[1]
     wanted = {"induction": [], "previous token": [], "sink": []}
     for row in range(8):
@@ -54,7 +60,11 @@ def test_scores_by_hand(made):
     for kind, by_row in wanted.items():
         by_row = torch.stack(by_row)
         for i, name in enumerate(names):
-            one, mean, error = value(made, "behaviour", name, kind), by_row[:, i].mean(), by_row[:, i].std() / 8**0.5
+            one, mean, error = (
+                value(made, "behaviour", name, kind),
+                by_row[:, i].mean(),
+                by_row[:, i].std() / 8**0.5,
+            )
             assert one["value"] == pytest.approx(float(mean), abs=2e-5)
             assert one["high"] - one["low"] == pytest.approx(float(2 * 2.36 * error), abs=2e-5)
     even = sum(1 / (t + 1) for t in range(1, n)) / (n - 1)
@@ -88,7 +98,11 @@ def test_mlps_as_heads_get_better_with_heads(folder):
     assert not found.problems
     costs = [row for row in found.rows if row["measure"] == "wrong by"]
     assert costs
-    promised = {(row["name"], row["text"]): row["value"] for row in found.rows if row["measure"] == "promised"}
+    promised = {
+        (row["name"], row["text"]): row["value"]
+        for row in found.rows
+        if row["measure"] == "promised"
+    }
     assert all(0 <= row["value"] <= promised[row["name"], row["text"]] for row in costs)
 
 
@@ -140,7 +154,9 @@ def test_a_report_by_name_is_of_the_weights_that_are_there_now(tmp_path):
     import transformers
     from safetensors.torch import load_file, save_file
 
-    config = transformers.GPT2Config(**tiny_models.GPT2 | {"vocab_size": 4096}, architectures=["GPT2LMHeadModel"])
+    config = transformers.GPT2Config(
+        **tiny_models.GPT2 | {"vocab_size": 4096}, architectures=["GPT2LMHeadModel"]
+    )
     tiny_models.from_folder(tmp_path / "gpt2", transformers.GPT2LMHeadModel(config))
     first = ck.report(tmp_path / "gpt2", tmp_path / "x.html")
     W = load_file(tmp_path / "gpt2" / "model.safetensors")
@@ -157,7 +173,9 @@ def test_a_report_by_name_is_of_the_weights_that_are_there_now(tmp_path):
 
 def lines(report, key):
     """What the lines under a section give when they are run: the last one's value."""
-    (shown,) = re.findall(rf'<section id="{key}">.*?<pre tabindex="0">(.*?)</pre>', report.html, re.DOTALL)
+    (shown,) = re.findall(
+        rf'<section id="{key}">.*?<pre tabindex="0">(.*?)</pre>', report.html, re.DOTALL
+    )
     body, room = ast.parse(html.unescape(shown)).body, {}
     exec(compile(ast.Module(body[:-1], []), "lines", "exec"), room)
     last = body[-1]
@@ -171,13 +189,21 @@ def test_the_lines_under_a_section_make_its_numbers(made, folder):
     worth, room = lines(made, "behaviour")
     induction = torch.stack([one.prefix_matching for one in room["each"]]).mean(0).flatten()
     for i, name in enumerate(ck.heads(room["model"]).names):
-        assert float(induction[i]) == pytest.approx(value(made, "behaviour", name, "induction")["value"], abs=2e-5)
+        assert float(induction[i]) == pytest.approx(
+            value(made, "behaviour", name, "induction")["value"], abs=2e-5
+        )
     group = worth.done.partition(" ")[2].partition(" (")[0].split(", ")
-    key = next(kind for kind, names in _parts.groups(made.parts["behaviour"]).items() if names == group)
-    assert worth.change == pytest.approx(value(made, f"worth {key}", key, "loss without")["value"], abs=1e-4)
+    key = next(
+        kind for kind, names in _parts.groups(made.parts["behaviour"]).items() if names == group
+    )
+    assert worth.change == pytest.approx(
+        value(made, f"worth {key}", key, "loss without")["value"], abs=1e-4
+    )
     shares, _ = lines(made, "logits")
     told = {row["name"]: row["value"] for row in made.rows if row["measure"] == "adds to the logit"}
-    assert float(shares.values[shares.names.index("L1H3"), 0, -1]) == pytest.approx(told["L1H3"], abs=1e-3)
+    assert float(shares.values[shares.names.index("L1H3"), 0, -1]) == pytest.approx(
+        told["L1H3"], abs=1e-3
+    )
     wires, _ = lines(made, "composition")
     assert {(writer, reader): score for writer, reader, score in wires}["L0H1", "L1H3"] > 0.05
     pattern, room = lines(made, "patterns")
@@ -209,9 +235,14 @@ def test_a_full_disk_is_one_sentence_and_what_was_done_is_kept(tmp_path):
         f"sys.exit(m.main(['report', 'one-layer', '--out', {str(tmp_path / 'x.html')!r}]))"
     )
     assert resource.RLIMIT_FSIZE is not None
-    done = subprocess.run([sys.executable, "-B", "-W", "ignore", "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "ignore", "-c", code], capture_output=True, text=True
+    )
     assert done.returncode == 2, done.stderr
-    assert re.fullmatch(r"the report of one-layer could not be written: .*kept in .*call the same again\.\n", done.stderr), done.stderr
+    assert re.fullmatch(
+        r"the report of one-layer could not be written: .*kept in .*call the same again\.\n",
+        done.stderr,
+    ), done.stderr
     assert len([*(tmp_path / "x.parts").rglob("*.json")]) >= 1
     assert not [*(tmp_path / "x.parts").rglob("*.new")]
 
@@ -222,7 +253,11 @@ def test_a_full_disk_is_one_sentence_and_what_was_done_is_kept(tmp_path):
         ("no-such-model", "x.html", r"no model is called 'no-such-model'"),
         ("./nowhere", "x.html", r"there is no folder './nowhere'"),
         ("one-layer", "x.txt", r"a file that ends in .html"),
-        ("one-layer", "none/x.html", r"a file in a folder that is there: .*none. is none. Make it first"),
+        (
+            "one-layer",
+            "none/x.html",
+            r"a file in a folder that is there: .*none. is none. Make it first",
+        ),
     ],
 )
 def test_a_bad_name_is_one_clear_sentence(tmp_path, capsys, name, out, says):
@@ -248,7 +283,9 @@ def test_the_page_asks_nobody_and_finds_a_head(made, folder, browser):
     page.goto((folder / "two.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.fill("#find", "L1H3")
-    shown = page.evaluate("[...document.querySelectorAll('article')].filter(e => !e.hidden).map(e => e.id)")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('article')].filter(e => !e.hidden).map(e => e.id)"
+    )
     assert shown == ["L1H3"]
     assert page.inner_text("#found") == "1 heads"
     assert len(asked) == 1
@@ -265,8 +302,9 @@ def test_words_of_a_model_are_no_markup(monkeypatch):
 def test_it_works_where_there_is_no_tokenizer(request):
     import tiny_models
 
-
-    model = tiny_models.boot(torch.float32, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23)
+    model = tiny_models.boot(
+        torch.float32, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23
+    )
     found = ck.report(model)
     assert not found.problems
     assert "#" in found.html

@@ -17,8 +17,16 @@ def test_there_is_a_page_and_a_table(name):
 
 
 def test_the_stored_numbers_are_still_the_models():
-    stored = {(row["part"], row["name"], row["measure"]): row for row in csv.DictReader((STORED / "one-layer.csv").read_text("utf-8").splitlines()) if row["text"] == ""}
-    fresh = {(row["part"], row["name"], row["measure"]): row for row in ck.report("one-layer").rows if row["text"] == ""}
+    stored = {
+        (row["part"], row["name"], row["measure"]): row
+        for row in csv.DictReader((STORED / "one-layer.csv").read_text("utf-8").splitlines())
+        if row["text"] == ""
+    }
+    fresh = {
+        (row["part"], row["name"], row["measure"]): row
+        for row in ck.report("one-layer").rows
+        if row["text"] == ""
+    }
     assert stored.keys() == fresh.keys()
     assert len(stored) > 20
     for key, row in fresh.items():

@@ -6,7 +6,15 @@ import pytest
 import tiny_models
 import torch
 
-SIZES = {"d_model": 22, "d_head": 4, "n_layers": 2, "n_ctx": 11, "n_heads": 3, "d_vocab": 37, "d_mlp": 29}
+SIZES = {
+    "d_model": 22,
+    "d_head": 4,
+    "n_layers": 2,
+    "n_ctx": 11,
+    "n_heads": 3,
+    "d_vocab": 37,
+    "d_mlp": 29,
+}
 
 
 def _boot(**changes):
@@ -102,7 +110,11 @@ def rotate(x, position):
 
 def activation(name, value):
     value = value.item()
-    return value / (1 + math.exp(-value)) if name == "silu" else value * (1 + math.erf(value / math.sqrt(2))) / 2
+    return (
+        value / (1 + math.exp(-value))
+        if name == "silu"
+        else value * (1 + math.erf(value / math.sqrt(2))) / 2
+    )
 
 
 @pytest.fixture(scope="session")
@@ -122,14 +134,19 @@ def slow():
             for h in range(cfg.n_heads):
                 rows = slice(h * d, h * d + d)
                 q, k, v = (
-                    [w[f"{p}attn.{part}.weight"][rows] @ at + w[f"{p}attn.{part}.bias"][rows] for at in y]
+                    [
+                        w[f"{p}attn.{part}.weight"][rows] @ at + w[f"{p}attn.{part}.bias"][rows]
+                        for at in y
+                    ]
                     for part in "qkv"
                 )
                 if "pos_embed.weight" not in w:
                     q, k = ([rotate(at, i) for i, at in enumerate(side)] for side in (q, k))
                 out = []
                 for dst in range(n_pos):
-                    grown = [math.exp(float(q[dst] @ k[src]) / math.sqrt(d)) for src in range(dst + 1)]
+                    grown = [
+                        math.exp(float(q[dst] @ k[src]) / math.sqrt(d)) for src in range(dst + 1)
+                    ]
                     z = sum(g / sum(grown) * v[src] for src, g in enumerate(grown))
                     out.append(w[p + "attn.o.weight"][:, rows] @ z)
                 heads.append(torch.stack(out))

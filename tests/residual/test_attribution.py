@@ -19,7 +19,9 @@ def answers():
 def test_by_hand(boot):
     """No layers, three dimensions, LayerNorm: (3, 0, 0) centred is (2, -1, -1), whose variance is 2."""
     root = (2 + 1e-5) ** 0.5
-    model = boot(d_model=3, d_head=1, n_heads=1, n_layers=0, d_vocab=2, n_ctx=1, normalization_type="LN")
+    model = boot(
+        d_model=3, d_head=1, n_heads=1, n_layers=0, d_vocab=2, n_ctx=1, normalization_type="LN"
+    )
     with torch.no_grad():
         state = model.state_dict()
         state["embed.weight"].copy_(torch.tensor([[3.0, 0, 0], [0.0, 0, 0]]))
@@ -38,7 +40,10 @@ def test_by_hand(boot):
 def test_parts_against_a_slow_forward_pass(model, kind, tokens, answers, slow, tolerance):
     """Each component's share, with the divisor of the slow pass, and the sum against its logits."""
     answer, versus = answers
-    out, contrast = logit_attribution(model, tokens, answer), logit_attribution(model, tokens, answer, versus)
+    out, contrast = (
+        logit_attribution(model, tokens, answer),
+        logit_attribution(model, tokens, answer, versus),
+    )
     w, centred = model.state_dict(), kind in ("LN", "LNPre")
     for row in range(2):
         parts, divisors, logits = slow(model, tokens[row].tolist())
@@ -64,7 +69,10 @@ def test_sums_to_the_logit(model, tokens, answers, tolerance):
     with torch.no_grad():
         logits = model(tokens)
     answer, versus = answers
-    expected = [[logits[b, i, answer[b, i]] - logits[b, i, versus[b, i]] for i in range(9)] for b in range(2)]
+    expected = [
+        [logits[b, i, answer[b, i]] - logits[b, i, versus[b, i]] for i in range(9)]
+        for b in range(2)
+    ]
     close(out.total, expected, 20 * tolerance)
     swapped = logit_attribution(model, tokens, versus, answer)
     close(swapped.values, -out.values)
@@ -88,7 +96,11 @@ def test_against_transformer_lens(boot, tokens, answers, kind_of_norm):
     split, out = decompose(model, tokens), logit_attribution(model, tokens, *answers)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens)
-    close(out.values, cache.logit_attrs(split.parts, *answers), 1e-12 if kind_of_norm is None else 1e-6)
+    close(
+        out.values,
+        cache.logit_attrs(split.parts, *answers),
+        1e-12 if kind_of_norm is None else 1e-6,
+    )
 
 
 def test_a_hugging_face_model(gpt2, tokens, answers):
@@ -118,7 +130,9 @@ def test_folded_hugging_face_model(gpt2, tokens, answers):
     with torch.no_grad():
         _, cache = folded.run_with_cache(tokens)
     close(out.values[:-1], cache.logit_attrs(decompose(folded, tokens).parts, *answers), 1e-5)
-    close(out.total, logit_attribution(gpt2, tokens, *answers).total, 1e-4)  # a difference of logits is untouched
+    close(
+        out.total, logit_attribution(gpt2, tokens, *answers).total, 1e-4
+    )  # a difference of logits is untouched
     b_U = folded.b_U.detach()
     close(out.values[-1], b_U[answers[0]] - b_U[answers[1]])
     mean = logit_attribution(folded, tokens, answers[0], "mean")
@@ -131,25 +145,40 @@ def test_folded_hugging_face_model(gpt2, tokens, answers):
 @pytest.mark.usefixtures("as_a_reader")
 def test_wrong_shapes_and_ids(plain, tokens, answers):
     answer, versus = answers
-    with pytest.raises(ValueError, match=r"answer of shape \(2, 8\), .*\[batch, pos\] with batch=2, pos=9"):
+    with pytest.raises(
+        ValueError, match=r"answer of shape \(2, 8\), .*\[batch, pos\] with batch=2, pos=9"
+    ):
         logit_attribution(plain, tokens, answer[:, 1:])
-    with pytest.raises(ValueError, match=r"versus of shape \(1, 9\), .*\[batch, pos\] with batch=2, pos=9"):
+    with pytest.raises(
+        ValueError, match=r"versus of shape \(1, 9\), .*\[batch, pos\] with batch=2, pos=9"
+    ):
         logit_attribution(plain, tokens, answer, versus[:1])
-    with pytest.raises(ValueError, match=r"answer of shape .*from -1 to -1; expected ids in 0\.\.36, .*model\.to_tokens"):
+    with pytest.raises(
+        ValueError,
+        match=r"answer of shape .*from -1 to -1; expected ids in 0\.\.36, .*model\.to_tokens",
+    ):
         logit_attribution(plain, tokens, torch.full_like(answer, -1))
     with pytest.raises(
-        ValueError, match=r"versus='median'; expected a torch tensor of integers .* or one of \['mean'\] or None"
+        ValueError,
+        match=r"versus='median'; expected a torch tensor of integers .* or one of \['mean'\] or None",
     ):
         logit_attribution(plain, tokens, answer, "median")
-    with pytest.raises(ValueError, match=r"versus of shape .*from 37 to 37; expected ids in 0\.\.36"):
+    with pytest.raises(
+        ValueError, match=r"versus of shape .*from 37 to 37; expected ids in 0\.\.36"
+    ):
         logit_attribution(plain, tokens, answer, torch.full_like(answer, 37))
 
 
 def test_a_soft_cap_is_refused(boot, tokens, answers):
-    with pytest.raises(ValueError, match=r"logits are no sum over parts, because its logits are capped at 2; .*output_logits_soft_cap"):
+    with pytest.raises(
+        ValueError,
+        match=r"logits are no sum over parts, because its logits are capped at 2; .*output_logits_soft_cap",
+    ):
         logit_attribution(boot(output_logits_soft_cap=2.0), tokens, answers[0])
 
 
 def test_not_a_bridge(tokens, answers):
-    with pytest.raises(ValueError, match=r"logit_attribution got model as a Identity; expected a transformer-lens"):
+    with pytest.raises(
+        ValueError, match=r"logit_attribution got model as a Identity; expected a transformer-lens"
+    ):
         logit_attribution(torch.nn.Identity(), tokens, answers[0])

@@ -67,10 +67,16 @@ def test_against_transformer_lens(model, tokens, tolerance):
         if what == "mlp_out":
             close(split[f"L{layer} MLP"], part, tolerance)
         elif what == "attn_out":
-            mine = [split[name] for name in split.names if name.startswith(f"L{layer}") and "MLP" not in name]
+            mine = [
+                split[name]
+                for name in split.names
+                if name.startswith(f"L{layer}") and "MLP" not in name
+            ]
             close(sum(mine), part, tolerance)
         else:
-            close(split[label], part.expand(2, -1, -1))  # transformer-lens says "pos_embed", which is read
+            close(
+                split[label], part.expand(2, -1, -1)
+            )  # transformer-lens says "pos_embed", which is read
     if layers:
         results, labels = cache.stack_head_results(return_labels=True)
         for part, label in zip(results, labels, strict=True):
@@ -135,7 +141,10 @@ def test_what_hooks_do_is_in_the_parts(with_norm, tokens):
 
 def test_hooks_on_the_stream_itself_are_refused(with_norm, tokens):
     hooks = [("blocks.1.hook_resid_pre", lambda x, hook: 2 * x)]
-    with with_norm.hooks(fwd_hooks=hooks), pytest.raises(ValueError, match="hooks change the stream between the parts"):
+    with (
+        with_norm.hooks(fwd_hooks=hooks),
+        pytest.raises(ValueError, match="hooks change the stream between the parts"),
+    ):
         decompose(with_norm, tokens)
 
 
@@ -157,7 +166,10 @@ def test_fields_by_number_and_parts_by_name(plain, tokens):
 
 
 def test_not_a_bridge(tokens):
-    with pytest.raises(ValueError, match=r"decompose got model='two-layer'; expected .* circuitkit\.load_model\(name\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"decompose got model='two-layer'; expected .* circuitkit\.load_model\(name\)",
+    ):
         decompose("two-layer", tokens)
 
 
@@ -165,7 +177,9 @@ def test_a_norm_of_the_whole_stream_is_frozen(tmp_path):
     """BERT normalises after it adds: what is left of each part behind the frozen norms adds up to its stream."""
     from transformers import BertConfig, BertForMaskedLM
 
-    model = tiny_models.from_folder(tmp_path, BertForMaskedLM(BertConfig(**tiny_models.HUGGING_FACE)))
+    model = tiny_models.from_folder(
+        tmp_path, BertForMaskedLM(BertConfig(**tiny_models.HUGGING_FACE))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         split = decompose(model, torch.tensor([[1, 2, 3]]))

@@ -41,7 +41,9 @@ def test_by_hand(chain, share):
     scores = chain(share)
     assert scores.names == ("embed", "pos", "L0H0", "L1H0")
     assert at(scores, "L1H0", "L0H0") == pytest.approx(share, abs=1e-15)
-    assert at(scores, "L1H0", "L0H0", "cosine") == pytest.approx(-math.copysign(1, share), abs=1e-15)
+    assert at(scores, "L1H0", "L0H0", "cosine") == pytest.approx(
+        -math.copysign(1, share), abs=1e-15
+    )
     assert at(scores, "L1H0", "embed") == 0.0
     assert at(scores, "L1H0", "embed", "cosine") == 0.0
 
@@ -90,7 +92,9 @@ def test_the_first_position_is_left_out_by_default(plain, tokens):
 
 
 def test_skip_out_of_range(plain, tokens):
-    with pytest.raises(ValueError, match="got skip=9, .*expected fewer than the 9 positions, or longer text"):
+    with pytest.raises(
+        ValueError, match="got skip=9, .*expected fewer than the 9 positions, or longer text"
+    ):
         memory_scores(plain, tokens, skip=9)
     with pytest.raises(ValueError, match="got skip=-1; expected an integer of at least 0"):
         memory_scores(plain, tokens, skip=-1)

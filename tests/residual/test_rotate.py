@@ -64,7 +64,11 @@ def test_layer_norm_keeps_one_direction(boot, tokens):
     model = boot(attn_only=False, normalization_type="LN")
     with torch.no_grad():
         before = model(tokens)
-        close(rotate_basis(model, turn(fix=torch.ones(22, dtype=torch.float64))).run(tokens).logits, before, 1e-10)
+        close(
+            rotate_basis(model, turn(fix=torch.ones(22, dtype=torch.float64))).run(tokens).logits,
+            before,
+            1e-10,
+        )
         assert (rotate_basis(model, turn()).run(tokens).logits - before).abs().max() > 0.1
 
 
@@ -72,7 +76,9 @@ def test_rms_norm_keeps_them_all(boot, tokens):
     settings = {"gated_mlp": True, "act_fn": "silu", "positional_embedding_type": "rotary"}
     model = boot(attn_only=False, normalization_type="RMS", **settings)
     with torch.no_grad():
-        close(rotate_basis(model, turn()).run(tokens).logits, model(tokens), 1e-4)  # the norm is computed in float32
+        close(
+            rotate_basis(model, turn()).run(tokens).logits, model(tokens), 1e-4
+        )  # the norm is computed in float32
 
 
 def test_the_identity_only_folds(boot, tokens):
@@ -90,14 +96,21 @@ def test_a_gated_mlp_behind_a_layer_norm(boot, tokens):
     """Its gate has no bias of its own; the one of the norm becomes it."""
     model = boot(attn_only=False, normalization_type="LN", gated_mlp=True, act_fn="silu")
     with torch.no_grad():
-        close(rotate_basis(model, turn(fix=torch.ones(22))).run(tokens).logits, model(tokens), 1e-10)
+        close(
+            rotate_basis(model, turn(fix=torch.ones(22))).run(tokens).logits, model(tokens), 1e-10
+        )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "neox-serial", "llama-yarn", "qwen3", "gemma1", "mistral", "phi", "opt"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "neox-serial", "llama-yarn", "qwen3", "gemma1", "mistral", "phi", "opt"]
+)
 def test_other_families(name):
     """RMSNorms are turned any way, LayerNorms with (1, ..., 1) kept; a gain of the embedding and norms of queries stay."""
     model = zoo.make(name)
-    value, rows = circuitkit.anatomy(model), torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
+    value, rows = (
+        circuitkit.anatomy(model),
+        torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0)),
+    )
     fix = torch.ones(value.d_model, dtype=torch.float64) if value.final.centre else None
     found = rotate_basis(model, turn(value.d_model, fix=fix)).run(rows).logits
     close(found, value.run(rows).logits, 1e-10)
@@ -106,7 +119,9 @@ def test_other_families(name):
 @pytest.mark.parametrize("name", ["bert", "gemma2", "olmo2"])
 def test_a_gain_behind_a_layer_is_refused(name):
     model = zoo.make(name)
-    with pytest.raises(ValueError, match="a norm behind its layers, whose gain belongs to the coordinates"):
+    with pytest.raises(
+        ValueError, match="a norm behind its layers, whose gain belongs to the coordinates"
+    ):
         rotate_basis(model, turn(24))
 
 
@@ -115,7 +130,10 @@ def test_a_norm_behind_a_layer_without_a_gain(boot, tokens):
     value = circuitkit.anatomy(boot(attn_only=False, normalization_type="LN"))
     bias = torch.linspace(-1, 1, 22, dtype=torch.float64)
     steps = [
-        step._replace(sublayers=tuple(replace(s, after=Norm(None, bias)) for s in step.sublayers), closing=Norm(None, -bias))
+        step._replace(
+            sublayers=tuple(replace(s, after=Norm(None, bias)) for s in step.sublayers),
+            closing=Norm(None, -bias),
+        )
         for step in value.steps
     ]
     value = replace(value, steps=tuple(steps), opening=Norm(None, bias), head=lambda x: x.sin())
@@ -139,9 +157,15 @@ def test_a_shipped_model():
 
 
 def test_errors(plain):
-    with pytest.raises(ValueError, match=r"rotation of shape .*orthogonal: R R\^T differs from the identity by \d"):
+    with pytest.raises(
+        ValueError, match=r"rotation of shape .*orthogonal: R R\^T differs from the identity by \d"
+    ):
         rotate_basis(plain, 2 * turn())
-    with pytest.raises(ValueError, match=r"rotate_basis got model='two-layer'; expected a transformer-lens"):
+    with pytest.raises(
+        ValueError, match=r"rotate_basis got model='two-layer'; expected a transformer-lens"
+    ):
         rotate_basis("two-layer", turn())
-    with pytest.raises(ValueError, match=r"a rotation of 5 dimensions; expected 22, the model's d_model"):
+    with pytest.raises(
+        ValueError, match=r"a rotation of 5 dimensions; expected 22, the model's d_model"
+    ):
         rotate_basis(plain, turn(5))

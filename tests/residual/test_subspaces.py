@@ -30,7 +30,10 @@ def test_by_hand():
     e = torch.eye(3, dtype=torch.float64)
     flat = torch.stack([e[0], e[1]], dim=1)
     turned = torch.stack([e[0], math.cos(math.pi / 6) * e[1] + math.sin(math.pi / 6) * e[2]], dim=1)
-    W, mixing = torch.zeros(1, 3, 2, dtype=torch.float64), torch.tensor([[2.0, 1.0], [0.0, -3.0]], dtype=torch.float64)
+    W, mixing = (
+        torch.zeros(1, 3, 2, dtype=torch.float64),
+        torch.tensor([[2.0, 1.0], [0.0, -3.0]], dtype=torch.float64),
+    )
     writer = Heads(("L0H0",), W, W, W, (flat @ mixing).T[None])
     reader = Heads(("L1H0",), W, W, (turned @ mixing.T)[None], W.mT, layers=(1,))
     close(subspace_overlap(writer, reader), [[(1 + 3 / 4) / 2]])
@@ -81,11 +84,19 @@ def test_the_gradient_of_an_overlap_is_that_of_finite_differences():
     early, late = (random_heads(2, 9, 4, layer=i, seed=i).to(torch.float64) for i in (0, 1))
 
     def overlap(W_O, W_V):
-        return subspace_overlap(dataclasses.replace(early, W_O=W_O), dataclasses.replace(late, W_V=W_V))
+        return subspace_overlap(
+            dataclasses.replace(early, W_O=W_O), dataclasses.replace(late, W_V=W_V)
+        )
 
     given = early.W_O.clone().requires_grad_(), late.W_V.clone().requires_grad_()
     assert torch.autograd.gradcheck(overlap, given, check_undefined_grad=False, fast_mode=True)
-    assert min(float(slope.abs().max()) for slope in torch.autograd.grad(overlap(*given).trace(), given)) > 1e-3
+    assert (
+        min(
+            float(slope.abs().max())
+            for slope in torch.autograd.grad(overlap(*given).trace(), given)
+        )
+        > 1e-3
+    )
 
 
 def test_overlap_of_known_subspaces():
@@ -116,6 +127,7 @@ def test_strength_does_not_matter():
 
 def plain_cosines(writers, readers):
     """By one singular value decomposition of each stack, and of the product of the two bases."""
+
     def basis(rows):
         _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
         return directions[sizes > 1e-10 * sizes[0]]
@@ -124,7 +136,9 @@ def plain_cosines(writers, readers):
 
 
 @pytest.mark.parametrize("kind", ["Q", "K", "V"])
-@pytest.mark.parametrize(("n", "m", "angles"), [(1, 1, 3), (2, 2, 6), (2, 4, 6), (5, 2, 10), (6, 4, 17)])
+@pytest.mark.parametrize(
+    ("n", "m", "angles"), [(1, 1, 3), (2, 2, 6), (2, 4, 6), (5, 2, 10), (6, 4, 17)]
+)
 def test_angles_of_joint_spaces_against_a_plain_svd(monkeypatch, kind, n, m, angles):
     earlier, later = draw(n, 17, 3), draw(m, 17, 5, seed=1)
     monkeypatch.setattr("circuitkit._blocks._TILE", 60)  # one head at a time
@@ -139,20 +153,34 @@ def test_angles_of_joint_spaces_against_a_plain_svd(monkeypatch, kind, n, m, ang
 def test_heads_that_write_the_same_are_counted_once():
     """Two planes in four dimensions that share a line: three dimensions together; a head without weights adds nothing."""
     e = torch.eye(4, dtype=torch.float64)
-    W = torch.stack([torch.stack([e[0], e[1]]), torch.stack([e[1], 1e3 * (e[1] + e[2])]), torch.zeros(2, 4, dtype=torch.float64)])
+    W = torch.stack(
+        [
+            torch.stack([e[0], e[1]]),
+            torch.stack([e[1], 1e3 * (e[1] + e[2])]),
+            torch.zeros(2, 4, dtype=torch.float64),
+        ]
+    )
     some = Heads(("L0H0", "L0H1", "L0H2"), W.mT, W.mT, W.mT, W)
     close(principal_cosines(some, some), torch.ones(3))
-    reader = dataclasses.replace(some[:1], W_V=torch.stack([e[3], e[0] + e[3]], dim=1)[None], layers=(1,))
+    reader = dataclasses.replace(
+        some[:1], W_V=torch.stack([e[3], e[0] + e[3]], dim=1)[None], layers=(1,)
+    )
     close(principal_cosines(some, reader), [1.0, 0.0])
 
 
 def test_random_joint_spaces_share_as_said():
-    found = [principal_cosines(draw(3, 40, 4, seed=s), draw(5, 40, 4, seed=s + 50)).square().mean() for s in range(20)]
+    found = [
+        principal_cosines(draw(3, 40, 4, seed=s), draw(5, 40, 4, seed=s + 50)).square().mean()
+        for s in range(20)
+    ]
     assert float(sum(found)) / 20 == pytest.approx(20 / 40, rel=0.05)
 
 
 def test_errors():
     with pytest.raises(ValueError, match=r"kind='OV'; expected one of \['Q', 'K', 'V'\]"):
         reading_basis(draw(1, 7, 2), "OV")
-    with pytest.raises(ValueError, match="earlier with . heads of d_model 7 .*, later with . heads of d_model 5 .*of one d_model and one model, because both must live in one"):
+    with pytest.raises(
+        ValueError,
+        match="earlier with . heads of d_model 7 .*, later with . heads of d_model 5 .*of one d_model and one model, because both must live in one",
+    ):
         subspace_overlap(draw(1, 7, 2), draw(1, 5, 2))

@@ -31,7 +31,10 @@ def test_capacity_against_the_papers_formula():
     for n in range(2):
         for i in range(5):
             unit = W[n, i] / W[n, i].norm()
-            close(capacity[n, i], W[n, i].square().sum() / sum((unit @ W[n, j]) ** 2 for j in range(5)))
+            close(
+                capacity[n, i],
+                W[n, i].square().sum() / sum((unit @ W[n, j]) ** 2 for j in range(5)),
+            )
 
 
 def test_features_are_on_as_often_as_asked():
@@ -57,7 +60,9 @@ def test_anticorrelated_features_are_never_on_together():
 
 @pytest.fixture(scope="module")
 def trained():
-    return train_toy_models(torch.tensor([1.0, 0.05]), 5, 2, importance=0.7, steps=1_500, batch=256, seed=0)
+    return train_toy_models(
+        torch.tensor([1.0, 0.05]), 5, 2, importance=0.7, steps=1_500, batch=256, seed=0
+    )
 
 
 def test_dense_features_get_a_dimension_each_and_sparse_ones_share(trained):
@@ -76,11 +81,15 @@ def test_loss_is_the_weighted_error_of_the_returned_model(trained):
             x = torch.rand(5, generator=generator) * (torch.rand(5, generator=generator) < density)
             y = torch.relu(trained.W[n] @ (trained.W[n].T @ x) + trained.b[n])
             total += sum(0.7**i * (y[i] - x[i]).item() ** 2 for i in range(5))
-        assert trained.loss[n].item() == pytest.approx(total / 4_000, rel=0.25)  # one batch of 256 against 4,000
+        assert trained.loss[n].item() == pytest.approx(
+            total / 4_000, rel=0.25
+        )  # one batch of 256 against 4,000
 
 
 def test_anticorrelated_pairs_become_antipodal():
-    W = train_toy_models(torch.tensor([0.2]), 4, 2, pairs="anticorrelated", steps=1_500, seed=0).W[0]
+    W = train_toy_models(torch.tensor([0.2]), 4, 2, pairs="anticorrelated", steps=1_500, seed=0).W[
+        0
+    ]
     cosine = torch.nn.functional.cosine_similarity(W[0::2], W[1::2])
     assert (cosine < -0.95).all()
     assert abs(W[0] @ W[2]) / (W[0].norm() * W[2].norm()) < 0.2
@@ -101,10 +110,13 @@ def test_seeded_and_free_of_the_global_seed():
 
 def test_errors():
     density = torch.tensor([0.1])
-    with pytest.raises(ValueError, match=r"pairs='opposite'; expected one of \['independent', 'anticorrelated'\]"):
+    with pytest.raises(
+        ValueError, match=r"pairs='opposite'; expected one of \['independent', 'anticorrelated'\]"
+    ):
         train_toy_models(density, 4, 2, pairs="opposite")
     with pytest.raises(
-        ValueError, match="n_features=5; expected an even number of features and a density of at most 0.5"
+        ValueError,
+        match="n_features=5; expected an even number of features and a density of at most 0.5",
     ):
         train_toy_models(density, 5, 2, pairs="anticorrelated")
     with pytest.raises(ValueError, match="density of shape .*a density of at most 0.5"):

@@ -4,7 +4,13 @@ import pytest
 import tiny_models
 import torch
 
-from circuitkit.residual import components, decompose, memory_scores, virtual_weight_table, virtual_weights
+from circuitkit.residual import (
+    components,
+    decompose,
+    memory_scores,
+    virtual_weight_table,
+    virtual_weights,
+)
 
 
 def close(a, b, tolerance=1e-12):
@@ -21,7 +27,9 @@ def order(gated=False, parallel=False):
             reads |= {f"L{layer}H{h}.{kind}": at + 1 for kind in "QKV"}
         reads[f"L{layer} MLP"] = at + 1 if parallel else at + 3
         if gated:
-            reads |= dict.fromkeys((f"L{layer} MLP.Q", f"L{layer} MLP.V"), reads.pop(f"L{layer} MLP"))
+            reads |= dict.fromkeys(
+                (f"L{layer} MLP.Q", f"L{layer} MLP.V"), reads.pop(f"L{layer} MLP")
+            )
         writes[f"L{layer} MLP"] = at + 4
     return reads | {"unembed": 99}, writes
 
@@ -42,7 +50,12 @@ def test_by_hand(boot):
 def test_every_product(boot, kind):
     """All pairs of a model with norms and MLPs against the state dictionary; gain and centring folded."""
     gated = kind == "RMS"
-    model = boot(attn_only=False, normalization_type=kind, gated_mlp=gated, act_fn="silu" if gated else "gelu")
+    model = boot(
+        attn_only=False,
+        normalization_type=kind,
+        gated_mlp=gated,
+        act_fn="silu" if gated else "gelu",
+    )
     state = {name: value.detach() for name, value in model.state_dict().items()}
     reads, writes = order(gated)
     out, d = {}, 4
@@ -56,11 +69,17 @@ def test_every_product(boot, kind):
                 weight = state[f"{p}attn.{k.lower()}.weight"][d * h : d * h + d].T
                 into[f"L{layer}H{h}.{k}"] = (p + "ln1", weight)
         out[f"L{layer} MLP"] = state[p + "mlp.out.weight"].T
-        into[f"L{layer} MLP.V" if gated else f"L{layer} MLP"] = (p + "ln2", state[p + "mlp.in.weight"].T)
+        into[f"L{layer} MLP.V" if gated else f"L{layer} MLP"] = (
+            p + "ln2",
+            state[p + "mlp.in.weight"].T,
+        )
         if gated:
             into[f"L{layer} MLP.Q"] = (p + "ln2", state[p + "mlp.gate.weight"].T)
     fold = torch.eye(22, dtype=torch.float64) - (0 if gated else 1 / 22)
-    read = {name: fold @ torch.diag(state[f"{norm}.weight"]) @ weight for name, (norm, weight) in into.items()}
+    read = {
+        name: fold @ torch.diag(state[f"{norm}.weight"]) @ weight
+        for name, (norm, weight) in into.items()
+    }
     writers, readers = components(model)
     assert set(writers) == set(out)
     assert set(readers) == set(read)
@@ -73,7 +92,10 @@ def test_every_product(boot, kind):
             close(readers[reader], read[reader])
             if writes[writer] >= reads[reader]:
                 assert strength[i, j].isnan()
-                with pytest.raises(ValueError, match=f"'{writer}' writes after '{reader}' has read; expected a writer"):
+                with pytest.raises(
+                    ValueError,
+                    match=f"'{writer}' writes after '{reader}' has read; expected a writer",
+                ):
                     virtual_weights(model, writer, reader)
                 continue
             product = out[writer] @ read[reader]
@@ -112,7 +134,9 @@ def test_the_direct_path(plain, tokens):
 
 def test_table_is_between_zero_and_one_and_finds_a_match(boot):
     model = boot()
-    with torch.no_grad():  # the second head of the first layer writes just what one key of the second layer reads
+    with (
+        torch.no_grad()
+    ):  # the second head of the first layer writes just what one key of the second layer reads
         state = model.state_dict()
         state["blocks.1.attn.k.weight"][:4].copy_(2 * state["blocks.0.attn.o.weight"][:, 4:8].T)
     writers, readers, strength = virtual_weight_table(model)
@@ -139,7 +163,10 @@ def test_rotary_models_write_no_positions(boot):
 
 def test_old_names_are_read(boot):
     model = boot(attn_only=False, normalization_type="RMS", gated_mlp=True, act_fn="silu")
-    for old, new in ((("pos_embed", "L1 MLP.gate"), ("pos", "L1 MLP.Q")), (("MLP0", "L1H0.K"), ("L0 MLP", "L1H0.K"))):
+    for old, new in (
+        (("pos_embed", "L1 MLP.gate"), ("pos", "L1 MLP.Q")),
+        (("MLP0", "L1H0.K"), ("L0 MLP", "L1H0.K")),
+    ):
         assert torch.equal(virtual_weights(model, *old).AB, virtual_weights(model, *new).AB)
 
 
@@ -159,7 +186,10 @@ def test_attention_and_mlp_in_parallel(tmp_path):
     writers, readers, strength = virtual_weight_table(model)
     for i, writer in enumerate(writers):
         for j, reader in enumerate(readers):
-            assert strength[i, j].isnan().item() == (writes[writer] >= reads[reader]), (writer, reader)
+            assert strength[i, j].isnan().item() == (writes[writer] >= reads[reader]), (
+                writer,
+                reader,
+            )
     scores = memory_scores(model, torch.randint(0, 50, (2, 9)))
     at = scores.names.index
     assert scores.deletion[at("L0 MLP"), at("L0H0")].isnan()
@@ -170,7 +200,11 @@ def test_unknown_names_are_listed(plain):
     for writer, reader, said in (
         ("L0H9", "L1H0.K", "no part is called 'L0H9'; the nearest of 11 are L0H2, L0H1, L0H0"),
         ("unembed", "L1H0.K", "no writer is called 'unembed'; the nearest of 8 are "),
-        ("L0H0", "L1H0", "no reader is called 'L1H0'; the nearest of 19 are L1H0.Q, L1H0.K, L1H0.V"),
+        (
+            "L0H0",
+            "L1H0",
+            "no reader is called 'L1H0'; the nearest of 19 are L1H0.Q, L1H0.K, L1H0.V",
+        ),
         ("L0H0", "pos", "no reader is called 'pos'; "),
     ):
         with pytest.raises(ValueError, match=said):

@@ -14,7 +14,10 @@ from circuitkit.superposition._block import WRITES, Recipe, across_heads, most_a
 def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`(output[pos, d_model], gate[head, dst, src])` for one row, one number at a time."""
     recipe, pos = block.recipe, len(x)
-    gates, write = torch.zeros(block.n_heads, pos, pos), torch.zeros(pos, block.n_heads, x.shape[-1])
+    gates, write = (
+        torch.zeros(block.n_heads, pos, pos),
+        torch.zeros(pos, block.n_heads, x.shape[-1]),
+    )
     activation = torch.zeros(pos, block.n_heads)
     for h in range(block.n_heads):
         group = h // recipe.share
@@ -29,9 +32,15 @@ def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.
         for dst in range(pos):
             scores = []
             for src in range(pos):
-                q, k = x[dst] @ block.W_Q[group] + block.b_Q[group], x[src] @ block.W_K[group] + block.b_K[group]
+                q, k = (
+                    x[dst] @ block.W_Q[group] + block.b_Q[group],
+                    x[src] @ block.W_K[group] + block.b_K[group],
+                )
                 scores.append(float(q @ k) / math.sqrt(recipe.d_head))
-                g = float((x[dst] @ block.W_GQ[group] + block.b_GQ[group]) @ (x[src] @ block.W_GK[group] + block.b_GK[group]))
+                g = float(
+                    (x[dst] @ block.W_GQ[group] + block.b_GQ[group])
+                    @ (x[src] @ block.W_GK[group] + block.b_GK[group])
+                )
                 gates[h, dst, src] = {
                     "clamp": min(max(g, 0.0), 1.0),
                     "none": 1.0,
@@ -48,7 +57,10 @@ def slow_block(block: GatedBlock, x: torch.Tensor) -> tuple[torch.Tensor, torch.
                 activation[dst, h] += passed * float(v[0])
     if recipe.top_k:
         for dst in range(pos):
-            length = [float(write[dst, h].norm()) if activation[dst, h] > 0 else 0.0 for h in range(block.n_heads)]
+            length = [
+                float(write[dst, h].norm()) if activation[dst, h] > 0 else 0.0
+                for h in range(block.n_heads)
+            ]
             for h in sorted(range(block.n_heads), key=length.__getitem__)[: -recipe.top_k]:
                 write[dst, h] = 0
             write[dst, activation[dst] <= 0] = 0
@@ -86,24 +98,35 @@ def test_output_and_gates_against_a_slow_loop(recipe):
         assert torch.allclose(block.results(x[None]).sum(1)[0], out, atol=1e-12)
         p = recipe.power
         rest = block(x[None], without=(0, 3))[0]
-        assert torch.allclose(rest, block.results(x[None])[0, [1, 2, 4, 5, *range(6, block.n_heads)]].sum(0), atol=1e-12)
+        assert torch.allclose(
+            rest,
+            block.results(x[None])[0, [1, 2, 4, 5, *range(6, block.n_heads)]].sum(0),
+            atol=1e-12,
+        )
         if recipe.penalty == "gate":
             pairs = [(i, j) for i in range(5) for j in range(5) if recipe.pairs == "all" or j <= i]
-            by_hand = sum(float((gates[:, i, j] ** p).sum() ** (1 / p)) for i, j in pairs) / len(pairs)
+            by_hand = sum(float((gates[:, i, j] ** p).sum() ** (1 / p)) for i, j in pairs) / len(
+                pairs
+            )
             assert float(block.penalty(x[None])) == pytest.approx(by_hand, abs=1e-12)
         if recipe.penalty == "write_norm":
             lengths = block.results(x).norm(dim=-1)  # [head, pos]
             by_hand = float(((lengths**2 + 1e-6).sqrt() ** p).sum(0).pow(1 / p).mean()) / 2
-            assert float(block.penalty(x[None], target_rms=2.0)) == pytest.approx(by_hand, abs=1e-12)
+            assert float(block.penalty(x[None], target_rms=2.0)) == pytest.approx(
+                by_hand, abs=1e-12
+            )
         if recipe.penalty == "write":
             z, W_O, e = block.mixed(x)[..., 0], block.weights()[2][:, 0], 1e-3
             total = 0.0
             for pos in range(5):
                 for u in range(7):
-                    total += sum(((abs(z[h, pos]) + e) * (abs(W_O[h, u]) + e)) ** p for h in range(block.n_heads)) ** (
-                        1 / p
-                    )
-            assert float(block.penalty(x[None], target_l1=2.0)) == pytest.approx(float(total) / 5 / 2, abs=1e-12)
+                    total += sum(
+                        ((abs(z[h, pos]) + e) * (abs(W_O[h, u]) + e)) ** p
+                        for h in range(block.n_heads)
+                    ) ** (1 / p)
+            assert float(block.penalty(x[None], target_l1=2.0)) == pytest.approx(
+                float(total) / 5 / 2, abs=1e-12
+            )
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -113,7 +136,9 @@ def test_penalty_by_hand():
     assert float(across_heads(gates, 0.6, 0)) == pytest.approx(0.5 * 2 ** (1 / 0.6))
     one, two = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])
     assert float(across_heads(one, 0.6, 0)) == pytest.approx(1.0)
-    assert float(across_heads(two, 0.6, 0)) > 1.5  # two half-open gates cost more than one open gate
+    assert (
+        float(across_heads(two, 0.6, 0)) > 1.5
+    )  # two half-open gates cost more than one open gate
     assert float(across_heads(torch.zeros(3), 0.6, 0)) == 0.0
     z, W_O = torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
     assert float(write_penalty(z, W_O, 1.0)) == pytest.approx(2.0, abs=0.02)
@@ -132,7 +157,12 @@ def test_post_form():
     """The value bias escapes normalisation in the post's form: scale it, and the output scales with it."""
     block = GatedBlock(post_recipe(4), 4, 12, seed=0).requires_grad_(False)
     assert block.n_heads == 8
-    assert (block.recipe.alpha, block.recipe.lr, block.recipe.pairs, block.recipe.error) == (0.3, 1e-3, "all", "mse")
+    assert (block.recipe.alpha, block.recipe.lr, block.recipe.pairs, block.recipe.error) == (
+        0.3,
+        1e-3,
+        "all",
+        "mse",
+    )
     x = torch.eye(12)[None]
     W_V, b_V, W_O = block.weights()
     assert torch.allclose(W_V.norm(dim=1), torch.ones(8, 1))
@@ -176,7 +206,13 @@ def test_as_ordinary_heads():
 @given(st.floats(0, 1), st.floats(0.01, 1), st.integers(10, 2000))
 def test_schedules(warmup, tail, steps):
     recipe = Recipe(
-        alpha=2.0, alpha_warmup=warmup, alpha_tail=tail, tail_factor=0.25, steps=steps, cosine=True, lr_warmup=0.1
+        alpha=2.0,
+        alpha_warmup=warmup,
+        alpha_tail=tail,
+        tail_factor=0.25,
+        steps=steps,
+        cosine=True,
+        lr_warmup=0.1,
     )
     alphas = [recipe.alpha_at(step) for step in range(steps)]
     assert alphas[-1] == (0.5 if tail * steps >= 1 else alphas[-1])
@@ -187,7 +223,14 @@ def test_schedules(warmup, tail, steps):
 
 
 def test_schedules_by_hand():
-    assert [round(GATES.alpha_at(step), 3) for step in (0, 350, 700, 799, 800, 999)] == [0, 0.5, 2, 2, 0.2, 0.2]
+    assert [round(GATES.alpha_at(step), 3) for step in (0, 350, 700, 799, 800, 999)] == [
+        0,
+        0.5,
+        2,
+        2,
+        0.2,
+        0.2,
+    ]
     assert post_recipe(3).alpha_at(0) == 0.1
     assert [post_recipe(3).lr_at(step) for step in (0, 99_999)] == [5e-4, 5e-4]
 
@@ -195,31 +238,46 @@ def test_schedules_by_hand():
 def test_bad_recipes():
     with pytest.raises(ValueError, match="(?s)gate='soft'.*alpha=-1.0.*alpha_tail=2.0.*lr=0.0"):
         Recipe(gate="soft", alpha=-1.0, lr=0.0, alpha_tail=2.0, n_prompts=10)
-    with pytest.raises(ValueError, match="n_prompts=10, batch=1000; expected one batch of prompts or more"):
+    with pytest.raises(
+        ValueError, match="n_prompts=10, batch=1000; expected one batch of prompts or more"
+    ):
         Recipe(n_prompts=10)
-    with pytest.raises(ValueError, match="d_head=2, d_value=None; expected d_head=1 for penalty 'write'. Write penalty='write_norm'"):
+    with pytest.raises(
+        ValueError,
+        match="d_head=2, d_value=None; expected d_head=1 for penalty 'write'. Write penalty='write_norm'",
+    ):
         WRITES.but(d_head=2)
     with pytest.raises(ValueError, match="expected a gate for penalty 'gate'"):
         GATES.but(gate="none")
     with pytest.raises(ValueError, match=r"no field \['alfa'\]"):
         GATES.but(alfa=1)
-    with pytest.raises(ValueError, match="n_heads=5; expected 2, 3 or 4: the post has models of so many heads"):
+    with pytest.raises(
+        ValueError, match="n_heads=5; expected 2, 3 or 4: the post has models of so many heads"
+    ):
         post_recipe(5)
-    with pytest.raises(ValueError, match="(?s)d_head=0; expected an integer of at least 1.*power=3.0; expected a number above 0"):
+    with pytest.raises(
+        ValueError,
+        match="(?s)d_head=0; expected an integer of at least 1.*power=3.0; expected a number above 0",
+    ):
         GATES.but(d_head=0, power=3.0)
     with pytest.raises(ValueError, match="alpha=nan; expected a finite number"):
         Recipe(alpha=float("nan"))
 
 
 def test_top_k_by_hand_and_on_its_way():
-    z, length = torch.tensor([[1.0, -9.0, 2.0, 0.5], [-1.0, -2.0, -3.0, 4.0]]), torch.tensor([3.0, 1.0, 1.0, 1.0])
+    z, length = (
+        torch.tensor([[1.0, -9.0, 2.0, 0.5], [-1.0, -2.0, -3.0, 4.0]]),
+        torch.tensor([3.0, 1.0, 1.0, 1.0]),
+    )
     assert most_active(z, length, 1).tolist() == [[1, 0, 0, 0], [0, 0, 0, 4]]
     assert most_active(z, length, 2).tolist() == [[1, 0, 2, 0], [0, 0, 0, 4]]
     assert most_active(z, length, 4).tolist() == [[1, 0, 2, 0.5], [0, 0, 0, 4]]
     assert [LORSA.top_k_at(step, 12) for step in (0, 250, 499, 500, 999)] == [12, 7, 1, 1, 1]
     assert LORSA.but(top_k=50).top_k_at(0, 12) == 12
     assert GATES.top_k_at(0, 12) == 12
-    with pytest.raises(ValueError, match="expected heads that write one direction. Write d_value=1"):
+    with pytest.raises(
+        ValueError, match="expected heads that write one direction. Write d_value=1"
+    ):
         LORSA.but(d_head=2)
     with pytest.raises(ValueError, match="d_value=1 for a start along axes"):
         GATES.but(init="pca", d_head=2)

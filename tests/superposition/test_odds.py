@@ -16,7 +16,14 @@ from circuitkit.superposition import (
     one_head_model,
     two_head_model,
 )
-from circuitkit.superposition._verdict import greatest, least, margins, positive_places, strength, worst_margins
+from circuitkit.superposition._verdict import (
+    greatest,
+    least,
+    margins,
+    positive_places,
+    strength,
+    worst_margins,
+)
 from tools.study import training
 
 
@@ -63,7 +70,9 @@ def test_no_disagreement_with_enumeration_on_more_than_10_000_cells():
         low, high = ends(heads, residual, completion)
         guess = math.log(n_tokens - 1)
         for found, true, at in ((least(m, r)[0], low, 1.0), (greatest(m, r)[0], high, math.log(2))):
-            assert torch.allclose(found, true, atol=1e-11)  # a softmax near 1 loses the digits of 1 - p
+            assert torch.allclose(
+                found, true, atol=1e-11
+            )  # a softmax near 1 loses the digits of 1 - p
             for threshold in (at, 0.0):
                 cells += found.numel()
                 wrong += int(((found + guess > threshold) != (true + guess > threshold)).sum())
@@ -81,10 +90,15 @@ def test_numbers_that_leave_float64_are_added_token_by_token():
 @pytest.mark.parametrize("odds", [True, False])
 def test_rows_that_a_bound_decides_are_decided_as_by_trying(odds, monkeypatch):
     heads, residual, completion = drawn(400, 5, 8, seed=3)
-    m, r = margins(heads, completion), margins(residual - 3 * torch.eye(8)[completion].double(), completion)
+    m, r = (
+        margins(heads, completion),
+        margins(residual - 3 * torch.eye(8)[completion].double(), completion),
+    )
     tried, asked = greatest(m, r, odds)[1], []
     whole = _verdict._tried
-    monkeypatch.setattr(_verdict, "_tried", lambda m, *rest: asked.append(len(m)) or whole(m, *rest))
+    monkeypatch.setattr(
+        _verdict, "_tried", lambda m, *rest: asked.append(len(m)) or whole(m, *rest)
+    )
     for limit in (-2.0, 0.0, 1.0):
         low, high = greatest(m, r, odds, limit=limit)
         assert torch.equal(high <= limit, tried <= limit)
@@ -106,8 +120,13 @@ def test_bounds_hold_and_are_as_near_as_proved(odds, monkeypatch):
         assert bool((low <= tried[0] + 1e-12).all() & (tried[0] <= high + 1e-12).all())
         assert bool((less <= tried[1] + 1e-12).all() & (tried[1] <= more + 1e-12).all())
         worst = worst_margins(m, r).amin(-1)
-        assert bool((high <= worst + 1e-12).all() & (low >= worst - math.log(n_tokens - 1) - 1e-12).all())
-        decided = ((low > 0) | (high <= 0)).double().mean(), ((less > 0) | (more <= 0)).double().mean()
+        assert bool(
+            (high <= worst + 1e-12).all() & (low >= worst - math.log(n_tokens - 1) - 1e-12).all()
+        )
+        decided = (
+            ((low > 0) | (high <= 0)).double().mean(),
+            ((less > 0) | (more <= 0)).double().mean(),
+        )
         assert min(decided) > 0.7
 
 
@@ -127,8 +146,16 @@ def test_forty_heads_that_bounds_decide():
 
 def test_only_completions_that_counts_prove_are_asked_for():
     task = SkipTrigramTask(2)  # 0 source, 1 2 destinations, 3 4 completions
-    tokens = torch.tensor([[5, 3, 1, 0, 1, 3, 5], [5, 0, 1, 3, 0, 1, 3], [5, 3, 0, 1, 3, 5, 5], [5, 4, 1, 0, 1, 3, 5]])
-    assert positive_places(task, tokens, "argmax").tolist() == [[0, 4], [1, 2], [1, 5], [2, 3], [3, 4]]
+    tokens = torch.tensor(
+        [[5, 3, 1, 0, 1, 3, 5], [5, 0, 1, 3, 0, 1, 3], [5, 3, 0, 1, 3, 5, 5], [5, 4, 1, 0, 1, 3, 5]]
+    )
+    assert positive_places(task, tokens, "argmax").tolist() == [
+        [0, 4],
+        [1, 2],
+        [1, 5],
+        [2, 3],
+        [3, 4],
+    ]
     # The first prompt could have used its source for the 3 before it: 1, 3 and 0 stand there in some order.
     assert positive_places(task, tokens, "odds").tolist() == [[1, 2], [1, 5], [2, 3], [3, 4]]
 
@@ -139,7 +166,10 @@ def test_planted_models():
         (hand_specified(5, 5), 5, 5), (blind_model(5), 0, 0),
     ):  # fmt: skip
         verdict = head_verdict(made, made.task, rows=100)
-        assert (int(verdict.is_learnt.sum()), int((verdict.carries.any(0) & verdict.is_learnt).sum())) == (learnt, carried)
+        assert (
+            int(verdict.is_learnt.sum()),
+            int((verdict.carries.any(0) & verdict.is_learnt).sum()),
+        ) == (learnt, carried)
         assert not verdict.undecided.any()
         assert bool((verdict.gain[verdict.carries] > 1).all())
 
@@ -172,5 +202,10 @@ def test_a_price_on_writing_is_the_mean_over_rows_of_a_norm_across_heads():
     batch = training._next_tokens(tokens, task.d_vocab, torch.float64)
     paid = training._cross_entropy(p, *batch, 0.5) - training._cross_entropy(p, *batch, 0.0)
     written = model.run(tokens[:, :-1])[0]
-    by_hand = sum(sum(float(o.norm()) ** 0.6 for o in row) ** (1 / 0.6) for row in written.transpose(1, 2).flatten(0, 1))
-    assert float(paid[0]) == pytest.approx(0.5 * by_hand / (50 * 10), rel=1e-3)  # lengths are rounded off below 0.001
+    by_hand = sum(
+        sum(float(o.norm()) ** 0.6 for o in row) ** (1 / 0.6)
+        for row in written.transpose(1, 2).flatten(0, 1)
+    )
+    assert float(paid[0]) == pytest.approx(
+        0.5 * by_hand / (50 * 10), rel=1e-3
+    )  # lengths are rounded off below 0.001

@@ -34,7 +34,12 @@ def test_a_prompt_worked_out_by_hand():
     prompt = torch.tensor([[7, 2, 0, 4, 3, 6, 1, 0, 1, 4, 0]])
     #                       beg  dst src fill dst compl, then a destination with no unused source, then a whole trigram
     assert task.states(prompt).tolist() == [[0, 0, 1, 1, 2, 0, 0, 1, 2, 0, 1]]
-    assert (task.source, list(task.destinations), list(task.completions), task.bos) == (0, [1, 2, 3], [4, 5, 6], 7)
+    assert (task.source, list(task.destinations), list(task.completions), task.bos) == (
+        0,
+        [1, 2, 3],
+        [4, 5, 6],
+        7,
+    )
 
 
 @pytest.mark.parametrize("n_trigrams", [1, 3, 5])
@@ -75,14 +80,22 @@ def test_state_frequencies_are_the_exact_probabilities():
     states = task.states(task.sample(n, seed=3))
     measured = torch.stack([(states == s).double().mean(0) for s in range(3)], 1)
     assert (measured - task.state_probabilities).abs().max() < 5 * 0.5 / math.sqrt(n)
-    assert torch.allclose(task.state_probabilities.sum(1), torch.ones(9, dtype=torch.float64), atol=1e-14)
+    assert torch.allclose(
+        task.state_probabilities.sum(1), torch.ones(9, dtype=torch.float64), atol=1e-14
+    )
 
 
 def test_bayes_loss_of_the_smallest_case_by_hand():
     # V = 4, positions 0, 1, 2 are predicted from. After the beginning: idle. After position 1: pending w.p. 1/4.
     # After position 2: forced w.p. 1/4 * 1/3, pending w.p. 1/4 * 2/3 + 3/4 * 1/4, else idle.
     idle, pending = 1 - 1 / 12 - (1 / 6 + 3 / 16), 1 / 6 + 3 / 16
-    by_hand = (math.log(4) + 0.75 * math.log(4) + 0.25 * math.log(3) + idle * math.log(4) + pending * math.log(3)) / 3
+    by_hand = (
+        math.log(4)
+        + 0.75 * math.log(4)
+        + 0.25 * math.log(3)
+        + idle * math.log(4)
+        + pending * math.log(3)
+    ) / 3
     assert SkipTrigramTask(1, n_ctx=4).bayes_loss == pytest.approx(by_hand, abs=1e-14)
 
 
@@ -129,7 +142,9 @@ def test_seeds_differ():
 
 
 def test_too_many_trigrams_for_the_vocabulary():
-    with pytest.raises(ValueError, match=r"d_vocab=12, n_trigrams=9; expected.*d_vocab=20 or more, or n_trigrams=5"):
+    with pytest.raises(
+        ValueError, match=r"d_vocab=12, n_trigrams=9; expected.*d_vocab=20 or more, or n_trigrams=5"
+    ):
         SkipTrigramTask(9, d_vocab=12)
     with pytest.raises(ValueError, match="(?s)n_trigrams=0; .*n_ctx=3; "):
         SkipTrigramTask(0, n_ctx=3)

@@ -26,7 +26,9 @@ def slow_logits(model: ToyModel, prompt: list[int]) -> torch.Tensor:
         for h in range(len(heads)):
             bias = lambda name: 0 if getattr(heads, name) is None else getattr(heads, name)[h]  # noqa: B023, E731
             q = x[dst] @ heads.W_Q[h] + bias("b_Q")
-            scores = torch.stack([q @ (x[src] @ heads.W_K[h] + bias("b_K")) / heads.scale for src in range(dst + 1)])
+            scores = torch.stack(
+                [q @ (x[src] @ heads.W_K[h] + bias("b_K")) / heads.scale for src in range(dst + 1)]
+            )
             weights = torch.exp(scores - scores.max())
             weights = weights / weights.sum()
             for src in range(dst + 1):
@@ -46,14 +48,20 @@ def test_two_heads_three_trigrams_number_by_number():
     assert model.logits(prompt)[0, -1].argmax() == 6
 
 
-@pytest.mark.parametrize("make", [lambda: hand_specified(2, 3), lambda: two_head_model(3), lambda: one_head_model(2)])
+@pytest.mark.parametrize(
+    "make", [lambda: hand_specified(2, 3), lambda: two_head_model(3), lambda: one_head_model(2)]
+)
 def test_logits_against_a_slow_loop(make):
     model = make()
     prompt = model.task.sample(1, 4)[0].tolist()
-    assert torch.allclose(model.logits(torch.tensor([prompt]))[0], slow_logits(model, prompt), atol=1e-5)
+    assert torch.allclose(
+        model.logits(torch.tensor([prompt]))[0], slow_logits(model, prompt), atol=1e-5
+    )
 
 
-@pytest.mark.parametrize(("n_heads", "n_trigrams"), [(2, 3), (3, 4), (4, 5), (3, 6), (4, 10), (2, 2), (3, 2)])
+@pytest.mark.parametrize(
+    ("n_heads", "n_trigrams"), [(2, 3), (3, 4), (4, 5), (3, 6), (4, 10), (2, 2), (3, 2)]
+)
 def test_shared_trigrams_are_carried_by_no_head(n_heads, n_trigrams):
     model = hand_specified(n_heads, n_trigrams)
     verdict = head_verdict(model, model.task, rows=60)
@@ -78,7 +86,11 @@ def test_a_trigram_shared_by_all_four_heads():
 def test_constructions_complete_any_number_and_nothing_else(make, n_trigrams):
     model = make(n_trigrams)
     task = model.task
-    tokens = task.sample(3000, 0) if n_trigrams < 20 else torch.cat([task.sample(3000, 0), _planted(task)])
+    tokens = (
+        task.sample(3000, 0)
+        if n_trigrams < 20
+        else torch.cat([task.sample(3000, 0), _planted(task)])
+    )
     logits, states = model.logits(tokens), task.states(tokens)
     destination = task.is_destination(tokens)
     seen = (tokens == 0).cumsum(1) > 0
@@ -101,7 +113,13 @@ def test_one_head_says_what_two_heads_say():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: hand_specified(4, 5), lambda: two_head_model(3), lambda: one_head_model(3), lambda: blind_model(3)]
+    "make",
+    [
+        lambda: hand_specified(4, 5),
+        lambda: two_head_model(3),
+        lambda: one_head_model(3),
+        lambda: blind_model(3),
+    ],
 )
 def test_as_a_bridge_and_as_heads(make):
     import circuitkit

@@ -68,15 +68,21 @@ def test_closed_forms_are_exact(n_heads, n_tokens, seed):
     m, r = margins(heads, completion), margins(residual, completion)
     said = every_subset(heads, residual, completion)
     assert always_predicted(m, r).tolist() == [[all(s) for s in row] for row in said]
-    assert (greatest(m, r, odds=False)[1] <= 0).tolist() == [[not any(s) for s in row] for row in said]
+    assert (greatest(m, r, odds=False)[1] <= 0).tolist() == [
+        [not any(s) for s in row] for row in said
+    ]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
     model = load_original(3, 4, seed)
     task, verdict = model.task, head_verdict(model, model.task, "argmax", rows=40)
-    tokens, places = enough(task.sample, lambda rows: positive_places(task, rows, "argmax"), task, 40, 42)
-    quiet, quiet_places = enough(task.negatives, lambda rows: negative_places(task, rows), task, 40, 43)
+    tokens, places = enough(
+        task.sample, lambda rows: positive_places(task, rows, "argmax"), task, 40, 42
+    )
+    quiet, quiet_places = enough(
+        task.negatives, lambda rows: negative_places(task, rows), task, 40, 43
+    )
     for trigram in task.destinations:
         for prompts, at, rates, every in (
             (tokens, places, verdict.carried, all),
@@ -86,15 +92,26 @@ def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
             heads, residual = model.run(prompts[[p for p, _ in rows]])
             pick = range(len(rows)), [q for _, q in rows]
             heads, residual = heads.transpose(1, 2)[pick], residual[pick]
-            said = every_subset(heads.double(), residual.double(), torch.full((len(rows),), trigram + task.n_trigrams))
+            said = every_subset(
+                heads.double(),
+                residual.double(),
+                torch.full((len(rows),), trigram + task.n_trigrams),
+            )
             by_hand = torch.tensor([[every(s) for s in row] for row in said]).double().mean(0)
             assert torch.allclose(rates[:, trigram - 1].double(), by_hand, atol=1e-6)
 
 
 def test_planted_models_get_the_verdict_they_deserve():
-    ideal, blind, two, one = hand_specified(3, 3), blind_model(3), two_head_model(3), one_head_model(3)
+    ideal, blind, two, one = (
+        hand_specified(3, 3),
+        blind_model(3),
+        two_head_model(3),
+        one_head_model(3),
+    )
     assert head_verdict(ideal, ideal.task, rows=50).exactly_one
-    assert head_verdict(blind, blind.task, "post", rows=50).success  # the hole in the published check
+    assert head_verdict(
+        blind, blind.task, "post", rows=50
+    ).success  # the hole in the published check
     strict = head_verdict(blind, blind.task, rows=50)
     assert not strict.success
     assert strict.quiet.tolist() == [0, 0, 0]
@@ -136,7 +153,10 @@ def test_given_prompts_count_all_their_rows():
     verdict = head_verdict(model, model.task, tokens=tokens, negatives=negatives)
     assert (verdict.positives.tolist(), verdict.negatives.tolist()) == ([2, 1], [2, 1])
     post = head_verdict(
-        model, model.task, "post", tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])])
+        model,
+        model.task,
+        "post",
+        tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])]),
     )
     assert post.positives.tolist() == [1, 1]  # the first prompt holds two trigrams and is left out
 
@@ -181,18 +201,31 @@ def test_tables_say_everything():
 
 def test_bad_input():
     model, task = hand_specified(3, 3), SkipTrigramTask(3)
-    with pytest.raises(ValueError, match=r"head_logits of shape \(.*, 8\).*expected 10 logits, one for each token of the task"):
-        head_verdict(lambda tokens: hand_specified(3, 3).run(tokens.clamp(max=7)), SkipTrigramTask(4))
+    with pytest.raises(
+        ValueError,
+        match=r"head_logits of shape \(.*, 8\).*expected 10 logits, one for each token of the task",
+    ):
+        head_verdict(
+            lambda tokens: hand_specified(3, 3).run(tokens.clamp(max=7)), SkipTrigramTask(4)
+        )
     with pytest.raises(ValueError, match="must return .head_logits.*returned a Tensor"):
         head_verdict(lambda tokens: model.logits(tokens), task)
-    with pytest.raises(ValueError, match=r"head_logits of shape \(.*, 11, 8\).*\[batch, head, pos, d_vocab\]"):
+    with pytest.raises(
+        ValueError, match=r"head_logits of shape \(.*, 11, 8\).*\[batch, head, pos, d_vocab\]"
+    ):
         head_verdict(lambda tokens: (model.run(tokens)[0].sum(1), model.run(tokens)[1]), task)
     with pytest.raises(ValueError, match="head_logits .*NaN or infinite"):
         head_verdict(lambda tokens: tuple(part * float("nan") for part in model.run(tokens)), task)
-    with pytest.raises(ValueError, match=r"no row for trigram \[2, 3\] in 1 prompts.*followed by a destination"):
+    with pytest.raises(
+        ValueError, match=r"no row for trigram \[2, 3\] in 1 prompts.*followed by a destination"
+    ):
         head_verdict(model, task, tokens=torch.tensor([[7, 0, 1, 4]]))
-    with pytest.raises(ValueError, match=r"no row for trigram \[1\] in 1 prompts.*without a source"):
-        head_verdict(model, task, tokens=task.sample(500, 0), negatives=torch.tensor([[7, 2, 3, 5]]))
+    with pytest.raises(
+        ValueError, match=r"no row for trigram \[1\] in 1 prompts.*without a source"
+    ):
+        head_verdict(
+            model, task, tokens=task.sample(500, 0), negatives=torch.tensor([[7, 2, 3, 5]])
+        )
     with pytest.raises(ValueError, match="from 0 to 9; expected"):
         head_verdict(model, task, tokens=torch.tensor([[9, 0, 1, 4]]))
     with pytest.raises(ValueError, match="threshold=1.5; expected a number above 0 and at most 1"):
@@ -203,7 +236,9 @@ def test_bad_input():
 
 def test_prompts_are_drawn_until_rare_trigrams_have_their_rows():
     rare = SkipTrigramTask(2, n_ctx=4, d_vocab=60)  # a trigram in few of the first 4096 prompts
-    tokens, places = enough(rare.sample, lambda rows: positive_places(rare, rows, "argmax"), rare, 40, seed=0)
+    tokens, places = enough(
+        rare.sample, lambda rows: positive_places(rare, rows, "argmax"), rare, 40, seed=0
+    )
     assert len(tokens) > 4096
     assert len(places) == 80
     assert not torch.equal(tokens[:4096], tokens[4096:8192])

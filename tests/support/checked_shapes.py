@@ -21,14 +21,18 @@ PACKAGE = "circuitkit"
 
 def of_arrays(hint: Any) -> bool:
     """Whether an annotation holds an array's type, however deep."""
-    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or any(map(of_arrays, get_args(hint)))
+    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or any(
+        map(of_arrays, get_args(hint))
+    )
 
 
 def names_sizes(function: Any) -> bool:
     """Whether an annotation of a function says something about the sizes of an array, or cannot be read here."""
     try:
         return any(map(of_arrays, get_type_hints(function, include_extras=True).values()))
-    except Exception:  # a name that is imported for type checkers alone: jaxtyping knows what to do with it
+    except (
+        Exception
+    ):  # a name that is imported for type checkers alone: jaxtyping knows what to do with it
         return True
 
 

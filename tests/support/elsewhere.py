@@ -27,7 +27,12 @@ class There(torch.Tensor):
     @staticmethod
     def __new__(cls, inner):
         out = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=PLACE, requires_grad=inner.requires_grad
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            dtype=inner.dtype,
+            device=PLACE,
+            requires_grad=inner.requires_grad,
         )
         out.inner = inner
         return out
@@ -44,7 +49,14 @@ class There(torch.Tensor):
             return function(*args, **kwargs or {})
 
 
-_INDEXED = ("aten.index.", "aten.index_put", "aten._to_copy", "aten.copy_", "aten._local_scalar", "aten.lift_fresh")
+_INDEXED = (
+    "aten.index.",
+    "aten.index_put",
+    "aten._to_copy",
+    "aten.copy_",
+    "aten._local_scalar",
+    "aten.lift_fresh",
+)
 
 
 _WAITS = ("aten._local_scalar", "aten.nonzero", "aten.equal", "aten._unique", "aten.unique")
@@ -57,7 +69,11 @@ class _Rules(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        flat = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        flat = [
+            x
+            for x in torch.utils._pytree.tree_leaves((args, kwargs))
+            if isinstance(x, torch.Tensor)
+        ]
         there = [x for x in flat if isinstance(x, There)]
         here = [x for x in flat if not isinstance(x, There) and x.ndim]
         if there and here and not str(function).startswith(_INDEXED):
@@ -72,9 +88,15 @@ class _Rules(TorchDispatchMode):
             wrap = False
         unwrapped = tree_map(lambda x: x.inner if isinstance(x, There) else x, (args, kwargs))
         out = function(*unwrapped[0], **unwrapped[1])
-        fine = [x for x in torch.utils._pytree.tree_leaves(out) if isinstance(x, torch.Tensor) and x.dtype == torch.float64]
+        fine = [
+            x
+            for x in torch.utils._pytree.tree_leaves(out)
+            if isinstance(x, torch.Tensor) and x.dtype == torch.float64
+        ]
         if self.coarse and wrap and fine:
-            raise Clash(f"{function} made float64 of {tuple(fine[0].shape)} on {PLACE}, which has none")
+            raise Clash(
+                f"{function} made float64 of {tuple(fine[0].shape)} on {PLACE}, which has none"
+            )
         if str(function).endswith("_.default") or "out" in kwargs:
             return None if out is None else args[0]
         return tree_map(lambda x: There(x) if wrap and isinstance(x, torch.Tensor) else x, out)
@@ -90,10 +112,17 @@ class _Made(TorchFunctionMode):
             place = torch.device(kwargs.pop("device", None) or (args[0].device if new else "cpu"))
             if new:
                 kwargs.setdefault("dtype", args[0].dtype)
-            out = (torch.as_tensor if function is torch.as_tensor else torch.tensor)(*args[new:], **kwargs)
+            out = (torch.as_tensor if function is torch.as_tensor else torch.tensor)(
+                *args[new:], **kwargs
+            )
             return There(out) if place == PLACE and not isinstance(out, There) else out
-        if function in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__) and args[0].ndim == 1 < args[1].ndim:
-            return function(args[0][None], args[1])[..., 0, :]  # torch squeezes in place, which a wrapper does not see
+        if (
+            function in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+            and args[0].ndim == 1 < args[1].ndim
+        ):
+            return function(args[0][None], args[1])[
+                ..., 0, :
+            ]  # torch squeezes in place, which a wrapper does not see
         return function(*args, **kwargs)
 
 
@@ -101,7 +130,9 @@ class _Made(TorchFunctionMode):
 def elsewhere(coarse=False):
     """Tensors that are made there stay there; a `coarse` device has no float64."""
     with pytest.MonkeyPatch.context() as patch, _Made(), _Rules() as rules:
-        patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)  # a module's numbers move, too
+        patch.setattr(
+            torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True
+        )  # a module's numbers move, too
         patch.setattr("circuitkit._precision._COARSE", (str(PLACE),) if coarse else ())
         rules.coarse = coarse
         yield rules

@@ -37,10 +37,43 @@ import circuitkit
 from tools.check.public_names import records
 
 #: Every package of the library, and what stands at its front door.
-PACKAGES = ["heads", *sorted(found.name for found in pkgutil.iter_modules(circuitkit.__path__) if not found.name.startswith("_"))]
+PACKAGES = [
+    "heads",
+    *sorted(
+        found.name
+        for found in pkgutil.iter_modules(circuitkit.__path__)
+        if not found.name.startswith("_")
+    ),
+]
 #: Results: the library makes them, nobody calls their constructors. Tuples are results, too.
 RECORDS = set(
-    ["Attention", "Circuit", "Claim", "Exercise", "Frames", "GatedLayer", "GatedModel", "GatedRuns", "LayerReport", "Mistake", "MixedHeads", "ModelReport", "Neurons", "Norm", "OmegaMLP", "PathLogits", "Picture", "Report", "Result", "Run", "Scores", "Survey", "Effect", "Training", "Verdict"]
+    [
+        "Attention",
+        "Circuit",
+        "Claim",
+        "Exercise",
+        "Frames",
+        "GatedLayer",
+        "GatedModel",
+        "GatedRuns",
+        "LayerReport",
+        "Mistake",
+        "MixedHeads",
+        "ModelReport",
+        "Neurons",
+        "Norm",
+        "OmegaMLP",
+        "PathLogits",
+        "Picture",
+        "Report",
+        "Result",
+        "Run",
+        "Scores",
+        "Survey",
+        "Effect",
+        "Training",
+        "Verdict",
+    ]
 )
 #: Joints between the library's own modules: methods without an underscore that only other modules of it call.
 JOINTS = {
@@ -71,7 +104,10 @@ class Target(NamedTuple):
 
 def exported(package: str) -> dict[str, Any]:
     if package == "heads":
-        return {name: getattr(circuitkit, name) for name in ("Heads", "heads", "stack", "plan", "kept_in")}
+        return {
+            name: getattr(circuitkit, name)
+            for name in ("Heads", "heads", "stack", "plan", "kept_in")
+        }
     module = importlib.import_module(f"circuitkit.{package}")
     found = {name: getattr(module, name) for name in module.__all__}
     if package == "conversion":
@@ -79,12 +115,19 @@ def exported(package: str) -> dict[str, Any]:
         from circuitkit.anatomy._heads import MixedHeads
         from circuitkit.conversion._model import AttentionOnlyBridge
 
-        found |= {"AttentionOnlyBridge": AttentionOnlyBridge, "Neurons": Neurons, "MixedHeads": MixedHeads}
+        found |= {
+            "AttentionOnlyBridge": AttentionOnlyBridge,
+            "Neurons": Neurons,
+            "MixedHeads": MixedHeads,
+        }
     return found | {kind.__name__: kind for kind in records().get(f"circuitkit.{package}", ())}
 
 
 def methods(kind: type) -> Iterator[tuple[str, Callable]]:
-    inner = kind.__name__ in ("Neurons", "MixedHeads")  # what the loop over all models calls by the thousand asks nothing
+    inner = kind.__name__ in (
+        "Neurons",
+        "MixedHeads",
+    )  # what the loop over all models calls by the thousand asks nothing
     for name, member in vars(kind).items():
         if inner and not hasattr(member, "__door__"):
             continue
@@ -99,9 +142,15 @@ def targets(package: str) -> list[Target]:
         if inspect.isclass(thing):
             if issubclass(thing, Warning):
                 continue
-            by_hand = not issubclass(thing, tuple) and name not in RECORDS and name != "AttentionOnlyBridge"
+            by_hand = (
+                not issubclass(thing, tuple)
+                and name not in RECORDS
+                and name != "AttentionOnlyBridge"
+            )
             found += [Target(package, name, thing)] if by_hand else []
-            found += [Target(package, f"{name}.{method}", function) for method, function in methods(thing)]
+            found += [
+                Target(package, f"{name}.{method}", function) for method, function in methods(thing)
+            ]
         elif callable(thing):
             found.append(Target(package, name, thing))
     return [target for target in found if target.parameters]
@@ -127,12 +176,16 @@ def broken(value: float) -> Any:
 @cache
 def foreign() -> Any:
     """Another width, another vocabulary, another context."""
-    return tiny_models.boot(torch.float32, **SIZES | {"d_model": 10, "d_vocab": 5, "n_ctx": 6, "n_layers": 1})
+    return tiny_models.boot(
+        torch.float32, **SIZES | {"d_model": 10, "d_vocab": 5, "n_ctx": 6, "n_layers": 1}
+    )
 
 
 @cache
 def with_mlp() -> Any:
-    return tiny_models.boot(torch.float32, **SIZES, attn_only=False, normalization_type="LN", d_mlp=7, act_fn="silu")
+    return tiny_models.boot(
+        torch.float32, **SIZES, attn_only=False, normalization_type="LN", d_mlp=7, act_fn="silu"
+    )
 
 
 @cache
@@ -147,7 +200,9 @@ def heads(first: int = 0, last: int = 6) -> Any:
 
 @cache
 def run() -> Any:
-    return circuitkit.induction.train(1, steps=2, d_vocab=8, n_ctx=8, batch=4, d_content=8, d_head=4, d_pos=2)
+    return circuitkit.induction.train(
+        1, steps=2, d_vocab=8, n_ctx=8, batch=4, d_content=8, d_head=4, d_pos=2
+    )
 
 
 @cache
@@ -218,7 +273,9 @@ def whole() -> Any:
 
 @cache
 def small() -> Any:
-    return circuitkit.anatomy.from_heads(circuitkit.circuits.random_heads(2, 6, 2), torch.eye(6), torch.eye(6), normal(4, 6))
+    return circuitkit.anatomy.from_heads(
+        circuitkit.circuits.random_heads(2, 6, 2), torch.eye(6), torch.eye(6), normal(4, 6)
+    )
 
 
 def norm() -> Any:
@@ -250,8 +307,12 @@ SELF: dict[str, Callable[[], Any]] = {
     "Norm": lambda: norm().freeze(normal(5, 6)),
     "Run": lambda: whole().run(tokens()),
     "AttentionOnlyBridge": converted,
-    "Composition": lambda: circuitkit.circuits.composition_scores(heads(0, 3), heads(3, 6), baseline="analytic"),
-    "CorpusStatistics": lambda: circuitkit.models._corpus.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long()),
+    "Composition": lambda: circuitkit.circuits.composition_scores(
+        heads(0, 3), heads(3, 6), baseline="analytic"
+    ),
+    "CorpusStatistics": lambda: circuitkit.models._corpus.CorpusStatistics(
+        torch.ones(3).long(), torch.ones(3, 3).long()
+    ),
     "Decomposition": lambda: circuitkit.residual.decompose(model(), tokens()),
     "Exercise": exercise,
     "GatedBlock": block,
@@ -259,13 +320,19 @@ SELF: dict[str, Callable[[], Any]] = {
     "GatedRuns": lambda: circuitkit.superposition.train_gated(toy(), recipe(), inits=1),
     "HeadSum": lambda: circuitkit.conversion.head_sum("gelu"),
     "Heads": heads,
-    "MaskedHead": lambda: circuitkit.conversion._paper.MaskedHead(normal(4, 4), normal(4, 4), torch.ones(5, 5)),
+    "MaskedHead": lambda: circuitkit.conversion._paper.MaskedHead(
+        normal(4, 4), normal(4, 4), torch.ones(5, 5)
+    ),
     "MixedHeads": lambda: circuitkit.heads(converted()),
     "Neurons": lambda: circuitkit.conversion.neuron_heads(normal(4, 3), normal(3, 4)),
-    "OmegaMLP": lambda: circuitkit.conversion.omega_mlp(normal(4, 3).double(), normal(3, 4).double(), n_ctx=5),
+    "OmegaMLP": lambda: circuitkit.conversion.omega_mlp(
+        normal(4, 3).double(), normal(3, 4).double(), n_ctx=5
+    ),
     "PathLogits": paths,
     "Recipe": recipe,
-    "ScoreDecomposition": lambda: circuitkit.circuits.score_decomposition(model(), tokens(), "L1H0", 3, 2),
+    "ScoreDecomposition": lambda: circuitkit.circuits.score_decomposition(
+        model(), tokens(), "L1H0", 3, 2
+    ),
     "Scores": lambda: circuitkit.induction.scores(model(), tokens()),
     "SkipTrigramTask": task,
     "ToyModel": toy,
@@ -281,14 +348,19 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Address.number": lambda: 2,
     "Address.term": lambda: None,
     "Anatomy.find.name": lambda: "L0H1",
-    **{f"{name}.neurons": lambda: False for name in ("Anatomy.groups", "Anatomy.parts", "Run.shares", "Run.score_sides")},
+    **{
+        f"{name}.neurons": lambda: False
+        for name in ("Anatomy.groups", "Anatomy.parts", "Run.shares", "Run.score_sides")
+    },
     "Anatomy.gain": lambda: 2.0,
     "Anatomy.head": lambda: None,
     "Anatomy.run.base": lambda: None,
     "Anatomy.run.source": lambda: None,
     "Anatomy.run.at": lambda: (1,),
     "effect.at": lambda: (1,),
-    "effects.found": lambda: {"a cut": circuitkit.induction.effect(model(), tokens(), "L0H1", draws=1)},
+    "effects.found": lambda: {
+        "a cut": circuitkit.induction.effect(model(), tokens(), "L0H1", draws=1)
+    },
     "Anatomy.run.edit": lambda: lambda sub, z: z,
     "effect.fill": lambda: "zero",
     "attribution.fill": lambda: "zero",
@@ -354,7 +426,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "alt": lambda: sentence(),
     "frames.alt": lambda: sentence,
     "among": lambda: torch.ones(23, dtype=torch.bool),
-    "answer": lambda: (lambda *a, **k: None),
+    "answer": lambda: lambda *a, **k: None,
     "logit_attribution.answer": lambda: tokens() + 1,
     "largest_paths.answer": lambda: 3,
     "largest_paths.tokens": lambda: tokens()[0],
@@ -531,7 +603,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "path_logits.neurons": lambda: True,
     "score_decomposition.neurons": lambda: True,
     "noise": lambda: 0.5,
-    "norm": lambda: (lambda x: x),
+    "norm": lambda: lambda x: x,
     "normalise": lambda: True,
     "occurring": lambda: ((1, 2, 3),),
     "offset": lambda: None,
@@ -558,7 +630,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "positions": lambda: "absolute",
     "power": lambda: 0.6,
     "probe": lambda: tokens(1, 4),
-    "progress": lambda: (lambda *_: None),
+    "progress": lambda: lambda *_: None,
     "query": lambda: "token",
     "reach": lambda: 4.0,
     "read": lambda: normal(13).double(),
@@ -635,15 +707,32 @@ GOOD: dict[str, Callable[[], Any]] = {
     "x": lambda: normal(5, 12),
     "y": lambda: normal(4, 5, 6),
     "LayerRecord.x": lambda: normal(4, 5, 6),
-    **{f"GatedBlock.{m}.x": lambda: normal(2, 5, 6) for m in ["gates", "pattern", "mixed", "results", "forward", "penalty"]},
-    **{f"{c}.{m}.x": lambda: normal(5, 4) for c in ("Neurons", "MaskedHead")
-       for m in ("__call__", "literal", "pattern", "measured_reach")},
-    **{f"OmegaMLP.{m}.x": lambda: normal(4, 4).double() for m in ("__call__", "error_bound", "augment")},
+    **{
+        f"GatedBlock.{m}.x": lambda: normal(2, 5, 6)
+        for m in ["gates", "pattern", "mixed", "results", "forward", "penalty"]
+    },
+    **{
+        f"{c}.{m}.x": lambda: normal(5, 4)
+        for c in ("Neurons", "MaskedHead")
+        for m in ("__call__", "literal", "pattern", "measured_reach")
+    },
+    **{
+        f"OmegaMLP.{m}.x": lambda: normal(4, 4).double()
+        for m in ("__call__", "error_bound", "augment")
+    },
     "post_norm_layers.x": lambda: normal(5, 4),
     "GatedModel.run.tokens": lambda: tokens(2, 8, 12),
-    **{f"{name}.tokens": lambda: tokens(2, 8, 6) for name in [
-        "ToyModel.run", "ToyModel.logits", "ToyModel.__call__", "GatedRuns.run", "GatedRuns.__call__", "SkipTrigramTask.states"
-    ]},
+    **{
+        f"{name}.tokens": lambda: tokens(2, 8, 6)
+        for name in [
+            "ToyModel.run",
+            "ToyModel.logits",
+            "ToyModel.__call__",
+            "GatedRuns.run",
+            "GatedRuns.__call__",
+            "SkipTrigramTask.states",
+        ]
+    },
     "GatedModel.__call__.tokens": lambda: tokens(2, 8, 12),
 }
 
@@ -929,7 +1018,9 @@ def _ring(*_: Any) -> None:
 def right(target: Target) -> dict[str, Any]:
     """Keyword arguments that mean something; `self` among them for a method."""
     out = LEFT_OUT.get(target.name, set())
-    given = {name: lookup(GOOD, target.name, name)() for name in target.parameters if name not in out}
+    given = {
+        name: lookup(GOOD, target.name, name)() for name in target.parameters if name not in out
+    }
     if "." in target.name:
         given["self"] = SELF[target.name.partition(".")[0]]()
     return given
@@ -961,8 +1052,14 @@ def attempt(target: Target, given: dict[str, Any]) -> tuple[str, str]:
     except Exception as error:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         frames = traceback.extract_tb(error.__traceback__)
-        inside = os.path.dirname(circuitkit.__file__) + os.sep  # a clone may be called circuitkit as well
-        ours = frames[-1].filename.startswith(inside) and isinstance(error, (ValueError, TypeError)) and len(str(error)) > 30
+        inside = (
+            os.path.dirname(circuitkit.__file__) + os.sep
+        )  # a clone may be called circuitkit as well
+        ours = (
+            frames[-1].filename.startswith(inside)
+            and isinstance(error, (ValueError, TypeError))
+            and len(str(error)) > 30
+        )
         text = f"{type(error).__name__}: {error}"
         return ("clear" if ours or isinstance(error, FileNotFoundError) else "raw"), text
     finally:
@@ -1002,20 +1099,34 @@ def offline() -> Iterator[None]:
 
 @offline()
 def main() -> None:
-    print(f"{'package':<16}" + "".join(f"{word:>10}" for word in ("calls", "clear", "results", "raw", "silent")))
+    print(
+        f"{'package':<16}"
+        + "".join(f"{word:>10}" for word in ("calls", "clear", "results", "raw", "silent"))
+    )
     together: Counter[str] = Counter()
     details = []
     for package in sys.argv[1:] or PACKAGES:
         found = [outcome for target in targets(package) for outcome in outcomes(target)]
         count = Counter(outcome.what for outcome in found)
         count["calls"] = sum(n for what, n in count.items() if what != "right")
-        print(f"{package:<16}" + "".join(f"{count[word]:>10}" for word in ("calls", "clear", "result", "raw", "silent")), flush=True)
+        print(
+            f"{package:<16}"
+            + "".join(
+                f"{count[word]:>10}" for word in ("calls", "clear", "result", "raw", "silent")
+            ),
+            flush=True,
+        )
         together += count
         details += [outcome for outcome in found if outcome.what in ("raw", "silent")]
-    print(f"{'together':<16}" + "".join(f"{together[word]:>10}" for word in ("calls", "clear", "result", "raw", "silent")))
+    print(
+        f"{'together':<16}"
+        + "".join(f"{together[word]:>10}" for word in ("calls", "clear", "result", "raw", "silent"))
+    )
     if sys.argv[1:]:
         for outcome in details:
-            print(f"{outcome.what:<7}{outcome.target.name}.{outcome.argument} [{outcome.label}] {outcome.text[:150]!r}")
+            print(
+                f"{outcome.what:<7}{outcome.target.name}.{outcome.argument} [{outcome.label}] {outcome.text[:150]!r}"
+            )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ def sides(latex: str, symbols: dict) -> list[list]:
     if r"\begin{aligned}" in latex:
         latex = re.sub(r"\\(begin|end)\{aligned\}|&", "", latex).replace(r"\\", r"\qquad")
     parts = split(tokens(latex), WIDE)
-    return [[Reader(part, symbols).all() for part in split(statement, EQUAL)] for statement in parts]
+    return [
+        [Reader(part, symbols).all() for part in split(statement, EQUAL)] for statement in parts
+    ]
 
 
 def split(found: list[str], at: set[str]) -> list[list[str]]:
@@ -60,7 +62,9 @@ class Reader:
     def next(self, expected: str = "") -> str:
         token = self.peek()
         if not token or (expected and token != expected):
-            raise ValueError(f"expected {expected or 'more'!r} before {''.join(self.tokens[self.at :])!r}")
+            raise ValueError(
+                f"expected {expected or 'more'!r} before {''.join(self.tokens[self.at :])!r}"
+            )
         self.at += 1
         return token
 
@@ -77,7 +81,11 @@ class Reader:
 
     def product(self):
         value = self.power()
-        while (token := self.peek()) and token not in "+-,)]}&" and token not in (r"\\", r"\rangle", r"\end"):
+        while (
+            (token := self.peek())
+            and token not in "+-,)]}&"
+            and token not in (r"\\", r"\rangle", r"\end")
+        ):
             if (token, self.peek(1)) in (("(", "+"), (r"\|", "_")):
                 break
             if token == "/":
@@ -189,7 +197,10 @@ class Reader:
         terms, symbols = self.symbols[(r"\sum", "_", *self.skip())], self.symbols
         start, total = self.at, 0.0
         for term in terms:
-            self.at, self.symbols = start, symbols | {tuple(tokens(key)): value for key, value in term.items()}
+            self.at, self.symbols = (
+                start,
+                symbols | {tuple(tokens(key)): value for key, value in term.items()},
+            )
             total = total + self.product()
         self.symbols = symbols
         return total
@@ -214,10 +225,16 @@ def direct_sum(a, b):
 def blocks(rows: list[list]) -> torch.Tensor:
     """A square block matrix; a number fills a block whose size follows from its row and column."""
     height = [max([entry.shape[0] for entry in row if entry.ndim == 2] or [0]) for row in rows]
-    width = [max([entry.shape[1] for entry in column if entry.ndim == 2] or [0]) for column in zip(*rows, strict=True)]
+    width = [
+        max([entry.shape[1] for entry in column if entry.ndim == 2] or [0])
+        for column in zip(*rows, strict=True)
+    ]
     size = [max(h, w, 1) if 0 in (h, w) else h for h, w in zip(height, width, strict=True)]
     filled = [
-        [entry.expand(size[i], size[j]) if entry.ndim == 0 else entry for j, entry in enumerate(row)]
+        [
+            entry.expand(size[i], size[j]) if entry.ndim == 0 else entry
+            for j, entry in enumerate(row)
+        ]
         for i, row in enumerate(rows)
     ]
     return torch.cat([torch.cat(row, 1) for row in filled])

@@ -39,7 +39,11 @@ def browser():
         before = set(psutil.Process().children())
         playwright = sync_playwright().start()
         driver = set(psutil.Process().children()) - before
-        _running[:] = playwright, playwright.chromium.launch(executable_path=place, args=["--no-sandbox", CUT]), driver
+        _running[:] = (
+            playwright,
+            playwright.chromium.launch(executable_path=place, args=["--no-sandbox", CUT]),
+            driver,
+        )
     return _running[1]
 
 
@@ -115,7 +119,14 @@ def pytest_runtest_teardown(item, nextitem):
     return result
 
 
-LONG = ("test_processors.py", "test_every_tool_on_every_model.py", "test_claims.py", "test_fuzz.py", "test_types.py", "test_wheel.py")
+LONG = (
+    "test_processors.py",
+    "test_every_tool_on_every_model.py",
+    "test_claims.py",
+    "test_fuzz.py",
+    "test_types.py",
+    "test_wheel.py",
+)
 """Files without a browser that would keep one worker busy after the other has ended."""
 
 
@@ -123,6 +134,10 @@ def pytest_collection_modifyitems(items) -> None:
     with_browser = {item.path for item in items if wants_it(item)}
 
     def turn(item) -> tuple[bool, ...]:
-        return item.path.suffix != ".ipynb", item.path.name not in LONG, item.path not in with_browser
+        return (
+            item.path.suffix != ".ipynb",
+            item.path.name not in LONG,
+            item.path not in with_browser,
+        )
 
     items.sort(key=turn)

@@ -13,7 +13,10 @@ def layer_norm(x, state, name, eps=1e-5):
     if f"{name}.weight" not in state:
         return x
     centred = x - x.mean()
-    return centred / (centred.pow(2).mean() + eps).sqrt() * state[f"{name}.weight"] + state[f"{name}.bias"]
+    return (
+        centred / (centred.pow(2).mean() + eps).sqrt() * state[f"{name}.weight"]
+        + state[f"{name}.bias"]
+    )
 
 
 def rotated(row, pos):
@@ -35,11 +38,15 @@ def forward(model, tokens, cut=(), gone=()):
     parts = {"embed": state["embed.weight"][tokens]}
     if "pos_embed.weight" in state:
         parts["pos"] = state["pos_embed.weight"][: len(tokens)]
-    parts = {name: torch.zeros_like(value) if name in gone else value for name, value in parts.items()}
+    parts = {
+        name: torch.zeros_like(value) if name in gone else value for name, value in parts.items()
+    }
 
     def stream(reader, kind):
         whole = torch.zeros(len(tokens), cfg.d_model, dtype=torch.float64)
-        return whole + sum(value for name, value in parts.items() if (name, reader, kind) not in cut)
+        return whole + sum(
+            value for name, value in parts.items() if (name, reader, kind) not in cut
+        )
 
     def linear(name, x, rows=slice(None)):
         return x @ state[f"{name}.weight"][rows].T + state[f"{name}.bias"][rows]
@@ -53,7 +60,9 @@ def forward(model, tokens, cut=(), gone=()):
                 torch.stack(
                     [
                         linear(
-                            f"{at}.attn.{kind.lower()}", layer_norm(row, state, f"{at}.ln1"), slice(g * d, g * d + d)
+                            f"{at}.attn.{kind.lower()}",
+                            layer_norm(row, state, f"{at}.ln1"),
+                            slice(g * d, g * d + d),
                         )
                         for row in stream(name, kind)
                     ]
@@ -61,12 +70,17 @@ def forward(model, tokens, cut=(), gone=()):
                 for kind, g in (("Q", h), ("K", group), ("V", group))
             )
             if "pos_embed.weight" not in state:
-                q, k = (torch.stack([rotated(row, pos) for pos, row in enumerate(side)]) for side in (q, k))
+                q, k = (
+                    torch.stack([rotated(row, pos) for pos, row in enumerate(side)])
+                    for side in (q, k)
+                )
             out = torch.zeros(len(tokens), cfg.d_model, dtype=torch.float64)
             for dst in range(len(tokens)):
                 scores = torch.stack([q[dst] @ k[src] / math.sqrt(d) for src in range(dst + 1)])
                 for src, weight in enumerate(scores.exp() / scores.exp().sum()):
-                    out[dst] += weight * (v[src] @ state[f"{at}.attn.o.weight"][:, h * d : h * d + d].T)
+                    out[dst] += weight * (
+                        v[src] @ state[f"{at}.attn.o.weight"][:, h * d : h * d + d].T
+                    )
             new[name] = torch.zeros_like(out) if name in gone else out
         bias = state[f"{at}.attn.o.bias"].expand(len(tokens), -1)
         new[f"L{layer} bias"] = torch.zeros_like(bias) if f"L{layer} bias" in gone else bias
@@ -74,7 +88,9 @@ def forward(model, tokens, cut=(), gone=()):
         if f"{at}.mlp.in.weight" in state:
             name = f"L{layer} MLP"
             rows = [layer_norm(row, state, f"{at}.ln2") for row in stream(name, "")]
-            out = torch.stack([linear(f"{at}.mlp.out", F.gelu(linear(f"{at}.mlp.in", row))) for row in rows])
+            out = torch.stack(
+                [linear(f"{at}.mlp.out", F.gelu(linear(f"{at}.mlp.in", row))) for row in rows]
+            )
             parts[name] = torch.zeros_like(out) if name in gone else out
     final = torch.stack([layer_norm(row, state, "ln_final") for row in stream("unembed", "")])
     return final @ state["unembed.weight"].T + state.get("unembed.bias", 0), parts

@@ -146,7 +146,9 @@ class Run:
                 for order, x in shares.items():
                     new[order + 1] = new.get(order + 1, 0) + self.through(name, x)
                 shift = (
-                    head.b_V if layer.norm is None or layer.norm.bias is None else head.b_V + layer.norm.bias @ head.W_V
+                    head.b_V
+                    if layer.norm is None or layer.norm.bias is None
+                    else head.b_V + layer.norm.bias @ head.W_V
                 )
                 fixed = self.patterns[name] @ shift.expand(len(self.tokens), -1) @ head.W_O
                 constant = constant + fixed + self.through(name, bias)
@@ -199,7 +201,11 @@ class Slow:
 
     @property
     def heads(self):
-        return {f"L{n}H{h}": head for n, layer in enumerate(self.layers) for h, head in enumerate(layer.heads)}
+        return {
+            f"L{n}H{h}": head
+            for n, layer in enumerate(self.layers)
+            for h, head in enumerate(layer.heads)
+        }
 
     @property
     def neurons(self):
@@ -259,13 +265,17 @@ class Slow:
                 for kind in "QKV":
                     x = stream(name, kind, known)
                     x = x if layer.norm is None else layer.norm(x)
-                    sides[kind] = head.turn(x @ getattr(head, f"W_{kind}") + getattr(head, f"b_{kind}"), kind)
+                    sides[kind] = head.turn(
+                        x @ getattr(head, f"W_{kind}") + getattr(head, f"b_{kind}"), kind
+                    )
                 scores = sides["Q"] @ sides["K"].T / head.scale
                 pattern = torch.zeros(n, n, dtype=scores.dtype)
                 for dst in range(n):
                     pattern[dst, : dst + 1] = scores[dst, : dst + 1].softmax(0)
                 if head.gate is not None:
-                    pattern = pattern * head.gate(whole if layer.norm is None else layer.norm(whole))
+                    pattern = pattern * head.gate(
+                        whole if layer.norm is None else layer.norm(whole)
+                    )
                 now.scores[name], now.patterns[name], now.values[name] = scores, pattern, sides["V"]
                 written[name] = pattern @ sides["V"] @ head.W_O
             if instead is not None and instead[0] == number:
@@ -350,7 +360,12 @@ def native(model, terms=None):
         layers.append(layer)
     b_U = state.get("unembed.bias", torch.zeros(cfg.d_vocab, dtype=torch.float64))
     return Slow(
-        state["embed.weight"], state["pos_embed.weight"], layers, norm("ln_final"), state["unembed.weight"].T, b_U
+        state["embed.weight"],
+        state["pos_embed.weight"],
+        layers,
+        norm("ln_final"),
+        state["unembed.weight"].T,
+        b_U,
     )
 
 
@@ -387,7 +402,8 @@ def halves(width, base=10000.0):
 
 def weights(model):
     return {
-        name.replace("_original_component.", ""): double(v) for name, v in model.original_model.state_dict().items()
+        name.replace("_original_component.", ""): double(v)
+        for name, v in model.original_model.state_dict().items()
     }
 
 
@@ -412,7 +428,9 @@ def llama(model):
         layers.append(Layer(heads, first, b["o"], mlp, second))
     final = Norm(state["model.norm.weight"], None, config.rms_norm_eps, False)
     b_U = state.get("lm_head.bias", torch.zeros(config.vocab_size, dtype=torch.float64))
-    return Slow(state["model.embed_tokens.weight"], None, layers, final, state["lm_head.weight"].T, b_U)
+    return Slow(
+        state["model.embed_tokens.weight"], None, layers, final, state["lm_head.weight"].T, b_U
+    )
 
 
 def neox(model):
@@ -426,11 +444,19 @@ def neox(model):
         biases = state[f"{at}attention.query_key_value.bias"].view(n_heads, 3, d)
         W_O = state[f"{at}attention.dense.weight"]
         heads = [
-            Head(*(joint[h, i].T for i in range(3)), W_O[:, h * d : (h + 1) * d].T, *biases[h], d**0.5, turned)
+            Head(
+                *(joint[h, i].T for i in range(3)),
+                W_O[:, h * d : (h + 1) * d].T,
+                *biases[h],
+                d**0.5,
+                turned,
+            )
             for h in range(n_heads)
         ]
         first, second = (
-            Norm(state[f"{at}{name}.weight"], state[f"{at}{name}.bias"], config.layer_norm_eps, True)
+            Norm(
+                state[f"{at}{name}.weight"], state[f"{at}{name}.bias"], config.layer_norm_eps, True
+            )
             for name in ("input_layernorm", "post_attention_layernorm")
         )
         m = [
@@ -438,9 +464,14 @@ def neox(model):
             for name in ("h_to_4h.weight", "4h_to_h.weight", "h_to_4h.bias", "4h_to_h.bias")
         ]
         mlp = MLP(m[0].T, m[1].T, m[2], m[3], torch.nn.functional.gelu)
-        layers.append(Layer(heads, first, state[f"{at}attention.dense.bias"], mlp, second, parallel=True))
+        layers.append(
+            Layer(heads, first, state[f"{at}attention.dense.bias"], mlp, second, parallel=True)
+        )
     final = Norm(
-        state["gpt_neox.final_layer_norm.weight"], state["gpt_neox.final_layer_norm.bias"], config.layer_norm_eps, True
+        state["gpt_neox.final_layer_norm.weight"],
+        state["gpt_neox.final_layer_norm.bias"],
+        config.layer_norm_eps,
+        True,
     )
     zero = torch.zeros(config.vocab_size, dtype=torch.float64)
     name = "lm_head" if "lm_head.weight" in state else "embed_out"
@@ -452,7 +483,9 @@ def toy(model):
     """A toy model of chapter 5: one layer of heads on one-hot tokens."""
     held, (n, _, d) = model.heads, model.heads.W_Q.shape
     zero = torch.zeros(n, d, dtype=torch.float64)
-    b = [zero if getattr(held, f"b_{k}") is None else double(getattr(held, f"b_{k}")) for k in "QKV"]
+    b = [
+        zero if getattr(held, f"b_{k}") is None else double(getattr(held, f"b_{k}")) for k in "QKV"
+    ]
     W = [double(getattr(held, f"W_{k}")) for k in "QKVO"]
     heads = [Head(*(w[h] for w in W), *(v[h] for v in b), float(held.scale)) for h in range(n)]
     return one_layer(model, heads)

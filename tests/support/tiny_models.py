@@ -21,10 +21,18 @@ def boot(dtype=torch.float64, seed=0, *, size=0.4, bias=True, unembedding_bias=F
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
 
-    usual = {"attn_only": True, "normalization_type": None, "act_fn": "gelu", "seed": 0, "init_weights": False}
+    usual = {
+        "attn_only": True,
+        "normalization_type": None,
+        "act_fn": "gelu",
+        "seed": 0,
+        "init_weights": False,
+    }
     model = TransformerBridge.boot_native(TransformerBridgeConfig(**{**usual, **settings})).eval()
     model.cfg.dtype = dtype
-    torch.nn.Module.to(model, dtype)  # the bridge's own `to` lists every weight once for each weight: most of the time here
+    torch.nn.Module.to(
+        model, dtype
+    )  # the bridge's own `to` lists every weight once for each weight: most of the time here
     generator = randomise(model, seed, size, 0.3 * bias)
     if unembedding_bias:
         b_U = model.unembed.original_component.bias

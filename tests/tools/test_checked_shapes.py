@@ -52,7 +52,9 @@ def test_where_sizes_are_named_they_have_to_agree():
         checked(Pair)(x, x.T)
 
 
-@pytest.mark.parametrize(("function", "has_them"), [(product, True), (named, True), (counted, False), (quoted, False)])
+@pytest.mark.parametrize(
+    ("function", "has_them"), [(product, True), (named, True), (counted, False), (quoted, False)]
+)
 def test_sizes_are_found_however_deep(function, has_them):
     assert names_sizes(function) == has_them
 
@@ -114,7 +116,11 @@ def test_the_library_is_watched():
     from circuitkit.circuits import _full
 
     for module in (_address, _full):
-        own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+        own = [
+            value
+            for value in vars(module).values()
+            if getattr(value, "__module__", None) == module.__name__
+        ]
         functions = [value for value in own if callable(value) and not isinstance(value, type)]
         assert functions
         assert all(hasattr(function, "__wrapped__") for function in functions)

@@ -29,7 +29,9 @@ def test_an_unknown_command_names_the_known_ones(capsys):
 
 @pytest.mark.parametrize("name", ["execute", "mutants", "archive"])
 def test_a_command_answers_from_the_root(name):
-    done = subprocess.run([sys.executable, "-m", "tools", name, "--help"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tools", name, "--help"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert f"python -m tools {name}" in done.stdout
 
@@ -39,9 +41,18 @@ def test_no_path_tricks_and_no_private_names_of_other_rooms():
     for path in (ROOT / "tools").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tools"):
-                found += [f"{path}: {node.module}.{a.name}" for a in node.names if a.name.startswith("_")]
-            if isinstance(node, ast.Attribute) and node.attr == "path" and ast.unparse(node) == "sys.path":
+                found += [
+                    f"{path}: {node.module}.{a.name}" for a in node.names if a.name.startswith("_")
+                ]
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == "path"
+                and ast.unparse(node) == "sys.path"
+            ):
                 found.append(f"{path.relative_to(ROOT)}: sys.path")
     # A package that no installer can fetch here is read from its wheel; and the process that forks kernels is started as a
     # file, from any folder, by whoever runs notebooks.
-    assert sorted(set(found)) == ["tools/notebooks/warm.py: sys.path", "tools/study/real_induction.py: sys.path"]
+    assert sorted(set(found)) == [
+        "tools/notebooks/warm.py: sys.path",
+        "tools/study/real_induction.py: sys.path",
+    ]

@@ -24,7 +24,9 @@ READERS = {
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_manifest_is_what_its_command_writes(room):
-    assert (manifest.ROOMS / room / "data/manifest.json").read_text("utf-8") == manifest.manifest(room)
+    assert (manifest.ROOMS / room / "data/manifest.json").read_text("utf-8") == manifest.manifest(
+        room
+    )
 
 
 def test_a_file_that_no_script_makes_is_told(tmp_path, monkeypatch):
@@ -57,5 +59,7 @@ def test_a_changed_file_is_refused(name, tmp_path, monkeypatch):
     forget()
     with (tmp_path / room / "data" / file).open("ab") as changed:
         changed.write(b"\n")
-    with pytest.raises(ValueError, match=rf"{file} is damaged: its sha256 is \w+, expected \w+ as recorded"):
+    with pytest.raises(
+        ValueError, match=rf"{file} is damaged: its sha256 is \w+, expected \w+ as recorded"
+    ):
         READERS[name]()

@@ -11,7 +11,12 @@ def test_a_download_without_git_has_the_files_that_git_lists(tmp_path):
     listed = sources.files()
     if not (sources.ROOT / ".git").exists():
         pytest.skip("this is such a download; run the test in a clone")
-    assert {"README.md", "src/circuitkit/models/data/manifest.json", "book/intro.md", ".ci/run"} <= set(listed)
+    assert {
+        "README.md",
+        "src/circuitkit/models/data/manifest.json",
+        "book/intro.md",
+        ".ci/run",
+    } <= set(listed)
     assert sorted(sources.walked(sources.ROOT)) == listed
 
 

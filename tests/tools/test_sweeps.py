@@ -32,7 +32,14 @@ def test_one_tidy_table(tmp_path):
     rows = sweep(measure, SETTINGS, tmp_path / "t.csv")
     assert len(rows) == 12
     assert rows == load_table(tmp_path / "t.csv")
-    assert rows[3] == {"name": "a", "size": "2", "part": "1", "parts": "2", "value": "1", "init": "1"}
+    assert rows[3] == {
+        "name": "a",
+        "size": "2",
+        "part": "1",
+        "parts": "2",
+        "value": "1",
+        "init": "1",
+    }
     text = (tmp_path / "t.csv").read_text().splitlines()
     assert text[:2] == ["name,size,part,parts,value,init", "a,1,0,2,0.5,0"]
 
@@ -66,7 +73,9 @@ def test_cut_anywhere_and_completed(tmp_path, cut):
     except ValueError as error:
         assert "is half written" in str(error)  # noqa: PT017
     else:
-        assert all(row in whole for row in found)  # a cut between two settings leaves a shorter, sound table
+        assert all(
+            row in whole for row in found
+        )  # a cut between two settings leaves a shorter, sound table
     assert sweep(measure, SETTINGS, path) == whole
     assert path.read_bytes() == good
 
@@ -76,7 +85,9 @@ def test_half_written_and_damaged_tables_are_named(tmp_path):
     sweep(measure, SETTINGS, path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4]))
-    with pytest.raises(ValueError, match=r"half written: setting \{'name': 'a', 'size': '2'\} has 1 of 2 rows"):
+    with pytest.raises(
+        ValueError, match=r"half written: setting \{'name': 'a', 'size': '2'\} has 1 of 2 rows"
+    ):
         load_table(path)
     path.write_text("".join(lines) + "b,3,0")
     with pytest.raises(ValueError, match="half written: the last line has no end"):
@@ -116,7 +127,9 @@ def test_bad_sweeps(tmp_path):
         sweep(measure, [{"name": "a", "size": 1}, {"size": 1}], tmp_path / "t.csv")
     with pytest.raises(ValueError, match="given twice"):
         sweep(measure, [SETTINGS[0], SETTINGS[0]], tmp_path / "t.csv")
-    with pytest.raises(RuntimeError, match=r"stopped at \{'name': 'a', 'size': 1\}: ZeroDivisionError"):
+    with pytest.raises(
+        RuntimeError, match=r"stopped at \{'name': 'a', 'size': 1\}: ZeroDivisionError"
+    ):
         sweep(lambda name, size: 1 / 0, SETTINGS, tmp_path / "t.csv")
     sweep(measure, SETTINGS, tmp_path / "t.csv")
     with pytest.raises(ValueError, match="holds another sweep"):
@@ -138,7 +151,9 @@ def test_a_local_dask_cluster_gives_the_same_table(tmp_path):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ports and event loops of the cluster, nothing of ours
-        cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None)
+        cluster = distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        )
         with cluster, distributed.Client(cluster), joblib.parallel_config("dask"):
             rows = sweep(measure, SETTINGS, tmp_path / "t.csv")
     assert rows == sweep(measure, SETTINGS, tmp_path / "other.csv")
@@ -167,7 +182,10 @@ def test_stored_tables():
 
 
 def test_rates():
-    assert [round(x, 3) for x in rate(0, 20)[2:]] == [0.0, 0.161]  # by hand: z^2 / (20 + z^2) = 3.8415 / 23.8415
+    assert [round(x, 3) for x in rate(0, 20)[2:]] == [
+        0.0,
+        0.161,
+    ]  # by hand: z^2 / (20 + z^2) = 3.8415 / 23.8415
     assert [round(x, 3) for x in rate(20, 20)[2:]] == [0.839, 1.0]
     low, high = rate(30, 60)[2:]
     assert low + high == pytest.approx(1)

@@ -21,7 +21,9 @@ RULE = re.compile(r"  # (report\w+)$")
 
 def with_types(source: str) -> str:
     """A script, and a question after it for each name that it assigns."""
-    targets = [t for node in ast.parse(source).body if isinstance(node, ast.Assign) for t in node.targets]
+    targets = [
+        t for node in ast.parse(source).body if isinstance(node, ast.Assign) for t in node.targets
+    ]
     names = {node.id: None for t in targets for node in ast.walk(t) if isinstance(node, ast.Name)}
     return source + "".join(f"reveal_type({name})\n" for name in names)
 
@@ -36,14 +38,19 @@ def told(tmp_path_factory) -> dict[str, list[dict]]:
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "npm_config_registry"):
         environment[name] = "http://127.0.0.1:9"  # nothing may be fetched
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
-    command += ["src", *map(str, sorted(FIXTURES.glob("*.py"))), *map(str, sorted(folder.glob("*.py")))]
+    command += [
+        "src",
+        *map(str, sorted(FIXTURES.glob("*.py"))),
+        *map(str, sorted(folder.glob("*.py"))),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] > 100, done.stderr
     found: dict[str, list[dict]] = {}
     for entry in report["generalDiagnostics"]:
         found.setdefault(
-            os.path.relpath(entry["file"], ROOT if ROOT in Path(entry["file"]).parents else folder), []
+            os.path.relpath(entry["file"], ROOT if ROOT in Path(entry["file"]).parents else folder),
+            [],
         ).append(entry)
     return found
 
@@ -51,7 +58,9 @@ def told(tmp_path_factory) -> dict[str, list[dict]]:
 def revealed(entries: list[dict]) -> dict[int, str]:
     """The type that was asked for, by line."""
     asked = [
-        (entry["range"]["start"]["line"], entry["message"]) for entry in entries if entry["severity"] == "information"
+        (entry["range"]["start"]["line"], entry["message"])
+        for entry in entries
+        if entry["severity"] == "information"
     ]
     return {line: re.search(r'is "(.*)"$', message)[1] for line, message in asked}
 
@@ -71,7 +80,9 @@ def test_a_script_is_typed(told):
     assert [entry["message"] for entry in entries if entry["severity"] != "information"] == []
     lines = (FIXTURES / "script.py").read_text().splitlines()
     wanted = {
-        n: line.rpartition("  # ")[2] for n, line in enumerate(lines) if "reveal_type(" in line and "  # " in line
+        n: line.rpartition("  # ")[2]
+        for n, line in enumerate(lines)
+        if "reveal_type(" in line and "  # " in line
     }
     assert revealed(entries) == wanted
     assert len(wanted) >= 30
@@ -90,7 +101,9 @@ def test_slips_are_underlined_and_nothing_else(told):
     lines = (FIXTURES / "mistakes.py").read_text().splitlines()
     wanted = {n: RULE.search(line)[1] for n, line in enumerate(lines) if RULE.search(line)}
     entries = told[f"{FIXTURES.relative_to(ROOT)}/mistakes.py"]
-    assert {e["range"]["start"]["line"]: e["rule"] for e in entries if e["severity"] == "error"} == wanted
+    assert {
+        e["range"]["start"]["line"]: e["rule"] for e in entries if e["severity"] == "error"
+    } == wanted
     assert len(wanted) >= 10
 
 
@@ -100,12 +113,19 @@ def test_nothing_is_excused_without_a_reason():
         for line in path.read_text("utf-8").splitlines():
             assert "# type: ignore" not in line, path
             if "pyright:" in line:
-                assert re.search(r"# pyright: ignore\[report\w+\]  # \w+ \w+", line), f"{path}: {line}"
+                assert re.search(r"# pyright: ignore\[report\w+\]  # \w+ \w+", line), (
+                    f"{path}: {line}"
+                )
 
 
 def test_the_settings_loosen_nothing():
     """No rule is switched off; exceptions that are no longer needed are told."""
-    block = (ROOT / "pyproject.toml").read_text("utf-8").partition("[tool.pyright]\n")[2].partition("\n[")[0]
+    block = (
+        (ROOT / "pyproject.toml")
+        .read_text("utf-8")
+        .partition("[tool.pyright]\n")[2]
+        .partition("\n[")[0]
+    )
     settings = dict(re.findall(r"^(\w+) = (.*?)(?: #.*)?$", block, re.M))
     assert settings == {
         "include": '["src"]',
@@ -118,9 +138,20 @@ def test_the_settings_loosen_nothing():
 def test_the_front_door_is_said_twice_alike():
     """What an editor imports is what `circuitkit` offers."""
     tree = ast.parse((ROOT / "src/circuitkit/__init__.py").read_text("utf-8"))
-    [block] = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    [block] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    seen = {
+        alias.name
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     [offered] = [
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     assert seen == set(ast.literal_eval(offered))

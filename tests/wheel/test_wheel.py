@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command, **options):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, **options
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -31,7 +33,18 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     target = tmp_path_factory.mktemp("target")
-    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        target,
+        wheel,
+    )
     return target
 
 
@@ -44,8 +57,14 @@ def test_the_same_sources_give_the_same_bytes(wheel, tmp_path):
 
 
 def test_the_seal_is_what_the_setup_cell_computes_from_an_installed_wheel(wheel, installed):
-    tree = ast.parse(setup_source(home()._replace(seal=wheels.seal(wheel)), []).replace("%pip", "pass  #"))
-    named = {node.targets[0].id: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assign)}
+    tree = ast.parse(
+        setup_source(home()._replace(seal=wheels.seal(wheel)), []).replace("%pip", "pass  #")
+    )
+    named = {
+        node.targets[0].id: ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+    }
     steps = "\n".join(named[name] for name in ("files", "found", "seal"))
     code = f"import hashlib\nfrom importlib.metadata import distributions\n{steps}\nprint(len(found), seal)"
     output = run(sys.executable, "-S", "-c", code, env={"PYTHONPATH": str(installed)})
@@ -69,7 +88,9 @@ def test_every_file_of_the_package_is_inside(wheel):
 
 def test_nothing_else_is_inside(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if not name.startswith(("circuitkit/", "circuitkit_book-"))] == []
+    assert [
+        name for name in names if not name.startswith(("circuitkit/", "circuitkit_book-"))
+    ] == []
     assert [name for name in names if "__pycache__" in name or "/test" in name] == []
 
 
@@ -80,7 +101,11 @@ def test_the_wheel_is_small_enough_to_fetch(wheel):
 def test_the_metadata_has_ranges_only(wheel):
     archive = zipfile.ZipFile(wheel)
     (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
-    needs = [line for line in archive.read(name).decode().splitlines() if line.startswith("Requires-Dist")]
+    needs = [
+        line
+        for line in archive.read(name).decode().splitlines()
+        if line.startswith("Requires-Dist")
+    ]
     assert needs
     assert not [line for line in needs if "==" in line]
     assert [line for line in needs if "<" in line] == ["Requires-Dist: transformer-lens<5,>=4.3"]
@@ -95,11 +120,15 @@ def test_it_works_from_there(installed, tmp_path):
         "print(json.dumps([circuitkit.__file__, names, '<figure' in view._repr_html_()]))"
     )
     # -S -E would hide torch as well; PYTHONPATH comes before the editable install.
-    output = run(sys.executable, "-c", code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(installed)})
+    output = run(
+        sys.executable, "-c", code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(installed)}
+    )
     place, names, drawn = json.loads(output)
     assert Path(place).is_relative_to(installed)
     assert drawn
-    assert {path.name for path in (ROOT / "src/circuitkit").iterdir() if (path / "__init__.py").exists()} <= set(names)
+    assert {
+        path.name for path in (ROOT / "src/circuitkit").iterdir() if (path / "__init__.py").exists()
+    } <= set(names)
 
 
 def test_a_shipped_model_loads_from_there(installed, tmp_path):
@@ -109,7 +138,13 @@ def test_a_shipped_model_loads_from_there(installed, tmp_path):
         "print(circuitkit.__file__, tuple(model('The cat sat on the mat').shape[:1]))"
     )
     output = run(
-        sys.executable, "-W", "ignore", "-c", code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(installed)}
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        code,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
     )
     assert output.startswith(str(installed))
     assert output.strip().endswith("(1,)")

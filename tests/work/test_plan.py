@@ -72,7 +72,9 @@ def test_bytes_are_those_of_a_round():
 
 
 def test_bytes_that_the_system_does_not_say_are_no_number(monkeypatch):
-    monkeypatch.setattr(Path, "read_text", lambda path, *_: "VmRSS: 1000 kB\n")  # no highest mark, as in some sandboxes
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *_: "VmRSS: 1000 kB\n"
+    )  # no highest mark, as in some sandboxes
     plan = ck.plan(lambda: [busy(0.01) for _ in progress(range(9), "rounds", 9)])
     ((_, size),) = plan.items.values()
     assert math.isnan(size)

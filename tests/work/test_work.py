@@ -24,7 +24,9 @@ ITEMS = {f"item {n}": (n,) for n in range(6)}
 
 def test_results_come_back_by_key_and_are_kept(tmp_path):
     done = {one.key: one for one in work(square, ITEMS, tmp_path, what="t")}
-    assert {key: one.result for key, one in done.items()} == {f"item {n}": {"square": n**2} for n in range(6)}
+    assert {key: one.result for key, one in done.items()} == {
+        f"item {n}": {"square": n**2} for n in range(6)
+    }
     assert json.loads(place_in(tmp_path, "item 3").read_text()) == {"square": 9}
     assert len([*tmp_path.iterdir()]) == 6
 
@@ -42,7 +44,9 @@ def test_one_failure_is_told_and_stops_no_other(tmp_path):
     assert done["item 0"].problem == "ZeroDivisionError: division by zero"
     assert done["item 0"].result is None
     assert all(done[f"item {n}"].result == 1 / n for n in range(1, 6))
-    again = {one.key: one for one in work(square, ITEMS, tmp_path, what="t")}  # only what failed is asked again
+    again = {
+        one.key: one for one in work(square, ITEMS, tmp_path, what="t")
+    }  # only what failed is asked again
     assert again["item 0"].result == {"square": 0}
     assert again["item 2"].result == 0.5
 
@@ -61,12 +65,18 @@ def test_an_interruption_keeps_what_was_done(tmp_path):
 
 def test_two_processes_give_the_same(tmp_path):
     with joblib.parallel_config(n_jobs=2):
-        assert {one.key: one.result for one in work(lambda n: n + 1, ITEMS, tmp_path, what="t")} == {f"item {n}": n + 1 for n in range(6)}
+        assert {
+            one.key: one.result for one in work(lambda n: n + 1, ITEMS, tmp_path, what="t")
+        } == {f"item {n}": n + 1 for n in range(6)}
 
 
 def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_is_computed_twice(tmp_path):
     distributed = pytest.importorskip("distributed", reason="way out: pip install dask distributed")
-    notes, kept, items = tmp_path / "notes", tmp_path / "kept", {f"item {n}": (n,) for n in range(16)}
+    notes, kept, items = (
+        tmp_path / "notes",
+        tmp_path / "kept",
+        {f"item {n}": (n,) for n in range(16)},
+    )
     notes.mkdir()
 
     def slow(number):
@@ -87,8 +97,12 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_is_computed_twi
 
     before: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ports, event loops and lost connections of the cluster, nothing of ours
-        cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+        warnings.simplefilter(
+            "ignore"
+        )  # ports, event loops and lost connections of the cluster, nothing of ours
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        )
         with cluster, distributed.Client(cluster) as client, joblib.parallel_config("dask"):
             killed = [*client.run(os.getpid).values()]
             thread = threading.Thread(target=kill, args=(killed,))
@@ -98,17 +112,25 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_is_computed_twi
     assert done == {f"item {n}": n**2 for n in range(16)}
     assert len(before) >= 4
     runs = {number: (notes / f"{number}").read_text().split() for number in range(16)}
-    assert all(len(pids) == 1 for number, pids in runs.items() if f"item_{number}" in before)  # kept then: never again
+    assert all(
+        len(pids) == 1 for number, pids in runs.items() if f"item_{number}" in before
+    )  # kept then: never again
     twice = [pids for pids in runs.values() if len(pids) > 1]
     assert len(twice) <= 1  # what the killed worker was at
     assert all(pids[0] == str(killed[0]) for pids in twice)
 
 
-@pytest.mark.parametrize(("seconds", "silenced", "seen"), [(5.0, "", False), (0.0, "", True), (0.0, "1", False)])
+@pytest.mark.parametrize(
+    ("seconds", "silenced", "seen"), [(5.0, "", False), (0.0, "", True), (0.0, "1", False)]
+)
 def test_the_bar_waits_and_can_be_silenced(seconds, silenced, seen):
     code = f"import circuitkit._work as w; w.SECONDS = {seconds}; print([*w.progress(range(3), 'a bar')])"
-    env = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"} | ({"TQDM_DISABLE": silenced} if silenced else {})
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
+    env = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"} | (
+        {"TQDM_DISABLE": silenced} if silenced else {}
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env
+    )
     assert done.stdout == "[0, 1, 2]\n"
     assert ("a bar" in done.stderr) == seen, done.stderr
 
@@ -157,7 +179,15 @@ print(found.values.tolist(), heads.values.tolist())
 def test_an_effect_and_patching_killed_in_the_middle_go_on(tmp_path):
     import circuitkit as ck
 
-    call = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / "kept"), str(tmp_path / "log")]
+    call = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        CHILD,
+        str(tmp_path / "kept"),
+        str(tmp_path / "log"),
+    ]
     killed = subprocess.run([*call, "3"], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert len([*(tmp_path / "kept").rglob("*.json")]) == 2
@@ -170,7 +200,10 @@ def test_an_effect_and_patching_killed_in_the_middle_go_on(tmp_path):
     ran = (tmp_path / "log").read_text().splitlines()
     (twice,) = {one for one in ran if ran.count(one) > 1}  # what it was at when it was killed
     assert ran.count(twice) == 2
-    assert set(ran) == {"", *model_heads(model)}  # and patching all heads asked for those alone that no drawn set was
+    assert set(ran) == {
+        "",
+        *model_heads(model),
+    }  # and patching all heads asked for those alone that no drawn set was
 
 
 def model_heads(model):
@@ -199,8 +232,13 @@ def test_what_is_kept_belongs_to_its_model_rows_and_measure(tmp_path, monkeypatc
         with ck.kept_in(tmp_path):
             assert [call().values.tolist() for call in calls] == plain
     assert len([*tmp_path.iterdir()]) == len(calls)
-    with ck.kept_in(tmp_path), pytest.raises(ValueError, match="a measure of your own has no name to be kept by"):
-        ck.induction.effect(model, rows, "L0H1", draws=1, measure=lambda run: run.logits.mean((1, 2)))
+    with (
+        ck.kept_in(tmp_path),
+        pytest.raises(ValueError, match="a measure of your own has no name to be kept by"),
+    ):
+        ck.induction.effect(
+            model, rows, "L0H1", draws=1, measure=lambda run: run.logits.mean((1, 2))
+        )
 
 
 @pytest.mark.parametrize("name", ["one-layer", "two-layer-mlp"])
@@ -249,8 +287,19 @@ def test_values_of_two_activations_are_told_apart():
     import circuitkit as ck
     from circuitkit._work import fingerprint
 
-    sizes = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 40, "n_heads": 3, "d_vocab": 23, "d_mlp": 24}
-    one, two = (tiny_models.boot(torch.float32, attn_only=False, act_fn=name, **sizes) for name in ("gelu", "relu"))
+    sizes = {
+        "d_model": 12,
+        "d_head": 4,
+        "n_layers": 2,
+        "n_ctx": 40,
+        "n_heads": 3,
+        "d_vocab": 23,
+        "d_mlp": 24,
+    }
+    one, two = (
+        tiny_models.boot(torch.float32, attn_only=False, act_fn=name, **sizes)
+        for name in ("gelu", "relu")
+    )
     two.load_state_dict(one.state_dict())
     assert fingerprint(ck.anatomy(one)) != fingerprint(ck.anatomy(two))
 
@@ -263,7 +312,9 @@ def test_models_of_every_kind_are_told_apart():
     import circuitkit as ck
     from circuitkit._work import fingerprint
 
-    twins = [ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=k) for k in (2, 3)]
+    twins = [
+        ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=k) for k in (2, 3)
+    ]
     toys = [ck.superposition.load_original(2, 3, seed) for seed in (0, 1)]
     value = ck.anatomy(ck.load_model("one-layer"))
     other = dataclasses.replace(value, W_U=value.W_U + torch.eye(*value.W_U.shape))
@@ -278,12 +329,25 @@ def test_a_failing_item_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     from circuitkit.induction import _scores
 
     own = _scores.induction_loss
-    monkeypatch.setattr(_scores, "induction_loss", lambda model, rows, without: own(model, rows, without=without) if len(without) else 1 / 0)
+    monkeypatch.setattr(
+        _scores,
+        "induction_loss",
+        lambda model, rows, without: own(model, rows, without=without) if len(without) else 1 / 0,
+    )
     model = ck.load_model("one-layer")
     with ck.kept_in(tmp_path):
-        with pytest.raises(ValueError, match=r"survey: 1 of 4 could not be computed: nothing \(ZeroDivisionError: division by zero\)\. The others are kept"):
+        with pytest.raises(
+            ValueError,
+            match=r"survey: 1 of 4 could not be computed: nothing \(ZeroDivisionError: division by zero\)\. The others are kept",
+        ):
             ck.induction.survey(model)
-        monkeypatch.setattr(_scores, "induction_loss", lambda model, rows, without: 1 / 0 if len(without) else own(model, rows, without=without))
+        monkeypatch.setattr(
+            _scores,
+            "induction_loss",
+            lambda model, rows, without: (
+                1 / 0 if len(without) else own(model, rows, without=without)
+            ),
+        )
         again = ck.induction.survey(model)
     monkeypatch.undo()
     assert again.losses == ck.induction.survey(model).losses

@@ -100,7 +100,9 @@ def planned(runtime: PackageSet, arguments: list[str], folder: Path) -> tuple[li
     subprocess.run([python, "-m", "venv", folder], check=True)
     inside = folder / "bin" / "python"
     where = "import sysconfig, platform; print(sysconfig.get_path('purelib'), platform.python_version())"
-    site, version = subprocess.run([inside, "-c", where], capture_output=True, text=True, check=True).stdout.split()
+    site, version = subprocess.run(
+        [inside, "-c", where], capture_output=True, text=True, check=True
+    ).stdout.split()
     for name in runtime.packages:
         if name != "pip":
             fake_install(Path(site), name, str(runtime.version(name)))
@@ -116,7 +118,11 @@ def interpreter(version: str) -> str:
     minor = ".".join(version.split(".")[:2])
     pyenv = sorted(Path.home().glob(f".pyenv/versions/{minor}.*/bin/python"))
     found = [shutil.which(f"python{minor}"), *map(str, pyenv), sys.executable]
-    works = (path for path in found if path and not subprocess.run([path, "-c", ""], capture_output=True).returncode)
+    works = (
+        path
+        for path in found
+        if path and not subprocess.run([path, "-c", ""], capture_output=True).returncode
+    )
     return next(works)
 
 
@@ -134,7 +140,9 @@ def judged(runtime: PackageSet, plan: list[dict]) -> tuple[list[str], list[str]]
     added = {canonicalize_name(item["name"]): Version(item["version"]) for item in plan}
     faults, remarks, unknown = [], [], []
     for name in sorted(added.keys() & runtime.packages.keys()):
-        faults.append(f"{name} {runtime.packages[name]} is preinstalled and would be replaced by {added[name]}")
+        faults.append(
+            f"{name} {runtime.packages[name]} is preinstalled and would be replaced by {added[name]}"
+        )
     environment = default_environment() | {"extra": "", "python_full_version": runtime.python}
     environment["python_version"] = ".".join(runtime.python.split(".")[:2])
     for item in plan:
@@ -166,20 +174,38 @@ def needed(names: tuple[str, ...] = IMPORTED) -> list[str]:
     """What the library and the packages it adds require beyond themselves, with this Python's versions of torch and co."""
     lacking = {line.partition("==")[0] for line in locked()} | set(UNUSED) | set(IMPORTED)
     environment = default_environment() | {"extra": ""}
-    wanted = [Requirement(line) for name in names for line in importlib.metadata.requires(name) or ()]
-    direct = {canonicalize_name(need.name) for need in wanted if not need.marker or need.marker.evaluate(environment)}
+    wanted = [
+        Requirement(line) for name in names for line in importlib.metadata.requires(name) or ()
+    ]
+    direct = {
+        canonicalize_name(need.name)
+        for need in wanted
+        if not need.marker or need.marker.evaluate(environment)
+    }
     return sorted(direct - lacking)
 
 
 def make_environment(runtime: PackageSet, folder: Path) -> Path:
     """A fresh environment with the set's versions of what the book imports; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    lines = [f"{name}=={version}" for name, version in runtime.packages.items() if name not in NOT_TAKEN]
+    lines = [
+        f"{name}=={version}" for name, version in runtime.packages.items() if name not in NOT_TAKEN
+    ]
     lines.append(f"torch=={importlib.metadata.version('torch')}")
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(lines) + "\n")
     python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, *needed(), *KERNEL]
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--constraint",
+        constraints,
+        *needed(),
+        *KERNEL,
+    ]
     subprocess.run([str(part) for part in pip], check=True)
     return python
 
@@ -188,20 +214,30 @@ def stub(folder: Path) -> Path:
     """A folder for PYTHONPATH with the little of `google.colab` that is used, and a start-up file that cuts the network."""
     (folder / "google" / "colab").mkdir(parents=True)
     (folder / "google" / "colab" / "__init__.py").write_text("")
-    (folder / "google" / "colab" / "output.py").write_text("def register_callback(name, answer):\n    pass\n")
+    (folder / "google" / "colab" / "output.py").write_text(
+        "def register_callback(name, answer):\n    pass\n"
+    )
     (folder / "sitecustomize.py").write_text(GUARD)
     return folder
 
 
 def kernel_of(python: Path) -> type[AsyncKernelManager]:
     """Kernels of that Python, with `google.colab` imported as Colab's own kernels have it."""
-    start = ["-m", "ipykernel_launcher", "-f", "{connection_file}", "--IPKernelApp.exec_lines=import google.colab"]
+    start = [
+        "-m",
+        "ipykernel_launcher",
+        "-f",
+        "{connection_file}",
+        "--IPKernelApp.exec_lines=import google.colab",
+    ]
 
     class Kernel(AsyncKernelManager):
         @property
         def kernel_spec(self) -> KernelSpec:
             return KernelSpec(
-                argv=[str(python), "-Xfrozen_modules=off", *start], display_name="Colab", language="python"
+                argv=[str(python), "-Xfrozen_modules=off", *start],
+                display_name="Colab",
+                language="python",
             )
 
     return Kernel
@@ -217,8 +253,16 @@ def run_notebook(
     stored, fresh = nbformat.read(path, as_version=4), nbformat.read(path, as_version=4)
     with_cell(fresh, source, path.name)
     code = [cell for cell in fresh.cells if cell.cell_type == "code"]
-    environment = os.environ | {"PYTHONPATH": str(stubs), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(stubs),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+    }
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
     environment |= {"HOME": str(stubs), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     faults, used = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -241,11 +285,15 @@ def run_notebook(
     if not said.endswith("| ready\n"):
         faults.append(f"the setup cell did not get ready: {said.strip()[-300:]}")
     elif took > SETUP_SECONDS:
-        faults.append(f"the setup cell took {took:.1f} s of processor time, more than {SETUP_SECONDS}")
+        faults.append(
+            f"the setup cell took {took:.1f} s of processor time, more than {SETUP_SECONDS}"
+        )
     before = [cell for cell in stored.cells if cell.cell_type == "code"]
     for number, (old, new) in enumerate(zip(before[1:], code[1:], strict=True), start=2):
         if not faults and printed(old) != printed(new):
-            faults.append(f"code cell {number} prints something else: {difference(printed(old), printed(new))}")
+            faults.append(
+                f"code cell {number} prints something else: {difference(printed(old), printed(new))}"
+            )
     return faults, said, took
 
 
@@ -277,7 +325,9 @@ def printed(cell) -> list[str]:
     rules.read(ROOT / "tests" / "notebooks" / "sanitize.cfg")
     texts = []
     for output in merged(list(cell.outputs)):
-        for kind, text in sorted({"stream": output.get("text", ""), **output.get("data", {})}.items()):
+        for kind, text in sorted(
+            {"stream": output.get("text", ""), **output.get("data", {})}.items()
+        ):
             if not kind.startswith("image/") and text:
                 for rule in rules.sections():
                     text = re.sub(rules[rule]["regex"], rules[rule].get("replace", ""), text)
@@ -299,8 +349,12 @@ def difference(old: list[str], new: list[str]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     known = sorted((ROOT / "colab").glob("*.txt"), reverse=True)
-    parser.add_argument("--sets", nargs="*", default=[path.stem for path in known], help="names of files in colab/")
-    parser.add_argument("--notebooks", nargs="*", type=Path, default=notebooks(), help="all of book/ by default")
+    parser.add_argument(
+        "--sets", nargs="*", default=[path.stem for path in known], help="names of files in colab/"
+    )
+    parser.add_argument(
+        "--notebooks", nargs="*", type=Path, default=notebooks(), help="all of book/ by default"
+    )
     options = parser.parse_args(arguments)
     failed = False
     with tempfile.TemporaryDirectory() as place:
@@ -309,13 +363,27 @@ def main(arguments: list[str] | None = None) -> int:
         wheels.mkdir()
         wheel = wheels_of.build(folder / "release")
         here = home()._replace(seal=wheels_of.seal(wheel))
-        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheels, *locked()]
+        fetch = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            wheels,
+            *locked(),
+        ]
         subprocess.run([str(part) for part in fetch], check=True)
         routes = [(path, "uploaded", *uploaded(here, wheel)) for path in options.notebooks]
-        routes += [(path, "from home", *released(here, wheel, folder)) for path in options.notebooks[:1]]
+        routes += [
+            (path, "from home", *released(here, wheel, folder)) for path in options.notebooks[:1]
+        ]
         for name in options.sets:
             runtime = read_set(ROOT / "colab" / f"{name}.txt")
-            plan, asked = planned(runtime, ["--no-deps", str(wheel), *locked()], folder / f"plan-{name}")
+            plan, asked = planned(
+                runtime, ["--no-deps", str(wheel), *locked()], folder / f"plan-{name}"
+            )
             faults, remarks = judged(runtime, plan)
             failed |= bool(faults)
             added = ", ".join(f"{item['name']} {item['version']}" for item in plan)
@@ -337,8 +405,20 @@ def main(arguments: list[str] | None = None) -> int:
                 differ, _, took = run_notebook(path, source, python, wheels, stubs, beside)
                 failed |= bool(differ)
                 state, seconds = "; ".join(differ) or "as stored", time.perf_counter() - start
-                print(f"  {path.name:36s} {route:9s} {seconds:6.1f} s, setup {took:4.1f} s: {state}", flush=True)
-                uninstall = [python, "-m", "pip", "uninstall", "--quiet", "--yes", "circuitkit-book", *needed_again()]
+                print(
+                    f"  {path.name:36s} {route:9s} {seconds:6.1f} s, setup {took:4.1f} s: {state}",
+                    flush=True,
+                )
+                uninstall = [
+                    python,
+                    "-m",
+                    "pip",
+                    "uninstall",
+                    "--quiet",
+                    "--yes",
+                    "circuitkit-book",
+                    *needed_again(),
+                ]
                 subprocess.run([str(part) for part in uninstall], check=True)
     return int(failed)
 

@@ -37,8 +37,12 @@ def blocks(lock: str) -> list[str]:
 
 def split(compiled: str) -> dict[str, str]:
     """What each of the two files says."""
-    python = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["requires-python"]
-    found = {name: HEAD.format(what=what.format(python=python), name=name) for name, what in WHAT.items()}
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "requires-python"
+    ]
+    found = {
+        name: HEAD.format(what=what.format(python=python), name=name) for name, what in WHAT.items()
+    }
     for block in blocks(compiled):
         for extra in ALSO.get(block.split()[0], ()):
             if extra not in block:
@@ -51,7 +55,9 @@ def main() -> None:
     upgrade = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         lock = Path(folder, "lock.txt")
-        lock.write_text("".join((ROOT / name).read_text("utf-8") for name in WHAT if (ROOT / name).exists()))
+        lock.write_text(
+            "".join((ROOT / name).read_text("utf-8") for name in WHAT if (ROOT / name).exists())
+        )
         command = [
             "uv",
             "pip",
@@ -63,10 +69,20 @@ def main() -> None:
             "--python-version",
             "3.11",
         ]
-        command += ["--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header", "--quiet"]
+        command += [
+            "--generate-hashes",
+            "--no-emit-index-url",
+            "--no-annotate",
+            "--no-header",
+            "--quiet",
+        ]
         command += ["--fork-strategy", "fewest", "--output-file", str(lock)]
         command += [flag for name in NOT_HERE for flag in ("--no-emit-package", name)]
-        command += ["--upgrade"] if "all" in upgrade else [f for name in upgrade for f in ("--upgrade-package", name)]
+        command += (
+            ["--upgrade"]
+            if "all" in upgrade
+            else [f for name in upgrade for f in ("--upgrade-package", name)]
+        )
         subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
         for name, text in split(lock.read_text("utf-8")).items():
             (ROOT / name).write_text(text, "utf-8")

@@ -35,7 +35,10 @@ BROWSERS = (
 IN_THE_ENVIRONMENT = {"PLAYWRIGHT_BROWSERS_PATH": "0"}
 """Where Playwright puts what it fetches: beside its own files, so that `make distclean` takes it away again."""
 MANAGERS = {
-    "apt-get": [["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]],
+    "apt-get": [
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends"],
+    ],
     "dnf": [["dnf", "install", "-y", "-q"]],
     "zypper": [["zypper", "--non-interactive", "install"]],
     "pacman": [["pacman", "-Sy", "--noconfirm"]],
@@ -47,7 +50,12 @@ MANAGERS = {
 def run(command: list[str], **env: str) -> bool:
     """Whether a command could be started and ended well; what it prints is not shown."""
     try:
-        return subprocess.run(command, env=os.environ | env, capture_output=True, timeout=900).returncode == 0
+        return (
+            subprocess.run(
+                command, env=os.environ | env, capture_output=True, timeout=900
+            ).returncode
+            == 0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -57,7 +65,13 @@ def manager(package: str) -> list[list[str]]:
     name = next((name for name in MANAGERS if shutil.which(name)), None)
     if name is None or (os.geteuid() != 0 and not shutil.which("sudo")):
         return []
-    root = [] if os.geteuid() == 0 else ["sudo"] if sys.stdin.isatty() else ["sudo", "--non-interactive"]
+    root = (
+        []
+        if os.geteuid() == 0
+        else ["sudo"]
+        if sys.stdin.isatty()
+        else ["sudo", "--non-interactive"]
+    )
     quiet = ["env", "DEBIAN_FRONTEND=noninteractive"] if name == "apt-get" else []
     *before, install = ([*root, *quiet, *command] for command in MANAGERS[name])
     return [*before, [*install, package]]
@@ -65,7 +79,11 @@ def manager(package: str) -> list[list[str]]:
 
 def named(commands: list[list[str]]) -> dict[str, list[list[str]]]:
     """Commands under the words that stand for them."""
-    words = [word for word in commands[-1] if word[0] != "-" and "=" not in word and word != "env"] if commands else []
+    words = (
+        [word for word in commands[-1] if word[0] != "-" and "=" not in word and word != "env"]
+        if commands
+        else []
+    )
     return {" ".join(words): commands} if commands else {}
 
 
@@ -77,10 +95,10 @@ def hint(package: str) -> str:
 # --- a browser ------------------------------------------------------------------------------------------------------
 def playwrights(**env: str) -> str | None:
     """Where Playwright has its own Chromium, or would have it."""
-    code = (
-        "from playwright.sync_api import sync_playwright as start\nwith start() as p: print(p.chromium.executable_path)"
+    code = "from playwright.sync_api import sync_playwright as start\nwith start() as p: print(p.chromium.executable_path)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True
     )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True)
     return done.stdout.strip() or None
 
 
@@ -109,12 +127,16 @@ def get_browser() -> str:
     for name, commands in (ways | named(manager("chromium"))).items():
         print(f" {name}: ", end="", flush=True)
         browser.cache_clear()
-        if [run(command, **IN_THE_ENVIRONMENT) for command in commands][-1] and (found := browser()):
+        if [run(command, **IN_THE_ENVIRONMENT) for command in commands][-1] and (
+            found := browser()
+        ):
             print(f"done, {found}.", flush=True)
             return found
         print("did not work.", end="", flush=True)
     print(flush=True)
-    raise SystemExit(f"The pages need Chromium or Google Chrome. Install one{hint('chromium')}, and start again.")
+    raise SystemExit(
+        f"The pages need Chromium or Google Chrome. Install one{hint('chromium')}, and start again."
+    )
 
 
 # --- an environment -------------------------------------------------------------------------------------------------
@@ -132,7 +154,9 @@ def its_own(venv: Path) -> bool:
     """Whether the Python in a folder belongs to this folder, in a version that will do."""
     code = "import os, sys; print(*sys.version_info[:2]); print(os.fsencode(sys.prefix).hex())"
     try:
-        done = subprocess.run([str(python_of(venv)), "-I", "-c", code], capture_output=True, text=True)
+        done = subprocess.run(
+            [str(python_of(venv)), "-I", "-c", code], capture_output=True, text=True
+        )
     except OSError:
         return False
     if done.returncode:
@@ -170,7 +194,9 @@ def give_pip(venv: Path) -> None:
     """pip, where an environment was made without it, as `uv venv` does."""
     python = str(python_of(venv))
     if not run([python, "-m", "pip", "--version"]):
-        subprocess.run([python, "-m", "ensurepip", "--default-pip"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [python, "-m", "ensurepip", "--default-pip"], check=True, stdout=subprocess.DEVNULL
+        )
 
 
 def install(venv: Path, cpu: bool) -> None:
@@ -183,7 +209,19 @@ def install(venv: Path, cpu: bool) -> None:
         uv, torch = (re.search(rf"^{name}==[^ ]+", lock, re.M)[0] for name in ("uv", "torch"))
         subprocess.run([*pip, "install", "--quiet", uv], check=True)
         subprocess.run(
-            [python, "-m", "uv", "pip", "install", "--python", python, "--torch-backend", "cpu", torch], check=True
+            [
+                python,
+                "-m",
+                "uv",
+                "pip",
+                "install",
+                "--python",
+                python,
+                "--torch-backend",
+                "cpu",
+                torch,
+            ],
+            check=True,
         )
     subprocess.run([*by_hash, str(ROOT / LOCKS[0])], check=True)
     if not run([*pip, "check"]):  # the torch that came is the one for CUDA
@@ -199,7 +237,10 @@ def environment(venv: Path, cpu: bool = False) -> None:
     if made.exists() and made.read_text() == state() and its_own(venv):
         return
     if (venv / UNFINISHED).exists():
-        print(f"The last set-up of {venv.name} was interrupted; it starts again from nothing.", flush=True)
+        print(
+            f"The last set-up of {venv.name} was interrupted; it starts again from nothing.",
+            flush=True,
+        )
         make_environment(venv)
     elif not venv.exists() or not any(venv.iterdir()):
         make_environment(venv)

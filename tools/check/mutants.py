@@ -32,7 +32,9 @@ from queue import Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("src", "tests", "tools", "conftest.py", "pyproject.toml", "_toc.yml", "_config.yml")
-TIMEOUT = 300  # processor seconds: a mutant that hangs is noticed, too, and a busy machine kills none
+TIMEOUT = (
+    300  # processor seconds: a mutant that hangs is noticed, too, and a busy machine kills none
+)
 LEAST = 0.95  # of all mutants must be killed, whatever the reasons of the others
 
 # Runs pytest in forks of a process that has the slow imports behind it: reads one line of arguments for each run, answers
@@ -74,7 +76,9 @@ class Mutant:
 def read(path: Path) -> list[Mutant]:
     table = tomllib.loads(path.read_text("utf-8"))
     return [
-        Mutant(**{"package": path.stem, **entry, "tests": tuple(entry.get("tests", table["tests"]))})
+        Mutant(
+            **{"package": path.stem, **entry, "tests": tuple(entry.get("tests", table["tests"]))}
+        )
         for entry in table["mutant"]
     ]
 
@@ -100,12 +104,20 @@ def definitions(root: Path = ROOT) -> dict[str, list[Definition]]:
             for line in text.splitlines(keepends=True):
                 starts.append(starts[-1] + len(line))
             for name, node in _named(ast.parse(text).body):
-                first = min([node.lineno, *(part.lineno for part in getattr(node, "decorator_list", []))])
-                body = starts[node.body[0].lineno - 1] if isinstance(node, ast.FunctionDef) else None
-                part = Definition(path.relative_to(root), starts[first - 1], starts[node.end_lineno], body)
+                first = min(
+                    [node.lineno, *(part.lineno for part in getattr(node, "decorator_list", []))]
+                )
+                body = (
+                    starts[node.body[0].lineno - 1] if isinstance(node, ast.FunctionDef) else None
+                )
+                part = Definition(
+                    path.relative_to(root), starts[first - 1], starts[node.end_lineno], body
+                )
                 found.setdefault(name, []).append(part)
         elif path.suffix in (".toml", ".js", ".css"):
-            found.setdefault(path.name, []).append(Definition(path.relative_to(root), 0, len(path.read_text("utf-8"))))
+            found.setdefault(path.name, []).append(
+                Definition(path.relative_to(root), 0, len(path.read_text("utf-8")))
+            )
     return found
 
 
@@ -119,7 +131,12 @@ def _named(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.st
             yield from _named(node.body + node.orelse, prefix)
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from ((prefix + name.id, node) for t in targets for name in ast.walk(t) if isinstance(name, ast.Name))
+            yield from (
+                (prefix + name.id, node)
+                for t in targets
+                for name in ast.walk(t)
+                if isinstance(name, ast.Name)
+            )
 
 
 def places(mutant: Mutant, root: Path = ROOT) -> dict[tuple[Path, int], Definition]:
@@ -148,8 +165,16 @@ def misfits(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
         count = len(places(mutant, root))
         if count != 1 or mutant.old == mutant.new:
             known = mutant.where in definitions(root)
-            why = "changes nothing" if count == 1 else f"found {count} times" if known else "nothing is called so"
-            found.append(f"{mutant.package}: {mutant.name}: {mutant.where}: {why}: {mutant.old[:60]!r}")
+            why = (
+                "changes nothing"
+                if count == 1
+                else f"found {count} times"
+                if known
+                else "nothing is called so"
+            )
+            found.append(
+                f"{mutant.package}: {mutant.name}: {mutant.where}: {why}: {mutant.old[:60]!r}"
+            )
     return found
 
 
@@ -163,12 +188,16 @@ class Copy:
         for name in COPIED:
             source, target = ROOT / name, folder / name
             if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+                shutil.copytree(
+                    source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+                )
             elif source.exists():
                 shutil.copyfile(source, target)
         (folder / "book").symlink_to(ROOT / "book")
         # The copy must win over an editable install.
-        threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        threads = {
+            name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        }
         env = (
             os.environ
             | threads
@@ -198,10 +227,15 @@ class Copy:
         """The fault is in the copy inside the block, and only there. A date of its own keeps what was compiled from hiding it."""
         changed, text = faulty(mutant, self.root)
         path = self.root / changed
-        original, dates = path.read_text("utf-8"), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+        original, dates = (
+            path.read_text("utf-8"),
+            (path.stat().st_atime_ns, path.stat().st_mtime_ns),
+        )
         path.write_text(text, "utf-8")
         self.planting += 1
-        os.utime(path, ns=(dates[0], dates[1] - 10**9 * self.planting))  # compiled files know whole seconds
+        os.utime(
+            path, ns=(dates[0], dates[1] - 10**9 * self.planting)
+        )  # compiled files know whole seconds
         try:
             yield
         finally:
@@ -221,11 +255,15 @@ class Copy:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("packages", nargs="*", help="names of lists; all by default")
-    parser.add_argument("--lists", type=Path, default=ROOT / "tests/mutants", help="folder with the lists")
+    parser.add_argument(
+        "--lists", type=Path, default=ROOT / "tests/mutants", help="folder with the lists"
+    )
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args(arguments)
     lists = [
-        path for path in sorted(options.lists.glob("*.toml")) if not options.packages or path.stem in options.packages
+        path
+        for path in sorted(options.lists.glob("*.toml"))
+        if not options.packages or path.stem in options.packages
     ]
     mutants = [mutant for path in lists for mutant in read(path)]
     if wrong := misfits(mutants):
@@ -248,7 +286,9 @@ def main(arguments: list[str] | None = None) -> int:
                     killed, seconds = copy.killed(mutant), copy.seconds
                 finally:
                     free.put(copy)
-                outcome = "killed" if killed else "SURVIVED"  # told at once: a run that is stopped keeps what it found
+                outcome = (
+                    "killed" if killed else "SURVIVED"
+                )  # told at once: a run that is stopped keeps what it found
                 print(f"  {mutant.package}: {mutant.name}: {outcome}, {seconds:.1f} s", flush=True)
                 return killed
 
@@ -263,14 +303,20 @@ def report(mutants: list[Mutant], killed: list[bool], seconds: float) -> int:
     """Print killed/total and the survivors; 1 if one survives without a reason, or if too many survive."""
     survivors = [mutant for mutant, noticed in zip(mutants, killed, strict=True) if not noticed]
     for package in sorted({mutant.package for mutant in mutants}):
-        outcome = [noticed for mutant, noticed in zip(mutants, killed, strict=True) if mutant.package == package]
+        outcome = [
+            noticed
+            for mutant, noticed in zip(mutants, killed, strict=True)
+            if mutant.package == package
+        ]
         print(f"{package}: {sum(outcome)}/{len(outcome)}")
     for mutant in survivors:
         print(
             f"  survived: {mutant.package}: {mutant.name} ({mutant.where}){': ' + mutant.equivalent if mutant.equivalent else ''}"
         )
     share = sum(killed) / max(len(mutants), 1)
-    print(f"killed {sum(killed)}/{len(mutants)} = {share:.1%} in {seconds:.0f} s; at least {LEAST:.0%} are required")
+    print(
+        f"killed {sum(killed)}/{len(mutants)} = {share:.1%} in {seconds:.0f} s; at least {LEAST:.0%} are required"
+    )
     return 1 if share < LEAST or any(not mutant.equivalent for mutant in survivors) else 0
 
 

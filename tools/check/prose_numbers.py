@@ -44,10 +44,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = ROOT / "book" / "numbers.toml"
-NUMBER = re.compile(r"(?<![\w.^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)")
+NUMBER = re.compile(
+    r"(?<![\w.^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)"
+)
 SAYS_NOTHING = {"0", "1", "+1", "−1", "-1"}
 HEAD = re.compile(r"\bL\d+H\d+\b")
-_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_UNITS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 _TENS = {
     "fifteen": 15,
     "sixteen": 16,
@@ -63,13 +79,29 @@ _TENS = {
 WORDS = {
     **{word: value for value, word in enumerate(_UNITS)},
     **_TENS,
-    **{f"{ten}-{unit}": _TENS[ten] + i for ten in list(_TENS)[2:-1] for i, unit in enumerate(_UNITS[:10]) if i},
-    **{"half": 0.5, "third": 1 / 3, "thirds": 1 / 3, "quarter": 0.25, "quarters": 0.25, "fifth": 0.2, "tenth": 0.1},
+    **{
+        f"{ten}-{unit}": _TENS[ten] + i
+        for ten in list(_TENS)[2:-1]
+        for i, unit in enumerate(_UNITS[:10])
+        if i
+    },
+    **{
+        "half": 0.5,
+        "third": 1 / 3,
+        "thirds": 1 / 3,
+        "quarter": 0.25,
+        "quarters": 0.25,
+        "fifth": 0.2,
+        "tenth": 0.1,
+    },
     **{"once": 1, "twice": 2, "triples": 3, "first": 1, "second": 2, "fourth": 4},
 }
 #: Counts that need a binding; smaller ones are as often articles and pronouns.
 COUNT = re.compile(
-    r"\b(?:" + "|".join(word for word, value in WORDS.items() if value > 2) + r")\b(?!-layer|-head)", re.I
+    r"\b(?:"
+    + "|".join(word for word, value in WORDS.items() if value > 2)
+    + r")\b(?!-layer|-head)",
+    re.I,
 )
 LABELS = [
     r"```.*?```",
@@ -95,7 +127,9 @@ def text_of(path: Path) -> str:
     text = path.read_text("utf-8")
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
-        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        text = "\n\n".join(
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+        )
     return text
 
 
@@ -103,7 +137,9 @@ def prose(text: str) -> str:
     """The text with everything blanked out that is no prose, position by position."""
     text = re.sub(r"\$([−-]?[\d.,]+)\$", r" \1 ", text)  # a formula that is only a number is prose
     for label in LABELS:
-        text = re.sub(label, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.S | re.M | re.I)
+        text = re.sub(
+            label, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.S | re.M | re.I
+        )
     return text
 
 
@@ -115,9 +151,15 @@ def numbers(text: str) -> list[re.Match]:
 def pages(root: Path = ROOT) -> dict[str, Path]:
     """The pages of the book by name, such as `02-qk-and-ov-circuits` or `exercises/02-qk-and-ov-circuits`."""
     book = root / "book"
-    found = [path for pattern in ("*.ipynb", "exercises/*.ipynb", "*.md") for path in sorted(book.glob(pattern))]
+    found = [
+        path
+        for pattern in ("*.ipynb", "exercises/*.ipynb", "*.md")
+        for path in sorted(book.glob(pattern))
+    ]
     named = {str(path.relative_to(book).with_suffix("")): path for path in found}
-    return named | {path.stem: path for path in (root / "README.md", root / "CHANGELOG.md") if path.is_file()}
+    return named | {
+        path.stem: path for path in (root / "README.md", root / "CHANGELOG.md") if path.is_file()
+    }
 
 
 def value_of(written: str) -> tuple[float, float]:
@@ -145,7 +187,9 @@ def agrees(written: str, value: float, relation: str = "") -> bool:
     if relation == "about":
         return abs(value - stated) <= 0.1 * abs(stated)
     if relation:
-        raise ValueError(f"relation is {relation!r}; expected 'below', 'above', 'about' or none at all")
+        raise ValueError(
+            f"relation is {relation!r}; expected 'below', 'above', 'about' or none at all"
+        )
     return abs(value - stated) <= half * (1 + 1e-9)
 
 
@@ -193,7 +237,9 @@ class Names:
             "claim": claim,
             "command": command,
             "files": lambda pattern: len(list(ROOT.glob(pattern))),
-            "megabytes": lambda pattern: sum(path.stat().st_size for path in ROOT.glob(pattern)) / 1e6,
+            "megabytes": lambda pattern: (
+                sum(path.stat().st_size for path in ROOT.glob(pattern)) / 1e6
+            ),
             "text_of": lambda page: text_of(pages()[page]),
             "default": default,
             "cfg": cfg,
@@ -221,7 +267,9 @@ def outputs_of(path: Path) -> str:
     """All text that the notebook's stored outputs show."""
     if path.suffix != ".ipynb":
         return ""
-    return "\n".join(shown for cell in json.loads(path.read_text("utf-8"))["cells"] for shown in shown_by(cell))
+    return "\n".join(
+        shown for cell in json.loads(path.read_text("utf-8"))["cells"] for shown in shown_by(cell)
+    )
 
 
 def shown_by(cell: dict) -> list[str]:
@@ -255,7 +303,12 @@ def claim(number: str, which: int | None = None) -> float | str:
 
 @functools.cache
 def _commands() -> str:
-    places = [ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("tools/*/*.py"), *ROOT.glob("tests/pages/*.py")]
+    places = [
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+        *ROOT.glob("tools/*/*.py"),
+        *ROOT.glob("tests/pages/*.py"),
+    ]
     return "\n".join(path.read_text("utf-8") for path in places if path != Path(__file__).resolve())
 
 
@@ -299,7 +352,9 @@ def beside(path: Path, outputs: bool = True) -> list[tuple[str, str]]:
     for i, (kind, source, _) in enumerate(groups):
         near = groups[max(i - 1, 0) : i] + groups[i + 1 : i + 2]
         if kind == "markdown":
-            found.append((source, "\n".join(shown if outputs else shown + text for _, text, shown in near)))
+            found.append(
+                (source, "\n".join(shown if outputs else shown + text for _, text, shown in near))
+            )
     return found
 
 
@@ -308,15 +363,24 @@ def unbound_names(path: Path, covered: list[tuple[int, int]]) -> list[str]:
     found, offset = [], 0
     for (text, shown), (_, near) in zip(beside(path), beside(path, outputs=False), strict=True):
         clean = prose(text)
-        heads, counts = set(HEAD.findall(shown)), {value_of(n)[0] for n in re.findall(r"\d+(?:\.\d+)?", near)}
+        heads, counts = (
+            set(HEAD.findall(shown)),
+            {value_of(n)[0] for n in re.findall(r"\d+(?:\.\d+)?", near)},
+        )
         for word in [
             *HEAD.finditer(re.sub(r"```.*?```", lambda m: " " * len(m[0]), text, flags=re.S)),
             *COUNT.finditer(clean),
         ]:
             start = word.start() + offset
-            around = clean[clean.rfind("\n\n", 0, word.start()) + 1 : (clean + "\n\n").find("\n\n", word.end())]
+            around = clean[
+                clean.rfind("\n\n", 0, word.start()) + 1 : (clean + "\n\n").find("\n\n", word.end())
+            ]
             own = {abs(value_of(number[0])[0]) for number in NUMBER.finditer(around)}
-            known = word[0] in heads if HEAD.fullmatch(word[0]) else WORDS[word[0].lower()] in counts | own
+            known = (
+                word[0] in heads
+                if HEAD.fullmatch(word[0])
+                else WORDS[word[0].lower()] in counts | own
+            )
             if not known and not any(a <= start < b for a, b in covered):
                 line = re.sub(r"\s", " ", text[max(0, word.start() - 40) : word.end() + 40])
                 found.append(f"nothing beside it shows {word[0]!r} in '...{line}...'")
@@ -340,10 +404,14 @@ def problems(root: Path = ROOT, bound: list[dict] | None = None) -> list[str]:
             for quote in [entry["quote"]] if isinstance(entry["quote"], str) else entry["quote"]:
                 found += [
                     f"{name}: {problem}"
-                    for problem in faults({**entry, "quote": quote}, text, clean, path, names, covered)
+                    for problem in faults(
+                        {**entry, "quote": quote}, text, clean, path, names, covered
+                    )
                 ]
         for number in NUMBER.finditer(clean):
-            if number[0] not in SAYS_NOTHING and not any(a <= number.start() < b for a, b in covered):
+            if number[0] not in SAYS_NOTHING and not any(
+                a <= number.start() < b for a, b in covered
+            ):
                 around = text[max(0, number.start() - 40) : number.end() + 30]
                 found.append(f"{name}: no binding for {number[0]!r} in '...{around}...'")
         found += [f"{name}: {problem}" for problem in unbound_names(path, covered)]
@@ -359,7 +427,9 @@ def marked(quote: str) -> tuple[str, list[tuple[int, int]]]:
     return plain, places
 
 
-def faults(entry: dict, text: str, clean: str, path: Path, names: Names, covered: list[tuple[int, int]]) -> list[str]:
+def faults(
+    entry: dict, text: str, clean: str, path: Path, names: Names, covered: list[tuple[int, int]]
+) -> list[str]:
     """What is wrong with one binding; the places it covers are added to `covered`."""
     quote, places = marked(entry["quote"])
     if text.count(quote) != 1:
@@ -368,25 +438,36 @@ def faults(entry: dict, text: str, clean: str, path: Path, names: Names, covered
     if "chosen" in entry:
         covered.append((start, end))
         return [
-            f"the quote {quote!r} {problem}" for problem in unfounded(entry["chosen"], start, end, text, clean, path)
+            f"the quote {quote!r} {problem}"
+            for problem in unfounded(entry["chosen"], start, end, text, clean, path)
         ]
     if "holds" in entry:
         covered.append((start, end))
         value, wrong = evaluate(entry["holds"], names)
-        return wrong or ([] if value is True else [f"{quote!r} does not hold: {entry['holds']} is {value!r}"])
+        return wrong or (
+            [] if value is True else [f"{quote!r} does not hold: {entry['holds']} is {value!r}"]
+        )
     numbers_in = [n.span() for n in NUMBER.finditer(clean, start, end) if n[0] not in SAYS_NOTHING]
     inside = [(start + a, start + b) for a, b in places] or numbers_in
     expressions = [entry["is"]] if isinstance(entry["is"], str) else entry["is"]
     if len(inside) != len(expressions) or not inside:
-        return [f"the quote {quote!r} has {[text[a:b] for a, b in inside]} for {len(expressions)} expressions"]
+        return [
+            f"the quote {quote!r} has {[text[a:b] for a, b in inside]} for {len(expressions)} expressions"
+        ]
     covered += inside
     found = []
     for (a, b), expression in zip(inside, expressions, strict=True):
         value, wrong = evaluate(expression, names)
         relation = entry.get("relation", "")
-        same = value == text[a:b] if isinstance(value, str) else wrong or agrees(text[a:b], float(value), relation)
+        same = (
+            value == text[a:b]
+            if isinstance(value, str)
+            else wrong or agrees(text[a:b], float(value), relation)
+        )
         found += (
-            wrong if wrong or same else [f"{quote!r} says {relation} {text[a:b]}, computed {value!s:.8} ({expression})"]
+            wrong
+            if wrong or same
+            else [f"{quote!r} says {relation} {text[a:b]}, computed {value!s:.8} ({expression})"]
         )
     return found
 
@@ -396,7 +477,9 @@ def evaluate(expression: str, names: Names) -> tuple:
     """The value of an expression, or why there is none; the same page gives the same value, whatever its prose says."""
     try:
         return eval(expression, {"__builtins__": {}} | names.namespace()), []
-    except Exception as error:  # an expression may fail in any way; which one failed is what matters
+    except (
+        Exception
+    ) as error:  # an expression may fail in any way; which one failed is what matters
         return None, [f"{expression} failed: {error}"]
 
 
@@ -420,18 +503,28 @@ def unfounded(chosen: str, start: int, end: int, text: str, clean: str, path: Pa
     values = [abs(value_of(one)[0]) for one in written if one not in SAYS_NOTHING]
     exercise = path.parent.name == "exercises"
     right = {
-        "reader": exercise or bool(re.search(r"minutes\)|Check yourself|[Tt]ry |<summary>", around)),
+        "reader": exercise
+        or bool(re.search(r"minutes\)|Check yourself|[Tt]ry |<summary>", around)),
         "example": exercise or all(around.count(one) > 1 for one in written),
-        "source": bool(re.search(r"claim|[Nn]otes|[Pp]aper|[Pp]ost|et al|20[12]\d|Theorem", around)),
+        "source": bool(
+            re.search(r"claim|[Nn]otes|[Pp]aper|[Pp]ost|et al|20[12]\d|Theorem", around)
+        ),
         "package": bool(re.search(r"torch|transformers|Python|Node|Playwright|Colab", around)),
-        "list": all(len(re.findall(r"[,.;:|]|\band\b|\bor\b", around)) + 1 >= value for value in values),
+        "list": all(
+            len(re.findall(r"[,.;:|]|\band\b|\bor\b", around)) + 1 >= value for value in values
+        ),
     }
-    return [] if right[category] else [f"is called {category!r}, but nothing there {CHOSEN[category]}"]
+    return (
+        [] if right[category] else [f"is called {category!r}, but nothing there {CHOSEN[category]}"]
+    )
 
 
 def main() -> int:
     found = problems()
-    print("\n".join(found) or f"{len(bindings())} quotes, every number, count and head in the prose is bound")
+    print(
+        "\n".join(found)
+        or f"{len(bindings())} quotes, every number, count and head in the prose is bound"
+    )
     return 1 if found else 0
 
 

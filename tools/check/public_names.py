@@ -30,19 +30,29 @@ FURTHER = {
 def packages() -> list[str]:
     import circuitkit
 
-    return [name for name in circuitkit.__all__ if (ROOT / "src/circuitkit" / name / "__init__.py").is_file()]
+    return [
+        name
+        for name in circuitkit.__all__
+        if (ROOT / "src/circuitkit" / name / "__init__.py").is_file()
+    ]
 
 
 def public() -> dict[str, object]:
     """Every public name, `circuitkit.circuits.full_ov`, with what it names."""
     import circuitkit
 
-    found = {f"circuitkit.{name}": getattr(circuitkit, name) for name in circuitkit.__all__ if name not in packages()}
+    found = {
+        f"circuitkit.{name}": getattr(circuitkit, name)
+        for name in circuitkit.__all__
+        if name not in packages()
+    }
     for package in packages():
         module = importlib.import_module(f"circuitkit.{package}")
         for name in module.__all__:
             thing = getattr(module, name)
-            if not name.startswith("check_") and not any(thing is known for known in found.values()):
+            if not name.startswith("check_") and not any(
+                thing is known for known in found.values()
+            ):
                 found[f"circuitkit.{package}.{name}"] = thing
     return found
 
@@ -84,7 +94,11 @@ def within(annotation: object) -> Iterator[type]:
 def places() -> dict[str, str]:
     """The code of every page, exercise and claim and of the README, and the prose of pages that are no reference."""
     found = {}
-    for path in [*(ROOT / "book").rglob("*.ipynb"), *(ROOT / "book").rglob("*.md"), ROOT / "README.md"]:
+    for path in [
+        *(ROOT / "book").rglob("*.ipynb"),
+        *(ROOT / "book").rglob("*.md"),
+        ROOT / "README.md",
+    ]:
         name = str(path.relative_to(ROOT))
         if re.search(r"/[._]", name) or name.startswith("book/api"):
             continue
@@ -115,7 +129,9 @@ def main() -> int:
     for name in sorted(names):
         print(f"{name:<58} {', '.join(used(name, texts)[:3]) or '-- nowhere'}")
     behind = sum(map(len, records().values()))
-    print(f"{len(names)} public names, at most {MOST}; {len(unused())} are used nowhere; {behind} records behind them")
+    print(
+        f"{len(names)} public names, at most {MOST}; {len(unused())} are used nowhere; {behind} records behind them"
+    )
     return int(len(names) > MOST or bool(unused()))
 
 

@@ -34,7 +34,10 @@ def code(node: ast.AST) -> set[int]:
     """The lines of a statement, a function's docstring left out."""
     lines = set(range(node.lineno, node.end_lineno + 1))
     body = getattr(node, "body", [])
-    if isinstance(node, Function | ast.ClassDef | ast.Module) and ast.get_docstring(node, clean=False) is not None:
+    if (
+        isinstance(node, Function | ast.ClassDef | ast.Module)
+        and ast.get_docstring(node, clean=False) is not None
+    ):
         lines -= set(range(body[0].lineno, body[0].end_lineno + 1))
     return lines
 
@@ -42,12 +45,20 @@ def code(node: ast.AST) -> set[int]:
 def complaints(function: ast.AST) -> set[str]:
     """Names that serve the function's `raise` statements alone: lists that are filled for them, and parts of messages."""
     raises = [node for node in ast.walk(function) if isinstance(node, ast.Raise)]
-    inside = [node for statement in raises for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    loads = [n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    inside = [
+        node for statement in raises for node in ast.walk(statement) if isinstance(node, ast.Name)
+    ]
+    loads = [
+        n for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    ]
     elsewhere = {name.id for name in loads if name not in inside}
     filled = set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "append"
+        ):
             filled |= {node.func.value.id} if isinstance(node.func.value, ast.Name) else set()
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             filled.add(node.target.id)
@@ -86,7 +97,9 @@ class Refusals:
             return False  # counted by itself
         if isinstance(node, ast.Raise):
             raised = called(node.exc) if node.exc else ""
-            return raised in KINDS or (bool(raised) and not raised.endswith(("Error", "_NotDone", "Misfit")))
+            return raised in KINDS or (
+                bool(raised) and not raised.endswith(("Error", "_NotDone", "Misfit"))
+            )
         if isinstance(node, ast.If | ast.For | ast.While | ast.With):
             parts = [self.visit(child) for child in [*node.body, *getattr(node, "orelse", [])]]
             return all(parts)
@@ -104,7 +117,9 @@ class Refusals:
         if isinstance(node, ast.AugAssign):
             return isinstance(node.target, ast.Name) and node.target.id in self.names
         if isinstance(node, ast.Assign):
-            return all(isinstance(name, ast.Name) and name.id in self.names for name in node.targets)
+            return all(
+                isinstance(name, ast.Name) and name.id in self.names for name in node.targets
+            )
         return False
 
 
@@ -119,8 +134,12 @@ def refusers(trees: dict[Path, ast.Module]) -> set[str]:
         found = set()
         for tree in trees.values():
             for function in functions(tree):
-                inside = code(function) - set().union(*(code(f) for f in functions(function) if f is not function))
-                complains = "problem" in function.name and bool(ast.unparse(function).count("append"))
+                inside = code(function) - set().union(
+                    *(code(f) for f in functions(function) if f is not function)
+                )
+                complains = "problem" in function.name and bool(
+                    ast.unparse(function).count("append")
+                )
                 if complains or len(Refusals(function, known).lines) > len(inside) / 2:
                     found.add(function.name)
         if found <= known:
@@ -146,14 +165,26 @@ def measure(root: Path) -> dict[str, tuple[int, int]]:
                     lines |= code(decorator)
                     asked |= {name.id for name in ast.walk(decorator) if isinstance(name, ast.Name)}
         for node in tree.body if path.name != "_contract.py" else ():
-            targets = {name.id for name in getattr(node, "targets", []) if isinstance(name, ast.Name)}
+            targets = {
+                name.id for name in getattr(node, "targets", []) if isinstance(name, ast.Name)
+            }
             if (isinstance(node, Function) and node.name in asked) or targets & asked:
                 lines |= code(node)
         if path.name == "_contract.py":
-            strings = [n for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
-            lines = {n for n, line in enumerate(text, 1) if line.strip() and not line.strip().startswith("#")}
+            strings = [
+                n
+                for n in ast.walk(tree)
+                if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)
+            ]
+            lines = {
+                n
+                for n, line in enumerate(text, 1)
+                if line.strip() and not line.strip().startswith("#")
+            }
             left_out = [
-                n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) or getattr(n, "name", "") in WRAPPING
+                n
+                for n in tree.body
+                if isinstance(n, ast.Import | ast.ImportFrom) or getattr(n, "name", "") in WRAPPING
             ]
             raises = [n for node in left_out for n in ast.walk(node) if isinstance(n, ast.Raise)]
             lines -= set().union(*(code(node) for node in strings + left_out))
@@ -166,7 +197,9 @@ def measure(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def share(table: dict[str, tuple[int, int]]) -> float:
-    return sum(refusing for refusing, _ in table.values()) / sum(lines for _, lines in table.values())
+    return sum(refusing for refusing, _ in table.values()) / sum(
+        lines for _, lines in table.values()
+    )
 
 
 def main() -> int:
@@ -175,7 +208,9 @@ def main() -> int:
     for name, (refusing, lines) in table.items():
         print(f"{name:<16} {refusing:>5} of {lines:>5} lines refuse  {refusing / lines:6.1%}")
     total = [sum(column) for column in zip(*table.values(), strict=True)]
-    print(f"{'together':<16} {total[0]:>5} of {total[1]:>5} lines refuse  {share(table):6.1%}   (limit {LIMIT:.0%})")
+    print(
+        f"{'together':<16} {total[0]:>5} of {total[1]:>5} lines refuse  {share(table):6.1%}   (limit {LIMIT:.0%})"
+    )
     return 0 if share(table) < LIMIT else 1
 
 

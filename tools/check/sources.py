@@ -14,7 +14,9 @@ def walked(root: Path) -> list[str]:
 
     def kept(path: str) -> bool:
         name = path.rpartition("/")[2]
-        return name != ".git" and not any(fnmatch(path if line[0] == "/" else name, line.strip("/")) for line in lines)
+        return name != ".git" and not any(
+            fnmatch(path if line[0] == "/" else name, line.strip("/")) for line in lines
+        )
 
     found = []
     for folder, below, names in os.walk(root):
@@ -31,5 +33,9 @@ def files(*under: str, root: Path = ROOT) -> list[str]:
         command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
         listed = subprocess.run(command, cwd=root, capture_output=True, text=True, encoding="utf-8")
     names = walked(root) if listed is None or listed.returncode else listed.stdout.split("\0")
-    inside = [name for name in names if not under or any(name == part or name.startswith(f"{part}/") for part in under)]
+    inside = [
+        name
+        for name in names
+        if not under or any(name == part or name.startswith(f"{part}/") for part in under)
+    ]
     return sorted(name for name in inside if name and (root / name).is_file())

@@ -24,7 +24,19 @@ from tools.check.prose_numbers import ROOT, WORDS, pages, shown_by
 KEPT = "tests/prose/statements.txt"
 CLAIMS = "src/circuitkit/claims/claims.toml"
 COUNTS = {*WORDS} - {"one", "a"} | {
-    *("both", "none", "dozen", "dozens", "hundreds", "thousands", "million", "millions", "billion", "half", "halves")
+    *(
+        "both",
+        "none",
+        "dozen",
+        "dozens",
+        "hundreds",
+        "thousands",
+        "million",
+        "millions",
+        "billion",
+        "half",
+        "halves",
+    )
 }
 ORDER = "before after earlier later previous next last early late above below left right over under between beside inside outside"
 COMPARED = (
@@ -49,7 +61,9 @@ DOES = (
     "parallel random real repeated trained gelu relu silu swiglu softmax sigmoid tanh layernorm rmsnorm opening previous-token "
     "january february april june july august september october november december"
 )
-PLAIN = sorted({*COUNTS, *(" ".join((ORDER, COMPARED, DENIED, NAMED, DOES)).split())}, key=len, reverse=True)
+PLAIN = sorted(
+    {*COUNTS, *(" ".join((ORDER, COMPARED, DENIED, NAMED, DOES)).split())}, key=len, reverse=True
+)
 SAID = re.compile(
     r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]*[\d=><+*/-][^`\n]*`"  # formulas, and code that says a number
     r"|(?:[QKV]- and )?\b[QKV]-composition\b|\.?\b[QKV]\b|\bL\d+[HN]\d+\b|[−+-]?\d[\d,.]*\d(?:e-?\d+)?|[−+-]?\d|%"
@@ -61,10 +75,19 @@ SENTENCE = re.compile(r"(?<=[.?!:;|])\s+|\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )")
 
 def said(text: str) -> list[str]:
     """A line for each sentence that states something: what it states, in order."""
-    text = re.sub(r"\]\([^)]*\)|https?://\S+|<!--.*?-->|</?[a-z][a-z0-9]*(?:\s[^<>]*)?>", " ", text, flags=re.S)
+    text = re.sub(
+        r"\]\([^)]*\)|https?://\S+|<!--.*?-->|</?[a-z][a-z0-9]*(?:\s[^<>]*)?>",
+        " ",
+        text,
+        flags=re.S,
+    )
     # A formula is one piece, whatever signs of the end of a sentence stand in it.
-    text = re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]*`", lambda m: re.sub(r"\s+", "\0", m[0]), text, flags=re.S)
-    lines = [" · ".join(_plain(token) for token in SAID.findall(part)) for part in SENTENCE.split(text)]
+    text = re.sub(
+        r"\$\$.+?\$\$|\$[^$\n]+\$|`[^`\n]*`", lambda m: re.sub(r"\s+", "\0", m[0]), text, flags=re.S
+    )
+    lines = [
+        " · ".join(_plain(token) for token in SAID.findall(part)) for part in SENTENCE.split(text)
+    ]
     return [line for line in lines if line]
 
 
@@ -90,7 +113,9 @@ def _of_page(text: str, suffix: str) -> tuple[str, ...]:
                 parts.append("".join(cell["source"]))
             else:
                 parts += [
-                    alt for text in shown_by(cell) for alt in re.findall(r"^(?:Figure|Attention): (.*)", text, re.M)
+                    alt
+                    for text in shown_by(cell)
+                    for alt in re.findall(r"^(?:Figure|Attention): (.*)", text, re.M)
                 ]
     found = []
     for piece in re.split(r"^(?=#+ )", "\n\n".join(parts), flags=re.M):
@@ -108,10 +133,25 @@ def of_claims(path: Path) -> list[str]:
 def _of_claims(text: str) -> tuple[str, ...]:
     found = []
     for row in tomllib.loads(text)["claim"]:
-        numbers = {name: row[name] for name in ("said", "said_tolerance", "value", "tolerance", "kind") if name in row}
-        found += [f"## {row['id']} {row['verdict']}", *(f"{name} {value}" for name, value in numbers.items())]
+        numbers = {
+            name: row[name]
+            for name in ("said", "said_tolerance", "value", "tolerance", "kind")
+            if name in row
+        }
+        found += [
+            f"## {row['id']} {row['verdict']}",
+            *(f"{name} {value}" for name, value in numbers.items()),
+        ]
         found += said(
-            "\n\n".join([row["place"], row["claim"], row["computes"], *row.get("labels", ()), row.get("note", "")])
+            "\n\n".join(
+                [
+                    row["place"],
+                    row["claim"],
+                    row["computes"],
+                    *row.get("labels", ()),
+                    row.get("note", ""),
+                ]
+            )
         )
     return tuple(found)
 
@@ -129,7 +169,9 @@ def differences(root: Path = ROOT) -> list[str]:
     kept = (root / KEPT).read_text("utf-8").splitlines()
     return [
         line
-        for line in difflib.unified_diff(kept, statements(root), "kept", "said now", n=1, lineterm="")
+        for line in difflib.unified_diff(
+            kept, statements(root), "kept", "said now", n=1, lineterm=""
+        )
         if not line.startswith("@@")
     ]
 

@@ -38,18 +38,26 @@ class Fault(NamedTuple):
 
 
 def read(paths: list[Path]) -> list[Fault]:
-    return [Fault(**row) for path in paths for row in tomllib.loads(path.read_text("utf-8"))["fault"]]
+    return [
+        Fault(**row) for path in paths for row in tomllib.loads(path.read_text("utf-8"))["fault"]
+    ]
 
 
 def place(fault: Fault, root: Path) -> Path:
-    return root / statements.CLAIMS if fault.page == "claims.toml" else prose_numbers.pages(root)[fault.page]
+    return (
+        root / statements.CLAIMS
+        if fault.page == "claims.toml"
+        else prose_numbers.pages(root)[fault.page]
+    )
 
 
 def plant(fault: Fault, text: str, suffix: str) -> str:
     """The text with the fault in it; in a notebook a Markdown cell has it, or an alt text, in source and output alike."""
     if suffix != ".ipynb":
         if text.count(fault.old) != 1:
-            raise ValueError(f"{fault.page}: {fault.old!r} is there {text.count(fault.old)} times; expected once")
+            raise ValueError(
+                f"{fault.page}: {fault.old!r} is there {text.count(fault.old)} times; expected once"
+            )
         return text.replace(fault.old, fault.new)
     book = json.loads(text)
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "markdown"]
@@ -58,7 +66,9 @@ def plant(fault: Fault, text: str, suffix: str) -> str:
     if not there and alt in text:
         return text.replace(alt, false)
     if len(there) != 1 or "".join(there[0]["source"]).count(fault.old) != 1:
-        raise ValueError(f"{fault.page}: {fault.old!r} is in {len(there)} cells; expected once in one")
+        raise ValueError(
+            f"{fault.page}: {fault.old!r} is in {len(there)} cells; expected once in one"
+        )
     there[0]["source"] = "".join(there[0]["source"]).replace(fault.old, fault.new)
     return json.dumps(book)
 
@@ -74,7 +84,11 @@ def noticed(fault: Fault, root: Path, before: set[str] | None) -> str:
         if problems(parse(place(fault, root).read_text("utf-8"))):
             return "value"
     else:
-        page = re.sub(r"\s", " ", "".join(text for text, _ in prose_numbers.beside(prose_numbers.pages()[fault.page])))
+        page = re.sub(
+            r"\s",
+            " ",
+            "".join(text for text, _ in prose_numbers.beside(prose_numbers.pages()[fault.page])),
+        )
         followed = [follow(entry, fault, page) for entry in prose_numbers.bindings()]
         if wrong_equations(fault, root) or set(prose_numbers.problems(root, followed)) - before:
             return "value"
@@ -90,7 +104,11 @@ def follow(entry: dict, fault: Fault, page: str) -> dict:
         return entry
     same = len(commonprefix([old, new]))
     end = len(commonprefix([old[same:][::-1], new[same:][::-1]]))
-    start, stop, words = page.index(old) + same, page.index(old) + len(old) - end, new[same : len(new) - end]
+    start, stop, words = (
+        page.index(old) + same,
+        page.index(old) + len(old) - end,
+        new[same : len(new) - end],
+    )
 
     def moved(quote: str) -> str:
         plain, marks = prose_numbers.marked(quote)
@@ -98,7 +116,9 @@ def follow(entry: dict, fault: Fault, page: str) -> dict:
         if first < 0 or stop <= first or start >= first + len(plain):
             return quote
         places = [(first + a, first + b) for a, b in marks]
-        if any(start < edge < stop and not a <= start < stop <= b for a, b in places for edge in (a, b)):
+        if any(
+            start < edge < stop and not a <= start < stop <= b for a, b in places for edge in (a, b)
+        ):
             return quote  # it can no longer be told what the mark would stand around
         begin = min(first, start)
         text = page[begin:start] + words + page[stop : max(first + len(plain), stop)]
@@ -108,7 +128,10 @@ def follow(entry: dict, fault: Fault, page: str) -> dict:
         return text
 
     quotes = entry["quote"]
-    return {**entry, "quote": moved(quotes) if isinstance(quotes, str) else [moved(quote) for quote in quotes]}
+    return {
+        **entry,
+        "quote": moved(quotes) if isinstance(quotes, str) else [moved(quote) for quote in quotes],
+    }
 
 
 def wrong_equations(fault: Fault, root: Path) -> list[str]:
@@ -120,7 +143,9 @@ def wrong_equations(fault: Fault, root: Path) -> list[str]:
         if now.get(number) != latex:
             try:
                 values.TIES[number](now[number])
-            except Exception as problem:  # a changed formula may fail to be read, to be computed, or to agree
+            except (
+                Exception
+            ) as problem:  # a changed formula may fail to be read, to be computed, or to agree
                 found.append(f"({number}): {problem}")
     return found
 
@@ -170,7 +195,9 @@ def report(faults: list[Fault], found: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lists", nargs="*", type=Path, help="lists of faults; the project's own by default")
+    parser.add_argument(
+        "lists", nargs="*", type=Path, help="lists of faults; the project's own by default"
+    )
     faults = read(parser.parse_args().lists or [FAULTS])
     return report(faults, try_all(faults))
 

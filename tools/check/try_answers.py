@@ -30,11 +30,17 @@ def kind_of(result) -> str:
     if result.hint and not result.hint.startswith(VACUOUS):
         return "pointed at"
     said = result.message.split("\n")[1] if "\n" in result.message else result.message
-    return "raised or misshapen" if any(word in said for word in (" raised ", " shape ", "returned")) else "numbers only"
+    return (
+        "raised or misshapen"
+        if any(word in said for word in (" raised ", " shape ", "returned"))
+        else "numbers only"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--quiet", action="store_true", help="counts only")
     options = parser.parse_args(arguments)
@@ -53,16 +59,24 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         result = check(answer)
         kind, right = kind_of(result), label.startswith("right")
-        counts.setdefault(result.exercise.split()[1][:1], Counter())["right" if right and result.passed else kind] += 1
+        counts.setdefault(result.exercise.split()[1][:1], Counter())[
+            "right" if right and result.passed else kind
+        ] += 1
         wrong_verdicts += right != result.passed
         if not options.quiet:
-            said = result.diagnosis or result.hint or result.message.split("\n")[min(1, result.message.count("\n"))]
+            said = (
+                result.diagnosis
+                or result.hint
+                or result.message.split("\n")[min(1, result.message.count("\n"))]
+            )
             print(f"{result.exercise.split()[1].rstrip(',')} {label}: {kind}: {said}", flush=True)
     for chapter, found in sorted(counts.items()):
         refused = sum(found[kind] for kind in KINDS[1:])
         told = found["named"] + found["pointed at"]
         listed = ", ".join(f"{found[kind]} {kind}" for kind in KINDS)
-        print(f"chapter {chapter}: {refused} refused, {told} named or pointed at; {listed}; right accepted {found['right']}")
+        print(
+            f"chapter {chapter}: {refused} refused, {told} named or pointed at; {listed}; right accepted {found['right']}"
+        )
     print(f"wrong accepted or right refused: {wrong_verdicts}")
     return 1 if wrong_verdicts else 0
 

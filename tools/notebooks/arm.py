@@ -34,7 +34,9 @@ SUITE, PYTHON = "bookworm", "3.11"
 INCLUDED = "python3,libgomp1,libstdc++6"
 TORCH = "2.8.0"
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
-PATIENCE = 4 * 3600  # seconds for a notebook: emulated, chapter 5 takes more than one hour of a core that others use
+PATIENCE = (
+    4 * 3600
+)  # seconds for a notebook: emulated, chapter 5 takes more than one hour of a core that others use
 NEEDED = ("circuitkit-book", "ipython", "nbformat", "nbval")
 """What a run imports; what these require comes with them."""
 EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
@@ -54,7 +56,9 @@ THERE = {
 def required(names: tuple[str, ...] = NEEDED) -> set[str]:
     """Names of all packages that these need on that machine, as the packages installed here say."""
     found: dict[str, set[str]] = {}
-    cuda = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements-cuda.txt").read_text("utf-8"), re.M))
+    cuda = set(
+        re.findall(r"^([\w.-]+)==", (ROOT / "requirements-cuda.txt").read_text("utf-8"), re.M)
+    )
 
     def walk(name: str, extras: set[str]) -> None:
         key = re.sub(r"[-_.]+", "-", name).lower()
@@ -63,7 +67,9 @@ def required(names: tuple[str, ...] = NEEDED) -> set[str]:
         found.setdefault(key, set()).update(extras)
         for line in distribution(name).requires or ():
             need = Requirement(line)
-            if need.marker is None or any(need.marker.evaluate(THERE | {"extra": extra}) for extra in ("", *extras)):
+            if need.marker is None or any(
+                need.marker.evaluate(THERE | {"extra": extra}) for extra in ("", *extras)
+            ):
                 walk(need.name, need.extras)
 
     for name in names:
@@ -97,12 +103,16 @@ def unpack_debian() -> None:
         )
     root = [] if os.geteuid() == 0 else ["sudo"]
     if root and not shutil.which("sudo"):
-        raise SystemExit("debootstrap must run as root, and there is no sudo: start `make arm` once as root.")
+        raise SystemExit(
+            "debootstrap must run as root, and there is no sudo: start `make arm` once as root."
+        )
     print(f"Debian's Python for ARM into {DEBIAN.relative_to(ROOT)}", flush=True)
     subprocess.run([*root, "rm", "-rf", str(DEBIAN)], check=True)
     DEBIAN.mkdir(parents=True)
     options = ["--foreign", "--arch=arm64", "--variant=minbase", f"--include={INCLUDED}"]
-    subprocess.run([*root, "debootstrap", *options, SUITE, str(DEBIAN)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*root, "debootstrap", *options, SUITE, str(DEBIAN)], check=True, stdout=subprocess.DEVNULL
+    )
     for package in sorted(DEBIAN.glob("var/cache/apt/archives/*.deb")):
         subprocess.run([*root, "dpkg", "-x", str(package), str(DEBIAN)], check=True)
     if root:  # so that `make clean` can delete it
@@ -111,7 +121,10 @@ def unpack_debian() -> None:
 
 def fetch_packages() -> None:
     """The locked packages for ARM, by their hashes, and torch."""
-    print(f"The locked packages for ARM and torch {TORCH} into {PACKAGES.relative_to(ROOT)}", flush=True)
+    print(
+        f"The locked packages for ARM and torch {TORCH} into {PACKAGES.relative_to(ROOT)}",
+        flush=True,
+    )
     shutil.rmtree(PACKAGES, ignore_errors=True)
     PACKAGES.mkdir(parents=True)
     lines = BUILD / "requirements.txt"
@@ -126,7 +139,13 @@ def fetch_packages() -> None:
         "--no-deps",
         "--no-compile",
     ]
-    there = ["--target", str(PACKAGES), "--python-version", PYTHON, *(f"--platform={name}" for name in PLATFORMS)]
+    there = [
+        "--target",
+        str(PACKAGES),
+        "--python-version",
+        PYTHON,
+        *(f"--platform={name}" for name in PLATFORMS),
+    ]
     subprocess.run([*pip, *there, "--require-hashes", "-r", str(lines)], check=True)
     subprocess.run([*pip, *there, "--only-binary=:all:", f"torch=={TORCH}"], check=True)
 
@@ -162,7 +181,9 @@ class Emulated:
         home.mkdir(parents=True, exist_ok=True)
         environment = self.environment | {"HOME": str(home), "PATH": os.environ["PATH"]}
         given = json.dumps(request | {"environment": environment})
-        done = subprocess.run(command, input=given, env=environment, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            command, input=given, env=environment, stdout=subprocess.PIPE, text=True
+        )
         if done.returncode or not done.stdout:
             raise RuntimeError(f"{function} of {arguments} ended with status {done.returncode}")
         return json.loads(done.stdout)
@@ -184,7 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of book/ by default")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--log", type=Path, help="add each run to this file, and leave out what stands there")
+    parser.add_argument(
+        "--log", type=Path, help="add each run to this file, and leave out what stands there"
+    )
     options = parser.parse_args(arguments)
     emulator()
     prepare()

@@ -25,9 +25,7 @@ from tools.notebooks.execute import ROOT, notebooks
 from tools.notebooks.gate import excused, plain_python
 
 LIST = ROOT / "tests/notebooks/asserts.toml"
-HEAD = (
-    "# What every notebook asserts and what its figures say they show. Written by `python -m tools asserts --write`.\n"
-)
+HEAD = "# What every notebook asserts and what its figures say they show. Written by `python -m tools asserts --write`.\n"
 BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
@@ -40,7 +38,8 @@ def entries(path: Path) -> list[str]:
         node.name
         for tree in trees
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any(isinstance(part, ast.Assert) for part in ast.walk(node))
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(part, ast.Assert) for part in ast.walk(node))
     }
     found = []
     for cell, tree in zip(cells, trees, strict=True):
@@ -55,7 +54,11 @@ def stated(body: list[ast.stmt], around: list[str], helpers: set[str]) -> Iterat
     """The entries of a block of statements, each a path from the outermost header to the assert."""
     for node in body:
         own = copy.copy(node)
-        blocks = [(name, getattr(node, name)) for name in BLOCKS if isinstance(getattr(node, name, None), list)]
+        blocks = [
+            (name, getattr(node, name))
+            for name in BLOCKS
+            if isinstance(getattr(node, name, None), list)
+        ]
         for name, _ in blocks:
             setattr(own, name, [])
         if isinstance(node, ast.Assert):
@@ -66,7 +69,9 @@ def stated(body: list[ast.stmt], around: list[str], helpers: set[str]) -> Iterat
             if isinstance(part, ast.keyword) and part.arg == "alt":
                 yield [*around, f"alt={ast.unparse(part.value)}"]
         for name, block in blocks:
-            yield from stated(block, [*around, header(own) + ("" if name == "body" else f" {name}")], helpers)
+            yield from stated(
+                block, [*around, header(own) + ("" if name == "body" else f" {name}")], helpers
+            )
         if isinstance(node, LEAVES) or re.match(r"(sys\.)?(exit|quit|_exit)\(", ast.unparse(node)):
             around = [*around, f"after {ast.unparse(node)}"]
 
@@ -103,7 +108,16 @@ def differences(stored: str, table: dict[str, list[str]]) -> list[str]:
     """Lines of a diff between the stored list and the notebooks; empty where they agree."""
     if tomllib.loads(stored) == table:
         return []
-    return list(unified_diff(stored.splitlines(), written(table).splitlines(), "stored", "notebooks", lineterm="", n=0))
+    return list(
+        unified_diff(
+            stored.splitlines(),
+            written(table).splitlines(),
+            "stored",
+            "notebooks",
+            lineterm="",
+            n=0,
+        )
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -115,7 +129,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(*found, sep="\n")
     if options.write:
         LIST.write_text(written(table), "utf-8")
-    print(f"{sum(map(len, table.values()))} entries in {len(table)} notebooks, {len(found)} lines differ")
+    print(
+        f"{sum(map(len, table.values()))} entries in {len(table)} notebooks, {len(found)} lines differ"
+    )
     return 1 if found and not options.write else 0
 
 

@@ -20,7 +20,9 @@ from tools.notebooks.execute import ROOT, execute, notebooks
 def label(path: Path) -> str:
     """The name of a notebook, with its folder where the book has one."""
     book = ROOT / "book"
-    return str(path.resolve().relative_to(book)) if path.resolve().is_relative_to(book) else path.name
+    return (
+        str(path.resolve().relative_to(book)) if path.resolve().is_relative_to(book) else path.name
+    )
 
 
 def cold(path: Path) -> str | None:
@@ -28,9 +30,15 @@ def cold(path: Path) -> str | None:
     fresh, stored = execute(path).splitlines(), path.read_text("utf-8").splitlines()
     if fresh == stored:
         return None
-    differing = [number for number, pair in enumerate(zip(stored, fresh, strict=False), 1) if pair[0] != pair[1]]
+    differing = [
+        number
+        for number, pair in enumerate(zip(stored, fresh, strict=False), 1)
+        if pair[0] != pair[1]
+    ]
     where = differing[0] if differing else min(len(stored), len(fresh)) + 1
-    return f"line {where}: stored {stored[where - 1 : where]}, fresh {fresh[where - 1 : where]}"[:400]
+    return f"line {where}: stored {stored[where - 1 : where]}, fresh {fresh[where - 1 : where]}"[
+        :400
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,7 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
             except (CellExecutionError, CellTimeoutError) as error:
                 found = f"{type(error).__name__}: {error}"
             seconds[path].append(time.perf_counter() - start)
-            print(f"run {number}, {label(path)}: {'same' if found is None else 'DIFFERS: ' + found}", flush=True)
+            print(
+                f"run {number}, {label(path)}: {'same' if found is None else 'DIFFERS: ' + found}",
+                flush=True,
+            )
             if found is not None:
                 wrong.append(f"run {number}, {label(path)}: {found}")
     for path, taken in seconds.items():

@@ -48,7 +48,10 @@ class Break:
     start: int
     end: int
     indent: int
-    quotes: tuple[str, str] = ("", "")  # what a broken text gets at its new end and its new beginning
+    quotes: tuple[str, str] = (
+        "",
+        "",
+    )  # what a broken text gets at its new end and its new beginning
 
 
 def tokens(source: str) -> list[tokenize.TokenInfo]:
@@ -63,7 +66,9 @@ def tokens(source: str) -> list[tokenize.TokenInfo]:
             if not deep:
                 lines = source.splitlines()[first.start[0] - 1 : token.end[0]]
                 text = lines[0][first.start[1] : token.end[1]] if len(lines) == 1 else ""
-                found.append(tokenize.TokenInfo(tokenize.STRING, text, first.start, token.end, token.line))
+                found.append(
+                    tokenize.TokenInfo(tokenize.STRING, text, first.start, token.end, token.line)
+                )
         elif not deep:
             found.append(token)
     return found
@@ -95,11 +100,26 @@ def breaks(source: str, row: int) -> list[Break]:
         tuple[int, int, bool]
     ] = []  # of each open bracket: row, column behind it, whether it looks something up
     found, target = [], False
-    all_tokens = [t for t in tokens(source) if t.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE)]
-    for before, token, after in zip([None, *all_tokens], all_tokens, [*all_tokens[1:], None], strict=False):
+    all_tokens = [
+        t
+        for t in tokens(source)
+        if t.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE)
+    ]
+    for before, token, after in zip(
+        [None, *all_tokens], all_tokens, [*all_tokens[1:], None], strict=False
+    ):
         here = token.start[0] == row == token.end[0] and after is not None
-        if here and stack and token.string in BEFORE and before and before.end[0] == row and not unary(before):
-            found.append(place(BEFORE[token.string], stack, row, own, before.end[1], token.start[1]))
+        if (
+            here
+            and stack
+            and token.string in BEFORE
+            and before
+            and before.end[0] == row
+            and not unary(before)
+        ):
+            found.append(
+                place(BEFORE[token.string], stack, row, own, before.end[1], token.start[1])
+            )
         if token.string in "([{" and token.type == tokenize.OP:
             looked_up = token.string == "[" and before is not None and not unary(before)
             stack.append((token.start[0], token.end[1], looked_up))
@@ -122,7 +142,9 @@ def breaks(source: str, row: int) -> list[Break]:
                     continue
                 one = place(5, stack, row, own, token.start[1] + at, token.start[1] + at)
                 named = before is not None and before.string == "="
-                indent = token.start[1] if token.start[1] <= 28 else own + 4 if named else one.indent
+                indent = (
+                    token.start[1] if token.start[1] <= 28 else own + 4 if named else one.indent
+                )
                 cost = one.cost if " " in token.string else 40
                 found.append(Break(cost, one.start, one.end, min(indent, 40), (end, begin)))
     return found
@@ -131,7 +153,11 @@ def breaks(source: str, row: int) -> list[Break]:
 def joined(source: str, row: int) -> str:
     """The cell with the text that ends a line and its rest on the next as one, so that both are broken anew."""
     lines = source.splitlines()
-    found = [token for token in tokens(source) if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)]
+    found = [
+        token
+        for token in tokens(source)
+        if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
+    ]
     for token, after in zip(found, found[1:], strict=False):
         both = token.type == after.type == tokenize.STRING and token.start[0] == token.end[0] == row
         if (
@@ -169,7 +195,9 @@ def broken(source: str, row: int, width: int) -> str:
     """The cell with one line of it broken once, in the way that costs least."""
     lines = source.splitlines()
     line = lines[row - 1]
-    comment = next((t for t in tokens(source) if t.type == tokenize.COMMENT and t.start[0] == row), None)
+    comment = next(
+        (t for t in tokens(source) if t.type == tokenize.COMMENT and t.start[0] == row), None
+    )
     own = " " * (len(line) - len(line.lstrip()))
     if comment and line[: comment.start[1]].strip():
         lines[row - 1 : row] = [own + comment.string, line[: comment.start[1]].rstrip()]
@@ -177,7 +205,11 @@ def broken(source: str, row: int, width: int) -> str:
         at = line.rfind(" ", 0, width + 1)
         lines[row - 1 : row] = [line[:at], own + "# " + line[at + 1 :]]
     else:
-        ways = [one for one in breaks(source, row) if one.start + len(one.quotes[0]) <= width and one.end > len(own)]
+        ways = [
+            one
+            for one in breaks(source, row)
+            if one.start + len(one.quotes[0]) <= width and one.end > len(own)
+        ]
         stated = line.startswith(own + "assert ") and (" and " in line or " or " in line)
         dear = not ways or stated or min(one.cost for one in ways) >= 12 and not line.endswith(",")
         if dear and (wrapped := parenthesised(source, row)) != source:
@@ -188,7 +220,12 @@ def broken(source: str, row: int, width: int) -> str:
         def price(one: Break) -> float:
             rest = len(line) - one.end + one.indent + len(one.quotes[1])
             empty = width - one.start
-            return one.cost + empty / 8 + 8 * max(0, -(-(rest - width) // 50)) + 20 * (one.indent >= one.start)
+            return (
+                one.cost
+                + empty / 8
+                + 8 * max(0, -(-(rest - width) // 50))
+                + 20 * (one.indent >= one.start)
+            )
 
         best = min(ways, key=price)
         lines[row - 1 : row] = [
@@ -213,7 +250,14 @@ def parenthesised(source: str, row: int) -> str:
             if raw[: value.col_offset].rstrip().endswith(b"(") or len(text) < 30:
                 continue
             if not isinstance(
-                value, ast.BoolOp | ast.Compare | ast.BinOp | ast.Constant | ast.JoinedStr | ast.IfExp | ast.Tuple
+                value,
+                ast.BoolOp
+                | ast.Compare
+                | ast.BinOp
+                | ast.Constant
+                | ast.JoinedStr
+                | ast.IfExp
+                | ast.Tuple,
             ):
                 continue
             lines[row - 1] = (
@@ -234,7 +278,10 @@ def shorter(source: str, width: int) -> str:
         lines = source.splitlines()
         before, after = lines[row - 1], lines[row].lstrip()
         inside = any(
-            first.type == tokenize.NL and first.start[0] == row and first.line.strip() and first.string
+            first.type == tokenize.NL
+            and first.start[0] == row
+            and first.line.strip()
+            and first.string
             for first in tokens(source)
         )
         if inside and "#" not in before + after and not TEXT.fullmatch(lines[row]):
@@ -252,7 +299,9 @@ def narrow(source: str, width: int = MOST_COLUMNS) -> str:
     """The cell with no line wider than this."""
     now = source
     for _ in range(400):
-        wide = next((row for row, line in enumerate(now.splitlines(), 1) if len(line) > width), None)
+        wide = next(
+            (row for row, line in enumerate(now.splitlines(), 1) if len(line) > width), None
+        )
         if wide is None:
             break
         now = broken(joined(now, wide), wide, width)

@@ -27,13 +27,21 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 120  # seconds for one cell
 KEPT_CELL = {"tags", "mystnb", "circuitkit"}
 KEPT_NOTEBOOK = {"circuitkit"}
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
+}
 
 
 def notebooks(root: Path = ROOT) -> list[Path]:
     """Every notebook of the book, in reading order."""
     return sorted(
-        path for path in (root / "book").rglob("*.ipynb") if not any(part.startswith(".") for part in path.parts)
+        path
+        for path in (root / "book").rglob("*.ipynb")
+        if not any(part.startswith(".") for part in path.parts)
     )
 
 
@@ -47,7 +55,9 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cell.outputs = merged(cell.outputs)
         cells.append(cell)
     notebook.cells = cells
-    notebook.metadata = {key: value for key, value in notebook.metadata.items() if key in KEPT_NOTEBOOK} | {
+    notebook.metadata = {
+        key: value for key, value in notebook.metadata.items() if key in KEPT_NOTEBOOK
+    } | {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
@@ -81,7 +91,9 @@ class ThisPython(AsyncKernelManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
 
 
-def execute(path: Path, manager: type[AsyncKernelManager] = ThisPython, timeout: int = TIMEOUT) -> str:
+def execute(
+    path: Path, manager: type[AsyncKernelManager] = ThisPython, timeout: int = TIMEOUT
+) -> str:
     """Run a notebook from the top and return the text that is to be stored; raises when a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
@@ -103,7 +115,9 @@ def execute(path: Path, manager: type[AsyncKernelManager] = ThisPython, timeout:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of book/ by default")
-    parser.add_argument("--check", action="store_true", help="compare with the stored files instead of writing")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the stored files instead of writing"
+    )
     options = parser.parse_args(arguments)
     differ = []
     for path in options.paths or notebooks():
@@ -116,10 +130,15 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         same = text == stored
         state = "unchanged" if same else "DIFFERS" if options.check else "written"
-        print(f"{path.name}: {state}, {time.perf_counter() - start:.1f} s, {len(text) / 1e6:.2f} MB", flush=True)
+        print(
+            f"{path.name}: {state}, {time.perf_counter() - start:.1f} s, {len(text) / 1e6:.2f} MB",
+            flush=True,
+        )
         if not same and options.check:
             differ.append(path)
-            lines = unified_diff(stored.splitlines(), text.splitlines(), "stored", "fresh", lineterm="", n=1)
+            lines = unified_diff(
+                stored.splitlines(), text.splitlines(), "stored", "fresh", lineterm="", n=1
+            )
             print("\n".join(line[:200] for _, line in zip(range(20), lines, strict=False)))
         elif not same:
             path.write_text(text, "utf-8")

@@ -40,7 +40,10 @@ def read(path: Path = LIST) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
     """For each notebook: `(function to fault, function to reason)`; reasons that hold everywhere are merged in."""
     table = tomllib.loads(path.read_text("utf-8"))
     everywhere = table.pop("aside", {})
-    return {name: (entry["explains"], everywhere | entry.get("aside", {})) for name, entry in table.items()}
+    return {
+        name: (entry["explains"], everywhere | entry.get("aside", {}))
+        for name, entry in table.items()
+    }
 
 
 def own(name: str, path: Path = LIST) -> set[str]:
@@ -52,7 +55,11 @@ def own(name: str, path: Path = LIST) -> set[str]:
 def faults() -> dict[str, Mutant]:
     """Every fault of tests/mutants/ by `"list: name"`."""
     lists = sorted((ROOT / "tests/mutants").glob("*.toml"))
-    return {f"{mutant.package}: {mutant.name}": mutant for path in lists for mutant in mutants.read(path)}
+    return {
+        f"{mutant.package}: {mutant.name}": mutant
+        for path in lists
+        for mutant in mutants.read(path)
+    }
 
 
 def wrong_names(listed: dict, known: dict[str, Mutant]) -> list[str]:
@@ -64,7 +71,11 @@ def wrong_names(listed: dict, known: dict[str, Mutant]) -> list[str]:
             for function, fault in explains.items()
             if fault not in known
         ]
-        found += [f"{name}: {function} has a fault and a reason" for function in explains if function in aside]
+        found += [
+            f"{name}: {function} has a fault and a reason"
+            for function in explains
+            if function in aside
+        ]
     return found
 
 
@@ -92,33 +103,55 @@ class NotebookCopy(mutants.Copy):
         for key, mutant in planted.items():
             path, source = mutants.faulty(mutant)
             file = path.relative_to("src/circuitkit").as_posix()
-            faults.append({"key": key, "file": file, "function": enclosing(mutant), "source": source})
-        self.process.stdin.write(json.dumps([str(self.root / f"book/{name}.ipynb"), str(library), faults]) + "\n")
+            faults.append(
+                {"key": key, "file": file, "function": enclosing(mutant), "source": source}
+            )
+        self.process.stdin.write(
+            json.dumps([str(self.root / f"book/{name}.ipynb"), str(library), faults]) + "\n"
+        )
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
 
-def check(copy: NotebookCopy, name: str, explains: dict[str, str], aside: dict[str, str], known: dict) -> list[str]:
+def check(
+    copy: NotebookCopy, name: str, explains: dict[str, str], aside: dict[str, str], known: dict
+) -> list[str]:
     """Everything that is wrong with one notebook; prints a line for each fault."""
     start = time.perf_counter()
-    inside = {function: known[fault] for function, fault in explains.items() if enclosing(known[fault])}
+    inside = {
+        function: known[fault] for function, fault in explains.items() if enclosing(known[fault])
+    }
     answer = copy.walk(name, inside)
     print(f"{name}: {len(answer['called'])} functions called", flush=True)
     if departure := answer["control"]:
-        return [f"{name} fails without any fault, in cell {departure[0]}: {departure[1]}: {departure[2]}"]
+        return [
+            f"{name} fails without any fault, in cell {departure[0]}: {departure[1]}: {departure[2]}"
+        ]
     found = answer["found"]
-    for function in explains.keys() - inside.keys():  # in a constant or a default: planted in the file, from the top
+    for function in (
+        explains.keys() - inside.keys()
+    ):  # in a constant or a default: planted in the file, from the top
         with copy.planted(known[explains[function]]):
             found[function] = copy.walk(name, {})["control"]
-    wrong = [f"{name} calls {f}, which the list leaves out" for f in answer["called"] if f not in explains | aside]
+    wrong = [
+        f"{name} calls {f}, which the list leaves out"
+        for f in answer["called"]
+        if f not in explains | aside
+    ]
     for function, fault in explains.items():
         departure = found[function]
-        told = "SURVIVED" if departure is None else f"cell {departure[0]}, {departure[1]}: {departure[2]}"
+        told = (
+            "SURVIVED"
+            if departure is None
+            else f"cell {departure[0]}, {departure[1]}: {departure[2]}"
+        )
         print(f"  {function}: {fault}: {told}", flush=True)
         if departure is None:
             wrong.append(f"{name} does not notice: {function}: {fault}")
         elif departure[1] in NO_FAULT:
-            wrong.append(f"{name}: {function}: {fault}: no plausible fault, the code cannot run: {departure[2]}")
+            wrong.append(
+                f"{name}: {function}: {fault}: no plausible fault, the code cannot run: {departure[2]}"
+            )
     print(f"  {len(explains)} faults in {time.perf_counter() - start:.0f} s", flush=True)
     return wrong
 
@@ -132,14 +165,23 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong := wrong_names(listed, known) + mutants.misfits(list(known.values())):
         print("The list no longer fits; mend it:", *wrong, sep="\n  ")
         return 2
-    chosen = {name: entry for name, entry in listed.items() if not options.notebooks or name in options.notebooks}
+    chosen = {
+        name: entry
+        for name, entry in listed.items()
+        if not options.notebooks or name in options.notebooks
+    }
     if options.only:
-        chosen = {n: ({f: m for f, m in e.items() if f in options.only}, a | e) for n, (e, a) in chosen.items()}
+        chosen = {
+            n: ({f: m for f, m in e.items() if f in options.only}, a | e)
+            for n, (e, a) in chosen.items()
+        }
     with tempfile.TemporaryDirectory() as folder:
         copy = NotebookCopy(Path(folder))
         try:
             wrong = [
-                line for name, (explains, aside) in chosen.items() for line in check(copy, name, explains, aside, known)
+                line
+                for name, (explains, aside) in chosen.items()
+                for line in check(copy, name, explains, aside, known)
             ]
         finally:
             copy.close()

@@ -39,7 +39,13 @@ MODULES = {
     "figures",
 }
 TALKS = {"print", "display", "show"}  # a top-level call to one of these leaves an output
-TAGS = {"hide-cell", "hide-input", "hide-output", "solution", "uses-solution"}  # and those of the comparison, which need a reason
+TAGS = {
+    "hide-cell",
+    "hide-input",
+    "hide-output",
+    "solution",
+    "uses-solution",
+}  # and those of the comparison, which need a reason
 MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)", re.M)
 
 
@@ -47,7 +53,9 @@ def faults(path: Path) -> list[str]:
     """Everything that makes the stored notebook hollow, one sentence each; empty for a sound one."""
     found = []
     if path.stat().st_size > MOST_BYTES:
-        found.append(f"the file has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are allowed")
+        found.append(
+            f"the file has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are allowed"
+        )
     notebook = nbformat.read(path, as_version=4)
     number = 0
     for position, cell in enumerate(notebook.cells):
@@ -73,11 +81,15 @@ def cell_faults(cell, number: int) -> list[str]:
             "move what is used twice to src/"
         )
     if (widest := max(map(len, lines))) > MOST_COLUMNS:
-        found.append(f"{widest} columns; at most {MOST_COLUMNS} fit a page: python -m tools columns {{NOTEBOOK}}")
+        found.append(
+            f"{widest} columns; at most {MOST_COLUMNS} fit a page: python -m tools columns {{NOTEBOOK}}"
+        )
     if cell.execution_count is None:
         found.append("never executed")
     elif cell.execution_count != number:
-        found.append(f"count is {cell.execution_count}, not {number}: not run from the top in a fresh kernel")
+        found.append(
+            f"count is {cell.execution_count}, not {number}: not run from the top in a fresh kernel"
+        )
     if expects_output(cell.source) and not cell.outputs:
         found.append("an output is expected and none is stored")
     for output in cell.outputs:
@@ -86,7 +98,9 @@ def cell_faults(cell, number: int) -> list[str]:
     if excused(cell):
         told = cell.metadata.get("circuitkit", {})
         if len(str(told.get("reason", "")).split()) < 4:
-            found.append(f"excused from comparison ({excused(cell)}) without metadata.circuitkit.reason in words")
+            found.append(
+                f"excused from comparison ({excused(cell)}) without metadata.circuitkit.reason in words"
+            )
         if plain(str(told.get("fact", ""))) not in asserted(cell.source):
             found.append(
                 f"excused from comparison ({excused(cell)}), and metadata.circuitkit.fact is {told.get('fact')!r}: state there "
@@ -103,17 +117,26 @@ def statements(source: str) -> int:
 
 def hidden(cell) -> list[str]:
     """What keeps a result from the reader, or makes one up: tags, cell magics, patched modules, printed constants."""
-    others = [tag for tag in cell.metadata.get("tags", []) if tag not in TAGS and tag not in excused(cell)]
-    found = [f"the tag {tag!r} is none of {sorted(TAGS)}: the page would not show the cell as it is" for tag in others]
+    others = [
+        tag for tag in cell.metadata.get("tags", []) if tag not in TAGS and tag not in excused(cell)
+    ]
+    found = [
+        f"the tag {tag!r} is none of {sorted(TAGS)}: the page would not show the cell as it is"
+        for tag in others
+    ]
     if cell.source.lstrip().startswith("%%"):
-        found.append(f"{cell.source.split()[0]} takes the cell's output away, or runs something else than Python")
+        found.append(
+            f"{cell.source.split()[0]} takes the cell's output away, or runs something else than Python"
+        )
     for node in ast.walk(ast.parse(plain_python(cell.source))):
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(t, ast.Attribute) and ast.unparse(t.value) in MODULES for t in targets):
             found.append(f"{ast.unparse(node)!r} changes a module for all cells")
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print" and node.args:
             words = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-            if len(words) == len(node.args) and re.search(r"(?<!\w)\d+(?:\.\d+)?(?!\w)", " ".join(map(str, words))):
+            if len(words) == len(node.args) and re.search(
+                r"(?<!\w)\d+(?:\.\d+)?(?!\w)", " ".join(map(str, words))
+            ):
                 found.append(f"{ast.unparse(node)} prints a number that the cell did not compute")
     return found
 
@@ -129,9 +152,14 @@ def plain(expression: str) -> str:
 
 def asserted(source: str) -> set[str]:
     """The asserts of a cell that nothing encloses, and what `and` joins in them."""
-    tests = [node.test for node in ast.parse(plain_python(source)).body if isinstance(node, ast.Assert)]
+    tests = [
+        node.test for node in ast.parse(plain_python(source)).body if isinstance(node, ast.Assert)
+    ]
     joined = [
-        part for test in tests if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) for part in test.values
+        part
+        for test in tests
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+        for part in test.values
     ]
     return {ast.unparse(test) for test in tests + joined}
 
@@ -142,7 +170,11 @@ def output_faults(output) -> list[str]:
     if output.get("name") == "stderr":
         return ["the output has text on stderr (a warning?), which differs between machines"]
     data, metadata = output.get("data", {}), output.get("metadata", {})
-    found = [f"the output is a widget ({kind}), which needs a kernel" for kind in data if "widget" in kind]
+    found = [
+        f"the output is a widget ({kind}), which needs a kernel"
+        for kind in data
+        if "widget" in kind
+    ]
     for kind in data:
         if kind.startswith("image/") and not (alt := metadata.get(kind, {}).get("alt")):
             found.append(f"{kind} without alt text: use circuitkit.figures.show(fig, alt=...)")
@@ -162,14 +194,20 @@ def redrawn(data) -> bool:
     page = data["text/html"]
     held = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
     alt = html.unescape(re.search(r"<figcaption>(.*?)</figcaption>", page, re.S)[1])
-    values = {name: held[name] for name in ("first", "largest")} | {"patterns": numpy.array(held["patterns"])}
+    values = {name: held[name] for name in ("first", "largest")} | {
+        "patterns": numpy.array(held["patterns"])
+    }
     view = Attention(tokens=tuple(held["tokens"]), names=tuple(held["names"]), alt=alt, **values)
     return view._repr_html_() == page and repr(view) == data.get("text/plain")
 
 
 def excused(cell) -> str:
     """The markers that take a cell out of the comparison."""
-    tags = [tag for tag in cell.metadata.get("tags", []) if tag.startswith("nbval-") or tag == "raises-exception"]
+    tags = [
+        tag
+        for tag in cell.metadata.get("tags", [])
+        if tag.startswith("nbval-") or tag == "raises-exception"
+    ]
     return ", ".join(tags + MARKER.findall(cell.source))
 
 
@@ -190,7 +228,9 @@ def expects_output(source: str) -> bool:
     if not body or not isinstance(body[-1], ast.Expr) or source.rstrip().endswith(";"):
         return False
     value = body[-1].value
-    return not isinstance(value, ast.Call) and not (isinstance(value, ast.Constant) and value.value in (None, ...))
+    return not isinstance(value, ast.Call) and not (
+        isinstance(value, ast.Constant) and value.value in (None, ...)
+    )
 
 
 def main() -> int:

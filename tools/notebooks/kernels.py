@@ -14,7 +14,9 @@ NAME = "circuitkit-warm"
 
 
 def pytest_configure(config) -> None:
-    if hasattr(config, "workerinput"):  # a worker of xdist has the environment of the process that started it
+    if hasattr(
+        config, "workerinput"
+    ):  # a worker of xdist has the environment of the process that started it
         if NAME in config.workerinput:
             take(config)
         return

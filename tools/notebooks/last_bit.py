@@ -13,7 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-ZERO_BITS = {torch.float32: 6, torch.float64: 12}  # a result that ends in so many zero bits counts as exact
+ZERO_BITS = {
+    torch.float32: 6,
+    torch.float64: 12,
+}  # a result that ends in so many zero bits counts as exact
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -49,7 +52,9 @@ def flip(values: Tensor, seed: int, ulps: int = 1) -> Tensor:
     if values.dtype not in ZERO_BITS:
         return values
     bits = values.resolve_neg().contiguous().view(INTEGER[values.dtype])
-    hashed = bits * (seed * 0x9E3779B2 + 0x2545F491 & 0x7FFFFFFF | 1)  # its high bits depend on every bit of the value
+    hashed = bits * (
+        seed * 0x9E3779B2 + 0x2545F491 & 0x7FFFFFFF | 1
+    )  # its high bits depend on every bit of the value
     hashed >>= bits.element_size() * 8 - 5
     hashed &= ulps
     hashed *= (bits & (2 ** ZERO_BITS[values.dtype] - 1)).ne_(0)
@@ -70,5 +75,7 @@ class LastBit(TorchDispatchMode):
         if schema.name.removeprefix("aten::").removesuffix("_") not in ROUNDED:
             return result
         if schema.is_mutable:  # in place, or with `out`
-            return tree_map_only(Tensor, lambda values: values.copy_(flip(values, self.seed, self.ulps)), result)
+            return tree_map_only(
+                Tensor, lambda values: values.copy_(flip(values, self.seed, self.ulps)), result
+            )
         return tree_map_only(Tensor, lambda values: flip(values, self.seed, self.ulps), result)

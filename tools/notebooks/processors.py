@@ -41,7 +41,9 @@ class Processor(NamedTuple):
 def processors(seeds=SEEDS, ulps: int = 1) -> list[Processor]:
     """The processors that the book's outputs must not depend on."""
     two = {name: "2" for name in ENVIRONMENT if name.endswith("NUM_THREADS")}
-    two["OMP_WAIT_POLICY"] = "passive"  # a thread that waits leaves its core to others, or busy machines crawl
+    two["OMP_WAIT_POLICY"] = (
+        "passive"  # a thread that waits leaves its core to others, or busy machines crawl
+    )
     return [
         Processor("no vector code", {"ATEN_CPU_CAPABILITY": "default"}),
         Processor("AVX2", {"ATEN_CPU_CAPABILITY": "avx2"}),
@@ -63,12 +65,23 @@ def of_this_commit(all_of_them: list[Processor]) -> Processor:
 
 def start(processor: Processor, *imported: str) -> warm.Server:
     """A warm process on this processor; with names, it imports these alone."""
-    return warm.Server(ENVIRONMENT | {"MPLBACKEND": "agg"} | processor.environment, imported or warm.IMPORTED)
+    return warm.Server(
+        ENVIRONMENT | {"MPLBACKEND": "agg"} | processor.environment, imported or warm.IMPORTED
+    )
 
 
 def commit() -> str:
     """Short name of the commit that runs, with a + where files differ from it; the day where there is no history."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=+"]
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "describe",
+        "--always",
+        "--exclude=*",
+        "--abbrev=8",
+        "--dirty=+",
+    ]
     try:
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -133,7 +146,10 @@ def matrix(chosen: list[Processor], paths: list[Path], log: Log, workers: int, s
                 said = "DIFFERS" if entry["found"] else "same"
                 if not entry.get("ended", True):
                     said = "DID NOT END"
-                print(f"{processor.name}, {label(path)}: {said}, {entry['seconds']} s, {entry['commit']}", flush=True)
+                print(
+                    f"{processor.name}, {label(path)}: {said}, {entry['seconds']} s, {entry['commit']}",
+                    flush=True,
+                )
                 for line in entry["found"]:
                     print(f"  {line}", flush=True)
                 runs += 1
@@ -151,10 +167,15 @@ def main(arguments: list[str] | None = None, start=start) -> int:
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS, help="of the last-bit test")
     parser.add_argument("--only", help="part of the names of processors; all by default")
     parser.add_argument(
-        "--ulps", type=int, default=1, help="size of the flips; 2 and 4 leave the promise and show the margin"
+        "--ulps",
+        type=int,
+        default=1,
+        help="size of the flips; 2 and 4 leave the promise and show the margin",
     )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--log", type=Path, help="add each run to this file, and leave out what stands there")
+    parser.add_argument(
+        "--log", type=Path, help="add each run to this file, and leave out what stands there"
+    )
     options = parser.parse_args(arguments)
     chosen = [p for p in processors(options.seeds, options.ulps) if (options.only or "") in p.name]
     return matrix(chosen, options.paths or notebooks(), Log(options.log), options.workers, start)

@@ -16,7 +16,9 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 WORDS_A_MINUTE, FORMULA_SECONDS, CODE_LINE_SECONDS, FIGURE_SECONDS = 130, 20, 4, 45
 FIGURE = re.compile(r"<figure\b|<img\b")
-PROMISE = re.compile(r"\*\*Time\*\*: about (\d+) minutes to read, (\d+) seconds to run on two processor cores\.")
+PROMISE = re.compile(
+    r"\*\*Time\*\*: about (\d+) minutes to read, (\d+) seconds to run on two processor cores\."
+)
 
 
 class Promise(NamedTuple):
@@ -28,7 +30,11 @@ class Promise(NamedTuple):
 
 def promise(path: Path) -> Promise | None:
     """The promise of a notebook, or `None` when it makes none; raises when it makes two, or one in other words."""
-    text = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
+    text = "\n".join(
+        cell.source
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "markdown"
+    )
     said, read = text.count("**Time**"), PROMISE.findall(text)
     if said != len(read) or said > 1:
         raise ValueError(
@@ -52,7 +58,9 @@ def reading_minutes(path: Path) -> float:
                 kept += [] if skipping else [part]
             text = "".join(kept)
             formulas += len(re.findall(r"\$\$.+?\$\$", text, re.S))
-            words += len(re.findall(r"\w[\w'’-]*", re.sub(r"\$\$.+?\$\$|\]\([^)]*\)", " ", text, flags=re.S)))
+            words += len(
+                re.findall(r"\w[\w'’-]*", re.sub(r"\$\$.+?\$\$|\]\([^)]*\)", " ", text, flags=re.S))
+            )
         elif not skipping and "hide-cell" not in cell.metadata.get("tags", []):
             lines += len(cell.source.splitlines())
             figures += sum(is_figure(output) for output in cell.outputs)
@@ -62,14 +70,23 @@ def reading_minutes(path: Path) -> float:
 
 def is_figure(output) -> bool:
     data = output.get("data", {})
-    return any(kind.startswith("image/") for kind in data) or bool(FIGURE.search("".join(data.get("text/html", ""))))
+    return any(kind.startswith("image/") for kind in data) or bool(
+        FIGURE.search("".join(data.get("text/html", "")))
+    )
 
 
 def notebooks(root: Path = ROOT) -> list[Path]:
     """The notebooks that state their time at their head: the chapters, in reading order, and the pages about shapes,
     fine print and models."""
-    names = ["conventions.ipynb", *sorted(path.name for path in (root / "book").glob("[0-9][0-9]-*.ipynb"))]
-    names += ["conversion-fine-print.ipynb", "superposition-fine-print.ipynb", "shipped-models.ipynb"]
+    names = [
+        "conventions.ipynb",
+        *sorted(path.name for path in (root / "book").glob("[0-9][0-9]-*.ipynb")),
+    ]
+    names += [
+        "conversion-fine-print.ipynb",
+        "superposition-fine-print.ipynb",
+        "shipped-models.ipynb",
+    ]
     return [root / "book" / name for name in names]
 
 

@@ -57,7 +57,11 @@ def comparable(outputs: list[dict], patterns: dict[str, str]) -> dict[str, list[
 
 def first_difference(a: dict[str, list[str]], b: dict[str, list[str]]) -> str:
     for kind in sorted(a.keys() | b.keys()):
-        pairs = zip("\n".join(a.get(kind, [])).splitlines(), "\n".join(b.get(kind, [])).splitlines(), strict=False)
+        pairs = zip(
+            "\n".join(a.get(kind, [])).splitlines(),
+            "\n".join(b.get(kind, [])).splitlines(),
+            strict=False,
+        )
         for stored, fresh in pairs:
             if stored != fresh:
                 return f"{kind}: {stored[:70]!r} is now {fresh[:70]!r}"
@@ -104,7 +108,11 @@ class Page:
         self.values.clear()
         self.asserts.cell = number
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(),
+        ):
             result = self.shell.run_cell(cell.source)
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
@@ -116,16 +124,28 @@ class Page:
             for name, text in (("stdout", out), ("stderr", err))
         ]
         shown = [{"output_type": "display_data", "data": value["data"]} for value in self.values]
-        stored, fresh = comparable(cell.outputs, self.patterns), comparable(streams + shown, self.patterns)
-        return None if stored == fresh else Departure(number, "output", first_difference(stored, fresh))
+        stored, fresh = (
+            comparable(cell.outputs, self.patterns),
+            comparable(streams + shown, self.patterns),
+        )
+        return (
+            None
+            if stored == fresh
+            else Departure(number, "output", first_difference(stored, fresh))
+        )
 
     def run_from(self, number: int) -> Departure | None:
         """Run the cells from this one on; the first departure, or None."""
-        return next((found for at in range(number, len(self.cells)) if (found := self.run(at)) is not None), None)
+        return next(
+            (found for at in range(number, len(self.cells)) if (found := self.run(at)) is not None),
+            None,
+        )
 
     def departures(self) -> list[Departure]:
         """Run every cell, whatever the earlier ones did; each departure, and each assert that never ran."""
-        found = [departure for at in range(len(self.cells)) if (departure := self.run(at)) is not None]
+        found = [
+            departure for at in range(len(self.cells)) if (departure := self.run(at)) is not None
+        ]
         failed = {departure.cell for departure in found}
         return found + [
             Departure(cell, "assert", f"never ran: {text}"[:160])
@@ -183,10 +203,16 @@ class Calls:
         file, name = code.co_filename.removeprefix(self.library), code.co_qualname
         self.ran.add((file, name))
         plain = "<" not in name and (not code.co_name.startswith("_") or code.co_name == "__call__")
-        if plain and frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "__main__":
+        if (
+            plain
+            and frame.f_back is not None
+            and frame.f_back.f_globals.get("__name__") == "__main__"
+        ):
             self.names.add(public_name(file.split("/")[0], name))
 
 
 def public_name(package: str, qualname: str) -> str:
     """`circuits.full_ov`, `Heads.OV`: package and name, the package left out where it is private."""
-    return qualname if package.startswith("_") or package.endswith(".py") else f"{package}.{qualname}"
+    return (
+        qualname if package.startswith("_") or package.endswith(".py") else f"{package}.{qualname}"
+    )

@@ -29,7 +29,10 @@ LACKING = ("transformer-lens", "circuitsvis", "jaxtyping", "wadler-lindig")
 def locked(root: Path = ROOT) -> list[str]:
     """The packages that Colab lacks, in the versions of requirements.txt."""
     lock = (root / "requirements.txt").read_text("utf-8")
-    versions = {name.replace("_", "-"): version for name, version in re.findall(r"^([\w.-]+)==([\w.!]+)", lock, re.M)}
+    versions = {
+        name.replace("_", "-"): version
+        for name, version in re.findall(r"^([\w.-]+)==([\w.!]+)", lock, re.M)
+    }
     if missing := [name for name in LACKING if name not in versions]:
         raise ValueError(f"requirements.txt has no line for {', '.join(missing)}; run `make lock`")
     return [f"{name}=={versions[name]}" for name in LACKING]
@@ -68,11 +71,15 @@ if "google.colab" in sys.modules:
     print("python", sys.version.split()[0], *(f"| {{name}} {{version(name)}}" for name in ("torch", "transformer-lens", "circuitkit-book")), "| ready")""")
 
 
-def with_cell(notebook: nbformat.NotebookNode, source: str, name: str = "notebook") -> nbformat.NotebookNode:
+def with_cell(
+    notebook: nbformat.NotebookNode, source: str, name: str = "notebook"
+) -> nbformat.NotebookNode:
     """The notebook with this source in its first code cell."""
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
     if not first.source.startswith(BEGINS):
-        raise ValueError(f"{name}: its first code cell does not begin with {BEGINS!r}; add a setup cell there")
+        raise ValueError(
+            f"{name}: its first code cell does not begin with {BEGINS!r}; add a setup cell there"
+        )
     first.source = source
     return notebook
 
@@ -80,7 +87,9 @@ def with_cell(notebook: nbformat.NotebookNode, source: str, name: str = "noteboo
 def main(root: Path = ROOT) -> int:
     source = setup_source(home(root), locked(root))
     for path in sorted((root / "book").rglob("*.ipynb")):
-        text = nbformat.writes(with_cell(nbformat.read(path, as_version=4), source, path.name)) + "\n"
+        text = (
+            nbformat.writes(with_cell(nbformat.read(path, as_version=4), source, path.name)) + "\n"
+        )
         if path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"{path.name}: written")

@@ -48,13 +48,21 @@ def emptied(source: str) -> str:
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node) is not None
             first_left_out = node.body[0].end_lineno + 1 if documented else node.body[0].lineno
-            kept += ["", *lines[node.lineno - 1 : first_left_out - 1], "    raise NotImplementedError"]
+            kept += [
+                "",
+                *lines[node.lineno - 1 : first_left_out - 1],
+                "    raise NotImplementedError",
+            ]
         elif isinstance(node, ast.Assign):
             targets = ", ".join(ast.unparse(target) for target in node.targets)
             several = len(node.targets) == 1 and isinstance(node.targets[0], ast.Tuple)
             nothing = ", ".join(["None"] * len(node.targets[0].elts)) if several else "None"
             if isinstance(node.value, ast.Dict):  # a prediction: its words stay
-                nothing = "{" + ", ".join(f"{ast.unparse(key)}: None" for key in node.value.keys if key) + "}"
+                nothing = (
+                    "{"
+                    + ", ".join(f"{ast.unparse(key)}: None" for key in node.value.keys if key)
+                    + "}"
+                )
             kept += [f"{targets.strip('()')} = {nothing}  # your turn"]
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             kept += head
@@ -69,9 +77,13 @@ def emptied(source: str) -> str:
 def guarded(source: str, checked: list[str]) -> str:
     """Code that runs on accepted answers, made to wait for them; `checked` are the names that checks have judged so far."""
     named = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    used = [name for name in dict.fromkeys(checked) if name in named] or checked[-1:]  # a figure of what was found above
+    used = [name for name in dict.fromkeys(checked) if name in named] or checked[
+        -1:
+    ]  # a figure of what was found above
     if not used:
-        raise ValueError("a cell tagged uses-solution stands before the first check; there is no answer that it could wait for")
+        raise ValueError(
+            "a cell tagged uses-solution stands before the first check; there is no answer that it could wait for"
+        )
     return f"if {' and '.join(used)}:\n{textwrap.indent(source, '    ')}\nelse:\n    {WAITS}"
 
 
@@ -80,7 +92,9 @@ def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     cells, checked = [], []
     for cell in solved.cells:
         tags = set(cell.metadata.get("tags", []))
-        source = COPY_LINE.sub(f"**Solutions**: [the same page, solved](../book/exercises/{name}).", cell.source)
+        source = COPY_LINE.sub(
+            f"**Solutions**: [the same page, solved](../book/exercises/{name}).", cell.source
+        )
         if cell.cell_type == "markdown":
             # Links are written for book/exercises; the copy lies one folder higher.
             source = re.sub(r"\]\(\.\./(?!\.\.)(?!book/)", "](../book/", source)
@@ -110,8 +124,12 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     for path in sorted((root / "book/exercises").glob("*.ipynb")):
         solved = nbformat.read(path, as_version=4)
         if not COPY_LINE.search(solved.cells[0].source):
-            raise ValueError(f"{path.name}: its first cell has no line that starts with '**Your copy**'; add one")
-        solved.cells[0].source = COPY_LINE.sub(lambda _, n=path.name: copy_line(n, root), solved.cells[0].source)
+            raise ValueError(
+                f"{path.name}: its first cell has no line that starts with '**Your copy**'; add one"
+            )
+        solved.cells[0].source = COPY_LINE.sub(
+            lambda _, n=path.name: copy_line(n, root), solved.cells[0].source
+        )
         texts[path] = nbformat.writes(solved) + "\n"
         texts[root / "exercises" / path.name] = nbformat.writes(stub(solved, path.name)) + "\n"
     return texts
@@ -119,11 +137,17 @@ def written(root: Path = ROOT) -> dict[Path, str]:
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the files instead of writing them"
+    )
     options = parser.parse_args(arguments)
     texts = written(root)
     extra = sorted(set((root / "exercises").glob("*.ipynb")) - set(texts))
-    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text]
+    stale = [
+        path
+        for path, text in texts.items()
+        if not path.is_file() or path.read_text("utf-8") != text
+    ]
     for path in stale:
         if not options.check:
             path.parent.mkdir(exist_ok=True)

@@ -34,7 +34,9 @@ class NotebookTimes:
             terminalreporter.section("seconds that notebooks took")
         for name, taken in sorted(self.seconds.items()):
             said = self.promised(name)
-            terminalreporter.line(f"{taken:6.1f}  {name}" + (f" (promised: {said})" if said else ""))
+            terminalreporter.line(
+                f"{taken:6.1f}  {name}" + (f" (promised: {said})" if said else "")
+            )
 
 
 def pytest_configure(config) -> None:

@@ -20,7 +20,9 @@ from typing import Any
 from tools.notebooks.run import Calls, Departure, Page
 
 
-def walk(path: Path, patterns: dict[str, str], library: Path, faults: list[dict], seconds: int) -> dict[str, Any]:
+def walk(
+    path: Path, patterns: dict[str, str], library: Path, faults: list[dict], seconds: int
+) -> dict[str, Any]:
     """`{"control": departure or None, "called": names, "found": {key: departure or None}}`.
 
     A fault is `{"key", "file" below the library, "function" as `Class.method`, "source" of the whole faulty file}`.
@@ -62,7 +64,11 @@ def _spare(page: Page, number: int, seconds: int) -> tuple[int, int, int]:
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status:
-            os.write(answer, json.dumps([fault["key"], Departure(number, "died", f"exit {status}")]).encode() + b"\n")
+            os.write(
+                answer,
+                json.dumps([fault["key"], Departure(number, "died", f"exit {status}")]).encode()
+                + b"\n",
+            )
     os._exit(0)
 
 
@@ -81,9 +87,13 @@ def _all(reader: int) -> bytes:
 
 def plant(fault: dict) -> None:
     """Give a function that is loaded the code it has in the faulty source; whoever holds the function sees it."""
-    module = importlib.import_module("circuitkit." + fault["file"].removesuffix(".py").replace("/", "."))
+    module = importlib.import_module(
+        "circuitkit." + fault["file"].removesuffix(".py").replace("/", ".")
+    )
     function = plain_function(module, fault["function"])
-    function.__code__ = code_of(compile(fault["source"], function.__code__.co_filename, "exec"), fault["function"])
+    function.__code__ = code_of(
+        compile(fault["source"], function.__code__.co_filename, "exec"), fault["function"]
+    )
 
 
 def plain_function(module: types.ModuleType, qualname: str) -> types.FunctionType:

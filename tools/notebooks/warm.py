@@ -31,8 +31,22 @@ AVAILABLE = hasattr(os, "fork") and sys.platform != "darwin"
 FILE = Path(__file__).resolve()
 ROOT = FILE.parents[2]
 # No pyplot: when a notebook imports it, it looks for the kernel that will show its figures.
-IMPORTED = ("numpy", "torch", "transformer_lens.model_bridge", "IPython", "ipykernel.kernelapp", "ipykernel.ipkernel")
-IMPORTED += ("nbformat", "nbval.plugin", "matplotlib.figure", "matplotlib.backends.backend_agg", "beartype.door", "jaxtyping")
+IMPORTED = (
+    "numpy",
+    "torch",
+    "transformer_lens.model_bridge",
+    "IPython",
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+)
+IMPORTED += (
+    "nbformat",
+    "nbval.plugin",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "beartype.door",
+    "jaxtyping",
+)
 # Variables that may differ from the server's, because nothing reads them before a notebook runs.
 MAY_DIFFER = ("PYTEST_", "JPY_", "JUPYTER_", "MPLBACKEND", "PYDEVD_", "PWD", "OLDPWD", "SHLVL", "_")
 MAY_DIFFER += ("LINES", "COLUMNS")  # readline sets them in a process that has a terminal's name
@@ -41,7 +55,9 @@ MAY_DIFFER += ("LINES", "COLUMNS")  # readline sets them in a process that has a
 class Server:
     """Starts the process, which imports while the caller goes on; ends it when the block is left."""
 
-    def __init__(self, environment: dict[str, str] | None = None, imported: tuple[str, ...] = IMPORTED):
+    def __init__(
+        self, environment: dict[str, str] | None = None, imported: tuple[str, ...] = IMPORTED
+    ):
         self.environment = os.environ | (environment or {})
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         self.socket = str(Path(self.folder.name) / "socket")
@@ -60,7 +76,11 @@ class Server:
 
     def call(self, function: str, **arguments) -> Any:
         """What `module:function(**arguments)` returns in a fork, or where there are no forks in a process of its own."""
-        request = {"function": function, "arguments": arguments, "environment": dict(self.environment)}
+        request = {
+            "function": function,
+            "arguments": arguments,
+            "environment": dict(self.environment),
+        }
         if self.process is None:
             command, given = [sys.executable, str(FILE), "once"], json.dumps(request)
             answer = subprocess.run(
@@ -68,10 +88,15 @@ class Server:
             ).stdout
         else:
             answer = b""
-            with contextlib.suppress(ConnectionError), ask(self.socket, request, (2, 2, 2)) as connection:
+            with (
+                contextlib.suppress(ConnectionError),
+                ask(self.socket, request, (2, 2, 2)) as connection,
+            ):
                 answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
         if not answer:
-            raise RuntimeError(f"the process that ran {function} of {arguments} ended without an answer")
+            raise RuntimeError(
+                f"the process that ran {function} of {arguments} ended without an answer"
+            )
         return json.loads(answer)
 
     def kernelspec(self, name: str) -> str:
@@ -79,8 +104,19 @@ class Server:
         folder = Path(self.folder.name) / "kernels" / name
         folder.mkdir(parents=True)
         Path(self.folder.name, "environment.json").write_text(json.dumps(dict(self.environment)))
-        command = [sys.executable, "-S", "-E", str(FILE), "kernel", self.socket, "-f", "{connection_file}"]
-        (folder / "kernel.json").write_text(json.dumps({"argv": command, "display_name": name, "language": "python"}))
+        command = [
+            sys.executable,
+            "-S",
+            "-E",
+            str(FILE),
+            "kernel",
+            self.socket,
+            "-f",
+            "{connection_file}",
+        ]
+        (folder / "kernel.json").write_text(
+            json.dumps({"argv": command, "display_name": name, "language": "python"})
+        )
         return self.folder.name
 
     def close(self) -> None:
@@ -111,7 +147,9 @@ def ask(path: str, request: dict, streams: tuple[int, int, int]) -> socket.socke
 def stand_in(path: str, arguments: list[str]) -> int:
     """Ask for a kernel and live as long as it and our parent do: interrupts are handed on, and our end is its end."""
     own, given = json.loads(Path(path).with_name("environment.json").read_text()), dict(os.environ)
-    if any(own.get(name) != given.get(name) for name in own | given if not name.startswith(MAY_DIFFER)):
+    if any(
+        own.get(name) != given.get(name) for name in own | given if not name.startswith(MAY_DIFFER)
+    ):
         os.execv(sys.executable, [sys.executable, "-m", "ipykernel_launcher", *arguments])
     parent = os.getppid()
     connection = ask(path, {"kernel": arguments, "environment": given}, (0, 1, 2))
@@ -126,9 +164,13 @@ def stand_in(path: str, arguments: list[str]) -> int:
 def serve(listener: socket.socket, imported: list[str]) -> None:
     """Fork for each connection, until standard input ends; only forks return."""
     atexit.register(leave)  # the first to be registered is the last to be called
-    sys.path.remove(str(FILE.parent))  # or else the modules beside this file would be found under their short names
+    sys.path.remove(
+        str(FILE.parent)
+    )  # or else the modules beside this file would be found under their short names
     gc.disable()
-    sys.modules["rfc3987_syntax"] = None  # grammars of addresses, seconds to build, which nothing here asks about
+    sys.modules["rfc3987_syntax"] = (
+        None  # grammars of addresses, seconds to build, which nothing here asks about
+    )
     for name in imported:
         importlib.import_module(name)
     del sys.modules["rfc3987_syntax"]
@@ -149,7 +191,9 @@ def serve(listener: socket.socket, imported: list[str]) -> None:
 def leave() -> None:
     """After all else that is done at the end: no object is taken apart, the system takes the memory back at once."""
     for stream in sys.stdout, sys.stderr:
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, closed, or nobody reads it
+        with contextlib.suppress(
+            AttributeError, OSError, ValueError
+        ):  # none, closed, or nobody reads it
             stream.flush()
     os._exit(0)
 
@@ -196,7 +240,9 @@ def kernel(arguments: list[str]) -> None:
     from ipykernel import kernelapp
 
     sys.argv = [ipykernel_launcher.__file__, *arguments]
-    matplotlib.rcParams["backend"] = os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    matplotlib.rcParams["backend"] = os.environ.setdefault(
+        "MPLBACKEND", "module://matplotlib_inline.backend_inline"
+    )
     kernelapp.launch_new_instance(argv=[*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
 
 
@@ -213,6 +259,9 @@ if __name__ == "__main__":
     elif sys.argv[1] == "serve":
         serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])
     else:
-        answers, out = os.fdopen(os.dup(1), "wb"), os.dup2(2, 1)  # what the function prints is no part of its answer
+        answers, out = (
+            os.fdopen(os.dup(1), "wb"),
+            os.dup2(2, 1),
+        )  # what the function prints is no part of its answer
         answer(json.loads(sys.stdin.read()), answers.write)
         answers.close()

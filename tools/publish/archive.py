@@ -45,7 +45,9 @@ def contents(html: Path) -> dict[str, bytes]:
     files = {
         path.relative_to(html).as_posix(): path.read_bytes()
         for path in sorted(html.rglob("*"))
-        if path.is_file() and path.name not in LEFT_OUT and not path.relative_to(html).parts[0].startswith(".")
+        if path.is_file()
+        and path.name not in LEFT_OUT
+        and not path.relative_to(html).parts[0].startswith(".")
     }
     files["START.txt"] = START.encode("utf-8")
     return files | for_colab(files)
@@ -66,7 +68,9 @@ def for_colab(files: dict[str, bytes]) -> dict[str, bytes]:
         found[f"colab/{path.name}"] = sealed(path.name, path.read_bytes())
     for path in sorted((ROOT / "exercises").glob("*.ipynb")):
         found[f"colab/exercises/{path.name}"] = sealed(path.name, path.read_bytes())
-    return found | {name: sealed(name, text) for name, text in files.items() if name.endswith(".ipynb")}
+    return found | {
+        name: sealed(name, text) for name, text in files.items() if name.endswith(".ipynb")
+    }
 
 
 def pack(html: Path, archive: Path) -> Path:

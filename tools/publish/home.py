@@ -67,24 +67,39 @@ def home(root: Path = ROOT) -> Home:
     """Read the settings."""
     found = SETTING.search((root / "_config.yml").read_text("utf-8"))
     if found is None:
-        raise ValueError("_config.yml has no `repository:` with `url` and `branch` below it; every address needs both")
+        raise ValueError(
+            "_config.yml has no `repository:` with `url` and `branch` below it; every address needs both"
+        )
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
-    here = Home(found[1].rstrip("/"), found[2], project["project"]["version"], project["tool"]["circuitkit"]["seal"])
+    here = Home(
+        found[1].rstrip("/"),
+        found[2],
+        project["project"]["version"],
+        project["tool"]["circuitkit"]["seal"],
+    )
     if here.public and not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", here.url):
-        raise ValueError(f"repository.url is {here.url}; expected https://github.com/owner/name, which Colab can open")
+        raise ValueError(
+            f"repository.url is {here.url}; expected https://github.com/owner/name, which Colab can open"
+        )
     return here
 
 
 def between(text: str, mark: str, new: str) -> str:
     """The text with what stands between two marks replaced."""
-    text, count = re.subn(rf"(?<=<!-- {mark} -->\n).*?(?=\n<!-- /{mark} -->)", lambda _: new, text, flags=re.S)
+    text, count = re.subn(
+        rf"(?<=<!-- {mark} -->\n).*?(?=\n<!-- /{mark} -->)", lambda _: new, text, flags=re.S
+    )
     if count != 1:
-        raise ValueError(f"README.md has {count} places between <!-- {mark} --> and <!-- /{mark} -->; expected one")
+        raise ValueError(
+            f"README.md has {count} places between <!-- {mark} --> and <!-- /{mark} -->; expected one"
+        )
     return text
 
 
 def readme(text: str, here: Home, chapters: list[str]) -> str:
-    links = " ·\n".join(f"[chapter {int(name[:2])}]({here.colab(f'book/{name}')})" for name in chapters)
+    links = " ·\n".join(
+        f"[chapter {int(name[:2])}]({here.colab(f'book/{name}')})" for name in chapters
+    )
     install = f'"circuitkit-book @ git+{here.url}@{here.tag}"' if here.public else here.wheel
     address = f",\n  url    = {{{here.url}}}" if here.public else ""
     cite = (
@@ -102,7 +117,9 @@ def citation(text: str, here: Home) -> str:
 
 def metadata(text: str, here: Home) -> str:
     line = f'Repository = "{here.url}"\n' if here.public else ""
-    return re.sub(r"^(\[project\.urls\]\n(?:#.*\n)*)(?:Repository = .*\n)?", rf"\1{line}", text, flags=re.M)
+    return re.sub(
+        r"^(\[project\.urls\]\n(?:#.*\n)*)(?:Repository = .*\n)?", rf"\1{line}", text, flags=re.M
+    )
 
 
 def written(root: Path = ROOT) -> dict[Path, str]:
@@ -114,7 +131,9 @@ def written(root: Path = ROOT) -> dict[Path, str]:
         "CITATION.cff": lambda text: citation(text, here),
         "pyproject.toml": lambda text: metadata(text, here),
     }
-    return {root / name: change((root / name).read_text("utf-8")) for name, change in changes.items()}
+    return {
+        root / name: change((root / name).read_text("utf-8")) for name, change in changes.items()
+    }
 
 
 def set_line(path: Path, setting: re.Pattern, value: str) -> None:

@@ -24,7 +24,9 @@ def imports() -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        known = {name for node in running(ast.parse(path.read_text("utf-8"))) for name in rooms_of(node)}
+        known = {
+            name for node in running(ast.parse(path.read_text("utf-8"))) for name in rooms_of(node)
+        }
         for other in known - {room}:
             found[room, other] = found.get((room, other), 0) + 1
     return found
@@ -75,10 +77,20 @@ def picture() -> str:
         )
         arcs.append(f'<path class="tip" d="M{x} {bottom:.0f} l9 -4 v8 z"/>')
         told.append((above, below))
-    boxes = [box(4, "circuitkit", "door", WIDTH - 2 * LEFT, "circuitkit: the door, opens a room when asked")]
+    boxes = [
+        box(
+            4,
+            "circuitkit",
+            "door",
+            WIDTH - 2 * LEFT,
+            "circuitkit: the door, opens a room when asked",
+        )
+    ]
     boxes += [box(y, name, "room", 132, name.strip("_")) for name, y in place.items()]
     ground = ", ".join(name.strip("_") for name in floor())
-    boxes.append(box(4 + ROW * (len(rooms) + 1), "floor", "floor", WIDTH - 2 * LEFT, "under all:", ground))
+    boxes.append(
+        box(4 + ROW * (len(rooms) + 1), "floor", "floor", WIDTH - 2 * LEFT, "under all:", ground)
+    )
     words = "; ".join(
         f"{a.strip('_')} imports " + ", ".join(b.strip("_") for x, b in told if x == a)
         for a in rooms
@@ -93,7 +105,10 @@ def picture() -> str:
 
 def box(y: float, name: str, kind: str, width: int, *lines: str) -> str:
     at = f'x="{LEFT}" y="{y}" width="{width}" height="{BOX + LINE * (len(lines) - 1)}" rx="4"'
-    words = (f'<text x="{LEFT + 10}" y="{y + 20 + LINE * n}">{escape(line)}</text>' for n, line in enumerate(lines))
+    words = (
+        f'<text x="{LEFT + 10}" y="{y + 20 + LINE * n}">{escape(line)}</text>'
+        for n, line in enumerate(lines)
+    )
     return f'<rect class="{kind}" {at}/>' + "".join(words)
 
 
@@ -107,14 +122,16 @@ def rooms() -> str:
     """What each room's own first lines say, in the reader's order."""
     order = [name for name in reversed(ROOMS) if (PACKAGE / name).is_dir()]
     return "\n\n".join(
-        f"**{name.strip('_')}** (`src/circuitkit/{name}`). {says(PACKAGE / name / '__init__.py')}" for name in order
+        f"**{name.strip('_')}** (`src/circuitkit/{name}`). {says(PACKAGE / name / '__init__.py')}"
+        for name in order
     )
 
 
 def workshop() -> str:
     """The rooms of `tools/`."""
     return "\n".join(
-        f"* `tools/{path.parent.name}`: {says(path)}" for path in sorted((ROOT / "tools").glob("*/__init__.py"))
+        f"* `tools/{path.parent.name}`: {says(path)}"
+        for path in sorted((ROOT / "tools").glob("*/__init__.py"))
     )
 
 

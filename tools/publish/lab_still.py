@@ -30,15 +30,24 @@ def effects() -> tuple[float, dict[str, tuple[float, float]]]:
         return float(logits[answer] - logits.mean()), float(logits.softmax(-1)[answer])
 
     whole, probability = without([])
-    names = [*ck.heads(model).names, *(wire for kind in "QKV" for wire in induction.paths(model, kind))]
-    return probability, {name: (whole - logit, p) for name in names for logit, p in [without([name])]}
+    names = [
+        *ck.heads(model).names,
+        *(wire for kind in "QKV" for wire in induction.paths(model, kind)),
+    ]
+    return probability, {
+        name: (whole - logit, p) for name in names for logit, p in [without([name])]
+    }
 
 
 def numbers() -> dict:
     """What the figure writes down: heads and wires worth a logit or more, the largest first."""
     probability, found = effects()
-    kept = sorted((name for name in found if abs(found[name][0]) >= 1), key=lambda name: -abs(found[name][0]))
-    rows = [[name, f"{found[name][0]:+.1f}".replace("-", "−"), f"{found[name][1]:.0%}"] for name in kept]
+    kept = sorted(
+        (name for name in found if abs(found[name][0]) >= 1), key=lambda name: -abs(found[name][0])
+    )
+    rows = [
+        [name, f"{found[name][0]:+.1f}".replace("-", "−"), f"{found[name][1]:.0%}"] for name in kept
+    ]
     return {"text": TEXT, "answer": ANSWER, "whole": f"{probability:.0%}", "rows": rows}
 
 
@@ -51,7 +60,9 @@ def pictures() -> None:
         browser = playwright.chromium.launch(executable_path=get_browser(), args=["--no-sandbox"])
         for name, width in PICTURES.items():
             page = browser.new_page(
-                viewport={"width": width, "height": 1200}, device_scale_factor=2, color_scheme="light"
+                viewport={"width": width, "height": 1200},
+                device_scale_factor=2,
+                color_scheme="light",
             )
             page.set_default_timeout(300_000)
             page.goto(PAGE.as_uri())

@@ -84,7 +84,9 @@ def measured(address: str, name: str, device: str) -> dict[str, float]:
     ]
     if device == "desktop":
         command.append("--preset=desktop")
-    done = subprocess.run(command, env=os.environ | {"CHROME_PATH": get_browser()}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=os.environ | {"CHROME_PATH": get_browser()}, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"Lighthouse failed on {address}:\n{done.stderr[-2000:]}")
     found = json.loads(report.read_text("utf-8"))
@@ -97,8 +99,14 @@ def measured(address: str, name: str, device: str) -> dict[str, float]:
 def missed(found: dict[str, float], device: str) -> list[str]:
     """What a page does not reach."""
     least = TARGETS | {"performance": PERFORMANCE[device]}
-    below = [f"{name} {found[name]:.0f} of {wanted}" for name, wanted in least.items() if found[name] < wanted]
-    return below + [f"blocked for {found['blocked']:.0f} ms"] * (device == "mobile" and found["blocked"] > BLOCKED)
+    below = [
+        f"{name} {found[name]:.0f} of {wanted}"
+        for name, wanted in least.items()
+        if found[name] < wanted
+    ]
+    return below + [f"blocked for {found['blocked']:.0f} ms"] * (
+        device == "mobile" and found["blocked"] > BLOCKED
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,10 +114,17 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pages", nargs="*", help="pages below the built book; all by default")
-    parser.add_argument("--runs", type=int, default=3, help="runs of which the median counts, for a page that misses")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=3,
+        help="runs of which the median counts, for a page that misses",
+    )
     options = parser.parse_args(arguments)
     if not PROGRAM.is_file() or not shutil.which("node"):
-        raise SystemExit("Lighthouse is not installed. Run: npm ci --prefix tools/publish/node (Node 20 or newer)")
+        raise SystemExit(
+            "Lighthouse is not installed. Run: npm ci --prefix tools/publish/node (Node 20 or newer)"
+        )
     pages = [page for _, page in listed(yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8")))]
     faults = []
     with served(HTML) as address:

@@ -126,7 +126,8 @@ def joined(html: Path, book: list[Chapter], numbers: dict[str, int]) -> str:
         for chapter in book
     )
     parts = [
-        f'<section class="chapter" id="{chapter.key}">{chapter.body.decode_contents()}</section>' for chapter in book
+        f'<section class="chapter" id="{chapter.key}">{chapter.body.decode_contents()}</section>'
+        for chapter in book
     ]
     return (
         f'<!doctype html><html lang="en" data-theme="light" data-mode="light"><head><meta charset="utf-8">'
@@ -153,7 +154,9 @@ def contents(book: list[Chapter], numbers: dict[str, int]) -> str:
             lines.append(f'<li class="part">{escape(part)}</li>')
         inner = ""
         if re.match(r"\d+\. ", chapter.title):
-            entries = "".join(f"<li>{entry(anchor, title, numbers)}</li>" for anchor, title in chapter.sections())
+            entries = "".join(
+                f"<li>{entry(anchor, title, numbers)}</li>" for anchor, title in chapter.sections()
+            )
             inner = f"<ol>{entries}</ol>"
         lines.append(f"<li>{entry(chapter.key, chapter.title, numbers)}{inner}</li>")
     return f'<section class="contents"><h1>Contents</h1><ol>{"".join(lines)}</ol></section>'
@@ -172,9 +175,13 @@ def write(html: Path, pdf: Path) -> Path:
         raise SystemExit(f"{html} holds no built book. Build it first: make book")
     book = chapters(html)
     pdf.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=html, prefix=".print-", suffix=".html", encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=html, prefix=".print-", suffix=".html", encoding="utf-8"
+    ) as file:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=get_browser(), args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=get_browser(), args=["--no-sandbox"]
+            )
             page = browser.new_context(offline=True, color_scheme="light").new_page()
             numbers: dict[str, int] = {}
             for _ in range(2):
@@ -183,12 +190,30 @@ def write(html: Path, pdf: Path) -> Path:
                 file.write(joined(html, book, numbers))
                 file.flush()
                 page.goto(Path(file.name).as_uri(), wait_until="load", timeout=120_000)
-                page.evaluate("MathJax.startup.promise.then(() => document.fonts.ready).then(() => 0)")
-                page.pdf(path=pdf, prefer_css_page_size=True, print_background=True, tagged=True, outline=True)
+                page.evaluate(
+                    "MathJax.startup.promise.then(() => document.fonts.ready).then(() => 0)"
+                )
+                page.pdf(
+                    path=pdf,
+                    prefer_css_page_size=True,
+                    print_background=True,
+                    tagged=True,
+                    outline=True,
+                )
                 numbers = page_numbers(PdfReader(pdf))
             browser.close()
-    mend_bookmarks(pdf, [words(heading) for chapter in book for heading in chapter.body.find_all(re.compile("h[1-6]"))])
-    titles, pictures = [chapter.title for chapter in book], sum(len(chapter.body.find_all("img")) for chapter in book)
+    mend_bookmarks(
+        pdf,
+        [
+            words(heading)
+            for chapter in book
+            for heading in chapter.body.find_all(re.compile("h[1-6]"))
+        ],
+    )
+    titles, pictures = (
+        [chapter.title for chapter in book],
+        sum(len(chapter.body.find_all("img")) for chapter in book),
+    )
     if wrong := faults(PdfReader(pdf), titles, pictures):
         raise SystemExit(f"{pdf} is not as it should be:\n  " + "\n  ".join(wrong))
     return pdf
@@ -236,7 +261,9 @@ def faults(reader, titles: list[str], pictures: int) -> list[str]:
         images = sum(objects[name].get_object().get("/Subtype") == "/Image" for name in objects)
         drawn += images
         # A running head and a page number are on an empty page too.
-        if not images and len("".join(page.extract_text().split())) < 20 + max(map(len, titles), default=0):
+        if not images and len("".join(page.extract_text().split())) < 20 + max(
+            map(len, titles), default=0
+        ):
             found.append(f"page {number} is empty or nearly so")
     if drawn < pictures:
         found.append(f"{drawn} pictures are drawn of {pictures}")
@@ -244,13 +271,19 @@ def faults(reader, titles: list[str], pictures: int) -> list[str]:
 
 
 def bookmarks(outline: list) -> list:
-    return [mark for entry in outline for mark in (bookmarks(entry) if isinstance(entry, list) else [entry])]
+    return [
+        mark
+        for entry in outline
+        for mark in (bookmarks(entry) if isinstance(entry, list) else [entry])
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--html", type=Path, default=HTML, help="the built book")
-    parser.add_argument("--to", type=Path, default=ROOT / "_build/circuitkit-book.pdf", help="the PDF")
+    parser.add_argument(
+        "--to", type=Path, default=ROOT / "_build/circuitkit-book.pdf", help="the PDF"
+    )
     options = parser.parse_args(arguments)
     pdf = write(options.html, options.to)
     print(f"{pdf}: {pdf.stat().st_size / 1e6:.1f} MB")

@@ -6,7 +6,10 @@ python -m tools picture
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = {ROOT / "book/_static/induction.png": (1, 2), ROOT / "book/_static/induction-phone.png": (2, 1)}
+TARGETS = {
+    ROOT / "book/_static/induction.png": (1, 2),
+    ROOT / "book/_static/induction-phone.png": (2, 1),
+}
 SIZES = {(1, 2): (9.6, 5.0), (2, 1): (4.4, 9.2)}
 TEXT = "Mr Dorling sailed in May. The captain knew Mr Dorling"
 
@@ -20,9 +23,15 @@ def main() -> None:
     figures.style()
     model = ck.load_model("two-layer")
     found = induction.scores(model)
-    (previous, _), (inducer, _) = found.top("previous_token", 1)[0], found.top("prefix_matching", 1)[0]
+    (previous, _), (inducer, _) = (
+        found.top("previous_token", 1)[0],
+        found.top("prefix_matching", 1)[0],
+    )
     _, cache = model.run_with_cache(TEXT)
-    tokens = [token.replace(" ", "·").replace("<|endoftext|>", "start") for token in model.to_str_tokens(TEXT)]
+    tokens = [
+        token.replace(" ", "·").replace("<|endoftext|>", "start")
+        for token in model.to_str_tokens(TEXT)
+    ]
     titles = {previous: "looks one token back", inducer: "finds what came next last time"}
     alt = f'{previous} puts its weight one token back; {inducer} jumps from the second "Dorling" to what followed the first'
     for target, shape in TARGETS.items():

@@ -42,9 +42,13 @@ def taken(page, scale: float):
     wide, high = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
     whole = Image.new("RGB", (round(wide * scale), round(high * scale)), "white")
     for y in range(0, high, PIECE):
-        at = page.evaluate("async y => { scrollTo({top: y, behavior: 'instant'}); return scrollY; }", y)
+        at = page.evaluate(
+            "async y => { scrollTo({top: y, behavior: 'instant'}); return scrollY; }", y
+        )
         piece = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        piece = piece.resize((whole.width, max(1, round(piece.height * scale))), Image.Resampling.LANCZOS)
+        piece = piece.resize(
+            (whole.width, max(1, round(piece.height * scale))), Image.Resampling.LANCZOS
+        )
         whole.paste(piece, (0, round(at * scale)))
     return whole
 
@@ -65,7 +69,9 @@ class Sheets:
                 self.sheet, self.x = Image.new("RGB", SHEET, "#888"), 0
             column = picture.crop((0, top, picture.width, min(top + step, picture.height)))
             self.sheet.paste(column, (self.x, ROOM))
-            ImageDraw.Draw(self.sheet).text((self.x + 2, 1), f"{title} {top}"[: picture.width // 6], fill="black")
+            ImageDraw.Draw(self.sheet).text(
+                (self.x + 2, 1), f"{title} {top}"[: picture.width // 6], fill="black"
+            )
             self.x += picture.width + 8
 
     def close(self) -> None:
@@ -85,18 +91,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pages", nargs="*", help="pages below the built book; all by default")
     parser.add_argument("--widths", nargs="*", type=int, choices=WIDTHS, default=list(WIDTHS))
     parser.add_argument("--themes", nargs="*", choices=("light", "dark"), default=("light", "dark"))
-    parser.add_argument("--scale", type=float, help="of the pictures; each width has its own otherwise")
+    parser.add_argument(
+        "--scale", type=float, help="of the pictures; each width has its own otherwise"
+    )
     options = parser.parse_args(arguments)
     toc = listed(yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8")))
-    pages = options.pages or [*(page for _, page in toc), "search.html", "genindex.html", "404.html"]
+    pages = options.pages or [
+        *(page for _, page in toc),
+        "search.html",
+        "genindex.html",
+        "404.html",
+    ]
     options.out.mkdir(parents=True, exist_ok=True)
     with served(HTML) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=get_browser(), args=["--no-sandbox"])
         for width in options.widths:
             for theme in options.themes:
                 sheets = Sheets(options.out, f"{width}-{theme}")
-                context = browser.new_context(viewport={"width": width, "height": WIDTHS[width]}, color_scheme=theme)
-                context.add_init_script(f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
+                context = browser.new_context(
+                    viewport={"width": width, "height": WIDTHS[width]}, color_scheme=theme
+                )
+                context.add_init_script(
+                    f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+                )
                 with closing(context), closing(sheets):
                     for name in pages:
                         page = context.new_page()

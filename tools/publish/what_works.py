@@ -85,7 +85,9 @@ def cell(table: dict, tool: dict, kind: str) -> str:
     if kind in table["failing"].get(tool["name"], ()):
         reason = "not_yet"
     else:
-        reason = next((reason for reason, kinds in tool.get("no", {}).items() if kind in kinds), None)
+        reason = next(
+            (reason for reason, kinds in tool.get("no", {}).items() if kind in kinds), None
+        )
     return "✓" if reason is None else f"[{letters(table)[reason]}](#no-{reason.replace('_', '-')})"
 
 
@@ -93,8 +95,12 @@ def link(tool: dict) -> str:
     """The tool's name, linked to its place in the reference."""
     import circuitkit
 
-    module = importlib.import_module("circuitkit" if tool["room"] == "heads" else f"circuitkit.{tool['room']}")
-    top = tool["name"] in circuitkit.__all__ and not isinstance(getattr(circuitkit, tool["name"]), type(module))
+    module = importlib.import_module(
+        "circuitkit" if tool["room"] == "heads" else f"circuitkit.{tool['room']}"
+    )
+    top = tool["name"] in circuitkit.__all__ and not isinstance(
+        getattr(circuitkit, tool["name"]), type(module)
+    )
     home = "circuitkit" if top else module.__name__
     assert hasattr(importlib.import_module(home), tool["name"]), f"{home} has no {tool['name']}"
     return f"{{py:obj}}`{tool['name']} <{home}.{tool['name']}>`"
@@ -103,7 +109,10 @@ def link(tool: dict) -> str:
 def grid(table: dict) -> str:
     kinds = table["kinds"]
     lines = ["```{table}", ":class: ck-works", ""]
-    lines += ["| | " + " | ".join(short for short, _ in kinds.values()) + " |", "|---" * (len(kinds) + 1) + "|"]
+    lines += [
+        "| | " + " | ".join(short for short, _ in kinds.values()) + " |",
+        "|---" * (len(kinds) + 1) + "|",
+    ]
     room = None
     for tool in table["tool"]:
         if tool["room"] != room:
@@ -129,8 +138,15 @@ def main() -> None:
     table = read()
     cells = len(table["tool"]) * len(table["kinds"])
     none = sum(len(kinds) for tool in table["tool"] for kinds in tool.get("no", {}).values())
-    no = {(tool["name"], kind) for tool in table["tool"] for kinds in tool.get("no", {}).values() for kind in kinds}
-    waiting = sum((name, kind) not in no for name, kinds in table["failing"].items() for kind in kinds)
+    no = {
+        (tool["name"], kind)
+        for tool in table["tool"]
+        for kinds in tool.get("no", {}).values()
+        for kind in kinds
+    }
+    waiting = sum(
+        (name, kind) not in no for name, kinds in table["failing"].items() for kind in kinds
+    )
     print(
         f"{PAGE.relative_to(ROOT)}: {cells} cells, {cells - none} with a meaning, {cells - none - waiting} of them work"
     )

@@ -30,7 +30,15 @@ def build(folder: Path, root: Path = ROOT) -> Path:
             copy = Path(place) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, copy)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+        ]
         command += ["--no-cache-dir", "--wheel-dir", str(folder), place]
         subprocess.run(command, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": EPOCH})
     (made,) = Path(folder).glob("circuitkit_book-*.whl")
@@ -40,7 +48,11 @@ def build(folder: Path, root: Path = ROOT) -> Path:
 def seal(wheel: Path) -> str:
     """The SHA-256 of the names and hashes of what a wheel installs."""
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")]
+        names = [
+            name
+            for name in archive.namelist()
+            if ".dist-info/" not in name and not name.endswith("/")
+        ]
         found = sorted((name, hashlib.sha256(archive.read(name)).hexdigest()) for name in names)
     return hashlib.sha256(str(found).encode()).hexdigest()
 

@@ -67,7 +67,9 @@ class OVCoherentTask:
         return tokens, (low - 1) * s - (low - 1) * (low - 2) // 2 + high - low
 
 
-def shares(p: dict[str, Tensor], tokens: Int[Tensor, "prompt pos"]) -> Float[Tensor, "run prompt head answer"]:
+def shares(
+    p: dict[str, Tensor], tokens: Int[Tensor, "prompt pos"]
+) -> Float[Tensor, "run prompt head answer"]:
     """What each head writes at the read-off, for models with a leading run axis: a score and a value for each token."""
     scores = torch.einsum("rhd,rhvd->rhv", p["q"], p["k"]) / p["q"].shape[-1] ** 0.5
     pattern = scores[:, :, tokens].softmax(-1)  # [run, head, prompt, pos]
@@ -79,25 +81,41 @@ def judge(heads: int, d_head: int) -> list[dict]:
     torch.set_num_threads(1)
     task = OVCoherentTask()
     n = len(task.pairs)
-    shapes = {"q": (heads, d_head), "k": (heads, task.d_vocab, d_head), "v": (heads, task.d_vocab, d_head), "o": (heads, d_head, n), "b": (n,)}
+    shapes = {
+        "q": (heads, d_head),
+        "k": (heads, task.d_vocab, d_head),
+        "v": (heads, task.d_vocab, d_head),
+        "o": (heads, d_head, n),
+        "b": (n,),
+    }
     generator = torch.Generator().manual_seed(0)
-    p = {name: (torch.randn(SEEDS, *shape, generator=generator) * (name != "b")).requires_grad_() for name, shape in shapes.items()}
+    p = {
+        name: (torch.randn(SEEDS, *shape, generator=generator) * (name != "b")).requires_grad_()
+        for name, shape in shapes.items()
+    }
     adam = torch.optim.Adam(p.values(), lr=1e-2)
     for step in range(STEPS):
         adam.param_groups[0]["lr"] = 1e-2 * min(1.0, 2 - 2 * step / STEPS)
         tokens, answers = task.sample(BATCH, 1000 + step)
         logits = shares(p, tokens).sum(2) + p["b"][:, None]
         adam.zero_grad()
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.repeat(SEEDS)).mul(SEEDS).backward()
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.repeat(SEEDS)).mul(
+            SEEDS
+        ).backward()
         adam.step()
     tokens, answers = task.sample(4000, 1)
     rows = []
     with torch.no_grad():
         for seed, part in enumerate(shares(p, tokens).double()):
-            m, r = margins(part, answers), margins(p["b"][seed].double().expand(len(tokens), -1), answers)
+            m, r = (
+                margins(part, answers),
+                margins(p["b"][seed].double().expand(len(tokens), -1), answers),
+            )
             right, carried = (m.sum(1) + r).amin(-1) > 0, always_predicted(m, r)
             learnt = torch.stack([right[answers == a].double().mean() >= 0.99 for a in range(n)])
-            alone = torch.stack([carried[answers == a].double().mean(0).max() >= 0.99 for a in range(n)])
+            alone = torch.stack(
+                [carried[answers == a].double().mean(0).max() >= 0.99 for a in range(n)]
+            )
             rows.append({
                 "seed": seed, "accuracy": round(float(right.double().mean()), 4), "learnt": int(learnt.sum()),
                 "shared": int((learnt & ~alone).sum()),
@@ -106,7 +124,9 @@ def judge(heads: int, d_head: int) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     settings = [{"heads": heads, "d_head": d_head} for heads in (1, 2, 3) for d_head in (1, 2, 4)]
     sweep(judge, settings, parser.parse_args().out / "coherent.csv")

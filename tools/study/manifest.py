@@ -42,7 +42,9 @@ def manifest(room: str) -> str:
     )
     unknown = {path.name for path in data.iterdir()} - {*made, "manifest.json"}
     if unknown:
-        raise SystemExit(f"{room}/data holds {sorted(unknown)}; say in tools/study/manifest.py which script makes them")
+        raise SystemExit(
+            f"{room}/data holds {sorted(unknown)}; say in tools/study/manifest.py which script makes them"
+        )
     entries = {name: (by, (data / name).read_bytes()) for name, by in made.items()}
     table = {
         name: {"script": by, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
@@ -58,7 +60,9 @@ def write(*rooms: str) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     write()
 
 

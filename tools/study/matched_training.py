@@ -39,16 +39,28 @@ class Persistent(nn.Module):
     def __init__(self, extra: int):
         super().__init__()
         self.qkv, self.out, self.extra = nn.Linear(D, 3 * D), nn.Linear(D, D), extra
-        self.sizes = (D // HEADS) ** 0.5, max(1, extra) ** 0.5  # as in their paper: what is trained is that much smaller
-        self.keys, self.values = (nn.Parameter(torch.randn(HEADS, extra, D // HEADS) / size) for size in self.sizes)
+        self.sizes = (
+            (D // HEADS) ** 0.5,
+            max(1, extra) ** 0.5,
+        )  # as in their paper: what is trained is that much smaller
+        self.keys, self.values = (
+            nn.Parameter(torch.randn(HEADS, extra, D // HEADS) / size) for size in self.sizes
+        )
 
     def forward(self, x):
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+        )
         scores = q @ k.mT
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = torch.cat([q @ self.keys.mT * self.sizes[0], scores.masked_fill(hidden, -math.inf)], -1) / math.sqrt(D // HEADS)
+        scores = torch.cat(
+            [q @ self.keys.mT * self.sizes[0], scores.masked_fill(hidden, -math.inf)], -1
+        ) / math.sqrt(D // HEADS)
         pattern = scores.softmax(-1)
-        z = pattern[..., : self.extra] @ (self.values * self.sizes[1]) + pattern[..., self.extra :] @ v
+        z = (
+            pattern[..., : self.extra] @ (self.values * self.sizes[1])
+            + pattern[..., self.extra :] @ v
+        )
         return self.out(z.transpose(1, 2).flatten(-2))
 
 
@@ -58,7 +70,10 @@ class Neurons(nn.Module):
     def __init__(self, kind: str):
         super().__init__()
         n = D_MLP if kind == "mlp" else 2 * D_MLP // 3
-        self.asks, self.holds = nn.Linear(D, n), nn.Linear(D, n, bias=False) if kind == "untied" else None
+        self.asks, self.holds = (
+            nn.Linear(D, n),
+            nn.Linear(D, n, bias=False) if kind == "untied" else None,
+        )
         self.writes = nn.Linear(n, D)
 
     def forward(self, x):
@@ -69,9 +84,14 @@ class Neurons(nn.Module):
 class Decoder(nn.Module):
     def __init__(self, kind: str, n_vocab: int):
         super().__init__()
-        self.embed, self.places = nn.Embedding(n_vocab, D), nn.Parameter(0.1 * torch.randn(N_CTX, D))
+        self.embed, self.places = (
+            nn.Embedding(n_vocab, D),
+            nn.Parameter(0.1 * torch.randn(N_CTX, D)),
+        )
         extra = D_MLP if kind == "persistent" else 0
-        kinds = [[Persistent(extra)] + [Neurons(kind)] * (kind in ("mlp", "untied")) for _ in range(2)]
+        kinds = [
+            [Persistent(extra)] + [Neurons(kind)] * (kind in ("mlp", "untied")) for _ in range(2)
+        ]
         self.sublayers = nn.ModuleList(part for layer in kinds for part in layer)
         self.norms = nn.ModuleList(nn.LayerNorm(D) for _ in self.sublayers)
         self.last, self.unembed = nn.LayerNorm(D), nn.Linear(D, n_vocab)
@@ -124,11 +144,19 @@ def train(kind: str, seed: int, steps: int = STEPS, until: int | None = None) ->
         loss_of(model, seen[first + torch.arange(N_CTX + 1)]).backward()
         adam.step()
     numbers = sum(p.numel() for p in model.parameters())
-    return {"kind": kind, "seed": seed, "numbers": numbers, "curve": curve, "seconds": round(time.process_time() - began)}
+    return {
+        "kind": kind,
+        "seed": seed,
+        "numbers": numbers,
+        "curve": curve,
+        "seconds": round(time.process_time() - began),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--seed", type=int, choices=range(SEEDS))
     args = parser.parse_args()
@@ -139,8 +167,18 @@ def main() -> None:
             print({**row, "curve": row["curve"][-1]}, flush=True)
             held = json.loads(TARGET.read_text())["rows"] if TARGET.exists() else []
             rows = {(one["seed"], one["kind"]): one for one in [*held, row]}
-            about = {"text": "characters of the book's held-out text", "layers": 2, "d_model": D, "n_ctx": N_CTX, "rows": ROWS, "steps": STEPS}
-            TARGET.write_text(json.dumps({"provenance": about, "rows": [rows[key] for key in sorted(rows)]}) + "\n")
+            about = {
+                "text": "characters of the book's held-out text",
+                "layers": 2,
+                "d_model": D,
+                "n_ctx": N_CTX,
+                "rows": ROWS,
+                "steps": STEPS,
+            }
+            TARGET.write_text(
+                json.dumps({"provenance": about, "rows": [rows[key] for key in sorted(rows)]})
+                + "\n"
+            )
     manifest.write("conversion")
 
 

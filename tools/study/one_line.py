@@ -117,7 +117,9 @@ def measured(times: int = 5) -> list[tuple[Task, float, float]]:
                 exec(ready, names)
                 least[code] = min(least[code], time.process_time() - start)
                 answers.append(names["found"])
-        off = max(float((answer - answers[1]).abs().max()) for answer in answers) / float(answers[1].abs().max())
+        off = max(float((answer - answers[1]).abs().max()) for answer in answers) / float(
+            answers[1].abs().max()
+        )
         rows.append((task, least[task.ours] / least[task.theirs], off))
     return rows
 
@@ -134,13 +136,17 @@ def page(rows: list[tuple[Task, float, float]]) -> str:
         f"```python\n{SETUP}```\n",
     ]
     for task, ratio, _ in rows:
-        parts.append(f"## {task.title}\n\n```python\n# transformer-lens\n{task.theirs}\n```\n\n```python\n# here: {ratio:.2g} of the time\n{task.ours}\n```\n")
+        parts.append(
+            f"## {task.title}\n\n```python\n# transformer-lens\n{task.theirs}\n```\n\n```python\n# here: {ratio:.2g} of the time\n{task.ours}\n```\n"
+        )
     return "\n".join(parts)
 
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--store", action="store_true")
     torch.set_num_threads(1)
     rows = measured()

@@ -22,7 +22,14 @@ import torch
 from tools.study import manifest, real_enough, real_norms, real_sinks
 
 RESULT = Path(__file__).with_suffix(".json")
-SHIPPED = Path(__file__).resolve().parents[2] / "src" / "circuitkit" / "induction" / "data" / "smollm2-135m.json"
+SHIPPED = (
+    Path(__file__).resolve().parents[2]
+    / "src"
+    / "circuitkit"
+    / "induction"
+    / "data"
+    / "smollm2-135m.json"
+)
 WEIGHTS = Path(__file__).resolve().parents[2] / "data" / "real-models" / "smollm2-135m"
 
 
@@ -30,7 +37,9 @@ def rows_of(model: Any, seed: int = 0, period: int = 24, batch: int = 3, opening
     from circuitkit import induction
 
     generator = torch.Generator().manual_seed(seed)
-    return induction.repeated_tokens(model.cfg.d_vocab, period, batch=batch, bos=opening, generator=generator)
+    return induction.repeated_tokens(
+        model.cfg.d_vocab, period, batch=batch, bos=opening, generator=generator
+    )
 
 
 def strongest_key(value: Any, head: str, rows: Any) -> str:
@@ -39,7 +48,10 @@ def strongest_key(value: Any, head: str, rows: Any) -> str:
     for row in range(len(rows.tokens)):
         for dst in range(rows.start + rows.period + 4, rows.tokens.shape[1], 12):
             right = dst - rows.period + 1
-            for src, weight in ((right, 1.0), *((right + far, -1 / 3) for far in (-9, 5, 13) if 1 < right + far < dst)):
+            for src, weight in (
+                (right, 1.0),
+                *((right + far, -1 / 3) for far in (-9, 5, 13) if 1 < right + far < dst),
+            ):
                 names, queries, keys = run.score_sides(head, dst, src, row, neurons=False)
                 for name, share in zip(names, (queries.sum(0) @ keys.T).tolist(), strict=True):
                     total[name] = total.get(name, 0.0) + weight * share
@@ -51,9 +63,14 @@ def text_rows(model: Any, period: int = 40, batch: int = 4, opening: int = 1) ->
     from circuitkit import induction, models
 
     passages = models.heldout_text()
-    spans = [model.to_tokens(passages[7 * i + 3]["text"], prepend_bos=False)[0, 5 : 5 + period] for i in range(batch)]
+    spans = [
+        model.to_tokens(passages[7 * i + 3]["text"], prepend_bos=False)[0, 5 : 5 + period]
+        for i in range(batch)
+    ]
     first = torch.full((batch, 1), opening)
-    return induction.Repeated(torch.cat([first, torch.stack(spans), torch.stack(spans)], 1), period, 1)
+    return induction.Repeated(
+        torch.cat([first, torch.stack(spans), torch.stack(spans)], 1), period, 1
+    )
 
 
 def judged(run: Any, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,13 +107,20 @@ def wires(model: Any, known: dict[str, Any]) -> list[str]:
     """The best source of each induction head's keys."""
     from circuitkit import anatomy, induction
 
-    heads, value, rows = induction.stored_survey().groups["induction"], anatomy(model), rows_of(model, 1, batch=1)
+    heads, value, rows = (
+        induction.stored_survey().groups["induction"],
+        anatomy(model),
+        rows_of(model, 1, batch=1),
+    )
     return [f"{strongest_key(value, head, rows)}->{head}.K" for head in heads]
 
 
 def told(found: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: {"line": repr(one), "values": [[round(v, 4) for v in row] for row in one.values.tolist()]}
+        name: {
+            "line": repr(one),
+            "values": [[round(v, 4) for v in row] for row in one.values.tolist()],
+        }
         for name, one in found.items()
     }
 
@@ -108,7 +132,9 @@ def keys(model: Any, known: dict[str, Any]) -> dict[str, Any]:
     group, found = [f"L16H0->L17H{n}.K" for n in (3, 4, 5)], {}
     for cut, names in (("its own key", group[:1]), ("the shared key", group)):
         for head in ("L17H3", "L17H4"):
-            one = induction.effect(model, rows_of(model), names, fill="resample", measure=looks(head), draws=3)
+            one = induction.effect(
+                model, rows_of(model), names, fill="resample", measure=looks(head), draws=3
+            )
             found[f"{head}, {cut}"] = replace(one, measure="attention on the right place")
     return told(found)
 
@@ -120,7 +146,9 @@ def each(model: Any, known: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for wire in known["wires"]:
         head = wire.split("->")[1].removesuffix(".K")
-        one = induction.effect(model, rows_of(model), [wire], fill="resample", measure=looks(head), draws=3)
+        one = induction.effect(
+            model, rows_of(model), [wire], fill="resample", measure=looks(head), draws=3
+        )
         found[f"{head}, its wire"] = replace(one, measure="attention on the right place")
     return told(found)
 
@@ -137,17 +165,23 @@ SETTINGS = {
 }
 
 
-def settings(model: Any, known: dict[str, Any], against: str = "layers", draws: int = 20) -> dict[str, Any]:
+def settings(
+    model: Any, known: dict[str, Any], against: str = "layers", draws: int = 20
+) -> dict[str, Any]:
     """The eight wires cut, and twenty drawn sets, on every kind of row."""
     found = {}
     for name, (seed, period, opening) in SETTINGS.items():
         rows = rows_of(model, seed, period, 4, opening)
-        found[name] = told(both(model, rows, without=known["wires"], fill="resample", against=against, draws=draws))
+        found[name] = told(
+            both(model, rows, without=known["wires"], fill="resample", against=against, draws=draws)
+        )
         print(name, found[name]["accuracy"]["line"], flush=True)
     for opening in (1, 0):
         rows = text_rows(model, opening=opening)
         name = f"text, period 40, opening {opening}"
-        found[name] = told(both(model, rows, without=known["wires"], fill="resample", against=against, draws=draws))
+        found[name] = told(
+            both(model, rows, without=known["wires"], fill="resample", against=against, draws=draws)
+        )
         print(name, found[name]["accuracy"]["line"], flush=True)
     return found
 
@@ -158,12 +192,27 @@ def groups(model: Any, known: dict[str, Any]) -> dict[str, Any]:
 
     value, found = anatomy(model), {}
     wires, aim = [f"L16H0->L17H{n}.K" for n in (3, 4, 5)], ("L17H3", "L17H4")
-    kinds = {name: rows_of(model, seed, period, 4, opening) for name, (seed, period, opening) in SETTINGS.items()}
-    kinds |= {f"text, period 40, opening {opening}": text_rows(model, opening=opening) for opening in (1, 0)}
+    kinds = {
+        name: rows_of(model, seed, period, 4, opening)
+        for name, (seed, period, opening) in SETTINGS.items()
+    }
+    kinds |= {
+        f"text, period 40, opening {opening}": text_rows(model, opening=opening)
+        for opening in (1, 0)
+    }
     for name, rows in kinds.items():
         base = value.run(rows.tokens)
-        runs = [base, *(value.run(rows.tokens, without=cut, fill=lambda x: x.roll(1, 0), base=base) for cut in (wires[:1], wires))]
-        found[name] = {head: [[round(v, 3) for v in looks(head, rows.period)(run).tolist()] for run in runs] for head in aim}
+        runs = [
+            base,
+            *(
+                value.run(rows.tokens, without=cut, fill=lambda x: x.roll(1, 0), base=base)
+                for cut in (wires[:1], wires)
+            ),
+        ]
+        found[name] = {
+            head: [[round(v, 3) for v in looks(head, rows.period)(run).tolist()] for run in runs]
+            for head in aim
+        }
     return found
 
 
@@ -174,7 +223,10 @@ def guessed(model: Any, known: dict[str, Any], how: Any, points: int = 4) -> dic
     began = time.process_time()
     names, values = induction.attribution(model, rows_of(model, 10, 20, 2), how=how, points=points)
     spent = time.process_time() - began
-    return {"seconds": round(spent, 1), "values": dict(zip(names, (round(v, 4) for v in values.tolist()), strict=True))}
+    return {
+        "seconds": round(spent, 1),
+        "values": dict(zip(names, (round(v, 4) for v in values.tolist()), strict=True)),
+    }
 
 
 def saturated(model: Any, known: dict[str, Any]) -> dict[str, float]:
@@ -199,7 +251,10 @@ def ship(known: dict[str, Any]) -> None:
         **known["keys"],
         **known["each"],
         **{name: one["accuracy"] for name, one in known["settings"].items()},
-        **{f"{name}, by both": one["accuracy"] for name, one in known.get("settings by both", {}).items()},
+        **{
+            f"{name}, by both": one["accuracy"]
+            for name, one in known.get("settings by both", {}).items()
+        },
         **{name: one for name, one in known.get("enough", {}).items() if name != "heads"},
     }
     effects = {}
@@ -207,11 +262,25 @@ def ship(known: dict[str, Any]) -> None:
         done, rest = one["line"].split(": ", 1)
         measure = re.split(r" \d", rest)[0]
         kept = re.match(r"keeping (\d+) parts", done)
-        cut = known["enough"]["heads"][: int(kept[1])] if kept else re.findall(r"L\d+H\d+->L\d+H\d+\.K", done) or known["wires"]
+        cut = (
+            known["enough"]["heads"][: int(kept[1])]
+            if kept
+            else re.findall(r"L\d+H\d+->L\d+H\d+\.K", done) or known["wires"]
+        )
         effects[name] = {"done": done, "measure": measure, "cut": cut, "values": one["values"]}
     asked = ("gradient", "integrated 2", "integrated 4", "patching")
-    heads = {name: {"seconds": known[name]["seconds"], "values": [round(v, 3) for v in known[name]["values"].values()]} for name in asked}
-    more = {name: known[name] for name in ("saturated", "sizes", "groups", "sinks", "norms") if name in known}
+    heads = {
+        name: {
+            "seconds": known[name]["seconds"],
+            "values": [round(v, 3) for v in known[name]["values"].values()],
+        }
+        for name in asked
+    }
+    more = {
+        name: known[name]
+        for name in ("saturated", "sizes", "groups", "sinks", "norms")
+        if name in known
+    }
     table = json.loads(SHIPPED.read_text("utf-8")) | {"heads": 0, "effects": 0, "more": 0}
     told = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in effects.items())
     text = json.dumps(table, indent=1).replace('"effects": 0', '"effects": {\n' + told + "\n }")
@@ -237,8 +306,12 @@ PIECES: dict[str, Any] = {
     "saturated": saturated,
     "patching": lambda model, known: guessed(model, known, "patching"),
     "mask": real_enough.mask,
-    "mask, second part": partial(real_enough.mask, begin="mask", seed=2000, steps=35, price=0.12, rate=0.25),
-    "mask, third part": partial(real_enough.mask, begin="mask, second part", seed=3000, steps=35, price=0.12, rate=0.25),
+    "mask, second part": partial(
+        real_enough.mask, begin="mask", seed=2000, steps=35, price=0.12, rate=0.25
+    ),
+    "mask, third part": partial(
+        real_enough.mask, begin="mask, second part", seed=3000, steps=35, price=0.12, rate=0.25
+    ),
     "sizes": real_enough.sizes,
     "enough": real_enough.enough,
     "sinks": real_sinks.sinks,
@@ -248,12 +321,20 @@ PIECES: dict[str, Any] = {
 
 def in_lines(known: dict[str, Any]) -> str:
     """A piece a line."""
-    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(one)}" for name, one in known.items()) + "\n}\n"
+    return (
+        "{\n"
+        + ",\n".join(f" {json.dumps(name)}: {json.dumps(one)}" for name, one in known.items())
+        + "\n}\n"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PIECES, help="some pieces; the others stay as they are stored")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=PIECES, help="some pieces; the others stay as they are stored"
+    )
     parser.add_argument("--ship", action="store_true")
     args = parser.parse_args()
     if args.ship:

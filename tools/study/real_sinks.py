@@ -1,6 +1,6 @@
 """Where SmolLM2's heads rest, what makes the place, and what is lost when the rest is taken away: a piece of `real_circuit.py`.
 
-    python -m tools real-circuit --only sinks
+python -m tools real-circuit --only sinks
 """
 
 from typing import Any
@@ -13,18 +13,29 @@ def text_of(model: Any, batch: int = 4, length: int = 64) -> torch.Tensor:
     from circuitkit import models
 
     passages = models.heldout_text()
-    spans = [model.to_tokens(passages[7 * i + 3]["text"], prepend_bos=False)[0, 5 : 4 + length] for i in range(batch)]
+    spans = [
+        model.to_tokens(passages[7 * i + 3]["text"], prepend_bos=False)[0, 5 : 4 + length]
+        for i in range(batch)
+    ]
     return torch.cat([torch.ones(batch, 1, dtype=torch.long), torch.stack(spans)], 1)
 
 
-def looked(value: Any, tokens: torch.Tensor, first: int = 1) -> tuple[dict[str, float], dict[str, float], Any]:
+def looked(
+    value: Any, tokens: torch.Tensor, first: int = 1
+) -> tuple[dict[str, float], dict[str, float], Any]:
     """Every head's mean attention on the opening token, how loud its value is there beside elsewhere, and the run."""
     share, loud = {}, {}
 
     def watch(sub: Any, pattern: torch.Tensor, values: torch.Tensor, places: slice) -> None:
-        assert pattern.shape[-2] == tokens.shape[1], "these rows are short enough to be seen at once"
+        assert pattern.shape[-2] == tokens.shape[1], (
+            "these rows are short enough to be seen at once"
+        )
         inside = sub.inside
-        values = values if values.shape[1] == len(inside) else values.repeat_interleave(len(inside) // values.shape[1], 1)
+        values = (
+            values
+            if values.shape[1] == len(inside)
+            else values.repeat_interleave(len(inside) // values.shape[1], 1)
+        )
         size = torch.einsum("bhpd,hdm->bhpm", values, inside.W_O).norm(dim=-1)
         for head in range(len(inside)):
             share[f"{sub.name}H{head}"] = float(pattern[:, head, first:, 0].mean())
@@ -42,9 +53,14 @@ def changed(value: Any, tokens: torch.Tensor, heads: list[str], what: str, at: i
     seen: dict[str, Any] = {}
 
     def watch(sub: Any, pattern: torch.Tensor, values: torch.Tensor, places: slice) -> None:
-        assert pattern.shape[-2] == tokens.shape[1], "these rows are short enough to be seen at once"
+        assert pattern.shape[-2] == tokens.shape[1], (
+            "these rows are short enough to be seen at once"
+        )
         n = pattern.shape[1]
-        seen["now"] = pattern, values if values.shape[1] == n else values.repeat_interleave(n // values.shape[1], 1)
+        seen["now"] = (
+            pattern,
+            values if values.shape[1] == n else values.repeat_interleave(n // values.shape[1], 1),
+        )
 
     def edit(sub: Any, z: torch.Tensor) -> torch.Tensor:
         rows = [i for i in range(z.shape[1]) if f"{sub.name}H{i}" in heads] if z.ndim == 4 else []
@@ -59,7 +75,9 @@ def changed(value: Any, tokens: torch.Tensor, heads: list[str], what: str, at: i
             new = z[:, rows] - here * offered
             new = new if what == "zero" else new / (1 - here).clamp_min(1e-6)
         z = z.clone()
-        z[:, rows, place + 1 if what == "block" else 1 :] = new[:, :, place + 1 if what == "block" else 1 :]
+        z[:, rows, place + 1 if what == "block" else 1 :] = new[
+            :, :, place + 1 if what == "block" else 1 :
+        ]
         return z
 
     return value.run(tokens, watch=watch, edit=edit)
@@ -80,15 +98,26 @@ def sinks(model: Any, known: dict[str, Any], draws: int = 5) -> dict[str, Any]:
     rows = rows_of(model, 10, 40, 4)
     again, _, _ = looked(value, rows.tokens, rows.start + rows.period)
     heads = [name for name in share if share[name] > 0.5]
-    sizes = [[round(float(x.norm(dim=-1).mean()), 1) for x in (s[:, :1], s[:, 1:])] for s in run.streams]
-    writes = {name: float(run.part(name)[:, 0].norm(dim=-1).mean()) for name in value.parts() if name.endswith("MLP")}
+    sizes = [
+        [round(float(x.norm(dim=-1).mean()), 1) for x in (s[:, :1], s[:, 1:])] for s in run.streams
+    ]
+    writes = {
+        name: float(run.part(name)[:, 0].norm(dim=-1).mean())
+        for name in value.parts()
+        if name.endswith("MLP")
+    }
     wrote = sorted(writes, key=lambda name: -writes[name])[:4]
-    alike = torch.nn.functional.cosine_similarity(run.streams[36][:1, 0], run.streams[36][1:, 0]).min()
+    alike = torch.nn.functional.cosine_similarity(
+        run.streams[36][:1, 0], run.streams[36][1:, 0]
+    ).min()
     places = torch.randperm(30, generator=torch.Generator().manual_seed(0))[:draws] + 2
     whole = loss(run)
     cuts = {}
     for name, first, other in (("value", ("zero", 0), "swap"), ("block", ("block", 0), "block")):
-        tries = [loss(changed(value, tokens, heads, *first)), *(loss(changed(value, tokens, heads, other, int(at))) for at in places)]
+        tries = [
+            loss(changed(value, tokens, heads, *first)),
+            *(loss(changed(value, tokens, heads, other, int(at))) for at in places),
+        ]
         cuts[name] = [[round(v, 4) for v in one.tolist()] for one in (whole, *tries)]
         print(name, [round(float(one.mean()), 2) for one in (whole, *tries)], flush=True)
     most = [name for name in share if share[name] > 0.8]

@@ -32,7 +32,9 @@ def minilm():
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="*", help="names or folders; left out: the shipped models")
     torch.set_num_threads(1)
     for place in (KEPT, SHOWN):

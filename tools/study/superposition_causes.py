@@ -20,7 +20,12 @@ from tools.study.training import train_original
 SEEDS, STEPS, BATCH, ROWS = 6, 2000, 100, 150
 # trigrams, heads, d_head, price on writing, its power
 PLAN = (
-    *((trigrams, heads, d_head, 0.0, 0.6) for trigrams in (3, 5, 8) for heads in (2, 3, 4, 5, 6) for d_head in (1, 2, 3, 5)),
+    *(
+        (trigrams, heads, d_head, 0.0, 0.6)
+        for trigrams in (3, 5, 8)
+        for heads in (2, 3, 4, 5, 6)
+        for d_head in (1, 2, 3, 5)
+    ),
     *((5, 6, 5, price, 0.6) for price in (0.01, 0.03, 0.003, 0.06)),
     (5, 6, 5, 0.03, 1.0),
     (5, 4, 5, 0.03, 0.6),
@@ -37,9 +42,17 @@ def judge(trigrams: int, heads: int, d_head: int, price: float, power: float) ->
     rows = []
     schedule = {"steps": STEPS, "batch": BATCH, "n_prompts": 200 * BATCH}
     tokens = task.sample(10_000, 7)
-    idle, pending = (float((task.states(tokens)[:, :-1] == state).double().mean()) for state in (0, 1))
-    least = idle * math.log(task.d_vocab) + pending * math.log(task.d_vocab - 1)  # the exact answer, on these prompts
-    for seed, model in enumerate(train_original(task, heads, seeds=SEEDS, d_head=d_head, price=price, power=power, **schedule)):
+    idle, pending = (
+        float((task.states(tokens)[:, :-1] == state).double().mean()) for state in (0, 1)
+    )
+    least = idle * math.log(task.d_vocab) + pending * math.log(
+        task.d_vocab - 1
+    )  # the exact answer, on these prompts
+    for seed, model in enumerate(
+        train_original(
+            task, heads, seeds=SEEDS, d_head=d_head, price=price, power=power, **schedule
+        )
+    ):
         logits = model.logits(tokens)[:, :-1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         odds, argmax = (head_verdict(model, task, form, rows=ROWS) for form in ("odds", "argmax"))
@@ -54,13 +67,20 @@ def judge(trigrams: int, heads: int, d_head: int, price: float, power: float) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--priced", action="store_true", help="only those with a price on writing")
     args = parser.parse_args()
     names = ("trigrams", "heads", "d_head", "price", "power")
-    sweep(judge, [dict(zip(names, row, strict=True)) for row in PLAN if row[3] or not args.priced], args.out / "causes.csv", n_jobs=args.jobs)
+    sweep(
+        judge,
+        [dict(zip(names, row, strict=True)) for row in PLAN if row[3] or not args.priced],
+        args.out / "causes.csv",
+        n_jobs=args.jobs,
+    )
 
 
 if __name__ == "__main__":

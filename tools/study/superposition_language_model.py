@@ -37,7 +37,9 @@ UNITS = COPIES.but(
     expansion=64, d_value=1, share=8, gate="none", value_bias="free", init="pca", noise=0.05, top_k=16, top_k_warmup=0.4,
     lr=1e-3, steps=250,
 )  # fmt: skip
-OWN = COPIES.but(expansion=1, gate="none", noise=0.0, value_bias="free", steps=1, lr=1e-12)  # the layer itself, so that one judge serves it too
+OWN = COPIES.but(
+    expansion=1, gate="none", noise=0.0, value_bias="free", steps=1, lr=1e-12
+)  # the layer itself, so that one judge serves it too
 KINDS = {
     "no penalty": lambda layer: COPIES,
     "writes": lambda layer: COPIES.but(penalty="write_norm", alpha=0.1),
@@ -56,7 +58,9 @@ def rows_of(tokens: torch.Tensor, n: int, seed: int) -> torch.Tensor:
 @torch.no_grad()
 def loss(model, tokens: torch.Tensor, hooks=(), first: int = 0) -> float:
     logits = model.run_with_hooks(tokens, fwd_hooks=list(hooks))[:, first:-1]
-    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, first + 1 :].flatten()))
+    return float(
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, first + 1 :].flatten())
+    )
 
 
 def heads_to_break(lost, order: list[int], most: float) -> int:
@@ -80,12 +84,22 @@ def looks(block, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, t
     for row in x.split(1):
         v = torch.einsum("...pm,hmd->...hpd", row, W_V) + b_V[:, None]
         strength = v.abs()[..., 0] if rank_one else (v @ W_O).norm(dim=-1)
-        seen = block.pattern(row) if block.recipe.gate == "none" else block.gates(row) * block.pattern(row)
+        seen = (
+            block.pattern(row)
+            if block.recipe.gate == "none"
+            else block.gates(row) * block.pattern(row)
+        )
         seen = seen.repeat_interleave(block.recipe.share, 1)[:, :, at]
         write = block.mixed(row).norm(dim=-1)[:, :, at]
         collected = seen * strength[:, :, None]
-        share = collected.gather(-1, target[at].expand(seen.shape[:2] + (len(at),))[..., None])[..., 0] / collected.sum(-1).clamp(min=1e-9)
-        hit, total, count = hit + (write * share).sum((0, 2)), total + write.sum((0, 2)), count + (write > 0).sum((0, 2))
+        share = collected.gather(-1, target[at].expand(seen.shape[:2] + (len(at),))[..., None])[
+            ..., 0
+        ] / collected.sum(-1).clamp(min=1e-9)
+        hit, total, count = (
+            hit + (write * share).sum((0, 2)),
+            total + write.sum((0, 2)),
+            count + (write > 0).sum((0, 2)),
+        )
     return hit / total.clamp(min=1e-9), count / (len(x) * len(at))
 
 
@@ -96,7 +110,10 @@ def classes(model, block, layer: int, top: int = 10, needed: int = 3) -> int:
         return 0
     W_V, _, W_O = block.weights()
     E = model.W_E - model.W_E.mean(1, keepdim=True)
-    read, write = (E / E.norm(dim=1, keepdim=True)) @ W_V[..., 0].T, model.W_U.T @ W_O[:, 0].T  # [token, head]
+    read, write = (
+        (E / E.norm(dim=1, keepdim=True)) @ W_V[..., 0].T,
+        model.W_U.T @ W_O[:, 0].T,
+    )  # [token, head]
     first, second = (part.topk(top, 0).indices.T for part in (read, write))
     return int(((first[:, :, None] == second[:, None]).any(-1).sum(-1) >= needed).sum())
 
@@ -106,7 +123,10 @@ def judge(layer: int, kind: str, seed: int, steps: int = 0) -> list[dict]:
     model = circuitkit.load_model("two-layer")
     held, n = heldout_tokens(), model.cfg.n_heads
     cut = len(held) * 4 // 5
-    text, twice = rows_of(held[cut:], 24, 1), repeated_tokens(model.cfg.d_vocab, 60, batch=12, bos=0)
+    text, twice = (
+        rows_of(held[cut:], 24, 1),
+        repeated_tokens(model.cfg.d_vocab, 60, batch=12, bos=0),
+    )
     again, first = twice.tokens, twice.start + twice.period
     whole, silent = loss(model, again, (), first), loss(model, again, silence(layer), first)
     fresh, repeats = record_layer(model, layer, text[:8]), record_layer(model, layer, again)
@@ -119,16 +139,31 @@ def judge(layer: int, kind: str, seed: int, steps: int = 0) -> list[dict]:
         hooks = replacing(model, layer, block)
         with torch.no_grad():
             out = torch.cat([block(part) for part in fresh.x.split(4)])
-            fvu = float((out - fresh.y).square().sum() / (fresh.y - fresh.y.mean((0, 1))).square().sum())
-            z = torch.cat([block.mixed(part).norm(dim=-1) for part in repeats.x.split(2)]) * block.weights()[2].norm(dim=(1, 2))[:, None]
+            fvu = float(
+                (out - fresh.y).square().sum() / (fresh.y - fresh.y.mean((0, 1))).square().sum()
+            )
+            z = (
+                torch.cat([block.mixed(part).norm(dim=-1) for part in repeats.x.split(2)])
+                * block.weights()[2].norm(dim=(1, 2))[:, None]
+            )
             order = z[:, :, first:].mean((0, 2)).argsort(descending=True).tolist()
             active = (z > 0.02 * z.sum(1, keepdim=True)).sum(1).float().mean()
             opened = 0.0
             if block.n_heads <= 2 * n:
-                seen = (block.pattern(fresh.x) if block.recipe.gate == "none" else block.gates(fresh.x) * block.pattern(fresh.x)) > 0.1
+                seen = (
+                    block.pattern(fresh.x)
+                    if block.recipe.gate == "none"
+                    else block.gates(fresh.x) * block.pattern(fresh.x)
+                ) > 0.1
                 opened = float(seen.sum(1)[seen.any(1)].float().mean())
         base = loss(model, again, hooks, first)
-        need = heads_to_break(lambda some: loss(model, again, replacing(model, layer, block, tuple(some)), first) - base, order, silent - base)
+        need = heads_to_break(
+            lambda some: (
+                loss(model, again, replacing(model, layer, block, tuple(some)), first) - base
+            ),
+            order,
+            silent - base,
+        )
         score, often = looks(block, repeats.x, target)
         alive = often > 0.01
         return {
@@ -143,9 +178,19 @@ def judge(layer: int, kind: str, seed: int, steps: int = 0) -> list[dict]:
         return [describe("original", own, 0.0, 0.0)]
     recipe = KINDS[kind](layer).but(steps=steps or KINDS[kind](layer).steps)
     # A fifth of the rows are repeated random tokens: on text alone a block has little reason to learn induction.
-    more = repeated_tokens(model.cfg.d_vocab, 63, batch=REPEATED, bos=0, generator=torch.Generator().manual_seed(5 + seed)).tokens
+    more = repeated_tokens(
+        model.cfg.d_vocab,
+        63,
+        batch=REPEATED,
+        bos=0,
+        generator=torch.Generator().manual_seed(5 + seed),
+    ).tokens
     rows = torch.cat([rows_of(held[:cut], TEXT, 100 + seed)[:, :127], more])
-    record = record_layer(model, layer, rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(6 + seed))])
+    record = record_layer(
+        model,
+        layer,
+        rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(6 + seed))],
+    )
     out = []
     if "lorsa" in kind:  # the same start with nothing learnt
         begun = train_gated(record, recipe.but(steps=1, lr=1e-9, noise=0.0), seed=seed)
@@ -164,7 +209,11 @@ def drawn(block, seed: int):
     other, generator = copy.deepcopy(block), torch.Generator().manual_seed(seed)
     for part in (other.W_V, other.W_O):
         at_random = torch.randn(part.shape, generator=generator)
-        part.copy_(at_random * part.norm(dim=(1, 2), keepdim=True) / at_random.norm(dim=(1, 2), keepdim=True))
+        part.copy_(
+            at_random
+            * part.norm(dim=(1, 2), keepdim=True)
+            / at_random.norm(dim=(1, 2), keepdim=True)
+        )
     return other
 
 
@@ -173,14 +222,20 @@ def silence(layer: int):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
-    parser.add_argument("--steps", type=int, default=0, help="for a try: so many steps for every block")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="for a try: so many steps for every block"
+    )
     parser.add_argument("--kinds", nargs="*", default=list(KINDS)[1:], choices=list(KINDS))
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     plan = [(layer, "original", 0) for layer in (0, 1)]
-    plan += [(layer, kind, seed) for seed in range(args.seeds) for kind in args.kinds for layer in (1, 0)]
+    plan += [
+        (layer, kind, seed) for seed in range(args.seeds) for kind in args.kinds for layer in (1, 0)
+    ]
     settings = [{"layer": layer, "kind": kind, "seed": seed} for layer, kind, seed in plan]
     sweep(partial(judge, steps=args.steps), settings, args.out / "language_model.csv")
 

@@ -18,7 +18,11 @@ from safetensors.torch import load_file, save_file
 from circuitkit.superposition import SkipTrigramTask, ToyModel, head_verdict, load_original
 from tools.study.training import train_original
 
-CONFIGS = ((2, 3, 60), (3, 4, 48), (4, 5, 48))  # heads, trigrams, seeds: 24 and more from seed 12 on have learnt all
+CONFIGS = (
+    (2, 3, 60),
+    (3, 4, 48),
+    (4, 5, 48),
+)  # heads, trigrams, seeds: 24 and more from seed 12 on have learnt all
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 CHUNK = 12
 
@@ -38,30 +42,46 @@ def judge(model: ToyModel) -> dict:
             f"{form}_learnt": int(verdict.is_learnt.sum()),
         }
         if form == "strict":
-            rates = {"learnt_rate": round(float(verdict.learnt.min()), 4), "quiet_rate": round(float(verdict.quiet.min()), 4)}
+            rates = {
+                "learnt_rate": round(float(verdict.learnt.min()), 4),
+                "quiet_rate": round(float(verdict.quiet.min()), 4),
+            }
     return out | rates
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--judge", action="store_true", help="judge the shipped originals again, train none")
+    parser.add_argument(
+        "--judge", action="store_true", help="judge the shipped originals again, train none"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.judge:
-        return write(args.out, [(h, t, seed, load_original(h, t, seed)) for h, t, n in CONFIGS for seed in range(n)])
+        return write(
+            args.out,
+            [(h, t, seed, load_original(h, t, seed)) for h, t, n in CONFIGS for seed in range(n)],
+        )
     (args.out / "chunks").mkdir(parents=True, exist_ok=True)
     weights = {}
     for heads, trigrams, n in CONFIGS:
         config, task, parts = f"{heads}H{trigrams}T", SkipTrigramTask(trigrams), []
         for first in range(0, n, CHUNK):
             seeds = range(first, min(first + CHUNK, n))
-            path = args.out / "chunks" / f"{config}-{seeds.start}-{seeds.stop}-{args.steps}.safetensors"
+            path = (
+                args.out
+                / "chunks"
+                / f"{config}-{seeds.start}-{seeds.stop}-{args.steps}.safetensors"
+            )
             if not path.exists():
                 start = time.process_time()
                 models = train_original(task, heads, seeds=seeds, steps=args.steps)
-                parts_now = {name: torch.stack([getattr(m.heads, name) for m in models]) for name in NAMES}
+                parts_now = {
+                    name: torch.stack([getattr(m.heads, name) for m in models]) for name in NAMES
+                }
                 save_file(parts_now, path.with_suffix(".part"))
                 path.with_suffix(".part").rename(path)
                 print(f"{path.name}: {time.process_time() - start:.0f} CPU s", flush=True)
@@ -76,7 +96,10 @@ def main() -> None:
         config, task = f"{heads}H{trigrams}T", SkipTrigramTask(trigrams)
         eye = torch.eye(task.d_vocab)
         for seed in range(n):
-            stack = Heads(tuple(f"L0H{h}" for h in range(heads)), **{n: weights[f"{config}/{n}"][seed] for n in NAMES})
+            stack = Heads(
+                tuple(f"L0H{h}" for h in range(heads)),
+                **{n: weights[f"{config}/{n}"][seed] for n in NAMES},
+            )
             made.append((heads, trigrams, seed, ToyModel(stack, task, eye, eye)))
     write(args.out, made)
 

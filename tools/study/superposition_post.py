@@ -27,20 +27,30 @@ def originals(table: Path, config: str, n: int) -> list[int]:
     good = [
         int(row["seed"])
         for row in csv.DictReader(table.open())
-        if row["config"] == config and row["strict_learnt"] == config[2] and int(row["post_distributed"]) > 0
+        if row["config"] == config
+        and row["strict_learnt"] == config[2]
+        and int(row["post_distributed"]) > 0
     ]
     if len(good) < n:
-        raise SystemExit(f"only {len(good)} stored {config} originals have learnt every trigram with one of them in no single head")
+        raise SystemExit(
+            f"only {len(good)} stored {config} originals have learnt every trigram with one of them in no single head"
+        )
     return good[:n]
 
 
-def to_mark(heads: int, trigrams: int, original: int, value_bias: str, inits: int, mark: int, folder: Path) -> list[dict]:
+def to_mark(
+    heads: int, trigrams: int, original: int, value_bias: str, inits: int, mark: int, folder: Path
+) -> list[dict]:
     """Train on to step `mark` from the last checkpoint and judge the blocks there."""
     model = load_original(heads, trigrams, original)
     recipe = post_recipe(heads).but(value_bias=value_bias)
-    training = Training(model, recipe, [run_seed(init, 0) for init in range(inits)], run_seed(0, 10_000))
+    training = Training(
+        model, recipe, [run_seed(init, 0) for init in range(inits)], run_seed(0, 10_000)
+    )
     p = training.p
-    adam = torch.optim.Adam([value for value in p.values() if value.requires_grad], lr=recipe.lr, fused=True)
+    adam = torch.optim.Adam(
+        [value for value in p.values() if value.requires_grad], lr=recipe.lr, fused=True
+    )
     path = folder / f"{heads}H{trigrams}T-{original}-{value_bias}-{inits}.pt"
     done = seconds = 0
     if path.exists():
@@ -56,7 +66,12 @@ def to_mark(heads: int, trigrams: int, original: int, value_bias: str, inits: in
         training.loss(step).sum().backward()
         adam.step()
     seconds += time.process_time() - start
-    state = {"step": mark, "seconds": seconds, "p": {k: v.detach() for k, v in p.items()}, "adam": adam.state_dict()}
+    state = {
+        "step": mark,
+        "seconds": seconds,
+        "p": {k: v.detach() for k, v in p.items()},
+        "adam": adam.state_dict(),
+    }
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").rename(path)
     runs, rows = training.finished(), []
@@ -74,7 +89,9 @@ def to_mark(heads: int, trigrams: int, original: int, value_bias: str, inits: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/superposition"))
     parser.add_argument("--value-bias", choices=("free", "none"), nargs="+", default=["free"])
     parser.add_argument("--inits", type=int, default=1)
@@ -84,17 +101,26 @@ def main() -> None:
     torch.set_num_threads(1)
     folder, table = args.out / "post", args.out / "post.csv"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = {tuple(row[name] for name in KEY): row for row in csv.DictReader(table.open())} if table.exists() else {}
+    rows = (
+        {tuple(row[name] for name in KEY): row for row in csv.DictReader(table.open())}
+        if table.exists()
+        else {}
+    )
     plan = [
         (mark, heads, trigrams, original, value_bias)
         for value_bias in args.value_bias
         for mark in MARKS
         if mark <= args.upto
         for heads, trigrams in ((2, 3), (3, 4), (4, 5))
-        for original in originals(args.out / "originals.csv", f"{heads}H{trigrams}T", args.originals)
+        for original in originals(
+            args.out / "originals.csv", f"{heads}H{trigrams}T", args.originals
+        )
     ]
     for mark, heads, trigrams, original, value_bias in plan:
-        if all((str(heads), str(original), value_bias, str(init), str(mark)) in rows for init in range(args.inits)):
+        if all(
+            (str(heads), str(original), value_bias, str(init), str(mark)) in rows
+            for init in range(args.inits)
+        ):
             continue
         for row in to_mark(heads, trigrams, original, value_bias, args.inits, mark, folder):
             row = {name: str(value) for name, value in row.items()}
@@ -103,7 +129,13 @@ def main() -> None:
         with (args.out / "post.new").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(row), lineterminator="\n")
             writer.writeheader()
-            order = lambda r: (r["value_bias"], int(r["heads"]), int(r["original"]), int(r["init"]), int(r["step"]))  # noqa: E731
+            order = lambda r: (
+                r["value_bias"],
+                int(r["heads"]),
+                int(r["original"]),
+                int(r["init"]),
+                int(r["step"]),
+            )
             writer.writerows(sorted(rows.values(), key=order))
         (args.out / "post.new").rename(table)
 

@@ -50,7 +50,12 @@ def sweep(
         finished: Any = Parallel(n_jobs=n, return_as="generator_unordered")(jobs)
         for setting, results in finished:
             rows = [
-                {**{k: str(v) for k, v in setting.items()}, PART: str(i), PARTS: str(len(results)), **_text(result)}
+                {
+                    **{k: str(v) for k, v in setting.items()},
+                    PART: str(i),
+                    PARTS: str(len(results)),
+                    **_text(result),
+                }
                 for i, result in enumerate(results)
             ]
             header = header or list(rows[0])
@@ -77,18 +82,26 @@ def load_table(path: Path | str) -> list[dict[str, str]]:
     """
     header, complete, torn = _read(Path(path))
     if header is None:
-        raise ValueError(f"{path} is not a sweep table: it is missing or empty. Run the sweep that writes it.")
+        raise ValueError(
+            f"{path} is not a sweep table: it is missing or empty. Run the sweep that writes it."
+        )
     if torn:
-        raise ValueError(f"{path} is half written: {torn}. Call sweep(...) with the same settings to complete it.")
+        raise ValueError(
+            f"{path} is half written: {torn}. Call sweep(...) with the same settings to complete it."
+        )
     return complete
 
 
 def _setting_columns(settings: Sequence[dict[str, Any]]) -> list[str]:
     if not settings:
-        raise ValueError("sweep got no settings; expected a list with one dict of arguments for each call")
+        raise ValueError(
+            "sweep got no settings; expected a list with one dict of arguments for each call"
+        )
     columns = list(settings[0])
     if any(list(setting) != columns for setting in settings):
-        raise ValueError("all settings need the same keys in the same order, because they become the table's columns")
+        raise ValueError(
+            "all settings need the same keys in the same order, because they become the table's columns"
+        )
     keys = [_key(setting, columns) for setting in settings]
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
@@ -103,25 +116,34 @@ def _key(setting: dict[str, Any], columns: list[str]) -> tuple[str, ...]:
 
 
 def _text(result: dict[str, Any]) -> dict[str, str]:
-    return {key: format(value, ".7g") if isinstance(value, float) else str(value) for key, value in result.items()}
+    return {
+        key: format(value, ".7g") if isinstance(value, float) else str(value)
+        for key, value in result.items()
+    }
 
 
 def _guarded(function: Callable, setting: dict[str, Any]) -> tuple[dict, list[dict]]:
     try:
         result = function(**setting)
     except Exception as error:
-        raise RuntimeError(f"the sweep stopped at {setting}: {type(error).__name__}: {error}") from error
+        raise RuntimeError(
+            f"the sweep stopped at {setting}: {type(error).__name__}: {error}"
+        ) from error
     results = result if isinstance(result, list) else [result]
     keys = [[*row, *setting, PART, PARTS] for row in results if isinstance(row, dict)]
     if not len(keys) == len(results) > 0 or any(len(names) != len({*names}) for names in keys):
-        raise ValueError(f"setting {setting} gave {results}; expected dicts of figures, no key twice, none {PART!r} or {PARTS!r}")
+        raise ValueError(
+            f"setting {setting} gave {results}; expected dicts of figures, no key twice, none {PART!r} or {PARTS!r}"
+        )
     return setting, results
 
 
 def _read(path: Path) -> tuple[list[str] | None, list[dict[str, str]], str]:
     """`(header, rows of complete settings, what is half written)`; damage that is not an interruption raises."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; expected the path of a table, such as {path / 'table.csv'}")
+        raise ValueError(
+            f"{path} is a folder; expected the path of a table, such as {path / 'table.csv'}"
+        )
     if not path.exists() or path.stat().st_size == 0:
         return None, [], ""
     text = path.read_text("utf-8", errors="replace")
@@ -132,11 +154,15 @@ def _read(path: Path) -> tuple[list[str] | None, list[dict[str, str]], str]:
         return None, [], torn
     header = lines[0]
     if PART not in header or PARTS not in header:
-        raise ValueError(f"{path} is not a sweep table: its first line is {','.join(header)[:80]!r}")
+        raise ValueError(
+            f"{path} is not a sweep table: its first line is {','.join(header)[:80]!r}"
+        )
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             why = f"{path} line {number} has {len(line)} of {len(header)} columns and is not the last one: no interrupted write"
-            raise ValueError(f"{why}. Delete that line and call sweep(...) again; it will be computed anew.")
+            raise ValueError(
+                f"{why}. Delete that line and call sweep(...) again; it will be computed anew."
+            )
     rows = [dict(zip(header, line, strict=True)) for line in lines[1:]]
     names = header[: header.index(PART)]
     groups: dict[tuple, list[dict[str, str]]] = {}
@@ -196,5 +222,7 @@ class Bar:
             return
         full = self.width * self.done // max(self.total, 1)
         end = "\n" if self.done >= self.total else ""
-        self.stream.write(f"\r[{'#' * full}{'.' * (self.width - full)}] {self.done}/{self.total}{end}")
+        self.stream.write(
+            f"\r[{'#' * full}{'.' * (self.width - full)}] {self.done}/{self.total}{end}"
+        )
         self.stream.flush()

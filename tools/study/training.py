@@ -48,7 +48,9 @@ def train_original(
     v, h, d = task.d_vocab, n_heads, d_head
     shapes = {"W_Q": (h, v, d), "W_K": (h, v, d), "W_V": (h, v, d), "W_O": (h, d, v)}
     shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (h, d)}
-    p: dict[str, Tensor] = {name: torch.zeros(len(seeds), *shape, dtype=dtype) for name, shape in shapes.items()}
+    p: dict[str, Tensor] = {
+        name: torch.zeros(len(seeds), *shape, dtype=dtype) for name, shape in shapes.items()
+    }
     for run, seed in enumerate(seeds):
         generator = torch.Generator().manual_seed(run_seed(seed, 20_000))
         for name in _NAMES if biases else _NAMES[:4]:
@@ -68,7 +70,12 @@ def train_original(
         _next_tokens(part, v, dtype)
         for part in task.sample(recipe.n_prompts, run_seed(data_seed, 30_000)).split(batch)[:steps]
     ]
-    optimise(recipe, p, lambda step: _cross_entropy(p, *data[step % len(data)], recipe.alpha_at(step), power), progress)
+    optimise(
+        recipe,
+        p,
+        lambda step: _cross_entropy(p, *data[step % len(data)], recipe.alpha_at(step), power),
+        progress,
+    )
     eye, names = torch.eye(v, dtype=dtype), tuple(f"L0H{i}" for i in range(h))
     return [
         ToyModel(Heads(names, *(p[name][run].detach().clone() for name in _NAMES)), task, eye, eye)
@@ -87,14 +94,25 @@ def _next_tokens(
     return batch, (following / len(batch.row)).view(*batch.weight.shape, d_vocab)
 
 
-def _cross_entropy(p: dict[str, Tensor], batch: CountBatch, following: Tensor, price: float, power: float = 0.6) -> Float[Tensor, "run"]:
+def _cross_entropy(
+    p: dict[str, Tensor], batch: CountBatch, following: Tensor, price: float, power: float = 0.6
+) -> Float[Tensor, "run"]:
     scores, v = _tables(p)
     z = mixed(batch, scores, torch.ones_like(scores), v)
     r, a, n, h, d = z.shape
     out = (z.reshape(r, a * n, h * d) @ p["W_O"].reshape(r, h * d, a)).view(r, a, n, a)
-    logits = out + torch.eye(a, dtype=out.dtype)[:, None]  # the residual stream: the row's own token
-    loss = (following.sum(-1) * logits.logsumexp(-1)).sum((1, 2)) - (following * logits).sum((1, 2, 3))
-    return loss + price * (length_penalty(z, p["W_O"], power) * batch.weight).sum((1, 2)) / batch.n_rows if price else loss
+    logits = (
+        out + torch.eye(a, dtype=out.dtype)[:, None]
+    )  # the residual stream: the row's own token
+    loss = (following.sum(-1) * logits.logsumexp(-1)).sum((1, 2)) - (following * logits).sum(
+        (1, 2, 3)
+    )
+    return (
+        loss
+        + price * (length_penalty(z, p["W_O"], power) * batch.weight).sum((1, 2)) / batch.n_rows
+        if price
+        else loss
+    )
 
 
 def _tables(p: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from tools.study import manifest
 
-RESULT = Path(__file__).resolve().parents[2] / "src" / "circuitkit" / "induction" / "data" / "zoo.jsonl"
+RESULT = (
+    Path(__file__).resolve().parents[2] / "src" / "circuitkit" / "induction" / "data" / "zoo.jsonl"
+)
 D_VOCAB, N_POS, N_HEADS, D_HEAD, D_CONTENT, D_POS = 32, 40, 2, 16, 32, 16
 STEPS = {"different": 400, "recurring": 1500}
 
@@ -50,7 +52,9 @@ class Net(nn.Module):
         self.W_E, self.W_U = normal(D_VOCAB, d, std=1.0), normal(d, D_VOCAB, std=0.02)
         self.W_pos = nn.functional.pad(sinusoids(N_POS, D_POS).float(), (D_CONTENT, 0))
         wide = [(d, width)] * 3 + [(width, d)]
-        self.layers = nn.ModuleList(nn.ParameterList([normal(*shape, std=0.1) for shape in wide]) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.ParameterList([normal(*shape, std=0.1) for shape in wide]) for _ in range(2)
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.W_E[tokens] + self.W_pos[: tokens.shape[1]]
@@ -115,37 +119,52 @@ def judged(net: Net, task: str) -> dict[str, Any]:
     rows, known = rows_of(task, 256, torch.Generator().manual_seed(7))
 
     def accuracy(without: Any = ()) -> float:
-        right = value.run(rows[:, :-1], without=without, fill="mean").logits.argmax(-1) == rows[:, 1:]
+        right = (
+            value.run(rows[:, :-1], without=without, fill="mean").logits.argmax(-1) == rows[:, 1:]
+        )
         return float(right[known].float().mean())
 
     found = {"whole": accuracy(), **{kind: accuracy(paths(value, kind)) for kind in "QKV"}}
-    found |= {wire: accuracy(wire) for kind in "QKV" for wire in paths(value, kind)} | looks(value, rows, known)
+    found |= {wire: accuracy(wire) for kind in "QKV" for wire in paths(value, kind)} | looks(
+        value, rows, known
+    )
     return {name: round(x, 3) for name, x in found.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(8)])
     parser.add_argument("--steps", type=int, help="default: 400 and 1500")
     parser.add_argument("--tasks", nargs="+", default=[*STEPS], choices=STEPS)
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found: list[dict[str, Any]] = [json.loads(line) for line in args.out.read_text("utf-8").splitlines()] if args.out.exists() else []
+    found: list[dict[str, Any]] = (
+        [json.loads(line) for line in args.out.read_text("utf-8").splitlines()]
+        if args.out.exists()
+        else []
+    )
     for task in args.tasks:
         for seed in args.seeds:
             began = time.process_time()
             net, curve = train(task, seed, args.steps or STEPS[task])
-            means = [round(math.fsum(curve[i : i + 10]) / 10, 2) for i in range(0, len(curve) - 9, 10)]
+            means = [
+                round(math.fsum(curve[i : i + 10]) / 10, 2) for i in range(0, len(curve) - 9, 10)
+            ]
             one = {"task": task, "seed": seed, "curve": means} | judged(net, task)
             found = [old for old in found if (old["task"], old["seed"]) != (task, seed)] + [one]
-            shown = {name: x for name, x in one.items() if name not in ("curve", "task") and "->" not in name}
+            shown = {
+                name: x
+                for name, x in one.items()
+                if name not in ("curve", "task") and "->" not in name
+            }
             print(task, f"{time.process_time() - began:.0f} s", shown, means[::5], flush=True)
             lines = map(json.dumps, sorted(found, key=lambda one: (one["task"], one["seed"])))
             args.out.write_text("\n".join(lines) + "\n", "utf-8")
     if args.out == RESULT:
         manifest.write("induction")
-
 
 
 if __name__ == "__main__":

@@ -49,7 +49,13 @@ def unpack(theta, centres, pairs):
     weight = np.array([1.0] * centres + [2.0] * pairs)
     first = (1 - weight[1:] @ a_free) / weight[0]
     zero = np.zeros(centres)
-    return b, np.concatenate([zero, c]), np.concatenate([[first], a_free]), np.concatenate([zero, d]), weight
+    return (
+        b,
+        np.concatenate([zero, c]),
+        np.concatenate([[first], a_free]),
+        np.concatenate([zero, d]),
+        weight,
+    )
 
 
 def value_and_jacobian(theta, x, centres, pairs):
@@ -89,7 +95,10 @@ def minimax(theta, x, target, centres, pairs, steps=250):
             np.r_[np.zeros(len(theta)), 1.0],
             A_ub=np.block([[-j, -one], [j, -one]]),
             b_ub=np.r_[-r, r],
-            bounds=[(max(-radius, lo - t), min(radius, hi - t)) for t, lo, hi in zip(theta, low, high, strict=True)]
+            bounds=[
+                (max(-radius, lo - t), min(radius, hi - t))
+                for t, lo, hi in zip(theta, low, high, strict=True)
+            ]
             + [(0, None)],
             method="highs",
         )
@@ -101,7 +110,13 @@ def minimax(theta, x, target, centres, pairs, steps=250):
         error = np.abs(target - trial_value).max()
         sum_a = np.abs(unpack(trial, centres, pairs)[2]) @ unpack(trial, centres, pairs)[4]
         if error < best and sum_a <= MAX_SUM_A:
-            theta, value, jac, best, radius = trial, trial_value, trial_jac, error, min(2 * radius, 0.5)
+            theta, value, jac, best, radius = (
+                trial,
+                trial_value,
+                trial_jac,
+                error,
+                min(2 * radius, 0.5),
+            )
         else:
             radius /= 3
         if radius < 1e-9:
@@ -121,7 +136,10 @@ def fit(name, k, restarts, rng):
         for _ in range(restarts):
             n = centres + pairs
             guess = np.r_[
-                rng.uniform(0.8, 5, n), rng.normal(0, 0.5, n - 1), rng.uniform(0, 5, pairs), rng.normal(0, 0.5, pairs)
+                rng.uniform(0.8, 5, n),
+                rng.normal(0, 0.5, n - 1),
+                rng.uniform(0, 5, pairs),
+                rng.normal(0, 0.5, pairs),
             ]
             run = least_squares(
                 lambda t, s=(centres, pairs): value_and_jacobian(t, x, *s)[0] - target,
@@ -163,21 +181,35 @@ def certified_error(name, b, c, a, d, step=5e-5, reach=40.0):
     worst = 0.0
     for start in np.arange(-reach, reach, 4.0):
         x = np.arange(start, start + 4.0 + step, step)
-        approx = sum(expit(bi * x + ci) * (ai * x + di) for bi, ci, ai, di in zip(b, c, a, d, strict=True))
+        approx = sum(
+            expit(bi * x + ci) * (ai * x + di) for bi, ci, ai, di in zip(b, c, a, d, strict=True)
+        )
         worst = max(worst, float(np.abs(FUNCTIONS[name](x) - approx).max()))
-    second = 2.0 + float((np.abs(a) * b / 2 + b**2 / 10 * (np.abs(a) * (12 + np.abs(c)) / b + np.abs(d))).sum())
-    tail = float((expit(-(b * reach - np.abs(c))) * (np.abs(a) * reach + np.abs(d))).sum()) + reach * abs(1 - a.sum())
+    second = 2.0 + float(
+        (np.abs(a) * b / 2 + b**2 / 10 * (np.abs(a) * (12 + np.abs(c)) / b + np.abs(d))).sum()
+    )
+    tail = float(
+        (expit(-(b * reach - np.abs(c))) * (np.abs(a) * reach + np.abs(d))).sum()
+    ) + reach * abs(1 - a.sum())
     return max(worst + second * step**2 / 8 + 1e-14, tail + 1e-14)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--restarts", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs=2, metavar=("NAME", "K"), help="refit one entry, keep it if it is better")
+    parser.add_argument(
+        "--only", nargs=2, metavar=("NAME", "K"), help="refit one entry, keep it if it is better"
+    )
     args = parser.parse_args()
-    table = json.loads(TARGET.read_text()) if TARGET.exists() else {"fits": {name: {} for name in FUNCTIONS}}
+    table = (
+        json.loads(TARGET.read_text())
+        if TARGET.exists()
+        else {"fits": {name: {} for name in FUNCTIONS}}
+    )
     wanted = [(name, k) for name in FUNCTIONS for k in range(1, 9)]
     if args.only:
         wanted = [(args.only[0], int(args.only[1]))]
@@ -185,14 +217,19 @@ def main():
         began, old = time.time(), table["fits"][name].get(str(k))
         if not args.check:
             columns = fit(name, k, args.restarts, np.random.default_rng([args.seed, k, len(name)]))
-            entry = dict(zip("bcad", columns, strict=True)) | {"seed": args.seed, "restarts": args.restarts}
+            entry = dict(zip("bcad", columns, strict=True)) | {
+                "seed": args.seed,
+                "restarts": args.restarts,
+            }
             entry["error"] = certified_error(name, *columns)
             if old is None or entry["error"] < old["error"]:
                 table["fits"][name][str(k)] = old = entry
             TARGET.write_text(json.dumps(table, indent=1) + "\n")
             manifest.write("conversion")
         error = certified_error(name, *(old[key] for key in "bcad"))
-        assert error <= old["error"] * (1 + 1e-12), f"{name} k={k}: recorded {old['error']}, found {error}"
+        assert error <= old["error"] * (1 + 1e-12), (
+            f"{name} k={k}: recorded {old['error']}, found {error}"
+        )
         cost = sum(map(abs, old["a"])), sum(map(abs, old["d"]))
         print(
             f"{name:9s} k={k} error {error:.4e}  sum|a| {cost[0]:.2f} sum|d| {cost[1]:.2f}  {time.time() - began:.0f} s",

@@ -26,12 +26,19 @@ def look_up(table: tuple[np.ndarray, np.ndarray], keys: np.ndarray) -> np.ndarra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=Path, default=Path("data/tokenizer"))
     folder = parser.parse_args().tokens
-    train, held = (np.load(folder / f"{split}.npy").astype(np.int64) for split in ("train", "heldout"))
+    train, held = (
+        np.load(folder / f"{split}.npy").astype(np.int64) for split in ("train", "heldout")
+    )
 
-    bi, tri = counted(train[:-1] * V + train[1:]), counted((train[:-2] * V + train[1:-1]) * V + train[2:])
+    bi, tri = (
+        counted(train[:-1] * V + train[1:]),
+        counted((train[:-2] * V + train[1:-1]) * V + train[2:]),
+    )
     uni = np.bincount(train, minlength=V).astype(np.float64)
     # Kneser-Ney: lower orders count types, not tokens.
     ends = np.bincount(bi[0] % V, minlength=V).astype(np.float64)
@@ -77,7 +84,10 @@ def main() -> None:
         "unigram": round(loss(unigram[c], everywhere), 4),
         "bigram": round(loss(bigram(d), everywhere), 4),
         "trigram": round(loss(trigram(d2, d3), everywhere), 4),
-        "discounts": {"bigram": round(float(d), 2), "trigram": [round(float(d2), 2), round(float(d3), 2)]},
+        "discounts": {
+            "bigram": round(float(d), 2),
+            "trigram": [round(float(d2), 2), round(float(d3), 2)],
+        },
         "tokens": int(scored.sum()),
     }
     (folder / "baselines.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -47,7 +47,9 @@ BOOKS = {
 }
 
 # Anything after one of these lines is Project Gutenberg's, not the author's.
-TAIL = re.compile(r"^.*(End of (the |this )?Project Gutenberg|\*\*\*\s*END|<<THIS ELECTRONIC).*$", re.I | re.M)
+TAIL = re.compile(
+    r"^.*(End of (the |this )?Project Gutenberg|\*\*\*\s*END|<<THIS ELECTRONIC).*$", re.I | re.M
+)
 BOILERPLATE = re.compile(r"gutenberg|small print|e-?text\b|e-?book\b|copyright 1?9?9", re.I)
 
 
@@ -99,7 +101,9 @@ def chunks(text: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data/corpus"))
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
@@ -131,7 +135,14 @@ def main() -> None:
         text = clean(raw[name], verse=verse, bible=name == "bible-kjv.txt")
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         rows.append(
-            {"file": name, "title": title, "author": author, "free": free, "characters": len(text), "sha256": digest}
+            {
+                "file": name,
+                "title": title,
+                "author": author,
+                "free": free,
+                "characters": len(text),
+                "sha256": digest,
+            }
         )
         pieces += [(name, piece) for piece in chunks(text)]
 

@@ -37,7 +37,49 @@ from scipy.special import erf, expit
 from tools.study import manifest
 
 TARGET = Path(__file__).resolve().parents[2] / "src/circuitkit/conversion/data/gates.safetensors"
-REACHES = (2, 4, 7, 10, 13, 16, 19, 20.5, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31.5, 33, 34.5, 36, 38, 40, 42, 44, 49, 54, 60, 68, 76, 84, 92, 100, 120, 140, 170, 180, 190, 200, 300, 500)
+REACHES = (
+    2,
+    4,
+    7,
+    10,
+    13,
+    16,
+    19,
+    20.5,
+    22,
+    23,
+    24,
+    25,
+    26,
+    27,
+    28,
+    29,
+    30,
+    31.5,
+    33,
+    34.5,
+    36,
+    38,
+    40,
+    42,
+    44,
+    49,
+    54,
+    60,
+    68,
+    76,
+    84,
+    92,
+    100,
+    120,
+    140,
+    170,
+    180,
+    190,
+    200,
+    300,
+    500,
+)
 HEADS = (2, 4, 8, 16, 32)
 MOST, STEEPEST = 20.0, 12.0
 RIDGES = 10.0 ** np.arange(-11, -1, 0.5)
@@ -70,7 +112,10 @@ def starts(x, y, reach, k):
             for left in (1.0, 0.6, 0.3, 0.1):
                 t = np.linspace(-1, 1, k)
                 m = scale * np.sinh(np.arcsinh(reach / scale) * 1.05 * np.where(t < 0, t * left, t))
-                shape = np.r_[np.log(np.clip(1 / (width * np.gradient(m)), 0.02 / reach, STEEPEST)), np.arcsinh(m)]
+                shape = np.r_[
+                    np.log(np.clip(1 / (width * np.gradient(m)), 0.02 / reach, STEEPEST)),
+                    np.arcsinh(m),
+                ]
                 w, error = weighed(x, y, shape, reach)
                 found.append((error, np.r_[shape, w]))
     return [p for _, p in sorted(found, key=lambda pair: pair[0])]
@@ -110,7 +155,10 @@ def improve(x, y, p, reach, steps=500, first=100, patience=120):
             v /= math.sqrt((v * v).mean())
         b, m = np.exp(p[:k]), np.sinh(p[k : 2 * k])
         slope = s * (1 - s) * (b * w)
-        J = np.concatenate([slope * (x[:, None] - m), -slope * np.cosh(p[k : 2 * k]), s], 1) * v[:, None]
+        J = (
+            np.concatenate([slope * (x[:, None] - m), -slope * np.cosh(p[k : 2 * k]), s], 1)
+            * v[:, None]
+        )
         size, cost = np.sqrt((J * J).sum(0)) + 1e-12, ((e * v) ** 2).sum() + ridge**2 * (w @ w)
         rows = np.zeros((n + 4 * k, 3 * k + 1))
         rows[:n] = np.c_[J, -e * v]
@@ -139,21 +187,42 @@ def polish(x, y, p, reach, steps=20):
     n, k, size = len(x), len(p) // 3, 1.0
     s = sigmoids(x, p[: 2 * k])
     e = s @ p[2 * k :] - y
-    far, full = np.r_[np.full(k, math.log(STEEPEST)), np.full(k, np.arcsinh(3 * reach))], MOST * reach
+    far, full = (
+        np.r_[np.full(k, math.log(STEEPEST)), np.full(k, np.arcsinh(3 * reach))],
+        MOST * reach,
+    )
     low = np.r_[np.full(k, math.log(0.02 / reach)), -far[k:]]
     for _ in range(steps):
         worst, (b, m, w) = np.abs(e).max(), (np.exp(p[:k]), np.sinh(p[k : 2 * k]), p[2 * k :])
         slope = s * (1 - s) * (b * w)
         J = np.concatenate([slope * (x[:, None] - m), -slope * np.cosh(p[k : 2 * k]), s], 1)
         column = np.sqrt((J * J).mean(0)) + 1e-12
-        _, length, V = np.linalg.svd(J / column, full_matrices=False)  # steps that change the error by about `worst`
+        _, length, V = np.linalg.svd(
+            J / column, full_matrices=False
+        )  # steps that change the error by about `worst`
         T = V.T / np.sqrt(length**2 / n + (worst / size) ** 2) / column[:, None] * worst
-        rows = np.r_[J @ T / worst, -J @ T / worst, T[: 2 * k], -T[: 2 * k], [np.sign(w) @ T[2 * k :] / full]]
-        room = np.minimum(far - p[: 2 * k], 0.3), np.minimum(p[: 2 * k] - low, 0.3), [1 - np.abs(w).sum() / full]
+        rows = np.r_[
+            J @ T / worst, -J @ T / worst, T[: 2 * k], -T[: 2 * k], [np.sign(w) @ T[2 * k :] / full]
+        ]
+        room = (
+            np.minimum(far - p[: 2 * k], 0.3),
+            np.minimum(p[: 2 * k] - low, 0.3),
+            [1 - np.abs(w).sum() / full],
+        )
         falls = np.r_[-np.ones(2 * n), np.zeros(4 * k + 1)][:, None]
         goal, sides = np.r_[np.zeros(3 * k), 1], [(-4 * size, 4 * size)] * (3 * k) + [(0, None)]
-        most = np.concatenate([-e / worst, e / worst, *room]) + np.r_[np.zeros(2 * n), np.full(4 * k + 1, 1e-12)]
-        found = linprog(goal, np.c_[rows, falls], most, bounds=sides, method="highs-ds", options={"time_limit": 20}).x
+        most = (
+            np.concatenate([-e / worst, e / worst, *room])
+            + np.r_[np.zeros(2 * n), np.full(4 * k + 1, 1e-12)]
+        )
+        found = linprog(
+            goal,
+            np.c_[rows, falls],
+            most,
+            bounds=sides,
+            method="highs-ds",
+            options={"time_limit": 20},
+        ).x
         q = p if found is None else p + T @ found[:-1]
         s_q = sigmoids(x, q[: 2 * k])
         e_q = s_q @ q[2 * k :] - y
@@ -181,13 +250,26 @@ def newton(x, y, p, reach, powers=(64, 200), steps=600):
         z, at = b * (x[:, None] - np.sinh(far)), -b * np.cosh(far)
         s = expit(z)
         first, second, r = s * (1 - s), s * (1 - s) * (1 - 2 * s), (s @ w - y) / unit
-        v, bend = power * r ** (power - 1) / unit / n, power * (power - 1) * r ** (power - 2) / unit**2 / n
+        v, bend = (
+            power * r ** (power - 1) / unit / n,
+            power * (power - 1) * r ** (power - 2) / unit**2 / n,
+        )
         J = np.concatenate([first * z * w, first * at * w, s], 1)
         g, H = J.T @ v, (J * bend[:, None]).T @ J
-        one, by_z, two, two_z, two_zz = v @ first, v @ (first * z), v @ second, v @ (second * z), v @ (second * z * z)
+        one, by_z, two, two_z, two_zz = (
+            v @ first,
+            v @ (first * z),
+            v @ second,
+            v @ (second * z),
+            v @ (second * z * z),
+        )
         H[i, i] += w * (two_zz + by_z)
         H[j, j] += w * (two * at * at - one * b * np.sinh(far))
-        for rows, columns, values in ((i, j, w * at * (two_z + one)), (i, h, by_z), (j, h, one * at)):
+        for rows, columns, values in (
+            (i, j, w * at * (two_z + one)),
+            (i, h, by_z),
+            (j, h, one * at),
+        ):
             H[rows, columns] += values
             H[columns, rows] += values
         if (over := np.abs(w).sum() / most - 1) > 0:
@@ -209,8 +291,12 @@ def newton(x, y, p, reach, powers=(64, 200), steps=600):
             c = U.T @ (g * size)
             lift = less = max(0, -bends[0]) + 1e-14 * np.abs(bends).max()
             more = less + np.linalg.norm(c) / radius
-            while np.linalg.norm(c / (bends + lift)) > radius or (less < 0.95 * more and lift != less):
-                less, more = (lift, more) if np.linalg.norm(c / (bends + lift)) > radius else (less, lift)
+            while np.linalg.norm(c / (bends + lift)) > radius or (
+                less < 0.95 * more and lift != less
+            ):
+                less, more = (
+                    (lift, more) if np.linalg.norm(c / (bends + lift)) > radius else (less, lift)
+                )
                 lift = math.sqrt(less * more) if less < 0.95 * more else more
             move = -c / (bends + lift)
             q = p + size * (U @ move)
@@ -218,7 +304,11 @@ def newton(x, y, p, reach, powers=(64, 200), steps=600):
             new = value(q, unit, power)
             if new < now:
                 share = (now - new) / max(-(c @ move + (bends * move) @ move / 2), 1e-300)
-                p, now, radius = q, new, min(3, 2 * radius) if share > 0.7 else radius / 2 if share < 0.2 else radius
+                p, now, radius = (
+                    q,
+                    new,
+                    min(3, 2 * radius) if share > 0.7 else radius / 2 if share < 0.2 else radius,
+                )
             elif (radius := radius / 3) < 1e-9:
                 break
     worst = np.abs(sigmoids(x, p[: 2 * k]) @ p[2 * k :] - y).max()
@@ -234,14 +324,20 @@ def scattered(reach, k, rng):
     if rng.random() < 0.7:
         scales[0] = 1
     if rng.random() < 0.5:
-        scales = np.exp(np.linspace(0, math.log(rng.uniform(0.15, 0.5) * reach), len(parts)) + rng.normal(0, 0.15, len(parts)))
+        scales = np.exp(
+            np.linspace(0, math.log(rng.uniform(0.15, 0.5) * reach), len(parts))
+            + rng.normal(0, 0.15, len(parts))
+        )
     log_b, m = [], []
     for part, scale in zip(parts, scales, strict=True):
         centre = rng.normal(0, 0.7) * scale + 2 * scale * (rng.random() < 0.25)
         if rng.random() < (0.6 if scale == scales[-1] else 0.1):
             centre = reach * rng.uniform(0.7, 1.2)
         log_b += [rng.normal(0, 0.05) - math.log(scale) for _ in range(part)]
-        m += [centre + (place - (part - 1) / 2) * scale * rng.uniform(0.1, 0.6) for place in range(part)]
+        m += [
+            centre + (place - (part - 1) / 2) * scale * rng.uniform(0.1, 0.6)
+            for place in range(part)
+        ]
     return np.r_[np.clip(log_b, math.log(0.02 / reach), math.log(STEEPEST)), np.arcsinh(m)]
 
 
@@ -263,7 +359,9 @@ def scatter(f, k, known, seconds, rng, few=(30, 60, 100, 200)):
     for order in (reaches[::-1], reaches):
         for old, new in pairwise(order):
             x, shape = points(new, 200 + 16 * k), stretched(known[old][1], old, new)
-            got = newton(x, f(x), np.r_[shape, weighed(x, f(x), shape, new)[0]], new, (6, 24, 64, 200), 150)
+            got = newton(
+                x, f(x), np.r_[shape, weighed(x, f(x), shape, new)[0]], new, (6, 24, 64, 200), 150
+            )
             known[new] = min(known[new], got, key=lambda fit: fit[0])
 
 
@@ -305,16 +403,26 @@ def neighbours(f, k, known):
             starts = [known[new][1], np.r_[shape, weighed(x, f(x), shape, new)[0]]]
             if old > new and np.abs(known[old][1][2 * k :]).sum() <= MOST * new:
                 starts.append(known[old][1])
-            tried = [polish(x, f(x), improve(x, f(x), p, new, steps=200)[1], new) for p in starts[1:]]
-            known[new] = min([known[new], polish(x, f(x), starts[0], new), *tried], key=lambda fit: fit[0])
+            tried = [
+                polish(x, f(x), improve(x, f(x), p, new, steps=200)[1], new) for p in starts[1:]
+            ]
+            known[new] = min(
+                [known[new], polish(x, f(x), starts[0], new), *tried], key=lambda fit: fit[0]
+            )
 
 
 def between(f, k, known, reaches):
     """Ranges that have no fit yet start from the next smaller and the next larger one."""
     for new in (reach for reach in reaches if reach not in known):
-        x, near = points(new, 200 + 16 * k), sorted(known, key=lambda old, new=new: abs(math.log(old / new)))[:2]
+        x, near = (
+            points(new, 200 + 16 * k),
+            sorted(known, key=lambda old, new=new: abs(math.log(old / new)))[:2],
+        )
         shapes = [stretched(known[old][1], old, new) for old in near]
-        tried = [improve(x, f(x), np.r_[shape, weighed(x, f(x), shape, new)[0]], new, steps=200) for shape in shapes]
+        tried = [
+            improve(x, f(x), np.r_[shape, weighed(x, f(x), shape, new)[0]], new, steps=200)
+            for shape in shapes
+        ]
         known[new] = min((polish(x, f(x), p, new) for _, p in tried), key=lambda fit: fit[0])
 
 
@@ -376,7 +484,10 @@ def proved_error(name, reach, b, c, d, n=400_001):
     """
     x = points(reach, n)
     x[n // 2] = 0.0
-    near, far = np.minimum(*np.abs(np.stack([x[:-1], x[1:]]))), np.maximum(*np.abs(np.stack([x[:-1], x[1:]])))
+    near, far = (
+        np.minimum(*np.abs(np.stack([x[:-1], x[1:]]))),
+        np.maximum(*np.abs(np.stack([x[:-1], x[1:]]))),
+    )
     total, bend = np.zeros(n), curvature(name, near, far)
     for bi, ci, di in zip(b, c, d, strict=True):
         z = bi * x + ci
@@ -394,7 +505,11 @@ def curvature(name, near, far):
     if name == "gelu":
         return np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi) * (2 + near**2)
     cubic, rate = (0.0, 1.0) if name == "silu" else (0.044715, CURVED)
-    u, first, second = rate * (near + cubic * near**3), rate * (1 + 3 * cubic * far**2), rate * 6 * cubic * far
+    u, first, second = (
+        rate * (near + cubic * near**3),
+        rate * (1 + 3 * cubic * far**2),
+        rate * 6 * cubic * far,
+    )
     return np.exp(-u) * (2 * first + far * (first**2 + second))
 
 
@@ -408,10 +523,20 @@ def least(f, reach, p):
     A, w = sigmoids(x, p[: 2 * k]), p[2 * k :]
     e = A @ w - f(x)
     worst, one, none = np.abs(e).max(), np.eye(k), np.zeros((k, 1))
-    U, size, V = np.linalg.svd(A / worst, full_matrices=False)  # moves of the weights, by what they do to the error
+    U, size, V = np.linalg.svd(
+        A / worst, full_matrices=False
+    )  # moves of the weights, by what they do to the error
     T, falls = V.T / size, -np.ones((len(x), 1))
     wide = np.zeros((len(x), k))
-    rows = np.block([[U, wide, falls], [-U, wide, falls], [T, -one, none], [-T, -one, none], [np.zeros((1, k)), np.ones((1, k)), 0]])
+    rows = np.block(
+        [
+            [U, wide, falls],
+            [-U, wide, falls],
+            [T, -one, none],
+            [-T, -one, none],
+            [np.zeros((1, k)), np.ones((1, k)), 0],
+        ]
+    )
     most = np.concatenate([-e / worst, e / worst, -w, w, [MOST * reach]])
     goal, sides = np.r_[np.zeros(2 * k), 1], [(None, None)] * k + [(0, None)] * (k + 1)
     return worst * linprog(goal, rows, most, bounds=sides, method="highs-ds").x[-1]
@@ -429,13 +554,27 @@ def read(target):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=FUNCTIONS)
     parser.add_argument("--sweeps", type=int, default=3, help="how often to go along the ladder")
-    parser.add_argument("--jumps", type=float, default=60, help="processor seconds of jumps for each function and number of heads")
+    parser.add_argument(
+        "--jumps",
+        type=float,
+        default=60,
+        help="processor seconds of jumps for each function and number of heads",
+    )
     parser.add_argument("--polish", action="store_true", help="only improve what is stored")
-    parser.add_argument("--scatter", type=float, default=0, help="processor seconds of scattered starts, and nothing else")
-    parser.add_argument("--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads")
+    parser.add_argument(
+        "--scatter",
+        type=float,
+        default=0,
+        help="processor seconds of scattered starts, and nothing else",
+    )
+    parser.add_argument(
+        "--heads", type=int, nargs="*", default=HEADS, help="only these numbers of heads"
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--least", action="store_true")
     parser.add_argument("--target", type=Path, default=TARGET)
@@ -444,14 +583,29 @@ def main():
     for name in [args.only] if args.only else FUNCTIONS:
         for k in args.heads:
             if args.least:
-                found = {reach: least(FUNCTIONS[name], reach, p) / error for reach, (error, p) in known[name][k].items()}
-                print(f"{name:9s} k={k:2d}", *(f"{reach:g}: {share:.3f}" for reach, share in found.items() if reach in (10, 30, 100)))
+                found = {
+                    reach: least(FUNCTIONS[name], reach, p) / error
+                    for reach, (error, p) in known[name][k].items()
+                }
+                print(
+                    f"{name:9s} k={k:2d}",
+                    *(
+                        f"{reach:g}: {share:.3f}"
+                        for reach, share in found.items()
+                        if reach in (10, 30, 100)
+                    ),
+                )
                 continue
             began = time.process_time()
             reaches = [1000.0] if name == "relu" else [float(reach) for reach in REACHES]
             args.polish |= args.scatter > 0
             if args.polish:
-                between(FUNCTIONS[name], k, known[name][k], reaches if name == "silu" and k <= 16 else [])
+                between(
+                    FUNCTIONS[name],
+                    k,
+                    known[name][k],
+                    reaches if name == "silu" and k <= 16 else [],
+                )
             if args.polish or args.check:
                 reaches = sorted(known[name][k])
             f, rng = FUNCTIONS[name], np.random.default_rng(k)
@@ -465,23 +619,32 @@ def main():
             if not args.check:
                 for reach, (_, p) in known[name][k].items():
                     x = points(reach, 200 + 16 * k)
-                    known[name][k][reach] = min(known[name][k][reach], polish(x, f(x), p, reach), key=lambda fit: fit[0])
+                    known[name][k][reach] = min(
+                        known[name][k][reach], polish(x, f(x), p, reach), key=lambda fit: fit[0]
+                    )
             if args.scatter:
                 scatter(f, k, known[name][k], args.scatter, rng)
             elif not args.check and name != "relu" and args.jumps:
                 neighbours(f, k, known[name][k])
                 jumps(f, k, known[name][k], args.jumps, rng)
                 neighbours(f, k, known[name][k])
-            for small, large in [] if args.check else reversed([*pairwise(reaches)]):  # good on a range, good on a smaller one
+            for small, large in (
+                [] if args.check else reversed([*pairwise(reaches)])
+            ):  # good on a range, good on a smaller one
                 fit = known[name][k][large]
-                if fit[0] < known[name][k][small][0] and np.abs(fit[1][2 * k :]).sum() <= MOST * small:
+                if (
+                    fit[0] < known[name][k][small][0]
+                    and np.abs(fit[1][2 * k :]).sum() <= MOST * small
+                ):
                     known[name][k][small] = fit
             proved, was = [], {row[0]: row.tolist() for row in held.get(f"{name}.{k}", ())}
             for reach in reaches:
                 b, m, d = np.split(known[name][k][reach][1], 3)
                 b, c = np.exp(b), -np.exp(b) * np.sinh(m)
                 made = [reach, proved_error(name, reach, b, c, d), *b, *c, *d]
-                proved.append(min(made, made if args.check else was.get(reach, made), key=lambda row: row[1]))
+                proved.append(
+                    min(made, made if args.check else was.get(reach, made), key=lambda row: row[1])
+                )
                 known[name][k][reach] = proved[-1][1], known[name][k][reach][1]
             worst = max(np.abs(row[2 + 2 * k :]).sum() / row[0] for row in proved)
             at = {row[0]: row[1] for row in proved}

@@ -67,7 +67,9 @@ RECIPES = {
 }
 
 
-def sinusoids(n_ctx: int, d_pos: int, slowest: float = 200.0, amplitude: float = 4.0) -> torch.Tensor:
+def sinusoids(
+    n_ctx: int, d_pos: int, slowest: float = 200.0, amplitude: float = 4.0
+) -> torch.Tensor:
     """Fixed positions `[n_ctx, d_pos]`: cosines and sines of d_pos / 2 geometric frequencies, 1.6 to 1.6 / slowest."""
     frequency = 1.6 * slowest ** (-torch.arange(d_pos // 2, dtype=torch.float64) / (d_pos // 2 - 1))
     angle = torch.arange(n_ctx, dtype=torch.float64)[:, None] * frequency
@@ -110,7 +112,9 @@ class AttentionOnly(nn.Module):
         pos = self.W_pos[: tokens.shape[1]].expand(tokens.shape[0], -1, -1)
         for layer in self.layers:
             xp = torch.cat([x, pos], dim=-1)
-            z, pattern = causal_attention(xp @ layer.W_Q, xp @ layer.W_K, x @ layer.W_V, self.r.n_heads)
+            z, pattern = causal_attention(
+                xp @ layer.W_Q, xp @ layer.W_K, x @ layer.W_V, self.r.n_heads
+            )
             x = x + z @ layer.W_O
             patterns.append(pattern)
         return x @ self.W_U, patterns
@@ -131,8 +135,16 @@ class WithMLP(nn.Module):
         for _ in range(r.n_layers):
             layer = nn.Module()
             layer.ln1, layer.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
-            layer.q, layer.k, layer.v = nn.Linear(d, width), nn.Linear(d, width), nn.Linear(d, width)
-            layer.o, layer.fc_in, layer.fc_out = nn.Linear(width, d), nn.Linear(d, r.d_mlp), nn.Linear(r.d_mlp, d)
+            layer.q, layer.k, layer.v = (
+                nn.Linear(d, width),
+                nn.Linear(d, width),
+                nn.Linear(d, width),
+            )
+            layer.o, layer.fc_in, layer.fc_out = (
+                nn.Linear(width, d),
+                nn.Linear(d, r.d_mlp),
+                nn.Linear(r.d_mlp, d),
+            )
             for linear in (layer.q, layer.k, layer.v, layer.o, layer.fc_in, layer.fc_out):
                 nn.init.normal_(linear.weight, std=0.06)
                 nn.init.zeros_(linear.bias)
@@ -165,7 +177,10 @@ class Data:
         r, rows, masks = self.r, [], []
         for _ in range(r.rows):
             start = rng.integers(0, len(self.train) - r.n_ctx)
-            row, scored = self.train[start : start + r.n_ctx - 1].astype(np.int64), np.ones(r.n_ctx - 1, bool)
+            row, scored = (
+                self.train[start : start + r.n_ctx - 1].astype(np.int64),
+                np.ones(r.n_ctx - 1, bool),
+            )
             if rng.random() < r.repeats:
                 period = int(rng.integers(r.n_ctx // 8, r.n_ctx // 2))
                 span = row[:period]
@@ -183,14 +198,16 @@ class Data:
         """Held-out natural rows, random repeated rows and real repeated rows, each `[n, n_ctx]`, period n_ctx // 2 - 1."""
         r, rng = self.r, np.random.default_rng(seed)
         starts = rng.integers(0, len(self.heldout) - r.n_ctx, size=n)
-        natural = np.stack([np.concatenate([[BOS], self.heldout[s : s + r.n_ctx - 1]]) for s in starts]).astype(
-            np.int64
-        )
+        natural = np.stack(
+            [np.concatenate([[BOS], self.heldout[s : s + r.n_ctx - 1]]) for s in starts]
+        ).astype(np.int64)
         period = r.n_ctx // 2 - 1
         random = rng.choice(r.d_vocab, size=(n, period), p=self.unigram)
         bos = np.full((n, 1), BOS)
         twice = lambda span: np.concatenate([bos, span, span, span[:, :1]], axis=1)  # noqa: E731
-        return [torch.from_numpy(a) for a in (natural, twice(random), twice(natural[:, 1 : period + 1]))]
+        return [
+            torch.from_numpy(a) for a in (natural, twice(random), twice(natural[:, 1 : period + 1]))
+        ]
 
 
 @torch.no_grad()
@@ -201,17 +218,26 @@ def evaluate(model: nn.Module, sets, autocast) -> dict:
     out = {}
     with autocast():
         logits, _ = model(natural)
-        out["loss"] = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), natural[:, 1:].flatten()).item()
+        out["loss"] = F.cross_entropy(
+            logits[:, :-1].float().flatten(0, 1), natural[:, 1:].flatten()
+        ).item()
         for name, rows in (("random", random), ("real", real)):
             logits, patterns = model(rows)
-            nll = F.cross_entropy(logits[:, :-1].float().transpose(1, 2), rows[:, 1:], reduction="none")
+            nll = F.cross_entropy(
+                logits[:, :-1].float().transpose(1, 2), rows[:, 1:], reduction="none"
+            )
             second = slice(period + 1, 2 * period)
             out[f"{name}_first"] = nll[:, 1:period].mean().item()
             out[f"{name}_second"] = nll[:, second].mean().item()
             out[f"{name}_top1"] = (
-                (logits[:, second].argmax(-1) == rows[:, period + 2 : 2 * period + 1]).float().mean().item()
+                (logits[:, second].argmax(-1) == rows[:, period + 2 : 2 * period + 1])
+                .float()
+                .mean()
+                .item()
             )
-            prefix = [p.diagonal(1 - period, -2, -1)[..., 2:].mean((0, 2)).tolist() for p in patterns]
+            prefix = [
+                p.diagonal(1 - period, -2, -1)[..., 2:].mean((0, 2)).tolist() for p in patterns
+            ]
             out[f"{name}_prefix"] = [[round(v, 4) for v in layer] for layer in prefix]
             if name == "random":
                 previous = [p.diagonal(-1, -2, -1).mean((0, 2)).tolist() for p in patterns]
@@ -223,19 +249,25 @@ def optimisers(model: nn.Module, r: Recipe):
     """Muon for the matrices inside layers, AdamW for embeddings, gains and biases; each with its base rate."""
     inner = [p for p in model.layers.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if not any(p is q for q in inner)]
-    out = [(torch.optim.AdamW(rest, lr=r.lr_embed, betas=(0.9, 0.98), weight_decay=0.01), r.lr_embed)]
+    out = [
+        (torch.optim.AdamW(rest, lr=r.lr_embed, betas=(0.9, 0.98), weight_decay=0.01), r.lr_embed)
+    ]
     if inner:
         out.append((torch.optim.Muon(inner, lr=r.lr_matrix, weight_decay=0.0), r.lr_matrix))
     return out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=RECIPES)
     parser.add_argument("--tokens", type=Path, default=Path("data/tokenizer"))
     parser.add_argument("--out", type=Path, default=Path("data/runs"))
     parser.add_argument("--steps", type=int, help="stop early after this many steps (for trials)")
-    parser.add_argument("--float32", action="store_true", help="no bfloat16 autocast (for processors without it)")
+    parser.add_argument(
+        "--float32", action="store_true", help="no bfloat16 autocast (for processors without it)"
+    )
     args = parser.parse_args()
     r, out = RECIPES[args.name], args.out / args.name
     (out / "steps").mkdir(parents=True, exist_ok=True)
@@ -252,7 +284,11 @@ def main() -> None:
             opt.load_state_dict(saved)
         rng.bit_generator.state = json.loads(state["rng"])
         step, seconds = state["step"], state["seconds"]
-        kept = [line for line in (out / "log.jsonl").read_text().splitlines() if json.loads(line)["step"] < step]
+        kept = [
+            line
+            for line in (out / "log.jsonl").read_text().splitlines()
+            if json.loads(line)["step"] < step
+        ]
         (out / "log.jsonl").write_text("".join(line + "\n" for line in kept))
     (out / "recipe.json").write_text(json.dumps({"name": args.name, **asdict(r)}, indent=1) + "\n")
     last, began = min(r.steps, args.steps or r.steps), time.process_time()
@@ -268,8 +304,15 @@ def main() -> None:
             with (out / "log.jsonl").open("a") as log:
                 log.write(json.dumps(row | evaluate(model, sets, autocast)) + "\n")
             if step % (10 * r.save_every) == 0 or step == last:
-                state = {"model": model.state_dict(), "opts": [o.state_dict() for o, _ in opts], "step": step}
-                state |= {"rng": json.dumps(rng.bit_generator.state), "seconds": seconds + time.process_time() - began}
+                state = {
+                    "model": model.state_dict(),
+                    "opts": [o.state_dict() for o, _ in opts],
+                    "step": step,
+                }
+                state |= {
+                    "rng": json.dumps(rng.bit_generator.state),
+                    "seconds": seconds + time.process_time() - began,
+                }
                 torch.save(state, out / "state.tmp")
                 os.replace(out / "state.tmp", out / "state.pt")
         if step >= last:

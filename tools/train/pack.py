@@ -22,7 +22,9 @@ TARGET = Path("src/circuitkit/models/data")
 V = 2048
 
 # Steps of the two-layer run that ship: its start, dense through the phase change, and its end.
-CHECKPOINTS = {"two-layer": [0, 1000, 3000, 4200, 4600, 4800, 5000, 5100, 5200, 5400, 5700, 6400, 9000, 14000]}
+CHECKPOINTS = {
+    "two-layer": [0, 1000, 3000, 4200, 4600, 4800, 5000, 5100, 5200, 5400, 5700, 6400, 9000, 14000]
+}
 
 
 def sha256(path: Path) -> str:
@@ -30,7 +32,9 @@ def sha256(path: Path) -> str:
 
 
 def entry(file: str) -> dict[str, str]:
-    (TARGET / file).chmod(0o644)  # safetensors writes files that only their owner may read, and wheels keep that
+    (TARGET / file).chmod(
+        0o644
+    )  # safetensors writes files that only their owner may read, and wheels keep that
     return {"file": file, "sha256": sha256(TARGET / file)}
 
 
@@ -39,7 +43,9 @@ def pack_statistics(tokens: Path) -> None:
     train = np.load(tokens / "train.npy").astype(np.int64)
     keys, counts = np.unique(train[:-1] * V + train[1:], return_counts=True)
     if counts.max() >= 2**16:
-        raise ValueError(f"a bigram occurs {counts.max()} times, which does not fit the 16-bit table")
+        raise ValueError(
+            f"a bigram occurs {counts.max()} times, which does not fit the 16-bit table"
+        )
     unsigned = lambda a: torch.from_numpy(a.astype(np.uint16).view(np.int16).copy())  # noqa: E731
     table = {
         "unigram": torch.from_numpy(np.bincount(train, minlength=V).astype(np.int32)),
@@ -68,11 +74,28 @@ def pack_weights(name: str, run: Path) -> dict:
             weights = eight_bit(weights, {"W_E": 1, "W_U": 0})
         save_file(weights, TARGET / file)
         files[str(step)] = entry(file)
-    keep = ("n_layers", "mlp", "d_content", "d_pos", "n_heads", "d_head", "d_mlp", "d_vocab", "n_ctx")
+    keep = (
+        "n_layers",
+        "mlp",
+        "d_content",
+        "d_pos",
+        "n_heads",
+        "d_head",
+        "d_mlp",
+        "d_vocab",
+        "n_ctx",
+    )
     sizes = {"name": name} | {key: recipe[key] for key in keep}
     end = next(row for row in log if row["step"] == last)
-    training = {key: recipe[key] for key in ("seed", "steps", "rows", "repeats", "lr_matrix", "lr_embed", "decay")}
-    return {"sizes": sizes, "files": files, "training": training | {k: end[k] for k in ("tokens", "cpu_seconds")}}
+    training = {
+        key: recipe[key]
+        for key in ("seed", "steps", "rows", "repeats", "lr_matrix", "lr_embed", "decay")
+    }
+    return {
+        "sizes": sizes,
+        "files": files,
+        "training": training | {k: end[k] for k in ("tokens", "cpu_seconds")},
+    }
 
 
 def eight_bit(weights: dict[str, torch.Tensor], axes: dict[str, int]) -> dict[str, torch.Tensor]:
@@ -130,7 +153,9 @@ def measure(name: str, tokens: Path) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, default=Path("data/corpus"))
     parser.add_argument("--tokens", type=Path, default=Path("data/tokenizer"))
     parser.add_argument("--runs", type=Path, default=Path("data/runs"))

@@ -24,7 +24,9 @@ def texts(path: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, default=Path("data/corpus"))
     parser.add_argument("--out", type=Path, default=Path("data/tokenizer"))
     args = parser.parse_args()
@@ -52,7 +54,9 @@ def main() -> None:
             "characters_per_token": round(sum(map(len, pieces)) / flat.size, 3),
             "sha256": hashlib.sha256(flat.tobytes()).hexdigest(),
         }
-    report["tokenizer_sha256"] = hashlib.sha256((args.out / "tokenizer.json").read_bytes()).hexdigest()
+    report["tokenizer_sha256"] = hashlib.sha256(
+        (args.out / "tokenizer.json").read_bytes()
+    ).hexdigest()
     report["seconds"] = round(time.time() - began, 1)
     (args.out / "tokenizer-report.json").write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))

@@ -6,22 +6,44 @@ import re
 def mend(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
     # docutils calls a bibliography a list, although its entries have a role that a list may not contain.
-    body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">').replace(' role="doc-biblioentry"', "")
+    body = body.replace(
+        '<div role="list" class="citation-list">', '<div class="citation-list">'
+    ).replace(' role="doc-biblioentry"', "")
     # The first cell of a row is what the row is about.
-    body = re.sub(r'<table class="ck-works .*?</table>', lambda found: ROW.sub(r'\1<th scope="row">\2</th>', found[0]), body, flags=re.S)
+    body = re.sub(
+        r'<table class="ck-works .*?</table>',
+        lambda found: ROW.sub(r'\1<th scope="row">\2</th>', found[0]),
+        body,
+        flags=re.S,
+    )
     # A signature that Sphinx cannot take apart, for the sake of a default value, keeps its marks for names without their modules.
-    body = re.sub(r'<span class="pre">[^<]*~[^<]*', lambda found: re.sub(r"~(?:\w+\.)+(?=\w)", "", found[0]), body)
+    body = re.sub(
+        r'<span class="pre">[^<]*~[^<]*',
+        lambda found: re.sub(r"~(?:\w+\.)+(?=\w)", "", found[0]),
+        body,
+    )
     # A signature on several lines is written as a definition list of definitions without terms.
-    body = re.sub(r"\n<dl>\n((?:<dd><em class=\"sig-param\">.*?</dd>\n)+)</dl>\n", lines_of_signature, body, flags=re.S)
+    body = re.sub(
+        r"\n<dl>\n((?:<dd><em class=\"sig-param\">.*?</dd>\n)+)</dl>\n",
+        lines_of_signature,
+        body,
+        flags=re.S,
+    )
     # Markdown does not read what stands in a line of HTML.
-    context["body"] = re.sub(r"(?<=<summary>)[^<]+(?=</summary>)", lambda found: as_written(found[0]), body)
+    context["body"] = re.sub(
+        r"(?<=<summary>)[^<]+(?=</summary>)", lambda found: as_written(found[0]), body
+    )
 
 
 ROW = re.compile(r"(<tr[^>]*>)<td>(.*?)</td>", re.S)
 
 
 def lines_of_signature(found) -> str:
-    return found[1].replace("<dd><em", '<span class="ck-parameter"><em').replace("</em>,</dd>", "</em>,</span>")
+    return (
+        found[1]
+        .replace("<dd><em", '<span class="ck-parameter"><em')
+        .replace("</em>,</dd>", "</em>,</span>")
+    )
 
 
 MARKS = (

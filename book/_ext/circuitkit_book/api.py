@@ -16,7 +16,18 @@ from sphinx.util.nodes import make_refnode
 from tools.check.public_names import records
 
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
-ORDER = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition", "exercises", "claims", "figures")
+ORDER = (
+    "anatomy",
+    "models",
+    "residual",
+    "circuits",
+    "induction",
+    "conversion",
+    "superposition",
+    "exercises",
+    "claims",
+    "figures",
+)
 
 
 def sections() -> dict[str, list[str]]:
@@ -26,13 +37,17 @@ def sections() -> dict[str, list[str]]:
     """
     import circuitkit
 
-    found = [name for _, name, _ in pkgutil.iter_modules(circuitkit.__path__) if not name.startswith("_")]
+    found = [
+        name for _, name, _ in pkgutil.iter_modules(circuitkit.__path__) if not name.startswith("_")
+    ]
     found.sort(key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     root = [name for name in getattr(circuitkit, "__all__", ()) if name not in found]
     modules = {"circuitkit": root}
     for name in found:
         module = importlib.import_module(f"circuitkit.{name}")
-        modules[module.__name__] = [public for public in getattr(module, "__all__", ()) if public not in root]
+        modules[module.__name__] = [
+            public for public in getattr(module, "__all__", ()) if public not in root
+        ]
     return {name: names for name, names in modules.items() if names}
 
 
@@ -64,7 +79,9 @@ def described(module, name: str) -> list[str]:
         found = ModuleAnalyzer.for_module(part).find_attr_docs()
         if ("", name) in found:
             return found["", name]
-    raise ValueError(f"{module.__name__}.{name} is public and nothing beside its assignment says what it is")
+    raise ValueError(
+        f"{module.__name__}.{name} is public and nothing beside its assignment says what it is"
+    )
 
 
 def index() -> str:
@@ -88,18 +105,24 @@ def to_rst(app, what, name, obj, options, lines) -> None:
     if lines and lines[0].startswith("Alias for field number"):
         lines.clear()  # what Python says of a field of a tuple that has no words of its own
     paragraphs = "\n".join(lines).split("\n\n")
-    lines[:] = "\n\n".join(text if ">>>" in text else paragraph_to_rst(text) for text in paragraphs).split("\n")
+    lines[:] = "\n\n".join(
+        text if ">>>" in text else paragraph_to_rst(text) for text in paragraphs
+    ).split("\n")
 
 
 def paragraph_to_rst(text: str) -> str:
     text = re.sub(
-        r"(?<![`:\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])", lambda found: f"``{' '.join(found[1].split())}``", text
+        r"(?<![`:\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])",
+        lambda found: f"``{' '.join(found[1].split())}``",
+        text,
     )
     text = re.sub(r"\$\$(.+?)\$\$", as_math, text, flags=re.S)
     text = re.sub(r"(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", as_math, text)
     pieces = LITERAL.split(text)
     # A bar would start a substitution, and a final underscore a link.
-    pieces[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\_", piece.replace("|", r"\|")) for piece in pieces[::2]]
+    pieces[::2] = [
+        re.sub(r"(?<=\w)_(?!\w)", r"\_", piece.replace("|", r"\|")) for piece in pieces[::2]
+    ]
     return "".join(pieces)
 
 
@@ -113,11 +136,16 @@ def through_the_door(app, env, node, contnode):
     if node.get("refdomain") != "py" or not target.startswith("circuitkit."):
         return None
     last = target.rpartition(".")[2]
-    public = sorted((name for name in env.domaindata["py"]["objects"] if name.rpartition(".")[2] == last), key=len)
+    public = sorted(
+        (name for name in env.domaindata["py"]["objects"] if name.rpartition(".")[2] == last),
+        key=len,
+    )
     if not public:
         return contnode if "._" in target else None
     entry = env.domaindata["py"]["objects"][public[0]]
-    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, public[0])
+    return make_refnode(
+        app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, public[0]
+    )
 
 
 def drop_back_links(app, pagename, templatename, context, doctree) -> None:

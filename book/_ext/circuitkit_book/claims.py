@@ -21,7 +21,11 @@ def register():
     from circuitkit.claims._register import SOURCES, VERDICTS
 
     claims = load()
-    return claims, {key: name for key, name in SOURCES.items() if any(c.source == key for c in claims)}, VERDICTS
+    return (
+        claims,
+        {key: name for key, name in SOURCES.items() if any(c.source == key for c in claims)},
+        VERDICTS,
+    )
 
 
 def anchor(claim) -> str:
@@ -41,9 +45,14 @@ def short(source: str) -> str:
 def counts() -> str:
     claims, sources, verdicts = register()
     found = Counter((claim.source, claim.verdict) for claim in claims)
-    head = "".join(f'<th scope="col">{badge(verdict, name)}</th>' for verdict, name in verdicts.items())
+    head = "".join(
+        f'<th scope="col">{badge(verdict, name)}</th>' for verdict, name in verdicts.items()
+    )
     lines = [
-        line(f'<a href="#{section_of(name)}">{escape(short(name))}</a>', [found[key, verdict] for verdict in verdicts])
+        line(
+            f'<a href="#{section_of(name)}">{escape(short(name))}</a>',
+            [found[key, verdict] for verdict in verdicts],
+        )
         for key, name in sources.items()
     ]
     total = Counter(claim.verdict for claim in claims)
@@ -62,7 +71,9 @@ def line(name: str, numbers: list[int]) -> str:
 
 def controls(claims, sources, verdicts) -> str:
     """The filters; hidden until the script that makes them work is there."""
-    options = "".join(f'<option value="{key}">{escape(short(name))}</option>' for key, name in sources.items())
+    options = "".join(
+        f'<option value="{key}">{escape(short(name))}</option>' for key, name in sources.items()
+    )
     boxes = "".join(
         f'<label><input type="checkbox" name="verdict" value="{make_id(key)}" checked> {name}</label>'
         for key, name in verdicts.items()
@@ -98,7 +109,11 @@ def table(name: str, claims) -> str:
 def row(claim) -> str:
     from circuitkit.claims._register import VERDICTS
 
-    more = [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>'] if claim.chapter else []
+    more = (
+        [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>']
+        if claim.chapter
+        else []
+    )
     more += [f"<code>{escape(claim.by)}</code>"] if claim.by else []
     links = f'<p class="ck-links">{" · ".join(more)}</p>' if more else ""
     note = f'<p class="ck-note">{prose(claim.note)}</p>' if claim.note else ""
@@ -122,15 +137,25 @@ def values(claim) -> str:
     if claim.value is None:
         return ""
     here = claim.value if isinstance(claim.value, list) else [claim.value]
-    said = claim.said if isinstance(claim.said, list) else [] if claim.said is None else [claim.said]
-    tolerance = claim.tolerance if isinstance(claim.tolerance, list) else [claim.tolerance] * len(here)
+    said = (
+        claim.said if isinstance(claim.said, list) else [] if claim.said is None else [claim.said]
+    )
+    tolerance = (
+        claim.tolerance if isinstance(claim.tolerance, list) else [claim.tolerance] * len(here)
+    )
     labels = claim.labels or [""] * len(here)
     lines = []
     for i, value in enumerate(here):
         name = f'<th scope="row">{prose(labels[i])}</th>' if labels[i] else "<td></td>"
         text = f"<td>{number(said[i]) if i < len(said) else ''}</td>" if said else ""
-        lines.append(f"<tr>{name}<td><strong>{number(value, tolerance[i])}</strong></td>{text}</tr>")
-    head = '<thead><tr><td></td><th scope="col">here</th><th scope="col">said</th></tr></thead>' if said else ""
+        lines.append(
+            f"<tr>{name}<td><strong>{number(value, tolerance[i])}</strong></td>{text}</tr>"
+        )
+    head = (
+        '<thead><tr><td></td><th scope="col">here</th><th scope="col">said</th></tr></thead>'
+        if said
+        else ""
+    )
     return f'<table class="ck-values">{head}<tbody>{"".join(lines)}</tbody></table>'
 
 
@@ -159,7 +184,9 @@ def prose(text: str) -> str:
 
 def address(chapter: str) -> str:
     page, _, place = chapter.partition("#")
-    return f"{page}.html#{section_of(headings(page).get(place, place))}" if place else f"{page}.html"
+    return (
+        f"{page}.html#{section_of(headings(page).get(place, place))}" if place else f"{page}.html"
+    )
 
 
 @cache
@@ -168,7 +195,9 @@ def headings(page: str) -> dict[str, str]:
     path = BOOK / f"{page}.ipynb"
     if path.is_file():
         cells = json.loads(path.read_text("utf-8"))["cells"]
-        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        text = "\n\n".join(
+            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+        )
     else:
         text = path.with_suffix(".md").read_text("utf-8")
     found = (found[1].strip() for found in re.finditer(r"^#+ (.+)$", text, re.M))

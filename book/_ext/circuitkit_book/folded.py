@@ -12,14 +12,19 @@ def draws(source: str, outputs) -> bool:
     """Whether half of a cell's lines draw, and a picture comes of them."""
     lines = [line for line in source.splitlines() if line.strip()]
     drawing = [line for line in lines if DRAWS.search(line)]
-    return any("image/png" in out.get("data", {}) for out in outputs) and 2 * len(drawing) >= len(lines)
+    return any("image/png" in out.get("data", {}) for out in outputs) and 2 * len(drawing) >= len(
+        lines
+    )
 
 
 def render(self, token) -> None:
     if draws(token.content, self._get_nb_code_cell_outputs(token)[1]):
         metadata = token.meta["metadata"]
         metadata["tags"] = [*metadata.get("tags", []), "hide-input"]
-        metadata["mystnb"] = {"code_prompt_show": "Show the code that draws this", "code_prompt_hide": "Hide the code"}
+        metadata["mystnb"] = {
+            "code_prompt_show": "Show the code that draws this",
+            "code_prompt_hide": "Hide the code",
+        }
     plain(self, token)
 
 

@@ -7,7 +7,9 @@ MathJax's letters; nine in ten of the chapters' formulas are within half an em o
 import html
 import re
 
-FORMULA = re.compile(r'<(span|div) class="((?:amsmath )?math notranslate nohighlight)"([^>]*)>(.*?)</\1>', re.S)
+FORMULA = re.compile(
+    r'<(span|div) class="((?:amsmath )?math notranslate nohighlight)"([^>]*)>(.*?)</\1>', re.S
+)
 EDGES = re.compile(r"^\s*\\\(|\\\)\s*$")
 NEW_ROW = r"\\"
 TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|[^\s\\]", re.S)
@@ -69,7 +71,9 @@ def _run(tokens: list[str], i: int, end: str | None) -> tuple[float, int]:
             continue
         token = tokens[i]
         wide, i = _one(tokens, i)
-        sign_of_a_number = SIGN.fullmatch(token) and (before in "({,[" or RELATION.fullmatch(before))
+        sign_of_a_number = SIGN.fullmatch(token) and (
+            before in "({,[" or RELATION.fullmatch(before)
+        )
         total += wide - 0.44 * bool(sign_of_a_number)
         before = token
     return total, i + 1
@@ -92,7 +96,9 @@ def _one(tokens: list[str], i: int) -> tuple[float, int]:
         return wide + 0.83, i
     if NAME.fullmatch(token):
         return 0.5 * (len(token) - 1) + 0.17, i
-    return 1.33 if RELATION.fullmatch(token) else 1.22 if SIGN.fullmatch(token) else WIDE.get(token, 0.53), i
+    return 1.33 if RELATION.fullmatch(token) else 1.22 if SIGN.fullmatch(token) else WIDE.get(
+        token, 0.53
+    ), i
 
 
 def reserve(app, pagename, templatename, context, doctree) -> None:
@@ -111,4 +117,6 @@ def reserve(app, pagename, templatename, context, doctree) -> None:
 
 
 def setup(app) -> None:
-    app.connect("html-page-context", reserve, priority=900)  # after those that know a formula by its class alone
+    app.connect(
+        "html-page-context", reserve, priority=900
+    )  # after those that know a formula by its class alone

@@ -27,12 +27,16 @@ class glossed(nodes.Inline, nodes.TextElement):
 
 def write(self, node) -> None:
     label = f"gloss-{node['number']}"
-    self.body.append(f'<span class="ck-gloss"><a href="{escape(node["refuri"])}" aria-describedby="{label}">')
+    self.body.append(
+        f'<span class="ck-gloss"><a href="{escape(node["refuri"])}" aria-describedby="{label}">'
+    )
 
 
 def close(self, node) -> None:
     label = f"gloss-{node['number']}"
-    self.body.append(f'</a><span class="ck-definition" role="tooltip" id="{label}">{node["definition"]}</span></span>')
+    self.body.append(
+        f'</a><span class="ck-definition" role="tooltip" id="{label}">{node["definition"]}</span></span>'
+    )
 
 
 def leave_out(self, node) -> None:
@@ -56,7 +60,9 @@ def entries(env) -> dict[str, tuple[str, str]]:
     found = {}
     for item in env.get_doctree(PAGE).findall(nodes.definition_list_item):
         terms = [node for node in item.children if isinstance(node, nodes.term)]
-        text = " ".join(as_html(paragraph) for paragraph in item.findall(nodes.paragraph)).replace("\n", " ")
+        text = " ".join(as_html(paragraph) for paragraph in item.findall(nodes.paragraph)).replace(
+            "\n", " "
+        )
         for term in terms:
             if term.astext() not in EVERYDAY:
                 found[term.astext().lower()] = (term["ids"][0], text)
@@ -83,7 +89,9 @@ def section_of(node) -> nodes.Node:
 def untouched(node) -> bool:
     """Whether the text stands nowhere that is left alone."""
     while node is not None:
-        if isinstance(node, LEFT_ALONE) or "ck-no-gloss" in getattr(node, "attributes", {}).get("classes", ()):
+        if isinstance(node, LEFT_ALONE) or "ck-no-gloss" in getattr(node, "attributes", {}).get(
+            "classes", ()
+        ):
             return False
         node = node.parent
     return True
@@ -101,22 +109,34 @@ def link(app, doctree, docname) -> None:
         section, rest, parts = id(section_of(text)), str(text), []
         at = 0
         for used in search.finditer(rest):
-            anchor, definition = known.get(as_said(used[1])) or known[as_said(used[1]).replace("-", " ")]
+            anchor, definition = (
+                known.get(as_said(used[1])) or known[as_said(used[1]).replace("-", " ")]
+            )
             if (section, definition) in done:
                 continue
             done.add((section, definition))
             number += 1
-            node = glossed("", nodes.Text(used[0]), refuri=f"{address}#{anchor}", definition=definition, number=number)
+            node = glossed(
+                "",
+                nodes.Text(used[0]),
+                refuri=f"{address}#{anchor}",
+                definition=definition,
+                number=number,
+            )
             node.children[0].parent = node
             parts += [nodes.Text(rest[at : used.start()]), node]
             at = used.end()
         if parts:
-            text.parent.replace(text, [part for part in [*parts, nodes.Text(rest[at:])] if part.astext()])
+            text.parent.replace(
+                text, [part for part in [*parts, nodes.Text(rest[at:])] if part.astext()]
+            )
 
 
 def setup(app) -> None:
     silent = (leave_out, leave_out)
-    app.add_node(glossed, html=(write, close), latex=silent, text=silent, man=silent, texinfo=silent)
+    app.add_node(
+        glossed, html=(write, close), latex=silent, text=silent, man=silent, texinfo=silent
+    )
     app.add_css_file("glossary.css")
     app.add_js_file("glossary.js", loading_method="defer")
     app.connect("doctree-resolved", link)

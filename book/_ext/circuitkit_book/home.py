@@ -31,7 +31,10 @@ def hide_buttons(app, config) -> None:
 def say_where(app, config) -> None:
     config.html_baseurl = config.ogp_site_url = home().pages
     root = config.notfound_urls_prefix = urlparse(home().pages).path or "/"
-    config.notfound_context = {"title": "No page has this address", "body": NOT_HERE.format(root=root)}
+    config.notfound_context = {
+        "title": "No page has this address",
+        "body": NOT_HERE.format(root=root),
+    }
 
 
 def tags(app, pagename, templatename, context, doctree) -> None:
@@ -39,7 +42,10 @@ def tags(app, pagename, templatename, context, doctree) -> None:
     if not home().public:
         told = re.sub(r'<meta property="og:(url|image[:\w]*)"[^>]*>\n?', "", told)
     if pagename == app.config.notfound_pagename:  # it stands in for pages of any folder
-        told = f'<base href="{app.config.notfound_urls_prefix}"><meta name="robots" content="noindex">' + told
+        told = (
+            f'<base href="{app.config.notfound_urls_prefix}"><meta name="robots" content="noindex">'
+            + told
+        )
     context["metatags"] = told
 
 
@@ -48,7 +54,10 @@ def setup(app) -> None:
     app.setup_extension("notfound.extension")
     if home().public:
         app.setup_extension("sphinx_sitemap")
-        app.config.sitemap_url_scheme, app.config.sitemap_excludes = "{link}", ["404.html", "search.html"]
+        app.config.sitemap_url_scheme, app.config.sitemap_excludes = (
+            "{link}",
+            ["404.html", "search.html"],
+        )
     app.connect("config-inited", hide_buttons, priority=100)
     app.connect("config-inited", say_where, priority=100)
     app.connect("html-page-context", tags, priority=950)

@@ -19,10 +19,14 @@ def trim(css: str, used: set[str]) -> tuple[str, set[int]]:
         return found[0] if used & set(re.findall(r"\.(fa-[\w-]+):before", found[1])) else ""
 
     css = RULE.sub(keep, css)
-    characters = {int(escaped, 16) if escaped else ord(plain) for escaped, plain in PRIVATE.findall(css)}
+    characters = {
+        int(escaped, 16) if escaped else ord(plain) for escaped, plain in PRIVATE.findall(css)
+    }
     # The fonts are small now, so one format that every browser reads is enough.
     css = re.sub(
-        r'url\(([^)]*/fa-[\w-]+)\.woff2\) format\("woff2"\),url\([^)]*\.ttf\) format\("truetype"\)', as_woff, css
+        r'url\(([^)]*/fa-[\w-]+)\.woff2\) format\("woff2"\),url\([^)]*\.ttf\) format\("truetype"\)',
+        as_woff,
+        css,
     )
     return css, characters
 

@@ -20,7 +20,13 @@ PAGE = "book/lab"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
 MODELS = ("two-layer", "one-layer", "zero-layer")
 # The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
-SCRIPTS = {"start": "start.js", "toy": "toy.js", "parts": "lab.js", "lab": "lab.js", "engine": "worker.js"}
+SCRIPTS = {
+    "start": "start.js",
+    "toy": "toy.js",
+    "parts": "lab.js",
+    "lab": "lab.js",
+    "engine": "worker.js",
+}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
 COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|^[ \t]*// .*\n|^[ \t]+", re.M)
@@ -35,7 +41,9 @@ def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
 
     def visit(name: str, above: tuple[str, ...]) -> None:
         if name in above:
-            raise ValueError(f"the modules of the lab import each other in a circle: {' -> '.join((*above, name))}")
+            raise ValueError(
+                f"the modules of the lab import each other in a circle: {' -> '.join((*above, name))}"
+            )
         path = folder / name
         if path not in found:
             for other in IMPORT.findall(path.read_text("utf-8")):
@@ -110,7 +118,11 @@ def weights() -> dict[str, dict]:
         for step in models.checkpoints(name):
             path = weight_file(name, step)
             data = base64.b64encode(path.read_bytes()).decode()
-            found[path.stem] = {"name": path.stem, "dHead": models.model_card(name)["sizes"]["d_head"], "weights": data}
+            found[path.stem] = {
+                "name": path.stem,
+                "dHead": models.model_card(name)["sizes"]["d_head"],
+                "weights": data,
+            }
     return found
 
 
@@ -179,7 +191,11 @@ def toy_still() -> str:
     found = superposition.head_verdict(model, model.task, rows=20)
     written = model.heads.W_O[:, 0, 4:7].tolist()
     bars, rows = "", ""
-    groups = {"head 0": written[0], "head 1": written[1], "both": [sum(both) for both in zip(*written, strict=True)]}
+    groups = {
+        "head 0": written[0],
+        "head 1": written[1],
+        "both": [sum(both) for both in zip(*written, strict=True)],
+    }
     for place, (name, values) in enumerate(groups.items()):
         left = 20 + 150 * place
         bars += f'<text x="{left + 50}" y="146" text-anchor="middle">{name}</text>'
@@ -190,7 +206,9 @@ def toy_still() -> str:
             bars += f'<text x="{left + 36 * i + 13}" y="{label:g}" text-anchor="middle">C{i + 1} {value:+.0f}</text>'
     for i in range(3):
         carriers = [f"head {head}" for head in range(2) if found.carried[head, i] == 1]
-        least = "".join(f"<td>{found.gain[head, i]:+.1f}</td>".replace("-", "−") for head in range(2))
+        least = "".join(
+            f"<td>{found.gain[head, i]:+.1f}</td>".replace("-", "−") for head in range(2)
+        )
         verdict = " and ".join(carriers) or "no head alone"
         rows += f'<tr><th scope="row">B{i + 1}, due C{i + 1}</th><td>{verdict}</td>{least}</tr>'
     alt = "Head 0 writes most on C1 and head 1 on C2; together they write most on C3, which neither does alone."
@@ -211,7 +229,9 @@ def fill(app, docname, source) -> None:
 
     def put(found) -> str:
         if found[1] not in (*presets(), TOY):
-            raise ValueError(f"{docname}: the lab has no preset {found[1]!r}; expected one of {[*presets(), TOY]}")
+            raise ValueError(
+                f"{docname}: the lab has no preset {found[1]!r}; expected one of {[*presets(), TOY]}"
+            )
         inside = still("../" * docname.count("/") + "_static/") if found[1] == "dursley" else ""
         return f"```{{raw}} html\n{element(found[1], page, inside=inside, linked=docname == PAGE)}\n```"
 

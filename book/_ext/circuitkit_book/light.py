@@ -36,7 +36,11 @@ def finish(app, error) -> None:
     if error or app.builder.format != "html":
         return
     root = Path(app.outdir)
-    pages = {path: path.read_text("utf-8") for path in sorted(root.rglob("*.html")) if "_static" not in path.parts}
+    pages = {
+        path: path.read_text("utf-8")
+        for path in sorted(root.rglob("*.html"))
+        if "_static" not in path.parts
+    }
     pages = {path: text for path, text in pages.items() if "<link" in text}
     missing, top = root / f"{app.config.notfound_pagename}.html", app.config.notfound_urls_prefix
     if missing in pages:  # its <base> says where the book begins
@@ -45,7 +49,13 @@ def finish(app, error) -> None:
     one_sheet(root, pages)
     with_formulas(root, pages)
     for path, text in pages.items():
-        path.write_text(early(counted(wide(lazy(for_phones(filed(text, path, root), path, root), path.parent))), root), "utf-8")
+        path.write_text(
+            early(
+                counted(wide(lazy(for_phones(filed(text, path, root), path, root), path.parent))),
+                root,
+            ),
+            "utf-8",
+        )
     for pattern in UNUSED:
         for path in root.glob(f"_static/{pattern}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -62,9 +72,14 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
     common = sorted(own, key=lambda file: not all(file in files for files in lists))
     if not common or common == [root / SHEET]:
         return
-    scripts = [path.read_text("utf-8") for path in root.glob("_static/**/*.js") if path.stem != "fontawesome"]
+    scripts = [
+        path.read_text("utf-8")
+        for path in root.glob("_static/**/*.js")
+        if path.stem != "fontawesome"
+    ]
     css, characters = icons.trim(
-        "\n".join(flat(file, root / SHEET) for file in common), icons.used_in([*pages.values(), *scripts])
+        "\n".join(flat(file, root / SHEET) for file in common),
+        icons.used_in([*pages.values(), *scripts]),
     )
     css = styles.prune(css, styles.words_of([*pages.values(), *scripts]))
     (root / SHEET).write_text(css, "utf-8")
@@ -75,7 +90,8 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
         first = LINK.search(text)
         head = text[: first.start()] + f'  <link rel="stylesheet" href="{place}" />\n'
         rest = LINK.sub(
-            lambda found, path=path: "" if file_of(found[0], path) in common else found[0], text[first.start() :]
+            lambda found, path=path: "" if file_of(found[0], path) in common else found[0],
+            text[first.start() :],
         )
         pages[path] = head + rest
     for file in common:
@@ -84,7 +100,9 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
 
 def with_formulas(root: Path, pages: dict[Path, str]) -> None:
     """MathJax for the pages with a formula and for no other: a glossary term may bring one, a chapter's title must not."""
-    lines = re.compile(r"[ \t]*<script>window\.MathJax = .*</script>\n[ \t]*<script [^>]*/mathjax/[^>]*></script>\n")
+    lines = re.compile(
+        r"[ \t]*<script>window\.MathJax = .*</script>\n[ \t]*<script [^>]*/mathjax/[^>]*></script>\n"
+    )
     giver = next((path for path, text in pages.items() if lines.search(text)), None)
     if giver is None:
         return
@@ -93,7 +111,9 @@ def with_formulas(root: Path, pages: dict[Path, str]) -> None:
         if 'class="math' not in text:
             pages[path] = lines.sub("", text)
         elif not lines.search(text):
-            pages[path] = text.replace("</head>", given.replace("{up}", up(path, root)) + "</head>", 1)
+            pages[path] = text.replace(
+                "</head>", given.replace("{up}", up(path, root)) + "</head>", 1
+            )
 
 
 def up(path: Path, root: Path) -> str:
@@ -108,8 +128,12 @@ def file_of(link: str, page: Path) -> Path | None:
 
 def flat(file: Path, target: Path) -> str:
     """A style sheet with its imports in their places and its addresses as seen from the target's folder."""
-    css = re.sub(r'@charset "[^"]*";|/\*.*?\*/', "", file.read_text("utf-8").lstrip("\ufeff"), flags=re.S)
-    css = re.sub(r'@import "([^"]+)";', lambda found: flat((file.parent / found[1]).resolve(), target), css)
+    css = re.sub(
+        r'@charset "[^"]*";|/\*.*?\*/', "", file.read_text("utf-8").lstrip("\ufeff"), flags=re.S
+    )
+    css = re.sub(
+        r'@import "([^"]+)";', lambda found: flat((file.parent / found[1]).resolve(), target), css
+    )
     if file.parent != target.parent:
         folder = file.parent.relative_to(target.parents[1]).as_posix()
         prefix = up(target, target.parents[1]) + ("" if folder == "." else folder + "/")
@@ -125,7 +149,9 @@ def calm(script: Path) -> None:
         script.read_text("utf-8"),
     )
     if found != 1:
-        raise ValueError(f"{script.name} no longer asks what scrolls in the way that the build takes out")
+        raise ValueError(
+            f"{script.name} no longer asks what scrolls in the way that the build takes out"
+        )
     script.write_text(text, "utf-8")
 
 
@@ -158,7 +184,9 @@ def early(text: str, root: Path) -> str:
     head = head.replace('data-theme="auto"', 'data-theme="light"', 1)
     head = head.replace(THEME, f"{THEME.removesuffix(LATER)}{AT_ONCE}", 1)
     head = re.sub(
-        r"<script [^>]*documentation_options\.js[^>]*></script>", lambda _: f"<script>{options}</script>", head
+        r"<script [^>]*documentation_options\.js[^>]*></script>",
+        lambda _: f"<script>{options}</script>",
+        head,
     )
     head = re.sub(r'<script (?![^>]*(?:defer|async))([^>]*src=")', r"<script defer \1", head)
     return head + end + body
@@ -173,7 +201,9 @@ def lazy(text: str, folder: Path) -> str:
         if not source or "loading=" in tag or source[1].startswith("data:"):
             return tag
         wide = re.search(r' width="(\d+)"', tag)
-        attributes = size(folder / unquote(source[1]), wide and int(wide[1])) if "height=" not in tag else ""
+        attributes = (
+            size(folder / unquote(source[1]), wide and int(wide[1])) if "height=" not in tag else ""
+        )
         if "ck-picture" in tag and not seen:
             seen.append(tag)
         else:
@@ -189,7 +219,9 @@ def counted(text: str) -> str:
     def mend(found):
         return f'{found[1]} style="--ck-lines: {found[2].count(chr(10))}">{found[2]}'
 
-    return re.sub(r'(<div class="cell_input docutils container")>(.*?</pre>)', mend, text, flags=re.S)
+    return re.sub(
+        r'(<div class="cell_input docutils container")>(.*?</pre>)', mend, text, flags=re.S
+    )
 
 
 def for_phones(text: str, page: Path, root: Path) -> str:
@@ -212,10 +244,16 @@ def wide(text: str) -> str:
     def mend(found):
         width = re.search(r'<(?:img|svg)[^>]* width="(\d+)"', found[0])
         whole = not width or "<img" in found[0] and int(width[1]) <= WHOLE
-        return found[0] if whole else f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>'
+        return (
+            found[0]
+            if whole
+            else f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>'
+        )
 
     picture = r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>'
-    return re.sub(rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', mend, text, flags=re.S)
+    return re.sub(
+        rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', mend, text, flags=re.S
+    )
 
 
 def size(path: Path, wide: int | None = None) -> str:

@@ -8,7 +8,14 @@ from circuitkit.figures import _live as live
 
 # The parts of MathJax that write formulas, which `formulas.js` brings; its ready-made file adds a menu that is as large as
 # half of them.
-MATHJAX = ("startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml")
+MATHJAX = (
+    "startup",
+    "core",
+    "input/tex",
+    "output/chtml",
+    "output/chtml/fonts/tex",
+    "a11y/assistive-mml",
+)
 # What these load on demand.
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 # What attention views load, once for a page.
@@ -43,7 +50,10 @@ def copy_scripts(app) -> None:
 
 
 def is_thebe(file) -> bool:
-    return "thebe" in f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', {}).get('body', '')}".lower()
+    return (
+        "thebe"
+        in f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', {}).get('body', '')}".lower()
+    )
 
 
 def drop_thebe(app, pagename, templatename, context, doctree) -> None:

@@ -41,13 +41,25 @@ def entries(doctree) -> list[list]:
             title = node.next_node(nodes.title)
             open_(node, node["ids"][0], words(title), 0)
             place = node
-        elif isinstance(node, nodes.definition_list_item) and (term := node.next_node(nodes.term)) and term["ids"]:
+        elif (
+            isinstance(node, nodes.definition_list_item)
+            and (term := node.next_node(nodes.term))
+            and term["ids"]
+        ):
             open_(node, term["ids"][0], words(term), TERM)
             place = node
-        elif isinstance(node, addnodes.desc) and (first := node.next_node(addnodes.desc_signature)) and first["ids"]:
+        elif (
+            isinstance(node, addnodes.desc)
+            and (first := node.next_node(addnodes.desc_signature))
+            and first["ids"]
+        ):
             open_(node, first["ids"][0], first["ids"][0].removeprefix("circuitkit."), NAME)
             place = node
-        elif isinstance(node, nodes.container) and node.get("nb_element") == "cell_code" or isinstance(node, SILENT):
+        elif (
+            isinstance(node, nodes.container)
+            and node.get("nb_element") == "cell_code"
+            or isinstance(node, SILENT)
+        ):
             return
         elif isinstance(node, (nodes.paragraph, nodes.raw, nodes.field)):
             if place is not None and (text := words(node)):

@@ -5,7 +5,9 @@ from pathlib import Path
 import nbformat
 from sphinx.util import logging
 
-from tools.notebooks import promises as chapter_times  # the same count that the tests hold the pages to
+from tools.notebooks import (
+    promises as chapter_times,
+)  # the same count that the tests hold the pages to
 
 log = logging.getLogger(__name__)
 MARKER = "<!-- times -->"

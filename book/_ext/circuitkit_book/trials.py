@@ -16,7 +16,10 @@ def table(text: str) -> str:
         counts = [line[1:] for line in some]
         sums = ["all", *(str(sum(int(line[i]) for line in counts)) for i in range(1, len(names)))]
         rows = [names, ["---", *["---:"] * (len(names) - 1)], *counts, sums]
-        out += [f"*{trial[0].upper()}{trial[1:]}*", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+        out += [
+            f"*{trial[0].upper()}{trial[1:]}*",
+            "\n".join(f"| {' | '.join(row)} |" for row in rows),
+        ]
     return "\n\n".join(out)
 
 

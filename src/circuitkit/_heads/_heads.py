@@ -67,14 +67,24 @@ class Turn:
     def matrix(self, distance: int, d_head: int) -> Float[Tensor, "d_head d_head"]:
         """`R` such that a source `distance` tokens back scores `q R k^T`."""
         rows = torch.eye(d_head, dtype=self.angles.dtype, device=self.angles.device)
-        there, here = (self(rows, torch.full((d_head,), p, device=rows.device)) for p in (distance, 0))
+        there, here = (
+            self(rows, torch.full((d_head,), p, device=rows.device)) for p in (distance, 0)
+        )
         return there @ here.mT
 
 
 Mask = Literal["causal", "full", "self_or_first"]
 Positions = Literal["absolute", "rotary", "other"]
 Kind = Literal["Q", "K", "V"]
-NormLike = Annotated[Any, kind(lambda norm: type(norm).__name__ == "Norm", "a norm", "it is applied to each head", "Write anatomy.Norm(...).")]
+NormLike = Annotated[
+    Any,
+    kind(
+        lambda norm: type(norm).__name__ == "Norm",
+        "a norm",
+        "it is applied to each head",
+        "Write anatomy.Norm(...).",
+    ),
+]
 _TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 _SHARED = ("W_K", "W_V", "b_K", "b_V", "norm_K")
 """What the heads of a group have in common."""
@@ -83,18 +93,26 @@ _LATER: Any = None  # filled from the other arguments
 
 def _known(queries: Tensor, keys: Tensor) -> Any:
     # the extremes are finite where all is, and NaN where anything is: no second copy of the weights
-    whole = all(not W.numel() or torch.stack(W.aminmax()).isfinite().all() or W.isnan().all() for W in (queries, keys))
+    whole = all(
+        not W.numel() or torch.stack(W.aminmax()).isfinite().all() or W.isnan().all()
+        for W in (queries, keys)
+    )
     return whole or "finite W_Q and W_K, or NaN alone: no circuit at all"
 
 
 def _grouped(W_K: Tensor, groups: tuple[int, ...] | None, names: Sequence[str]) -> Any:
     n = len(names) if groups is None else 1 + max(groups, default=-1)
     good = len(W_K) == n and (groups is None or len(groups) == len(names))
-    return good or f"[{n}, d_model, d_head], and a group for each of {len(names)} heads where heads share"
+    return (
+        good
+        or f"[{n}, d_model, d_head], and a group for each of {len(names)} heads where heads share"
+    )
 
 
 @public
-def allowed_pairs(mask: Mask, n_pos: Natural, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+def allowed_pairs(
+    mask: Mask, n_pos: Natural, device: torch.device | str | None = None
+) -> Bool[Tensor, "dst src"]:
     """True where attention is allowed.
 
     - `"causal"`: the position itself and everything before it.
@@ -112,16 +130,35 @@ def allowed_pairs(mask: Mask, n_pos: Natural, device: torch.device | str | None 
 
 
 @public
-@must(lambda names, W_Q: len(names) == len({*names}) == len(W_Q) or f"one name for each of {len(W_Q)} heads, and unique ones")
-@must(lambda layers, names: layers is None or len(layers) == len(names) or f"layers with {len(names)} entries, one a head")
+@must(
+    lambda names, W_Q: (
+        len(names) == len({*names}) == len(W_Q)
+        or f"one name for each of {len(W_Q)} heads, and unique ones"
+    )
+)
+@must(
+    lambda layers, names: (
+        layers is None
+        or len(layers) == len(names)
+        or f"layers with {len(names)} entries, one a head"
+    )
+)
 @must(_grouped)
 @must(_known, "W_Q", "W_K")
 @one_dtype(*_TENSORS)
 @reads("W_Q")
 @one_dtype("pattern", "x")
 @one_dtype("q", "k")
-@must(lambda pattern, self: pattern.shape[-3] == len(self) or f"patterns of {len(self)} heads, [..., head, dst, src]")
-@must(lambda scores, self: scores.shape[-3] == len(self) or f"scores of {len(self)} heads, [..., head, dst, src]")
+@must(
+    lambda pattern, self: (
+        pattern.shape[-3] == len(self) or f"patterns of {len(self)} heads, [..., head, dst, src]"
+    )
+)
+@must(
+    lambda scores, self: (
+        scores.shape[-3] == len(self) or f"scores of {len(self)} heads, [..., head, dst, src]"
+    )
+)
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads:
     """A stack of attention heads. Row vectors: a head reads `x @ W_Q`, `x @ W_K`, `x @ W_V` and writes `z @ W_O`.
@@ -168,7 +205,11 @@ class Heads:
     """The model they were read from, if it has a name: heads of two models share no stream, and are not composed."""
 
     def __post_init__(self) -> None:
-        layers = (0,) * len(self.names) if self.layers is None else tuple(int(layer) for layer in self.layers)
+        layers = (
+            (0,) * len(self.names)
+            if self.layers is None
+            else tuple(int(layer) for layer in self.layers)
+        )
         scale = math.sqrt(self.W_Q.shape[-1]) if self.scale is None else self.scale
         vars(self).update(names=tuple(self.names), layers=layers, scale=scale)
 
@@ -219,7 +260,9 @@ class Heads:
         """The same heads, each with keys and values of its own."""
         if self.groups is None:
             return self
-        own: dict[str, Any] = {name: self.by_head(name) for name in _SHARED[:-1] if getattr(self, name) is not None}
+        own: dict[str, Any] = {
+            name: self.by_head(name) for name in _SHARED[:-1] if getattr(self, name) is not None
+        }
         norm = None if self.norm_K is None else self.norm_K.take(list(self.groups))
         return replace(self, groups=None, norm_K=norm, **own)
 
@@ -239,12 +282,15 @@ class Heads:
         return FactoredMatrix(self.W_Q, self.by_head("W_K").mT)
 
     def QK_at(self, distance: Integer) -> "FactoredMatrix":
-        """`W_Q R W_K^T` for a source `distance` tokens back under rotary positions, biases and norms left out; else it is `QK`.
-        """
+        """`W_Q R W_K^T` for a source `distance` tokens back under rotary positions, biases and norms left out; else it is `QK`."""
         from transformer_lens import FactoredMatrix
 
         _need_turn(self)
-        left = self.W_Q if self.turn is None else self.W_Q @ self.turn.matrix(distance, self.d_head).to(self.W_Q)
+        left = (
+            self.W_Q
+            if self.turn is None
+            else self.W_Q @ self.turn.matrix(distance, self.d_head).to(self.W_Q)
+        )
         return FactoredMatrix(left, self.by_head("W_K").mT)
 
     @property
@@ -257,14 +303,22 @@ class Heads:
     def to(self, *args: Place, **kwargs) -> "Heads":
         """The same heads on another device or in another dtype; arguments as in `torch.Tensor.to`."""
         held = (*_TENSORS, "norm_Q", "norm_K")
-        moved = {name: getattr(self, name).to(*args, **kwargs) for name in held if getattr(self, name) is not None}
+        moved = {
+            name: getattr(self, name).to(*args, **kwargs)
+            for name in held
+            if getattr(self, name) is not None
+        }
         return replace(self, **moved)
 
-    def scores(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+    def scores(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos pos"]:
         """Attention scores before mask and softmax, `[..., head, dst, src]`, on what the heads read."""
         return self.scores_of(self.side("Q", x), self.side("K", x))
 
-    def side(self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_head"]:
+    def side(
+        self, kind: Kind, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values (`kind` "Q", "K", "V") as they are compared: with biases, norms and rotation."""
         if kind != "V":
             _need_turn(self)
@@ -282,21 +336,33 @@ class Heads:
         scores = q @ k.mT / self.scale
         return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
 
-    def pattern(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+    def pattern(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos pos"]:
         """Attention pattern `[..., head, dst, src]`: softmax over allowed sources; rows sum to 1."""
         return self.pattern_of(self.scores(x))
 
-    def pattern_of(self, scores: Annotated[Float[Tensor, "*batch head pos pos"], AS_IT_IS]) -> Float[Tensor, "*batch head pos pos"]:
+    def pattern_of(
+        self, scores: Annotated[Float[Tensor, "*batch head pos pos"], AS_IT_IS]
+    ) -> Float[Tensor, "*batch head pos pos"]:
         """The softmax of scores over the sources that mask and window allow."""
-        return scores.masked_fill(~self.allowed(scores.shape[-1], scores.device), -math.inf).softmax(-1)
+        return scores.masked_fill(
+            ~self.allowed(scores.shape[-1], scores.device), -math.inf
+        ).softmax(-1)
 
-    def allowed(self, n_pos: Natural, device: torch.device | str | None = None) -> Bool[Tensor, "dst src"]:
+    def allowed(
+        self, n_pos: Natural, device: torch.device | str | None = None
+    ) -> Bool[Tensor, "dst src"]:
         """True where mask and window let a destination see a source."""
         pairs = allowed_pairs(self.mask, n_pos, device)
-        return pairs if self.window is None else pairs & torch.ones_like(pairs).triu(1 - self.window)
+        return (
+            pairs if self.window is None else pairs & torch.ones_like(pairs).triu(1 - self.window)
+        )
 
     def results(
-        self, x: Float[Tensor, "*batch pos d_model"], pattern: Float[Tensor, "*batch head pos pos"] | None = None
+        self,
+        x: Float[Tensor, "*batch pos d_model"],
+        pattern: Float[Tensor, "*batch head pos pos"] | None = None,
     ) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, `[..., head, pos, d_model]`, with its own pattern or a given (frozen) one."""
         return (self.pattern(x) if pattern is None else pattern) @ self.side("V", x) @ self.W_O
@@ -305,7 +371,11 @@ class Heads:
 def _need_turn(heads: Heads) -> None:
     """A `ValueError` unless everything is known that these heads do to queries and keys."""
     if heads.positions == "other" or (heads.positions == "rotary" and heads.turn is None):
-        why = "rotate queries and keys by position" if heads.positions == "rotary" else "do not score by QK alone"
+        why = (
+            "rotate queries and keys by position"
+            if heads.positions == "rotary"
+            else "do not score by QK alone"
+        )
         raise ValueError(
             f"these heads {why} (positions={heads.positions!r}); expected positions='absolute'. "
             "Read their pattern from the model's cache: model.run_with_cache(tokens)[1]['blocks.0.attn.hook_pattern']. Or "
@@ -315,17 +385,29 @@ def _need_turn(heads: Heads) -> None:
 
 def _rows(rows: list[int]) -> slice | list[int]:
     """Rows side by side as a slice, which gives views."""
-    return slice(rows[0], rows[-1] + 1) if rows and rows == list(range(rows[0], rows[-1] + 1)) else rows
+    return (
+        slice(rows[0], rows[-1] + 1)
+        if rows and rows == list(range(rows[0], rows[-1] + 1))
+        else rows
+    )
 
 
 def projected(heads: Heads, kind: str, x: Tensor) -> Tensor:
     """`x W + b` for queries, keys or values, by head or, where heads share, by group."""
-    out, bias = torch.einsum("...pm,hmd->...hpd", x, getattr(heads, f"W_{kind}")), getattr(heads, f"b_{kind}")
+    out, bias = (
+        torch.einsum("...pm,hmd->...hpd", x, getattr(heads, f"W_{kind}")),
+        getattr(heads, f"b_{kind}"),
+    )
     return out if bias is None else out + bias[:, None, :]
 
 
 @public
-@must(lambda parts: len({part.of for part in parts} - {""}) < 2 or "heads of one model, because others share no stream with them")
+@must(
+    lambda parts: (
+        len({part.of for part in parts} - {""}) < 2
+        or "heads of one model, because others share no stream with them"
+    )
+)
 def stack(*parts: Heads) -> Heads:
     """One `Heads` with the heads of all parts in order, which must agree in sizes, scale, mask, positions, cap, window and turn.
 
@@ -347,7 +429,9 @@ def stack(*parts: Heads) -> Heads:
         if all(tensor is None for tensor in tensors):
             continue
         filled = [
-            part.W_Q.new_zeros(len(part.W_K) if name in _SHARED else len(part), part.d_head) if t is None else t
+            part.W_Q.new_zeros(len(part.W_K) if name in _SHARED else len(part), part.d_head)
+            if t is None
+            else t
             for part, t in zip(parts, tensors, strict=True)
         ]
         joined[name] = torch.cat(filled)
@@ -355,14 +439,23 @@ def stack(*parts: Heads) -> Heads:
         norms = [getattr(part, name) for part in parts]
         if any(norm is not None for norm in norms):
             if any(norm is None for norm in norms):
-                raise ValueError(f"cannot stack heads of which only some have a {name}; keep them apart")
+                raise ValueError(
+                    f"cannot stack heads of which only some have a {name}; keep them apart"
+                )
             joined[name] = norms[0].join(norms)
     if any(part.groups is not None for part in parts):
         before = [0, *torch.tensor([len(part.W_K) for part in parts]).cumsum(0).tolist()]
         own = [range(len(part)) if part.groups is None else part.groups for part in parts]
-        joined["groups"] = tuple(first + g for first, groups in zip(before, own, strict=False) for g in groups)
-    kept, models = (*_TENSORS, "names", "layers", "norm_Q", "norm_K", "groups", "of"), {part.of for part in parts} - {""}
+        joined["groups"] = tuple(
+            first + g for first, groups in zip(before, own, strict=False) for g in groups
+        )
+    kept, models = (
+        (*_TENSORS, "names", "layers", "norm_Q", "norm_K", "groups", "of"),
+        {part.of for part in parts} - {""},
+    )
     same = {f.name: getattr(first, f.name) for f in fields(first) if f.name not in kept}
     names = tuple(name for part in parts for name in part.names)
     layers = tuple(layer for part in parts for layer in part.layers)
-    return Heads(names=names, layers=layers, of=models.pop() if len(models) == 1 else "", **same, **joined)
+    return Heads(
+        names=names, layers=layers, of=models.pop() if len(models) == 1 else "", **same, **joined
+    )

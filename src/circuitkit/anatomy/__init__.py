@@ -19,7 +19,18 @@ from circuitkit.anatomy._run import Run
 from circuitkit.anatomy._sublayer import Anatomy, Norm, from_heads
 from circuitkit.anatomy._write import to_bridge
 
-__all__ = ["Anatomy", "Neurons", "Norm", "Run", "anatomy", "from_heads", "heads", "join", "read", "to_bridge"]
+__all__ = [
+    "Anatomy",
+    "Neurons",
+    "Norm",
+    "Run",
+    "anatomy",
+    "from_heads",
+    "heads",
+    "join",
+    "read",
+    "to_bridge",
+]
 
 
 class _Room(_ModuleType):

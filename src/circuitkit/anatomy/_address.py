@@ -17,15 +17,34 @@ from typing import Literal
 
 from circuitkit._contract import Count, Natural, PartName, must, public
 
-WORDS = ("embed", "pos", "embed bias", "direct", "bias", "norm bias", "unembed bias", "rest", "unembed")
+WORDS = (
+    "embed",
+    "pos",
+    "embed bias",
+    "direct",
+    "bias",
+    "norm bias",
+    "unembed bias",
+    "rest",
+    "unembed",
+)
 """Parts that belong to no layer, in order; the bias of the last norm, and groups of paths."""
-_PART = re.compile(r"L(\d{1,9})(?:(H)(\d{1,9})|(N)(\d{1,9})(?:\.(\d{1,9}))?| (MLP)| (bias)| (MLP bias))", re.ASCII)
+_PART = re.compile(
+    r"L(\d{1,9})(?:(H)(\d{1,9})|(N)(\d{1,9})(?:\.(\d{1,9}))?| (MLP)| (bias)| (MLP bias))", re.ASCII
+)
 _KINDS = ("H", "bias", "N", "MLP", "MLP bias")
 _FORMS = "'embed', 'L3H5', 'L3 MLP', 'L3N120.2', an input such as 'L1H3.K', or 'L0H1->L1H3.K'"
 
 
 @public
-@must(lambda kind, layer, number, term: kind in (WORDS if layer is None else _KINDS) and (number is None) != (kind in "HN") and (term is None or kind == "N") or _FORMS)
+@must(
+    lambda kind, layer, number, term: (
+        kind in (WORDS if layer is None else _KINDS)
+        and (number is None) != (kind in "HN")
+        and (term is None or kind == "N")
+        or _FORMS
+    )
+)
 @dataclass(frozen=True)
 class Address:
     """One part of a model, or one input of it.
@@ -49,7 +68,9 @@ class Address:
         number = "" if self.number is None else f"{self.number}"
         term = "" if self.term is None else f".{self.term}"
         word = self.kind if self.kind in "HN" else f" {self.kind}"
-        return f"L{self.layer}{word}{number}{term}" + ("" if self.input is None else f".{self.input}")
+        return f"L{self.layer}{word}{number}{term}" + (
+            "" if self.input is None else f".{self.input}"
+        )
 
     @property
     def part(self) -> "Address":
@@ -60,7 +81,10 @@ class Address:
     def order(self) -> tuple[int, ...]:
         """Its place in the model: embeddings, then layer by layer heads, bias, neurons or MLP, then the unembedding."""
         if self.layer is None:
-            return (-1 if self.kind in ("embed", "pos", "embed bias") else 1 << 40, WORDS.index(self.kind))
+            return (
+                -1 if self.kind in ("embed", "pos", "embed bias") else 1 << 40,
+                WORDS.index(self.kind),
+            )
         rest = (-1 if value is None else value for value in (self.number, self.term))
         return (self.layer, _KINDS.index(self.kind), *rest, " QKV".index(self.input or " "))
 
@@ -78,7 +102,11 @@ def read(text: PartName) -> tuple[Address, ...]:
 
 
 def _read_one(piece: str, whole: str) -> Address:
-    piece = re.sub(r"\AMLP(\d+)", r"L\1 MLP", piece).replace("pos_embed", "pos").replace("MLP.gate", "MLP.Q")
+    piece = (
+        re.sub(r"\AMLP(\d+)", r"L\1 MLP", piece)
+        .replace("pos_embed", "pos")
+        .replace("MLP.gate", "MLP.Q")
+    )
     if piece in WORDS:
         return Address(piece)
     name, dot, kind = piece.rpartition(".")
@@ -105,7 +133,9 @@ def join(*parts: Address | PartName) -> str:
     >>> join("L0H1", "L1H3.K")
     'L0H1->L1H3.K'
     """
-    return "->".join(str(one) for part in parts for one in ([part] if isinstance(part, Address) else read(part)))
+    return "->".join(
+        str(one) for part in parts for one in ([part] if isinstance(part, Address) else read(part))
+    )
 
 
 def spelled(text: str) -> str:
@@ -130,8 +160,15 @@ def nearest(text: str, known: Iterable[str], most: int = 3) -> list[str]:
 
     def away(name: str) -> tuple:
         *before, other = read(name)
-        far = [abs((a or 0) - (b or 0)) for a, b in zip(_numbers(wanted), _numbers(other), strict=True)]
-        return len(before), other.kind != wanted.kind, (other.layer is None) != (wanted.layer is None), *far
+        far = [
+            abs((a or 0) - (b or 0)) for a, b in zip(_numbers(wanted), _numbers(other), strict=True)
+        ]
+        return (
+            len(before),
+            other.kind != wanted.kind,
+            (other.layer is None) != (wanted.layer is None),
+            *far,
+        )
 
     return heapq.nsmallest(most, known, key=away)
 
@@ -155,5 +192,7 @@ def complete(text: str, known: Sequence[str], most: Count = 24) -> list[str]:
     ['L1H0', 'L1 MLP']
     """
     last = text.rsplit(">", 1)[-1]
-    found = sorted((name for name in known if name.startswith(last)), key=lambda name: read(name)[-1].order)
+    found = sorted(
+        (name for name in known if name.startswith(last)), key=lambda name: read(name)[-1].order
+    )
     return [text[: len(text) - len(last)] + name for name in found[:most]]

@@ -28,8 +28,15 @@ def run_of(model: Any, tokens: Int[Tensor, "batch pos"], patterns: bool = True) 
     with torch.no_grad(), measured(model):
         _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
     now = value.run(tokens, edit=lambda sub, z: _in_bridge(cache, sub, z))
-    now.patterns = {sub.name: cache[f"blocks.{sub.layer}.attn.hook_pattern"] for sub in value.sublayers if isinstance(sub.inside, Heads)}
-    last, text = now.streams[-1], "hooks change the stream between the parts of this model, so they do not add up to it. "
+    now.patterns = {
+        sub.name: cache[f"blocks.{sub.layer}.attn.hook_pattern"]
+        for sub in value.sublayers
+        if isinstance(sub.inside, Heads)
+    }
+    last, text = (
+        now.streams[-1],
+        "hooks change the stream between the parts of this model, so they do not add up to it. ",
+    )
     text += "Hook what parts read or write instead"
     require_same(last, cache["ln_final.hook_in"], 1e-3 * float(last.abs().max()), text)
     return now
@@ -40,7 +47,9 @@ def _in_bridge(cache: Any, sub: Sublayer, z: Tensor) -> Tensor:
     at = f"blocks.{sub.layer}."
     if isinstance(sub.inside, Heads):
         found = cache[f"{at}attn.hook_z"]
-        return (found.unflatten(-1, (len(sub.inside), -1)) if found.ndim == 3 else found).transpose(1, 2)
+        return (found.unflatten(-1, (len(sub.inside), -1)) if found.ndim == 3 else found).transpose(
+            1, 2
+        )
     if isinstance(sub.inside, Neurons):
         return cache[f"{at}mlp.neurons.hook_z"].flatten(2)
     name = f"{at}mlp.hook_out"

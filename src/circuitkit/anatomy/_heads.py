@@ -34,12 +34,19 @@ def heads(model: HasHeads) -> Own:
     """
     if getattr(model, "heads", None) is not None:
         return model.heads
-    layers = [sub.inside.ungrouped() for sub in anatomy(model).sublayers if isinstance(sub.inside, Heads)]
+    layers = [
+        sub.inside.ungrouped() for sub in anatomy(model).sublayers if isinstance(sub.inside, Heads)
+    ]
     if not layers:
         empty = torch.zeros(0, model.cfg.d_model, model.cfg.d_head)
         return Heads((), empty, empty, empty, empty.transpose(1, 2))
-    ways = [(part.turn, part.window, part.cap, part.norm_Q is None, part.norm_K is None) for part in layers]
-    if any(way != ways[0] for way in ways) or any(part.norm_Q is not None and part.norm_Q.across for part in layers):
+    ways = [
+        (part.turn, part.window, part.cap, part.norm_Q is None, part.norm_K is None)
+        for part in layers
+    ]
+    if any(way != ways[0] for way in ways) or any(
+        part.norm_Q is not None and part.norm_Q.across for part in layers
+    ):
         unknown = {"turn": None, "window": None, "cap": None, "norm_Q": None, "norm_K": None}
         layers = [replace(part, positions="other", **unknown) for part in layers]
     return stack(*layers).to(layers[0].W_Q.dtype, copy=len(layers) == 1)
@@ -62,7 +69,12 @@ class MixedHeads:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(name for sub in self.anatomy.sublayers if isinstance(sub.inside, (Heads, Neurons)) for name in sub.parts)
+        return tuple(
+            name
+            for sub in self.anatomy.sublayers
+            if isinstance(sub.inside, (Heads, Neurons))
+            for name in sub.parts
+        )
 
     @property
     def d_model(self) -> int:
@@ -75,7 +87,10 @@ class MixedHeads:
         return (self[name] for name in self.names)
 
     def __repr__(self) -> str:
-        counts = [sum(sub.n_parts for sub in self.anatomy.sublayers if isinstance(sub.inside, kind)) for kind in (Heads, Neurons)]
+        counts = [
+            sum(sub.n_parts for sub in self.anatomy.sublayers if isinstance(sub.inside, kind))
+            for kind in (Heads, Neurons)
+        ]
         return f"MixedHeads({counts[0]} attention heads, {counts[1]} neuron-heads, d_model={self.d_model})"
 
     def groups(self) -> Iterator[Heads]:
@@ -88,10 +103,17 @@ class MixedHeads:
         if isinstance(key, slice):
             names = self.names[key]
         else:
-            names = [k if isinstance(k, str) else self.names[self.index(k)] for k in ([key] if isinstance(key, (str, int)) else key)]
+            names = [
+                k if isinstance(k, str) else self.names[self.index(k)]
+                for k in ([key] if isinstance(key, (str, int)) else key)
+            ]
         parts = []
         for step, sub, rows in self.anatomy.taken(names):
-            own = sub.inside.take(rows) if isinstance(sub.inside, Neurons) else widened(sub.inside[rows])
+            own = (
+                sub.inside.take(rows)
+                if isinstance(sub.inside, Neurons)
+                else widened(sub.inside[rows])
+            )
             parts.append(replace(own, layers=(step,) * len(own)))
         alike = len({(part.d_head, part.scale, part.mask) for part in parts}) < 2
         return stack(*(parts if alike else _weights_alone(parts)))
@@ -123,6 +145,8 @@ def _weights_alone(parts: list[Heads]) -> list[Heads]:
     for part in parts:
         room = (0, most - part.d_head)
         held = {name: getattr(part, name) for name in ("W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V")}
-        wide: dict[str, Any] = {name: pad(value, room) for name, value in held.items() if value is not None}
+        wide: dict[str, Any] = {
+            name: pad(value, room) for name, value in held.items() if value is not None
+        }
         out.append(replace(part, **wide, W_O=pad(part.W_O, (0, 0, *room)), **plain))
     return out

@@ -53,9 +53,14 @@ class Neurons:
 
     @public
     @fits("W_in")
-    def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+    def __call__(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch pos d_model"]:
         """The sublayer's output by the two-key route: two scores per head and position. **Error**: `bound`, and rounding."""
-        plain = self.W_gate is None and x.dtype in (torch.float32, torch.float64)  # a half type's sums are made wider
+        plain = self.W_gate is None and x.dtype in (
+            torch.float32,
+            torch.float64,
+        )  # a half type's sums are made wider
         scaled = self.terms.scaled_silu if plain else None
         if scaled is None:
             return F.linear(self._gathered(*self.reads(x)), self.W_out.T, self.b_out)
@@ -66,7 +71,9 @@ class Neurons:
 
     @public
     @fits("W_in")
-    def literal(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+    def literal(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch pos d_model"]:
         """The same output from the full masked patterns of the heads on `x + [1]`, a few heads at a time."""
         wide = with_bias_token(x)
         step = max(1, _MOST_PATTERN_NUMBERS // (wide[..., 0].numel() * max(wide.shape[-2:])))
@@ -124,7 +131,9 @@ class Neurons:
         """
         if self.W_gate is not None and self.terms.error:
             return math.inf
-        return float((self.terms.errors(self.W_out)[:, None] * self.W_out.detach().abs()).sum(0).max())
+        return float(
+            (self.terms.errors(self.W_out)[:, None] * self.W_out.detach().abs()).sum(0).max()
+        )
 
     @public
     @fits("W_in")
@@ -137,7 +146,9 @@ class Neurons:
         value = F.linear(x, self.W_in.T, self.b_in)
         return (value if self.W_gate is None else F.linear(x, self.W_gate.T, self.b_gate)), value
 
-    def written(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
+    def written(
+        self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]
+    ) -> Tensor:
         """What all heads together write, without forming any head's share."""
         return self._gathered(gate, value) @ self.W_out
 
@@ -145,7 +156,9 @@ class Neurons:
         gathered = self.terms(gate)
         return gathered if self.W_gate is None else gathered * value
 
-    def z(self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]) -> Tensor:
+    def z(
+        self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]
+    ) -> Tensor:
         """What each head gathers, `[..., head]`: its attention on the token itself times its value there."""
         _, _, a, d = self._columns(gate)
         return self.looks(gate) * (value[..., None] * a + d).flatten(-2)
@@ -161,12 +174,17 @@ class Neurons:
         k, place = len(self.terms), self.W_in.new_tensor(rows, dtype=torch.long)
         n = place // k
         columns = self._columns(self.W_in)
-        b, c, a, d = (column[n if len(column) > 1 else 0 * n, place % k][:, None] for column in columns)
+        b, c, a, d = (
+            column[n if len(column) > 1 else 0 * n, place % k][:, None] for column in columns
+        )
         zero = self.W_in.new_zeros(len(rows), 1)
         value, shift = self.W_in.T[n], zero if self.b_in is None else self.b_in[n][:, None]
         gate, gate_shift = value, shift
         if self.W_gate is not None:
-            gate, gate_shift = self.W_gate.T[n], zero if self.b_gate is None else self.b_gate[n][:, None]
+            gate, gate_shift = (
+                self.W_gate.T[n],
+                zero if self.b_gate is None else self.b_gate[n][:, None],
+            )
         return Heads(
             names=tuple(map(self.names.__getitem__, rows)),
             W_Q=torch.cat([b * gate, zero], 1)[..., None],
@@ -186,13 +204,17 @@ class Neurons:
         return (b, c, a, d) if self.W_gate is None else (b, c, d, a)
 
 
-def _affine(x: Tensor, W: Tensor, b: Tensor | None, scale: float, bias_scale: float = 1.0) -> Tensor:
+def _affine(
+    x: Tensor, W: Tensor, b: Tensor | None, scale: float, bias_scale: float = 1.0
+) -> Tensor:
     """`scale x W + bias_scale b`."""
     return x @ W * scale if b is None else torch.addmm(b, x, W, alpha=scale, beta=bias_scale)
 
 
 @public
-def with_bias_token(x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:
+def with_bias_token(
+    x: Float[Tensor, "*batch pos d_model"],
+) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:
     """`X + [1]` with the bias token first: one more coordinate, which is 1 on position 0 and 0 on the real tokens.
 
     **Source**: the paper's direct sum `X (+) [1]`; it puts the bias token last, which no causal mask admits.

@@ -105,7 +105,9 @@ def norms_of_mlps(bridge: Any) -> dict[int, Norm]:
 
 def _probed(bridge: Any) -> tuple[Tensor, Tensor, Any]:
     """Random tokens, and logits and cache of one run on them."""
-    tokens = random_rows(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(next(bridge.parameters()).device)
+    tokens = random_rows(int(bridge.cfg.d_vocab), _probe_length(bridge)).to(
+        next(bridge.parameters()).device
+    )
     return tokens, *bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith(_WANTED))
 
 
@@ -148,7 +150,12 @@ def still(bridge: Any) -> Iterator[None]:
 @contextmanager
 def measured(*models: Any) -> Iterator[None]:
     """Inside, no dropout: what is measured is the model as it is used, in whatever mode it was left."""
-    parts = [part for model in models for part in (model, getattr(model, "original_model", None)) if part is not None]
+    parts = [
+        part
+        for model in models
+        for part in (model, getattr(model, "original_model", None))
+        if part is not None
+    ]
     was = [module for part in parts for module in part.modules() if module.training]
     try:
         for module in was:
@@ -166,7 +173,11 @@ def random_rows(d_vocab: int, n: int) -> Tensor:
 
 def _probe_length(bridge: Any) -> int:
     """Long enough to tell a window from none, where that is affordable."""
-    windows = [_window(block.attn.original_component, n) for n, block in enumerate(bridge.blocks) if hasattr(block, "attn")]
+    windows = [
+        _window(block.attn.original_component, n)
+        for n, block in enumerate(bridge.blocks)
+        if hasattr(block, "attn")
+    ]
     short = [window for window in windows if window is not None and window < 512]
     return min(int(bridge.cfg.n_ctx), max([12, *(window + 4 for window in short)]))
 
@@ -176,7 +187,13 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
     for layer, block in enumerate(bridge.blocks):
         steps += _block(bridge, layer, block, cache)
     opening = _norm(bridge._modules.get("embed_ln"), W_E.shape[1], W_E, bridge.cfg)
-    begun = cache["embed_ln.hook_in" if opening else "blocks.0.hook_resid_pre" if steps else "ln_final.hook_in"]
+    begun = cache[
+        "embed_ln.hook_in"
+        if opening
+        else "blocks.0.hook_resid_pre"
+        if steps
+        else "ln_final.hook_in"
+    ]
     W_pos, rest = None, begun
     if "pos_embed.hook_out" in cache:
         W_pos = bridge.W_pos.detach()[: int(bridge.cfg.n_ctx)]
@@ -207,10 +224,21 @@ def _bridge(bridge: Any, tokens: Tensor, cache: Any) -> Anatomy:
 def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
     """The one or two steps of a block. A norm stands before what its output enters, after what it reads, or closes a step."""
     at, cfg, like = f"blocks.{layer}.", bridge.cfg, bridge.W_E.detach()
-    entered = {n: cache[f"{at}{n}.hook_in"] for n in _NORMS if n in block._modules and f"{at}{n}.hook_in" in cache}
+    entered = {
+        n: cache[f"{at}{n}.hook_in"]
+        for n in _NORMS
+        if n in block._modules and f"{at}{n}.hook_in" in cache
+    }
     left = {n: cache[f"{at}{n}.hook_out"] for n in entered}
-    found: dict[str | None, Norm | None] = {n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered}
-    seen: dict[str, Any] = {"attn": (cache[f"{at}attn.hook_in"], _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"))}
+    found: dict[str | None, Norm | None] = {
+        n: _norm(block._modules[n], like.shape[1], like, cfg) for n in entered
+    }
+    seen: dict[str, Any] = {
+        "attn": (
+            cache[f"{at}attn.hook_in"],
+            _first(cache, f"{at}attn.o.hook_out", f"{at}attn.hook_out"),
+        )
+    }
     if "mlp" in block._modules:
         ways = ("mlp.hook_in", "mlp.in.hook_in"), ("mlp.out.hook_out", "mlp.hook_out")
         seen["mlp"] = tuple(_first(cache, *(f"{at}{name}" for name in names)) for names in ways)
@@ -220,14 +248,23 @@ def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
         # what the MLP reads from "ln1" is the stream itself, unless the attention read it there as well
         allowed = [n for n in entered if part == "attn" or n[2] == "2" or n in used]
         before = next((n for n in allowed if torch.equal(left[n], goes_in)), None)
-        after = next((n for n in entered if n != before and torch.equal(entered[n], comes_out)), None)
+        after = next(
+            (n for n in entered if n != before and torch.equal(entered[n], comes_out)), None
+        )
         used |= {before, after}
-        inside, bias = _attention(bridge, layer, block.attn, cache) if part == "attn" else _mlp(bridge, layer, block)
+        inside, bias = (
+            _attention(bridge, layer, block.attn, cache)
+            if part == "attn"
+            else _mlp(bridge, layer, block)
+        )
         subs.append(Sublayer(layer, inside, found.get(before), found.get(after), bias))
         streams.append(goes_in if before is None else entered[before])
     if len(subs) == 2 and torch.equal(*streams):
         return [Step(tuple(subs))]
-    closing = [next((found[n] for n in _NORMS if n in found and n not in used and n[2] == k), None) for k in "12"]
+    closing = [
+        next((found[n] for n in _NORMS if n in found and n not in used and n[2] == k), None)
+        for k in "12"
+    ]
     return [Step((sub,), norm) for sub, norm in zip(subs, closing, strict=False)]
 
 
@@ -249,11 +286,16 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
         names=tuple(f"L{layer}H{h}" for h in range(n)),
         layers=(layer,) * n,
         scale=_score_divisor(original) or math.sqrt(d_head),
-        mask="full" if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional" else "causal",
+        mask="full"
+        if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional"
+        else "causal",
         positions="absolute" if turn is None else "rotary",
         groups=None if n_groups == n else tuple(h * n_groups // n for h in range(n)),
         turn=turn,
-        cap=_positive(getattr(original, "attn_logit_softcapping", None), getattr(cfg, "attn_scores_soft_cap", None)),
+        cap=_positive(
+            getattr(original, "attn_logit_softcapping", None),
+            getattr(cfg, "attn_scores_soft_cap", None),
+        ),
         window=_window(original, layer),
         of=name_of(bridge),
         **{name: _given(getattr(attn, name, None)) for name in ("b_Q", "b_K", "b_V")},
@@ -282,13 +324,19 @@ def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
     mlp, original = block.mlp, block.mlp.original_component
     weights = {name: _matrix(mlp, name) for name in ("W_in", "W_out", "W_gate")}
     if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows
-        act = original.activation_fn if hasattr(original, "activation_fn") else original.intermediate.intermediate_act_fn
+        act = (
+            original.activation_fn
+            if hasattr(original, "activation_fn")
+            else original.intermediate.intermediate_act_fn
+        )
         return MLP(lambda x: mlp.out(act(getattr(mlp, "in")(x))).reshape(x.shape), **weights), None
 
     def whole(x: Tensor) -> Tensor:
         with measured(mlp):
             out = mlp(x)
-        return out[0] if isinstance(out, tuple) else out  # a mixture of experts tells its choices as well
+        return (
+            out[0] if isinstance(out, tuple) else out
+        )  # a mixture of experts tells its choices as well
 
     return MLP(whole, **weights), None
 
@@ -313,12 +361,24 @@ def _norm(module: Any, size: int, like: Tensor, cfg: Any) -> Norm | None:
         return None
     original, weight = module.original_component, getattr(module, "weight", None)
     gains = [None] if weight is None else [weight.detach(), 1 + weight.detach(), None]
-    sizes = {float(e) for e in (getattr(original, "eps", None), getattr(original, "variance_epsilon", None), cfg.eps) if e}
-    known = [Norm(gain, bias, eps, centre) for gain in gains for eps in sizes for centre in (True, False)]
+    sizes = {
+        float(e)
+        for e in (
+            getattr(original, "eps", None),
+            getattr(original, "variance_epsilon", None),
+            cfg.eps,
+        )
+        if e
+    }
+    known = [
+        Norm(gain, bias, eps, centre) for gain in gains for eps in sizes for centre in (True, False)
+    ]
     off = [float((norm(rows) - out).abs().max() / out.abs().max()) for norm in known]
     best = min(range(len(known)), key=off.__getitem__)
     if not off[best] <= max(torch.finfo(like.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
-        raise TypeError(f"{type(original).__name__} is no LayerNorm or RMSNorm (off by {off[best]:.2g} of its largest output)")
+        raise TypeError(
+            f"{type(original).__name__} is no LayerNorm or RMSNorm (off by {off[best]:.2g} of its largest output)"
+        )
     return known[best]
 
 
@@ -338,7 +398,11 @@ def _turn(original: Any, cache: Any, layer: int, rotary: Any) -> Turn | None:
     planes = dims.view(2, half).T if in_halves else dims.view(half, 2)
     angles = torch.atan2(sin[1].float(), cos[1].float())[planes[:, 0]]
     # the model's own numbers, where they are at hand: an angle read off a table is off in its last digit
-    known = [] if rotary is None else [b.float() for name, b in rotary.named_buffers() if name.endswith("inv_freq")]
+    known = (
+        []
+        if rotary is None
+        else [b.float() for name, b in rotary.named_buffers() if name.endswith("inv_freq")]
+    )
     if tables is not None:
         speed = 1.0 / (tables.effective_base ** (torch.arange(0, 2 * half, 2).float() / (2 * half)))
         known.append(speed.to(angles) / tables.position_scale)

@@ -26,16 +26,37 @@ _side, _scores_of = map(inspect.unwrap, (Heads.side, Heads.scores_of))
 Fill = Callable[[Tensor], Tensor]
 
 
-_one_part = lambda name: (read(name)[0].input is None and len(read(name)) == 1) or "one part; not an input, a wire or a path"  # noqa: E731
+_one_part = lambda name: (
+    (read(name)[0].input is None and len(read(name)) == 1)
+    or "one part; not an input, a wire or a path"
+)
 
 
 @public
 @must(_one_part, "name")
 @must(_one_part, "head")
-@must(lambda before, self: before <= len(self.model.steps) or f"a step of the model, 0 to {len(self.model.steps)}")
-@must(lambda row, pos, self: (row < len(self.tokens) and pos < self.tokens.shape[1]) or "a place of these tokens")
-@must(lambda row, dst, src, self: (row < len(self.tokens) and src <= dst < self.tokens.shape[1]) or "places of these tokens, no source after dst")
-@must(lambda W, self: (W.shape[-2], W.dtype) == (self.model.d_model, self.model.W_E.dtype) or f"{self.model.d_model} rows of its dtype")
+@must(
+    lambda before, self: (
+        before <= len(self.model.steps) or f"a step of the model, 0 to {len(self.model.steps)}"
+    )
+)
+@must(
+    lambda row, pos, self: (
+        (row < len(self.tokens) and pos < self.tokens.shape[1]) or "a place of these tokens"
+    )
+)
+@must(
+    lambda row, dst, src, self: (
+        (row < len(self.tokens) and src <= dst < self.tokens.shape[1])
+        or "places of these tokens, no source after dst"
+    )
+)
+@must(
+    lambda W, self: (
+        (W.shape[-2], W.dtype) == (self.model.d_model, self.model.W_E.dtype)
+        or f"{self.model.d_model} rows of its dtype"
+    )
+)
 @dataclass(eq=False, repr=False)
 class Run:
     """One forward pass in parts. A part's values are made from what its sublayer gathered when they are asked for.
@@ -90,7 +111,9 @@ class Run:
         """The pattern of one head; of a neuron-head, `[batch, pos]`, its attention on the token itself, not the bias token."""
         step, sub, rows, _ = self.model.find(head)
         if rows is None or len(rows) != 1:
-            raise ValueError(f"{head!r} is not one head; patterns belong to heads such as 'L0H1' and 'L0N12.0'")
+            raise ValueError(
+                f"{head!r} is not one head; patterns belong to heads such as 'L0H1' and 'L0N12.0'"
+            )
         if isinstance(sub.inside, Neurons):
             gate, _ = sub.inside.reads(self.read_by(sub, self.streams[step]))
             return sub.inside.looks(gate)[..., rows[0]]
@@ -103,13 +126,21 @@ class Run:
             return sub.inside.z(*sub.inside.reads(self.read_by(sub, self.streams[step])))
         return self.gathered[sub.name]
 
-    def part(self, name: PartName, before: Natural | None = None) -> Float[Tensor, "batch pos d_model"]:
+    def part(
+        self, name: PartName, before: Natural | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
         """What one part left in the stream before a step (by default, the last stream); norms behind it are frozen."""
         step, sub, rows, is_bias = self.model.find(name)
         if step == len(self.model.steps):
-            raise ValueError(f"{name!r} writes nothing; parts are {', '.join(self.model.parts()[:6])}, ...")
-        if before is not None and step > before:  # at its own step it is what it writes, before what follows
-            raise ValueError(f"{name!r} is not in the stream before step {before}; expected one of {', '.join(self.model.parts(before))}")
+            raise ValueError(
+                f"{name!r} writes nothing; parts are {', '.join(self.model.parts()[:6])}, ..."
+            )
+        if (
+            before is not None and step > before
+        ):  # at its own step it is what it writes, before what follows
+            raise ValueError(
+                f"{name!r} is not in the stream before step {before}; expected one of {', '.join(self.model.parts(before))}"
+            )
         return self._part(name, before)
 
     def _part(self, name: str, before: int | None) -> Tensor:
@@ -125,25 +156,39 @@ class Run:
         elif not isinstance(inside, Neurons):
             out = self.gathered[sub.name]
         elif rows is not None:
-            out = self.z(sub)[..., list(rows)] @ inside.W_out[[row // len(inside.terms) for row in rows]]
+            out = (
+                self.z(sub)[..., list(rows)]
+                @ inside.W_out[[row // len(inside.terms) for row in rows]]
+            )
         elif sub.name in self.gathered:
-            out = self.gathered[sub.name].unflatten(-1, (-1, len(inside.terms))).sum(-1) @ inside.W_out
+            out = (
+                self.gathered[sub.name].unflatten(-1, (-1, len(inside.terms))).sum(-1)
+                @ inside.W_out
+            )
         else:
             out = inside.written(*inside.reads(self.read_by(sub, self.streams[step])))
         out = self._left(sub, out, step, before)
         # "L0 MLP" of a converted model is the whole of it, its bias too, as it was before it became heads
-        return out + self._bias(step, sub, before) if rows is None and isinstance(inside, Neurons) else out
+        return (
+            out + self._bias(step, sub, before)
+            if rows is None and isinstance(inside, Neurons)
+            else out
+        )
 
     def _left(self, sub: Sublayer, out: Tensor, step: int, before: int | None) -> Tensor:
         """A share of what a sublayer wrote behind the norms that follow."""
         after = self.norms[sub.name][1]
         return self._carried(out if after is None else after.linear(out), step, before)
 
-    def parts(self, before: int | None = None) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos d_model"]]]:
+    def parts(
+        self, before: int | None = None
+    ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos d_model"]]]:
         """Every part's share of the stream before a step, sublayer by sublayer; neuron-heads of a layer together."""
         for step, sub, names in self.model.groups(before, neurons=False):
             if sub is not None and isinstance(sub.inside, Heads):
-                written = torch.einsum("...hpd,hdm->h...pm", self.gathered[sub.name], sub.inside.W_O)
+                written = torch.einsum(
+                    "...hpd,hdm->h...pm", self.gathered[sub.name], sub.inside.W_O
+                )
                 yield sub.parts, self._left(sub, written, step, before)
                 names = names[sub.n_parts :]
             if names:
@@ -155,13 +200,22 @@ class Run:
         if sub is not None:
             out = self._carried(out + self.bias_of(sub), step, before)
         last = sub is None or sub is self.model.steps[step].sublayers[-1]
-        if closing is not None and closing.bias is not None and last and (before is None or before > step):
+        if (
+            closing is not None
+            and closing.bias is not None
+            and last
+            and (before is None or before > step)
+        ):
             out = out + self._carried(torch.zeros_like(out) + closing.bias, step + 1, before)
         return out
 
     def bias_of(self, sub: Sublayer) -> Tensor:
         """What a sublayer adds whatever it reads: its bias behind the norm that follows, and that norm's."""
-        own = torch.zeros_like(self.streams[0]) if sub.bias is None or sub.name in self.silent else sub.bias
+        own = (
+            torch.zeros_like(self.streams[0])
+            if sub.bias is None or sub.name in self.silent
+            else sub.bias
+        )
         return own if (after := self.norms[sub.name][1]) is None else after(own)
 
     def _carried(self, out: Tensor, step: int, before: int | None) -> Tensor:
@@ -171,7 +225,10 @@ class Run:
         return out
 
     def shares(
-        self, W: Float[Tensor, "*row d_model out"], before: Natural | None = None, neurons: bool = True
+        self,
+        W: Float[Tensor, "*row d_model out"],
+        before: Natural | None = None,
+        neurons: bool = True,
     ) -> Iterator[tuple[tuple[str, ...], Float[Tensor, "part batch pos out"]]]:
         """`part @ W` for every part in the stream before a step, a group at a time: no part is formed in d_model.
 
@@ -181,19 +238,27 @@ class Run:
         for step, sub, names in self.model.groups(before, neurons):
             plain = names
             if sub is not None and (neurons or not isinstance(sub.inside, Neurons)):
-                yield from self._shares_of(sub, names[: sub.n_parts], self._pulled(W, step, sub, before))
+                yield from self._shares_of(
+                    sub, names[: sub.n_parts], self._pulled(W, step, sub, before)
+                )
                 plain = names[sub.n_parts :]
             if plain:
                 yield plain, torch.stack([_times(self.part(name, before), W) for name in plain])
 
     def _pulled(self, W: Tensor, step: int, sub: Sublayer, before: int | None) -> Tensor:
         """The matrix that does to what a sublayer writes what frozen norms and then `W` do."""
-        norms = [self.closings.get(n) for n in range(len(self.model.steps) if before is None else before) if n >= step]
+        norms = [
+            self.closings.get(n)
+            for n in range(len(self.model.steps) if before is None else before)
+            if n >= step
+        ]
         for norm in [*reversed(norms), self.norms[sub.name][1]]:
             W = W if norm is None else norm.fold(W) / norm.scale[..., None]
         return W
 
-    def _shares_of(self, sub: Sublayer, names: tuple[str, ...], V: Tensor) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    def _shares_of(
+        self, sub: Sublayer, names: tuple[str, ...], V: Tensor
+    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         z, inside = self.z(sub), sub.inside
         if isinstance(inside, Neurons):
             k = len(inside.terms)
@@ -223,9 +288,13 @@ class Run:
             self,
             tokens=self.tokens[at],
             starts={name: value[at] for name, value in self.starts.items()},
-            gathered={n: z[at[0], :, at[1]] if n in heads else z[at] for n, z in self.gathered.items()},
+            gathered={
+                n: z[at[0], :, at[1]] if n in heads else z[at] for n, z in self.gathered.items()
+            },
             patterns={},
-            norms={name: (norm(before), norm(after)) for name, (before, after) in self.norms.items()},
+            norms={
+                name: (norm(before), norm(after)) for name, (before, after) in self.norms.items()
+            },
             closings={number: closing.at(*at) for number, closing in self.closings.items()},
             streams=[stream[at] for stream in self.streams],
             unembedded=None if self.unembedded is None else self.unembedded[at],
@@ -241,7 +310,9 @@ class Run:
         """
         step, sub, rows, _ = self.model.find(head)
         if sub is None or not isinstance(sub.inside, Heads) or rows is None:
-            raise ValueError(f"{head!r} is no attention head; scores are taken apart for heads such as 'L1H3'")
+            raise ValueError(
+                f"{head!r} is no attention head; scores are taken apart for heads such as 'L1H3'"
+            )
         heads, own = sub.inside, sub.inside[list(rows)]
         sides, groups = [], []
         for kind, pos in (("Q", dst), ("K", src)):
@@ -250,7 +321,11 @@ class Run:
             pulled = W if before is None else before.fold(W) / before.scale[..., None]
             groups = list(here.shares(pulled, step, neurons))
             table = torch.cat([values[:, 0, 0] for _, values in groups])
-            constant = torch.zeros_like(table[:1]) if before is None or before.bias is None else (before.bias @ W)[None]
+            constant = (
+                torch.zeros_like(table[:1])
+                if before is None or before.bias is None
+                else (before.bias @ W)[None]
+            )
             b = getattr(own, f"b_{kind}")
             table = torch.cat([table, constant if b is None else constant + b])[None]
             norm = getattr(own, f"norm_{kind}")
@@ -261,7 +336,9 @@ class Run:
                 table = norm.linear(table)
                 if norm.bias is not None:
                     table[:, -1] += norm.bias[0, 0]
-            table = table if own.turn is None else own.turn(table, torch.full(table.shape[1:2], pos))
+            table = (
+                table if own.turn is None else own.turn(table, torch.full(table.shape[1:2], pos))
+            )
             sides.append(table[0])
         names = tuple(name for some, _ in groups for name in some)
         return (*names, "bias"), sides[0] / own.scale, sides[1]
@@ -277,16 +354,28 @@ _INPUTS = {Heads: "QKV", Neurons: "QV"}
 class _Cuts:
     """What to replace, by sublayer: heads of it, its bias, and wires into it; and how."""
 
-    def __init__(self, model: Anatomy, without: "str | Sequence[str]", fill: "str | Fill", source: Run | None, at: Any):
+    def __init__(
+        self,
+        model: Anatomy,
+        without: "str | Sequence[str]",
+        fill: "str | Fill",
+        source: Run | None,
+        at: Any,
+    ):
         self.model, self.starts = model, set()
-        named: dict[Any, Any] = {"zero": torch.zeros_like, "mean": lambda x: x.mean(0, keepdim=True).expand_as(x)}
+        named: dict[Any, Any] = {
+            "zero": torch.zeros_like,
+            "mean": lambda x: x.mean(0, keepdim=True).expand_as(x),
+        }
         self.fill: Any = named.get(fill, fill)
         self.source, self.at = source, at
         self.runs: dict[str, Run] = {}  # in which the beginning of a path is patched
         self.again: Callable[[str], Run]
         self.rows: dict[str, Any] = {}
         self.biases: set[str] = set()
-        self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(lambda: defaultdict(list))
+        self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         steps = [self._add(name) for name in ([without] if isinstance(without, str) else without)]
         self.first = min(steps, default=len(model.steps))
 
@@ -318,7 +407,11 @@ class _Cuts:
                 self.rows[sub.name] = [*self.rows.get(sub.name, []), *rows]
             return step
         steps = [self.model.find(one).step for one in (*earlier, last)]
-        if any(b <= a for a, b in zip(steps, steps[1:], strict=False)) or place.is_bias or earlier[0].input:
+        if (
+            any(b <= a for a, b in zip(steps, steps[1:], strict=False))
+            or place.is_bias
+            or earlier[0].input
+        ):
             raise ValueError(
                 f"without got {name!r}; expected a part before the arrow that runs before what is behind it, because a part "
                 "reads only what earlier steps have written. Parts of one layer that read the same stream run side by side."
@@ -346,7 +439,9 @@ class _Cuts:
         own = now.part(name, step)
         if not earlier:
             return self.replaced(own, lambda run: run.part(name, step)) - own
-        if source not in self.runs:  # what this part writes when the path to it is patched, and nothing else
+        if (
+            source not in self.runs
+        ):  # what this part writes when the path to it is patched, and nothing else
             self.runs[source] = self.again(source)
         return self.runs[source].part(name, step) - own
 
@@ -398,7 +493,11 @@ def _resumed(now: Run, base: Run, begin: int) -> Tensor:
     """Take over what ran before the first change."""
     kept = {sub.name for step in now.model.steps[:begin] for sub in step.sublayers}
     now.starts, now.streams = dict(base.starts), base.streams[:begin]
-    pairs: Any = ((now.gathered, base.gathered), (now.patterns, base.patterns), (now.norms, base.norms))
+    pairs: Any = (
+        (now.gathered, base.gathered),
+        (now.patterns, base.patterns),
+        (now.norms, base.norms),
+    )
     for mine, its in pairs:
         mine.update({name: value for name, value in its.items() if name in kept})
     now.closings = {number: norm for number, norm in base.closings.items() if number < begin}
@@ -412,7 +511,9 @@ def _closed(now: Run, number: int, closing: Norm | None, x: Tensor) -> Tensor:
     return now.closings[number](x)
 
 
-def _wired(now: Run, name: str, norm: Norm | None, x: Tensor, step: int, cuts: _Cuts) -> dict[tuple, Tensor]:
+def _wired(
+    now: Run, name: str, norm: Norm | None, x: Tensor, step: int, cuts: _Cuts
+) -> dict[tuple, Tensor]:
     """What the inputs with cut wires read, by `(kind, heads)`: the norm of the stream without the wires' sources."""
     readers: dict[tuple, list[int]] = defaultdict(list)
     for (kind, rows), sources in cuts.wires.get(name, {}).items():
@@ -424,7 +525,9 @@ def _wired(now: Run, name: str, norm: Norm | None, x: Tensor, step: int, cuts: _
     return {(kind, tuple(rows)): less[sources] for (sources, kind), rows in readers.items()}
 
 
-def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit: Any, watch: Any) -> Tensor:
+def _through(
+    now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit: Any, watch: Any
+) -> Tensor:
     """What one sublayer adds to the stream."""
     before = None if sub.before is None else sub.before.freeze(x)
     now.norms[sub.name] = (before, None)
@@ -449,18 +552,37 @@ def _through(now: Run, number: int, sub: Sublayer, x: Tensor, cuts: _Cuts, edit:
     return after(out)
 
 
-def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts: _Cuts, edit: Any, watch: Any) -> Tensor:
+def _attend(
+    now: Run,
+    sub: Sublayer,
+    read: Tensor,
+    wires: dict,
+    rows: Any,
+    cuts: _Cuts,
+    edit: Any,
+    watch: Any,
+) -> Tensor:
     heads = sub.inside
     sides = {kind: _side(heads, kind, read) for kind in "QKV"}
     for (kind, which), stream in wires.items():
         which = list(which) or list(range(len(heads)))
         mixed = getattr(getattr(heads, f"norm_{kind}", None), "across", False)
-        new = _side(heads, kind, stream)[..., which, :, :] if mixed else _side(heads[which], kind, stream)
+        new = (
+            _side(heads, kind, stream)[..., which, :, :]
+            if mixed
+            else _side(heads[which], kind, stream)
+        )
         sides[kind] = sides[kind].index_copy(-3, torch.tensor(which, device=new.device), new)
     q, gathered, n = sides["Q"], [], read.shape[-2]
     gate, allowed = None if sub.gate is None else sub.gate(read), heads.allowed(n, read.device)
-    for some in [slice(0, n)] if watch is None else pieces(n, q[..., :1, 0].numel() * n, _MOST_NUMBERS):
-        pattern = _scores_of(heads, q[..., some, :], sides["K"]).masked_fill_(~allowed[some], -math.inf).softmax(-1)
+    for some in (
+        [slice(0, n)] if watch is None else pieces(n, q[..., :1, 0].numel() * n, _MOST_NUMBERS)
+    ):
+        pattern = (
+            _scores_of(heads, q[..., some, :], sides["K"])
+            .masked_fill_(~allowed[some], -math.inf)
+            .softmax(-1)
+        )
         pattern = pattern if gate is None else pattern * gate[..., some, :]
         if watch is None:
             now.patterns[sub.name] = pattern
@@ -469,12 +591,16 @@ def _attend(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts:
         gathered.append(pattern @ sides["V"])
     z = gathered[0] if len(gathered) == 1 else torch.cat(gathered, -2)
     if rows:
-        z[..., rows, :, :] = cuts.replaced(z[..., rows, :, :], lambda run: run.gathered[sub.name][..., rows, :, :])
+        z[..., rows, :, :] = cuts.replaced(
+            z[..., rows, :, :], lambda run: run.gathered[sub.name][..., rows, :, :]
+        )
     z = now.gathered[sub.name] = z if edit is None else edit(sub, z)
     return torch.einsum("...hpd,hdm->...pm", z, heads.W_O)
 
 
-def _choose(now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts: _Cuts, edit: Any) -> Tensor:
+def _choose(
+    now: Run, sub: Sublayer, read: Tensor, wires: dict, rows: Any, cuts: _Cuts, edit: Any
+) -> Tensor:
     neurons = sub.inside
     gate, value = neurons.reads(read)
     if not wires and rows == [] and edit is None:

@@ -36,9 +36,26 @@ if TYPE_CHECKING:
 
 
 @public
-@must(lambda x, self: (self.gain is None or x.shape[-1] == self.gain.shape[-1]) and (self.scale is None or all(n == m or m == 1
-     for n, m in zip(x.shape[-2::-1], self.scale.shape[-2::-1], strict=False))) or "rows as long as the gain, those it was frozen on")
-@must(lambda W, self: self.gain is None or W.shape[-2] == self.gain.shape[-1] or f"{self.gain.shape[-1]} rows, as the gain")
+@must(
+    lambda x, self: (
+        (self.gain is None or x.shape[-1] == self.gain.shape[-1])
+        and (
+            self.scale is None
+            or all(
+                n == m or m == 1
+                for n, m in zip(x.shape[-2::-1], self.scale.shape[-2::-1], strict=False)
+            )
+        )
+        or "rows as long as the gain, those it was frozen on"
+    )
+)
+@must(
+    lambda W, self: (
+        self.gain is None
+        or W.shape[-2] == self.gain.shape[-1]
+        or f"{self.gain.shape[-1]} rows, as the gain"
+    )
+)
 @dataclass(frozen=True, eq=False)
 class Norm:
     """`x -> (x - mean) / scale * gain + bias` with `scale = sqrt(mean((x - mean)^2) + eps)`: LayerNorm or RMSNorm.
@@ -69,12 +86,16 @@ class Norm:
         square = self._centred(x).square().mean((-3, -1) if self.across else -1, keepdim=True)
         return replace(self, scale=(square + self.eps).sqrt())
 
-    def linear(self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]) -> Float[Tensor, "*row size"]:
+    def linear(
+        self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]
+    ) -> Float[Tensor, "*row size"]:
         """What a frozen norm does to a share of the stream: everything but its bias."""
         out = self._centred(x) / self.scale
         return out if self.gain is None else out * self.gain
 
-    def __call__(self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]) -> Float[Tensor, "*row size"]:
+    def __call__(
+        self, x: Annotated[Float[Tensor, "*row size"], AS_IT_IS]
+    ) -> Float[Tensor, "*row size"]:
         out = (self if self.scale is not None else self.freeze(x)).linear(x)
         return out if self.bias is None else out + self.bias
 
@@ -83,7 +104,9 @@ class Norm:
         W = W if self.gain is None else self.gain[:, None] * W
         return W - W.mean(-2, keepdim=True) if self.centre else W
 
-    def bound(self, W: Float[Tensor, "size out"], b: Float[Tensor, " out"] | None = None) -> Float[Tensor, " out"]:
+    def bound(
+        self, W: Float[Tensor, "size out"], b: Float[Tensor, " out"] | None = None
+    ) -> Float[Tensor, " out"]:
         """The largest `|norm(x) W + b|` that any input can cause: a normed row is at most `sqrt(size)` long."""
         shift = 0.0 if self.bias is None else self.bias @ W
         shift = shift if b is None else shift + b
@@ -96,7 +119,9 @@ class Norm:
     def only(self, head: Natural) -> "Norm":
         """The frozen norm of one head, on its own."""
         pick = lambda value: None if value is None else value[[head if len(value) > 1 else 0]]  # noqa: E731
-        return replace(self, across=False, gain=pick(self.gain), bias=pick(self.bias), scale=pick(self.scale))
+        return replace(
+            self, across=False, gain=pick(self.gain), bias=pick(self.bias), scale=pick(self.scale)
+        )
 
     def take(self, rows: Any) -> "Norm":
         """The norm of some heads; one over all heads together is kept whole."""
@@ -107,9 +132,18 @@ class Norm:
 
     def join(self, norms: "Sequence[Norm]") -> "Norm":
         """Norms of the heads of several layers as one."""
-        if any(norm.across for norm in norms) or len({(norm.eps, norm.centre, norm.bias is None) for norm in norms}) > 1:
-            raise ValueError("cannot stack heads whose norms of queries or keys are of different kinds; keep them apart")
-        every = lambda name: None if getattr(self, name) is None else torch.cat([getattr(norm, name) for norm in norms])  # noqa: E731
+        if (
+            any(norm.across for norm in norms)
+            or len({(norm.eps, norm.centre, norm.bias is None) for norm in norms}) > 1
+        ):
+            raise ValueError(
+                "cannot stack heads whose norms of queries or keys are of different kinds; keep them apart"
+            )
+        every = lambda name: (
+            None
+            if getattr(self, name) is None
+            else torch.cat([getattr(norm, name) for norm in norms])
+        )
         return replace(self, gain=every("gain"), bias=every("bias"))
 
     def each(self, move: Any) -> "Norm":
@@ -125,8 +159,7 @@ UNLIMITED = 1 << 30
 @public
 @dataclass(frozen=True, eq=False, repr=False)
 class MLP:
-    """A whole MLP as one function of what it reads, with the matrices that read and write if it has such. **Source**: this book.
-    """
+    """A whole MLP as one function of what it reads, with the matrices that read and write if it has such. **Source**: this book."""
 
     function: Callable[[Tensor], Tensor]
     W_in: Float[Tensor, "d_model d_mlp"] | None = None
@@ -138,7 +171,13 @@ class MLP:
 
 
 @public
-@must(lambda bias, inside: not isinstance(inside, Heads) or len(bias) == inside.d_model or f"[{inside.d_model}], what is added to the stream")
+@must(
+    lambda bias, inside: (
+        not isinstance(inside, Heads)
+        or len(bias) == inside.d_model
+        or f"[{inside.d_model}], what is added to the stream"
+    )
+)
 @dataclass(frozen=True, eq=False, repr=False)
 class Sublayer:
     """What reads the stream at one place and adds to it: `after(inside(before(x)) + bias)`.
@@ -147,7 +186,13 @@ class Sublayer:
     """
 
     layer: Natural
-    inside: Annotated[Any, kind(lambda it: (callable(it) and not isinstance(it, type)) or isinstance(it, Heads), "Heads, Neurons or a function")]
+    inside: Annotated[
+        Any,
+        kind(
+            lambda it: (callable(it) and not isinstance(it, type)) or isinstance(it, Heads),
+            "Heads, Neurons or a function",
+        ),
+    ]
     """`Heads`, `Neurons`, or a whole `MLP`."""
     before: Norm | None = None
     after: Norm | None = None
@@ -190,8 +235,14 @@ class Place(NamedTuple):
 
 
 @public
-@must(lambda before, self: before <= len(self.steps) or f"a step of the model, 0 to {len(self.steps)}")
-@must(lambda W_E, W_U, W_pos: all(W is None or W.numel() for W in (W_E, W_U, W_pos)) or "tables with entries")
+@must(
+    lambda before, self: before <= len(self.steps) or f"a step of the model, 0 to {len(self.steps)}"
+)
+@must(
+    lambda W_E, W_U, W_pos: (
+        all(W is None or W.numel() for W in (W_E, W_U, W_pos)) or "tables with entries"
+    )
+)
 @dataclass(frozen=True, eq=False, repr=False)
 class Anatomy:
     """Any model as one value: what it is made of, by name, and one loop that runs it. Made by `circuitkit.anatomy(model)`.
@@ -250,18 +301,24 @@ class Anatomy:
     @property
     def head_names(self) -> tuple[str, ...]:
         """Names of all attention heads."""
-        return tuple(name for sub in self.sublayers if isinstance(sub.inside, Heads) for name in sub.parts)
+        return tuple(
+            name for sub in self.sublayers if isinstance(sub.inside, Heads) for name in sub.parts
+        )
 
     def few_neurons(self, most: int = 1024) -> bool:
         """Whether there are so few neuron-heads that each is shown for itself where nothing is said."""
         return sum(sub.n_parts for sub in self.sublayers if isinstance(sub.inside, Neurons)) <= most
 
-    def groups(self, before: Natural | None = None, neurons: bool = True) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
+    def groups(
+        self, before: Natural | None = None, neurons: bool = True
+    ) -> Iterator[tuple[int, Sublayer | None, tuple[str, ...]]]:
         """The parts that stand in the stream before a step (by default, all), group by group, without their values.
 
         Without `neurons`, neuron-heads of a layer are one part, its bias included: the MLP that they were.
         """
-        opening = ("embed bias",) if self.opening is not None and self.opening.bias is not None else ()
+        opening = (
+            ("embed bias",) if self.opening is not None and self.opening.bias is not None else ()
+        )
         yield -1, None, (*self.starts, *opening)
         for number, step in enumerate(self.steps[:before]):
             for sub in step.sublayers:
@@ -279,7 +336,11 @@ class Anatomy:
         """This value, for what splits logits into sums; a `ValueError` where they are none."""
         if self.cap is None and self.head is None:
             return self
-        why = "a network stands before its unembedding" if self.cap is None else f"its logits are capped at {self.cap:g}"
+        why = (
+            "a network stands before its unembedding"
+            if self.cap is None
+            else f"its logits are capped at {self.cap:g}"
+        )
         raise ValueError(
             f"{what} got a model whose logits are no sum over parts, because {why}; expected one without "
             "(output_logits_soft_cap, a masked language model's head). The stream itself is a sum: residual.decompose"
@@ -300,7 +361,9 @@ class Anatomy:
             if address.kind in self.parts(0):
                 return Place(-1, None, None, address.kind == "embed bias")
         else:
-            step, sub = self._by_layer.get((address.layer, address.kind in ("H", "bias")), (0, None))
+            step, sub = self._by_layer.get(
+                (address.layer, address.kind in ("H", "bias")), (0, None)
+            )
             if sub is not None and address.kind in ("MLP", "bias", "MLP bias"):
                 if address.kind == "MLP" or self.bias_name(step, sub) is not None:
                     return Place(step, sub, None, address.kind != "MLP")
@@ -319,7 +382,12 @@ class Anatomy:
         Numbers count the attention heads.
         """
         taken = self.taken([names] if isinstance(names, (str, int)) else names)
-        return stack(*(sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows] for _, sub, rows in taken))
+        return stack(
+            *(
+                sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows]
+                for _, sub, rows in taken
+            )
+        )
 
     def taken(self, names: "Sequence[str | int]") -> list[tuple[int, Any, list[int]]]:
         """Step, sublayer and rows of heads by name, side by side where they follow each other in one sublayer."""
@@ -329,7 +397,9 @@ class Anatomy:
             if rows is None and sub is not None and isinstance(sub.inside, Neurons) and not is_bias:
                 rows = range(len(sub.inside))
             if rows is None or sub is None:
-                raise ValueError(f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'")
+                raise ValueError(
+                    f"{name!r} is no head; heads are called 'L3H5', neurons and their heads 'L3N120', 'L3N120.2'"
+                )
             if found and found[-1][1] is sub:
                 found[-1][2].extend(rows)
             else:
@@ -345,9 +415,26 @@ class Anatomy:
 
     @public
     @ids(model="self")
-    @must(lambda base, self, tokens: getattr(base, "model", None) is self and base.tokens.equal(tokens) or "a run of these tokens through this model")
-    @must(lambda source, self, tokens: getattr(source, "model", None) is self and source.tokens.shape == tokens.shape or "a run of as many tokens through this model")
-    @must(lambda at, tokens: max(at, default=0) < tokens.shape[1] or f"positions of the rows, 0 to {tokens.shape[1] - 1}")
+    @must(
+        lambda base, self, tokens: (
+            getattr(base, "model", None) is self
+            and base.tokens.equal(tokens)
+            or "a run of these tokens through this model"
+        )
+    )
+    @must(
+        lambda source, self, tokens: (
+            getattr(source, "model", None) is self
+            and source.tokens.shape == tokens.shape
+            or "a run of as many tokens through this model"
+        )
+    )
+    @must(
+        lambda at, tokens: (
+            max(at, default=0) < tokens.shape[1]
+            or f"positions of the rows, 0 to {tokens.shape[1] - 1}"
+        )
+    )
     def run(
         self,
         tokens: Int[Tensor, "batch pos"],
@@ -380,7 +467,11 @@ class Anatomy:
 
 @public
 @one_dtype("heads", "W_E", "W_U", "W_pos")
-@must(lambda heads, W_E: len(heads) > 0 and heads.d_model == W_E.shape[1] or "heads and tables of one d_model")
+@must(
+    lambda heads, W_E: (
+        len(heads) > 0 and heads.d_model == W_E.shape[1] or "heads and tables of one d_model"
+    )
+)
 def from_heads(
     heads: Heads,
     W_E: Float[Tensor, "d_vocab_in d_model"],
@@ -407,4 +498,6 @@ def from_heads(
 
 def named(heads: Heads, layer: int) -> Heads:
     """The heads of one layer under their addresses."""
-    return replace(heads, names=tuple(f"L{layer}H{n}" for n in range(len(heads))), layers=(layer,) * len(heads))
+    return replace(
+        heads, names=tuple(f"L{layer}H{n}" for n in range(len(heads))), layers=(layer,) * len(heads)
+    )

@@ -33,7 +33,9 @@ def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBrid
     n_ctx = model.n_ctx if n_ctx is None else n_ctx
     problems = _problems(model, n_ctx)
     if problems:
-        raise ValueError("to_bridge cannot write this model as a native bridge:\n  " + "\n  ".join(problems))
+        raise ValueError(
+            "to_bridge cannot write this model as a native bridge:\n  " + "\n  ".join(problems)
+        )
     layers: list[Heads] = [sub.inside for sub in model.sublayers]
     first, norm = layers[0], model.final
     config = TransformerBridgeConfig(
@@ -59,39 +61,68 @@ def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBrid
     with torch.random.fork_rng(devices=[]):
         bridge: TransformerBridge = boot(config, dtype=model.W_E.dtype)
     state = {name: torch.zeros_like(value) for name, value in bridge.state_dict().items()}
-    given = {"embed.weight": model.embedding, "unembed.weight": model.W_U.T, "unembed.bias": model.b_U}
-    given |= {"pos_embed.weight": None if model.W_pos is None else model.W_pos[:n_ctx], **_norm_state("ln_final", norm, model.W_E)}
+    given = {
+        "embed.weight": model.embedding,
+        "unembed.weight": model.W_U.T,
+        "unembed.bias": model.b_U,
+    }
+    given |= {
+        "pos_embed.weight": None if model.W_pos is None else model.W_pos[:n_ctx],
+        **_norm_state("ln_final", norm, model.W_E),
+    }
     for number, (sub, heads) in enumerate(zip(model.sublayers, layers, strict=True)):
         at, divisor = f"blocks.{number}.attn.", heads.scale / math.sqrt(heads.d_head)
         for name in "QKV":
             W, b = getattr(heads, f"W_{name}"), getattr(heads, f"b_{name}")
-            W, b = (W, b) if name != "Q" or divisor == 1 else (W / divisor, None if b is None else b / divisor)
+            W, b = (
+                (W, b)
+                if name != "Q" or divisor == 1
+                else (W / divisor, None if b is None else b / divisor)
+            )
             given[f"{at}{name.lower()}.weight"] = W.transpose(1, 2).flatten(0, 1)
             given[f"{at}{name.lower()}.bias"] = None if b is None else b.flatten()
         given |= {f"{at}o.weight": heads.W_O.flatten(0, 1).T, f"{at}o.bias": sub.bias}
         given |= _norm_state(f"blocks.{number}.ln1", sub.before, model.W_E)
     state |= {name: value for name, value in given.items() if value is not None}
-    bridge.load_state_dict({name: value.detach().clone().contiguous() for name, value in state.items()})
+    bridge.load_state_dict(
+        {name: value.detach().clone().contiguous() for name, value in state.items()}
+    )
     return bridge.eval().requires_grad_(False)
 
 
 def _norm_state(name: str, norm: Norm | None, like: Tensor) -> dict[str, Tensor | None]:
     if norm is None:
         return {}
-    return {f"{name}.weight": like.new_ones(like.shape[1]) if norm.gain is None else norm.gain, f"{name}.bias": norm.bias}
+    return {
+        f"{name}.weight": like.new_ones(like.shape[1]) if norm.gain is None else norm.gain,
+        f"{name}.bias": norm.bias,
+    }
 
 
 def _problems(model: Anatomy, n_ctx: int) -> list[str]:
     """Everything that a native bridge of heads cannot hold."""
-    out = [f"{sub.name} is no layer of attention heads" for sub in model.sublayers if not isinstance(sub.inside, Heads)]
+    out = [
+        f"{sub.name} is no layer of attention heads"
+        for sub in model.sublayers
+        if not isinstance(sub.inside, Heads)
+    ]
     out += ["it has no layers"] if not model.steps else []
-    if any(len(step.sublayers) > 1 or step.closing for step in model.steps) or model.opening or model.head:
+    if (
+        any(len(step.sublayers) > 1 or step.closing for step in model.steps)
+        or model.opening
+        or model.head
+    ):
         out.append("layers run side by side, or a norm closes them")
     if n_ctx >= UNLIMITED or (model.W_pos is not None and n_ctx > len(model.W_pos)):
-        out.append(f"n_ctx is {n_ctx}; give the number of positions, at most as many as it has a table for")
+        out.append(
+            f"n_ctx is {n_ctx}; give the number of positions, at most as many as it has a table for"
+        )
     if out:
         return out
-    layers, norms = [sub.inside for sub in model.sublayers], [model.final, *(sub.before for sub in model.sublayers)]
+    layers, norms = (
+        [sub.inside for sub in model.sublayers],
+        [model.final, *(sub.before for sub in model.sublayers)],
+    )
     same: dict[str, Any] = {
         "heads": [len(heads) for heads in layers],
         "groups": [heads.groups for heads in layers],
@@ -99,7 +130,11 @@ def _problems(model: Anatomy, n_ctx: int) -> list[str]:
         "caps": [heads.cap for heads in layers],
         "norms": [norm and (norm.centre, norm.eps) for norm in norms],
     }
-    out += [f"layers differ in their {name}: {values}" for name, values in same.items() if len(set(values)) > 1]
+    out += [
+        f"layers differ in their {name}: {values}"
+        for name, values in same.items()
+        if len(set(values)) > 1
+    ]
     if any(heads.turn or heads.window or heads.norm_Q or heads.norm_K for heads in layers):
         out.append("queries and keys are rotated, normed or see a window only")
     if any(sub.gate or sub.after for sub in model.sublayers):

@@ -16,7 +16,9 @@ from circuitkit.anatomy import join
 
 
 @public
-def random_heads(n: Count, d_model: Count, d_head: Count, *, layer: Natural = 0, seed: Seed = 0) -> Heads:
+def random_heads(
+    n: Count, d_model: Count, d_head: Count, *, layer: Natural = 0, seed: Seed = 0
+) -> Heads:
     """Heads of independent Gaussian weights with variance $1/d_{model}$, named `L{layer}H{i}`.
 
     **Shapes**: `W_Q, W_K, W_V[n, d_model, d_head]`, `W_O[n, d_head, d_model]`. **Source**: this book; the baseline of
@@ -27,7 +29,10 @@ def random_heads(n: Count, d_model: Count, d_head: Count, *, layer: Natural = 0,
     """
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(*shape, generator=generator) / math.sqrt(d_model)  # noqa: E731
-    names, shapes = tuple(f"L{layer}H{head}" for head in range(n)), [(n, d_model, d_head)] * 3 + [(n, d_head, d_model)]
+    names, shapes = (
+        tuple(f"L{layer}H{head}" for head in range(n)),
+        [(n, d_model, d_head)] * 3 + [(n, d_head, d_model)],
+    )
     return Heads(names, *(draw(*shape) for shape in shapes), layers=(layer,) * n)
 
 
@@ -46,7 +51,9 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     ('L0H0->L1H0', 'L0H0->L1H1')
     """
     runs_before(earlier, later, "virtual_head", every=True)
-    earlier, later = (part.to(one_dtype_of(earlier, later)).ungrouped() for part in (earlier, later))
+    earlier, later = (
+        part.to(one_dtype_of(earlier, later)).ungrouped() for part in (earlier, later)
+    )
     between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
     value = earlier.W_V[:, None].expand(-1, len(later), -1, -1)
     output = later.W_O[None].expand(len(earlier), -1, -1, -1)
@@ -60,7 +67,16 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     bias = None if bias is None else bias.flatten(0, 1).contiguous()
     names = tuple(join(first, second) for first in earlier.names for second in later.names)
     never = torch.full_like(value, torch.nan)
-    return Heads(names, never, never.clone(), value, output, b_V=bias, layers=later.layers * len(earlier), mask=later.mask)
+    return Heads(
+        names,
+        never,
+        never.clone(),
+        value,
+        output,
+        b_V=bias,
+        layers=later.layers * len(earlier),
+        mask=later.mask,
+    )
 
 
 def one_dtype_of(earlier: Heads, later: Heads, *least: torch.dtype) -> torch.dtype:
@@ -68,7 +84,9 @@ def one_dtype_of(earlier: Heads, later: Heads, *least: torch.dtype) -> torch.dty
     return reduce(torch.promote_types, (later.W_Q.dtype, *least), earlier.W_Q.dtype)
 
 
-def runs_before(earlier: Heads, later: Heads, what: str, *, every: bool = False) -> Bool[Tensor, "earlier later"]:
+def runs_before(
+    earlier: Heads, later: Heads, what: str, *, every: bool = False
+) -> Bool[Tensor, "earlier later"]:
     """True where a head of `earlier` lies in a lower layer; a `ValueError` if no pair (or not every pair) does."""
     early = torch.tensor(earlier.layers, device=earlier.W_Q.device)
     late = torch.tensor(later.layers, device=earlier.W_Q.device)
@@ -83,7 +101,9 @@ def runs_before(earlier: Heads, later: Heads, what: str, *, every: bool = False)
 
 
 def _named(heads: Heads) -> str:
-    shown = [f"{name} (layer {layer})" for name, layer in zip(heads.names, heads.layers, strict=True)]
+    shown = [
+        f"{name} (layer {layer})" for name, layer in zip(heads.names, heads.layers, strict=True)
+    ]
     return ", ".join(shown[:4]) + (f", ... ({len(shown)} in all)" if len(shown) > 4 else "")
 
 
@@ -126,7 +146,14 @@ class Composition(NamedTuple):
 
 @public
 @one_stream()
-@must(lambda later, kind: kind == "V" or is_finite(later.W_Q) and is_finite(later.W_K) or "heads that look somewhere: a virtual head has no QK circuit. Write kind='V'")
+@must(
+    lambda later, kind: (
+        kind == "V"
+        or is_finite(later.W_Q)
+        and is_finite(later.W_K)
+        or "heads that look somewhere: a virtual head has no QK circuit. Write kind='V'"
+    )
+)
 def composition_scores(
     earlier: Heads,
     later: Heads,
@@ -156,22 +183,44 @@ def composition_scores(
     """
     possible = runs_before(earlier, later, "composition_scores")
     dtype = one_dtype_of(earlier, later, torch.float32)  # half precision has no decompositions
-    require_room("composition_scores", 4 * len(earlier) * len(later), earlier.W_O, "Take fewer heads at a time: heads[:1000]")
+    require_room(
+        "composition_scores",
+        4 * len(earlier) * len(later),
+        earlier.W_O,
+        "Take fewer heads at a time: heads[:1000]",
+    )
     score = torch.zeros_like(possible, dtype=dtype)
     expected = torch.ones_like(possible, dtype=dtype)[0]
     each = earlier.d_model * max(earlier.d_head, later.d_head)
-    written = torch.stack([(W != 0).any(0) for W in earlier.W_O]).any(0) if baseline == "rotated" else None
-    makers = (lambda rows: _written(earlier[rows], dtype, spans=scale_free)), (lambda rows: _read(later[rows], kind, dtype, spans=scale_free))
+    written = (
+        torch.stack([(W != 0).any(0) for W in earlier.W_O]).any(0)
+        if baseline == "rotated"
+        else None
+    )
+    makers = (
+        (lambda rows: _written(earlier[rows], dtype, spans=scale_free)),
+        (lambda rows: _read(later[rows], kind, dtype, spans=scale_free)),
+    )
     for (rows, columns), writes, reads in tiles(len(earlier), len(later), each, *makers):
         if scale_free:
             writes, reads = (Thin(*2 * [row_directions(some.A)]) for some in (writes, reads))
         norms = writes.squares.sqrt()[:, None] * reads.squares.sqrt()
         products = product_norms(writes, reads, possible[rows, columns])
-        score[rows, columns] = torch.where(possible[rows, columns] & (norms > 0), products / norms.clamp_min(torch.finfo(dtype).tiny), 0.0)
+        score[rows, columns] = torch.where(
+            possible[rows, columns] & (norms > 0),
+            products / norms.clamp_min(torch.finfo(dtype).tiny),
+            0.0,
+        )
         if written is not None:
-            expected[columns] = ((reads.A * reads.B)[..., written].sum((1, 2)) / reads.squares).sqrt()
+            expected[columns] = (
+                (reads.A * reads.B)[..., written].sum((1, 2)) / reads.squares
+            ).sqrt()
     sizes = earlier.d_model, earlier.d_head, later.d_head
-    chance = expected / math.sqrt(int(written.sum())) if written is not None else composition_baseline(*sizes, baseline, scale_free=scale_free, seed=seed)
+    chance = (
+        expected / math.sqrt(int(written.sum()))
+        if written is not None
+        else composition_baseline(*sizes, baseline, scale_free=scale_free, seed=seed)
+    )
     return Composition(score, chance, possible, kind, earlier.names, later.names)
 
 
@@ -189,7 +238,9 @@ def _read(heads: Heads, kind: str, dtype: torch.dtype, *, spans: bool = False) -
 
 
 @cache
-def composition_baseline(d_model: int, d_early: int, d_late: int, baseline: Baseline, *, scale_free: bool, seed: int) -> float:
+def composition_baseline(
+    d_model: int, d_early: int, d_late: int, baseline: Baseline, *, scale_free: bool, seed: int
+) -> float:
     r"""The score of unrelated heads of these sizes: the mean of all pairs of two random stacks, 12 by 12 wide heads, up to 64 by 64 narrow ones.
 
     `"analytic"` is exact for the root mean square: turning one head's output by a uniformly random rotation makes the mean
@@ -200,6 +251,9 @@ def composition_baseline(d_model: int, d_early: int, d_late: int, baseline: Base
     if baseline == "analytic":
         return 1 / math.sqrt(d_model)
     n = min(64, max(12, 512 // max(d_early, d_late)))
-    early, late = random_heads(n, d_model, d_early, seed=seed), random_heads(n, d_model, d_late, layer=1, seed=seed + 1)
+    early, late = (
+        random_heads(n, d_model, d_early, seed=seed),
+        random_heads(n, d_model, d_late, layer=1, seed=seed + 1),
+    )
     result = composition_scores(early, late, "K", scale_free=scale_free, baseline="analytic")
     return result.score.double().mean().item()

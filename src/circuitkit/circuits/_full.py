@@ -20,8 +20,12 @@ Side = Literal["token", "position"]
 
 
 @public
-@must(lambda embed, model: (embed.shape[1], embed.dtype) == ((W := anatomy(model).W_E).shape[1], W.dtype)
-     or f"[row, {W.shape[1]}] in {W.dtype}, as the model's W_E")
+@must(
+    lambda embed, model: (
+        (embed.shape[1], embed.dtype) == ((W := anatomy(model).W_E).shape[1], W.dtype)
+        or f"[row, {W.shape[1]}] in {W.dtype}, as the model's W_E"
+    )
+)
 def full_ov(
     model: AnyModel,
     head: HeadNames,
@@ -45,18 +49,27 @@ def full_ov(
         left = left + stack.by_head("b_V")[:, None, :]
     W_U = tables(model)[2]
     extra = stack.d_model - len(W_U)
-    W_U = torch.nn.functional.pad(W_U, (0, extra, 0, extra)) if extra else W_U  # of nothing, a pad would be a copy
+    W_U = (
+        torch.nn.functional.pad(W_U, (0, extra, 0, extra)) if extra else W_U
+    )  # of nothing, a pad would be a copy
     return FactoredMatrix(*_unstacked(head, left, stack.W_O @ W_U))
 
 
 def _places(query: Side, key: Side, model: Any) -> Any:
     known = "position" not in (query, key) or tables(model)[1] is not None
-    return known or "'token' on both sides, because this model has no table of positions. Use offset= if they are rotary"
+    return (
+        known
+        or "'token' on both sides, because this model has no table of positions. Use offset= if they are rotary"
+    )
 
 
 @public
 @must(_places)
-@must(lambda offset, model: offset < (n_ctx := sizes(model)[1]) or f"0 to {n_ctx - 1}, within the model's context")
+@must(
+    lambda offset, model: (
+        offset < (n_ctx := sizes(model)[1]) or f"0 to {n_ctx - 1}, within the model's context"
+    )
+)
 def full_qk(
     model: AnyModel,
     head: HeadNames,
@@ -80,7 +93,10 @@ def full_qk(
     stack = anatomy(model)[head]
     if (offset is None) != (stack.turn is None):
         raise ValueError(_HOW_FAR[stack.turn is None].format(offset))
-    left, right = _rows(model, stack, query) @ stack.W_Q, _rows(model, stack, key) @ stack.by_head("W_K")
+    left, right = (
+        _rows(model, stack, query) @ stack.W_Q,
+        _rows(model, stack, key) @ stack.by_head("W_K"),
+    )
     if biases and stack.b_Q is not None:
         left = left + stack.b_Q[:, None, :]
     if biases and stack.b_K is not None:
@@ -103,7 +119,9 @@ def tables(model: Any) -> tuple[Tensor, Tensor | None, Tensor]:
     return value.embedding, value.W_pos, value.W_U
 
 
-def _rows(model: Any, stack: Heads, side: Side, embed: Tensor | None = None) -> Float[Tensor, "row d_model"]:
+def _rows(
+    model: Any, stack: Heads, side: Side, embed: Tensor | None = None
+) -> Float[Tensor, "row d_model"]:
     """What stands on one side of a table, on the coordinates of these heads; neuron-heads see the bias token last."""
     W_E, W_pos, _ = tables(model)
     rows: Any = embed if embed is not None else W_E if side == "token" else W_pos
@@ -123,16 +141,33 @@ class TopPerRow(NamedTuple):
 
 
 @public
-@must(lambda matrix: matrix.A.ndim == matrix.B.ndim == 2 or "one matrix without leading axes, as full_ov(model, 'L0H1')")
-@must(lambda k, matrix: k <= (n := matrix.B.shape[1]) or f"1 to {n}, because there are no more entries in a row. Write a smaller k")
-def top_per_row(matrix: Factored, k: Count = 10, *, largest: bool = True, block: Count = 512) -> TopPerRow:
+@must(
+    lambda matrix: (
+        matrix.A.ndim == matrix.B.ndim == 2
+        or "one matrix without leading axes, as full_ov(model, 'L0H1')"
+    )
+)
+@must(
+    lambda k, matrix: (
+        k <= (n := matrix.B.shape[1])
+        or f"1 to {n}, because there are no more entries in a row. Write a smaller k"
+    )
+)
+def top_per_row(
+    matrix: Factored, k: Count = 10, *, largest: bool = True, block: Count = 512
+) -> TopPerRow:
     """The `k` largest (or smallest) entries of every row of a `FactoredMatrix`, `block` rows at a time.
 
     For columns instead of rows give `matrix.T`. **Error**: exact. **Shapes**: `[row, column]` gives `[row, k]`. **Source**: this book.
     """
     left, right = matrix.A, matrix.B
-    parts = [(left[i : i + block] @ right).topk(k, largest=largest) for i in range(0, left.shape[0], block)]
-    return TopPerRow(torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts]))
+    parts = [
+        (left[i : i + block] @ right).topk(k, largest=largest)
+        for i in range(0, left.shape[0], block)
+    ]
+    return TopPerRow(
+        torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
+    )
 
 
 class Copying(NamedTuple):
@@ -152,11 +187,31 @@ def _d_model(model: Any) -> int:
 
 
 @public
-@must(lambda heads_or_model, model: model is None
-     or (isinstance(heads_or_model, Heads) and 0 <= heads_or_model.d_model - _d_model(model) < 2)
-     or f"Heads first, of its d_model {_d_model(model)}. Write copying_score(heads, model) or copying_score(model)")
-@must(lambda heads_or_model, model: model is None or not (names := {getattr(heads_or_model, "of", ""), *(sub.inside.of for sub in anatomy(model).sublayers if isinstance(sub.inside, Heads))} - {""})
-     or len(names) == 1 or f"heads of that model and no other, because they write into its stream; not of {' and '.join(map(repr, sorted(names)))}")
+@must(
+    lambda heads_or_model, model: (
+        model is None
+        or (isinstance(heads_or_model, Heads) and 0 <= heads_or_model.d_model - _d_model(model) < 2)
+        or f"Heads first, of its d_model {_d_model(model)}. Write copying_score(heads, model) or copying_score(model)"
+    )
+)
+@must(
+    lambda heads_or_model, model: (
+        model is None
+        or not (
+            names := {
+                getattr(heads_or_model, "of", ""),
+                *(
+                    sub.inside.of
+                    for sub in anatomy(model).sublayers
+                    if isinstance(sub.inside, Heads)
+                ),
+            }
+            - {""}
+        )
+        or len(names) == 1
+        or f"heads of that model and no other, because they write into its stream; not of {' and '.join(map(repr, sorted(names)))}"
+    )
+)
 def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = None) -> Copying:
     r"""$\sum_i \lambda_i / \sum_i |\lambda_i|$ over the eigenvalues of each head's OV circuit.
 
@@ -175,7 +230,9 @@ def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = Non
     stack: Any = heads_or_model
     if not isinstance(stack, Heads):
         stack, model = heads(stack), stack
-        if not isinstance(stack, Heads):  # of a converted model: attention heads and neuron-heads, a layer at a time
+        if not isinstance(
+            stack, Heads
+        ):  # of a converted model: attention heads and neuron-heads, a layer at a time
             return _joined([copying_score(some, model) for some in stack.groups()])
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
     eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.by_head("W_V")))
@@ -183,7 +240,9 @@ def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = Non
     order = sizes.argsort(dim=-1, descending=True)
     eigenvalues, sizes = eigenvalues.gather(-1, order), sizes.gather(-1, order)
     total = sizes.sum(-1)
-    score = torch.where(total > 0, eigenvalues.real.sum(-1) / total.clamp_min(torch.finfo(sizes.dtype).tiny), 0.0)
+    score = torch.where(
+        total > 0, eigenvalues.real.sum(-1) / total.clamp_min(torch.finfo(sizes.dtype).tiny), 0.0
+    )
     real = sizes > sizes[:, :1] * stack.d_head * torch.finfo(sizes.dtype).eps
     positive = ((eigenvalues.real > 0) & real).sum(-1).to(sizes.dtype)
     return Copying(score, positive / real.sum(-1).clamp_min(1), eigenvalues, stack.names)
@@ -198,6 +257,17 @@ def _unembed_then_embed(model: Any, stack: Heads) -> Float[Tensor, "d_model d_mo
 
 def _joined(parts: list[Copying]) -> Copying:
     most = max(part.eigenvalues.shape[1] for part in parts)
-    eigenvalues = [torch.nn.functional.pad(part.eigenvalues, (0, most - part.eigenvalues.shape[1])) for part in parts]
-    score, positive = (torch.cat([getattr(part, name) for part in parts]) for name in ("score", "positive_fraction"))
-    return Copying(score, positive, torch.cat(eigenvalues), tuple(name for part in parts for name in part.names))
+    eigenvalues = [
+        torch.nn.functional.pad(part.eigenvalues, (0, most - part.eigenvalues.shape[1]))
+        for part in parts
+    ]
+    score, positive = (
+        torch.cat([getattr(part, name) for part in parts])
+        for name in ("score", "positive_fraction")
+    )
+    return Copying(
+        score,
+        positive,
+        torch.cat(eigenvalues),
+        tuple(name for part in parts for name in part.names),
+    )

@@ -10,7 +10,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit._blocks import largest_entries, require_room
-from circuitkit._contract import AnyModel, Count, HeadName, Integer, Names, Natural, Token, ids, must, public, sizes
+from circuitkit._contract import (
+    AnyModel,
+    Count,
+    HeadName,
+    Integer,
+    Names,
+    Natural,
+    Token,
+    ids,
+    must,
+    public,
+    sizes,
+)
 from circuitkit._heads import Heads
 from circuitkit._state import require_unhooked
 from circuitkit.anatomy import Anatomy, Neurons, Norm, Run, anatomy, read
@@ -22,7 +34,13 @@ DIRECT, BIAS, REST = "direct", "bias", "rest"
 
 
 @public
-@must(lambda at, self: isinstance(at, slice) or -(n := self._run.tokens.shape[1]) <= at < n or f"one of {n} positions")
+@must(
+    lambda at, self: (
+        isinstance(at, slice)
+        or -(n := self._run.tokens.shape[1]) <= at < n
+        or f"one of {n} positions"
+    )
+)
 class PathLogits(Mapping):
     """A mapping from path name to that path's logits `[batch, pos, d_vocab]`, made when asked for.
 
@@ -49,7 +67,9 @@ class PathLogits(Mapping):
 
     def __repr__(self) -> str:
         orders = [self.order(name) for name in self]
-        counts = ", ".join(f"{orders.count(order)} of order {order}" for order in sorted({*orders} - {-1}))
+        counts = ", ".join(
+            f"{orders.count(order)} of order {order}" for order in sorted({*orders} - {-1})
+        )
         return f"PathLogits({len(self)} paths: {counts}{', the rest' if REST in self else ''})"
 
     def order(self, name: str) -> int:
@@ -57,16 +77,24 @@ class PathLogits(Mapping):
         (name,) = self._known([name])
         return -1 if name == REST else sum(part.kind == "H" for part in read(name))
 
-    def sum(self, names: Names | None = None, *, at: Integer | slice = slice(None)) -> Float[Tensor, "..."]:
+    def sum(
+        self, names: Names | None = None, *, at: Integer | slice = slice(None)
+    ) -> Float[Tensor, "..."]:
         """The logits of several paths together (all of them by default), unembedded once; `at` picks positions."""
-        names = list(self._streams) if names is None else self._known([names] if isinstance(names, str) else list(names))
+        names = (
+            list(self._streams)
+            if names is None
+            else self._known([names] if isinstance(names, str) else list(names))
+        )
         final, model = self._run.final, self._run.model
         if not names:
             return torch.zeros(*self._run.tokens.shape, model.d_vocab).to(model.W_U)[:, at]
         stream = reduce(torch.add, self._added([self._streams[name] for name in names]))
         logits = (stream if final is None else final.linear(stream))[:, at] @ model.W_U
         if BIAS in names:
-            logits = logits if final is None or final.bias is None else logits + final.bias @ model.W_U
+            logits = (
+                logits if final is None or final.bias is None else logits + final.bias @ model.W_U
+            )
             logits = logits if model.b_U is None else logits + model.b_U
         return logits
 
@@ -91,7 +119,9 @@ class PathLogits(Mapping):
             if name not in self._streams:
                 raise unknown("path", name, self._streams)
         if len({*names}) < len(names):
-            raise ValueError(f"some of the paths {names[:6]} were named twice; expected each once, because their logits are added up")
+            raise ValueError(
+                f"some of the paths {names[:6]} were named twice; expected each once, because their logits are added up"
+            )
         return names
 
 
@@ -146,24 +176,58 @@ def largest_paths(
     run, layers = run_of(model, tokens[None]), []
     place = at % len(tokens)
     here, u = run.where(0, place), (value.W_U[:, answer] - value.W_U.mean(1))[:, None]
-    u = u[None, None] if run.final is None else run.final.fold(u) / run.final.at(slice(0, 1), slice(place, place + 1)).scale[..., None]
+    u = (
+        u[None, None]
+        if run.final is None
+        else run.final.fold(u) / run.final.at(slice(0, 1), slice(place, place + 1)).scale[..., None]
+    )
     born = {DIRECT: (torch.stack([run.part(name, 0) for name in value.starts]).sum(0), 0)}
     found: list[tuple[Tensor, list[str], Any, Any]] = []
-    for step, sub in ((number, sub) for number, one in enumerate(value.steps) for sub in one.sublayers):
+    for step, sub in (
+        (number, sub) for number, one in enumerate(value.steps) for sub in one.sublayers
+    ):
         heads, before = sub.inside, run.norms[sub.name][0]
         if not isinstance(heads, Heads):
             born |= {name: (stream, step) for name, stream in _begun(run, sub, step, False).items()}
             continue
-        asked = torch.einsum("hmd,hd->hm", heads.by_head("W_V"), heads.W_O @ here._pulled(u, step, sub, None)[0, 0, :, 0])
-        reads = asked.T[None] if before is None else before.fold(asked.T) / before.scale[0][..., None]
-        reads = torch.einsum("hp,pmh->hpm", run.patterns[sub.name][0, :, place], reads.expand(len(tokens), -1, -1)).flatten(1)
+        asked = torch.einsum(
+            "hmd,hd->hm",
+            heads.by_head("W_V"),
+            heads.W_O @ here._pulled(u, step, sub, None)[0, 0, :, 0],
+        )
+        reads = (
+            asked.T[None] if before is None else before.fold(asked.T) / before.scale[0][..., None]
+        )
+        reads = torch.einsum(
+            "hp,pmh->hpm", run.patterns[sub.name][0, :, place], reads.expand(len(tokens), -1, -1)
+        ).flatten(1)
         stood = torch.stack([run._carried(*one, step) for one in born.values()])
-        layers.append((step, sub, _through(heads, run.patterns[sub.name], stood, before)[0], [*born], reads))
-    for first, earlier, z, names, _ in layers:  # what a layer wrote is formed once, and held against all that later ones ask for
-        wrote = run._left(earlier, torch.einsum("ohbpd,hdm->ohbpm", z, earlier.inside.W_O).contiguous(), first, first)
+        layers.append(
+            (step, sub, _through(heads, run.patterns[sub.name], stood, before)[0], [*born], reads)
+        )
+    for (
+        first,
+        earlier,
+        z,
+        names,
+        _,
+    ) in layers:  # what a layer wrote is formed once, and held against all that later ones ask for
+        wrote = run._left(
+            earlier,
+            torch.einsum("ohbpd,hdm->ohbpm", z, earlier.inside.W_O).contiguous(),
+            first,
+            first,
+        )
         for step, later, _, _, reads in layers:
             if first < step:
-                found.append((run._carried(wrote, first, step).flatten(2) @ reads.T, names, earlier.inside.names, later.inside.names))
+                found.append(
+                    (
+                        run._carried(wrote, first, step).flatten(2) @ reads.T,
+                        names,
+                        earlier.inside.names,
+                        later.inside.names,
+                    )
+                )
     best = []
     for values, names, earlier, later in found:
         top = values.flatten().abs().topk(min(k, values.numel())).indices
@@ -186,24 +250,43 @@ def _require_few(model: Anatomy, order: int, most: int, apart: bool, n_tokens: i
     n_paths = sum(by_order[: order + 1])
     if n_paths > most:
         affordable = [k for k in range(len(by_order)) if sum(by_order[: k + 1]) <= most]
-        instead = f"Write max_order={affordable[-1]} (longer chains are then summed in 'rest')" if affordable else "Write neurons=False"
+        instead = (
+            f"Write max_order={affordable[-1]} (longer chains are then summed in 'rest')"
+            if affordable
+            else "Write neurons=False"
+        )
         raise ValueError(
             f"path_logits would keep {n_paths} paths of up to {order} heads apart; expected at most {most}, because each is a stream of "
             f"its own. {instead}, or raise most=."
         )
-    whole = sum(by_order[:order]) * model.d_model + n_paths * max((model[n].d_head for n in model.head_names[:1]), default=0)
-    require_room("path_logits", whole * n_tokens, model.W_E, "Give fewer tokens at a time, or a smaller max_order")
+    whole = sum(by_order[:order]) * model.d_model + n_paths * max(
+        (model[n].d_head for n in model.head_names[:1]), default=0
+    )
+    require_room(
+        "path_logits",
+        whole * n_tokens,
+        model.W_E,
+        "Give fewer tokens at a time, or a smaller max_order",
+    )
 
 
 def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Callable[[], Tensor]]:
     """Every path's contribution to the last residual stream, made when asked for; of the longest, what heads gathered is kept."""
     start = torch.stack([run.part(name, 0) for name in run.model.starts]).sum(0)
-    bias = run.part("embed bias", 0) if "embed bias" in run.model.parts(0) else torch.zeros_like(start)
-    born, streams, orders = {DIRECT: (start, 0)}, {DIRECT: partial(run._carried, start, 0, None)}, {DIRECT: 0}
+    bias = (
+        run.part("embed bias", 0) if "embed bias" in run.model.parts(0) else torch.zeros_like(start)
+    )
+    born, streams, orders = (
+        {DIRECT: (start, 0)},
+        {DIRECT: partial(run._carried, start, 0, None)},
+        {DIRECT: 0},
+    )
     ended, rest = start if order == 0 else torch.zeros_like(start), torch.zeros_like(start)
     for number, step in enumerate(run.model.steps):
         names = [name for name in born if orders[name] < order]
-        stood = torch.stack([*(run._carried(*born[name], number) for name in names), bias, ended + rest])
+        stood = torch.stack(
+            [*(run._carried(*born[name], number) for name in names), bias, ended + rest]
+        )
         for sub in step.sublayers:
             before, after = run.norms[sub.name]
             if not isinstance(sub.inside, Neurons) or apart:
@@ -211,14 +294,21 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Callabl
             if not isinstance(sub.inside, Heads):
                 made = _begun(run, sub, number, apart)
                 born |= {name: (stream, number) for name, stream in made.items()}
-                streams |= {name: partial(run._carried, stream, number, None) for name, stream in made.items()}
+                streams |= {
+                    name: partial(run._carried, stream, number, None)
+                    for name, stream in made.items()
+                }
                 orders |= dict.fromkeys(made, 0)
                 ended = ended if order else sum(made.values(), ended)
                 continue
             z, fixed = _through(sub.inside, run.patterns[sub.name], stood, before)
             last = z[[row for row, name in enumerate(names) if orders[name] + 1 == order]].sum(0)
-            more = torch.einsum("nhbpd,hdm->nbpm", torch.stack([z[-2], last, z[-1]]), sub.inside.W_O)
-            more, fixed = (more, fixed) if after is None else (after.linear(more), after.linear(fixed))
+            more = torch.einsum(
+                "nhbpd,hdm->nbpm", torch.stack([z[-2], last, z[-1]]), sub.inside.W_O
+            )
+            more, fixed = (
+                (more, fixed) if after is None else (after.linear(more), after.linear(fixed))
+            )
             bias, ended, rest = bias + more[0] + fixed, ended + more[1], rest + more[2]
             for row, name in enumerate(names):
                 for head, label in enumerate(sub.inside.names):
@@ -226,7 +316,10 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Callabl
                     orders[path] = orders[name] + 1
                     streams[path] = partial(_written, run, sub, z[row, head], head, number, None)
                     if orders[path] < order:
-                        born[path] = (_written(run, sub, z[row, head], head, number, number), number)
+                        born[path] = (
+                            _written(run, sub, z[row, head], head, number, number),
+                            number,
+                        )
         if (closing := run.closings.get(number)) is not None:
             bias, ended, rest = closing(bias), closing.linear(ended), closing.linear(rest)
     streams = dict(sorted(streams.items(), key=lambda item: orders[item[0]]))
@@ -237,7 +330,9 @@ def _expand(run: Run, order: int, layers: int, apart: bool) -> dict[str, Callabl
     return streams
 
 
-def _written(run: Run, sub: Sublayer, z: Tensor, head: int, step: int, before: int | None) -> Tensor:
+def _written(
+    run: Run, sub: Sublayer, z: Tensor, head: int, step: int, before: int | None
+) -> Tensor:
     """What one head wrote of what it gathered, as it stands in a later stream."""
     return run._left(sub, z @ sub.inside.W_O[head], step, before)
 
@@ -249,7 +344,9 @@ def _begun(run: Run, sub: Sublayer, step: int, apart: bool) -> dict[str, Tensor]
     rows = torch.arange(len(sub.inside)) // len(sub.inside.terms)
     written = run.z(sub).movedim(-1, 0)[..., None] * sub.inside.W_out[rows][:, None, None]
     after = run.norms[sub.name][1]
-    return dict(zip(sub.inside.names, written if after is None else after.linear(written), strict=True))
+    return dict(
+        zip(sub.inside.names, written if after is None else after.linear(written), strict=True)
+    )
 
 
 def _through(
@@ -261,14 +358,18 @@ def _through(
     fixed = fixed if heads.b_V is None else heads.by_head("b_V")
     fixed = fixed if norm is None or norm.bias is None else fixed + norm.bias @ W_V
     values = torch.einsum("nbpm,hmd->nhbpd", x if norm is None else norm.linear(x), W_V)
-    return torch.einsum("bhqp,nhbpd->nhbqd", pattern, values), torch.einsum("bhq,hd,hdm->bqm", pattern.sum(-1), fixed, heads.W_O)
+    return torch.einsum("bhqp,nhbpd->nhbqd", pattern, values), torch.einsum(
+        "bhq,hd,hdm->bqm", pattern.sum(-1), fixed, heads.W_O
+    )
 
 
 def _has_biases(model: Anatomy, apart: bool) -> bool:
     norms = [model.final, *(sub.before for sub in model.sublayers)]
     given = [model.b_U, *(norm.bias for norm in norms if norm is not None)]
     given += [sub.inside.b_V for sub in model.sublayers if isinstance(sub.inside, Heads)]
-    return any(value is not None for value in given) or any(n.endswith("bias") for n in model.parts(neurons=apart))
+    return any(value is not None for value in given) or any(
+        n.endswith("bias") for n in model.parts(neurons=apart)
+    )
 
 
 class TermImportance(NamedTuple):
@@ -291,7 +392,9 @@ class TermImportance(NamedTuple):
 
 @public
 @ids(least=2)
-def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True) -> TermImportance:
+def term_importance(
+    model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_path: bool = True
+) -> TermImportance:
     """Loss when terms of order 0, 1, 2, ... are kept or removed, and when each single path is removed.
 
     Order counts the heads a path passes; MLP outputs count as starts; biases are always kept. Patterns are those of the full
@@ -304,10 +407,16 @@ def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_pat
     longest = max(orders.values())
 
     def loss(wanted) -> float:
-        return next_token_loss(paths.sum([name for name in orders if wanted(name)] + always), tokens)
+        return next_token_loss(
+            paths.sum([name for name in orders if wanted(name)] + always), tokens
+        )
 
     every, full = paths.sum(), loss(lambda name: True)
-    alone = {gone: next_token_loss(every - paths[gone], tokens) - full for gone in orders} if by_path else {}
+    alone = (
+        {gone: next_token_loss(every - paths[gone], tokens) - full for gone in orders}
+        if by_path
+        else {}
+    )
     return TermImportance(
         full=full,
         kept=tuple(loss(lambda name, k=k: orders[name] <= k) for k in range(longest + 1)),
@@ -317,15 +426,24 @@ def term_importance(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, by_pat
     )
 
 
-def next_token_loss(logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]) -> float:
+def next_token_loss(
+    logits: Float[Tensor, "batch pos d_vocab"], tokens: Int[Tensor, "batch pos"]
+) -> float:
     """Mean cross-entropy of predicting each next token, in nats."""
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
 @public
-@must(lambda tokens, paths: tokens.shape == paths._run.tokens.shape and 0 <= tokens.min() <= tokens.max() < paths._run.model.d_vocab
-     or "the tokens that the paths were made on, because the loss is of predicting them")
-def loss_of_paths(paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: Names | None = None) -> float:
+@must(
+    lambda tokens, paths: (
+        tokens.shape == paths._run.tokens.shape
+        and 0 <= tokens.min() <= tokens.max() < paths._run.model.d_vocab
+        or "the tokens that the paths were made on, because the loss is of predicting them"
+    )
+)
+def loss_of_paths(
+    paths: PathLogits, tokens: Int[Tensor, "batch pos"], names: Names | None = None
+) -> float:
     """Next-token loss of the sum of some paths (all by default), `mean(-log softmax(sum)[next token])`, in nats.
 
     **Error**: float32 rounding. **Source**: "A Mathematical Framework for Transformer Circuits", term importance.
@@ -372,14 +490,19 @@ class ScoreDecomposition(NamedTuple):
         names = [name.partition(".")[0] for name in self.components]
         place = {name: i for i, name in enumerate(dict.fromkeys(names))}
         to = torch.tensor([place[name] for name in names], device=self.queries.device)
-        left, right = (side.new_zeros(len(place), side.shape[1]).index_add(0, to, side) for side in (self.queries, self.keys))
+        left, right = (
+            side.new_zeros(len(place), side.shape[1]).index_add(0, to, side)
+            for side in (self.queries, self.keys)
+        )
         return ScoreDecomposition(left, right, tuple(place))
 
     def largest(self, k: Count = 5) -> list[tuple[str, str, float]]:
         """The `k` pairs of largest size: (query component, key component, share). Pairs are formed a block at a time."""
         ends = []
         for sign in (1, -1):
-            values, rows, columns = largest_entries(sign * self.queries, self.keys.T, min(k, len(self.components) ** 2))
+            values, rows, columns = largest_entries(
+                sign * self.queries, self.keys.T, min(k, len(self.components) ** 2)
+            )
             ends += zip((sign * values).tolist(), rows.tolist(), columns.tolist(), strict=True)
         best = sorted(dict.fromkeys(ends), key=lambda end: -abs(end[0]))[:k]
         return [(self.components[i], self.components[j], share) for share, i, j in best]
@@ -387,8 +510,12 @@ class ScoreDecomposition(NamedTuple):
 
 @public
 @ids()
-@must(lambda dst, src, row, tokens: (src <= dst < tokens.shape[-1] and row < (len(tokens) if tokens.ndim == 2 else 1))
-     or f"0 <= src <= dst < {tokens.shape[-1]} and a row of the batch, because a head looks back. Count from 0")
+@must(
+    lambda dst, src, row, tokens: (
+        (src <= dst < tokens.shape[-1] and row < (len(tokens) if tokens.ndim == 2 else 1))
+        or f"0 <= src <= dst < {tokens.shape[-1]} and a row of the batch, because a head looks back. Count from 0"
+    )
+)
 def score_decomposition(
     model: AnyModel,
     tokens: Int[Tensor, "*batch pos"],
@@ -409,5 +536,7 @@ def score_decomposition(
     """
     value, rows = anatomy(model), tokens[None] if tokens.ndim == 1 else tokens
     apart = value.few_neurons() if neurons is None else neurons
-    names, queries, keys = run_of(model, rows[[row]]).score_sides(value.head_name(head), dst, src, neurons=apart)
+    names, queries, keys = run_of(model, rows[[row]]).score_sides(
+        value.head_name(head), dst, src, neurons=apart
+    )
     return ScoreDecomposition(queries, keys, names)

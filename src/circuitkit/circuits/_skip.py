@@ -10,7 +10,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from circuitkit._blocks import largest_entries, pieces, require_room
-from circuitkit._contract import AnyModel, Count, HeadName, Natural, NonNegative, Triples, ids, must, public, sizes
+from circuitkit._contract import (
+    AnyModel,
+    Count,
+    HeadName,
+    Natural,
+    NonNegative,
+    Triples,
+    ids,
+    must,
+    public,
+    sizes,
+)
 from circuitkit._stored import stored_file
 from circuitkit._work import progress
 from circuitkit.anatomy import Anatomy, anatomy
@@ -37,7 +48,10 @@ class SkipTrigram(NamedTuple):
 def _one_a_token(table: Tensor, model: Any) -> Any:
     d_vocab, _ = sizes(model)
     good = all(size == d_vocab for size in table.shape) and table.min() >= 0 and table.any()
-    return bool(good) or f"{d_vocab} tokens on each axis, nothing negative and not all zero: one vocabulary"
+    return (
+        bool(good)
+        or f"{d_vocab} tokens on each axis, nothing negative and not all zero: one vocabulary"
+    )
 
 
 _half = "half the context, because the destination is put in the middle of it. Write distance=1 for a source right before it"
@@ -47,7 +61,13 @@ _half = "half the context, because the destination is put in the middle of it. W
 @must(_one_a_token, "unigram", "model")
 @must(_one_a_token, "likelihood", "model")
 @must(_one_a_token, "among", "model")
-@must(lambda min_together, unigram: not min_together or unigram is not None or "unigram= beside it, because it is a sum over that many tokens of text")
+@must(
+    lambda min_together, unigram: (
+        not min_together
+        or unigram is not None
+        or "unigram= beside it, because it is a sum over that many tokens of text"
+    )
+)
 @must(lambda likelihood: bool(likelihood.max() <= 1) or "probabilities, from 0 to 1")
 @must(lambda distance, model: distance <= (most := sizes(model)[1] // 2) or f"0 to {most}, {_half}")
 def skip_trigrams(
@@ -87,7 +107,9 @@ def skip_trigrams(
     left, right = ov.A - typical @ ov.A, ov.B - ov.B.mean(1, keepdim=True)
     left, right = left[ids], right[:, ids]
     attention = (
-        odds.masked_fill_(torch.outer(counts[rows], counts) < least_met, -torch.inf) if least_met else odds
+        odds.masked_fill_(torch.outer(counts[rows], counts) < least_met, -torch.inf)
+        if least_met
+        else odds
         for rows, odds in _attention(value, head, typical, ids, window, distance)
     )
     if likelihood is None:
@@ -97,11 +119,17 @@ def skip_trigrams(
     else:
         instead = "Say among which tokens to look: among=unigram > 10"
         require_room("skip_trigrams with likelihood", 3 * len(ids) ** 2, W_E, instead)
-        found = _likeliest(likelihood.to(W_E)[ids][:, ids], torch.cat([*attention]).sigmoid(), left, right, k)
+        found = _likeliest(
+            likelihood.to(W_E)[ids][:, ids], torch.cat([*attention]).sigmoid(), left, right, k
+        )
     a, b, c, strength, weight = found
     effect = (left[a] * right.T[c]).sum(-1)
     columns = (ids[a], ids[b], ids[c], strength, weight, effect)
-    return [SkipTrigram(*row) for row in zip(*(column.tolist() for column in columns), strict=True) if row[3] > 0]
+    return [
+        SkipTrigram(*row)
+        for row in zip(*(column.tolist() for column in columns), strict=True)
+        if row[3] > 0
+    ]
 
 
 def _best(attention: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
@@ -115,7 +143,9 @@ def _best(attention: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return best.sigmoid(), place
 
 
-def _likeliest(chance: Tensor, weight: Tensor, left: Tensor, right: Tensor, k: int) -> tuple[Tensor, ...]:
+def _likeliest(
+    chance: Tensor, weight: Tensor, left: Tensor, right: Tensor, k: int
+) -> tuple[Tensor, ...]:
     """The `k` strongest with P(C|B); a source is searched only where the best B for each could take it among them."""
     most, cap = weight.amax(0), chance.amax(0)
     found = [torch.zeros_like(most.argsort())[:0] for _ in range(3)] + [most[:0], most[:0]]
@@ -133,11 +163,18 @@ def _likeliest(chance: Tensor, weight: Tensor, left: Tensor, right: Tensor, k: i
 
 
 def _attention(
-    model: Anatomy, head: "str | int", typical: Tensor, ids: Tensor, window: int, distance: int | None
+    model: Anatomy,
+    head: "str | int",
+    typical: Tensor,
+    ids: Tensor,
+    window: int,
+    distance: int | None,
 ) -> Iterator[tuple[slice, Float[Tensor, "destination source"]]]:
     """Log-odds of every allowed destination's attention on one allowed source among typical tokens, a block at a time."""
     if any(sub.gate for sub in model.sublayers):
-        raise ValueError("skip_trigrams got gated heads; expected heads whose attention is a softmax alone, as its formula says")
+        raise ValueError(
+            "skip_trigrams got gated heads; expected heads whose attention is a softmax alone, as its formula says"
+        )
     rotary = model[head].turn is not None
     qk = full_qk(model, head, offset=(distance or 0) if rotary else None)
     added, share = None, qk.A.new_tensor(1 / window)
@@ -154,8 +191,15 @@ def _attention(
         if places is not None:
             share = places(ids[rows]).softmax(-1)[:, -1 - (distance or 0), None]
         odds = content.clone() if len(ids) == content.shape[1] else content[:, ids]
-        top = content.add_(typical.log()).amax(-1, keepdim=True)  # logsumexp in place: each copy of a block takes as long as a step of it
-        yield rows, odds.sub_(content.sub_(top).exp_().sum(-1, keepdim=True).log_().add_(top).sub_(share.logit()))
+        top = content.add_(typical.log()).amax(
+            -1, keepdim=True
+        )  # logsumexp in place: each copy of a block takes as long as a step of it
+        yield (
+            rows,
+            odds.sub_(
+                content.sub_(top).exp_().sum(-1, keepdim=True).log_().add_(top).sub_(share.logit())
+            ),
+        )
 
 
 class Evidence(NamedTuple):
@@ -192,8 +236,20 @@ class Evidence(NamedTuple):
 
 
 @public
-@must(lambda tokens: tokens.ndim < 3 and tokens.numel() and tokens.min() >= 0 or "ids, 0 or more, [pos] or [row, pos]")
-@must(lambda window: window[0] <= window[1] or "(nearest, farthest) with 1 <= nearest <= farthest. Write window=(1, 32)")
+@must(
+    lambda tokens: (
+        tokens.ndim < 3
+        and tokens.numel()
+        and tokens.min() >= 0
+        or "ids, 0 or more, [pos] or [row, pos]"
+    )
+)
+@must(
+    lambda window: (
+        window[0] <= window[1]
+        or "(nearest, farthest) with 1 <= nearest <= farthest. Write window=(1, 32)"
+    )
+)
 def corpus_evidence(
     triples: Triples, tokens: Int[Tensor, "*row pos"], *, window: tuple[Count, Count] = (1, 32)
 ) -> list[Evidence]:
@@ -221,7 +277,9 @@ def corpus_evidence(
             seen = upto > before[row, (place - farthest).clamp_min(0)]
             hit = follows[row, place] == triple[2]
             with_source, hits = int(seen.sum()), int((seen & hit).sum())
-            out[triple] = Evidence(with_source, hits, len(place) - with_source, int(hit.sum()) - hits)
+            out[triple] = Evidence(
+                with_source, hits, len(place) - with_source, int(hit.sum()) - hits
+            )
     return [out[triple] for triple in wanted]
 
 
@@ -250,7 +308,9 @@ def skip_trigram_statistics() -> SkipTrigramStatistics:
         rows = table.get_tensor("evidence").tolist()
         words, occurring = table.get_tensor("words").long(), table.get_tensor("occurring").long()
         provenance = json.loads(table.metadata()["provenance"])
-    return SkipTrigramStatistics({tuple(row[:3]): Evidence(*row[3:]) for row in rows}, words, occurring, provenance)
+    return SkipTrigramStatistics(
+        {tuple(row[:3]): Evidence(*row[3:]) for row in rows}, words, occurring, provenance
+    )
 
 
 class SkipTrigramBug(NamedTuple):
@@ -295,8 +355,12 @@ def _in_vocabulary(triples: Any, model: Any) -> Any:
 @public
 @ids("contexts")
 @must(_in_vocabulary, "triples", "model")
-@must(lambda contexts, model: contexts.shape[1] <= (most := sizes(model)[1] - 2)
-     or f"at most {most} tokens, because two more are appended. Write contexts[:, :{most}]")
+@must(
+    lambda contexts, model: (
+        contexts.shape[1] <= (most := sizes(model)[1] - 2)
+        or f"at most {most} tokens, because two more are appended. Write contexts[:, :{most}]"
+    )
+)
 def skip_trigram_bugs(
     model: AnyModel,
     triples: Triples,
@@ -325,7 +389,9 @@ def skip_trigram_bugs(
         )
     full, direct = _probabilities(model, crossings, contexts[:first_pass], batch)
     order = full[:, 0].argsort(descending=True, stable=True).tolist()
-    kept = list({tuple(crossings[i, :3].tolist()): i for i in reversed(order)}.values())[::-1][: 4 * k]
+    kept = list({tuple(crossings[i, :3].tolist()): i for i in reversed(order)}.values())[::-1][
+        : 4 * k
+    ]
     chosen = crossings[kept]
     judged, judged_direct = _probabilities(model, chosen, contexts, batch)
     best = judged[:, 0].argsort(descending=True, stable=True)[:k].tolist()
@@ -358,7 +424,10 @@ def _crossings(triples: Any, occurring: Any) -> Int[Tensor, "crossing 5"]:
 
 
 def _probabilities(
-    model: Any, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"], batch: int
+    model: Any,
+    crossings: Int[Tensor, "crossing 5"],
+    contexts: Int[Tensor, "context pos"],
+    batch: int,
 ) -> tuple[Float[Tensor, "crossing 2"], Float[Tensor, " crossing"]]:
     """Mean probability of (wrong, right), and of wrong from the direct path, after each context + source + destination."""
     contexts, crossings = (rows.to(anatomy(model).W_U.device) for rows in (contexts, crossings))
@@ -374,6 +443,8 @@ def _probabilities(
             rows = which[here] - first
             chance = paths.sum(at=-1).softmax(-1)[rows]
             full[here] += chance.gather(1, crossings[here, 2:4]) / len(contexts)
-            alone = paths.sum([name for name in paths if name in (DIRECT, BIAS)], at=-1).softmax(-1)[rows]
+            alone = paths.sum([name for name in paths if name in (DIRECT, BIAS)], at=-1).softmax(
+                -1
+            )[rows]
             direct[here] += alone.gather(1, crossings[here, 2:3])[:, 0] / len(contexts)
     return full, direct

@@ -40,11 +40,15 @@ def recompute(id: str | Claim) -> Any:
     """A claim's value, computed now. Takes seconds, changes nothing."""
     claim = id if isinstance(id, Claim) else find(id)
     if not claim.by:
-        raise ValueError(f"claim {claim.id} is {VERDICTS.get(claim.verdict, claim.verdict)}: {claim.note}")
+        raise ValueError(
+            f"claim {claim.id} is {VERDICTS.get(claim.verdict, claim.verdict)}: {claim.note}"
+        )
     value = computation(claim)()
     if claim.key:
         if claim.key not in value:
-            raise ValueError(f"claim {claim.id}: {claim.by} has no entry {claim.key!r}; it has {sorted(value)}")
+            raise ValueError(
+                f"claim {claim.id}: {claim.by} has no entry {claim.key!r}; it has {sorted(value)}"
+            )
         value = value[claim.key]
     return value
 
@@ -61,9 +65,19 @@ def check(id: str | Claim) -> Outcome:
     same = agree(value, claim.value, claim.tolerance)
     text = f"recomputed {shown(value)}, stored {shown(claim.value)}"
     if same:
-        return Outcome(claim.id, True, value, claim.value, f"claim {claim.id} {VERDICTS[claim.verdict]}: {text}")
-    why = f"the tolerance is {shown(claim.tolerance)}; either the library changed or the row is stale"
-    return Outcome(claim.id, False, value, claim.value, f"claim {claim.id} has drifted: {text}; {why}")
+        return Outcome(
+            claim.id,
+            True,
+            value,
+            claim.value,
+            f"claim {claim.id} {VERDICTS[claim.verdict]}: {text}",
+        )
+    why = (
+        f"the tolerance is {shown(claim.tolerance)}; either the library changed or the row is stale"
+    )
+    return Outcome(
+        claim.id, False, value, claim.value, f"claim {claim.id} has drifted: {text}; {why}"
+    )
 
 
 def agree(value: Any, expected: Any, tolerance: int | float | list) -> bool:
@@ -74,7 +88,9 @@ def agree(value: Any, expected: Any, tolerance: int | float | list) -> bool:
     if isinstance(value, (list, tuple)) and isinstance(expected, (list, tuple)):
         each = tolerance if isinstance(tolerance, (list, tuple)) else [tolerance] * len(expected)
         same_length = len(value) == len(expected) == len(each)
-        return same_length and all(agree(*three) for three in zip(value, expected, each, strict=True))
+        return same_length and all(
+            agree(*three) for three in zip(value, expected, each, strict=True)
+        )
     if is_number(value) and is_number(expected):
         return value == expected or abs(value - expected) <= tolerance
     return type(value) is type(expected) and value == expected

@@ -9,7 +9,9 @@ from circuitkit.conversion import MaskedHead, direct_sum
 
 
 def bias_trick(
-    V1: Float[Tensor, "d_model d_mlp"], b_in: Float[Tensor, " d_mlp"], V2: Float[Tensor, "d_mlp d_model"]
+    V1: Float[Tensor, "d_model d_mlp"],
+    b_in: Float[Tensor, " d_mlp"],
+    V2: Float[Tensor, "d_mlp d_model"],
 ) -> tuple[Float[Tensor, "d_model_and_1 d_mlp"], Float[Tensor, "d_mlp d_model_and_1"]]:
     """The bias-free weights that act on `[X | 1]` as `(V1, b_in, V2)` act on `X`, and write 0 to the column of ones.
 
@@ -22,7 +24,10 @@ def bias_trick(
 
 
 def remark3(
-    V1: Float[Tensor, "d_model d_mlp"], V2: Float[Tensor, "d_mlp d_model"], a1: float = 1.0, a2: float = 1.0
+    V1: Float[Tensor, "d_model d_mlp"],
+    V2: Float[Tensor, "d_mlp d_model"],
+    a1: float = 1.0,
+    a2: float = 1.0,
 ) -> Heads:
     """Remark 3: Theorem 2's matrices as rank-1 factors, in the library's convention, with the bias token first.
 
@@ -41,7 +46,9 @@ def remark3(
 
 
 def augmented_head(
-    W_QK: Float[Tensor, "d_model d_model"], W_OV: Float[Tensor, "d_model d_model"], mask: Float[Tensor, "pos pos"]
+    W_QK: Float[Tensor, "d_model d_model"],
+    W_OV: Float[Tensor, "d_model d_model"],
+    mask: Float[Tensor, "pos pos"],
 ) -> MaskedHead:
     """An ordinary head made to ignore the bias token: `W_QK (+) [1]`, `W_OV (+) [0]`, `mask (+) [1]` (Theorem 4).
 

@@ -20,7 +20,9 @@ def _omega(omega, W_in, W_out, n_ctx, form: Any = "one_layer", **biases) -> conv
     """The post's layer for any Omega, sensible or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", conversion.OmegaWarning)
-        return conversion.omega_mlp(W_in, W_out, n_ctx=n_ctx, omega=float(omega), form=form, **biases)
+        return conversion.omega_mlp(
+            W_in, W_out, n_ctx=n_ctx, omega=float(omega), form=form, **biases
+        )
 
 
 def _silu_error(omega, dtype=torch.float64, scale=1.0, form="one_layer") -> float:
@@ -46,27 +48,39 @@ def activations() -> list[float]:
 def smallest_error() -> list[str]:
     """The least error over Omega from 2 to 30 000, in each number format, for inputs of standard deviation 4."""
     omegas = [2.0, 3.0, 5.0, 8.0, 10.0, 14.0, 20.0, 25.0, 100.0, 1000.0, 3e4]
-    return [below(min(_silu_error(omega, dtype, scale=4.0) for omega in omegas)) for dtype in FORMATS]
+    return [
+        below(min(_silu_error(omega, dtype, scale=4.0) for omega in omegas)) for dtype in FORMATS
+    ]
 
 
 def stream_growth() -> float:
     """D' / D of the three-layer construction at the sizes of GPT-3, from a one-column stand-in for its weights."""
     d_model, n_ctx = 12288, 2048
     W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
-    return conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers").d_stream / d_model
+    return (
+        conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers").d_stream
+        / d_model
+    )
 
 
 def both_forms() -> list[bool]:
     """Do three attention layers, and the single one of the update, compute the MLP to 1e-11?"""
     X, W_in, W_out, b_in, b_out = _parts()
     exact = F.silu(X @ W_in + b_in) @ W_out + b_out
-    made = [_omega(20, W_in, W_out, 5, form, b_in=b_in, b_out=b_out) for form in ("three_layers", "one_layer")]
+    made = [
+        _omega(20, W_in, W_out, 5, form, b_in=b_in, b_out=b_out)
+        for form in ("three_layers", "one_layer")
+    ]
     return [largest(layer(X) - exact) < 1e-11 for layer in made]
 
 
 def head_formula() -> float:
     """softmax(X Q X^T) X V with 1/sqrt(d_head) inside Q, against the library's heads."""
-    X, W_Q, W_K, W_V, W_O = normal(0, 6, 8), *(normal(seed, 8, 4) for seed in (1, 2, 3)), normal(4, 4, 8)
+    X, W_Q, W_K, W_V, W_O = (
+        normal(0, 6, 8),
+        *(normal(seed, 8, 4) for seed in (1, 2, 3)),
+        normal(4, 4, 8),
+    )
     head = Heads(("H",), W_Q[None], W_K[None], W_V[None], W_O[None], mask="full")
     formula = (X @ (W_Q @ W_K.T / math.sqrt(4)) @ X.T).softmax(-1) @ X @ (W_V @ W_O)
     return largest(head.results(X)[0] - formula)
@@ -99,7 +113,9 @@ def omega_above_entries() -> list[bool]:
     """Entries far above Omega = 27: are SiLU heads right; is an ordinary head shielded from the bias token, and with 1000?"""
     scale = 100.0
     silu = _silu_error(27, scale=scale) / scale < 1e-14
-    X = 2 * normal(0, N, D).abs()  # every score is far below zero, so a bias token at -Omega stands out
+    X = (
+        2 * normal(0, N, D).abs()
+    )  # every score is far below zero, so a bias token at -Omega stands out
     scores = -X @ X.T
     return [silu, *(_shielded(scores, X, range(N), [N], omega) for omega in (27.0, 1000.0))]
 
@@ -110,7 +126,10 @@ def _shielded(scores, X, rows, columns, omega: float) -> bool:
     allowed[torch.tensor(rows)[:, None], torch.tensor(columns)] = False
     W_Q, W_K = constructions.mask_as_weights(allowed, omega)
     pattern = (conversion.direct_sum(scores, 0.0) + (W_Q @ W_K.T).double()).softmax(-1)
-    return largest((pattern @ conversion.direct_sum(X, 1.0))[:-1, :-1] - scores.softmax(-1) @ X) < 1e-10
+    return (
+        largest((pattern @ conversion.direct_sum(X, 1.0))[:-1, :-1] - scores.softmax(-1) @ X)
+        < 1e-10
+    )
 
 
 def omega_1000() -> list[str]:
@@ -160,7 +179,10 @@ def split_and_bias() -> list[bool]:
     stream = layer.augment(X)
     pattern = (stream @ layer.self_matrix() @ stream.T).softmax(-1)[:-1, :-1]
     summed = sum(pattern @ X @ half for half in halves)
-    return [largest(summed - X @ W_in) < 1e-12, largest(layer(X) - F.silu(X @ W_in + b_in) @ W_out) < 1e-12]
+    return [
+        largest(summed - X @ W_in) < 1e-12,
+        largest(layer(X) - F.silu(X @ W_in + b_in) @ W_out) < 1e-12,
+    ]
 
 
 def shielding_the_bias_token() -> list[bool]:
@@ -175,7 +197,9 @@ def post_test() -> float:
     return _silu_error(1000, form="three_layers")
 
 
-def _deep(omega: float | None, seed: int, dtype: torch.dtype = torch.float32, depth: int = 24) -> float:
+def _deep(
+    omega: float | None, seed: int, dtype: torch.dtype = torch.float32, depth: int = 24
+) -> float:
     """Relative error of a random stack of MLPs with skips: computed plainly in `dtype`, or by Omega heads."""
     x = y = normal(seed, 8, 8)
     x = x.to(dtype)
@@ -190,7 +214,10 @@ def _deep(omega: float | None, seed: int, dtype: torch.dtype = torch.float32, de
 def errors_through_layers() -> list[bool]:
     """After 24 layers in float32, median of nine stacks: at Omega = 20 less than 4 times what plain MLPs lose; at 1000 more than ten."""
     plain = [_deep(None, 100 * stack) for stack in range(9)]
-    ratio = [sorted(_deep(omega, 100 * stack) / loss for stack, loss in enumerate(plain))[4] for omega in (20.0, 1000.0)]
+    ratio = [
+        sorted(_deep(omega, 100 * stack) / loss for stack, loss in enumerate(plain))[4]
+        for omega in (20.0, 1000.0)
+    ]
     return [ratio[0] < 4, ratio[1] > 10]
 
 
@@ -202,7 +229,9 @@ def rank_of_scores() -> int:
 
 def training_hazards() -> list:
     """Trained 300 steps on what it computes: does decay 1 double the error of plain training, Omega then; dropout 0.1, times 10?"""
-    (plain, _), (decayed, omega), (dropped, _) = (_trained(*how) for how in ((0.0, 0.0), (1.0, 0.0), (0.0, 0.1)))
+    (plain, _), (decayed, omega), (dropped, _) = (
+        _trained(*how) for how in ((0.0, 0.0), (1.0, 0.0), (0.0, 0.1))
+    )
     return [decayed > 2 * plain, round(omega, 1), dropped > 10 * plain]
 
 
@@ -213,7 +242,9 @@ def _trained(decay: float, dropout: float) -> tuple[float, float]:
     layer = _omega(20, W_in, W_out, n)
     reads = [torch.cat([column, column.new_zeros(n + 1)]) for column in W_in.T]
     QK = torch.stack([layer.entry_matrix(-read) for read in reads]).requires_grad_()
-    OV = torch.stack([F.pad(torch.outer(read, row), (0, n + 1)) for read, row in zip(reads, W_out, strict=True)])
+    OV = torch.stack(
+        [F.pad(torch.outer(read, row), (0, n + 1)) for read, row in zip(reads, W_out, strict=True)]
+    )
     adam = torch.optim.AdamW([QK, OV.requires_grad_()], lr=1e-3, weight_decay=decay)
     draw = torch.Generator().manual_seed(0)
 
@@ -223,7 +254,9 @@ def _trained(decay: float, dropout: float) -> tuple[float, float]:
         pattern = (stream @ QK @ stream.mT).softmax(-1)
         if rate:
             pattern = pattern * (torch.rand(pattern.shape, generator=draw) >= rate) / (1 - rate)
-        return ((pattern @ stream @ OV).sum(1)[:, :n, :d] - F.silu(x @ W_in) @ W_out).square().mean()
+        return (
+            ((pattern @ stream @ OV).sum(1)[:, :n, :d] - F.silu(x @ W_in) @ W_out).square().mean()
+        )
 
     for _ in range(300):
         adam.zero_grad()
@@ -242,7 +275,9 @@ def cost_of_dense_heads() -> float:
     W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
     layer = conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers")
     width, length = layer.d_stream, n_ctx + 1
-    each = length * width**2 + 2 * length**2 * width + length * width**2  # X Q, times X^T, pattern times X, times V
+    each = (
+        length * width**2 + 2 * length**2 * width + length * width**2
+    )  # X Q, times X^T, pattern times X, times V
     return layer.n_heads * each / (2 * n_ctx * d_model * 4 * d_model)
 
 

@@ -39,7 +39,11 @@ def norm_and_basis() -> list:
     changes = []
     for fix in (None, ones):
         rotation = residual.random_rotation(exact.cfg.d_model, seed=2, fix=fix, dtype=torch.float64)
-        changes.append(float((residual.rotate_basis(exact, rotation).run(rows).logits - exact(rows)).abs().max()))
+        changes.append(
+            float(
+                (residual.rotate_basis(exact, rotation).run(rows).logits - exact(rows)).abs().max()
+            )
+        )
     return [changes[0], changes[1] < 1e-9]
 
 
@@ -47,7 +51,9 @@ def small_subspaces() -> list[float]:
     """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
     stack = heads(model("two-layer"))
     found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in KINDS]
-    writable = int((stack.W_O.abs().amax((0, 1)) > 0).sum())  # the other dimensions hold positions, which values ignore
+    writable = int(
+        (stack.W_O.abs().amax((0, 1)) > 0).sum()
+    )  # the other dimensions hold positions, which values ignore
     return [*found, stack.d_head / stack.d_model, stack.d_head / writable]
 
 
@@ -64,9 +70,14 @@ def kronecker_products() -> float:
     """(A2 x W2)(A1 x W1) as large matrices against (A2 A1) x (W1 W2), for the heads of the induction circuit."""
     two = model("two-layer", exact=True)
     cache = two.run_with_cache(two.to_tokens("Mr. D said"))[1]
-    first, second = (cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3)))
+    first, second = (
+        cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3))
+    )
     parts = heads(two)
-    early, late, both = (product(h.OV)[0] for h in (parts["L0H1"], parts["L1H3"], circuits.virtual_head(parts["L0H1"], parts["L1H3"])))
+    early, late, both = (
+        product(h.OV)[0]
+        for h in (parts["L0H1"], parts["L1H3"], circuits.virtual_head(parts["L0H1"], parts["L1H3"]))
+    )
     large = torch.kron(second, late.T.contiguous()) @ torch.kron(first, early.T.contiguous())
     small = torch.kron(second @ first, both.T.contiguous())
     return relative(large - small, small)
@@ -74,9 +85,20 @@ def kronecker_products() -> float:
 
 def low_rank() -> list:
     """Whether no QK or OV matrix of the shipped models exceeds rank d_head; d_head, d_model and the largest rank."""
-    stacks = [heads(model(name, exact=True)) for name in ("one-layer", "two-layer", "two-layer-mlp")]
-    largest = max(int(torch.linalg.matrix_rank(part.AB).max()) for stack in stacks for part in (stack.QK, stack.OV))
-    return [all(largest <= stack.d_head for stack in stacks), stacks[1].d_head, stacks[1].d_model, largest]
+    stacks = [
+        heads(model(name, exact=True)) for name in ("one-layer", "two-layer", "two-layer-mlp")
+    ]
+    largest = max(
+        int(torch.linalg.matrix_rank(part.AB).max())
+        for stack in stacks
+        for part in (stack.QK, stack.OV)
+    )
+    return [
+        all(largest <= stack.d_head for stack in stacks),
+        stacks[1].d_head,
+        stacks[1].d_model,
+        largest,
+    ]
 
 
 def frozen_paths() -> float:
@@ -99,15 +121,24 @@ def bigram_table() -> list:
 
 def skip_trigrams() -> list[float]:
     """Of L0H0's 300 strongest skip trigrams: share the text bears out, and share beyond three standard errors."""
-    one, stats, counted = model("one-layer"), models.corpus_statistics(), circuits.skip_trigram_statistics()
+    one, stats, counted = (
+        model("one-layer"),
+        models.corpus_statistics(),
+        circuits.skip_trigram_statistics(),
+    )
     given = counted.provenance
     words = [one.tokenizer.decode([i]).strip() for i in range(one.cfg.d_vocab)]
-    common = [word.isalpha() and n >= given["min_token"] for word, n in zip(words, unigram().tolist(), strict=True)]
+    common = [
+        word.isalpha() and n >= given["min_token"]
+        for word, n in zip(words, unigram().tolist(), strict=True)
+    ]
     found = circuits.skip_trigrams(
         one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
         among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
     )  # fmt: skip
-    evidence = [counted.evidence[triple.source, triple.destination, triple.completion] for triple in found]
+    evidence = [
+        counted.evidence[triple.source, triple.destination, triple.completion] for triple in found
+    ]
     likelier = sum(e.share_with > e.share_without for e in evidence) / len(found)
     return [likelier, sum(e.z > 3 for e in evidence) / len(found)]
 
@@ -120,14 +151,18 @@ def copying_heads() -> list[float]:
 def made_up_words() -> list:
     """Whether the twenty worst crossings get more than 0.3; the largest probability, and the direct path's share of it."""
     counted, contexts = circuits.skip_trigram_statistics(), models.heldout_rows(20, 6, seed=3)
-    found = circuits.skip_trigram_bugs(model("one-layer"), counted.words, contexts, 20, occurring=counted.occurring)
+    found = circuits.skip_trigram_bugs(
+        model("one-layer"), counted.words, contexts, 20, occurring=counted.occurring
+    )
     worst = found.bugs[0]
     return [all(bug.p_wrong > 0.3 for bug in found.bugs), worst.p_wrong, worst.p_wrong_direct]
 
 
 def term_importance() -> list[float]:
     """Loss of the two-layer model with paths through at most 0, 1 and 2 heads, patterns frozen, in nats."""
-    return list(circuits.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False).kept)
+    return list(
+        circuits.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False).kept
+    )
 
 
 def chance_composition() -> list[float]:
@@ -145,13 +180,22 @@ def scores_and_signals() -> list:
     whole = second_pass().second
     loud, quiet = f"{early}->{late}.K", "L0H1->L1H3.Q"
     excess = float(scored["Q"].excess[1, 3])
-    return [loud, second_pass(loud).second - whole, quiet, excess, second_pass(quiet).second - whole]
+    return [
+        loud,
+        second_pass(loud).second - whole,
+        quiet,
+        excess,
+        second_pass(quiet).second - whole,
+    ]
 
 
 def induction_circuit() -> list:
     """Best previous-token head and induction head with their scores; nats lost when the wire into the keys is cut."""
     found = induction.scores(model("two-layer"), repeats())
-    (early, looks_back), (late, matches) = found.top("previous_token", 1)[0], found.top("prefix_matching", 1)[0]
+    (early, looks_back), (late, matches) = (
+        found.top("previous_token", 1)[0],
+        found.top("prefix_matching", 1)[0],
+    )
     lost = [second_pass(f"{early}->{late}.{kind}").second - second_pass().second for kind in "KQV"]
     return [early, looks_back, late, matches, *lost]
 
@@ -167,9 +211,14 @@ def induction_eigenvalues() -> list:
     two = model("two-layer")
     stack, W_E = heads(two), two.W_E.detach()
     noted = W_E @ stack["L0H1"].W_V[0] @ stack["L0H1"].W_O[0]
-    match = (noted @ stack["L1H3"].W_K[0]).T @ (W_E @ stack["L1H3"].W_Q[0])  # its eigenvalues are those of the table
+    match = (noted @ stack["L1H3"].W_K[0]).T @ (
+        W_E @ stack["L1H3"].W_Q[0]
+    )  # its eigenvalues are those of the table
     values = torch.linalg.eigvals(match)
-    matches, copies = float(values.real.sum() / values.abs().sum()), float(circuits.copying_score(two).score[7])
+    matches, copies = (
+        float(values.real.sum() / values.abs().sum()),
+        float(circuits.copying_score(two).score[7]),
+    )
     return [min(matches, copies) > 0.95, matches, copies]
 
 

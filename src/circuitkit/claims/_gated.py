@@ -41,9 +41,14 @@ def used_sources() -> list:
 def gates_by_hand() -> list[float]:
     """Largest error of the stored block's gates against a loop over the formula; mean row sum of its gated patterns."""
     block, x = sp.load_gated().block, torch.eye(12)
-    dot = lambda h, i, j: (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])  # noqa: E731
+    dot = lambda h, i, j: (
+        (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])
+    )
     wanted = torch.tensor(
-        [[[min(max(float(dot(h, i, j)), 0.0), 1.0) for j in range(12)] for i in range(12)] for h in range(12)]
+        [
+            [[min(max(float(dot(h, i, j)), 0.0), 1.0) for j in range(12)] for i in range(12)]
+            for h in range(12)
+        ]
     )
     gates, pattern = block.gates(x), block.pattern(x)
     return [float((gates - wanted).abs().max()), float((gates * pattern).sum(-1).mean())]
@@ -61,7 +66,9 @@ def two_gates_cost_more() -> list:
     """Whether sharing costs more: the 0.6 norm across heads of one gate at 1, and of two gates at 0.5."""
     from circuitkit.superposition._block import across_heads
 
-    one, two = (float(across_heads(torch.tensor(gates), 0.6, 0)) for gates in ([1.0, 0.0], [0.5, 0.5]))
+    one, two = (
+        float(across_heads(torch.tensor(gates), 0.6, 0)) for gates in ([1.0, 0.0], [0.5, 0.5])
+    )
     return [two > one, one, two]
 
 
@@ -99,13 +106,18 @@ def shared_by_originals() -> list[int]:
     """Shipped 4-head originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form."""
     made = [sp.load_original(4, 5, seed) for seed in range(48)]
     verdicts = [sp.head_verdict(one, one.task, "post") for one in made]
-    return torch.bincount(torch.tensor([len(v.distributed) for v in verdicts]), minlength=6).tolist()
+    return torch.bincount(
+        torch.tensor([len(v.distributed) for v in verdicts]), minlength=6
+    ).tolist()
 
 
 def originals_that_share() -> list:
     """Whether all do: of the originals of each size that learnt every trigram, those with one or more in no single head."""
     spread = [_spread(heads, trigrams) for heads, trigrams in SIZES]
-    return [not any(counts[0] for counts in spread), *(n for counts in spread for n in (sum(counts[1:]), sum(counts)))]
+    return [
+        not any(counts[0] for counts in spread),
+        *(n for counts in spread for n in (sum(counts[1:]), sum(counts))),
+    ]
 
 
 def own_schedule() -> list[int]:
@@ -126,13 +138,19 @@ def unexplained() -> list[float]:
 
 def late_training() -> list[float]:
     """Mean largest value bias at 2,000 steps for the three sizes, and where all were followed to; stored table."""
-    return [mean for step in (2000, max(_post_rows())[1]) for mean in _post_means("largest_value_bias", step)]
+    return [
+        mean
+        for step in (2000, max(_post_rows())[1])
+        for mean in _post_means("largest_value_bias", step)
+    ]
 
 
 def two_forms() -> list[bool]:
     """Success by the post's form and in log-odds: of two heads that do any number, of one head and the direct path."""
     made = (sp.two_head_model(5), sp.one_head_model(5))
-    return [sp.head_verdict(one, one.task, form).success for one in made for form in ("post", "odds")]
+    return [
+        sp.head_verdict(one, one.task, form).success for one in made for form in ("post", "odds")
+    ]
 
 
 def blind_model_passes() -> list[bool]:
@@ -146,7 +164,11 @@ def example_prompts() -> list[int]:
     task = sp.SkipTrigramTask(5)
     legal = [
         len(prompt) == task.n_ctx
-        and any(b == i and c == i + 5 for b, c, due in zip(prompt, prompt[1:], _due(task, prompt), strict=False) if due)
+        and any(
+            b == i and c == i + 5
+            for b, c, due in zip(prompt, prompt[1:], _due(task, prompt), strict=False)
+            if due
+        )
         for i, prompt in enumerate(PRINTED, 1)
     ]
     return [*map(len, PRINTED), sum(legal)]
@@ -167,7 +189,9 @@ def and_gates() -> list[bool]:
         made = sp.hand_specified(heads, trigrams, shared=shared)
         prompt = torch.tensor([[made.task.bos, 0, trigrams]])
         written, residual = (part[0, ..., -1, :] for part in made.run(prompt))
-        without = [(written.sum(0) - written[h] + residual).argmax() == 2 * trigrams for h in range(heads)]
+        without = [
+            (written.sum(0) - written[h] + residual).argmax() == 2 * trigrams for h in range(heads)
+        ]
         out.append(not any(without))
     return out
 
@@ -195,7 +219,11 @@ def attention_on_the_source() -> list:
     made = sp.load_original(4, 5, seed=13)
     tokens = made.task.sample(4000, seed=9)
     due = made.task.states(tokens) == 2
-    on_source = (made.heads.pattern(made.W_E[tokens]) * (tokens == 0)[:, None, None]).sum(-1).transpose(1, 2)[due]
+    on_source = (
+        (made.heads.pattern(made.W_E[tokens]) * (tokens == 0)[:, None, None])
+        .sum(-1)
+        .transpose(1, 2)[due]
+    )
     per_head = on_source.mean(0)
     return [bool(per_head.max() < 0.5), float(per_head.max()), float(per_head.mean())]
 
@@ -210,14 +238,23 @@ def hand_made_resolved() -> list:
 
 def language_model() -> list[float]:
     """A block with a price on writing in layer 1 of the two-layer model: loss before, with it; heads on a pair before, with it; stored table."""
-    rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
+    rows = {
+        (row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")
+    }
     before, block = rows[1, "original", 0], rows[1, "writes", 0]
-    return [float(value) for value in (before["loss"], block["loss"], before["on_a_pair"], block["on_a_pair"])]
+    return [
+        float(value)
+        for value in (before["loss"], block["loss"], before["on_a_pair"], block["on_a_pair"])
+    ]
 
 
 def low_rank_sparse() -> list[int]:
     """Strict runs, of all, on originals of 2H/3T, 3H/4T and 4H/5T: two heads active, then the same with a price on writing; stored table."""
-    runs = [_runs(f"lorsa, 6 x heads{price}", trigrams) for price in ("", ", price") for _, trigrams in SIZES]
+    runs = [
+        _runs(f"lorsa, 6 x heads{price}", trigrams)
+        for price in ("", ", price")
+        for _, trigrams in SIZES
+    ]
     return [n for passed in runs for n in (sum(passed), len(passed))]
 
 
@@ -225,8 +262,14 @@ def cleaner_heads() -> list:
     """Heads of rank one in layer 1 that look at the place after the last occurrence more cleanly than any of the layer's own
     four: from principal axes after training, before it, from random axes likewise, drawn units and all of these that write;
     heads that copy a class, trained and drawn; unexplained variance of the first two; stored table, first seed."""
-    rows = {(row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")}
-    made = [rows[1, f"lorsa{axes}{untrained}", 0] for axes in ("", ", random axes") for untrained in ("", ", untrained")]
+    rows = {
+        (row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")
+    }
+    made = [
+        rows[1, f"lorsa{axes}{untrained}", 0]
+        for axes in ("", ", random axes")
+        for untrained in ("", ", untrained")
+    ]
     drawn = rows[1, "lorsa, drawn units", 0]
     units = [drawn["cleaner"], drawn["alive"], made[0]["classes"], drawn["classes"]]
     return [row["cleaner"] for row in made] + units + [row["fvu"] for row in made[:2]]
@@ -234,8 +277,13 @@ def cleaner_heads() -> list:
 
 def sharing_by_rank() -> list[float]:
     """Share of learnt trigrams that no head carries, originals of rank 1, 2, 3 and 5 without a price; stored table."""
-    rows = [[row for row in sp.load_results("causes") if row["d_head"] == rank and not row["price"]] for rank in (1, 2, 3, 5)]
-    return [sum(row["shared"] for row in some) / sum(row["learnt"] for row in some) for some in rows]
+    rows = [
+        [row for row in sp.load_results("causes") if row["d_head"] == rank and not row["price"]]
+        for rank in (1, 2, 3, 5)
+    ]
+    return [
+        sum(row["shared"] for row in some) / sum(row["learnt"] for row in some) for some in rows
+    ]
 
 
 def other_gates() -> list:
@@ -246,7 +294,10 @@ def other_gates() -> list:
         runs = sp.train_gated(original, sp.GATES.but(gate=gate), inits=4, seed=1, steps=200)
         found = [made.block.gates(torch.eye(12)) for made in runs.models]
         largest[gate], mean[gate] = max(float(g.max()) for g in found), sum(runs.mean_gate)
-    stored = [_runs(f"gates, {how}", 5) for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")]
+    stored = [
+        _runs(f"gates, {how}", 5)
+        for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")
+    ]
     strict = [n for passed in stored for n in (sum(passed), len(passed))]
     return [largest["relu"] > 1 >= largest["clamp"], mean["relu_tanh"] / mean["clamp"], *strict]
 
@@ -282,7 +333,11 @@ def _post_rows() -> dict[tuple[int, int], list[dict]]:
     made: dict[tuple[int, int], list[dict]] = {}
     for row in sp.load_results("post"):
         made.setdefault((row["heads"], row["step"]), []).append(row)
-    steps = {step for _, step in made if all(len(made[heads, step]) == len(made[heads, 1000]) for heads, _ in SIZES)}
+    steps = {
+        step
+        for _, step in made
+        if all(len(made[heads, step]) == len(made[heads, 1000]) for heads, _ in SIZES)
+    }
     return {key: rows for key, rows in made.items() if key[1] in steps}
 
 
@@ -293,10 +348,18 @@ def _post_means(name: str, step: int) -> list[float]:
 
 def _runs(recipe: str, trigrams: int) -> list[int]:
     """Of each run with this recipe, 1 if it is a strict success."""
-    return [row["strict"] for row in sp.load_results("recipes") if (row["recipe"], row["trigrams"]) == (recipe, trigrams)]
+    return [
+        row["strict"]
+        for row in sp.load_results("recipes")
+        if (row["recipe"], row["trigrams"]) == (recipe, trigrams)
+    ]
 
 
 def _chosen(recipe: str, trigrams: int) -> list[int]:
-    rows = [row for row in sp.load_results("recipes") if (row["recipe"], row["trigrams"]) == (recipe, trigrams)]
+    rows = [
+        row
+        for row in sp.load_results("recipes")
+        if (row["recipe"], row["trigrams"]) == (recipe, trigrams)
+    ]
     chosen = [row["strict"] for row in rows if row["chosen"]]
     return [sum(chosen), len(chosen)]

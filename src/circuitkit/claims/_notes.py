@@ -7,14 +7,30 @@ import torch
 from circuitkit import circuits, induction, models, residual, superposition
 from circuitkit.anatomy import heads
 from circuitkit.claims._framework import KINDS
-from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, token, unigram
+from circuitkit.claims._shipped import (
+    model,
+    product,
+    relative,
+    repeats,
+    second_pass,
+    token,
+    unigram,
+)
 
 
 def setting() -> bool:
     """Whether the three attention-only models have at most two layers, no MLPs, no norms and no biases."""
     shipped = [model(name) for name in ("zero-layer", "one-layer", "two-layer")]
-    small = all(one.cfg.attn_only and one.cfg.n_layers <= 2 and one.cfg.normalization_type is None for one in shipped)
-    biases = (value for one in shipped for name, value in one.state_dict().items() if name.endswith("bias"))
+    small = all(
+        one.cfg.attn_only and one.cfg.n_layers <= 2 and one.cfg.normalization_type is None
+        for one in shipped
+    )
+    biases = (
+        value
+        for one in shipped
+        for name, value in one.state_dict().items()
+        if name.endswith("bias")
+    )
     return small and not any(bool(value.any()) for value in biases)
 
 
@@ -64,7 +80,10 @@ def pattern_formula() -> list[float]:
     x, wanted = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
     scores = x @ product(head.QK)[0] @ x.T
     future = torch.ones_like(scores).triu(1).bool()
-    variants = (scores / head.scale).masked_fill(future, -torch.inf), scores.masked_fill(future, -torch.inf)
+    variants = (
+        (scores / head.scale).masked_fill(future, -torch.inf),
+        scores.masked_fill(future, -torch.inf),
+    )
     return [float((s.softmax(-1) - wanted).abs().max()) for s in (*variants, scores / head.scale)]
 
 
@@ -88,15 +107,22 @@ def crossings() -> list[float]:
     the same for these completions dealt out again at random."""
     one, counted = model("one-layer"), circuits.skip_trigram_statistics()
     context = models.heldout_rows(20, 6, seed=3)[:1]
-    rows = circuits.skip_trigram_bugs(one, counted.words, context, 1, occurring=counted.occurring).crossings
+    rows = circuits.skip_trigram_bugs(
+        one, counted.words, context, 1, occurring=counted.occurring
+    ).crossings
     generator = torch.Generator().manual_seed(0)
     sample = rows[torch.randperm(len(rows), generator=generator)[:4000]]
-    paths = circuits.path_logits(one, torch.cat([context.expand(len(sample), -1), sample[:, :2]], dim=1))
+    paths = circuits.path_logits(
+        one, torch.cat([context.expand(len(sample), -1), sample[:, :2]], dim=1)
+    )
     by_heads, whole = paths.sum(list(heads(one).names), at=-1), paths.sum(at=-1)
     right, out = sample[:, [3]], []
     for wrong in (sample[:, [2]], sample[torch.randperm(len(sample), generator=generator)][:, [2]]):
         out.append((by_heads.gather(1, wrong)[:, 0] > by_heads.median(-1).values).float().mean())
-        out += [(part.gather(1, wrong) > part.gather(1, right)).float().mean() for part in (by_heads, whole)]
+        out += [
+            (part.gather(1, wrong) > part.gather(1, right)).float().mean()
+            for part in (by_heads, whole)
+        ]
     return [float(share) for share in out]
 
 
@@ -108,11 +134,15 @@ def content_times_place() -> list:
     keys = (one.W_E[:, None] + one.W_pos[place - 63 : place + 1]) @ head.W_K[0]
     factors = keys @ query / head.scale
     values = torch.linalg.svdvals((factors - factors.max()).exp())
-    places = product(circuits.full_qk(one, "L0H1", query="position", key="position"))[place, : place + 1]
+    places = product(circuits.full_qk(one, "L0H1", query="position", key="position"))[
+        place, : place + 1
+    ]
     places = places + product(circuits.full_qk(one, "L0H1", key="position"))[:, : place + 1]
     alone = (unigram().double() @ places.softmax(-1)).flip(0)
     rows = models.heldout_rows(16)
-    pattern = model("one-layer").run_with_cache(rows)[1]["blocks.0.attn.hook_pattern"][:, 1, 64:].mean(0)
+    pattern = (
+        model("one-layer").run_with_cache(rows)[1]["blocks.0.attn.hook_pattern"][:, 1, 64:].mean(0)
+    )
     real = torch.stack([pattern.diagonal(64 - back).mean() for back in range(8)])
     return [float(values[1] / values[0]), int(alone.argmax()), int(real.argmax())]
 
@@ -124,7 +154,8 @@ def third_token() -> float:
     changed = tokens.clone()
     changed[0, 3] = token("one-layer", " old")
     scores = [
-        heads(one)["L0H0"].scores(one.run_with_cache(t)[1]["blocks.0.hook_resid_pre"])[0, 0] for t in (tokens, changed)
+        heads(one)["L0H0"].scores(one.run_with_cache(t)[1]["blocks.0.hook_resid_pre"])[0, 0]
+        for t in (tokens, changed)
     ]
     kept = [i for i in range(tokens.shape[1]) if i != 3]
     return float((scores[0] - scores[1])[kept][:, kept].abs().max())
@@ -139,7 +170,9 @@ def three_wires() -> list[str]:
         induction.build_virtual_head_model(words, n_ctx=12),
     ]
     stacks = [heads(one) for one in built]
-    score = lambda stack, kind: circuits.composition_scores(stack["L0H0"], stack["L1H0"], kind).score  # noqa: E731
+    score = lambda stack, kind: (
+        circuits.composition_scores(stack["L0H0"], stack["L1H0"], kind).score
+    )
     return ["".join(kind for kind in "QKV" if score(stack, kind) > 0) for stack in stacks]
 
 
@@ -151,7 +184,10 @@ def factored_differently() -> list:
     turn = Vh.mT * (torch.logspace(-1, 1, late.d_head, dtype=S.dtype) / S)[:, None]
     again = dataclasses.replace(late, W_V=late.W_V @ turn, W_O=torch.linalg.inv(turn) @ late.W_O)
     written = product(early.OV)[0]
-    loose = [float((written @ b.W_V[0]).norm() / (written.norm() * b.W_V[0].norm())) for b in (late, again)]
+    loose = [
+        float((written @ b.W_V[0]).norm() / (written.norm() * b.W_V[0].norm()))
+        for b in (late, again)
+    ]
     tight = [float(circuits.composition_scores(early, b, "V").score) for b in (late, again)]
     return [abs(loose[0] - loose[1]) < 1e-6, *loose, *tight]
 
@@ -159,14 +195,22 @@ def factored_differently() -> list:
 def chance_scores() -> list[float]:
     """Composition score of random heads with d_model 64, 160 and 768."""
     sizes = ((64, 16), (160, 32), (768, 64))
-    early, late = ([circuits.random_heads(1, m, d, layer=layer) for m, d in sizes] for layer in (0, 1))
-    return [float(circuits.composition_scores(a, b, "K").baseline) for a, b in zip(early, late, strict=True)]
+    early, late = (
+        [circuits.random_heads(1, m, d, layer=layer) for m, d in sizes] for layer in (0, 1)
+    )
+    return [
+        float(circuits.composition_scores(a, b, "K").baseline)
+        for a, b in zip(early, late, strict=True)
+    ]
 
 
 def wires_cut() -> list[float]:
     """Loss on the second pass with all wires into queries, into keys and into values cut, and with none, in nats."""
     two = model("two-layer")
-    return [*(second_pass(*induction.paths(two, kind)).second for kind in KINDS), second_pass().second]
+    return [
+        *(second_pass(*induction.paths(two, kind)).second for kind in KINDS),
+        second_pass().second,
+    ]
 
 
 def loss_falls() -> list:
@@ -193,7 +237,12 @@ def dursley() -> list:
     looks = cache["blocks.1.attn.hook_pattern"][0, 3, here]
     place = int(looks[1:].argmax()) + 1
     says = two.to_string(logits[0, here].argmax()[None])
-    return [shown[place - 1] == " D" and says == shown[place], shown[place], float(looks[place]), says]
+    return [
+        shown[place - 1] == " D" and says == shown[place],
+        shown[place],
+        float(looks[place]),
+        says,
+    ]
 
 
 def norm_outside() -> list[float]:
@@ -210,7 +259,10 @@ def norm_outside() -> list[float]:
 def second_way() -> list:
     """Whether the pointer circuit continues repeats as the notes' circuit does, and the wire it composes through."""
     rows = induction.repeated_tokens(20, 16, batch=8)
-    built = [induction.build_induction_model(20, 32, method=method) for method in ("k-composition", "pointer")]
+    built = [
+        induction.build_induction_model(20, 32, method=method)
+        for method in ("k-composition", "pointer")
+    ]
     said = [one(rows.tokens)[:, 16:-1].argmax(-1) for one in built]
     return [torch.equal(*said) and torch.equal(said[0], rows.tokens[:, 17:]), three_wires()[1]]
 
@@ -233,7 +285,10 @@ def virtual_heads_worth() -> list[float]:
 
 def one_layer_fails() -> list[bool]:
     """Whether a two-layer model learns to repeat and a one-layer model with four heads does not, 150 steps each."""
-    deep, flat = induction.train(2, steps=150, batch=32), induction.train(1, n_heads=4, steps=150, batch=32)
+    deep, flat = (
+        induction.train(2, steps=150, batch=32),
+        induction.train(1, n_heads=4, steps=150, batch=32),
+    )
     return [float(deep.accuracy[-10:].mean()) > 0.9, float(flat.accuracy[-10:].mean()) < 0.3]
 
 

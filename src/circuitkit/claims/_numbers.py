@@ -9,7 +9,9 @@ from torch import Tensor
 
 def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Float[Tensor, "..."]:
     """Standard normal numbers from a generator of their own, drawn in float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def below(x: float) -> str:
@@ -33,6 +35,8 @@ def above_the_mlp(kind: str) -> list[float]:
     from circuitkit.conversion import stored_study
 
     last = {(row.kind, row.seed): row.curve[-1][1] for row in stored_study("trained")[0]}
-    off = torch.tensor([last[kind, seed] - last["mlp", seed] for seed in range(3)], dtype=torch.float64)
+    off = torch.tensor(
+        [last[kind, seed] - last["mlp", seed] for seed in range(3)], dtype=torch.float64
+    )
     half = 4.302653 * float(off.std()) / math.sqrt(3)  # Student's t, two degrees of freedom
     return [float(off.mean()), float(off.mean()) - half, float(off.mean()) + half]

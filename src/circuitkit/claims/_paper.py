@@ -32,7 +32,10 @@ def generalized_silu() -> list[bool]:
     """Is a1 SiLU(a2 x) one head for a1, a2 of either sign?"""
     x = torch.linspace(-9, 9, 181, dtype=torch.float64)
     pairs = (1.0, 1.0), (1 / 1.702, 1.702), (-0.5, 3.0), (2.0, -0.7)
-    return [largest(conversion.generalized_silu(a1, a2)(x) - a1 * F.silu(a2 * x)) < 1e-14 for a1, a2 in pairs]
+    return [
+        largest(conversion.generalized_silu(a1, a2)(x) - a1 * F.silu(a2 * x)) < 1e-14
+        for a1, a2 in pairs
+    ]
 
 
 def gelu_as_silu() -> list[float]:
@@ -122,7 +125,10 @@ def layer_norm_step() -> list[float]:
 def repaired_norms() -> list[bool]:
     """Does the step hold with RMSNorm and a gain, two bias coordinates, a norm on the first coordinates; with LayerNorm?"""
     X = normal(10, 6, 16)
-    wide, exact = conversion.direct_sum(X, 1.0), conversion.direct_sum(conversion.layer_norm(X), 1.0)
+    wide, exact = (
+        conversion.direct_sum(X, 1.0),
+        conversion.direct_sum(conversion.layer_norm(X), 1.0),
+    )
     bias = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     centred = conversion.centred_with_gain(16)(torch.block_diag(X - X.mean(-1, keepdim=True), bias))
     errors = [
@@ -136,7 +142,12 @@ def repaired_norms() -> list[bool]:
 
 def old_heads() -> float:
     """Largest error of an ordinary causal head widened to ignore the bias token."""
-    X, W_QK, W_OV, mask = normal(0, N, D), normal(1, D, D), normal(2, D, D), torch.ones(N, N).double().tril()
+    X, W_QK, W_OV, mask = (
+        normal(0, N, D),
+        normal(1, D, D),
+        normal(2, D, D),
+        torch.ones(N, N).double().tril(),
+    )
     head = constructions.augmented_head(W_QK, W_OV, mask)
     exact = conversion.masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
     return largest(head(conversion.direct_sum(X, 1.0)) - conversion.direct_sum(exact, 0.0))
@@ -148,7 +159,9 @@ def bias_trick() -> list[bool]:
     b_in, ones = normal(3, UNITS), torch.ones(N, 1).double()
     wide1, wide2 = constructions.bias_trick(V1, b_in, V2)
     with_ones = torch.cat([X, ones], 1)
-    got = _summed(conversion.theorem2(wide1, wide2, N), conversion.direct_sum(with_ones, 1.0))[:-1, :D]
+    got = _summed(conversion.theorem2(wide1, wide2, N), conversion.direct_sum(with_ones, 1.0))[
+        :-1, :D
+    ]
     normed = conversion.layer_norm(with_ones)[:, -1:]
     return [largest(got - F.silu(X @ V1 + b_in) @ V2) < 1e-12, largest(normed - ones) < 1e-12]
 
@@ -183,7 +196,9 @@ def _persistent(X, V1, V2):
     total = torch.zeros_like(stream)
     for head in conversion.theorem2(V1, V2, len(X)):
         asked = stream @ head.W_QK
-        own, other = torch.stack([(asked * stream).sum(1), asked @ extra[0]], 1).softmax(1).split(1, 1)
+        own, other = (
+            torch.stack([(asked * stream).sum(1), asked @ extra[0]], 1).softmax(1).split(1, 1)
+        )
         total = total + (own * stream + other * extra) @ head.W_OV
     return total[:, :-1]
 
@@ -193,7 +208,9 @@ def persistent_vector() -> list:
     X, V1, V2 = _parts()
     once, exact = _persistent(X, V1, V2), F.silu(X @ V1) @ V2
     twice, layer = F.silu(exact @ V1) @ V2, conversion.theorem2(V1, V2, N)
-    stream = conversion.post_norm_layers(conversion.direct_sum(X, 1.0), [layer, layer], lambda x: x, skip=False)[-1]
+    stream = conversion.post_norm_layers(
+        conversion.direct_sum(X, 1.0), [layer, layer], lambda x: x, skip=False
+    )[-1]
     right = [largest(once - exact) < 1e-12, largest(_persistent(once, V1, V2) - twice) < 1e-12]
     return [*right, largest(stream[:-1, :-1] - twice) / largest(twice)]
 
@@ -204,7 +221,9 @@ def rank_collapse() -> list[float]:
     for skip in (False, True):
         X = normal(20, 12, 16)
         for layer in range(4):
-            heads = [[normal(30 + 8 * layer + 2 * h + i, 16, 16) / 4 for i in (0, 1)] for h in range(4)]
+            heads = [
+                [normal(30 + 8 * layer + 2 * h + i, 16, 16) / 4 for i in (0, 1)] for h in range(4)
+            ]
             X = skip * X + sum((X @ Q @ X.T / 4).softmax(-1) @ X @ V for Q, V in heads)
             X = 4 * X / X.norm(dim=1).mean()
             shares.append(float((X - X.mean(0)).norm() / X.norm()))
@@ -215,7 +234,9 @@ def without_skips() -> list[float]:
     """The bias coordinate after one layer without a skip, and the largest score in the next layer."""
     X, V1, V2 = _parts()
     layer = conversion.theorem2(V1, V2, N)
-    stream = conversion.post_norm_layers(conversion.direct_sum(X, 1.0), [layer], lambda x: x, skip=False)[-1]
+    stream = conversion.post_norm_layers(
+        conversion.direct_sum(X, 1.0), [layer], lambda x: x, skip=False
+    )[-1]
     return [largest(stream[:, -1]), max(largest(stream @ head.W_QK @ stream.T) for head in layer)]
 
 
@@ -275,7 +296,10 @@ def gated() -> list:
     X, V1, V2 = _parts()
     gate = normal(5, D, UNITS)
     heads = conversion.gated_neuron_heads(gate, V1, V2, activation="sigmoid")
-    exact = largest(heads(X) - (torch.sigmoid(X @ gate) * (X @ V1)) @ V2) < 1e-13 and len(heads) == UNITS
+    exact = (
+        largest(heads(X) - (torch.sigmoid(X @ gate) * (X @ V1)) @ V2) < 1e-13
+        and len(heads) == UNITS
+    )
     return [exact, *(conversion.gate_sum("silu", 30.0, k).error for k in (8, 16))]
 
 

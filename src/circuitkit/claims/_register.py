@@ -79,7 +79,10 @@ def parse(text: str) -> list[Claim]:
     wrong = []
     for number, row in enumerate(rows, 1):
         name = f"claim {row.get('id', f'in row {number}')}"
-        wrong += [f"{name}: unknown field {key!r}; a row has {sorted(known)}" for key in row.keys() - known]
+        wrong += [
+            f"{name}: unknown field {key!r}; a row has {sorted(known)}"
+            for key in row.keys() - known
+        ]
         wrong += [f"{name}: field {key!r} is missing" for key in sorted(required - row.keys())]
     if wrong:
         raise ValueError("the register cannot be read:\n  " + "\n  ".join(wrong))
@@ -106,5 +109,7 @@ def find(id: str) -> Claim:
     claims = {claim.id: claim for claim in load()}
     if id not in claims:
         near = get_close_matches(str(id), claims, n=3, cutoff=0.3) or list(claims)[:3]
-        raise ValueError(f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}")
+        raise ValueError(
+            f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}"
+        )
     return claims[id]

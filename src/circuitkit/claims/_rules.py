@@ -12,7 +12,14 @@ from circuitkit.claims._check import agree, is_number
 from circuitkit.claims._register import KINDS, SOURCES, VERDICTS, Claim
 
 TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
-PREFIX = {"framework": "0.", "post-ffn": "1.", "paper": "2.", "notes": "3.", "post-gated": "4.", "after": "5."}
+PREFIX = {
+    "framework": "0.",
+    "post-ffn": "1.",
+    "paper": "2.",
+    "notes": "3.",
+    "post-gated": "4.",
+    "after": "5.",
+}
 
 
 @public
@@ -20,9 +27,17 @@ def problems(claims: Sequence[Claim], uncheckable_at_most: Natural = 8) -> list[
     """All faults of a register, each as a sentence; empty for a sound one."""
     claims = list(claims)
     found = [fault for claim in claims for fault in _row(claim)]
-    found += [f"claim {id}: {n} rows have this id" for id, n in Counter(c.id for c in claims).items() if n > 1]
+    found += [
+        f"claim {id}: {n} rows have this id"
+        for id, n in Counter(c.id for c in claims).items()
+        if n > 1
+    ]
     users = Counter((claim.by, claim.key) for claim in claims if claim.by)
-    found += [f"{n} rows show the same value, {by} {key}".rstrip() for (by, key), n in users.items() if n > 1]
+    found += [
+        f"{n} rows show the same value, {by} {key}".rstrip()
+        for (by, key), n in users.items()
+        if n > 1
+    ]
     skipped = sum(claim.verdict == "not checkable" for claim in claims)
     if skipped > uncheckable_at_most:
         found.append(f"{skipped} claims are 'not checkable'; at most {uncheckable_at_most} may be")
@@ -55,7 +70,10 @@ def _unbound(claim: Claim) -> list[str]:
         text
         for text in texts
         if text not in elsewhere
-        and not any(abs(one - float(text)) <= 0.5001 * 10 ** -len(text.partition(".")[2]) for one in computed)
+        and not any(
+            abs(one - float(text)) <= 0.5001 * 10 ** -len(text.partition(".")[2])
+            for one in computed
+        )
     ]
 
 
@@ -70,7 +88,9 @@ def _computed(claim: Claim) -> list[str]:
     if "." not in claim.by:
         found.append(f"by {claim.by!r} is not 'module.function'")
     found += _tolerated(claim)
-    if claim.labels and not (isinstance(claim.value, list) and len(claim.labels) == len(claim.value)):
+    if claim.labels and not (
+        isinstance(claim.value, list) and len(claim.labels) == len(claim.value)
+    ):
         found.append(f"{len(claim.labels)} labels do not fit the value {claim.value}")
     if claim.said is not None:
         return found + _said(claim)
@@ -89,10 +109,16 @@ def _tolerated(claim: Claim) -> list[str]:
         return [f"kind {unknown.pop()!r} is none of {list(KINDS)}"]
     for name, given in (("kind", kinds), ("tolerance", _flat(claim.tolerance))):
         if 1 < len(given) < len(values):
-            return [f"{len(given)} entries of {name} for {len(values)} values; expected one, or one for each"]
+            return [
+                f"{len(given)} entries of {name} for {len(values)} values; expected one, or one for each"
+            ]
     if not any(map(is_number, values)) and claim.tolerance:
         return ["only numbers have a tolerance"]
-    if any(isinstance(one, float) for one in values) and {*kinds} != {"exact"} and not max(_flat(claim.tolerance)) > 0:
+    if (
+        any(isinstance(one, float) for one in values)
+        and {*kinds} != {"exact"}
+        and not max(_flat(claim.tolerance)) > 0
+    ):
         return ["a computed number needs a tolerance"]
     limits = [_widest(kind, value) for kind, value in _pairs(kinds, values)]
     said = [] if claim.said is None else _flat(claim.said)
@@ -141,4 +167,8 @@ def _said(claim: Claim) -> list[str]:
 
 
 def _flat(value) -> list:
-    return [inner for one in value for inner in _flat(one)] if isinstance(value, (list, tuple)) else [value]
+    return (
+        [inner for one in value for inner in _flat(one)]
+        if isinstance(value, (list, tuple))
+        else [value]
+    )

@@ -15,7 +15,13 @@ from circuitkit.conversion._head_sum import (
     neuron_heads,
 )
 from circuitkit.conversion._model import literal_stream, read_neuron
-from circuitkit.conversion._omega import OmegaMLP, OmegaWarning, choose_omega, omega_mlp, omega_window
+from circuitkit.conversion._omega import (
+    OmegaMLP,
+    OmegaWarning,
+    choose_omega,
+    omega_mlp,
+    omega_window,
+)
 from circuitkit.conversion._paper import (
     MaskedHead,
     centred_with_gain,

@@ -14,7 +14,15 @@ from circuitkit._state import require_unhooked
 from circuitkit._work import progress
 from circuitkit.anatomy import Neurons, Norm
 from circuitkit.anatomy._read import norms_of_mlps, random_rows
-from circuitkit.conversion._head_sum import Activation, GateHeads, GateSums, HeadSum, gate_sum, gate_sums, head_sum
+from circuitkit.conversion._head_sum import (
+    Activation,
+    GateHeads,
+    GateSums,
+    HeadSum,
+    gate_sum,
+    gate_sums,
+    head_sum,
+)
 from circuitkit.conversion._mlps import FoundMLP, all_modules, copy_bridge, find_mlps
 from circuitkit.conversion._promise import LayerReport, Report, promised
 
@@ -23,9 +31,18 @@ if TYPE_CHECKING:
 
 
 @public
-@must(lambda model: type(model).__name__ != "AttentionOnlyBridge" or "a model that is not converted already: see model.report")
-@must(lambda model, max_error, heads_per_neuron: (max_error is None) != (heads_per_neuron is None)
-     or "exactly one of the two, since each decides the other, for instance heads_per_neuron=5 or max_error=1e-4")
+@must(
+    lambda model: (
+        type(model).__name__ != "AttentionOnlyBridge"
+        or "a model that is not converted already: see model.report"
+    )
+)
+@must(
+    lambda model, max_error, heads_per_neuron: (
+        (max_error is None) != (heads_per_neuron is None)
+        or "exactly one of the two, since each decides the other, for instance heads_per_neuron=5 or max_error=1e-4"
+    )
+)
 @ids("probe")
 def to_attention_only(
     model: Model,
@@ -48,15 +65,27 @@ def to_attention_only(
     """
     require_unhooked(model, "to_attention_only")
     found = find_mlps(model)  # every problem is reported before anything is copied
-    for knob, used in (("sharpness", [m.activation == "relu" for m in found]), ("gate_range", [m.gated for m in found])):
+    for knob, used in (
+        ("sharpness", [m.activation == "relu" for m in found]),
+        ("gate_range", [m.gated for m in found]),
+    ):
         if locals()[knob] is not None and not any(used):
-            raise ValueError(f"to_attention_only got {knob}={locals()[knob]}, which no layer here has a use for; leave it out")
+            raise ValueError(
+                f"to_attention_only got {knob}={locals()[knob]}, which no layer here has a use for; leave it out"
+            )
     twin = copy_bridge(model)
     mlps = find_mlps(twin)
     knobs = {"max_error": max_error, "heads_per_neuron": heads_per_neuron}
-    norms = norms_of_mlps(twin) if any(mlp.gated or mlp.activation == "relu" for mlp in mlps) else {}
-    terms = [_terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer)) for mlp in progress(mlps, "layers", len(mlps))]
-    tokens = random_rows(int(twin.cfg.d_vocab), min(int(twin.cfg.n_ctx), 16)) if probe is None else probe
+    norms = (
+        norms_of_mlps(twin) if any(mlp.gated or mlp.activation == "relu" for mlp in mlps) else {}
+    )
+    terms = [
+        _terms(mlp, knobs, sharpness, gate_range, norms.get(mlp.layer))
+        for mlp in progress(mlps, "layers", len(mlps))
+    ]
+    tokens = (
+        random_rows(int(twin.cfg.d_vocab), min(int(twin.cfg.n_ctx), 16)) if probe is None else probe
+    )
     tokens = tokens.to(next(twin.original_model.parameters()).device)
     was = [(module, module.training) for module in all_modules(twin)]
     try:
@@ -70,16 +99,27 @@ def to_attention_only(
             module.training = training
     rows = [_row(twin, norms, *parts) for parts in zip(mlps, terms, measured, strict=True)]
     difference = float((after - before).abs().max())
-    return _dressed(twin, mlps, attentions, Report(tuple(rows), sum(p.numel() for p in twin.original_model.parameters()), difference))
+    return _dressed(
+        twin,
+        mlps,
+        attentions,
+        Report(tuple(rows), sum(p.numel() for p in twin.original_model.parameters()), difference),
+    )
 
 
 def _terms(
     mlp: FoundMLP, knobs: dict, sharpness: float | None, gate_range: float | None, norm: Norm | None
 ) -> HeadSum | GateSums:
     weights, biases = mlp.weights, mlp.biases
-    broken = [name for name, w in (weights | biases).items() if w is not None and not torch.isfinite(w.detach()).all()]
+    broken = [
+        name
+        for name, w in (weights | biases).items()
+        if w is not None and not torch.isfinite(w.detach()).all()
+    ]
     if broken:
-        raise ValueError(f"block {mlp.layer}: {', '.join(broken)} hold infinite or NaN entries; no bound would hold")
+        raise ValueError(
+            f"block {mlp.layer}: {', '.join(broken)} hold infinite or NaN entries; no bound would hold"
+        )
     if not mlp.gated and mlp.activation == "relu":
         return _relu(mlp, knobs, sharpness, norm)
     if not mlp.gated:
@@ -95,7 +135,9 @@ def _terms(
             "bounds it; state gate_range=..., the largest gate pre-activation you can promise"
         )
     try:
-        return gate_sums(mlp.activation, reads.tolist(), knobs["heads_per_neuron"], knobs["max_error"])
+        return gate_sums(
+            mlp.activation, reads.tolist(), knobs["heads_per_neuron"], knobs["max_error"]
+        )
     except ValueError as problem:
         raise ValueError(f"block {mlp.layer}: {problem}") from None
 
@@ -111,7 +153,9 @@ def _relu(mlp: FoundMLP, knobs: dict, sharpness: float | None, norm: Norm | None
     most = torch.finfo(torch.float64 if W.dtype == torch.float64 else torch.float32).max
     if terms.b[0] * reach > most:
         why = f"its score overflows where a neuron reads {reach:.3g}, and nothing can be promised"
-        raise ValueError(f"block {mlp.layer}: relu with sharpness {terms.b[0]:.3g}: {why}; take at most {most / reach:.3g}")
+        raise ValueError(
+            f"block {mlp.layer}: relu with sharpness {terms.b[0]:.3g}: {why}; take at most {most / reach:.3g}"
+        )
     return terms
 
 
@@ -162,15 +206,23 @@ def _measured(bridge: Any, mlps: list, attentions: list, tokens: Tensor) -> tupl
     finally:
         for handle in handles:
             handle.remove()
-    silent = [mlp.layer for mlp, attention in zip(mlps, attentions, strict=True) if attention.n_calls != 1]
+    silent = [
+        mlp.layer for mlp, attention in zip(mlps, attentions, strict=True) if attention.n_calls != 1
+    ]
     if silent:
         why = "do not apply their activation through one replaceable function (processed weights of a gated MLP do that)"
-        raise ValueError(f"the MLPs of blocks {silent} {why}; convert the model before enable_compatibility_mode")
+        raise ValueError(
+            f"the MLPs of blocks {silent} {why}; convert the model before enable_compatibility_mode"
+        )
     return logits, [tuple(map(float, one)) for one in seen]
 
 
 def _row(
-    bridge: Any, norms: dict[int, Norm], mlp: FoundMLP, terms: HeadSum | GateSums, measured: tuple[float, float, float]
+    bridge: Any,
+    norms: dict[int, Norm],
+    mlp: FoundMLP,
+    terms: HeadSum | GateSums,
+    measured: tuple[float, float, float],
 ) -> LayerReport:
     W_out = mlp.weights["W_out"].detach()
     weight = finest(W_out.abs()) * terms.errors(finest(W_out))[:, None]
@@ -196,7 +248,9 @@ def _logits(bridge: Any, tokens: Tensor) -> Tensor:
     with torch.no_grad():
         out = bridge(tokens)
     if not isinstance(out, Tensor):
-        raise ValueError(f"the model returned {type(out).__name__} for the probe tokens; expected logits [batch, pos, vocab]")
+        raise ValueError(
+            f"the model returned {type(out).__name__} for the probe tokens; expected logits [batch, pos, vocab]"
+        )
     return out
 
 

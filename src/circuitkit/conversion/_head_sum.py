@@ -13,7 +13,17 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit._contract import Finite, Limit, Natural, NonNegative, Positive, must, one_dtype, public, whole
+from circuitkit._contract import (
+    Finite,
+    Limit,
+    Natural,
+    NonNegative,
+    Positive,
+    must,
+    one_dtype,
+    public,
+    whole,
+)
 from circuitkit._stored import stored
 from circuitkit.anatomy import Neurons
 
@@ -31,7 +41,9 @@ NeuronHeadCount = Annotated[int, whole(1, 8, "a neuron has as many heads")]
 DEFAULT_SHARPNESS = 2.0**14
 PIECE = 2**17
 _Sum = TypeVar("_Sum", bound=Callable)
-_RELU_ERROR = 0.27846454276107367  # max of |relu(x) - silu(x)|, at |x| = 1.27846, the root of x = 1 + exp(-x)
+_RELU_ERROR = (
+    0.27846454276107367  # max of |relu(x) - silu(x)|, at |x| = 1.27846, the root of x = 1 + exp(-x)
+)
 
 
 def in_single(run: _Sum) -> _Sum:
@@ -47,7 +59,11 @@ def in_single(run: _Sum) -> _Sum:
 
 
 @public
-@must(lambda a, b, c, d: len(a) == len(b) == len(c) == len(d) > 0 or "one number of each for every head")
+@must(
+    lambda a, b, c, d: (
+        len(a) == len(b) == len(c) == len(d) > 0 or "one number of each for every head"
+    )
+)
 @dataclass(frozen=True)
 class HeadSum:
     """`f(x) = sum_i sigmoid(b_i x + c_i) (a_i x + d_i)`: one term is one head of internal dimension 1.
@@ -96,10 +112,18 @@ class HeadSum:
             return out if factor == 1.0 else out.mul_(factor)
         out = torch.zeros_like(x)
         terms = [(b, x.new_tensor(c), a, d, x.new_tensor(d)) for b, c, a, d in self.terms]
-        for piece, gathered in zip(x.view(-1).split(PIECE // 2), out.view(-1).split(PIECE // 2), strict=True):
+        for piece, gathered in zip(
+            x.view(-1).split(PIECE // 2), out.view(-1).split(PIECE // 2), strict=True
+        ):
             for b, c, a, d, shift in terms:
-                weight = torch.add(c, piece, alpha=b).sigmoid_()  # one pass, where a product and a sum would be two
-                _ = gathered.addcmul_(weight, torch.add(shift, piece, alpha=a)) if a else gathered.add_(weight, alpha=d)
+                weight = torch.add(
+                    c, piece, alpha=b
+                ).sigmoid_()  # one pass, where a product and a sum would be two
+                _ = (
+                    gathered.addcmul_(weight, torch.add(shift, piece, alpha=a))
+                    if a
+                    else gathered.add_(weight, alpha=d)
+                )
         return out
 
     def columns(self, like: Tensor) -> Float[Tensor, "bcad 1 head"]:
@@ -121,7 +145,9 @@ class HeadSum:
 
 
 @public
-def generalized_silu(a1: Finite, a2: Finite, activation: str = "generalized silu", error: NonNegative = 0.0) -> HeadSum:
+def generalized_silu(
+    a1: Finite, a2: Finite, activation: str = "generalized silu", error: NonNegative = 0.0
+) -> HeadSum:
     """The paper's activations with one head: `a1 SiLU(a2 x)`; its GELU is `generalized_silu(1/1.702, 1.702, "gelu", 0.02034)`.
 
     **Source**: "Attention-Only Transformers", section 2.
@@ -135,10 +161,28 @@ def _fits() -> dict[str, dict[str, dict]]:
 
 
 @public
-@must(lambda heads_per_neuron, max_error: heads_per_neuron is None or max_error is None or "either, not both: each decides the other")
-@must(lambda sharpness, activation: sharpness is None or activation == "relu" or "no sharpness, a knob of relu only")
-@must(lambda sharpness, max_error: sharpness is None or max_error is None or "either, not both: the error is 0.2785 / sharpness")
-@must(lambda max_error, activation: max_error != 0 or activation != "relu" or "more: the error of one head is never zero")
+@must(
+    lambda heads_per_neuron, max_error: (
+        heads_per_neuron is None or max_error is None or "either, not both: each decides the other"
+    )
+)
+@must(
+    lambda sharpness, activation: (
+        sharpness is None or activation == "relu" or "no sharpness, a knob of relu only"
+    )
+)
+@must(
+    lambda sharpness, max_error: (
+        sharpness is None
+        or max_error is None
+        or "either, not both: the error is 0.2785 / sharpness"
+    )
+)
+@must(
+    lambda max_error, activation: (
+        max_error != 0 or activation != "relu" or "more: the error of one head is never zero"
+    )
+)
 def head_sum(
     activation: Activation,
     heads_per_neuron: NeuronHeadCount | None = None,
@@ -176,12 +220,16 @@ def head_sum(
 def _relu(max_error: float | None, sharpness: float | None) -> HeadSum:
     s = DEFAULT_SHARPNESS if sharpness is None else float(sharpness)
     if max_error is not None:
-        s = 2.0 ** math.ceil(math.log2(_RELU_ERROR / max_error))  # a power of two scales without rounding
+        s = 2.0 ** math.ceil(
+            math.log2(_RELU_ERROR / max_error)
+        )  # a power of two scales without rounding
     return HeadSum("relu", (s,), (0.0,), (1.0,), (0.0,), _RELU_ERROR / s)
 
 
 @public
-def activation_error(activation: Activation, heads_per_neuron: NeuronHeadCount | None = None) -> float:
+def activation_error(
+    activation: Activation, heads_per_neuron: NeuronHeadCount | None = None
+) -> float:
     """The promised sup-norm error of an activation with so many heads per neuron; 0.0 where one head is exact.
     **Source**: `head_sum`.
 
@@ -239,7 +287,15 @@ def _tables(activation: str) -> dict[int, dict[float, HeadSum]]:
         if name == activation:
             n, none = int(k), (0.0,) * int(k)
             found[n] = {
-                reach: HeadSum(name, tuple(row[:n]), tuple(row[n : 2 * n]), none, tuple(row[2 * n :]), error, reach)
+                reach: HeadSum(
+                    name,
+                    tuple(row[:n]),
+                    tuple(row[n : 2 * n]),
+                    none,
+                    tuple(row[2 * n :]),
+                    error,
+                    reach,
+                )
                 for reach, error, *row in rows.tolist()
             }
     return dict(sorted(found.items()))
@@ -248,21 +304,40 @@ def _tables(activation: str) -> dict[int, dict[float, HeadSum]]:
 def _scaled(fit: HeadSum, activation: str, scale: float) -> HeadSum:
     """`f(scale g) / scale` for the `f` that was fitted."""
     b, d = tuple(b * scale for b in fit.b), tuple(d / scale for d in fit.d)
-    return replace(fit, activation=activation, b=b, d=d, error=fit.error / scale, reach=fit.reach / scale)
+    return replace(
+        fit, activation=activation, b=b, d=d, error=fit.error / scale, reach=fit.reach / scale
+    )
 
 
 def _one_knob(activation: str, heads_per_neuron: int | None, max_error: float | None) -> Any:
     one = (heads_per_neuron is None) != (max_error is None) and heads_per_neuron != 1
-    return activation == "sigmoid" or one or f"exactly one of heads_per_neuron (2 to {MOST_GATE_HEADS}) and max_error: each decides the other"
+    return (
+        activation == "sigmoid"
+        or one
+        or f"exactly one of heads_per_neuron (2 to {MOST_GATE_HEADS}) and max_error: each decides the other"
+    )
 
 
 @public
-@must(lambda activation: activation in (*FUNCTIONS, "sigmoid") or f"one of {sorted([*FUNCTIONS, 'sigmoid'])}, which a gate can be")
-@must(lambda reach, activation: activation == "sigmoid" or reach * (1.702 if activation == "quick_gelu" else 1) <= _MOST_REACH
-     or f"a finite range up to {_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is")
+@must(
+    lambda activation: (
+        activation in (*FUNCTIONS, "sigmoid")
+        or f"one of {sorted([*FUNCTIONS, 'sigmoid'])}, which a gate can be"
+    )
+)
+@must(
+    lambda reach, activation: (
+        activation == "sigmoid"
+        or reach * (1.702 if activation == "quick_gelu" else 1) <= _MOST_REACH
+        or f"a finite range up to {_MOST_REACH:g}: state the range of the gate's pre-activations, or leave this layer as it is"
+    )
+)
 @must(_one_knob)
 def gate_sum(
-    activation: str, reach: Limit, heads_per_neuron: GateHeads | None = None, max_error: NonNegative | None = None
+    activation: str,
+    reach: Limit,
+    heads_per_neuron: GateHeads | None = None,
+    max_error: NonNegative | None = None,
 ) -> HeadSum:
     """Sigmoids that follow a gate's activation, `f(g) = sum_i d_i sigmoid(b_i g + c_i)` for `|g| <= reach`.
 
@@ -324,7 +399,9 @@ class GateSums:
     def columns(self, like: Tensor) -> Float[Tensor, "bcad d_mlp head"]:
         """`b, c, a, d` of every head."""
         k = len(self)
-        return torch.cat([F.pad(fit.columns(like), (0, k - len(fit))) for fit in self.sums], 1)[:, self.places]
+        return torch.cat([F.pad(fit.columns(like), (0, k - len(fit))) for fit in self.sums], 1)[
+            :, self.places
+        ]
 
     @in_single
     def __call__(self, g: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
@@ -335,7 +412,11 @@ class GateSums:
         flat = g.reshape(-1, g.shape[-1])
         out = torch.zeros_like(flat)
         for some, columns in self._rounds(g):
-            reads, gathered = (flat, out) if some is None else (flat.index_select(1, some), out.index_select(1, some))
+            reads, gathered = (
+                (flat, out)
+                if some is None
+                else (flat.index_select(1, some), out.index_select(1, some))
+            )
             rows = max(1, PIECE // max(1, reads.shape[1]))
             for piece, total in zip(reads.split(rows), gathered.split(rows), strict=True):
                 for bi, ci, di in columns:
@@ -347,16 +428,29 @@ class GateSums:
     def _rounds(self, like: Tensor) -> list[tuple[Tensor | None, list[tuple[Tensor, ...]]]]:
         """Which neurons have heads left to sum, None for all, and `b, c, d` of these heads, a row each."""
         place = like.dtype, like.device
-        if type(like) is Tensor and place in self._laid_out:  # a fake mode's tensors are of another type, and hold no numbers
+        if (
+            type(like) is Tensor and place in self._laid_out
+        ):  # a fake mode's tensors are of another type, and hold no numbers
             return self._laid_out[place]
         b, c, _, d = self.columns(like)
         sizes, rounds = [len(self.sums[fit]) for fit in self.which], []
         for less, k in pairwise([0, *sorted(set(sizes))]):
             chosen = [n for n, size in enumerate(sizes) if size > less]
             # a few more heads that write 0 are quicker than a selection
-            some = None if len(chosen) > 0.75 * len(sizes) else like.new_tensor(chosen, dtype=torch.long)
+            some = (
+                None
+                if len(chosen) > 0.75 * len(sizes)
+                else like.new_tensor(chosen, dtype=torch.long)
+            )
             columns = (column if some is None else column[some] for column in (b, c, d))
-            rounds.append((some, list(zip(*(column[:, less:k].T.contiguous() for column in columns), strict=True))))
+            rounds.append(
+                (
+                    some,
+                    list(
+                        zip(*(column[:, less:k].T.contiguous() for column in columns), strict=True)
+                    ),
+                )
+            )
         if type(like) is Tensor:
             self._laid_out[place] = rounds
         return rounds
@@ -367,7 +461,10 @@ class GateSums:
 
 
 def gate_sums(
-    activation: str, reaches: Sequence[float], heads_per_neuron: int | None = None, max_error: float | None = None
+    activation: str,
+    reaches: Sequence[float],
+    heads_per_neuron: int | None = None,
+    max_error: float | None = None,
 ) -> GateSums:
     """For each neuron the stored fit of the next larger range, with so many heads or the fewest within `max_error`."""
     scale, stored = (1.702, "silu") if activation == "quick_gelu" else (1.0, activation)
@@ -388,10 +485,14 @@ def gate_sums(
 
     def chosen(reach: float) -> HeadSum:
         if max_error is None and (heads_per_neuron or 0) < min(table):
-            raise ValueError(f"heads_per_neuron={heads_per_neuron}; expected {min(table)} to {max(table)} for a {activation!r} gate")
+            raise ValueError(
+                f"heads_per_neuron={heads_per_neuron}; expected {min(table)} to {max(table)} for a {activation!r} gate"
+            )
         if max_error is None:
             return fit(reach, max(k for k in table if k <= (heads_per_neuron or 0)))
-        found = next((made for made in (fit(reach, k) for k in table) if made.error <= max_error), None)
+        found = next(
+            (made for made in (fit(reach, k) for k in table) if made.error <= max_error), None
+        )
         if found is None:
             raise ValueError(
                 f"max_error={max_error:g} cannot be met for a {activation!r} gate on [-{most:.3g}, {most:.3g}]: "

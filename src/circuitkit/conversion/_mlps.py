@@ -26,12 +26,16 @@ def copy_bridge(bridge: Any) -> Any:
     for module in modules:
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) not in memo:
-                shared = nn.Parameter(_lazy(parameter.detach()), requires_grad=parameter.requires_grad)
+                shared = nn.Parameter(
+                    _lazy(parameter.detach()), requires_grad=parameter.requires_grad
+                )
                 memo[id(parameter)] = shared
         for buffer in module._buffers.values():
             if buffer is not None:
                 memo.setdefault(id(buffer), _lazy(buffer.detach()))
-    for module in modules:  # tensors kept outside the registers, after all parameters are known: some are parameters
+    for module in (
+        modules
+    ):  # tensors kept outside the registers, after all parameters are known: some are parameters
         for value in vars(module).values():
             if isinstance(value, Tensor) and id(value) not in memo:
                 memo[id(value)] = _lazy(value.detach())
@@ -79,14 +83,24 @@ def _moved(value: Any, memo: dict[int, Any]) -> Any:
         if all(new is old for new, old in zip(moved, cells, strict=True)):
             return value
         closure = tuple(types.CellType(content) for content in moved)
-        twin = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, closure)
+        twin = types.FunctionType(
+            value.__code__, value.__globals__, value.__name__, value.__defaults__, closure
+        )
         twin.__kwdefaults__ = value.__kwdefaults__
         twin.__dict__.update(value.__dict__)
         return twin
     return memo.get(id(value), value) if isinstance(value, nn.Module) else value
 
 
-_ATTRIBUTES = ("act", "act_fn", "activation_fn", "intermediate_act_fn", "activation", "nonlinearity", "act_func")
+_ATTRIBUTES = (
+    "act",
+    "act_fn",
+    "activation_fn",
+    "intermediate_act_fn",
+    "activation",
+    "nonlinearity",
+    "act_func",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +145,13 @@ def find_mlps(bridge: Any) -> list[FoundMLP]:
         except ValueError as problem:
             problems.append(f"block {layer}: {problem}")
     if problems:
-        raise ValueError("this model cannot be converted to attention only:\n  " + "\n  ".join(problems))
+        raise ValueError(
+            "this model cannot be converted to attention only:\n  " + "\n  ".join(problems)
+        )
     if not found:
-        raise ValueError("this model has no MLP layers: it is attention-only already, there is nothing to convert")
+        raise ValueError(
+            "this model has no MLP layers: it is attention-only already, there is nothing to convert"
+        )
     return found
 
 
@@ -142,21 +160,33 @@ def _find(layer: int, block: Any) -> FoundMLP:
     names = [name.lower() for name, _ in block.mlp.named_modules()]
     if "moe" in kind.lower() or any(name.split(".")[-1] in ("experts", "router") for name in names):
         why = "its router picks by a discontinuous choice, which no sum of neuron-heads follows within a bound"
-        raise ValueError(f"{kind} is a mixture of experts: {why}; convert a dense model, or one expert with neuron_heads")
+        raise ValueError(
+            f"{kind} is a mixture of experts: {why}; convert a dense model, or one expert with neuron_heads"
+        )
     places = list(_places(block))
     if len(places) != 1:
         seen = ", ".join(f"{type(owner).__name__}.{name}" for owner, name in places) or "none"
-        raise ValueError(f"expected one activation function in {kind}, found {seen}; give its weights to neuron_heads")
+        raise ValueError(
+            f"expected one activation function in {kind}, found {seen}; give its weights to neuron_heads"
+        )
     owner, attribute = places[0]
     if getattr(owner, "ln", None) is not None:
-        raise ValueError("a LayerNorm between activation and output mixes the neurons; they are not separate heads")
+        raise ValueError(
+            "a LayerNorm between activation and output mixes the neurons; they are not separate heads"
+        )
     gated = getattr(block.mlp, "W_gate", None) is not None
-    return FoundMLP(layer, block, owner, attribute, identify(getattr(owner, attribute), gated), gated)
+    return FoundMLP(
+        layer, block, owner, attribute, identify(getattr(owner, attribute), gated), gated
+    )
 
 
 def _places(block: Any) -> Iterator[tuple[nn.Module, str]]:
     attention = getattr(block, "attn", None)
-    skip = {id(module) for module in attention.modules()} if isinstance(attention, nn.Module) else set()
+    skip = (
+        {id(module) for module in attention.modules()}
+        if isinstance(attention, nn.Module)
+        else set()
+    )
     seen = set()
     for module in block.mlp.original_component.modules():
         if id(module) in skip or id(module) in seen:
@@ -166,7 +196,9 @@ def _places(block: Any) -> Iterator[tuple[nn.Module, str]]:
             value = module.__dict__.get(name, module._modules.get(name))
             if callable(value) and not isinstance(value, (nn.Linear, type)):
                 if isinstance(value, nn.Module):
-                    seen |= {id(inner) for inner in value.modules()}  # it may hold the same function once more
+                    seen |= {
+                        id(inner) for inner in value.modules()
+                    }  # it may hold the same function once more
                 yield module, name
 
 

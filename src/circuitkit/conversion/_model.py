@@ -45,7 +45,10 @@ class NeuronAttention(nn.Module):
         self.n_calls += 1
         if self.route == "literal":
             return self._literal(reads)
-        if any(hook.has_hooks() for hook in (self.hook_scores, self.hook_pattern, self.hook_v, self.hook_z)):
+        if any(
+            hook.has_hooks()
+            for hook in (self.hook_scores, self.hook_pattern, self.hook_v, self.hook_z)
+        ):
             return self._hooked(reads)
         return self.terms(reads)
 
@@ -75,7 +78,10 @@ class NeuronAttention(nn.Module):
         step = max(1, _MOST_PATTERN_NUMBERS // (n_pos * n_pos * max(1, reads[..., 0, 0].numel())))
         parts = []
         for q, v in zip(query.split(step, -1), value.split(step, -1), strict=True):
-            q, v = (torch.cat([torch.zeros_like(t[..., :1, :]), t], -2).transpose(-2, -1) for t in (q, v))
+            q, v = (
+                torch.cat([torch.zeros_like(t[..., :1, :]), t], -2).transpose(-2, -1)
+                for t in (q, v)
+            )
             pattern = (q[..., None] * key).masked_fill(~allowed, -torch.inf).softmax(-1)
             parts.append((pattern @ v[..., None])[..., 1:, 0].transpose(-2, -1))
         return torch.cat(parts, -1).unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1)
@@ -109,7 +115,9 @@ class AttentionOnlyBridge(TransformerBridge):
             if mlp.layer == layer:
                 held: dict[str, Any] = {**mlp.weights, **mlp.biases}
                 return Neurons(**held, terms=attention.terms, layer=mlp.layer)
-        raise ValueError(f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}")
+        raise ValueError(
+            f"layer {layer} has no converted MLP; converted are {[mlp.layer for mlp, _ in self._mlps]}"
+        )
 
     @contextmanager
     def route(self, name: Literal["two_key", "literal"]) -> Iterator["AttentionOnlyBridge"]:
@@ -154,15 +162,24 @@ def read_neuron(model: Converted, head: str, k: Count = 10) -> NeuronReading:
     whole = anatomy(model)
     _, sub, rows, _ = whole.find(head)
     if rows is None or not isinstance(sub.inside, Neurons):
-        raise ValueError(f"read_neuron got head={head!r}; expected a neuron or one of its heads, such as 'L1N37', 'L1N37.2'")
+        raise ValueError(
+            f"read_neuron got head={head!r}; expected a neuron or one of its heads, such as 'L1N37', 'L1N37.2'"
+        )
     neurons, n = sub.inside, rows[0] // len(sub.inside.terms)
-    columns = {name: w[..., [n]] for name, w in vars(neurons).items() if name in _COLUMNS and w is not None}
+    columns = {
+        name: w[..., [n]] for name, w in vars(neurons).items() if name in _COLUMNS and w is not None
+    }
     one = replace(neurons, W_out=neurons.W_out[[n]], **columns)
     with torch.no_grad():
-        reads = one.reads(whole.embedding if sub.before is None else sub.before(whole.embedding))[0][:, 0]
+        reads = one.reads(whole.embedding if sub.before is None else sub.before(whole.embedding))[
+            0
+        ][:, 0]
         writes = one.W_out[0] @ whole.W_U
     ends = [_top(values, k) for values in (reads, -reads, writes, -writes)]
-    signed = [end if i % 2 == 0 else tuple((token, -score) for token, score in end) for i, end in enumerate(ends)]
+    signed = [
+        end if i % 2 == 0 else tuple((token, -score) for token, score in end)
+        for i, end in enumerate(ends)
+    ]
     return NeuronReading(head, *signed)
 
 
@@ -184,8 +201,14 @@ def literal_stream(
     **Source**: "Attention-Only Transformers", proof of Theorem 4.
     """
     whole = anatomy(model)
-    if any(len(step.sublayers) > 1 or step.closing or sub.after for step in whole.steps for sub in step.sublayers):
-        raise ValueError("literal_stream needs serial blocks with norms in front; read others from their cache")
+    if any(
+        len(step.sublayers) > 1 or step.closing or sub.after
+        for step in whole.steps
+        for sub in step.sublayers
+    ):
+        raise ValueError(
+            "literal_stream needs serial blocks with norms in front; read others from their cache"
+        )
     stream = [with_bias_token(whole.run(tokens[None]).streams[0][0])]
     for sub in whole.sublayers:
         normed = _normed(stream[-1], sub.before)
@@ -209,7 +232,9 @@ def _on_tokens(heads: Heads, x: Float[Tensor, "pos_and_bias d_model_and_1"]) -> 
         wide.W_V[:, -1] = -wide.b_V
     allowed = torch.block_diag(torch.ones(1, 1), torch.ones(len(x) - 1, len(x) - 1)).bool()
     allowed &= allowed_pairs(heads.mask, len(x))
-    return wide.results(x, wide.pattern_of(wide.scores(x).masked_fill(~allowed.to(x.device), -torch.inf)))
+    return wide.results(
+        x, wide.pattern_of(wide.scores(x).masked_fill(~allowed.to(x.device), -torch.inf))
+    )
 
 
 def _normed(stream: Tensor, norm: Norm | None) -> Tensor:

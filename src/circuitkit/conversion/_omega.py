@@ -46,11 +46,16 @@ def choose_omega(n_pos: Count, dtype: Real, tolerance: Share | None = None) -> f
     low, high = omega_window(n_pos, dtype, tolerance)
     if low > high:
         why = f"leak asks for omega >= {low:.3g}, rounding for omega <= {high:.3g}; use a wider dtype or a larger tolerance"
-        raise ValueError(f"no omega gives tolerance {tolerance:g} in {dtype} with {n_pos} positions: {why}")
+        raise ValueError(
+            f"no omega gives tolerance {tolerance:g} in {dtype} with {n_pos} positions: {why}"
+        )
     return low
 
 
-_as_wide = lambda x, self: (x.shape[-1], x.dtype) == (self.d_stream, self.W_in.dtype) or f"[..., {self.d_stream}] in {self.W_in.dtype}"  # noqa: E731
+_as_wide = lambda x, self: (
+    (x.shape[-1], x.dtype) == (self.d_stream, self.W_in.dtype)
+    or f"[..., {self.d_stream}] in {self.W_in.dtype}"
+)
 
 
 _long = "positions, because each has its own coordinate; build it again with a larger n_ctx"
@@ -100,54 +105,90 @@ class OmegaMLP:
         times its largest slope on the way. SiLU passes an error on at most 1.1 times. **Error**: assumes sums in float32 or wider.
         """
         u, (n_pos, d_model), d_mlp = torch.finfo(x.dtype).eps / 2, x.shape[-2:], self.W_in.shape[1]
-        low, top = torch.finfo(x.dtype).tiny * (2 * u if x.dtype == torch.float16 else 1), torch.finfo(x.dtype).max
+        low, top = (
+            torch.finfo(x.dtype).tiny * (2 * u if x.dtype == torch.float16 else 1),
+            torch.finfo(x.dtype).max,
+        )
         v = min(u, torch.finfo(torch.float32).eps / 2)
         own = float(x.new_tensor(2 * self.omega))  # as the weights hold it
         leak, three = min(1.0, n_pos * math.exp(-own)), self.form == "three_layers"
         x, W_in, W_out = finest(x), finest(self.W_in), finest(self.W_out)
-        b_in, b_out = (W.new_zeros(W.shape[1]) if b is None else finest(b) for W, b in ((W_in, self.b_in), (W_out, self.b_out)))
+        b_in, b_out = (
+            W.new_zeros(W.shape[1]) if b is None else finest(b)
+            for W, b in ((W_in, self.b_in), (W_out, self.b_out))
+        )
 
         def g(n: int, stored: int = 4) -> float:
             off = n * v + stored * u
             return off / (1 - off) if off < 1 else math.inf
 
-        softmax, mixed = n_pos + 9, 2 * n_pos + 14  # roundings of a weight, and of a mean over tokens
+        softmax, mixed = (
+            n_pos + 9,
+            2 * n_pos + 14,
+        )  # roundings of a weight, and of a mean over tokens
         reads, size = x @ W_in + b_in, x.abs() @ W_in.abs() + b_in.abs()
         pre, exact = reads.abs(), F.silu(reads)
         most = size.amax(-2, keepdim=True)  # what a token that leaks in can bring
-        read = torch.zeros_like(size)  # how wrong the scratch space is when the entrywise step reads it
+        read = torch.zeros_like(
+            size
+        )  # how wrong the scratch space is when the entrywise step reads it
         if three:
             read = leak * (size + most) + g(mixed + d_model + n_pos) * (size + leak * most) + low
             size, most = pre + read, (pre + read).amax(-2, keepdim=True) + leak * most
-        moved = g(2 if three else d_model + 3, 0) * (size + own) + g(0, 1) * (pre + read + b_in.abs() + 2 * own) + low  # scores
+        moved = (
+            g(2 if three else d_model + 3, 0) * (size + own)
+            + g(0, 1) * (pre + read + b_in.abs() + 2 * own)
+            + low
+        )  # scores
         near = (pre - read - moved).clamp_min(0)
         itself = torch.ones_like(size) if three else torch.sigmoid(reads + moved)
         others = (leak * (2 * moved).exp()).clamp_max(1)
-        weight = (moved * torch.sigmoid(near) * torch.sigmoid(-near)).clamp_max(1) + g(softmax, 2) * itself
-        act = weight * (pre + read) + others * (size + most) + 1.1 * read + low * (2 + W_in.abs().sum(0))
-        act = act + (1 + g(softmax, 2)) * g(mixed + d_model + n_pos, 2) * (itself * size + most * others)
+        weight = (moved * torch.sigmoid(near) * torch.sigmoid(-near)).clamp_max(1) + g(
+            softmax, 2
+        ) * itself
+        act = (
+            weight * (pre + read)
+            + others * (size + most)
+            + 1.1 * read
+            + low * (2 + W_in.abs().sum(0))
+        )
+        act = act + (1 + g(softmax, 2)) * g(mixed + d_model + n_pos, 2) * (
+            itself * size + most * others
+        )
         if three:
             act = act + leak * most + u * (size + act)
         hidden, passed = exact.abs() + act, act @ W_out.abs()
         out, total = (exact @ W_out).abs(), hidden @ W_out.abs() + b_out.abs()
         if three:
             worst = (hidden.amax(-2, keepdim=True) + most) @ W_out.abs() + b_out.abs()
-            passed = passed + leak * (total + worst) + g(mixed + d_mlp + n_pos) * (total + leak * worst)
+            passed = (
+                passed + leak * (total + worst) + g(mixed + d_mlp + n_pos) * (total + leak * worst)
+            )
         else:
-            passed = passed + g(d_mlp + 3, 0) * total + u * out + (leak + g(mixed + n_pos)) * b_out.abs()
+            passed = (
+                passed + g(d_mlp + 3, 0) * total + u * out + (leak + g(mixed + n_pos)) * b_out.abs()
+            )
         passed = passed + 1.01 * u * (x.abs() + 3 * (out + b_out.abs()) + 4 * passed) + d_mlp * low
-        passed = torch.where(torch.maximum(F.pad(size, (0, 1)).amax() + own, total.amax()) > top, math.inf, passed)
+        passed = torch.where(
+            torch.maximum(F.pad(size, (0, 1)).amax() + own, total.amax()) > top, math.inf, passed
+        )
         return float(passed.nan_to_num(nan=math.inf, posinf=math.inf).max())
 
-    def __call__(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch pos d_model"]:
+    def __call__(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch pos d_model"]:
         if x.ndim > 2:
             return torch.stack([self(row) for row in x])
         stream = self.augment(x)
         return (self.run(stream) - stream)[: len(x), : x.shape[-1]]
 
-    def run(self, stream: Float[Tensor, "pos_and_bias d_stream"]) -> Float[Tensor, "pos_and_bias d_stream"]:
+    def run(
+        self, stream: Float[Tensor, "pos_and_bias d_stream"]
+    ) -> Float[Tensor, "pos_and_bias d_stream"]:
         """The attention layers alone, on a stream as `augment` makes it or as something has since changed it."""
-        return self._three_layers(stream) if self.form == "three_layers" else self._one_layer(stream)
+        return (
+            self._three_layers(stream) if self.form == "three_layers" else self._one_layer(stream)
+        )
 
     def augment(self, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos_and_bias d_stream"]:
         """The post's stream: a bias row last, scratch space of zeros, one-hot positions (the last is the bias's)."""
@@ -200,20 +241,29 @@ class OmegaMLP:
         for unit in range(d_mlp):
             read = self._read(unit)
             pattern = (stream @ self.entry_matrix(read) @ stream.T).softmax(-1)
-            total = total - torch.outer(pattern @ stream @ read, read)  # -x (1 - sigmoid(x)): x becomes SiLU(x)
+            total = total - torch.outer(
+                pattern @ stream @ read, read
+            )  # -x (1 - sigmoid(x)): x becomes SiLU(x)
         stream = stream + total
         V = torch.zeros_like(V)
         V[hidden, :d_model] = self.W_out
-        V[hidden, hidden] = -torch.eye(d_mlp, dtype=V.dtype, device=V.device)  # V = W - I clears the scratch space
+        V[hidden, hidden] = -torch.eye(
+            d_mlp, dtype=V.dtype, device=V.device
+        )  # V = W - I clears the scratch space
         if self.b_out is not None:
             V[ones, :d_model] = self.b_out
         return stream + self._linear(stream, V)
 
     def _one_layer(self, stream: Tensor) -> Tensor:
-        d_model, reads = self.W_in.shape[0], [self._read(unit) for unit in range(self.W_in.shape[1])]
+        d_model, reads = (
+            self.W_in.shape[0],
+            [self._read(unit) for unit in range(self.W_in.shape[1])],
+        )
         gathered = stream.new_zeros(len(stream), len(reads))
         for unit, read in enumerate(reads):  # weight sigmoid(x) on itself
-            gathered[:, unit] = (stream @ self.entry_matrix(-read) @ stream.T).softmax(-1) @ stream @ read
+            gathered[:, unit] = (
+                (stream @ self.entry_matrix(-read) @ stream.T).softmax(-1) @ stream @ read
+            )
         total = F.pad(gathered @ self.W_out, (0, self.d_stream - d_model))
         if self.b_out is not None:
             V = stream.new_zeros(self.d_stream, self.d_stream)
@@ -246,7 +296,11 @@ def omega_mlp(
         omega = choose_omega(n_ctx + 1, W_in.dtype, tolerance)
     low, high = omega_window(n_ctx + 1, W_in.dtype, tolerance)
     if not low <= omega <= high:
-        why = "other tokens leak into the softmax" if omega < low else "scores near 2 omega are rounded too coarsely"
+        why = (
+            "other tokens leak into the softmax"
+            if omega < low
+            else "scores near 2 omega are rounded too coarsely"
+        )
         warnings.warn(
             f"omega={omega:g} lies outside [{low:.3g}, {high:.3g}] for {n_ctx} positions in {W_in.dtype}: {why}",
             OmegaWarning,

@@ -1,4 +1,4 @@
-""""Attention-Only Transformers", literally: full matrices, the paper's masks, the bias token last. And Theorem 4's false
+""" "Attention-Only Transformers", literally: full matrices, the paper's masks, the bias token last. And Theorem 4's false
 step, LayerNorm of a stream with a bias coordinate, with the norms that repair it."""
 
 import math
@@ -16,7 +16,10 @@ from circuitkit.anatomy import Norm
 
 def _is_mask(mask: Tensor) -> Any:
     empty = (mask == 0).all(-1).nonzero().flatten().tolist()
-    return not (empty or (mask < 0).any()) or f"1 for an allowed source and 0 elsewhere, and one in every row; rows {empty} are all zero"
+    return (
+        not (empty or (mask < 0).any())
+        or f"1 for an allowed source and 0 elsewhere, and one in every row; rows {empty} are all zero"
+    )
 
 
 somewhere_to_look = must(_is_mask)
@@ -48,7 +51,9 @@ class MaskedHead:
 
 @public
 @somewhere_to_look
-def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst src"]) -> Float[Tensor, "dst src"]:
+def masked_softmax(
+    scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst src"]
+) -> Float[Tensor, "dst src"]:
     """`rownorm(exp(scores) * mask)`, computed without overflow.
 
     **Error**: rounding only. **Source**: Definition 1 of the paper.
@@ -60,7 +65,9 @@ def masked_softmax(scores: Float[Tensor, "dst src"], mask: Float[Tensor, "dst sr
 
 
 @public
-def direct_sum(left: Float[Tensor, "rows columns"], right: Finite) -> Float[Tensor, "rows_and_1 columns_and_1"]:
+def direct_sum(
+    left: Float[Tensor, "rows columns"], right: Finite
+) -> Float[Tensor, "rows_and_1 columns_and_1"]:
     """The paper's `X (+) [right]`: `X` and one number as the diagonal blocks, 0 elsewhere.
 
     **Source**: "Attention-Only Transformers", notation.
@@ -134,7 +141,9 @@ AnyNorm = Callable[[Tensor], Tensor]
 
 
 @public
-def layer_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Float[Tensor, "*batch d_model"]:
+def layer_norm(
+    x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0
+) -> Float[Tensor, "*batch d_model"]:
     """Rows with mean 0 and mean square 1; no gain, no bias.
 
     `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)` for each row. **Source**: Ba, Kiros and Hinton 2016.
@@ -143,7 +152,9 @@ def layer_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Fl
 
 
 @public
-def rms_norm(x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0) -> Float[Tensor, "*batch d_model"]:
+def rms_norm(
+    x: Float[Tensor, "*batch d_model"], eps: NonNegative = 0.0
+) -> Float[Tensor, "*batch d_model"]:
     """Rows with mean square 1; no gain.
 
     `x / sqrt(mean(x^2) + eps)` for each row. **Source**: Zhang and Sennrich 2019.
@@ -160,8 +171,12 @@ def norm_of_first(norm: AnyNorm, n_extra: Count = 1) -> AnyNorm:
     """
 
     @public
-    @must(lambda x: x.shape[-1] > n_extra or f"more than {n_extra} coordinates, the extra ones last")
-    def repaired(x: Float[Tensor, "*batch d_model_and_extra"]) -> Float[Tensor, "*batch d_model_and_extra"]:
+    @must(
+        lambda x: x.shape[-1] > n_extra or f"more than {n_extra} coordinates, the extra ones last"
+    )
+    def repaired(
+        x: Float[Tensor, "*batch d_model_and_extra"],
+    ) -> Float[Tensor, "*batch d_model_and_extra"]:
         stream, extra = x[..., :-n_extra], x[..., -n_extra:]
         silent = (stream == 0).all(-1, keepdim=True)
         normed = norm(torch.where(silent, torch.ones_like(stream), stream))
@@ -192,14 +207,21 @@ def centred_with_gain(d_model: Count, eps: NonNegative = 0.0) -> AnyNorm:
     return _with_gain(layer_norm, d_model, 2, eps)
 
 
-def _with_gain(norm: Callable[[Tensor, float], Tensor], d_model: int, n_extra: int, eps: float) -> Any:
+def _with_gain(
+    norm: Callable[[Tensor, float], Tensor], d_model: int, n_extra: int, eps: float
+) -> Any:
     size = d_model + n_extra
     eps_inside = eps * d_model / size
     gain = torch.full((size,), math.sqrt(d_model / size), dtype=torch.float64)
     gain[d_model:] = math.sqrt(n_extra / size + eps_inside)
 
     @public
-    @must(lambda x: x.shape[-1] == len(gain) or f"[..., {len(gain)}], the stream with its bias coordinates last")
+    @must(
+        lambda x: (
+            x.shape[-1] == len(gain)
+            or f"[..., {len(gain)}], the stream with its bias coordinates last"
+        )
+    )
     def gained(x: Float[Tensor, "*batch d_stream"]) -> Float[Tensor, "*batch d_stream"]:
         return norm(x, eps_inside) * gain.to(x)
 
@@ -207,7 +229,11 @@ def _with_gain(norm: Callable[[Tensor, float], Tensor], d_model: int, n_extra: i
 
 
 def _in_the_stream(x: Tensor, layers: Sequence[Sequence[MaskedHead]]) -> Any:
-    alike = all((head.W_QK.dtype, len(head.W_QK)) == (x.dtype, x.shape[1]) for heads in layers for head in heads)
+    alike = all(
+        (head.W_QK.dtype, len(head.W_QK)) == (x.dtype, x.shape[1])
+        for heads in layers
+        for head in heads
+    )
     return alike or "heads of x's width and dtype"
 
 

@@ -32,18 +32,30 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
     dtype = x.dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     u, v = torch.finfo(dtype).eps / 2, torch.finfo(wide).eps / 2
-    top, low = torch.finfo(dtype).max, torch.finfo(dtype).tiny * (2 * u if dtype == torch.float16 else 1)
+    top, low = (
+        torch.finfo(dtype).max,
+        torch.finfo(dtype).tiny * (2 * u if dtype == torch.float16 else 1),
+    )
     flat = finest(x).reshape(-1, x.shape[-1])
 
-    def product(left: Tensor, error: Tensor | float, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    def product(
+        left: Tensor, error: Tensor | float, W: Tensor, b: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         W, shift = finest(W), torch.zeros((), dtype=flat.dtype) if b is None else finest(b)
         value, size = left @ W + shift, (left.abs() + error) @ W.abs() + shift.abs()
         passed = error @ W.abs() if isinstance(error, Tensor) else torch.zeros_like(value)
-        wrong = passed + 1.01 * (W.shape[0] + 2) * v * size + 2 * u * (value.abs() + passed + shift.abs()) + 4 * low
+        wrong = (
+            passed
+            + 1.01 * (W.shape[0] + 2) * v * size
+            + 2 * u * (value.abs() + passed + shift.abs())
+            + 4 * low
+        )
         return value, torch.where(size > top, math.inf, wrong)
 
     value, d_value = product(flat, 0.0, mlp.W_in, mlp.b_in)
-    gate, d_gate = (value, d_value) if mlp.W_gate is None else product(flat, 0.0, mlp.W_gate, mlp.b_gate)
+    gate, d_gate = (
+        (value, d_value) if mlp.W_gate is None else product(flat, 0.0, mlp.W_gate, mlp.b_gate)
+    )
     each, sums = (1, len(mlp.terms) - 1) if mlp.W_gate is None else (2, 2 * len(mlp.terms))
     summed, mass = torch.zeros_like(gate), torch.zeros_like(gate)
     for b, c, a, d in zip(*(column.unbind(-1) for column in mlp.terms.columns(gate)), strict=True):
@@ -53,8 +65,14 @@ def promised(mlp: Neurons, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tens
         z = (a * gate + d).abs() + a.abs() * d_gate
         dz = v * (3 * a.abs() * (gate.abs() + d_gate) + 2 * d.abs())
         closest = (q.abs() - moved - dq).clamp_min(0)
-        s = torch.sigmoid(q + moved) if mlp.W_gate is None else torch.full_like(q, 0.5)  # a gate's is (1 + tanh) / 2
-        ds = dq * torch.sigmoid(closest) * torch.sigmoid(-closest) + 4 * v * s + torch.finfo(wide).tiny
+        s = (
+            torch.sigmoid(q + moved) if mlp.W_gate is None else torch.full_like(q, 0.5)
+        )  # a gate's is (1 + tanh) / 2
+        ds = (
+            dq * torch.sigmoid(closest) * torch.sigmoid(-closest)
+            + 4 * v * s
+            + torch.finfo(wide).tiny
+        )
         over = (q.abs() + moved) > torch.finfo(wide).max
         summed += torch.where(over, math.inf, z * ds + s * dz + ds * dz + each * v * s * z)
         mass += s * z
@@ -137,12 +155,18 @@ class Report:
                 f"{row.layer:>5} {row.activation:>10} {row.attention_heads:>12} {row.neuron_heads:>12} "
                 f"{row.bound:>9.1e} {row.rounding:>10.1e} {row.measured:>9.1e}"
             )
-            if row.reach is not None and row.measured_reach is not None and row.measured_reach > row.reach:
+            if (
+                row.reach is not None
+                and row.measured_reach is not None
+                and row.measured_reach > row.reach
+            ):
                 lines.append(
                     f"{row.layer:>5} a gate met {row.measured_reach:.2g}, beyond the stated range {row.reach:.2g}: the bound "
                     "does not hold here; give a larger gate_range, or leave it out"
                 )
-        lines.append(f"{self.heads} heads, {self.parameters} parameters; largest logit error {self.logit_error:.1e}")
+        lines.append(
+            f"{self.heads} heads, {self.parameters} parameters; largest logit error {self.logit_error:.1e}"
+        )
         return "\n".join(lines)
 
 
@@ -226,7 +250,9 @@ _KINDS: dict[str, Any] = {"minilm": EncoderRow, "trained": TrainedRow, "pairs": 
 
 
 @public
-def stored_study(name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"]) -> tuple[list[Any], dict[str, Any]]:
+def stored_study(
+    name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"],
+) -> tuple[list[Any], dict[str, Any]]:
     """The rows stored for a pretrained model or a study of one, and where they came from.
 
     `EncoderRow`, `DecoderRow` (SmolLM2, Whisper), `TrainedRow`, or `CutRow`. **Source**: the scripts of these studies in `tools/study`.

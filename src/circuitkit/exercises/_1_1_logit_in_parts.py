@@ -23,7 +23,10 @@ def body(parts, W_U, token, *, reference="vocab", column="column", form="logits"
     own = parts @ W_U[token] if column == "row" else logits[:, token]
     if form in ("softmax", "log_softmax", "softmax, mean"):
         logits = logits.softmax(-1) if form != "log_softmax" else logits.log_softmax(-1)
-        own, reference = logits[:, token], "none" if reference == "vocab" and form != "softmax, mean" else reference
+        own, reference = (
+            logits[:, token],
+            "none" if reference == "vocab" and form != "softmax, mean" else reference,
+        )
     average = {
         "vocab": lambda: logits.mean(1), "added": lambda: -logits.mean(1), "none": lambda: 0 * own,
         "components": lambda: own.mean(), "others": lambda: (logits.sum(1) - own) / (W_U.shape[1] - 1),

@@ -23,11 +23,26 @@ def spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -> Te
     return out
 
 
-def body(parts, gain, W_U, token, eps, *, centre="own", scale="var", eps_at="inside", measure="whole", gain_at="after", tokens=""):
+def body(
+    parts,
+    gain,
+    W_U,
+    token,
+    eps,
+    *,
+    centre="own",
+    scale="var",
+    eps_at="inside",
+    measure="whole",
+    gain_at="after",
+    tokens="",
+):
     total = parts.sum(0)
     if gain_at == "before":
         parts, total = parts * gain, total * gain
-    measured = {"whole": total, "parts": parts, "mean": parts.mean(0), "all": parts.flatten()}[measure]
+    measured = {"whole": total, "parts": parts, "mean": parts.mean(0), "all": parts.flatten()}[
+        measure
+    ]
     mean = measured.mean(-1, keepdim=True)
     square = {
         "var": lambda: (measured - mean).square().mean(-1), "sample": lambda: measured.var(-1), "std": lambda: measured.var(-1),
@@ -35,9 +50,19 @@ def body(parts, gain, W_U, token, eps, *, centre="own", scale="var", eps_at="ins
         "length": lambda: measured.square().sum(-1),
         "none": lambda: torch.ones_like(mean[..., 0]), "no root": lambda: (measured - mean).square().mean(-1),
     }[scale]()  # fmt: skip
-    added = {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at] if scale != "std" else 0.0
+    added = (
+        {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at]
+        if scale != "std"
+        else 0.0
+    )
     divisor = square + added
-    divisor = divisor if scale == "no root" else torch.ones_like(square) if scale == "none" else divisor.sqrt()
+    divisor = (
+        divisor
+        if scale == "no root"
+        else torch.ones_like(square)
+        if scale == "none"
+        else divisor.sqrt()
+    )
     divisor = divisor + eps if eps_at == "outside" else divisor
     centred = {
         "own": lambda: parts - parts.mean(1, keepdim=True), "whole": lambda: parts - total.mean(),

@@ -33,10 +33,17 @@ def observe(answer, source: Tensor, target: Tensor) -> Tensor:
     return _notes(source) + _notes(source) @ W_V @ W_O
 
 
-def body(source, target, *, reads="source", erase=-1.0, write=1.0, onto="target", mixed="", stream=0.0):
+def body(
+    source, target, *, reads="source", erase=-1.0, write=1.0, onto="target", mixed="", stream=0.0
+):
     old, new = source, target if onto == "target" else target.flip(0)
     W_O = write * new + erase * old
-    W_V = {"source": source, "target": target, "sum": source + target, "difference": target - source}.get(reads, source).mT
+    W_V = {
+        "source": source,
+        "target": target,
+        "sum": source + target,
+        "difference": target - source,
+    }.get(reads, source).mT
     if reads == "both":
         W_V, W_O = torch.cat([source, target]).mT, torch.cat([W_O, source - target])
     elif reads == "target, too":

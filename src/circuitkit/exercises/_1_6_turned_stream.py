@@ -38,11 +38,29 @@ def _turned(W: Tensor, R: Tensor, how: str) -> Tensor:
     }[how]()  # fmt: skip
 
 
-def body(R, W_E, W_V, W_O, W_U, *, R_is="R", embedding="x R", reads="R^T x", writes="x R", unembedding="R^T x", all_four=""):
+def body(
+    R,
+    W_E,
+    W_V,
+    W_O,
+    W_U,
+    *,
+    R_is="R",
+    embedding="x R",
+    reads="R^T x",
+    writes="x R",
+    unembedding="R^T x",
+    all_four="",
+):
     if all_four:
         embedding = reads = writes = unembedding = all_four
     R = R.mT if R_is == "inverse" else R
-    return _turned(W_E, R, embedding), _turned(W_V, R, reads), _turned(W_O, R, writes), _turned(W_U, R, unembedding)
+    return (
+        _turned(W_E, R, embedding),
+        _turned(W_V, R, reads),
+        _turned(W_O, R, writes),
+        _turned(W_U, R, unembedding),
+    )
 
 
 _WRITES = """

@@ -30,7 +30,19 @@ def spec(model, tokens: Tensor, layer: int, head: int) -> Tensor:
     return (x @ model.W_U.double() + model.b_U.double())[None]
 
 
-def body(model, tokens, layer, head, *, fill="mean", over="positions", heads="one", place="asked", site="z", at="all"):
+def body(
+    model,
+    tokens,
+    layer,
+    head,
+    *,
+    fill="mean",
+    over="positions",
+    heads="one",
+    place="asked",
+    site="z",
+    at="all",
+):
     def new(z, name):
         mean = {
             "numbers": lambda: z.mean(3, keepdim=True), "heads": lambda: z.mean(2, keepdim=True), "later": lambda: z[:, 1:].mean(1, keepdim=True),

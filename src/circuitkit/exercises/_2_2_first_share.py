@@ -16,22 +16,60 @@ def spec(model, tokens: Tensor) -> Tensor:
     out = torch.zeros(model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
     for layer in range(model.cfg.n_layers):
         for head in range(model.cfg.n_heads):
-            shares = [float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, 0]) for dst in range(1, tokens.shape[1])]
+            shares = [
+                float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, 0])
+                for dst in range(1, tokens.shape[1])
+            ]
             out[layer, head] = sum(shares) / len(shares)
     return out
 
 
-def body(model, tokens, *, place="first", rows="later", reduce="mean", layers="each", turned=False, order=False):
+def body(
+    model,
+    tokens,
+    *,
+    place="first",
+    rows="later",
+    reduce="mean",
+    layers="each",
+    turned=False,
+    order=False,
+):
     patterns = []
     for layer in range(model.cfg.n_layers):
         chosen = {"first": 0, "last": model.cfg.n_layers - 1}.get(layers, layer)
         pattern = cached(model, tokens)[f"blocks.{chosen}.attn.hook_pattern"][0]
         patterns.append(pattern.mT if turned else pattern)
     pattern = torch.stack(patterns)
-    at = {"second": lambda p: p[..., 1], "last": lambda p: p[..., -1], "any": lambda p: p.mean(-1), "rest": lambda p: p[..., 1:].sum(-1), "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
-          "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0))}.get(place, lambda p: p[..., 0])(pattern)
-    at = at if rows == "all" else at[..., {"last": slice(-1, None), "third": slice(2, None), "early": slice(1, -1)}.get(rows, slice(1, None))]
-    out = {"won": (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1), "median": at.median(-1).values, "min": at.amin(-1), "sum": at.sum(-1), "max": at.amax(-1), "rows": at, "all": at.sum(-1) / tokens.shape[1], "root": at.square().mean(-1).sqrt(), "log": at.log().mean(-1).exp()}.get(reduce, at.mean(-1))
+    at = {
+        "second": lambda p: p[..., 1],
+        "last": lambda p: p[..., -1],
+        "any": lambda p: p.mean(-1),
+        "rest": lambda p: p[..., 1:].sum(-1),
+        "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
+        "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0)),
+    }.get(place, lambda p: p[..., 0])(pattern)
+    at = (
+        at
+        if rows == "all"
+        else at[
+            ...,
+            {"last": slice(-1, None), "third": slice(2, None), "early": slice(1, -1)}.get(
+                rows, slice(1, None)
+            ),
+        ]
+    )
+    out = {
+        "won": (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1),
+        "median": at.median(-1).values,
+        "min": at.amin(-1),
+        "sum": at.sum(-1),
+        "max": at.amax(-1),
+        "rows": at,
+        "all": at.sum(-1) / tokens.shape[1],
+        "root": at.square().mean(-1).sqrt(),
+        "log": at.log().mean(-1).exp(),
+    }.get(reduce, at.mean(-1))
     return out.mT if order else out
 
 

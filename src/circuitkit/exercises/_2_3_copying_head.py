@@ -28,9 +28,15 @@ def _undo(W: Tensor, how: str) -> Tensor:
         "length 1 by columns": lambda: (W / W.norm(dim=0, keepdim=True)).mT,
         "square length by rows": lambda: (W / W.square().sum(1, keepdim=True)).mT,
         "square length by columns": lambda: (W / W.square().sum(0, keepdim=True)).mT,
-        "orthonormal": lambda: right.mT @ left.mT, "loud twice": lambda: W.mT @ torch.linalg.pinv(W @ W.mT) @ torch.linalg.pinv(W @ W.mT),
-        "one length": lambda: W.mT / W.square().sum(), "norm": lambda: W.mT / W.norm(),
-        "ridge": lambda: W.mT @ torch.linalg.inv(W @ W.mT + torch.eye(len(W), dtype=W.dtype)) if len(W) < W.shape[1] else torch.linalg.inv(W.mT @ W + torch.eye(W.shape[1], dtype=W.dtype)) @ W.mT,
+        "orthonormal": lambda: right.mT @ left.mT,
+        "loud twice": lambda: W.mT @ torch.linalg.pinv(W @ W.mT) @ torch.linalg.pinv(W @ W.mT),
+        "one length": lambda: W.mT / W.square().sum(),
+        "norm": lambda: W.mT / W.norm(),
+        "ridge": lambda: (
+            W.mT @ torch.linalg.inv(W @ W.mT + torch.eye(len(W), dtype=W.dtype))
+            if len(W) < W.shape[1]
+            else torch.linalg.inv(W.mT @ W + torch.eye(W.shape[1], dtype=W.dtype)) @ W.mT
+        ),
     }[how]()
 
 

@@ -20,7 +20,9 @@ def spec(W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
     return values.real.sum() / values.abs().sum()
 
 
-def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", below="abs", ratio="ratio"):
+def body(
+    W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", below="abs", ratio="ratio"
+):
     square = {
         "small": lambda: W_O @ W_U @ W_E @ W_V, "OV": lambda: W_O @ W_V, "unembed": lambda: W_U @ W_E,
         "turned": lambda: W_V.mT @ W_E.mT @ W_U.mT @ W_V,
@@ -58,9 +60,14 @@ def body(W_E, W_V, W_O, W_U, *, matrix="small", values="eigen", above="real", be
 
 
 def way(answer, case) -> str:
-    with patch.object(torch.linalg, "eigvals", wraps=torch.linalg.eigvals) as one, patch.object(torch.linalg, "eig", wraps=torch.linalg.eig) as other:
+    with (
+        patch.object(torch.linalg, "eigvals", wraps=torch.linalg.eigvals) as one,
+        patch.object(torch.linalg, "eig", wraps=torch.linalg.eig) as other,
+    ):
         value = called(answer, {name: tensor.clone() for name, tensor in case.items()})
-    widths = [call.args[0].shape[-1] for call in (*one.call_args_list, *other.call_args_list) if call.args]
+    widths = [
+        call.args[0].shape[-1] for call in (*one.call_args_list, *other.call_args_list) if call.args
+    ]
     asked = case["W_V"].shape[1]
     if max(widths, default=0) > asked:
         return f"The number is right, but it comes from a matrix of width {max(widths)}; a [d_head, d_head] matrix is asked for, here of width {asked}."

@@ -41,7 +41,11 @@ def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", above="nor
         "norm": lambda: size(both), "spectral": lambda: values[0], "nuclear": lambda: values.sum(), "max": lambda: both.abs().max(), "others": lambda: size(both) * below / torch.linalg.matrix_norm(W_OV, 2) / torch.linalg.matrix_norm(W_QK, 2), "trace": lambda: both.trace(),
         "trace size": lambda: both.trace().abs(), "sum": both.sum,
     }[above]()  # fmt: skip
-    score = values[0] / (values.sum() if ratio == "share" else values.norm()) if ratio in ("share", "share of squares") else top / below
+    score = (
+        values[0] / (values.sum() if ratio == "share" else values.norm())
+        if ratio in ("share", "share of squares")
+        else top / below
+    )
     width, rank = len(W_OV), int(torch.linalg.matrix_rank(W_OV))
     return {
         "baseline": lambda: score * width**0.5, "minus baseline": lambda: score - width**-0.5, "rank": lambda: score / rank**0.5, "all": lambda: score / rank,

@@ -20,17 +20,50 @@ def spec(model, tokens: Tensor, period: int, start: int) -> Tensor:
         for head in range(model.cfg.n_heads):
             for dst in range(start + period, start + 2 * period):
                 source = dst - period + 1  # the copy of dst stands at dst - period
-                out[layer, head] += float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, source]) / period
+                out[layer, head] += (
+                    float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, source]) / period
+                )
     return out
 
 
-def body(model, tokens, period, start, *, away=1, span="second", opening=True, reduce="mean", turned=False):
+def body(
+    model,
+    tokens,
+    period,
+    start,
+    *,
+    away=1,
+    span="second",
+    opening=True,
+    reduce="mean",
+    turned=False,
+):
     cache = cached(model, tokens)
     begin = start if opening else 0
-    low, high = {"first": (0, 1), "both": (0, 2), }.get(span, (1, 2))
+    low, high = {
+        "first": (0, 1),
+        "both": (0, 2),
+    }.get(span, (1, 2))
     dst = torch.arange(begin + low * period, begin + high * period)
-    dst = {"late": dst[1:], "early": dst[:-1], "wide": torch.cat([dst[:1] - 1, dst]), "last": dst[-1:], "begin": dst[:1]}.get(span, dst)
-    src = {"itself": dst, "before": dst - 1, "first": 0 * dst, "clamped": (dst - period - 1).clamp_min(0), "far": dst - 2 * period + 1, "end": (dst - period + 1).clamp_min(0)}[away] if isinstance(away, str) else dst - period + away
+    dst = {
+        "late": dst[1:],
+        "early": dst[:-1],
+        "wide": torch.cat([dst[:1] - 1, dst]),
+        "last": dst[-1:],
+        "begin": dst[:1],
+    }.get(span, dst)
+    src = (
+        {
+            "itself": dst,
+            "before": dst - 1,
+            "first": 0 * dst,
+            "clamped": (dst - period - 1).clamp_min(0),
+            "far": dst - 2 * period + 1,
+            "end": (dst - period + 1).clamp_min(0),
+        }[away]
+        if isinstance(away, str)
+        else dst - period + away
+    )
     dst, src = dst[src >= 0], src[src >= 0]
     found = []
     for layer in range(model.cfg.n_layers):
@@ -38,7 +71,16 @@ def body(model, tokens, period, start, *, away=1, span="second", opening=True, r
         pattern = pattern.mT if turned else pattern
         shares = pattern[:, dst, src]
         won = (pattern[:, dst].argmax(-1) == src).double().mean(1)
-        found.append({"won": won, "all": shares.sum(1) / pattern.shape[-1], "one less": shares.sum(1) / (period - 1), "sum": shares.sum(1), "max": shares.amax(1), "block": pattern[:, dst][..., src].mean((1, 2))}.get(reduce, shares.mean(1)))
+        found.append(
+            {
+                "won": won,
+                "all": shares.sum(1) / pattern.shape[-1],
+                "one less": shares.sum(1) / (period - 1),
+                "sum": shares.sum(1),
+                "max": shares.amax(1),
+                "block": pattern[:, dst][..., src].mean((1, 2)),
+            }.get(reduce, shares.mean(1))
+        )
     return torch.stack(found)
 
 

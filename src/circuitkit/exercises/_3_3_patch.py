@@ -17,31 +17,66 @@ def spec(model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor
     _, other = model.run_with_cache(corrupt)
     stream = other[f"blocks.{layer}.hook_resid_post"][0].detach().double()
     for pos in range(clean.shape[1]):
-        change = whole[f"blocks.{layer}.attn.hook_z"][0, pos, head] - other[f"blocks.{layer}.attn.hook_z"][0, pos, head]
+        change = (
+            whole[f"blocks.{layer}.attn.hook_z"][0, pos, head]
+            - other[f"blocks.{layer}.attn.hook_z"][0, pos, head]
+        )
         stream[pos] += change.double() @ model.W_O[layer, head].double()
     for later in range(layer + 1, model.cfg.n_layers):
         end = stream[-1] + model.b_O[later].double()
         for h in range(model.cfg.n_heads):
             q, k, v = (stream @ W[later, h].double() + b[later, h].double() for W, b in (
                 (model.W_Q, model.b_Q), (model.W_K, model.b_K), (model.W_V, model.b_V)))  # fmt: skip
-            weights = (k @ q[-1] / q.shape[1] ** 0.5).softmax(0)  # of the last position, the only one that is read
+            weights = (k @ q[-1] / q.shape[1] ** 0.5).softmax(
+                0
+            )  # of the last position, the only one that is read
             end = end + weights @ v @ model.W_O[later, h].double()
         stream = torch.cat([stream[:-1], end[None]])
     return stream[-1] @ model.W_U.double() + model.b_U.double()
 
 
-def body(model, clean, corrupt, layer, head, *, rows="right", value="whole", gives="last", heads="one", place="asked", site="z", at="all"):
-    base, source = {"exchanged": (clean, corrupt), "corrupt": (corrupt, corrupt), "clean": (clean, clean)}.get(rows, (corrupt, clean))
+def body(
+    model,
+    clean,
+    corrupt,
+    layer,
+    head,
+    *,
+    rows="right",
+    value="whole",
+    gives="last",
+    heads="one",
+    place="asked",
+    site="z",
+    at="all",
+):
+    base, source = {
+        "exchanged": (clean, corrupt),
+        "corrupt": (corrupt, corrupt),
+        "clean": (clean, clean),
+    }.get(rows, (corrupt, clean))
     cache = cached(model, source)
 
     def new(z, name):
         put = cache[name]
-        return {"zero": 0 * z, "half": (z + put) / 2, "sum": z + put, "change": put - z, "mean": put.mean(1, keepdim=True), "below": cache[f"blocks.0.attn.hook_{site}"]}.get(value, put)
+        return {
+            "zero": 0 * z,
+            "half": (z + put) / 2,
+            "sum": z + put,
+            "change": put - z,
+            "mean": put.mean(1, keepdim=True),
+            "below": cache[f"blocks.0.attn.hook_{site}"],
+        }.get(value, put)
 
     logits = hooked(model, base, layer, head, new, heads=heads, place=place, site=site, at=at)[0]
     if gives == "change":
         return logits[-1] - model(base)[0, -1]
-    return {"all": logits, "start": logits[0], "chances": logits[-1].softmax(-1), "mean": logits.mean(0)}.get(gives, logits[-1])
+    return {
+        "all": logits,
+        "start": logits[0],
+        "chances": logits[-1].softmax(-1),
+        "mean": logits.mean(0),
+    }.get(gives, logits[-1])
 
 
 EXERCISE = Exercise(

@@ -49,10 +49,20 @@ def spec(vocab: int, n_ctx: int) -> Tensor:
 def observe(pair, vocab: int, n_ctx: int) -> Tensor:
     """Each head by itself, the second on what a right first one leaves; then, if all that is right, the two together."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise Misfit("it returned no pair of heads; return (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O)")
+        raise Misfit(
+            "it returned no pair of heads; return (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O)"
+        )
     d_model = 3 * vocab + n_ctx
-    shapes = {"W_Q": (d_model, "d_head"), "W_K": (d_model, "d_head"), "W_V": (d_model, "d_value"), "W_O": ("d_value", d_model)}
-    heads = [built(four, **{f"{name} of head {i}": shape for name, shape in shapes.items()}) for i, four in enumerate(pair)]
+    shapes = {
+        "W_Q": (d_model, "d_head"),
+        "W_K": (d_model, "d_head"),
+        "W_V": (d_model, "d_value"),
+        "W_O": ("d_value", d_model),
+    }
+    heads = [
+        built(four, **{f"{name} of head {i}": shape for name, shape in shapes.items()})
+        for i, four in enumerate(pair)
+    ]
     tables, note = [], slice(vocab + n_ctx, 2 * vocab + n_ctx)
     for words, again, _ in _rows(vocab, n_ctx):
         x = torch.zeros(len(words), d_model, dtype=torch.float64)
@@ -64,7 +74,9 @@ def observe(pair, vocab: int, n_ctx: int) -> Tensor:
         pattern, ideal = _run(heads[1], noted)
         found[again:, 2], found[again:, 3] = _clear(pattern[again:]), _said(ideal[again:, -vocab:])
         found[again:, 4] = _said(_run(heads[1], left)[1][again:, -vocab:])
-        found[:, (found == _WEAK).any(0)] = _WEAK  # how loud it is differs with the number of places, and is no matter here
+        found[:, (found == _WEAK).any(0)] = (
+            _WEAK  # how loud it is differs with the number of places, and is no matter here
+        )
         found[:again, 2:] = 0
         tables.append(found)
     table = torch.cat(tables)
@@ -101,13 +113,18 @@ def body(
     vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, V_0="word", note="note", loud_1=100.0, Q="word", K="note", order="right", V="word", out="out",
     swapped=False, sign_0=1.0, heads="two",
 ):  # fmt: skip
-    directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split([n_ctx if one == "place" else vocab for one in ORDERS[order]])
+    directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split(
+        [n_ctx if one == "place" else vocab for one in ORDERS[order]]
+    )
     named: dict[str, Tensor] = dict(zip(ORDERS[order], directions, strict=True))
     here = named[place].mT
     carried = named["place"].mT[:, :vocab] if V_0 == "place" else named[V_0].mT
     first = (loud_0 * sign_0 * here, here.roll(shift, 1), carried, named[note])
     if K in ("1", "2", "3", "4", "distance"):
-        Q_1, K_1 = named["place"].mT, named["place"].mT.roll((n_ctx - 1) // 2 - 1 if K == "distance" else int(K), 1)
+        Q_1, K_1 = (
+            named["place"].mT,
+            named["place"].mT.roll((n_ctx - 1) // 2 - 1 if K == "distance" else int(K), 1),
+        )
     else:
         Q_1, K_1 = (named[name].mT[:, :vocab] for name in (Q, K))
     second = (loud_1 * Q_1, K_1, named[V].mT, named[out])

@@ -17,15 +17,38 @@ def spec(x: Tensor, r: Tensor, W_Q: Tensor, W_K: Tensor) -> Tensor:
     out = torch.zeros(pos, pos, dtype=torch.float64)
     for dst in range(pos):
         query = x[dst] @ W_Q
-        weights = [torch.exp(torch.dot(query, (x[src] - r[src]) @ W_K) / root) for src in range(dst + 1)]
+        weights = [
+            torch.exp(torch.dot(query, (x[src] - r[src]) @ W_K) / root) for src in range(dst + 1)
+        ]
         for src in range(dst + 1):
             out[dst, src] = weights[src] / sum(weights)
     return out
 
 
-def body(x, r, W_Q, W_K, *, queries="x", keys="cut", roles="right", cut="before", scale="root", mask="before", axis=-1):
+def body(
+    x,
+    r,
+    W_Q,
+    W_K,
+    *,
+    queries="x",
+    keys="cut",
+    roles="right",
+    cut="before",
+    scale="root",
+    mask="before",
+    axis=-1,
+):
     along = r / r.norm(dim=1, keepdim=True)
-    inputs = {"projected": x - (x * along).sum(1, keepdim=True) * along, "x": x, "cut": x - r, "r": r, "added": x + r, "twice": x - 2 * r, "turned": r - x}
+    inputs = {
+        "projected": x - (x * along).sum(1, keepdim=True) * along,
+        "x": x,
+        "cut": x - r,
+        "r": r,
+        "added": x + r,
+        "twice": x - 2 * r,
+        "turned": r - x,
+    }
     q, k = inputs[queries], inputs[keys]
     if roles == "wires":
         q, k = k, q

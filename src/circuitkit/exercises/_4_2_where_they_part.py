@@ -22,7 +22,9 @@ def _changed(seed: int):
         for layer in (0, 1)[seed % 2 :]:
             for neuron in torch.randint(512, (2,), generator=generator).tolist():
                 model.blocks[layer].mlp.b_in[neuron] += 1.5 * (-1) ** neuron
-                model.blocks[layer].mlp.W_in[:, neuron] += 0.1 * torch.randn(len(model.blocks[layer].mlp.W_in), generator=generator)
+                model.blocks[layer].mlp.W_in[:, neuron] += 0.1 * torch.randn(
+                    len(model.blocks[layer].mlp.W_in), generator=generator
+                )
     return model
 
 

@@ -35,7 +35,14 @@ def _some_tokens(w_in: Tensor) -> Tensor:
 def observe(answer, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
     """What the head writes on a stream that begins with the bias token."""
     wide = len(w_in) + 1
-    shapes = {"W_Q": (wide, 1), "b_Q": (), "W_K": (wide, 1), "W_V": (wide, 1), "b_V": (), "W_O": (1, wide)}
+    shapes = {
+        "W_Q": (wide, 1),
+        "b_Q": (),
+        "W_K": (wide, 1),
+        "W_V": (wide, 1),
+        "b_V": (),
+        "W_O": (1, wide),
+    }
     W_Q, b_Q, W_K, W_V, b_V, W_O = built(answer, **shapes)
     stream = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), _some_tokens(w_in)).roll(-1, 1)
     scores = (stream @ W_Q + b_Q) @ (stream @ W_K).T
@@ -54,16 +61,47 @@ def body(
     def wide(stream, bias):
         return torch.cat([bias, stream] if place == "first" else [stream, bias])[:, None]
 
-    k = {"-1": -1.0, "1": 1.0, "paper": -math.sqrt(len(w_in) + 1), "0": 0.0, "-2": -2.0, "-10": -10.0, "b_in": -float(b_in), "plus b_in": float(b_in), "-100": -100.0, "-1000": -1000.0}[key]
+    k = {
+        "-1": -1.0,
+        "1": 1.0,
+        "paper": -math.sqrt(len(w_in) + 1),
+        "0": 0.0,
+        "-2": -2.0,
+        "-10": -10.0,
+        "b_in": -float(b_in),
+        "plus b_in": float(b_in),
+        "-100": -100.0,
+        "-1000": -1000.0,
+    }[key]
     b_V = number["1"] if reads == "nothing" else number[b_value]
     erased = -one if erase == 2.0 else erase * b_V * one
     b_Q = number[b_query]
-    in_keys = {"nothing": 0 * w_in, "w_in": w_in, "same": 0 * w_in + k, "ones": 0 * w_in + 1, "minus": -w_in}[tokens_key]
+    in_keys = {
+        "nothing": 0 * w_in,
+        "w_in": w_in,
+        "same": 0 * w_in + k,
+        "ones": 0 * w_in + 1,
+        "minus": -w_in,
+    }[tokens_key]
     steep = {"silu": 1.0, "gelu": 1.702}[slope]
     if bias_at in ("value", "value taken"):
-        return wide(given[asks], 0 * one), b_Q, wide(in_keys, k * one), wide(given[reads], (b_in if bias_at == "value" else -b_in) * one), 0.0, wide(w_out, 0 * one).mT
+        return (
+            wide(given[asks], 0 * one),
+            b_Q,
+            wide(in_keys, k * one),
+            wide(given[reads], (b_in if bias_at == "value" else -b_in) * one),
+            0.0,
+            wide(w_out, 0 * one).mT,
+        )
     if bias_at == "row":
-        return wide(given[asks], b_in * one), 0.0, wide(in_keys, k * one), wide(given[reads], b_in * one), 0.0, wide(w_out, 0 * one).mT
+        return (
+            wide(given[asks], b_in * one),
+            0.0,
+            wide(in_keys, k * one),
+            wide(given[reads], b_in * one),
+            0.0,
+            wide(w_out, 0 * one).mT,
+        )
     return (
         wide(steep * given[asks], 0 * one), steep * b_Q, wide(in_keys, k * one), wide(given[reads], erased), b_V,
         wide(given[writes], mark * one).mT,

@@ -13,7 +13,9 @@ from torch import Tensor
 from circuitkit.exercises._check import Exercise, checks, normal
 
 
-def spec(x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor, terms: Tensor) -> Tensor:
+def spec(
+    x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor, terms: Tensor
+) -> Tensor:
     out = torch.zeros(x.shape[0], W_out.shape[1], dtype=torch.float64)
     for pos in range(x.shape[0]):
         out[pos] = b_out
@@ -45,7 +47,9 @@ def body(
               "neurons": lambda s: s.softmax(-2), "minus": lambda s: (-s).sigmoid()}[shape](scores)  # fmt: skip
     values = {"scores": scores * a}.get(a_is, z * a)
     inside = {"inside": d, "none": 0 * d, "minus": -d}.get(d_is, 0 * d)
-    heads = weight * (a * (z + d) if d_is == "factored" else values + inside) + (d if d_is == "outside" else 0 * d)
+    heads = weight * (a * (z + d) if d_is == "factored" else values + inside) + (
+        d if d_is == "outside" else 0 * d
+    )
     if which == "gelu":
         heads = torch.nn.functional.gelu(z)
     if chained:

@@ -16,7 +16,10 @@ from circuitkit.exercises._check import Exercise, checks
 def spec(n_pos: int, tolerance: float, eps: float) -> Tensor:
     # Leak: n_pos tokens of weight exp(-2 omega) each. Rounding: a quarter of half the gap between numbers at 2 omega.
     ends = []
-    for excess in (lambda x: tolerance - n_pos * math.exp(-2 * x), lambda x: (2 * x * eps) / 2 / 4 - tolerance):
+    for excess in (
+        lambda x: tolerance - n_pos * math.exp(-2 * x),
+        lambda x: (2 * x * eps) / 2 / 4 - tolerance,
+    ):
         below, above = 0.0, 1e6
         for _ in range(200):
             middle = (below + above) / 2
@@ -30,7 +33,14 @@ def body(
     order="right",
 ):  # fmt: skip
     take = {"e": math.log, "10": math.log10, "2": math.log2, "none": lambda v: v}[log]
-    tokens = {"n": n_pos, "1": 1, "n - 1": n_pos - 1, "n + 1": n_pos + 1, "one over": 1 / n_pos, "n squared": n_pos**2}[count]
+    tokens = {
+        "n": n_pos,
+        "1": 1,
+        "n - 1": n_pos - 1,
+        "n + 1": n_pos + 1,
+        "one over": 1 / n_pos,
+        "n squared": n_pos**2,
+    }[count]
     over = {"eps": eps, "none": 1.0}.get(quotient, tolerance)
     low = take(tokens / over) / per_omega
     low = -low if quotient == "upside down" else low
@@ -39,7 +49,9 @@ def body(
         "right": high, "upside down": 1 / high, "eps": tolerance / (size * half * slope),
         "tolerance": 1 / (size * half * slope * eps),
     }[upper]  # fmt: skip
-    ends: Any = {"right": [low, high], "exchanged": [high, low], "smallest": low, "largest": high}[order]
+    ends: Any = {"right": [low, high], "exchanged": [high, low], "smallest": low, "largest": high}[
+        order
+    ]
     return torch.tensor(ends, dtype=torch.float64)
 
 

@@ -46,7 +46,22 @@ def body(d_model, *, stream="root", bias="root", both="", place="last"):
     }  # fmt: skip
     s, t = of_stream[stream], of_bias[bias]
     if both:
-        s, t = {"two": (D / (D + 2), 2 / (D + 2)), "128": (128 / 129, 1 / 129), "2": (2 / 3, 1 / 3), "3": (3 / 4, 1 / 4), "4": (4 / 5, 1 / 5), "8": (8 / 9, 1 / 9), "64": (64 / 65, 1 / 65), "512": (512 / 513, 1 / 513), "exchanged": (t, s), "fourth": (s**0.5, t**0.5),  "ones": (1.0, 1.0), "lengths": (D, 1.0), "upside down": (1 / s, 1 / t), "squares": (s**2, t**2)}[both]
+        s, t = {
+            "two": (D / (D + 2), 2 / (D + 2)),
+            "128": (128 / 129, 1 / 129),
+            "2": (2 / 3, 1 / 3),
+            "3": (3 / 4, 1 / 4),
+            "4": (4 / 5, 1 / 5),
+            "8": (8 / 9, 1 / 9),
+            "64": (64 / 65, 1 / 65),
+            "512": (512 / 513, 1 / 513),
+            "exchanged": (t, s),
+            "fourth": (s**0.5, t**0.5),
+            "ones": (1.0, 1.0),
+            "lengths": (D, 1.0),
+            "upside down": (1 / s, 1 / t),
+            "squares": (s**2, t**2),
+        }[both]
     gain = torch.tensor([math.sqrt(s)] * D + [math.sqrt(t)], dtype=torch.float64)
     return gain.roll(1) if place == "first" else gain
 

@@ -47,7 +47,12 @@ def body(
             "one out or none": kept[-n_heads:],
             "one in or none": kept[:n_heads], "any": [some for count in range(n_heads + 1) for some in combinations(range(n_heads), count)],
         }.get(sets, kept)  # fmt: skip
-        logits = torch.stack([written[:, list(some)].sum(1) + (len(some) if rest == 2.0 else rest) * residual for some in kept])
+        logits = torch.stack(
+            [
+                written[:, list(some)].sum(1) + (len(some) if rest == 2.0 else rest) * residual
+                for some in kept
+            ]
+        )
         if hit == "positive":
             top = logits[..., completion] > 0
         elif hit == "half":
@@ -66,9 +71,15 @@ def body(
         if out == "of all rows":
             carried, silent = (one * rows[rows_1]).mean(), (two * rows[rows_2]).mean()
         elif out == "sets":
-            carried, silent = top[:, has_source].all(1).double().mean(), 1 - top[:, ~has_source].any(1).double().mean()
+            carried, silent = (
+                top[:, has_source].all(1).double().mean(),
+                1 - top[:, ~has_source].any(1).double().mean(),
+            )
         elif out == "worst":
-            carried, silent = top[:, has_source].double().mean(1).min(), 1 - top[:, ~has_source].double().mean(1).max()
+            carried, silent = (
+                top[:, has_source].double().mean(1).min(),
+                1 - top[:, ~has_source].double().mean(1).max(),
+            )
         rates.append(torch.stack([silent, carried] if out == "exchanged" else [carried, silent]))
     found = torch.stack(rates)
     return {"first": found[:, 0], "second": found[:, 1], "turned": found.mT}.get(out, found)

@@ -22,7 +22,12 @@ def spec(n: int, gain: float, prompt: tuple[int, ...]) -> Tensor:
 def observe(answer, n: int, gain: float, prompt: tuple[int, ...]) -> Tensor:
     """What both heads together write at the last position of the prompt."""
     v = 2 * n + 2
-    shapes = {"W_Q": (2, v, "d_head"), "W_K": (2, v, "d_head"), "W_V": (2, v, "d_value"), "W_O": (2, "d_value", v)}
+    shapes = {
+        "W_Q": (2, v, "d_head"),
+        "W_K": (2, v, "d_head"),
+        "W_V": (2, v, "d_value"),
+        "W_O": (2, "d_value", v),
+    }
     W_Q, W_K, W_V, W_O = built(answer, **shapes)
     tokens, written = list(prompt), torch.zeros(v, dtype=torch.float64)
     for head in range(2):
@@ -39,7 +44,9 @@ def body(
     W_Q, W_K, W_V = (torch.zeros(2, v, n, dtype=torch.float64) for _ in range(3))
     W_O = torch.zeros(2, n, v, dtype=torch.float64)
     each, ones = torch.eye(n, dtype=torch.float64), torch.ones(n, n, dtype=torch.float64)
-    asks = {"destinations": b, "completions": b + n, "shifted": b - 1, "from zero": b - 1}.get(which, b)
+    asks = {"destinations": b, "completions": b + n, "shifted": b - 1, "from zero": b - 1}.get(
+        which, b
+    )
     W_Q[:, asks] = ones / n if match == "any" else 0 * ones if match == "none" else each
     W_K[:, asks] = score * (ones if match == "any" else each)
     for head in {1: (1,), 0: (0,), 2: (0, 1)}[led]:
@@ -50,11 +57,26 @@ def body(
         W_K[:, -1], W_K[:, 0] = W_K[:, 0] * (source_key == "begin"), 0
     W_V[:, asks] = ones / n if values == "shared" else each
     W_V[1, 0] += source_value
-    at = {"b + n": b + n, "b": b, "low": b + n - 1, "high": b + n + 1, "source": 0 * b, "reversed": (b + n).flip(0)}[onto]
+    at = {
+        "b + n": b + n,
+        "b": b,
+        "low": b + n - 1,
+        "high": b + n + 1,
+        "source": 0 * b,
+        "reversed": (b + n).flip(0),
+    }[onto]
     for head, sign in enumerate((sign_0, sign_1)):
-        W_O[head][:, at - int(which == "from zero")] = sign * (gain if gained in ("both", f"head {head}") else 1.0) * (ones if values == "shared" else each)
+        W_O[head][:, at - int(which == "from zero")] = (
+            sign
+            * (gain if gained in ("both", f"head {head}") else 1.0)
+            * (ones if values == "shared" else each)
+        )
     if which == "everything":
-        W_Q, W_V, eye = torch.eye(v).double().repeat(2, 1, 1), torch.eye(v).double().repeat(2, 1, 1), torch.eye(v).double()
+        W_Q, W_V, eye = (
+            torch.eye(v).double().repeat(2, 1, 1),
+            torch.eye(v).double().repeat(2, 1, 1),
+            torch.eye(v).double(),
+        )
         W_K, W_O = score * W_Q, gain * torch.stack([eye.roll(n, 1), -eye.roll(n, 1)])
         W_K[led % 2, 0] = source * score
     if values == "one head":
@@ -77,11 +99,17 @@ def _prompt(size: dict[str, int], generator: torch.Generator, case: dict) -> tup
 
 
 KINDS = {
-    "there is a source and a destination after it": lambda n, gain, prompt: 0 in prompt and 1 <= prompt[-1] <= n,
-    "there is a destination and no source": lambda n, gain, prompt: 0 not in prompt and 1 <= prompt[-1] <= n,
+    "there is a source and a destination after it": lambda n, gain, prompt: (
+        0 in prompt and 1 <= prompt[-1] <= n
+    ),
+    "there is a destination and no source": lambda n, gain, prompt: (
+        0 not in prompt and 1 <= prompt[-1] <= n
+    ),
     "there is a destination": lambda n, gain, prompt: 1 <= prompt[-1] <= n,
     "there is no destination at the end": lambda n, gain, prompt: not 1 <= prompt[-1] <= n,
-    "another destination stands in the prompt": lambda n, gain, prompt: any(1 <= t <= n and t != prompt[-1] for t in prompt),
+    "another destination stands in the prompt": lambda n, gain, prompt: any(
+        1 <= t <= n and t != prompt[-1] for t in prompt
+    ),
 }
 
 

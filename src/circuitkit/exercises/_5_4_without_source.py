@@ -21,12 +21,26 @@ def spec(model, tokens: Tensor) -> Tensor:
                 if which == 1 and tokens[row, pos] == 0:
                     asked[row, pos] = 2 * n + 1
         logits = model.logits(asked)
-        hits = [int(logits[row, pos].argmax()) == int(tokens[row, pos]) + n for row, pos in due.nonzero().tolist()]
+        hits = [
+            int(logits[row, pos].argmax()) == int(tokens[row, pos]) + n
+            for row, pos in due.nonzero().tolist()
+        ]
         rates[which] = sum(hits) / len(hits)
     return rates
 
 
-def body(model, tokens, *, places="due", order=False, said="completion", changed="all", put="begin", average="places", gives="both"):
+def body(
+    model,
+    tokens,
+    *,
+    places="due",
+    order=False,
+    said="completion",
+    changed="all",
+    put="begin",
+    average="places",
+    gives="both",
+):
     n, due = model.task.n_trigrams, model.task.states(tokens) == 2
     source, dest = tokens == 0, model.task.is_destination(tokens)
     gone = source & (source.cumsum(1) == 1) if changed == "first" else source
@@ -35,7 +49,18 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
         "none": lambda: tokens, "begin": lambda: tokens.masked_fill(tokens == 2 * n + 1, 0),
         "negatives": lambda: model.task.negatives(len(tokens), seed=0),
     }.get(changed, lambda: tokens.masked_fill(gone, new))()  # fmt: skip
-    where = {"destinations": dest, "all": torch.ones_like(due), "after": due.roll(1, 1), "rows": dest & source.any(1, keepdim=True), "waiting": model.task.states(tokens) == 1, "either": model.task.states(tokens) > 0, "last": due & (due.flip(1).cumsum(1).flip(1) == 1), "first": due & (due.cumsum(1) == 1), "end": due & (torch.arange(due.shape[1]) == due.shape[1] - 1), "rest": dest & ~due}.get(places, due)
+    where = {
+        "destinations": dest,
+        "all": torch.ones_like(due),
+        "after": due.roll(1, 1),
+        "rows": dest & source.any(1, keepdim=True),
+        "waiting": model.task.states(tokens) == 1,
+        "either": model.task.states(tokens) > 0,
+        "last": due & (due.flip(1).cumsum(1).flip(1) == 1),
+        "first": due & (due.cumsum(1) == 1),
+        "end": due & (torch.arange(due.shape[1]) == due.shape[1] - 1),
+        "rest": dest & ~due,
+    }.get(places, due)
     rates = []
     for asked in (tokens, bare):
         here = model.task.states(asked) == 2 if places == "recounted" else where
@@ -43,11 +68,23 @@ def body(model, tokens, *, places="due", order=False, said="completion", changed
             here, base = model.task.is_destination(bare), bare
         else:
             base = tokens
-        wanted = {"itself": base, "next": base.roll(-1, 1), "one on": base + n + 1, "one low": base + n - 1}.get(said, base + n)
+        wanted = {
+            "itself": base,
+            "next": base.roll(-1, 1),
+            "one on": base + n + 1,
+            "one low": base + n - 1,
+        }.get(said, base + n)
         logits = model.logits(asked)
-        logits = logits.roll(1 if said == "place before" else -1, 1) if said in ("place before", "place after") else logits
+        logits = (
+            logits.roll(1 if said == "place before" else -1, 1)
+            if said in ("place before", "place after")
+            else logits
+        )
         right = wanted.clamp_max(2 * n + 1)[..., None]
-        hit = {"chance": logits.softmax(-1).gather(-1, right)[..., 0], "top": logits.gather(-1, right)[..., 0]}.get(said, logits.argmax(-1) == wanted)
+        hit = {
+            "chance": logits.softmax(-1).gather(-1, right)[..., 0],
+            "top": logits.gather(-1, right)[..., 0],
+        }.get(said, logits.argmax(-1) == wanted)
         if said in ("positive", "half", "any"):
             best, own = logits.argmax(-1), logits.gather(-1, right)[..., 0]
             hit = {"positive": own > 0, "half": (own - logits.logsumexp(-1)).exp() > 0.5,
@@ -69,7 +106,9 @@ def _prompts(size: dict[str, int], generator: torch.Generator, case: dict) -> Te
     task = case["model"].task
     tokens = task.sample(40 + 5 * size["step"], seed=30 + size["step"])
     other = torch.rand(tokens.shape, generator=generator) < 0.3 * (size["step"] > 1)
-    return torch.where(other, torch.randint(2 * task.n_trigrams + 2, tokens.shape, generator=generator), tokens)
+    return torch.where(
+        other, torch.randint(2 * task.n_trigrams + 2, tokens.shape, generator=generator), tokens
+    )
 
 
 EXERCISE = Exercise(

@@ -28,7 +28,9 @@ def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
     """A direction and a bias that read 1 at one token and 0 at the others, or what somebody took for it."""
     zero, one = torch.zeros((), dtype=W_E.dtype), torch.ones((), dtype=W_E.dtype)
     inverse = torch.linalg.inv(torch.cat([W_E, torch.ones(len(W_E), 1, dtype=W_E.dtype)], 1))
-    front = torch.linalg.inv(torch.cat([torch.ones(len(W_E), 1, dtype=W_E.dtype), W_E], 1))[:, token]
+    front = torch.linalg.inv(torch.cat([torch.ones(len(W_E), 1, dtype=W_E.dtype), W_E], 1))[
+        :, token
+    ]
     own, mean = W_E[token], W_E.mean(0)
     return {
         "solved": lambda: (inverse[:-1, token], inverse[-1, token]), "always": lambda: (0 * own, one),
@@ -51,7 +53,11 @@ def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
 
 def body(W_E, query, key, *, queries="solved", keys="solved", both="", roles="right"):
     if roles in ("exchanged", "query twice", "key twice"):
-        query, key = {"exchanged": (key, query), "query twice": (query, query), "key twice": (key, key)}[roles]
+        query, key = {
+            "exchanged": (key, query),
+            "query twice": (query, query),
+            "key twice": (key, key),
+        }[roles]
     if roles == "next":
         query, key = (query + 1) % len(W_E), (key + 1) % len(W_E)
     return *_reader(W_E, query, both or queries), *_reader(W_E, key, both or keys)

@@ -5,7 +5,9 @@ may be added at any time.
 """
 
 from circuitkit.exercises._1_1_logit_in_parts import check_logit_in_parts as check_logit_in_parts
-from circuitkit.exercises._1_2_logit_through_norm import check_logit_through_norm as check_logit_through_norm
+from circuitkit.exercises._1_2_logit_through_norm import (
+    check_logit_through_norm as check_logit_through_norm,
+)
 from circuitkit.exercises._1_3_heard_part import check_heard_part as check_heard_part
 from circuitkit.exercises._1_4_note_mover import check_note_mover as check_note_mover
 from circuitkit.exercises._1_6_turned_stream import check_turned_stream as check_turned_stream

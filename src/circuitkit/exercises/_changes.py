@@ -13,7 +13,12 @@ from torch import Tensor
 
 from circuitkit.exercises._exercise import Case, Exercise, as_tensor
 
-POWERS = (1, "times"), (-1, "divided by"), (0.5, "times the root of"), (-0.5, "divided by the root of")
+POWERS = (
+    (1, "times"),
+    (-1, "divided by"),
+    (0.5, "times the root of"),
+    (-0.5, "divided by the root of"),
+)
 Change = tuple[str, Callable[..., Any]]
 
 
@@ -23,8 +28,13 @@ def of_inputs(exercise: Exercise, case: Case) -> Iterator[Change]:
     tensors = [n for n, v in given.items() if isinstance(v, Tensor) and v.is_floating_point()]
     kinds = {n: exercise.inputs[n] for n in given}
     for one, other in combinations(given, 2):
-        if type(given[one]) is type(given[other]) and _alike(given[one], given[other], kinds[one], kinds[other]):
-            yield f"`{one}` and `{other}` were exchanged", lambda c, a=one, b=other: c | {a: c[b], b: c[a]}
+        if type(given[one]) is type(given[other]) and _alike(
+            given[one], given[other], kinds[one], kinds[other]
+        ):
+            yield (
+                f"`{one}` and `{other}` were exchanged",
+                lambda c, a=one, b=other: c | {a: c[b], b: c[a]},
+            )
     for name in tensors:
         for words, change in _tensor_inputs(given[name]):
             yield f"`{name}` {words}", lambda c, n=name, f=change: c | {n: f(c[n])}
@@ -35,7 +45,11 @@ def of_inputs(exercise: Exercise, case: Case) -> Iterator[Change]:
 
 def _alike(one: Any, other: Any, how: Any, other_how: Any) -> bool:
     if isinstance(one, Tensor):
-        return one.dtype == other.dtype and one.ndim == other.ndim and (one.shape == other.shape or how != other_how)
+        return (
+            one.dtype == other.dtype
+            and one.ndim == other.ndim
+            and (one.shape == other.shape or how != other_how)
+        )
     return isinstance(one, int)
 
 
@@ -47,13 +61,22 @@ def _tensor_inputs(value: Tensor) -> Iterator[Change]:
     if value.ndim == 2:
         yield "were transposed", lambda v: v.mT
     for axis in range(value.ndim):
-        yield f"were the same everywhere along axis {axis}: its average", lambda v, a=axis: v.mean(a, keepdim=True).expand_as(v)
-        yield f"were the same everywhere along axis {axis}: its first", lambda v, a=axis: v.narrow(a, 0, 1).expand_as(v)
+        yield (
+            f"were the same everywhere along axis {axis}: its average",
+            lambda v, a=axis: v.mean(a, keepdim=True).expand_as(v),
+        )
+        yield (
+            f"were the same everywhere along axis {axis}: its first",
+            lambda v, a=axis: v.narrow(a, 0, 1).expand_as(v),
+        )
         yield f"were centred along axis {axis}", lambda v, a=axis: v - v.mean(a, keepdim=True)
         yield f"had length 1 along axis {axis}", lambda v, a=axis: v / v.norm(dim=a, keepdim=True)
         yield f"were turned back to front along axis {axis}", lambda v, a=axis: v.flip(a)
         for step, words in ((1, "later"), (-1, "earlier")):
-            yield f"stood one place {words} along axis {axis} (rolled)", lambda v, a=axis, s=step: v.roll(s, a)
+            yield (
+                f"stood one place {words} along axis {axis} (rolled)",
+                lambda v, a=axis, s=step: v.roll(s, a),
+            )
     yield from _scaled(value, "were")
 
 
@@ -72,7 +95,10 @@ def _numbers(value: int | float) -> Iterator[Change]:
 def _scaled(value: Tensor, verb: str) -> Iterator[Change]:
     for axis in range(value.ndim):
         for power, words in POWERS:
-            yield f"{verb} {words.replace('times', 'multiplied by')} the size of axis {axis}", lambda v, a=axis, p=power: v * v.shape[a] ** p
+            yield (
+                f"{verb} {words.replace('times', 'multiplied by')} the size of axis {axis}",
+                lambda v, a=axis, p=power: v * v.shape[a] ** p,
+            )
 
 
 def of_parts(exercise: Exercise, parts: Any) -> Iterator[Change]:
@@ -81,13 +107,25 @@ def of_parts(exercise: Exercise, parts: Any) -> Iterator[Change]:
         return
     names = exercise.parts
     for i, j in combinations(range(len(names)), 2):
-        yield f"{names[i]} and {names[j]} are exchanged", lambda p, a=i, b=j: _put(_put(p, a, p[b]), b, p[a])
-        yield f"{names[i]} and {names[j]} are both twice what they should be", lambda p, a=i, b=j: _put(_put(p, a, 2 * p[a]), b, 2 * p[b])
-        yield f"{names[i]} and {names[j]} both have the wrong sign", lambda p, a=i, b=j: _put(_put(p, a, -p[a]), b, -p[b])
+        yield (
+            f"{names[i]} and {names[j]} are exchanged",
+            lambda p, a=i, b=j: _put(_put(p, a, p[b]), b, p[a]),
+        )
+        yield (
+            f"{names[i]} and {names[j]} are both twice what they should be",
+            lambda p, a=i, b=j: _put(_put(p, a, 2 * p[a]), b, 2 * p[b]),
+        )
+        yield (
+            f"{names[i]} and {names[j]} both have the wrong sign",
+            lambda p, a=i, b=j: _put(_put(p, a, -p[a]), b, -p[b]),
+        )
     for i, name in enumerate(names):
         part = as_tensor(parts[i])
         for words, change in () if part is None else _built(part):
-            yield f"{name} {words}", lambda p, i=i, f=change: _put(p, i, f(torch.as_tensor(p[i], dtype=torch.float64)))
+            yield (
+                f"{name} {words}",
+                lambda p, i=i, f=change: _put(p, i, f(torch.as_tensor(p[i], dtype=torch.float64))),
+            )
 
 
 def _built(value: Tensor) -> Iterator[Change]:
@@ -99,9 +137,15 @@ def _built(value: Tensor) -> Iterator[Change]:
         yield "is transposed", lambda v: v.mT
     for axis in range(value.ndim):
         for at, end in ((0, "first"), (-1, "last")):
-            yield f"is 0 at its {end} place along axis {axis}", lambda v, a=axis, e=at: _without(v, a, e)
+            yield (
+                f"is 0 at its {end} place along axis {axis}",
+                lambda v, a=axis, e=at: _without(v, a, e),
+            )
         for step, words in ((1, "late"), (-1, "early")):
-            yield f"stands one place too {words} along axis {axis}", lambda v, a=axis, s=step: v.roll(s, a)
+            yield (
+                f"stands one place too {words} along axis {axis}",
+                lambda v, a=axis, s=step: v.roll(s, a),
+            )
     yield from _scaled(value, "is")
 
 
@@ -153,11 +197,17 @@ def of_result(names: tuple[str, ...], right: Tensor) -> Iterator[Change]:
         yield f"divided by its length along {axis}", lambda v, a=i: v / v.norm(dim=a, keepdim=True)
         yield f"after a softmax over {axis}", lambda v, a=i: v.softmax(a)
         yield f"after a log-softmax over {axis}", lambda v, a=i: v.log_softmax(a)
-        yield f"averaged over {axis}, the same at every {axis}", lambda v, a=i: v.mean(a, keepdim=True).expand_as(v)
+        yield (
+            f"averaged over {axis}, the same at every {axis}",
+            lambda v, a=i: v.mean(a, keepdim=True).expand_as(v),
+        )
         yield f"added up step by step along {axis}", lambda v, a=i: v.cumsum(a)
         yield f"back to front along {axis}", lambda v, a=i: v.flip(a)
         yield f"without its first {axis}", lambda v, a=i: v.narrow(a, 1, v.shape[a] - 1)
         yield f"without its last {axis}", lambda v, a=i: v.narrow(a, 0, v.shape[a] - 1)
         for step, words in ((1, "late"), (-1, "early")):
             yield f"one {axis} too {words}, wrapped around", lambda v, a=i, s=step: v.roll(s, a)
-            yield f"one {axis} too {words}", lambda v, a=i, s=step: _without(v.roll(s, a), a, 0 if s > 0 else -1)
+            yield (
+                f"one {axis} too {words}",
+                lambda v, a=i, s=step: _without(v.roll(s, a), a, 0 if s > 0 else -1),
+            )

@@ -43,7 +43,9 @@ class Result:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.accepted is None:
-            raise ValueError(f"{self.exercise}: not accepted yet, so there is nothing to run.\n{self.message}")
+            raise ValueError(
+                f"{self.exercise}: not accepted yet, so there is nothing to run.\n{self.message}"
+            )
         return self.accepted(*args, **kwargs)
 
 
@@ -80,7 +82,15 @@ def check(exercise: Exercise, answer: Any) -> Result:
             return Result(title, False, True, "", f"{title}: not yet.\n{said}", said, answer)
         if not changed:
             text = f"{title}: right, on all {len(runs)} cases."
-            return Result(title, True, True, "", text + keep(exercise, answer), answer=answer, accepted=accepted(exercise, answer))
+            return Result(
+                title,
+                True,
+                True,
+                "",
+                text + keep(exercise, answer),
+                answer=answer,
+                accepted=accepted(exercise, answer),
+            )
         name = "an input is changed in place"
         said = f"The numbers are right, but your function changes its input `{'`, `'.join(changed)}` in place."
         hint = "Whoever calls it finds other numbers afterwards: write `x = x - r`, not `x -= r`, and do not assign to x[...]."
@@ -106,7 +116,11 @@ def _place(read: str) -> str:
     """A section in words: `02-qk-and-ov-circuits#a-b` is chapter 2, "a b"."""
     page, _, section = read.partition("#")
     name = f"chapter {int(page[:2])}" if page[:2].isdigit() else f"the page on {page}"
-    return f'{name}, "{section.replace("-", " ")}" ({page}.ipynb)' if section else f"{name} ({page}.ipynb)"
+    return (
+        f'{name}, "{section.replace("-", " ")}" ({page}.ipynb)'
+        if section
+        else f"{name} ({page}.ipynb)"
+    )
 
 
 def _fault(exercise: Exercise, run: Run, expected: Tensor) -> str:
@@ -141,7 +155,13 @@ def _describe(exercise: Exercise, run: Run) -> str:
             words.append(f"{name} = {value.tolist()}" if short else f"{name} {tuple(value.shape)}")
         else:
             told = repr(value)
-            short = f"{value:.4g}" if isinstance(value, float) else told if "\n" not in told else f"a {type(value).__name__}"
+            short = (
+                f"{value:.4g}"
+                if isinstance(value, float)
+                else told
+                if "\n" not in told
+                else f"a {type(value).__name__}"
+            )
             words.append(f"{name} = {short}")
     return ", ".join(words)
 
@@ -163,7 +183,11 @@ def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
         column = wrong.flatten(0, -2).any(0).int().argmax()
         gap = wrong * (torch.arange(wrong.shape[-1]) == column).double()
     place = [int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)]
-    axes = exercise.names if len(exercise.names) == got.ndim else [f"axis {i}" for i in range(got.ndim)]
+    axes = (
+        exercise.names
+        if len(exercise.names) == got.ndim
+        else [f"axis {i}" for i in range(got.ndim)]
+    )
     words = [f"{axis} {index}" for axis, index in zip(axes, place, strict=True)]
     if exercise.columns:
         words[-1] = exercise.columns[place[-1]]

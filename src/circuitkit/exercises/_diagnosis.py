@@ -18,7 +18,9 @@ Diagnosis = tuple[str, str]
 """The recognised mistake, two with "and" between them, or nothing; and what to say, nothing where there are only numbers."""
 
 
-def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[Tensor]) -> Diagnosis:
+def diagnosis(
+    exercise: Exercise, answer: Any, runs: list[Run], expected: list[Tensor]
+) -> Diagnosis:
     """Named only if exactly one mistake gives what the answer gives on every case, others than the check's own among them."""
     tried = runs + [Run(exercise, answer, case) for case in exercise.tried[1]]
     tried.reverse()  # the largest cases tell most apart
@@ -30,12 +32,18 @@ def diagnosis(exercise: Exercise, answer: Any, runs: list[Run], expected: list[T
     singles = [mistake for mistake in exercise.mistakes if is_it(mistake.wrong)]
     if len({mistake.name for mistake in singles}) == 1:
         name, advice = singles[0].name, singles[0].advice
-        one, then = ("one with this mistake, and others may give them, too", "If it is this one: ") if few else ("one with this mistake", "")
+        one, then = (
+            ("one with this mistake, and others may give them, too", "If it is this one: ")
+            if few
+            else ("one with this mistake", "")
+        )
         return (name, f"{same} {one}: {name}. {then}{advice}")
     if singles:
         told = list(dict.fromkeys(f"{mistake.name}. {mistake.advice}" for mistake in singles))
         return ("", f"{same} each of {len(told)} mistakes by itself. {' Or: '.join(told)}")
-    for words, changed in once(exercise, _changed, tried[0].case, lambda: [*_changed(exercise, exercise.body, tried)]):
+    for words, changed in once(
+        exercise, _changed, tried[0].case, lambda: [*_changed(exercise, exercise.body, tried)]
+    ):
         if is_it(changed):
             return ("", f"{words}." + " Other mistakes may give these numbers, too." * few)
     if said := _changed_result(exercise, tried):
@@ -65,7 +73,10 @@ def _several(found: list[Any]) -> Diagnosis:
         return (f"{one.name} and {other.name}", text)
     shared = [mistake for mistake in found[0] if all(mistake in pair for pair in found)]
     if shared:
-        return ("", f"{text} In all pairs that were found one is: {shared[0].name}. To this by itself one would say: {shared[0].advice}")
+        return (
+            "",
+            f"{text} In all pairs that were found one is: {shared[0].name}. To this by itself one would say: {shared[0].advice}",
+        )
     return ("", "")
 
 
@@ -84,7 +95,9 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
     for run in tried:
         if isinstance(run.error, TimeoutError):
             return False
-        theirs = once(exercise, wrong, run.case, lambda case=run.case: _outcome(exercise, wrong, case))
+        theirs = once(
+            exercise, wrong, run.case, lambda case=run.case: _outcome(exercise, wrong, case)
+        )
         if (theirs is None) != (run.outcome is None):
             return False
         if theirs is not None and run.outcome is not None:
@@ -94,21 +107,32 @@ def _alike(exercise: Exercise, tried: list[Run], wrong: Callable[..., Any]) -> b
     return compared >= min(2, len(tried))
 
 
-def _changed(exercise: Exercise, body: Callable[..., Any], tried: list[Run]) -> Iterator[_changes.Change]:
+def _changed(
+    exercise: Exercise, body: Callable[..., Any], tried: list[Run]
+) -> Iterator[_changes.Change]:
     """The body with something done to its inputs or its parts."""
     case, bare = tried[0].case, exercise.observe is None and {*exercise.asked} == {*exercise.inputs}
 
     def agreed(**given: Any) -> Any:
         value = body(**given)
-        if bare and not close(as_tensor(value), torch.as_tensor(exercise.spec(**given), dtype=torch.float64)):
-            raise ValueError("not what the specification says: the body may have divided by what became 0")
+        if bare and not close(
+            as_tensor(value), torch.as_tensor(exercise.spec(**given), dtype=torch.float64)
+        ):
+            raise ValueError(
+                "not what the specification says: the body may have divided by what became 0"
+            )
         return value
 
     for words, change in _changes.of_inputs(exercise, case):
         yield f"It is what comes out as if {words}", lambda f=change, **given: agreed(**f(given))
     if exercise.observe is not None:
-        for words, change in _changes.of_parts(exercise, body(**{name: case[name] for name in exercise.asked})):
-            yield f"It does what the right one does when {words}", lambda f=change, **given: f(body(**given))
+        for words, change in _changes.of_parts(
+            exercise, body(**{name: case[name] for name in exercise.asked})
+        ):
+            yield (
+                f"It does what the right one does when {words}",
+                lambda f=change, **given: f(body(**given)),
+            )
 
 
 def _changed_result(exercise: Exercise, tried: list[Run]) -> str:
@@ -117,8 +141,18 @@ def _changed_result(exercise: Exercise, tried: list[Run]) -> str:
     if exercise.columns or any(run.outcome is None for run in tried):
         return ""
     outcomes, (case, largest) = [run.outcome for run in tried], (tried[0].case, rights[0])
-    for name in (n for n in exercise.asked if isinstance(case[n], Tensor) and case[n].shape == largest.shape and case[n].is_floating_point()):
-        if all(close(got, r + run.case[name]) for got, r, run in zip(outcomes, rights, tried, strict=True) if r.shape == run.case[name].shape):
+    for name in (
+        n
+        for n in exercise.asked
+        if isinstance(case[n], Tensor)
+        and case[n].shape == largest.shape
+        and case[n].is_floating_point()
+    ):
+        if all(
+            close(got, r + run.case[name])
+            for got, r, run in zip(outcomes, rights, tried, strict=True)
+            if r.shape == run.case[name].shape
+        ):
             return f"It is the expected result plus `{name}`."
     for words, change in _changes.of_result(exercise.names, largest):
         try:

@@ -131,7 +131,9 @@ class Exercise:
         """The same cases at every call, the smallest first."""
         generator = torch.Generator().manual_seed(seed + sum(map(ord, self.number + self.title)))
         for step in range(self.trials):
-            yield self._drawn(_sizes(self.axes, generator, step // 2, self.smallest), generator, step)
+            yield self._drawn(
+                _sizes(self.axes, generator, step // 2, self.smallest), generator, step
+            )
 
     def square_cases(self) -> list[Case]:
         """Cases whose sizes are all equal. A transposed matrix that crashes on the others gets through here."""
@@ -158,8 +160,14 @@ class Exercise:
             elif isinstance(how, str):
                 axes, _, below = how.partition("<")
                 shape = tuple(sizes[axis] for axis in axes.split())
-                whole = torch.randint(sizes[below.strip()], shape, generator=generator) if below else None
-                case[name] = normal(generator, *shape) if whole is None else whole if shape else int(whole)
+                whole = (
+                    torch.randint(sizes[below.strip()], shape, generator=generator)
+                    if below
+                    else None
+                )
+                case[name] = (
+                    normal(generator, *shape) if whole is None else whole if shape else int(whole)
+                )
             else:
                 case[name] = how
         return case
@@ -174,12 +182,18 @@ def catalogue(chapter: Count | None = None) -> tuple[Exercise, ...]:
     """
     from circuitkit import exercises
 
-    names = sorted(module.name for module in iter_modules(exercises.__path__) if re.match(r"_\d_\d_", module.name))
+    names = sorted(
+        module.name
+        for module in iter_modules(exercises.__path__)
+        if re.match(r"_\d_\d_", module.name)
+    )
     found = [import_module(f"circuitkit.exercises.{name}").EXERCISE for name in names]
     chosen = tuple(e for e in found if chapter is None or e.number.startswith(f"{chapter}."))
     if not chosen:
         have = sorted({e.number.split(".")[0] for e in found})
-        raise ValueError(f"no exercises in chapter {chapter!r}; there are exercises in chapters {', '.join(have)}")
+        raise ValueError(
+            f"no exercises in chapter {chapter!r}; there are exercises in chapters {', '.join(have)}"
+        )
     return chosen
 
 
@@ -233,7 +247,9 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
     """
     names = ", ".join(shapes)
     if not isinstance(answer, (tuple, list)) or len(answer) != len(shapes):
-        count = f"{len(answer)} things" if isinstance(answer, (tuple, list)) else type(answer).__name__
+        count = (
+            f"{len(answer)} things" if isinstance(answer, (tuple, list)) else type(answer).__name__
+        )
         raise Misfit(f"it returned {count}; return {names}, in this order")
     chosen: dict[str, int] = {}
     tensors = []
@@ -245,7 +261,9 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
         wanted = [chosen.get(size, size) if isinstance(size, str) else size for size in shape]
 
         def fits(have: Any, wanted: list[Any] = wanted) -> bool:
-            return len(have) == len(wanted) and all(isinstance(size, str) or size == n for size, n in zip(wanted, have, strict=True))
+            return len(have) == len(wanted) and all(
+                isinstance(size, str) or size == n for size, n in zip(wanted, have, strict=True)
+            )
 
         if not fits(tensor.shape):
             listed = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")
@@ -254,7 +272,11 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
             raise Misfit(f"{name} has shape {tuple(tensor.shape)}; expected ({listed}){hint}")
         if not tensor.isfinite().all():
             raise Misfit(f"{name} holds numbers that are not finite: is something divided by zero?")
-        chosen |= {size: have for size, have in zip(shape, tensor.shape, strict=True) if isinstance(size, str)}
+        chosen |= {
+            size: have
+            for size, have in zip(shape, tensor.shape, strict=True)
+            if isinstance(size, str)
+        }
         tensors.append(tensor)
     return tensors
 
@@ -262,9 +284,14 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
 def as_tensor(got: Any) -> Tensor | None:
     """Numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors, factored matrices."""
     got = getattr(got, "AB", got)
-    if isinstance(got, (list, tuple)) and any(isinstance(part, (Tensor, list, tuple)) for part in got):
+    if isinstance(got, (list, tuple)) and any(
+        isinstance(part, (Tensor, list, tuple)) for part in got
+    ):
         rows = [as_tensor(part) for part in got]
-        if any(row is None for row in rows) or len({row.shape for row in rows if row is not None}) > 1:
+        if (
+            any(row is None for row in rows)
+            or len({row.shape for row in rows if row is not None}) > 1
+        ):
             return None
         return torch.stack([row for row in rows if row is not None])
     try:

@@ -32,7 +32,10 @@ _OTHERS = {
     "E": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 works as a bias'."),
     "F": (_suspects.judge_heads, "Write a head and what it does, such as 'L0H2 copies'."),
     "G": (_suspects.judge_neuron, "Write layer and neuron, such as 'L1N37 is wrong'."),
-    "H": (_suspects.judge_trigram, "Write such as 'trigram 1 needs H2', 'trigram 1 needs H0 and H1' or 'trigram 1 needs no source'; there are trigrams 1 to 3 and heads H0 to H3."),
+    "H": (
+        _suspects.judge_trigram,
+        "Write such as 'trigram 1 needs H2', 'trigram 1 needs H0 and H1' or 'trigram 1 needs no source'; there are trigrams 1 to 3 and heads H0 to H3.",
+    ),
 }
 
 
@@ -50,14 +53,29 @@ def mystery(letter: Letter) -> Any:
     if letter in "GH":
         return _suspects.one_wrong() if letter == "G" else _suspects.toy()
     model = models.load_model("one-layer" if letter == "F" else "two-layer")
-    weights: dict[str, Tensor] = {name.replace("._original_component", ""): value for name, value in model.named_parameters()}
-    alter = {"A": lambda weights: None, "B": _no_notes, "C": _turned, "D": _doubled, "E": _suspects.disguise, "F": _suspects.never_read}
+    weights: dict[str, Tensor] = {
+        name.replace("._original_component", ""): value for name, value in model.named_parameters()
+    }
+    alter = {
+        "A": lambda weights: None,
+        "B": _no_notes,
+        "C": _turned,
+        "D": _doubled,
+        "E": _suspects.disguise,
+        "F": _suspects.never_read,
+    }
     with torch.no_grad():
         alter[letter](weights)
         for layer in range(model.cfg.n_layers):
-            order = torch.randperm(_HEADS, generator=torch.Generator().manual_seed(40 + 2 * LETTERS.index(letter) + layer))
+            order = torch.randperm(
+                _HEADS,
+                generator=torch.Generator().manual_seed(40 + 2 * LETTERS.index(letter) + layer),
+            )
             for kind in "qkvo":
-                for name in (f"layers.{layer}.attn.{kind}.weight", f"layers.{layer}.attn.{kind}.bias"):
+                for name in (
+                    f"layers.{layer}.attn.{kind}.weight",
+                    f"layers.{layer}.attn.{kind}.bias",
+                ):
                     if not (kind == "o" and name.endswith("bias")):
                         axis = 1 if kind == "o" else 0
                         blocks = weights[name].clone().split(_WIDTH, axis)
@@ -91,7 +109,9 @@ def _doubled(weights: dict[str, Tensor]) -> None:
 def _bench(letter: Letter) -> tuple[Callable[[tuple[str, ...]], float], float]:
     """A measurement on one model: what the second pass is worth, in nats a token, without some parts; and with all."""
     model = mystery(letter)
-    rows = induction.repeated_tokens(2048, 32, batch=16, bos=0, weights=models.corpus_statistics().unigram.float())
+    rows = induction.repeated_tokens(
+        2048, 32, batch=16, bos=0, weights=models.corpus_statistics().unigram.float()
+    )
 
     @cache
     def worth(without: tuple[str, ...]) -> float:
@@ -116,62 +136,134 @@ def try_claim(letter: Letter, claim: str | EllipsisType | None = None) -> Result
     title, (judge, form) = f"Model {letter}", _OTHERS.get(letter, (None, _FORM))
     if claim is None or claim is ...:
         return Result(title, False, False, "", f"{title}: no claim yet. {form}")
-    if re.search(r"\d", claim) and not re.search(r"[a-z]{2}", re.sub(r"\band\b|trigram", "", claim)):
-        return Result(title, False, False, "", f"{title}: {claim.strip()!r} names parts and does not say what they do. {form}")
+    if re.search(r"\d", claim) and not re.search(
+        r"[a-z]{2}", re.sub(r"\band\b|trigram", "", claim)
+    ):
+        return Result(
+            title,
+            False,
+            False,
+            "",
+            f"{title}: {claim.strip()!r} names parts and does not say what they do. {form}",
+        )
     if judge is not None:
         if (judged := judge(mystery(letter), " ".join(claim.split()))) is None:
             raise ValueError(f"the claim {claim!r} cannot be read. {form}")
         return _said(title, judged[1], [f"{title}, claim: {claim.strip()}", *judged[0]])
     parts, verb = _read(claim)
     worth, whole = _bench(letter)
-    lines = [f"{title}, claim: {claim.strip()}", f"With all its parts the second pass is worth {whole:+.1f} nats a token."]
+    lines = [
+        f"{title}, claim: {claim.strip()}",
+        f"With all its parts the second pass is worth {whole:+.1f} nats a token.",
+    ]
     if verb == "nothing helps":
-        against = [f"Against: the second pass is worth {whole:.1f} nats, and something must bring that about."] if whole >= 0.5 else []
-        if not against and (most := max((worth((name,)) - whole, name) for name in _NAMES))[0] > 0.5:
-            against = [f"Against: there is a head without which it is worth {most[0]:.1f} nats more. What does that head do?"]
-        return _said(title, against, [*lines, *([] if whole >= 0.5 else ["For: it does not predict a span any better the second time."])])
+        against = (
+            [
+                f"Against: the second pass is worth {whole:.1f} nats, and something must bring that about."
+            ]
+            if whole >= 0.5
+            else []
+        )
+        if (
+            not against
+            and (most := max((worth((name,)) - whole, name) for name in _NAMES))[0] > 0.5
+        ):
+            against = [
+                f"Against: there is a head without which it is worth {most[0]:.1f} nats more. What does that head do?"
+            ]
+        return _said(
+            title,
+            against,
+            [
+                *lines,
+                *(
+                    []
+                    if whole >= 0.5
+                    else ["For: it does not predict a span any better the second time."]
+                ),
+            ],
+        )
     sign = 1.0 if verb == "helps" else -1.0
 
     def taken(cut: tuple[str, ...]) -> float:
         return sign * (whole - worth(cut))
 
     effect, left, against = taken(parts), round(worth(parts), 1) + 0.0, []
-    lines += [f"Without what you name it is worth {left:+.1f}: {abs(left - whole):.1f} {'less' if left < whole else 'more'}."]
+    lines += [
+        f"Without what you name it is worth {left:+.1f}: {abs(left - whole):.1f} {'less' if left < whole else 'more'}."
+    ]
     if effect < -0.5:
-        against += [f"Against: what you name {'hurts' if sign > 0 else 'helps'}, on the whole. The claim says the opposite."]
+        against += [
+            f"Against: what you name {'hurts' if sign > 0 else 'helps'}, on the whole. The claim says the opposite."
+        ]
     elif sign > 0 and whole < 0.5:
-        against += ["Against: the second pass is worth next to nothing, or less, so there is no help to be taken away."]
+        against += [
+            "Against: the second pass is worth next to nothing, or less, so there is no help to be taken away."
+        ]
     elif sign > 0 and effect < 0.9 * whole:
         still = f"{left:.1f} of {whole:.1f}" if left < round(whole, 1) else f"all {whole:.1f}"
-        against += [f"Against: {still} nats are still there. Something that you do not name carries them, or stands in for it."]
+        against += [
+            f"Against: {still} nats are still there. Something that you do not name carries them, or stands in for it."
+        ]
     elif effect < 1.0:
         against += ["Against: it is worth hardly more without what you name."]
     else:
-        lines += [f"For: cutting it takes the {'gain' if sign > 0 else 'damage'} away, or {'nine tenths of it' if sign > 0 else 'a nat of it'} at least."]
+        lines += [
+            f"For: cutting it takes the {'gain' if sign > 0 else 'damage'} away, or {'nine tenths of it' if sign > 0 else 'a nat of it'} at least."
+        ]
         for part in parts if len(parts) > 1 else ():
             rest = taken(tuple(p for p in parts if p != part))
             if taken((part,)) < 0.25 * effect and rest > 0.9 * effect:
-                against += [f"Against: {part} is not needed: cut alone it changes {taken((part,)):.1f}, and cutting the rest without it {rest:.1f}."]
+                against += [
+                    f"Against: {part} is not needed: cut alone it changes {taken((part,)):.1f}, and cutting the rest without it {rest:.1f}."
+                ]
         others = [(taken(cut), " and ".join(cut)) for cut in _controls(parts)]
         if others:
             most, names = max((round(most, 1) + 0.0, names) for most, names in others)
-            lines += [f"{len(others)} other cut{'s' * (len(others) > 1)} of the same kind: {names} does most, {most:.1f}."]
+            lines += [
+                f"{len(others)} other cut{'s' * (len(others) > 1)} of the same kind: {names} does most, {most:.1f}."
+            ]
             if most > 0.67 * effect:
-                against += [f"Against: cutting {names} instead does {most:.1f}, and yours does {effect:.1f}. What makes your parts special?"]
-        if letter == "A" and not against and len({p[:2] for part in parts if "->" not in part or part.split("->")[0] not in parts for p in part.split("->")}) < 2:
-            against += ["Still missing: this is one end of the circuit. Name who writes and who reads it: heads of both layers, or wires."]
+                against += [
+                    f"Against: cutting {names} instead does {most:.1f}, and yours does {effect:.1f}. What makes your parts special?"
+                ]
+        if (
+            letter == "A"
+            and not against
+            and len(
+                {
+                    p[:2]
+                    for part in parts
+                    if "->" not in part or part.split("->")[0] not in parts
+                    for p in part.split("->")
+                }
+            )
+            < 2
+        ):
+            against += [
+                "Still missing: this is one end of the circuit. Name who writes and who reads it: heads of both layers, or wires."
+            ]
     return _said(title, against, lines)
 
 
 def _read(claim: str) -> tuple[tuple[str, ...], str]:
     """The parts of a claim and its verb."""
     text = re.sub(r"\s*->\s*", "->", " ".join(claim.split()))
-    verb = next((word for word in ("nothing helps", "helps", "help", "hurts", "hurt") if text.endswith(word)), "")
+    verb = next(
+        (
+            word
+            for word in ("nothing helps", "helps", "help", "hurts", "hurt")
+            if text.endswith(word)
+        ),
+        "",
+    )
     named = text.removesuffix(verb)
     parts = tuple(re.findall(r"L0H[0-3]->L1H[0-3]\.[QKV]|L[01]H[0-3]", named))
     left = re.sub(r"L0H[0-3]->L1H[0-3]\.[QKV]|L[01]H[0-3]|and|,|\s", "", named)
     if not verb or left or (verb != "nothing helps") != bool(parts):
-        raise ValueError(f"the claim {claim!r} cannot be read{f' at {left!r}' if left else ''}. {_FORM}")
+        raise ValueError(
+            f"the claim {claim!r} cannot be read{f' at {left!r}' if left else ''}. {_FORM}"
+        )
     return tuple(dict.fromkeys(parts)), {"help": "helps", "hurt": "hurts"}.get(verb, verb)
 
 
@@ -179,14 +271,23 @@ def _controls(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
     """As many parts of the same kinds, none of them named: every choice, or the first forty."""
     pools: list[list[str]] = []
     for kind in ("wire", "L0", "L1"):
-        mine = [p for p in parts if (kind == "wire") == ("->" in p) and (kind == "wire" or p.startswith(kind))]
+        mine = [
+            p
+            for p in parts
+            if (kind == "wire") == ("->" in p) and (kind == "wire" or p.startswith(kind))
+        ]
         if mine and kind == "wire":
             ends = sorted({p.split("->")[1] for p in mine})
             every = [f"L0H{head}->{end}" for end in ends for head in range(_HEADS)]
         else:
             every = [f"{kind}H{head}" for head in range(_HEADS)]
         if mine:
-            pools.append([" ".join(some) for some in combinations([p for p in every if p not in parts], len(mine))])
+            pools.append(
+                [
+                    " ".join(some)
+                    for some in combinations([p for p in every if p not in parts], len(mine))
+                ]
+            )
     found: list[str] = [""]
     for pool in pools:
         found = [f"{one} {other}" for one in found for other in pool]
@@ -196,7 +297,11 @@ def _controls(parts: tuple[str, ...]) -> list[tuple[str, ...]]:
 def _said(title: str, against: list[str], lines: list[str]) -> Result:
     if not against and not any(line.startswith("For") for line in lines):
         lines = [*lines, "For: nothing that was tried speaks against it."]
-    lines = [*lines, *against, f"{title}: {'the claim does not stand.' if against else 'the claim stands.'}"]
+    lines = [
+        *lines,
+        *against,
+        f"{title}: {'the claim does not stand.' if against else 'the claim stands.'}",
+    ]
     if not against and title[-1] in _DONE:
         lines = [*lines, f"What was done to it: {_DONE[title[-1]]}"]
     return Result(title, not against, True, "", "\n".join(lines))

@@ -23,19 +23,32 @@ class Run:
     """One call: what the answer returned and what was observed, or the exception; and the inputs that it changed."""
 
     def __init__(self, exercise: Exercise, answer: Callable[..., Any], case: Case):
-        own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in case.items()}
+        own = {
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in case.items()
+        }
         self.case, self.value, self.outcome, self.error = case, None, None, None
         self.changed: tuple[str, ...] = ()
         try:
-            self.value = within(SECONDS, lambda: called(answer, {name: own[name] for name in exercise.asked}))
-            self.changed = tuple(n for n in exercise.asked if isinstance(own[n], Tensor) and not _same(own[n], case[n]))
+            self.value = within(
+                SECONDS, lambda: called(answer, {name: own[name] for name in exercise.asked})
+            )
+            self.changed = tuple(
+                n
+                for n in exercise.asked
+                if isinstance(own[n], Tensor) and not _same(own[n], case[n])
+            )
             seen = self.value
             if exercise.observe is not None and self.value is not None and self.value is not ...:
                 seen = exercise.observe(self.value, **case)
             self.outcome = as_tensor(seen)
         except _TooLong:
-            self.error = TimeoutError(f"it was stopped after {SECONDS:.0f} seconds; does one of its loops never end?")
-        except Exception as error:  # a learner's code may raise anything; what it raised is part of the message
+            self.error = TimeoutError(
+                f"it was stopped after {SECONDS:.0f} seconds; does one of its loops never end?"
+            )
+        except (
+            Exception
+        ) as error:  # a learner's code may raise anything; what it raised is part of the message
             self.error = error
 
     @property
@@ -43,7 +56,9 @@ class Run:
         return self.outcome is not None and bool(self.outcome.isfinite().all())
 
 
-def once(exercise: Exercise, function: Callable[..., Any], case: Case, make: Callable[[], Any]) -> Any:
+def once(
+    exercise: Exercise, function: Callable[..., Any], case: Case, make: Callable[[], Any]
+) -> Any:
     """What a function of our own gives on a case, worked out at the first check: the cases are the same at every one."""
     key = (function, id(case))
     if exercise.known.get(key, (None,))[0] is not case:
@@ -53,7 +68,12 @@ def once(exercise: Exercise, function: Callable[..., Any], case: Case, make: Cal
 
 def right(exercise: Exercise, case: Case) -> Tensor:
     """What the specification says."""
-    return once(exercise, exercise.spec, case, lambda: torch.as_tensor(exercise.spec(**case), dtype=torch.float64))
+    return once(
+        exercise,
+        exercise.spec,
+        case,
+        lambda: torch.as_tensor(exercise.spec(**case), dtype=torch.float64),
+    )
 
 
 def called(answer: Callable[..., Any], given: Case) -> Any:
@@ -132,4 +152,6 @@ def close(got: Tensor | None, expected: Tensor, tolerance: float = 1e-5) -> bool
         return False
     finite = expected[expected.isfinite()]
     largest = finite.abs().max().item() if finite.numel() else 0.0
-    return torch.allclose(got, expected, rtol=0.0, atol=tolerance * max(largest, 1.0), equal_nan=True)
+    return torch.allclose(
+        got, expected, rtol=0.0, atol=tolerance * max(largest, 1.0), equal_nan=True
+    )

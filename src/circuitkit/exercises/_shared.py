@@ -41,16 +41,29 @@ def attend(scores: Tensor, hidden: Tensor, *, mask: Any = "before", axis: Any = 
         hidden = hidden | torch.eye(len(hidden), dtype=torch.bool)
     elif mask == "none":
         hidden = torch.zeros_like(hidden)
-    masked = scores if mask == "after" else scores.masked_fill(hidden, 0.0 if mask == "zero" else -torch.inf)
+    masked = (
+        scores
+        if mask == "after"
+        else scores.masked_fill(hidden, 0.0 if mask == "zero" else -torch.inf)
+    )
     pattern = {
         "all": lambda: masked.flatten().softmax(0).reshape(masked.shape),
-        "none": lambda: masked, "none, 0": lambda: scores.masked_fill(hidden, 0.0),
+        "none": lambda: masked,
+        "none, 0": lambda: scores.masked_fill(hidden, 0.0),
         "exp": lambda: masked.exp(),
     }.get(axis, lambda: masked.softmax(axis if isinstance(axis, int) else -1))()
-    return pattern.masked_fill(hidden, 0.0) if mask == "after" else pattern.nan_to_num(0.0) if mask == "itself, filled" else pattern
+    return (
+        pattern.masked_fill(hidden, 0.0)
+        if mask == "after"
+        else pattern.nan_to_num(0.0)
+        if mask == "itself, filled"
+        else pattern
+    )
 
 
-def head_pattern(q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mask: Any = "before", axis: Any = -1) -> Tensor:
+def head_pattern(
+    q: Tensor, k: Tensor, d_model: int, *, scale: Any = "root", mask: Any = "before", axis: Any = -1
+) -> Tensor:
     """The causal pattern of queries and keys, with a turn in scale, mask or softmax."""
     pos, d_head = q.shape
     roots = {"none": 1.0, "d_model": d_model**0.5, "no root": float(d_head), "pos": pos**0.5}
@@ -70,21 +83,36 @@ HOOK = """
 """
 
 
-def hooked(model: Any, tokens: Tensor, layer: int, head: int, new: Any, *, heads: str, place: str, site: str, at: str) -> Tensor:
+def hooked(
+    model: Any,
+    tokens: Tensor,
+    layer: int,
+    head: int,
+    new: Any,
+    *,
+    heads: str,
+    place: str,
+    site: str,
+    at: str,
+) -> Tensor:
     """The logits when `new(z, name)` stands in for one head's `z`, or with a turn in where it stands."""
     name = f"blocks.{layer if place == 'asked' else 1 - layer}.attn.hook_{site}"
 
     def hook(z: Tensor, hook: Any) -> Tensor:
         if site == "pattern":
             z, put = z.movedim(1, 2), new(z, name).movedim(1, 2)
-            return torch.cat([put[:, :, i : i + 1] if i == head else z[:, :, i : i + 1] for i in range(4)], 2).movedim(2, 1)
+            return torch.cat(
+                [put[:, :, i : i + 1] if i == head else z[:, :, i : i + 1] for i in range(4)], 2
+            ).movedim(2, 1)
         part = torch.zeros_like(z, dtype=torch.bool)
         some = part[:, {"last": slice(-1, None), "first": slice(1)}.get(at, slice(None))]
         if heads in ("position", "number"):
             (some[:, head] if heads == "position" else some[..., head])[:] = True
         else:
             some[:, :, (head + 1) % 4 if heads == "next" else head] = True
-        part = {"all": part.any(2, keepdim=True), "others": ~part & part.any(2, keepdim=True)}.get(heads, part)
+        part = {"all": part.any(2, keepdim=True), "others": ~part & part.any(2, keepdim=True)}.get(
+            heads, part
+        )
         return torch.where(part, new(z, name), z)
 
     return model.run_with_hooks(tokens, fwd_hooks=[(name, hook)])
@@ -105,7 +133,11 @@ def some_toy(step: int) -> Any:
     makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
     toy = superposition.load_original(4, 5, step) if step % 2 else makers[step // 2 % 3](3 + step)
     generator = torch.Generator().manual_seed(step)
-    noisy = {name: part + 0.5 * (step > 1) * torch.randn(part.shape, generator=generator) for name, part in vars(toy.heads).items() if name in ("W_K", "W_V")}
+    noisy = {
+        name: part + 0.5 * (step > 1) * torch.randn(part.shape, generator=generator)
+        for name, part in vars(toy.heads).items()
+        if name in ("W_K", "W_V")
+    }
     return replace(toy, heads=replace(toy.heads, **noisy))
 
 
@@ -121,4 +153,6 @@ def cached(model: Any, tokens: Tensor) -> Any:
 
 def random_row(low: int, high: int) -> Any:
     """One row of tokens as long as the axis `pos`, and longer from case to case."""
-    return lambda size, generator, case: torch.randint(low, high, (1, size["pos"] + size["step"]), generator=generator)
+    return lambda size, generator, case: torch.randint(
+        low, high, (1, size["pos"] + size["step"]), generator=generator
+    )

@@ -63,8 +63,14 @@ def toy() -> Any:
         W_O[head, trigram] = gain * due[trigram]
     W_Q[2, 3], W_K[2, 3], W_V[2, 3, 3], W_O[2, 3] = 30 * eye[3], eye[3], 1.0, due[3]
     W_U = eye.clone()
-    W_U[1, 4] = -5.0  # trigram 1: the stream itself speaks against its completion, more than one head can outweigh
-    return superposition.ToyModel(Heads(tuple(f"H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0), task, eye, W_U)
+    W_U[
+        1, 4
+    ] = (
+        -5.0
+    )  # trigram 1: the stream itself speaks against its completion, more than one head can outweigh
+    return superposition.ToyModel(
+        Heads(tuple(f"H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0), task, eye, W_U
+    )
 
 
 def _read(model: Any) -> tuple[Any, Tensor, Any]:
@@ -83,7 +89,9 @@ def _constant(value: Any, rows: Tensor, part: str) -> tuple[float, float]:
         return x.mean((0, 1), keepdim=True).expand_as(x)
 
     whole = _loss(value.run(rows).logits, rows)
-    return _loss(value.run(rows, without=[part]).logits, rows) - whole, _loss(value.run(rows, without=[part], fill=mean).logits, rows) - whole
+    return _loss(value.run(rows, without=[part]).logits, rows) - whole, _loss(
+        value.run(rows, without=[part], fill=mean).logits, rows
+    ) - whole
 
 
 def _copied(value: Any, rows: Tensor, run: Any, part: str) -> float:
@@ -91,13 +99,15 @@ def _copied(value: Any, rows: Tensor, run: Any, part: str) -> float:
     change = run.logits - value.run(rows, without=[part]).logits
     seen = torch.zeros_like(change, dtype=torch.bool)
     for place in range(1, rows.shape[1]):
-        seen[:, place:].scatter_(-1, rows[:, place, None, None].expand(-1, rows.shape[1] - place, 1), True)
+        seen[:, place:].scatter_(
+            -1, rows[:, place, None, None].expand(-1, rows.shape[1] - place, 1), True
+        )
     change, seen = change[:, 1:], seen[:, 1:]
     return float(change[seen].mean() - change[~seen].mean())
 
 
 def judge_heads(model: Any, claim: str) -> Judged | None:
-    """"L1H2 works as a bias", "L0H1 copies": cut, or replaced by its average, beside every other head; which are told if it stands."""
+    """ "L1H2 works as a bias", "L0H1 copies": cut, or replaced by its average, beside every other head; which are told if it stands."""
     found = re.fullmatch(r"(L[01]H[0-3]) (works as a bias|copies)", claim)
     value, rows, run = _read(model)
     if not found or found[1] not in value.parts():
@@ -108,18 +118,39 @@ def judge_heads(model: Any, claim: str) -> Judged | None:
         raised = {name: _copied(value, rows, run, name) for name in (part, *heads)}
         against = []
         if raised[part] <= 0.5:
-            against = [f"Against: {raised[part]:+.1f} is no help to the tokens of the row. Where does it look, and what stands there?"]
+            against = [
+                f"Against: {raised[part]:+.1f} is no help to the tokens of the row. Where does it look, and what stands there?"
+            ]
         elif raised[part] < max(raised.values()):
             against = ["Against: another head raises them more."]
         elif abs(_constant(value, rows, part)[1]) < 0.01:
-            against = ["Against: with its average in its place the loss stays as it is, so it writes one vector, whatever stands in the row."]
-        return [f"{name} raises the tokens seen so far by {raised[name]:+.1f} above all others." for name in raised if name == part or not against], against
-    costs = {name: tuple(round(cost, 2) + 0.0 for cost in _constant(value, rows, name)) for name in (part, *heads)}
+            against = [
+                "Against: with its average in its place the loss stays as it is, so it writes one vector, whatever stands in the row."
+            ]
+        return [
+            f"{name} raises the tokens seen so far by {raised[name]:+.1f} above all others."
+            for name in raised
+            if name == part or not against
+        ], against
+    costs = {
+        name: tuple(round(cost, 2) + 0.0 for cost in _constant(value, rows, name))
+        for name in (part, *heads)
+    }
     zero, mean = costs[part]
-    against = [] if zero > 0.05 else [f"Against: without {part} the loss hardly rises, so what it writes is not needed."]
+    against = (
+        []
+        if zero > 0.05
+        else [f"Against: without {part} the loss hardly rises, so what it writes is not needed."]
+    )
     if not against and abs(mean) >= 0.05 * zero:
-        against = [f"Against: with its average in its place the loss changes by {mean:+.2f}, so what it writes differs from place to place."]
-    return [f"Without {n} the loss changes by {z:+.2f}; with its average everywhere, by {m:+.2f}." for n, (z, m) in costs.items() if n == part or not against], against
+        against = [
+            f"Against: with its average in its place the loss changes by {mean:+.2f}, so what it writes differs from place to place."
+        ]
+    return [
+        f"Without {n} the loss changes by {z:+.2f}; with its average everywhere, by {m:+.2f}."
+        for n, (z, m) in costs.items()
+        if n == part or not against
+    ], against
 
 
 def _neurons(wrong: Any) -> tuple[Callable[..., float], float]:
@@ -140,21 +171,37 @@ def _neurons(wrong: Any) -> tuple[Callable[..., float], float]:
 
 
 def judge_neuron(model: Any, claim: str) -> Judged | None:
-    """"L1N37 is wrong": it gets the threshold of the shipped model, and so do eight others, one after another."""
+    """ "L1N37 is wrong": it gets the threshold of the shipped model, and so do eight others, one after another."""
     if not (found := re.fullmatch(r"L([01])N(\d+) is wrong", claim)) or int(found[2]) >= 512:
         return None
     (layer, neuron), (error, whole) = map(int, found.groups()), _neurons(model)
-    left, others = error(layer, neuron), [error(layer, (neuron + 61 * i) % 512) for i in range(1, 9)]
-    lines = [f"The model's logits are off by up to {whole:.2f}.", f"With the shipped threshold in L{layer}N{neuron}, by up to {left:.2f}."]
-    lines += [f"With the shipped threshold in one of eight others of its layer: {min(others):.2f} or more."]
-    what = "nothing gets better, so this is not the neuron" if left > 0.99 * whole else "this neuron is not all of it, if it is any of it"
+    left, others = (
+        error(layer, neuron),
+        [error(layer, (neuron + 61 * i) % 512) for i in range(1, 9)],
+    )
+    lines = [
+        f"The model's logits are off by up to {whole:.2f}.",
+        f"With the shipped threshold in L{layer}N{neuron}, by up to {left:.2f}.",
+    ]
+    lines += [
+        f"With the shipped threshold in one of eight others of its layer: {min(others):.2f} or more."
+    ]
+    what = (
+        "nothing gets better, so this is not the neuron"
+        if left > 0.99 * whole
+        else "this neuron is not all of it, if it is any of it"
+    )
     against = f"Against: an error of {left:.2f} is left: {what}. Compare the two models neuron by neuron: which is the first layer in which one differs?"
     return lines, [] if left < 0.01 * whole else [against]
 
 
 def judge_trigram(model: Any, claim: str) -> Judged | None:
-    """"trigram 2 needs H0 and H3", "trigram 1 needs no source": all sets of heads are tried, with a source and without."""
-    if not (found := re.fullmatch(r"trigram ([1-3]) needs (no source|H[0-3](?:(?:, | and |, and )H[0-3])*)", claim)):
+    """ "trigram 2 needs H0 and H3", "trigram 1 needs no source": all sets of heads are tried, with a source and without."""
+    if not (
+        found := re.fullmatch(
+            r"trigram ([1-3]) needs (no source|H[0-3](?:(?:, | and |, and )H[0-3])*)", claim
+        )
+    ):
         return None
     tokens = torch.cat([model.task.sample(1500, seed=2), model.task.negatives(500, seed=3)])
     written, residual = model.run(tokens)
@@ -167,18 +214,34 @@ def judge_trigram(model: Any, claim: str) -> Judged | None:
         return float((logits.argmax(-1) == trigram + 3).float().mean())
 
     everyone = list(range(4))
-    lines = [f"All heads: completed on {right(everyone, due):.0%} of rows with a source, on {right(everyone, bare):.0%} without."]
+    lines = [
+        f"All heads: completed on {right(everyone, due):.0%} of rows with a source, on {right(everyone, bare):.0%} without."
+    ]
     guess = right(everyone, bare)
     if not named:
-        return lines, [] if guess > 0.9 else ["Against: without a source it is not completed, or not on every row."]
+        return lines, [] if guess > 0.9 else [
+            "Against: without a source it is not completed, or not on every row."
+        ]
     sets = [[h for h in everyone if code >> h & 1] for code in range(16)]
-    holding, lacking = ([kept for kept in sets if set(named) <= set(kept)] if has else [k for k in sets if not set(named) <= set(k)] for has in (1, 0))
-    worst, best = min(right(kept, due) for kept in holding), max(right(kept, due) for kept in lacking)
-    lines += [f"Sets of heads that hold all you name: completed on {worst:.0%} of rows with a source at the least."]
+    holding, lacking = (
+        [kept for kept in sets if set(named) <= set(kept)]
+        if has
+        else [k for k in sets if not set(named) <= set(k)]
+        for has in (1, 0)
+    )
+    worst, best = (
+        min(right(kept, due) for kept in holding),
+        max(right(kept, due) for kept in lacking),
+    )
+    lines += [
+        f"Sets of heads that hold all you name: completed on {worst:.0%} of rows with a source at the least."
+    ]
     lines += [f"Sets that lack one of them: on {best:.0%} at the most."]
     tests = {
         "Against: it is completed without a source, too.": guess > 0.1,
-        "Against: with some sets that hold all you name it is not completed, so it depends on others, too.": worst <= 0.9,
-        "Against: with some sets that lack a head you name it is completed all the same.": best >= 0.1,
+        "Against: with some sets that hold all you name it is not completed, so it depends on others, too.": worst
+        <= 0.9,
+        "Against: with some sets that lack a head you name it is completed all the same.": best
+        >= 0.1,
     }
     return lines, [text for text, found in tests.items() if found]

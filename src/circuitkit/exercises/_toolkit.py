@@ -28,7 +28,9 @@ class Toolkit:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in self.__dict__["functions"]:
-            raise AttributeError(f"there is no tool {name!r}; there are {', '.join(self.functions)}")
+            raise AttributeError(
+                f"there is no tool {name!r}; there are {', '.join(self.functions)}"
+            )
         return self.functions[name]
 
     def __repr__(self) -> str:
@@ -51,7 +53,9 @@ def _read() -> dict[str, str]:
 
 
 def _names(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    return set(code.co_names).union(
+        *(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))
+    )
 
 
 def _source(answer: Any, seen: set[str]) -> str:
@@ -61,12 +65,21 @@ def _source(answer: Any, seen: set[str]) -> str:
         value = here[word]
         value, seen = getattr(value, "answer", value), seen | {word}
         if isinstance(value, ModuleType):
-            parts.append(f"import {value.__name__}" + ("" if value.__name__ == word else f" as {word}"))
+            parts.append(
+                f"import {value.__name__}" + ("" if value.__name__ == word else f" as {word}")
+            )
         elif isinstance(value, (bool, int, float, str)):
             parts.append(f"{word} = {value!r}")
         elif isfunction(value) and value is not answer and value.__globals__ is here:
-            parts.append(_source(value, seen) + ("" if value.__name__ == word else f"\n{word} = {value.__name__}"))
-        elif hasattr(value, "__name__") and not isfunction(value) or getattr(value, "__globals__", here) is not here:
+            parts.append(
+                _source(value, seen)
+                + ("" if value.__name__ == word else f"\n{word} = {value.__name__}")
+            )
+        elif (
+            hasattr(value, "__name__")
+            and not isfunction(value)
+            or getattr(value, "__globals__", here) is not here
+        ):
             parts.append(f"from {value.__module__} import {value.__name__} as {word}")
     return "\n".join([*parts, textwrap.dedent(getsource(answer)).strip()])
 
@@ -89,7 +102,13 @@ def keep(exercise: Exercise, answer: Any) -> str:
         return f"\nNot kept in {FILE}: {error}. Use nothing of the notebook but imports and functions, and run this cell again."
     parts = sorted((_read() | {name: text.strip() + "\n\n\n"}).items())
     numbers = {name_of(e): e.number for e in catalogue()}
-    Path(FILE).write_text(_HEAD + "".join(f"\n# --- {numbers[n]} {n}\n{part.strip()}\n" for n, part in parts if n in numbers), "utf-8")
+    Path(FILE).write_text(
+        _HEAD
+        + "".join(
+            f"\n# --- {numbers[n]} {n}\n{part.strip()}\n" for n, part in parts if n in numbers
+        ),
+        "utf-8",
+    )
     return f"\nKept in {FILE} as `{name}`."
 
 

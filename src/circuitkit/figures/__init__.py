@@ -8,4 +8,14 @@ from circuitkit.figures._attention import attention
 from circuitkit.figures._circuit import circuit
 from circuitkit.figures._picture import effects, frames, picture, show, signed, style, unsigned
 
-__all__ = ["attention", "circuit", "effects", "frames", "picture", "show", "signed", "style", "unsigned"]
+__all__ = [
+    "attention",
+    "circuit",
+    "effects",
+    "frames",
+    "picture",
+    "show",
+    "signed",
+    "style",
+    "unsigned",
+]

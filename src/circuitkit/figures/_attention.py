@@ -48,7 +48,9 @@ def heatmap(pattern: np.ndarray, largest: float, title: str) -> str:
     for shade in np.unique(shades[shades != 0]):
         cells = "".join(f"M{x} {y}h1v1h-1z" for y, x in np.argwhere(shades == shade))
         colour = POSITIVE if shade > 0 else NEGATIVE
-        paths.append(f'<path fill="{colour}" fill-opacity="{abs(shade) / LEVELS:.2f}" d="{cells}"/>')
+        paths.append(
+            f'<path fill="{colour}" fill-opacity="{abs(shade) / LEVELS:.2f}" d="{cells}"/>'
+        )
     return (
         f'<svg class="ck-map" viewBox="0 0 {size} {size}" width="96" height="96" role="img" '
         f'aria-label="{html.escape(title)}" shape-rendering="crispEdges">'
@@ -82,7 +84,9 @@ def table(tokens: list[str], patterns: np.ndarray, names: list[str]) -> str:
     )
 
 
-def pattern_image(tokens: Sequence[str], pattern: np.ndarray, name: str, largest: float, causal: bool) -> str:
+def pattern_image(
+    tokens: Sequence[str], pattern: np.ndarray, name: str, largest: float, causal: bool
+) -> str:
     """One head as an `<img>` that carries its own PNG: destinations down, sources across, tokens on both axes."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -123,8 +127,13 @@ class Attention:
     largest: float
 
     def __repr__(self) -> str:
-        lines = [f"  {name}: {mark(pattern)}" for name, pattern in zip(self.names, self.patterns, strict=True)]
-        return "\n".join([f"Attention: {self.alt}", f"  tokens: {' '.join(map(visible, self.tokens))}", *lines])
+        lines = [
+            f"  {name}: {mark(pattern)}"
+            for name, pattern in zip(self.names, self.patterns, strict=True)
+        ]
+        return "\n".join(
+            [f"Attention: {self.alt}", f"  tokens: {' '.join(map(visible, self.tokens))}", *lines]
+        )
 
     def _causal(self) -> bool:
         return bool((np.triu(self.patterns, 1) == 0).all())
@@ -150,7 +159,9 @@ class Attention:
             for label, pattern in zip(self.names, self.patterns, strict=True)
         )
         shown = self.names[self.first]
-        still = pattern_image(self.tokens, self.patterns[self.first], shown, self.largest, self._causal())
+        still = pattern_image(
+            self.tokens, self.patterns[self.first], shown, self.largest, self._causal()
+        )
         return (
             f'<figure class="ck-attention" id="{name}"><figcaption>{html.escape(self.alt)}</figcaption>'
             f'<div class="ck-heads" style="display:flex;flex-wrap:wrap;gap:0.5rem">{heads}</div>{still}<div class="ck-zoom"></div>'
@@ -168,12 +179,27 @@ def _fit(tokens: Sequence[str], patterns: Any, names: Sequence[str] | None) -> A
     values = to_array(patterns)
     shape = (1, *values.shape) if values.ndim == 2 else values.shape or (0,)
     faults = {
-        "patterns [head, dst, src] or [dst, src] with as many destinations as sources, and at least one": len(shape) != 3 or shape[-1] != shape[-2] or 0 in shape,
-        f"{shape[-1]} tokens, one for every position (a common slip is to drop or add the first one)": len(tokens) != shape[-1],
-        f"{shape[0]} names, each once": names is not None and not len(names) == len({*names}) == shape[0],
-        "finite weights; pass the pattern after the softmax, not scores masked with -inf": not np.isfinite(values).all(),
+        "patterns [head, dst, src] or [dst, src] with as many destinations as sources, and at least one": len(
+            shape
+        )
+        != 3
+        or shape[-1] != shape[-2]
+        or 0 in shape,
+        f"{shape[-1]} tokens, one for every position (a common slip is to drop or add the first one)": len(
+            tokens
+        )
+        != shape[-1],
+        f"{shape[0]} names, each once": names is not None
+        and not len(names) == len({*names}) == shape[0],
+        "finite weights; pass the pattern after the softmax, not scores masked with -inf": not np.isfinite(
+            values
+        ).all(),
     }
-    return f"{'; '.join(text for text, wrong in faults.items() if wrong)} (patterns has shape {values.shape})" if any(faults.values()) else True
+    return (
+        f"{'; '.join(text for text, wrong in faults.items() if wrong)} (patterns has shape {values.shape})"
+        if any(faults.values())
+        else True
+    )
 
 
 @public
@@ -200,7 +226,11 @@ def attention(
     """
     values = np.round(to_array(patterns), DIGITS) + 0.0
     values = values[None] if values.ndim == 2 else values
-    names = tuple(names) if names is not None else tuple(f"head {number}" for number in range(len(values)))
+    names = (
+        tuple(names)
+        if names is not None
+        else tuple(f"head {number}" for number in range(len(values)))
+    )
     scale = float(np.abs(values).max())
     if largest is None:
         largest = max(scale, 1.0) if values.min() >= 0 else scale

@@ -79,7 +79,11 @@ def bring_to_life(html: str, text: str) -> bool:
 def _page(shell) -> str | None:
     """The page of an editor that asked for this cell: its session, a new one after each reload. Programs send no `cellId`."""
     request = shell.kernel.get_parent() if hasattr(shell, "kernel") else {}
-    return request.get("header", {}).get("session") if "cellId" in request.get("metadata", {}) else None
+    return (
+        request.get("header", {}).get("session")
+        if "cellId" in request.get("metadata", {})
+        else None
+    )
 
 
 @cache
@@ -87,4 +91,6 @@ def _answer_colab() -> None:
     from IPython.core.display import JSON
 
     text = script()
-    import_module("google.colab.output").register_callback("circuitkit.attention", lambda: JSON({"script": text}))
+    import_module("google.colab.output").register_callback(
+        "circuitkit.attention", lambda: JSON({"script": text})
+    )

@@ -78,14 +78,18 @@ def style() -> tuple[str, ...]:
     import matplotlib
     from cycler import cycler
 
-    look = matplotlib.rc_params_from_file(Path(__file__).with_name("circuitkit.mplstyle"), use_default_template=False)
+    look = matplotlib.rc_params_from_file(
+        Path(__file__).with_name("circuitkit.mplstyle"), use_default_template=False
+    )
     matplotlib.rcParams.update({**look, "axes.prop_cycle": cycler(color=PALETTE)})
     return PALETTE
 
 
 def _is_finite(values: object) -> Any:
     array = to_array(values)
-    return (array.size > 0 and bool(np.isfinite(array).all())) or "finite numbers, because a colour is chosen for each"
+    return (
+        array.size > 0 and bool(np.isfinite(array).all())
+    ) or "finite numbers, because a colour is chosen for each"
 
 
 @public
@@ -114,7 +118,11 @@ def unsigned(values: Numbers, limit: Positive | None = None) -> dict[str, Any]:
     >>> scale = unsigned([0.0, 3.0]); scale["vmin"], scale["vmax"]
     (0.0, 3.0)
     """
-    return {"cmap": _ramp("circuitkit_unsigned", _UNSIGNED), "vmin": 0.0, "vmax": _largest(values, limit)}
+    return {
+        "cmap": _ramp("circuitkit_unsigned", _UNSIGNED),
+        "vmin": 0.0,
+        "vmax": _largest(values, limit),
+    }
 
 
 def _largest(values: object, limit: float | int | None) -> float:
@@ -148,7 +156,9 @@ class Picture:
     def __repr__(self) -> str:
         return "\n".join([f"Figure: {self.alt}", *(f"  {line}" for line in self.numbers)])
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict, dict]:
         data = {"image/png": self.png, "text/plain": repr(self)}
         return data, {"image/png": {"alt": self.alt, "width": self.width}}
 
@@ -174,7 +184,12 @@ def pictured(fig: Any, alt: str, colours: int = 255) -> Picture:
     """A figure's picture; the figure is closed."""
     import matplotlib.pyplot as plt
 
-    made = Picture(to_png(fig, colours), check_alt(alt), round(fig.get_figwidth() * SHOWN_DPI), tuple(_numbers(fig)))
+    made = Picture(
+        to_png(fig, colours),
+        check_alt(alt),
+        round(fig.get_figwidth() * SHOWN_DPI),
+        tuple(_numbers(fig)),
+    )
     plt.close(fig)
     return made
 
@@ -236,9 +251,17 @@ def _drawn(ax: Any) -> Any:
             yield f"{_name('line', line)}, across", across
     bars = [patch for patch in ax.patches if hasattr(patch, "get_height")]
     if bars:
-        yield "bars", np.array([[bar.get_x(), bar.get_width(), bar.get_height()] for bar in bars], dtype=float).ravel()
+        yield (
+            "bars",
+            np.array(
+                [[bar.get_x(), bar.get_width(), bar.get_height()] for bar in bars], dtype=float
+            ).ravel(),
+        )
     for image in ax.images:
-        yield _name("image", image), np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan).ravel()
+        yield (
+            _name("image", image),
+            np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan).ravel(),
+        )
     for group in ax.collections:
         values = group.get_array()
         points = np.asarray(group.get_offsets(), dtype=float) if values is None else values
@@ -263,14 +286,19 @@ class Frames:
 
     def __repr__(self) -> str:
         return "\n".join(
-            f"{self.label} {step}: {picture!r}" for step, picture in zip(self.steps, self.pictures, strict=True)
+            f"{self.label} {step}: {picture!r}"
+            for step, picture in zip(self.steps, self.pictures, strict=True)
         )
 
     def _repr_html_(self) -> str:
         last = self.pictures[-1]
         shown = [
             # The last picture is in the page already; the script takes its source from there.
-            {"alt": picture.alt, "src": "" if picture is last else in_page(picture.png), "step": str(step)}
+            {
+                "alt": picture.alt,
+                "src": "" if picture is last else in_page(picture.png),
+                "step": str(step),
+            }
             for step, picture in zip(self.steps, self.pictures, strict=True)
         ]
         data = to_json(shown)
@@ -312,15 +340,26 @@ def frames(
     for step in steps:
         fig = draw(step)
         if not hasattr(fig, "savefig"):
-            raise ValueError(f"draw(step) returned a {type(fig).__name__}; expected a matplotlib figure. End it with return fig.")
+            raise ValueError(
+                f"draw(step) returned a {type(fig).__name__}; expected a matplotlib figure. End it with return fig."
+            )
         pictures.append(pictured(fig, alt(step), colours=64))
     return Frames(tuple(steps), tuple(pictures), label)
 
 
 def _measured(found: Any) -> Any:
-    tables = [to_array(one.values) for one in found.values() if hasattr(one, "values")] if found else []
-    right = tables and len(tables) == len(found) and all(t.ndim == 2 and len(t) > 1 and np.isfinite(t).all() for t in tables)
-    return bool(right) or "{'eight wires': effect(...)}, each with finite values [set, row], because each is drawn as a row of its own"
+    tables = (
+        [to_array(one.values) for one in found.values() if hasattr(one, "values")] if found else []
+    )
+    right = (
+        tables
+        and len(tables) == len(found)
+        and all(t.ndim == 2 and len(t) > 1 and np.isfinite(t).all() for t in tables)
+    )
+    return (
+        bool(right)
+        or "{'eight wires': effect(...)}, each with finite values [set, row], because each is drawn as a row of its own"
+    )
 
 
 @public
@@ -339,12 +378,28 @@ def effects(found: Mapping[str, Any], *, alt: str, label: str = "") -> None:
     margin = [1.96 * one.std(ddof=1) / len(one) ** 0.5 if len(one) > 1 else 0.0 for one in change]
     drawn = [table[2:].mean(1) for table in tables]
     fig, ax = plt.subplots(figsize=(7.4, 1.1 + 0.32 * len(found)))
-    ax.scatter(whole, rows, marker="|", s=200, linewidths=2, color="#262626", label="the whole model")
+    ax.scatter(
+        whole, rows, marker="|", s=200, linewidths=2, color="#262626", label="the whole model"
+    )
     dots = np.concatenate(drawn)
     if len(dots):
-        ax.scatter(dots, np.repeat(rows, [len(one) for one in drawn]), s=16, alpha=0.5, color=PALETTE[0], label="drawn sets")
+        ax.scatter(
+            dots,
+            np.repeat(rows, [len(one) for one in drawn]),
+            s=16,
+            alpha=0.5,
+            color=PALETTE[0],
+            label="drawn sets",
+        )
     ax.errorbar(after, rows, xerr=margin, fmt="none", capsize=3, color=PALETTE[1])
-    ax.scatter(after, rows, marker="X", s=60, color=PALETTE[1], zorder=3, label="after the change, 95 %")
-    ax.set(yticks=range(len(found)), yticklabels=list(found), ylim=(len(found) - 0.5, -0.5), xlabel=label)
+    ax.scatter(
+        after, rows, marker="X", s=60, color=PALETTE[1], zorder=3, label="after the change, 95 %"
+    )
+    ax.set(
+        yticks=range(len(found)),
+        yticklabels=list(found),
+        ylim=(len(found) - 0.5, -0.5),
+        xlabel=label,
+    )
     ax.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     show(fig, alt=check_alt(alt))

@@ -60,13 +60,21 @@ class Effect:
     def rank(self) -> int:
         """1 if no drawn set does as much when it is taken out (as little is lost when it is kept)."""
         moved = (self.values[1:].mean(1) - self.values[0].mean()).abs()
-        return 1 + int((moved[1:] <= moved[0] if self.done.startswith("keeping") else moved[1:] >= moved[0]).sum())
+        return 1 + int(
+            (
+                moved[1:] <= moved[0] if self.done.startswith("keeping") else moved[1:] >= moved[0]
+            ).sum()
+        )
 
     def __repr__(self) -> str:
         before, after = self.values[:2].mean(1).tolist()
         told = f"{self.done}: {self.measure} {before:.2f} -> {after:.2f}, {self.change:+.2f} "
         several = self.values.shape[1] > 1
-        told += "[{:+.2f}, {:+.2f}] over {} rows".format(*self.interval, self.values.shape[1]) if several else "on one row, so without an interval"
+        told += (
+            "[{:+.2f}, {:+.2f}] over {} rows".format(*self.interval, self.values.shape[1])
+            if several
+            else "on one row, so without an interval"
+        )
         drawn = self.controls
         if not len(drawn):
             return f"{told}; no set of its kind to compare with"
@@ -87,7 +95,9 @@ class Bench:
         other = not isinstance(fill, str)
         self.asked = fill.tolist() if other else fill
         self.source = self.model.run(fill) if other else self.base
-        self.fill: Any = (lambda x: x) if other else (lambda x: x.roll(1, 0)) if fill == "resample" else fill
+        self.fill: Any = (
+            (lambda x: x) if other else (lambda x: x.roll(1, 0)) if fill == "resample" else fill
+        )
 
     def run(self, names: Sequence[str]) -> Run:
         how: Any = {"fill": self.fill, "base": self.base, "source": self.source, "at": self.at}
@@ -101,12 +111,28 @@ class Bench:
         items, like = {set_key(names): (names,) for names in sets}, self.model.W_U
         found = dict(zip(items, each(self.without, items, what, self.key), strict=True))
         rows = (found[set_key(names)] for names in sets)
-        return torch.stack([torch.as_tensor(row, dtype=None if isinstance(row, Tensor) else like.dtype, device=like.device) for row in rows])
+        return torch.stack(
+            [
+                torch.as_tensor(
+                    row, dtype=None if isinstance(row, Tensor) else like.dtype, device=like.device
+                )
+                for row in rows
+            ]
+        )
 
     def key(self) -> str:
         if not isinstance(self.measure, str):
-            raise ValueError("a measure of your own has no name to be kept by; expected measure='loss' or 'accuracy' inside kept_in. Call it outside")
-        return fingerprint(self.weights, self.tokens.tolist(), isinstance(self.rows, Repeated) and self.rows[1:], self.asked, list(self.at), self.measure)
+            raise ValueError(
+                "a measure of your own has no name to be kept by; expected measure='loss' or 'accuracy' inside kept_in. Call it outside"
+            )
+        return fingerprint(
+            self.weights,
+            self.tokens.tolist(),
+            isinstance(self.rows, Repeated) and self.rows[1:],
+            self.asked,
+            list(self.at),
+            self.measure,
+        )
 
     def measured(self, run: Run) -> Float[Tensor, " row"]:
         if not isinstance(self.measure, str):
@@ -119,24 +145,53 @@ class Bench:
             return token_losses(logits, run.tokens).mean(1)
         return (logits[:, :-1].argmax(-1) == run.tokens[:, 1:]).to(logits.dtype).mean(1)
 
-
     def own(self, run: Run) -> Float[Tensor, " row"]:
         """What a user's function gives for a run, if that is a number a row."""
-        asked, n = "expected a function of a Run (run.logits is [row, pos, d_vocab]) that gives one number a row, such as lambda run: run.logits[:, -1, 5]", len(self.tokens)
+        asked, n = (
+            "expected a function of a Run (run.logits is [row, pos, d_vocab]) that gives one number a row, such as lambda run: run.logits[:, -1, 5]",
+            len(self.tokens),
+        )
         try:
             found = self.measure(run)
         except Exception as problem:
-            raise ValueError(f"measure= failed on a Run: {type(problem).__name__}: {problem}; {asked}.") from problem
-        if isinstance(found, Tensor) and found.shape == (n,) and not found.is_complex() and is_finite(found.detach()):
+            raise ValueError(
+                f"measure= failed on a Run: {type(problem).__name__}: {problem}; {asked}."
+            ) from problem
+        if (
+            isinstance(found, Tensor)
+            and found.shape == (n,)
+            and not found.is_complex()
+            and is_finite(found.detach())
+        ):
             return found if found.is_floating_point() else found.to(run.model.W_U.dtype)
-        raise ValueError(f"measure= gave {given('a value', found)}; {asked}, {n} finite numbers here.")
+        raise ValueError(
+            f"measure= gave {given('a value', found)}; {asked}, {n} finite numbers here."
+        )
 
 
-_one_choice = lambda without, keep: bool(without) != bool(keep) or "names in one of the two: without= to take them out, keep= to take out all others"  # noqa: E731
-_enough = lambda fill, tokens: not isinstance(fill, str) or fill == "zero" or len({*map(tuple, getattr(tokens, "tokens", tokens).tolist())}) > 1 or _TWO  # noqa: E731
-_repeats = lambda tokens: not isinstance(tokens, Repeated) or repeating(tokens) or "rows that repeat with this period from this start. Make them with repeated_tokens(...)"  # noqa: E731
-_once = lambda names: len({join(*read(name)) for name in _listed(names)}) == len(_listed(names)) or "each name once"  # noqa: E731
-_alike = lambda fill, tokens: isinstance(fill, str) or fill.shape == getattr(tokens, "tokens", tokens).shape or "rows of the shape of tokens"  # noqa: E731
+_one_choice = lambda without, keep: (
+    bool(without) != bool(keep)
+    or "names in one of the two: without= to take them out, keep= to take out all others"
+)
+_enough = lambda fill, tokens: (
+    not isinstance(fill, str)
+    or fill == "zero"
+    or len({*map(tuple, getattr(tokens, "tokens", tokens).tolist())}) > 1
+    or _TWO
+)
+_repeats = lambda tokens: (
+    not isinstance(tokens, Repeated)
+    or repeating(tokens)
+    or "rows that repeat with this period from this start. Make them with repeated_tokens(...)"
+)
+_once = lambda names: (
+    len({join(*read(name)) for name in _listed(names)}) == len(_listed(names)) or "each name once"
+)
+_alike = lambda fill, tokens: (
+    isinstance(fill, str)
+    or fill.shape == getattr(tokens, "tokens", tokens).shape
+    or "rows of the shape of tokens"
+)
 
 
 @public
@@ -147,9 +202,20 @@ _alike = lambda fill, tokens: isinstance(fill, str) or fill.shape == getattr(tok
 @must(lambda keep: _once(keep))
 @must(_enough)
 @must(_alike)
-@must(lambda keep: all(len(read(name)) < 3 and (len(read(name)) > 1 or not read(name)[0].input) for name in _listed(keep))
-      or "parts or wires, of which it is known what all others are; inputs and paths can be taken out")
-@must(lambda at, tokens: max(at, default=0) < getattr(tokens, "tokens", tokens).shape[1] or "positions of these rows")
+@must(
+    lambda keep: (
+        all(
+            len(read(name)) < 3 and (len(read(name)) > 1 or not read(name)[0].input)
+            for name in _listed(keep)
+        )
+        or "parts or wires, of which it is known what all others are; inputs and paths can be taken out"
+    )
+)
+@must(
+    lambda at, tokens: (
+        max(at, default=0) < getattr(tokens, "tokens", tokens).shape[1] or "positions of these rows"
+    )
+)
 def effect(
     model: AnyModel,
     tokens: Int[Tensor, "batch pos"] | Repeated,
@@ -188,8 +254,14 @@ def effect(
     taken = (lambda some: [name for name in rest if name not in {*some}]) if keep else list
     sets = (names, *_drawn(bench, names, against, draws, seed))
     values = bench.each([(), *map(taken, sets)], "effect")
-    shown = ", ".join(names) if len(names) < 4 else f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
-    how = (fill if isinstance(fill, str) else "from other rows") + (f", at {len(at)} positions" if len(at) else "")
+    shown = (
+        ", ".join(names)
+        if len(names) < 4
+        else f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
+    )
+    how = (fill if isinstance(fill, str) else "from other rows") + (
+        f", at {len(at)} positions" if len(at) else ""
+    )
     said = f"{'keeping' if keep else 'without'} {shown}{f' of {len(rest)}' if keep else ''} ({how})"
     return Effect(said, measure if isinstance(measure, str) else "measure", sets, values)
 
@@ -203,21 +275,42 @@ def _of_kind(model: Anatomy, names: Sequence[str]) -> tuple[str, ...]:
     chains = [read(name) for name in names]
     wired: Any = {chain[-1].input for chain in chains if len(chain) > 1}
     wires = [wire for kind in sorted(wired) for wire in paths(model, kind)]
-    return tuple(dict.fromkeys(wires + [name for chain in chains if len(chain) == 1 for name in _alike_parts(model, chain[0])]))
+    return tuple(
+        dict.fromkeys(
+            wires
+            + [
+                name
+                for chain in chains
+                if len(chain) == 1
+                for name in _alike_parts(model, chain[0])
+            ]
+        )
+    )
 
 
 def _alike_parts(model: Anatomy, one: Address) -> list[str]:
     """All parts of a part's kind: whole neurons for a neuron of several heads, whole MLPs for an MLP of neurons."""
     found = (read(name)[0] for name in model.parts(neurons=one.kind != "MLP"))
-    return list(dict.fromkeys(str(it if one.term is not None or it.kind != "N" else replace(it, term=None)) for it in found if it.kind == one.kind))
+    return list(
+        dict.fromkeys(
+            str(it if one.term is not None or it.kind != "N" else replace(it, term=None))
+            for it in found
+            if it.kind == one.kind
+        )
+    )
 
 
-def _drawn(bench: Bench, names: tuple[str, ...], against: str, draws: int, seed: int) -> list[tuple[str, ...]]:
+def _drawn(
+    bench: Bench, names: tuple[str, ...], against: str, draws: int, seed: int
+) -> list[tuple[str, ...]]:
     """Sets of names like these: each name's stand-in is drawn from its pool, and none is drawn twice in a set."""
     pools = [_pool(bench, name, against) for name in names]
     free = [[one for one in pool if one not in names] for pool in pools]
     # where the given names leave too little, a set may hold some of them, but never all
-    pools = [left if len(left) >= pools.count(pool) else pool for pool, left in zip(pools, free, strict=True)]
+    pools = [
+        left if len(left) >= pools.count(pool) else pool
+        for pool, left in zip(pools, free, strict=True)
+    ]
     generator, seen = torch.Generator().manual_seed(seed), {frozenset(names): names}
     for _ in range(20 * draws):
         chosen: dict[str, None] = {}
@@ -237,21 +330,37 @@ def _pool(bench: Bench, name: str, against: str) -> list[str]:
     model = bench.model
 
     def like(one: Any, layer: bool = True) -> list[str]:
-        return [part for part in _alike_parts(model, one) if not layer or read(part)[0].layer == one.layer]
+        return [
+            part
+            for part in _alike_parts(model, one)
+            if not layer or read(part)[0].layer == one.layer
+        ]
 
     dot = "" if last.input is None else f".{last.input}"
     if earlier or dot:
         step = model.find((*earlier, last)[1 if earlier else 0].part).step
-        first = [part for part in like(earlier[0], against != "size") if model.find(part).step < step] if earlier else []
-        between = [[f"{part}.{one.input}" if one.input else part for part in like(one)] for one in earlier[1:]]
+        first = (
+            [part for part in like(earlier[0], against != "size") if model.find(part).step < step]
+            if earlier
+            else []
+        )
+        between = [
+            [f"{part}.{one.input}" if one.input else part for part in like(one)]
+            for one in earlier[1:]
+        ]
         ends = [end + dot for end in like(last) or [str(last.part)]]
-        found = {join(*chain): chain[0] for chain in product(*([first] if earlier else []), *between, ends)}
+        found = {
+            join(*chain): chain[0]
+            for chain in product(*([first] if earlier else []), *between, ends)
+        }
     else:
         found = {part: part for part in like(last, against != "size" and last.kind in "HN")}
     if against == "layers":
         return list(found)
     own = _size(bench, str((*earlier, last)[0].part))
-    away = {one: abs(_size(bench, str(read(source)[0].part)) - own) for one, source in found.items()}
+    away = {
+        one: abs(_size(bench, str(read(source)[0].part)) - own) for one, source in found.items()
+    }
     return sorted(found, key=lambda one: away[one])[:21]
 
 
@@ -300,14 +409,18 @@ def attribution(
         return Attribution(names, torch.stack(others) - whole)
     subs = [sub for sub in value.sublayers if isinstance(sub.inside, Heads)]
     own = {sub.name: bench.base.gathered[sub.name] for sub in subs}
-    other = {"zero": torch.zeros_like, "mean": lambda z: z.mean(0, keepdim=True)}.get(fill if isinstance(fill, str) else "", bench.fill)
+    other = {"zero": torch.zeros_like, "mean": lambda z: z.mean(0, keepdim=True)}.get(
+        fill if isinstance(fill, str) else "", bench.fill
+    )
     less = {name: other(bench.source.gathered[name]) - z for name, z in own.items()}
     total = torch.zeros(len(names), dtype=value.W_E.dtype)
     shares = [(i + 0.5) / points for i in range(points)] if how == "integrated" else [0.0]
     for share in shares:
         moved = {name: torch.zeros_like(z, requires_grad=True) for name, z in less.items()}
 
-        def edit(sub: Any, z: Tensor, share: float = share, moved: dict[str, Tensor] = moved) -> Tensor:
+        def edit(
+            sub: Any, z: Tensor, share: float = share, moved: dict[str, Tensor] = moved
+        ) -> Tensor:
             if sub.name not in moved:
                 return z
             aim = own[sub.name] + share * less[sub.name]
@@ -316,15 +429,25 @@ def attribution(
         run = value.run(bench.tokens, edit=edit, grad=True)
         found = bench.measured(run).mean()
         if not found.requires_grad:
-            raise ValueError("measure= gave numbers that have no gradient; expected a differentiable function of run.logits, because it is followed back to the heads. Leave out detach() and no_grad(), or ask how='patching'.")
+            raise ValueError(
+                "measure= gave numbers that have no gradient; expected a differentiable function of run.logits, because it is followed back to the heads. Leave out detach() and no_grad(), or ask how='patching'."
+            )
         slopes = torch.autograd.grad(found, list(moved.values()))
-        change = [(slope * less[name]).sum((0, 2, 3)) for name, slope in zip(moved, slopes, strict=True)]
+        change = [
+            (slope * less[name]).sum((0, 2, 3)) for name, slope in zip(moved, slopes, strict=True)
+        ]
         total += torch.cat(change).cpu() / len(shares)
     return Attribution(names, total)
 
 
 @public
-def paths(model: AnyModel, kind: Literal["Q", "K", "V"], *, into: str | None = None, out_of: str | None = None) -> tuple[str, ...]:
+def paths(
+    model: AnyModel,
+    kind: Literal["Q", "K", "V"],
+    *,
+    into: str | None = None,
+    out_of: str | None = None,
+) -> tuple[str, ...]:
     """All wires `"L0H1->L1H3.K"` of one kind between heads of different layers, to give to `without=`.
 
     `into` and `out_of` keep those that end or begin at one head. Without all of a kind, later heads read the stream without earlier

@@ -49,7 +49,9 @@ class Spaces:
         """The unit vectors that span a subspace, one row each."""
         return torch.eye(self.d_model)[self.places[name]]
 
-    def head(self, name: str, layer: int, looks: Sequence[Action], moves: Sequence[Action], d_head: int) -> Heads:
+    def head(
+        self, name: str, layer: int, looks: Sequence[Action], moves: Sequence[Action], d_head: int
+    ) -> Heads:
         r"""The head whose score is $\sum q B k^\top$ over `looks` and whose output is $\sum x M$ over `moves`.
 
         Each look `(query space, key space, B)` reads the destination in one subspace and the source in another; each move
@@ -76,7 +78,9 @@ class Spaces:
 
 def shift(n: int, by: int) -> Float[Tensor, "n n"]:
     """The matrix that sends direction `j` to direction `j + by`, and to nothing where that is out of range."""
-    return torch.eye(n).roll(by, dims=1) * (torch.ones(n, n).triu(by) if by >= 0 else torch.ones(n, n).tril(by))
+    return torch.eye(n).roll(by, dims=1) * (
+        torch.ones(n, n).triu(by) if by >= 0 else torch.ones(n, n).tril(by)
+    )
 
 
 def _sharp(sharpness: float, n_ctx: int) -> Any:
@@ -130,12 +134,17 @@ def build_induction_model(
         at_zero = torch.zeros(n_ctx, n_ctx)
         at_zero[:, 0] = -2 * sharpness
         match = [("token", "previous", sharpness * token), ("position", "position", at_zero)]
-        first = spaces.head("L0H0", 0, _back(1, n_ctx, sharpness), [("token", "previous", token)], d_head)
+        first = spaces.head(
+            "L0H0", 0, _back(1, n_ctx, sharpness), [("token", "previous", token)], d_head
+        )
         second = spaces.head("L1H0", 1, match, [("token", "output", token)], d_head)
     else:
         spaces = Spaces(token=n_tokens, position=n_ctx, pointer=n_ctx, output=n_tokens)
         d_head = n_tokens + n_ctx
-        same = [("token", "token", 2 * sharpness * token), ("position", "position", -sharpness * place)]
+        same = [
+            ("token", "token", 2 * sharpness * token),
+            ("position", "position", -sharpness * place),
+        ]
         after = [("pointer", "position", sharpness * shift(n_ctx, 1))]
         first = spaces.head("L0H0", 0, same, [("position", "pointer", place)], d_head)
         second = spaces.head("L1H0", 1, after, [("token", "output", token)], d_head)
@@ -144,7 +153,11 @@ def build_induction_model(
 
 @public
 @must(_sharp)
-@must(lambda back, n_ctx: sum(back) < n_ctx or "two positive distances whose sum is below n_ctx. Use smaller ones")
+@must(
+    lambda back, n_ctx: (
+        sum(back) < n_ctx or "two positive distances whose sum is below n_ctx. Use smaller ones"
+    )
+)
 def build_virtual_head_model(
     vocab: Vocabulary,
     n_ctx: Several,
@@ -168,8 +181,12 @@ def build_virtual_head_model(
     token = torch.eye(n_tokens)
     spaces = Spaces(token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens)
     d_head = max(n_ctx, n_tokens)
-    first = spaces.head("L0H0", 0, _back(back[0], n_ctx, sharpness), [("token", "carried", token)], d_head)
-    second = spaces.head("L1H0", 1, _back(back[1], n_ctx, sharpness), [("carried", "output", token)], d_head)
+    first = spaces.head(
+        "L0H0", 0, _back(back[0], n_ctx, sharpness), [("token", "carried", token)], d_head
+    )
+    second = spaces.head(
+        "L1H0", 1, _back(back[1], n_ctx, sharpness), [("carried", "output", token)], d_head
+    )
     return _model(spaces, stack(first, second), gain)
 
 
@@ -180,7 +197,9 @@ def _back(by: int, n_ctx: int, sharpness: float) -> list:
 
 def _model(spaces: Spaces, heads, gain: float) -> "TransformerBridge":
     W_U = gain * spaces.directions("output").T
-    return as_bridge(from_heads(heads, spaces.directions("token"), W_U, spaces.directions("position")))
+    return as_bridge(
+        from_heads(heads, spaces.directions("token"), W_U, spaces.directions("position"))
+    )
 
 
 def task_rows(
@@ -203,11 +222,20 @@ class Net(nn.Module):
     """
 
     def __init__(
-        self, n_layers: int, d_vocab: int, W_pos: Tensor, d_content: int, n_heads: int, d_head: int, seed: int
+        self,
+        n_layers: int,
+        d_vocab: int,
+        W_pos: Tensor,
+        d_content: int,
+        n_heads: int,
+        d_head: int,
+        seed: int,
     ):
         super().__init__()
         g = torch.Generator().manual_seed(seed)
-        normal = lambda *shape, std: nn.Parameter(torch.randn(*shape, generator=g, dtype=torch.float64) * std)  # noqa: E731
+        normal = lambda *shape, std: nn.Parameter(
+            torch.randn(*shape, generator=g, dtype=torch.float64) * std
+        )
         self.n_heads, self.W_pos, width = n_heads, W_pos, n_heads * d_head
         self.W_E = normal(d_vocab, d_content, std=1.0)
         self.W_U = normal(d_content, d_vocab, std=0.02)
@@ -224,7 +252,9 @@ class Net(nn.Module):
         for W_Q, W_K, W_V, W_O in self.weights():
             q, k = (split(x @ W[:content] + self.W_pos[:n_pos] @ W[content:]) for W in (W_Q, W_K))
             v = split(x @ W_V)
-            scores = torch.baddbmm(future, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=1 / math.sqrt(q.shape[-1]))
+            scores = torch.baddbmm(
+                future, q.flatten(0, 1), k.flatten(0, 1).mT, alpha=1 / math.sqrt(q.shape[-1])
+            )
             patterns.append(scores.softmax(-1).unflatten(0, (batch, -1)))
             x = x + (patterns[-1] @ v).transpose(1, 2).reshape(batch, n_pos, -1) @ W_O
         return x @ self.W_U, patterns
@@ -234,9 +264,13 @@ class Net(nn.Module):
         return (layer.parameters() for layer in self.layers)
 
 
-def sinusoids(n_ctx: int, d_pos: int, amplitude: float = 2.0, slowest: float = 50.0) -> Float[Tensor, "pos d_pos"]:
+def sinusoids(
+    n_ctx: int, d_pos: int, amplitude: float = 2.0, slowest: float = 50.0
+) -> Float[Tensor, "pos d_pos"]:
     """Fixed positions: cosines and sines of d_pos / 2 frequencies, geometric from 1.6 to 1.6 / slowest."""
-    frequency = 1.6 * slowest ** (-torch.arange(d_pos // 2, dtype=torch.float64) / max(d_pos // 2 - 1, 1))
+    frequency = 1.6 * slowest ** (
+        -torch.arange(d_pos // 2, dtype=torch.float64) / max(d_pos // 2 - 1, 1)
+    )
     angle = torch.arange(n_ctx, dtype=torch.float64)[:, None] * frequency
     return amplitude * torch.cat([angle.cos(), angle.sin()], dim=1)
 
@@ -244,8 +278,7 @@ def sinusoids(n_ctx: int, d_pos: int, amplitude: float = 2.0, slowest: float = 5
 @public
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A finished training run; curves have one entry for each step, measured on that step's fresh batch. **Source**: see `train`.
-    """
+    """A finished training run; curves have one entry for each step, measured on that step's fresh batch. **Source**: see `train`."""
 
     model: "TransformerBridge"
     """The trained model, attention-only, without norms and biases."""
@@ -270,9 +303,24 @@ class Training:
 
 @public
 @must(lambda n_ctx: n_ctx >= 8 or "an integer of at least 8, because a span is a quarter of it")
-@must(lambda d_vocab, n_ctx: d_vocab >= n_ctx // 2 or f"an integer of at least {n_ctx // 2}, because a span has no token twice")
-@must(lambda d_pos: d_pos % 2 == 0 or f"an even number, because positions are pairs of a cosine and a sine. Write d_pos={d_pos + 1}")
-@must(lambda checkpoints, steps: max(checkpoints, default=0) <= steps or f"steps from 0 to {steps}, because training ends there")
+@must(
+    lambda d_vocab, n_ctx: (
+        d_vocab >= n_ctx // 2
+        or f"an integer of at least {n_ctx // 2}, because a span has no token twice"
+    )
+)
+@must(
+    lambda d_pos: (
+        d_pos % 2 == 0
+        or f"an even number, because positions are pairs of a cosine and a sine. Write d_pos={d_pos + 1}"
+    )
+)
+@must(
+    lambda checkpoints, steps: (
+        max(checkpoints, default=0) <= steps
+        or f"steps from 0 to {steps}, because training ends there"
+    )
+)
 def train(
     n_layers: Count = 2,
     *,
@@ -327,7 +375,9 @@ def _measure(net: Net, rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     seen, following = rows[:, :-1], rows[:, 1:]
     logits, patterns = net(seen)
     known = earlier_occurrences(seen).any(-1)
-    nll = nn.functional.cross_entropy(logits.flatten(0, 1), following.masked_fill(~known, -100).flatten())
+    nll = nn.functional.cross_entropy(
+        logits.flatten(0, 1), following.masked_fill(~known, -100).flatten()
+    )
     with torch.no_grad():
         every = torch.cat(patterns, dim=1)
         looks = every.flatten(2) @ after_occurrences(seen).to(every).flatten(1)[..., None]
@@ -346,6 +396,10 @@ def to_bridge(net: Net) -> "TransformerBridge":
         W_O = pad(W_O.detach().unflatten(0, (net.n_heads, -1)), (0, d_pos))
         parts.append((split(W_Q), split(W_K), pad(split(W_V), (0, 0, 0, d_pos)), W_O))
     layers = tuple(layer for layer in range(len(parts)) for _ in range(net.n_heads))
-    heads = Heads(tuple(map(str, range(len(layers)))), *map(torch.cat, zip(*parts, strict=True)), layers=layers)
+    heads = Heads(
+        tuple(map(str, range(len(layers)))),
+        *map(torch.cat, zip(*parts, strict=True)),
+        layers=layers,
+    )
     W_E, W_U = pad(net.W_E.detach(), (0, d_pos)), pad(net.W_U.detach(), (0, 0, 0, d_pos))
     return as_bridge(from_heads(heads, W_E, W_U, pad(net.W_pos, (d_content, 0))))

@@ -54,8 +54,12 @@ class Scores:
     def __getitem__(self, name: str) -> dict[str, float]:
         """The four scores of one head."""
         if name not in self.names:
-            shown = ", ".join(self.names[:24]) + (f", ... ({len(self.names)} in all)" if len(self.names) > 24 else "")
-            raise ValueError(f"no head is called {name!r}; expected one of {shown}, because scores are kept by head.")
+            shown = ", ".join(self.names[:24]) + (
+                f", ... ({len(self.names)} in all)" if len(self.names) > 24 else ""
+            )
+            raise ValueError(
+                f"no head is called {name!r}; expected one of {shown}, because scores are kept by head."
+            )
         return {kind: float(getattr(self, kind)[self.names.index(name)]) for kind in KINDS}
 
     def top(self, kind: Kind, k: Count = 5) -> list[tuple[str, float]]:
@@ -65,13 +69,18 @@ class Scores:
         return [(self.names[i], float(values[i])) for i in order.tolist()]
 
     def __repr__(self) -> str:
-        best = ", ".join(f"{kind} {name} {value:.2f}" for kind in KINDS for name, value in self.top(kind, 1))
+        best = ", ".join(
+            f"{kind} {name} {value:.2f}" for kind in KINDS for name, value in self.top(kind, 1)
+        )
         return f"Scores({len(self.names)} heads; best {best})"
 
 
 def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
     """Two passes over a span of different tokens, after the tokenizer's opening token if the model has one."""
-    bos, (d_vocab, n_ctx) = getattr(getattr(model, "tokenizer", None), "bos_token_id", None), sizes(model)
+    bos, (d_vocab, n_ctx) = (
+        getattr(getattr(model, "tokenizer", None), "bos_token_id", None),
+        sizes(model),
+    )
     opening = int(bos is not None)
     period = min(period, (n_ctx - opening) // 2, d_vocab - opening)
     return repeated_tokens(d_vocab, period, batch=batch, bos=None if bos is None else int(bos))
@@ -79,8 +88,12 @@ def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
 
 @public
 @ids(least=2)
-@must(lambda tokens: bool(earlier_occurrences(getattr(tokens, "tokens", tokens)).any())
-     or "rows in which some token recurs, because that is where heads are measured. Use repeated_tokens(...), or longer text")
+@must(
+    lambda tokens: (
+        bool(earlier_occurrences(getattr(tokens, "tokens", tokens)).any())
+        or "rows in which some token recurs, because that is where heads are measured. Use repeated_tokens(...), or longer text"
+    )
+)
 def scores(
     model: AnyModel,
     tokens: Int[Tensor, "batch pos"] | Repeated | None = None,
@@ -114,7 +127,9 @@ def scores(
     watcher = _Watcher(runs, rows.to(runs.W_E.device))
     look("scores", runs, rows, watcher.see, without, fill)
     columns = {kind: torch.cat([found[kind] for found in watcher.found.values()]) for kind in KINDS}
-    names = tuple(f"L{i}H{j}" for i, found in watcher.found.items() for j in range(len(found["copying"])))
+    names = tuple(
+        f"L{i}H{j}" for i, found in watcher.found.items() for j in range(len(found["copying"]))
+    )
     return Scores(names, **{kind: column.cpu() for kind, column in columns.items()})
 
 
@@ -140,8 +155,12 @@ class _Watcher:
         if not first:
             zero = pattern.new_zeros(pattern.shape[1])
             self.found[layer] = dict.fromkeys(KINDS, zero) | {"copying": self._copying(values, W_O)}
-        if first not in self.places:  # where they stand in these destinations: the same in every layer
-            self.places[first] = {kind: mask[:, rows].nonzero(as_tuple=True) for kind, mask in self.masks.items()}
+        if (
+            first not in self.places
+        ):  # where they stand in these destinations: the same in every layer
+            self.places[first] = {
+                kind: mask[:, rows].nonzero(as_tuple=True) for kind, mask in self.masks.items()
+            }
         found = self.found[layer]
         for kind, (row, dst, src) in self.places[first].items():
             found[kind] = found[kind] + pattern[row, :, dst, src].sum(0) / self.n_known
@@ -174,7 +193,12 @@ class InductionLoss(NamedTuple):
 
 @public
 @ids("rows")
-@must(lambda rows: repeating(rows) or f"two equal passes of {rows.period} from position {rows.start} on, because they are compared. Use times=2")
+@must(
+    lambda rows: (
+        repeating(rows)
+        or f"two equal passes of {rows.period} from position {rows.start} on, because they are compared. Use times=2"
+    )
+)
 def induction_loss(
     model: AnyModel, rows: Repeated | None = None, *, without: Names = (), fill: Fill = "zero"
 ) -> InductionLoss:
@@ -213,8 +237,12 @@ def losses_by_position(
 
 @public
 @ids(least=2)
-@must(lambda early, late, width, tokens: width <= early < (tokens.shape[1] - 1 if late is None else late) < tokens.shape[1]
-     or f"1 <= width <= early < late <= {tokens.shape[1] - 1}, the predicted tokens of a row. Use longer rows or smaller numbers")
+@must(
+    lambda early, late, width, tokens: (
+        width <= early < (tokens.shape[1] - 1 if late is None else late) < tokens.shape[1]
+        or f"1 <= width <= early < late <= {tokens.shape[1] - 1}, the predicted tokens of a row. Use longer rows or smaller numbers"
+    )
+)
 def in_context_score(
     model: AnyModel,
     tokens: Int[Tensor, "batch pos"],
@@ -258,7 +286,9 @@ class Survey:
 
 
 @public
-def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64) -> Survey:
+def survey(
+    model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, period: Several = 64
+) -> Survey:
     """Find a model's induction heads and previous-token heads, take each group out, and measure.
 
     Induction heads have a prefix matching of at least `threshold` (the best one if there is none). The other groups hold as
@@ -280,7 +310,12 @@ def survey(model: AnyModel, *, threshold: Fraction = 0.4, batch: Count = 8, peri
     }
     chosen["random"] = _others(found.names, chosen, k)
     taken = {"nothing": (), **chosen}
-    told = each(lambda group: induction_loss(model, rows, without=group), {name: (taken[name],) for name in taken}, "survey", lambda: fingerprint(model, rows.tokens.tolist(), chosen))
+    told = each(
+        lambda group: induction_loss(model, rows, without=group),
+        {name: (taken[name],) for name in taken},
+        "survey",
+        lambda: fingerprint(model, rows.tokens.tolist(), chosen),
+    )
     losses = {name: InductionLoss(*one) for name, one in zip(taken, told, strict=True)}
     return Survey(found, chosen, losses, {}, {}, {}, {}, {})
 
@@ -295,7 +330,13 @@ def _others(names: tuple[str, ...], chosen: dict[str, tuple[str, ...]], k: int) 
     return tuple(pool[i] for i in sorted(order))
 
 
-_KNOWN = tuple(sorted(name.removesuffix(".json") for name in hashes(manifest("induction")) if name.endswith(".json")))
+_KNOWN = tuple(
+    sorted(
+        name.removesuffix(".json")
+        for name in hashes(manifest("induction"))
+        if name.endswith(".json")
+    )
+)
 _computed = f"one of {[*_KNOWN]}: only these were computed beforehand. Write survey(circuitkit.load_model(name)) for another model"
 
 
@@ -312,14 +353,18 @@ def stored_survey(name: str = "smollm2-135m") -> Survey:
     """
     table = stored("induction", f"{name}.json")
     return Survey(
-        Scores(tuple(table["names"]), **{kind: torch.tensor(table["scores"][kind]) for kind in KINDS}),
+        Scores(
+            tuple(table["names"]), **{kind: torch.tensor(table["scores"][kind]) for kind in KINDS}
+        ),
         {group: tuple(names) for group, names in table["groups"].items()},
         {group: InductionLoss(*values) for group, values in table["losses"].items()},
         table["provenance"],
         {how: torch.tensor(one["values"]) for how, one in table["heads"].items()},
         {how: one["seconds"] for how, one in table["heads"].items()},
         {
-            name: Effect(one["done"], one["measure"], (tuple(one["cut"]),), torch.tensor(one["values"]))
+            name: Effect(
+                one["done"], one["measure"], (tuple(one["cut"]),), torch.tensor(one["values"])
+            )
             for name, one in table["effects"].items()
         },
         table["more"],

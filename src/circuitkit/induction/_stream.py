@@ -31,13 +31,23 @@ class Repeated(NamedTuple):
 def _drawable(d_vocab: int, bos: int | None, exclude: Sequence[int], weights: Tensor | None) -> Any:
     never = [*exclude, *([] if bos is None else [bos])]
     fits = weights is None or (len(weights) == d_vocab and not bool((weights < 0).any()))
-    fits = fits and max(never, default=0) < d_vocab and bool(_chances(d_vocab, weights, never).any())
-    return fits or f"ids in 0..{d_vocab - 1} and {d_vocab} weights, none negative, that leave a token to draw"
+    fits = (
+        fits and max(never, default=0) < d_vocab and bool(_chances(d_vocab, weights, never).any())
+    )
+    return (
+        fits
+        or f"ids in 0..{d_vocab - 1} and {d_vocab} weights, none negative, that leave a token to draw"
+    )
 
 
 @public
-@must(lambda n_ctx, period, times, bos: n_ctx is None or (bos is not None) + times * period <= n_ctx
-     or f"a period of at most {(n_ctx - (bos is not None)) // times}, because the model's context ends there, or fewer times")
+@must(
+    lambda n_ctx, period, times, bos: (
+        n_ctx is None
+        or (bos is not None) + times * period <= n_ctx
+        or f"a period of at most {(n_ctx - (bos is not None)) // times}, because the model's context ends there, or fewer times"
+    )
+)
 @must(_drawable)
 def repeated_tokens(
     d_vocab: Several,
@@ -67,14 +77,18 @@ def repeated_tokens(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     again = int((chance > 0).sum()) < period
-    span = torch.multinomial(chance.expand(batch, -1), period, replacement=again, generator=generator)
+    span = torch.multinomial(
+        chance.expand(batch, -1), period, replacement=again, generator=generator
+    )
     opening = torch.full((batch, start), 0 if bos is None else bos, dtype=torch.long)
     return Repeated(torch.cat([opening, *[span] * times], dim=1), period, start)
 
 
 def repeating(rows: Repeated) -> bool:
     """Whether the span does come twice from where it is said to begin."""
-    return torch.equal(*(rows.tokens[:, rows.start + i * rows.period :][:, : rows.period] for i in (0, 1)))
+    return torch.equal(
+        *(rows.tokens[:, rows.start + i * rows.period :][:, : rows.period] for i in (0, 1))
+    )
 
 
 def _chances(d_vocab: int, weights: Tensor | None, never: list[int]) -> Tensor:
@@ -134,7 +148,11 @@ def engine(model: Any, without: Sequence[str], look: bool = False) -> Any:
 
 @torch.no_grad()
 def run(
-    what: str, model: Any, tokens: Int[Tensor, "batch pos"], without: Sequence[str] = (), fill: Fill = "zero"
+    what: str,
+    model: Any,
+    tokens: Int[Tensor, "batch pos"],
+    without: Sequence[str] = (),
+    fill: Fill = "zero",
 ) -> Float[Tensor, "batch pos d_vocab"]:
     """Logits of one forward pass without some parts and wires; see `Anatomy.run`."""
     runs = engine(model, without)
@@ -145,14 +163,22 @@ def run(
 
 @torch.no_grad()
 def look(
-    what: str, model: Any, tokens: Int[Tensor, "batch pos"], watch: Watch, without: Sequence[str] = (), fill: Fill = "zero"
+    what: str,
+    model: Any,
+    tokens: Int[Tensor, "batch pos"],
+    watch: Watch,
+    without: Sequence[str] = (),
+    fill: Fill = "zero",
 ) -> None:
     """What heads do without some parts and wires, layer by layer; nothing behind the last pattern is computed."""
     runs = engine(model, without, look=True)
     if not isinstance(runs, Anatomy):
         _on_bridge(what, runs, tokens, watch, without, fill)
         return
-    last, n_pos = [sub.name for sub in runs.sublayers if isinstance(sub.inside, Heads)][-1:], tokens.shape[1]
+    last, n_pos = (
+        [sub.name for sub in runs.sublayers if isinstance(sub.inside, Heads)][-1:],
+        tokens.shape[1],
+    )
 
     def sees(sub: Any, pattern: Tensor, values: Tensor, rows: slice) -> None:
         watch(sub.layer, pattern, values, sub.inside.W_O, rows)
@@ -176,10 +202,16 @@ def _heads_of(bridge: Any, without: Sequence[str]) -> dict[int, list[int]] | Non
     return rows
 
 
-def _on_bridge(what: str, bridge: Any, tokens: Tensor, watch: Watch | None, without: Sequence[str], fill: Fill) -> Tensor:
+def _on_bridge(
+    what: str, bridge: Any, tokens: Tensor, watch: Watch | None, without: Sequence[str], fill: Fill
+) -> Tensor:
     n, rows = int(bridge.cfg.n_heads), _heads_of(bridge, without) or {}
-    hooks = [(f"blocks.{layer}.attn.hook_z", _filled(heads, n, fill)) for layer, heads in rows.items()]
-    waiting: dict[int, dict[str, Tensor]] = {layer: {} for layer in range(bridge.cfg.n_layers)} if watch else {}
+    hooks = [
+        (f"blocks.{layer}.attn.hook_z", _filled(heads, n, fill)) for layer, heads in rows.items()
+    ]
+    waiting: dict[int, dict[str, Tensor]] = (
+        {layer: {} for layer in range(bridge.cfg.n_layers)} if watch else {}
+    )
 
     def keep(layer: int, name: str) -> Callable:
         def hook(value: Tensor, hook: Any) -> None:
@@ -188,15 +220,23 @@ def _on_bridge(what: str, bridge: Any, tokens: Tensor, watch: Watch | None, with
                 W_O, found = bridge.blocks[layer].attn.W_O, waiting.pop(layer)
                 v = found["hook_v"]
                 v = v.unflatten(-1, (-1, W_O.shape[1])) if v.ndim == 3 else v
-                watch(layer, found["hook_pattern"], v.transpose(1, 2), W_O, slice(0, tokens.shape[1]))
+                watch(
+                    layer, found["hook_pattern"], v.transpose(1, 2), W_O, slice(0, tokens.shape[1])
+                )
 
         return hook
 
-    watched = [(f"blocks.{i}.attn.{name}", keep(i, name)) for i in waiting for name in ("hook_v", "hook_pattern")]
+    watched = [
+        (f"blocks.{i}.attn.{name}", keep(i, name))
+        for i in waiting
+        for name in ("hook_v", "hook_pattern")
+    ]
     hooks += [("unembed.hook_in", lambda stream, hook: stream[:, :1])] if watch else []
     if {name for name, _ in watched} <= {*bridge.hook_dict}:
         with measured(bridge):
-            logits = bridge.run_with_hooks(tokens.to(next(bridge.parameters()).device), fwd_hooks=hooks + watched)
+            logits = bridge.run_with_hooks(
+                tokens.to(next(bridge.parameters()).device), fwd_hooks=hooks + watched
+            )
         if not waiting:
             return logits
     raise ValueError(
@@ -220,7 +260,8 @@ def token_losses(
 ) -> Float[Tensor, "batch next"]:
     """Loss in nats of predicting each next token: entry `t` is about position `t + 1`. One row at a time in memory."""
     losses = [
-        -row.log_softmax(-1).gather(-1, ids[1:, None])[:, 0] for row, ids in zip(logits[:, :-1], tokens, strict=True)
+        -row.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        for row, ids in zip(logits[:, :-1], tokens, strict=True)
     ]
     return torch.stack(losses)
 

@@ -4,8 +4,20 @@ Weights are written by `tools/train` and checked by their hash when they are rea
 weights mean may not.
 """
 
-from circuitkit.models._corpus import corpus_provenance, corpus_statistics, heldout_rows, heldout_text
-from circuitkit.models._load import baselines, checkpoints, list_models, load_model, load_tokenizer, model_card
+from circuitkit.models._corpus import (
+    corpus_provenance,
+    corpus_statistics,
+    heldout_rows,
+    heldout_text,
+)
+from circuitkit.models._load import (
+    baselines,
+    checkpoints,
+    list_models,
+    load_model,
+    load_tokenizer,
+    model_card,
+)
 
 __all__ = [
     "baselines", "checkpoints", "corpus_provenance", "corpus_statistics", "heldout_rows", "heldout_text", "list_models",

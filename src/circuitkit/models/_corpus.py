@@ -76,12 +76,19 @@ def heldout_tokens() -> Int[Tensor, " token"]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(stored_file("models", "tokenizer.json")))
-    rows = [[0, *row.ids] for row in tokenizer.encode_batch([item["text"] for item in heldout_text()])]
+    rows = [
+        [0, *row.ids] for row in tokenizer.encode_batch([item["text"] for item in heldout_text()])
+    ]
     return torch.tensor([token for row in rows for token in row])
 
 
 @public
-@must(lambda n, n_ctx: 2 <= n_ctx < len(heldout_tokens()) >= n or f"2 <= n_ctx < {len(heldout_tokens())} held-out tokens, and no more rows")
+@must(
+    lambda n, n_ctx: (
+        2 <= n_ctx < len(heldout_tokens()) >= n
+        or f"2 <= n_ctx < {len(heldout_tokens())} held-out tokens, and no more rows"
+    )
+)
 def heldout_rows(n: Count, n_ctx: Count = 256, *, seed: Seed = 0) -> Int[Tensor, "row pos"]:
     """`n` rows of `n_ctx` tokens of held-out text at seeded random places, each opened by `<|endoftext|>` (id 0).
 

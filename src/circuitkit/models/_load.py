@@ -154,12 +154,21 @@ def with_mlp(stored: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tens
         "ln_final.weight": weight["ln_final.weight"],
         "ln_final.bias": weight["ln_final.bias"],
     }
-    places = {"ln1": "ln1", "ln2": "ln2", "q": "attn.q", "k": "attn.k", "v": "attn.v", "o": "attn.o"}
+    places = {
+        "ln1": "ln1",
+        "ln2": "ln2",
+        "q": "attn.q",
+        "k": "attn.k",
+        "v": "attn.v",
+        "o": "attn.o",
+    }
     places |= {"fc_in": "mlp.in", "fc_out": "mlp.out"}
     for layer in range(sizes["n_layers"]):
         for stored_name, bridge_name in places.items():
             for part in ("weight", "bias"):
-                out[f"blocks.{layer}.{bridge_name}.{part}"] = weight[f"layers.{layer}.{stored_name}.{part}"]
+                out[f"blocks.{layer}.{bridge_name}.{part}"] = weight[
+                    f"layers.{layer}.{stored_name}.{part}"
+                ]
     return out
 
 
@@ -170,11 +179,18 @@ def boot_from_hub(name: str, device: Any = None) -> "TransformerBridge":
     path = Path(name)
     if path.is_dir():
         return _boot_folder(path, device)
-    if path.is_absolute() or name.startswith((".", "~")) or path.exists() or (len(path.parts) > 1 and path.parent.is_dir()):
+    if (
+        path.is_absolute()
+        or name.startswith((".", "~"))
+        or path.exists()
+        or (len(path.parts) > 1 and path.parent.is_dir())
+    ):
         what = f"{name!r} is a file" if path.exists() else f"there is no folder {name!r}"
         raise FileNotFoundError(
             f"{what}; expected a folder that a model was saved to, with its config.json. Check the path "
-            "(a leading ~ is not expanded), or give a shipped model's name: " + ", ".join(list_models()) + "."
+            "(a leading ~ is not expanded), or give a shipped model's name: "
+            + ", ".join(list_models())
+            + "."
         )
     official = _official_name(name)
     if official is None:
@@ -204,18 +220,28 @@ def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
     from transformer_lens.model_bridge import TransformerBridge
 
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"there is no config.json in {str(folder)!r}; expected what model.save_pretrained(folder) writes: config.json and the weights. Save the model there.")
+        raise FileNotFoundError(
+            f"there is no config.json in {str(folder)!r}; expected what model.save_pretrained(folder) writes: config.json and the weights. Save the model there."
+        )
     silent = _silent(folder)
     try:
-        with _all_weights(str(folder)):  # by its whole path: a short one may be another model's name to transformer-lens
-            bridge = TransformerBridge.boot_transformers(str(folder.absolute()), device=device, tokenizer=load_tokenizer() if silent else None)
+        with _all_weights(
+            str(folder)
+        ):  # by its whole path: a short one may be another model's name to transformer-lens
+            bridge = TransformerBridge.boot_transformers(
+                str(folder.absolute()),
+                device=device,
+                tokenizer=load_tokenizer() if silent else None,
+            )
     except _Incomplete:
         raise
     except Exception as problem:
         said = " ".join(re.sub(r"\x1b\[[\d;]*m", "", str(problem)).split())[:300].rstrip(". ")
         kind = FileNotFoundError if isinstance(problem, OSError) else ValueError
         what = "model" if silent or _tokenizer_is_read(folder) else "tokenizer"
-        raise kind(f"the {what} in {str(folder)!r} could not be read: {type(problem).__name__}: {said}. Expected what {what}.save_pretrained(folder) writes, whole, and of a kind that transformer-lens knows. Look at config.json, or save it again.") from problem
+        raise kind(
+            f"the {what} in {str(folder)!r} could not be read: {type(problem).__name__}: {said}. Expected what {what}.save_pretrained(folder) writes, whole, and of a kind that transformer-lens knows. Look at config.json, or save it again."
+        ) from problem
     if silent:
         bridge.tokenizer = None
     return bridge
@@ -223,7 +249,11 @@ def _boot_folder(folder: Path, device: Any) -> "TransformerBridge":
 
 def _silent(folder: Path) -> bool:
     """Whether a folder has no tokenizer; transformers would make up one that knows no token."""
-    return not any(place.match(kind) for place in folder.iterdir() for kind in ("*token*", "vocab*", "*.model", "merges.txt"))
+    return not any(
+        place.match(kind)
+        for place in folder.iterdir()
+        for kind in ("*token*", "vocab*", "*.model", "merges.txt")
+    )
 
 
 def _tokenizer_is_read(folder: Path) -> bool:
@@ -250,16 +280,25 @@ def _all_weights(name: str) -> Iterator[None]:
     load = vars(PreTrainedModel)["from_pretrained"]
 
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        model, told = load.__func__(cls, *args, **{**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": True})
+        model, told = load.__func__(
+            cls, *args, **{**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        )
         if other := sorted(told["mismatched_keys"]):
             key, stored, wanted = other[0]
-            raise _Incomplete(f"the weights of {name!r} have other sizes than its config.json says, {key} for instance {tuple(stored)}, not {tuple(wanted)}; expected both from one model. Save the whole model again.")
+            raise _Incomplete(
+                f"the weights of {name!r} have other sizes than its config.json says, {key} for instance {tuple(stored)}, not {tuple(wanted)}; expected both from one model. Save the whole model again."
+            )
         if unread := sorted(told["unexpected_keys"]):
             more = f" and {len(unread) - 3} more" if len(unread) > 3 else ""
-            warnings.warn(f"the weights of {name!r} hold {', '.join(unread[:3])}{more}, which a model of its config.json does not read: is it the right one?", stacklevel=2)
+            warnings.warn(
+                f"the weights of {name!r} hold {', '.join(unread[:3])}{more}, which a model of its config.json does not read: is it the right one?",
+                stacklevel=2,
+            )
         if missing := sorted(told["missing_keys"]):
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise _Incomplete(f"the weights of {name!r} lack {', '.join(missing[:3])}{more}; expected all, because transformers would put random numbers in their place. Save the whole model again, with the class that its config.json names.")
+            raise _Incomplete(
+                f"the weights of {name!r} lack {', '.join(missing[:3])}{more}; expected all, because transformers would put random numbers in their place. Save the whole model again, with the class that its config.json names."
+            )
         return (model, told) if kwargs.get("output_loading_info") else model
 
     setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010  what is in place is no method of ours
@@ -278,7 +317,9 @@ def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "Tran
     config: Any = transformers.AutoConfig.from_pretrained(folder)
     place = {layer: str(i) for i, layer in enumerate(layers)}
     if max(layers) >= config.num_hidden_layers:
-        raise ValueError(f"layers={tuple(layers)}; expected numbers below {config.num_hidden_layers}, because the model in {folder!r} has no more layers")
+        raise ValueError(
+            f"layers={tuple(layers)}; expected numbers below {config.num_hidden_layers}, because the model in {folder!r} has no more layers"
+        )
     changes: dict[str, Any] = {"num_hidden_layers": len(layers)}
     if getattr(config, "layer_types", None):
         changes["layer_types"] = [config.layer_types[layer] for layer in layers]
@@ -290,15 +331,30 @@ def boot_layers(folder: str, layers: Sequence[int], device: Any = None) -> "Tran
             for name in stored.keys():  # noqa: SIM118  a file, not a dict
                 found = number.search(name)
                 if found is None or int(found[0]) in place:
-                    state[name if found is None else number.sub(place[int(found[0])], name, count=1)] = stored.get_tensor(name)
+                    state[
+                        name if found is None else number.sub(place[int(found[0])], name, count=1)
+                    ] = stored.get_tensor(name)
     if not state:
-        raise FileNotFoundError(f"there is no .safetensors file in {folder!r}; layers are read one by one from such files alone. Save the model with save_pretrained(folder).")
+        raise FileNotFoundError(
+            f"there is no .safetensors file in {folder!r}; layers are read one by one from such files alone. Save the model with save_pretrained(folder)."
+        )
     with _all_weights(folder):
-        model: Any = getattr(transformers, config.architectures[0]).from_pretrained(None, config=config, state_dict=state, attn_implementation="eager", dtype="auto")
-    model = model.requires_grad_(False) if device is None else model.requires_grad_(False).to(device)
+        model: Any = getattr(transformers, config.architectures[0]).from_pretrained(
+            None, config=config, state_dict=state, attn_implementation="eager", dtype="auto"
+        )
+    model = (
+        model.requires_grad_(False) if device is None else model.requires_grad_(False).to(device)
+    )
     silent = _silent(Path(folder))
     tokenizer = load_tokenizer() if silent else None
-    bridge = TransformerBridge.boot_transformers(str(Path(folder).absolute()), hf_config_overrides=changes, hf_model=model, dtype=model.dtype, device=device, tokenizer=tokenizer)
+    bridge = TransformerBridge.boot_transformers(
+        str(Path(folder).absolute()),
+        hf_config_overrides=changes,
+        hf_model=model,
+        dtype=model.dtype,
+        device=device,
+        tokenizer=tokenizer,
+    )
     if silent:
         bridge.tokenizer = None
     return bridge
@@ -345,11 +401,25 @@ BOS = "<|endoftext|>"
 
 
 @public
-@must(lambda step, name: str(name) in list_models() or f"no step: only shipped models have checkpoints: {list_models()}. Leave step out")
-@must(lambda layers, name: len(layers) == len({*layers}) > 0 and Path(name).is_dir()
-      or "left out, or numbers of layers, each once, of a model in a folder: other models are small")
+@must(
+    lambda step, name: (
+        str(name) in list_models()
+        or f"no step: only shipped models have checkpoints: {list_models()}. Leave step out"
+    )
+)
+@must(
+    lambda layers, name: (
+        len(layers) == len({*layers}) > 0
+        and Path(name).is_dir()
+        or "left out, or numbers of layers, each once, of a model in a folder: other models are small"
+    )
+)
 def load_model(
-    name: Name | Path, *, step: Integer | None = None, layers: Sequence[Natural] | None = None, device: Device | None = None
+    name: Name | Path,
+    *,
+    step: Integer | None = None,
+    layers: Sequence[Natural] | None = None,
+    device: Device | None = None,
 ) -> "TransformerBridge":
     """A model as a transformer-lens `TransformerBridge` in eval mode, with its tokenizer.
 
@@ -365,7 +435,9 @@ def load_model(
     """
     name = as_name(name)
     if name not in list_models():
-        found = (boot_from_hub(name, device) if layers is None else boot_layers(name, layers, device)).eval()
+        found = (
+            boot_from_hub(name, device) if layers is None else boot_layers(name, layers, device)
+        ).eval()
         require_finite(found)
         guard_input(found, name)
         return found
@@ -376,7 +448,9 @@ def load_model(
 
     model = boot_native(TransformerBridgeConfig(**config(sizes)), tokenizer=load_tokenizer())
     model.cfg.model_name = name
-    model.load_state_dict((with_mlp if sizes["mlp"] else attention_only)(load_file(path), sizes), strict=True)
+    model.load_state_dict(
+        (with_mlp if sizes["mlp"] else attention_only)(load_file(path), sizes), strict=True
+    )
     guard_input(model, name)
     model.requires_grad_(False)
     if device is not None:
@@ -392,18 +466,31 @@ def guard_input(model: Any, name: str) -> None:
     checked on the wrapped model, since `run_with_cache` and its like do not go through the bridge's own call.
     """
     model.__dict__["to_tokens"] = partial(_to_tokens, model, name)
-    model.original_model.register_forward_pre_hook(partial(_check_call, name, sizes(model)), with_kwargs=True)
+    model.original_model.register_forward_pre_hook(
+        partial(_check_call, name, sizes(model)), with_kwargs=True
+    )
 
 
-def _to_tokens(model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any) -> torch.Tensor:
+def _to_tokens(
+    model: Any, name: str, input: Any, *args: Any, truncate: bool = False, **kwargs: Any
+) -> torch.Tensor:
     texts = [input] if isinstance(input, str) else input
-    if not (texts and isinstance(texts, (list, tuple)) and all(isinstance(one, str) for one in texts)) or (input == "" and kwargs.get("prepend_bos") is False):
-        raise ValueError(f"to_tokens got {given('input', input)}; expected some text, or a list of texts of one length in tokens.")
+    if not (
+        texts and isinstance(texts, (list, tuple)) and all(isinstance(one, str) for one in texts)
+    ) or (input == "" and kwargs.get("prepend_bos") is False):
+        raise ValueError(
+            f"to_tokens got {given('input', input)}; expected some text, or a list of texts of one length in tokens."
+        )
     if model.tokenizer is None:
-        raise ValueError(f"{name!r} has no tokenizer; expected ids, torch.tensor([[5, 7, 5]]), or a folder with a tokenizer: tokenizer.save_pretrained(folder).")
+        raise ValueError(
+            f"{name!r} has no tokenizer; expected ids, torch.tensor([[5, 7, 5]]), or a folder with a tokenizer: tokenizer.save_pretrained(folder)."
+        )
     tokens = type(model).to_tokens(model, input, *args, truncate=truncate, **kwargs)
     if isinstance(input, (list, tuple)) and "padding_side" not in kwargs:
-        lengths = [type(model).to_tokens(model, one, *args, truncate=truncate, **kwargs).shape[-1] for one in input]
+        lengths = [
+            type(model).to_tokens(model, one, *args, truncate=truncate, **kwargs).shape[-1]
+            for one in input
+        ]
         if len({*lengths}) > 1:
             raise ValueError(
                 f"the texts have {', '.join(map(str, lengths[:8]))} tokens; expected one length, because the shorter would be filled up with "

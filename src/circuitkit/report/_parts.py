@@ -17,7 +17,13 @@ from circuitkit.induction._scores import default_rows
 from circuitkit.induction._stream import after_occurrences, earlier_occurrences, look
 from circuitkit.models import load_model
 
-KINDS = {"induction": "prefix_matching", "previous token": "previous_token", "duplicate": "duplicate_token", "copying": "copying", "sink": ""}
+KINDS = {
+    "induction": "prefix_matching",
+    "previous token": "previous_token",
+    "duplicate": "duplicate_token",
+    "copying": "copying",
+    "sink": "",
+}
 """Behaviours of heads, and what `induction.scores` calls them."""
 ROWS, DRAWS, WORDS, AMONG, MOST = 8, 10, 8, 1024, 8
 STUDENT = 2.36
@@ -43,10 +49,23 @@ def model_of(asked: Asked) -> Any:
     return _loaded(asked.model, asked.call) if isinstance(asked.model, str) else asked.model
 
 
-def row(name: str, measure: str, value: Any, low: Any = None, high: Any = None, control: Any = None, text: str = "") -> dict[str, Any]:
+def row(
+    name: str,
+    measure: str,
+    value: Any,
+    low: Any = None,
+    high: Any = None,
+    control: Any = None,
+    text: str = "",
+) -> dict[str, Any]:
     """One line of the table; `control` is what the same measure gives where there is nothing to find."""
     numbers = {"value": value, "low": low, "high": high, "control": control}
-    return {"name": name, "measure": measure, **{key: None if x is None else float(f"{float(x):.6g}") for key, x in numbers.items()}, "text": text}
+    return {
+        "name": name,
+        "measure": measure,
+        **{key: None if x is None else float(f"{float(x):.6g}") for key, x in numbers.items()},
+        "text": text,
+    }
 
 
 # --- what a head does ------------------------------------------------------------------------------------------------
@@ -58,7 +77,12 @@ def behaviour(asked: Asked) -> list[dict]:
     model = model_of(asked)
     rows = default_rows(model, batch=ROWS)
     each = [induction.scores(model, one[None]) for one in rows.tokens]
-    other = induction.repeated_tokens(int(rows.tokens.max()) + 1, rows.period, batch=ROWS, generator=torch.Generator().manual_seed(1)).tokens
+    other = induction.repeated_tokens(
+        int(rows.tokens.max()) + 1,
+        rows.period,
+        batch=ROWS,
+        generator=torch.Generator().manual_seed(1),
+    ).tokens
     fresh = rows.tokens.clone()
     fresh[:, rows.start + rows.period :] = other[:, : rows.period]
     after, same = after_occurrences(rows.tokens), earlier_occurrences(rows.tokens)
@@ -67,10 +91,22 @@ def behaviour(asked: Asked) -> list[dict]:
     first[:, 1:, 0] = True
     sinks, even_back, even_first = _looked(model, rows.tokens, [first], (back, first))
     by_place = _looked(model, fresh, [after, same])
-    found = {kind: torch.stack([getattr(one, column) for one in each]) if column else sinks for kind, column in KINDS.items()}
-    beside = {"induction": by_place[0], "duplicate": by_place[1], "previous token": even_back, "sink": even_first}
+    found = {
+        kind: torch.stack([getattr(one, column) for one in each]) if column else sinks
+        for kind, column in KINDS.items()
+    }
+    beside = {
+        "induction": by_place[0],
+        "duplicate": by_place[1],
+        "previous token": even_back,
+        "sink": even_first,
+    }
     some = heads(model)
-    chance = circuits.copying_score(circuits.random_heads(64, some.d_model, some.d_head, seed=1)).score.abs().quantile(0.95)
+    chance = (
+        circuits.copying_score(circuits.random_heads(64, some.d_model, some.d_head, seed=1))
+        .score.abs()
+        .quantile(0.95)
+    )
     out = []
     for kind, values in found.items():
         error = STUDENT * values.std(0) / ROWS**0.5
@@ -81,26 +117,47 @@ def behaviour(asked: Asked) -> list[dict]:
     return out
 
 
-def _looked(model: Any, tokens: Tensor, places: list[Tensor], even: tuple[Tensor, ...] = ()) -> list[Tensor]:
+def _looked(
+    model: Any, tokens: Tensor, places: list[Tensor], even: tuple[Tensor, ...] = ()
+) -> list[Tensor]:
     """Mean attention `[row, head]` at some places, then what it would be if each token looked at all it sees alike."""
     found: dict[int, list[Tensor]] = {}
 
     def see(layer: int, pattern: Tensor, values: Tensor, W_O: Tensor, rows: slice) -> None:
-        alike = torch.ones_like(pattern)  # a weight of 0 may be an underflow: only what comes later tells what is never seen
+        alike = torch.ones_like(
+            pattern
+        )  # a weight of 0 may be an underflow: only what comes later tells what is never seen
         alike = alike if pattern.triu(1 + rows.start).any() else alike.tril(rows.start)
         alike = alike / alike.sum(-1, keepdim=True)
-        pairs = [(pattern, mask.to(pattern)) for mask in places] + [(alike, mask.to(pattern)) for mask in even]
-        some = [(A * mask[:, None, rows]).sum((2, 3)) / mask.sum((1, 2)).clamp_min(1)[:, None] for A, mask in pairs]
-        found[layer] = [one + more for one, more in zip(found[layer], some, strict=True)] if rows.start else some
+        pairs = [(pattern, mask.to(pattern)) for mask in places] + [
+            (alike, mask.to(pattern)) for mask in even
+        ]
+        some = [
+            (A * mask[:, None, rows]).sum((2, 3)) / mask.sum((1, 2)).clamp_min(1)[:, None]
+            for A, mask in pairs
+        ]
+        found[layer] = (
+            [one + more for one, more in zip(found[layer], some, strict=True)]
+            if rows.start
+            else some
+        )
 
     look("report", model, tokens, see)
-    return [torch.cat(columns, dim=1).cpu() for columns in zip(*(found[layer] for layer in sorted(found)), strict=True)]
+    return [
+        torch.cat(columns, dim=1).cpu()
+        for columns in zip(*(found[layer] for layer in sorted(found)), strict=True)
+    ]
 
 
 def groups(scores: list[dict]) -> dict[str, list[str]]:
     """For each behaviour the heads that show it: above 0.4 and clear of the control, at most eight."""
     clear = [one for one in scores if one["value"] >= 0.4 and one["low"] > one["control"]]
-    best = {kind: sorted((one for one in clear if one["measure"] == kind), key=lambda one: -one["value"]) for kind in KINDS}
+    best = {
+        kind: sorted(
+            (one for one in clear if one["measure"] == kind), key=lambda one: -one["value"]
+        )
+        for kind in KINDS
+    }
     return {kind: [one["name"] for one in some[:MOST]] for kind, some in best.items() if some}
 
 
@@ -109,7 +166,16 @@ def worth(asked: Asked, kind: str, names: list[str]) -> list[dict]:
     model = model_of(asked)
     found = induction.effect(model, default_rows(model, batch=4), names, draws=DRAWS)
     control = found.controls.median() - found.values[0].mean() if len(found.controls) else None
-    return [row(kind, "loss without", found.change, *found.interval, control, f"{', '.join(names)}. {found}")]
+    return [
+        row(
+            kind,
+            "loss without",
+            found.change,
+            *found.interval,
+            control,
+            f"{', '.join(names)}. {found}",
+        )
+    ]
 
 
 def patterns(asked: Asked, names: list[str]) -> dict[str, list]:
@@ -126,7 +192,10 @@ def composition(asked: Asked, kind: Any) -> list[dict]:
     stack = heads(model_of(asked))
     found = circuits.composition_scores(stack, stack, kind)
     chance = float(found.baseline)
-    return [row(f"{early}->{late}.{kind}", "composition", excess + chance, control=chance) for early, late, excess in found.strongest(200)]
+    return [
+        row(f"{early}->{late}.{kind}", "composition", excess + chance, control=chance)
+        for early, late, excess in found.strongest(200)
+    ]
 
 
 def words(asked: Asked, layer: int) -> list[dict]:
@@ -135,10 +204,22 @@ def words(asked: Asked, layer: int) -> list[dict]:
     chosen, spelled = list(dict.fromkeys(asked.prompt))[-WORDS:], speller(model)
     rows = []
     for name in _in_layer(value, layer):
-        for measure, table in ("looks for", circuits.full_qk(value, name, offset=_offset(value[name]))), ("raises", circuits.full_ov(value, name)):
+        for measure, table in (
+            ("looks for", circuits.full_qk(value, name, offset=_offset(value[name]))),
+            ("raises", circuits.full_ov(value, name)),
+        ):
             best = ((table.A[chosen] - table.A.mean(0)) @ table.B).topk(4)
-            for token, values, ids in zip(chosen, best.values.tolist(), best.indices.tolist(), strict=True):
-                rows.append(row(name, measure, values[0], text=f"{spelled(token)} → {' '.join(map(spelled, ids))}"))
+            for token, values, ids in zip(
+                chosen, best.values.tolist(), best.indices.tolist(), strict=True
+            ):
+                rows.append(
+                    row(
+                        name,
+                        measure,
+                        values[0],
+                        text=f"{spelled(token)} → {' '.join(map(spelled, ids))}",
+                    )
+                )
     return rows
 
 
@@ -148,7 +229,13 @@ def trigrams(asked: Asked, layer: int) -> list[dict]:
     among, spelled = torch.zeros(value.d_vocab, dtype=torch.bool), speller(model)
     among[:AMONG] = True
     among[list(asked.prompt)] = True
-    among[[i for i in getattr(getattr(model, "tokenizer", None), "all_special_ids", []) if i < len(among)]] = False
+    among[
+        [
+            i
+            for i in getattr(getattr(model, "tokenizer", None), "all_special_ids", [])
+            if i < len(among)
+        ]
+    ] = False
     rows = []
     for name in _in_layer(value, layer):
         for one in circuits.skip_trigrams(value, name, 5, among=among):
@@ -185,10 +272,29 @@ def mlps(asked: Asked, k: int) -> list[dict]:
     with measured(model, twin):
         log, other = (one(tokens).float().log_softmax(-1) for one in (model, twin))
     said = f"{k} heads a neuron"
-    rows = [row(f"L{one.layer} MLP", "wrong by", one.measured, text=said) for one in twin.report.layers]
-    rows += [row(f"L{one.layer} MLP", "promised", one.bound + one.rounding, text=said) for one in twin.report.layers]
-    rows.append(row("model", "KL to the original", (log.exp() * (log - other)).sum(-1).mean().clamp_min(0), text=said))
-    rows.append(row("model", "same first choice", (log.argmax(-1) == other.argmax(-1)).float().mean(), text=said))
+    rows = [
+        row(f"L{one.layer} MLP", "wrong by", one.measured, text=said) for one in twin.report.layers
+    ]
+    rows += [
+        row(f"L{one.layer} MLP", "promised", one.bound + one.rounding, text=said)
+        for one in twin.report.layers
+    ]
+    rows.append(
+        row(
+            "model",
+            "KL to the original",
+            (log.exp() * (log - other)).sum(-1).mean().clamp_min(0),
+            text=said,
+        )
+    )
+    rows.append(
+        row(
+            "model",
+            "same first choice",
+            (log.argmax(-1) == other.argmax(-1)).float().mean(),
+            text=said,
+        )
+    )
     return rows
 
 
@@ -197,9 +303,17 @@ def logits(asked: Asked) -> list[dict]:
     """What each part adds to the logit of the model's own next token, over the mean of all logits."""
     model, tokens = model_of(asked), torch.tensor([asked.prompt])
     said, spelled = anatomy(model).run(tokens).logits, speller(model)
-    found = residual.logit_attribution(model, tokens, said.argmax(-1).cpu(), versus="mean", neurons=False)
-    rows = [row("next token", "probability", p, text=spelled(i)) for p, i in zip(*(x.tolist() for x in said[0, -1].softmax(-1).topk(5)), strict=True)]
-    return rows + [row(name, "adds to the logit", value) for name, value in zip(found.names, found.values[:, 0, -1].tolist(), strict=True)]
+    found = residual.logit_attribution(
+        model, tokens, said.argmax(-1).cpu(), versus="mean", neurons=False
+    )
+    rows = [
+        row("next token", "probability", p, text=spelled(i))
+        for p, i in zip(*(x.tolist() for x in said[0, -1].softmax(-1).topk(5)), strict=True)
+    ]
+    return rows + [
+        row(name, "adds to the logit", value)
+        for name, value in zip(found.names, found.values[:, 0, -1].tolist(), strict=True)
+    ]
 
 
 def speller(model: Any) -> Callable[[int], str]:

@@ -40,7 +40,12 @@ class ModelReport:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The table: `part`, `name`, `measure`, `value`, its interval `low` to `high`, its `control`, `text`."""
-        return [{"part": key, **one} for key, some in self.parts.items() if isinstance(some, list) for one in some]
+        return [
+            {"part": key, **one}
+            for key, some in self.parts.items()
+            if isinstance(some, list)
+            for one in some
+        ]
 
     @property
     def csv(self) -> str:
@@ -52,7 +57,9 @@ class ModelReport:
         return out.getvalue()
 
     def __repr__(self) -> str:
-        failed = "".join(f"\n  not computed: {key}: {problem}" for key, problem in self.problems.items())
+        failed = "".join(
+            f"\n  not computed: {key}: {problem}" for key, problem in self.problems.items()
+        )
         return f"{self.title}: {len(self.parts)} parts, {len(self.rows)} rows{failed}"
 
     def _repr_html_(self) -> str:
@@ -65,12 +72,21 @@ def _is_page(out: Any) -> Any:
         return f"a file: {str(out)!r} is a folder. Write a name in it that ends in .html"
     if not place.parent.is_dir():
         return f"a file in a folder that is there: {str(place.parent)!r} is none. Make it first"
-    return place.suffix == ".html" or f"a file that ends in .html, because the page is put there, with its table and its parts beside it; not {str(out)!r}"
+    return (
+        place.suffix == ".html"
+        or f"a file that ends in .html, because the page is put there, with its table and its parts beside it; not {str(out)!r}"
+    )
 
 
 @public
 @must(_is_page, "out")
-def report(model: AnyModel | Name | Path, out: str | Path | None = None, *, prompt: str | None = None, plan: bool = False) -> ModelReport | Plan:
+def report(
+    model: AnyModel | Name | Path,
+    out: str | Path | None = None,
+    *,
+    prompt: str | None = None,
+    plan: bool = False,
+) -> ModelReport | Plan:
     """Everything that the library can say about a model, as one page and one table.
 
     Heads by behaviour, each score with an interval over rows and a control; what the heads that show one are worth,
@@ -86,25 +102,52 @@ def report(model: AnyModel | Name | Path, out: str | Path | None = None, *, prom
     True
     """
     start, asked = time.process_time(), _asked(model, prompt)
-    title = asked.model if isinstance(asked.model, str) else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
+    title = (
+        asked.model
+        if isinstance(asked.model, str)
+        else getattr(getattr(model, "cfg", None), "model_name", None) or type(model).__name__
+    )
     title = Path(title).name if Path(title).is_dir() else title
-    folder = None if out is None else Path(out).with_suffix(".parts") / fingerprint(_parts.model_of(asked), VERSION, asked.prompt)
+    folder = (
+        None
+        if out is None
+        else Path(out).with_suffix(".parts")
+        / fingerprint(_parts.model_of(asked), VERSION, asked.prompt)
+    )
     items = _items(asked)
     if plan:
         kept = [key for key in items if folder is not None and place_in(folder, key).exists()]
         speed = _speed()
-        return Plan({key: _cost(asked, key, speed) for key in items}, tuple(kept), time.process_time() - start)
+        return Plan(
+            {key: _cost(asked, key, speed) for key in items},
+            tuple(kept),
+            time.process_time() - start,
+        )
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
     try:
         _collect(items, folder, found, problems)
         chosen = _parts.groups(found.get("behaviour", []))
-        later: dict[str, tuple] = {f"worth {kind}": (_parts.worth, asked, kind, names) for kind, names in chosen.items()}
+        later: dict[str, tuple] = {
+            f"worth {kind}": (_parts.worth, asked, kind, names) for kind, names in chosen.items()
+        }
         if shown := list(dict.fromkeys(names[0] for names in chosen.values())):
             later["patterns"] = (_parts.patterns, asked, shown)
         _collect(later, folder, found, problems)
         order = {key: found[key] for key in [*items, *later] if key in found}
-        made = ModelReport(title, order, problems, page(title, order, problems, _parts.speller(_parts.model_of(asked)), asked.prompt, _again(asked, chosen)))
+        made = ModelReport(
+            title,
+            order,
+            problems,
+            page(
+                title,
+                order,
+                problems,
+                _parts.speller(_parts.model_of(asked)),
+                asked.prompt,
+                _again(asked, chosen),
+            ),
+        )
         if out is not None:
             write(Path(out), made.html)
             write(Path(out).with_suffix(".csv"), made.csv)
@@ -116,7 +159,9 @@ def report(model: AnyModel | Name | Path, out: str | Path | None = None, *, prom
     return made
 
 
-def _collect(items: dict[str, tuple], folder: Path | None, found: dict[str, Any], problems: dict[str, str]) -> None:
+def _collect(
+    items: dict[str, tuple], folder: Path | None, found: dict[str, Any], problems: dict[str, str]
+) -> None:
     for key, result, problem in work(operator.call, items, folder, what="report"):
         if problem is None:
             found[key] = result
@@ -125,17 +170,29 @@ def _collect(items: dict[str, tuple], folder: Path | None, found: dict[str, Any]
 
 
 def _asked(model: Any, prompt: str | None) -> _parts.Asked:
-    asked = _parts.Asked(as_name(model) if isinstance(model, Path) else model, (), os.urandom(8).hex())
+    asked = _parts.Asked(
+        as_name(model) if isinstance(model, Path) else model, (), os.urandom(8).hex()
+    )
     own = _parts.model_of(asked)
     value = anatomy(own)
     if getattr(own, "tokenizer", None) is None:
         if prompt is not None:
-            raise ValueError("report got a prompt, and the model has no tokenizer; expected none of the two or both. Save the tokenizer beside the weights: tokenizer.save_pretrained(folder).")
-        tokens = torch.randint(value.d_vocab, (min(24, value.n_ctx),), generator=torch.Generator().manual_seed(0)).tolist()
+            raise ValueError(
+                "report got a prompt, and the model has no tokenizer; expected none of the two or both. Save the tokenizer beside the weights: tokenizer.save_pretrained(folder)."
+            )
+        tokens = torch.randint(
+            value.d_vocab, (min(24, value.n_ctx),), generator=torch.Generator().manual_seed(0)
+        ).tolist()
     else:
-        tokens = (own.to_tokens(TEXT, truncate=True) if prompt is None else own.to_tokens(prompt, truncate=False))[0].tolist()
+        tokens = (
+            own.to_tokens(TEXT, truncate=True)
+            if prompt is None
+            else own.to_tokens(prompt, truncate=False)
+        )[0].tolist()
     if not 0 < len(tokens) <= value.n_ctx:
-        raise ValueError(f"report got a prompt of {len(tokens)} tokens; expected 1 to {value.n_ctx}, what the model reads. Write another prompt=.")
+        raise ValueError(
+            f"report got a prompt of {len(tokens)} tokens; expected 1 to {value.n_ctx}, what the model reads. Write another prompt=."
+        )
     return asked._replace(prompt=tuple(tokens))
 
 
@@ -147,7 +204,9 @@ def _again(asked: _parts.Asked, chosen: dict[str, list[str]]) -> dict[str, str]:
     turned = value.head_names and value[head].turn is not None
     specials = getattr(getattr(own, "tokenizer", None), "all_special_ids", [])
     return {
-        "model": f"ck.load_model({asked.model!r})" if isinstance(asked.model, str) else "...  # the model that was given",
+        "model": f"ck.load_model({asked.model!r})"
+        if isinstance(asked.model, str)
+        else "...  # the model that was given",
         "tokens": f"torch.tensor([{[*asked.prompt]}])",
         "rows": f"ck.induction.repeated_tokens({sizes(own)[0]}, {rows.period}, batch={{}}, bos={int(rows.tokens[0, 0]) if rows.start else None})",
         "head": head,
@@ -165,7 +224,11 @@ def _items(asked: _parts.Asked) -> dict[str, tuple]:
     layers = list(_parts.layers(asked))
     if layers:
         items |= {"behaviour": (_parts.behaviour, asked)}
-        items |= {f"composition {kind}": (_parts.composition, asked, kind) for kind in "KQV" if len(layers) > 1}
+        items |= {
+            f"composition {kind}": (_parts.composition, asked, kind)
+            for kind in "KQV"
+            if len(layers) > 1
+        }
     items |= {f"mlps {k}": (_parts.mlps, asked, k) for k in _parts.counts(asked)}
     for name, function in ("words", _parts.words), ("trigrams", _parts.trigrams):
         items |= {f"{name} L{layer}": (function, asked, layer) for layer in layers}
@@ -176,9 +239,14 @@ def _cost(asked: _parts.Asked, key: str, speed: float) -> tuple[float, float]:
     """Seconds on one core and bytes: products counted, at the speed that this machine shows."""
     value: Anatomy = anatomy(_parts.model_of(asked))
     some = [sub.inside for sub in value.sublayers]
-    n, d = len(value.head_names), max((stack.d_head for stack in some if isinstance(stack, Heads)), default=0)
+    n, d = (
+        len(value.head_names),
+        max((stack.d_head for stack in some if isinstance(stack, Heads)), default=0),
+    )
     D, V, here = value.d_model, value.d_vocab, max(1, n // max(1, len(list(_parts.layers(asked)))))
-    inside = sum(W.numel() for stack in some for W in vars(stack).values() if isinstance(W, torch.Tensor))
+    inside = sum(
+        W.numel() for stack in some for W in vars(stack).values() if isinstance(W, torch.Tensor)
+    )
     forward, rows = 2.0 * inside + 2.0 * D * V, 130 * _parts.ROWS
     tables, among = 8.0 * here * V * D * d, min(V, _parts.AMONG)
     operations, numbers = {

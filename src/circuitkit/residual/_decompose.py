@@ -13,8 +13,7 @@ from circuitkit.anatomy._engine import run_of
 
 
 class Decomposition(NamedTuple):
-    """What each component added to the residual stream: `logits = norm(sum of parts) W_U + b_U`. **Source**: see `decompose`.
-    """
+    """What each component added to the residual stream: `logits = norm(sum of parts) W_U + b_U`. **Source**: see `decompose`."""
 
     names: tuple[str, ...]
     """`"embed"`, `"pos"`, then in order of depth `"L0H0"`, ..., `"L0 bias"` (b_O) and `"L0 MLP"`."""
@@ -71,8 +70,14 @@ class MemoryScores(NamedTuple):
 
 @public
 @ids()
-@must(lambda skip, tokens: skip < tokens.shape[1] or f"fewer than the {tokens.shape[1]} positions, or longer text")
-def memory_scores(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, skip: Natural = 1) -> MemoryScores:
+@must(
+    lambda skip, tokens: (
+        skip < tokens.shape[1] or f"fewer than the {tokens.shape[1]} positions, or longer text"
+    )
+)
+def memory_scores(
+    model: AnyModel, tokens: Int[Tensor, "batch pos"], *, skip: Natural = 1
+) -> MemoryScores:
     """Which components delete from the stream what which earlier components wrote, on given tokens.
 
     Component b deletes of a: `-<r_b, r_a> / <r_a, r_a>`, products summed over batch and positions, of which the first `skip`
@@ -89,9 +94,13 @@ def memory_scores(model: AnyModel, tokens: Int[Tensor, "batch pos"], *, skip: Na
     cosine = torch.einsum("apm,bpm->ab", unit, unit) / parts.shape[1]
     silent = inner.diagonal() == 0
     cosine = cosine.masked_fill(silent[:, None] | silent[None, :], torch.nan)
-    depth = torch.tensor([anatomy(model).find(name).step for name in split.names], device=inner.device)
+    depth = torch.tensor(
+        [anatomy(model).find(name).step for name in split.names], device=inner.device
+    )
     never = depth[:, None] <= depth[None, :]
-    return MemoryScores(split.names, deletion.masked_fill(never, torch.nan), cosine.masked_fill(never, torch.nan))
+    return MemoryScores(
+        split.names, deletion.masked_fill(never, torch.nan), cosine.masked_fill(never, torch.nan)
+    )
 
 
 class LogitAttribution(NamedTuple):

@@ -11,8 +11,7 @@ from circuitkit._work import progress
 
 
 class ToyModel(NamedTuple):
-    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`. **Source**: Elhage et al. 2022, "Toy Models of Superposition".
-    """
+    """Trained toy models, one per density; `x -> ReLU(x W W^T + b)`. **Source**: Elhage et al. 2022, "Toy Models of Superposition"."""
 
     W: Float[Tensor, "instance feature hidden"]
     """Row `i` is the direction feature `i` is stored in."""
@@ -28,13 +27,25 @@ class ToyModel(NamedTuple):
         **Source**: "Toy Models of Superposition", feature dimensionality, where it is written otherwise.
         """
         inner = self.W @ self.W.transpose(-2, -1)
-        return (inner.diagonal(dim1=-2, dim2=-1) ** 2 / inner.pow(2).sum(-1).clamp_min(1e-12)).clamp(max=1.0)
+        return (
+            inner.diagonal(dim1=-2, dim2=-1) ** 2 / inner.pow(2).sum(-1).clamp_min(1e-12)
+        ).clamp(max=1.0)
 
 
 @public
-@must(lambda density: len(density) > 0 and 0 <= density.min() <= density.max() <= 1 or "probabilities from 0 to 1, one a model")
-@must(lambda pairs, density, n_features: (pairs == "independent" or (n_features % 2 == 0 and density.max() <= 0.5))
-     or "an even number of features and a density of at most 0.5, because pairs are never on together")
+@must(
+    lambda density: (
+        len(density) > 0
+        and 0 <= density.min() <= density.max() <= 1
+        or "probabilities from 0 to 1, one a model"
+    )
+)
+@must(
+    lambda pairs, density, n_features: (
+        (pairs == "independent" or (n_features % 2 == 0 and density.max() <= 0.5))
+        or "an even number of features and a density of at most 0.5, because pairs are never on together"
+    )
+)
 def train_toy_models(
     density: Float[Tensor, " instance"],
     n_features: Count,
@@ -53,9 +64,16 @@ def train_toy_models(
     the factor from one feature's weight in the loss to the next. Adam, cosine decay. **Source**: Elhage et al. 2022, "Toy
     Models of Superposition", sections 2-4; the trainer is ours.
     """
-    generator, place = torch.Generator().manual_seed(seed), density.device  # the same numbers on every device
+    generator, place = (
+        torch.Generator().manual_seed(seed),
+        density.device,
+    )  # the same numbers on every device
     n, density = len(density), density.cpu()
-    W = (torch.randn(n, n_features, n_hidden, generator=generator) * n_hidden**-0.5).to(place).requires_grad_()
+    W = (
+        (torch.randn(n, n_features, n_hidden, generator=generator) * n_hidden**-0.5)
+        .to(place)
+        .requires_grad_()
+    )
     b = torch.zeros(n, n_features, device=place, requires_grad=True)
     weight = importance ** torch.arange(n_features, dtype=torch.float32, device=place)
     optimiser = torch.optim.Adam([W, b], lr=lr)
@@ -73,7 +91,9 @@ def train_toy_models(
     return ToyModel(W.detach(), b.detach(), loss.detach())
 
 
-def _sample(density: Tensor, n_features: int, batch: int, pairs: str, generator: torch.Generator) -> Tensor:
+def _sample(
+    density: Tensor, n_features: int, batch: int, pairs: str, generator: torch.Generator
+) -> Tensor:
     shape = (len(density), batch, n_features)
     value = torch.rand(shape, generator=generator)
     if pairs == "independent":

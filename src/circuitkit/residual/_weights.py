@@ -33,7 +33,9 @@ def components(model: AnyModel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     names = [name for name in value.parts(neurons=False) if not name.endswith("bias")]
     writers = {name: _writer(value, name) for name in names}
     readers = [f"{name}.{kind}".rstrip(".") for name in names for kind in _inputs(value.find(name))]
-    return {n: W for n, W in writers.items() if W is not None}, {n: _reader(value, n) for n in [*readers, "unembed"]}
+    return {n: W for n, W in writers.items() if W is not None}, {
+        n: _reader(value, n) for n in [*readers, "unembed"]
+    }
 
 
 def _serial(model: Any) -> Anatomy:
@@ -51,7 +53,13 @@ def _inputs(place: Place) -> tuple[str, ...]:
     inside = None if place.sublayer is None else place.sublayer.inside
     if isinstance(inside, Heads):
         return "Q", "K", "V"
-    return () if inside is None or inside.W_in is None else ("",) if inside.W_gate is None else ("Q", "V")
+    return (
+        ()
+        if inside is None or inside.W_in is None
+        else ("",)
+        if inside.W_gate is None
+        else ("Q", "V")
+    )
 
 
 def _writer(value: Anatomy, name: str) -> Tensor | None:
@@ -104,10 +112,14 @@ def virtual_weights(model: AnyModel, writer: str, reader: str) -> "FactoredMatri
     if W is None:
         raise unknown("writer", writer, components(model)[0])
     kinds = _inputs(other)
-    if other.is_bias or (other.step < len(value.steps) and kind not in (("", "Q", "V") if kinds == ("",) else kinds)):
+    if other.is_bias or (
+        other.step < len(value.steps) and kind not in (("", "Q", "V") if kinds == ("",) else kinds)
+    ):
         raise unknown("reader", reader, components(model)[1])
     if one.step >= other.step:
-        raise ValueError(f"{writer!r} writes after {reader!r} has read; expected a writer that comes before the reader")
+        raise ValueError(
+            f"{writer!r} writes after {reader!r} has read; expected a writer that comes before the reader"
+        )
     return FactoredMatrix(W, _reader(value, reader))
 
 
@@ -119,8 +131,13 @@ def virtual_weight_table(model: AnyModel) -> tuple[tuple[str, ...], tuple[str, .
     the size of d_vocab, are never formed. **Source**: framework paper, virtual weights; the ratio is its composition score.
     """
     writers, readers = components(model)
-    products = gram_products([Thin(W[None], W[None]) for W in writers.values()], [Thin(W.mT[None], W.mT[None]) for W in readers.values()])
-    sizes_out, sizes_in = (torch.stack([W.norm() for W in some.values()]) for some in (writers, readers))
+    products = gram_products(
+        [Thin(W[None], W[None]) for W in writers.values()],
+        [Thin(W.mT[None], W.mT[None]) for W in readers.values()],
+    )
+    sizes_out, sizes_in = (
+        torch.stack([W.norm() for W in some.values()]) for some in (writers, readers)
+    )
     strength = products.clamp_min(0).sqrt() / (sizes_out[:, None] * sizes_in)
     step = {name: anatomy(model).find(name).step for name in (*writers, *readers)}
     written, read_at = ([step[name] for name in names] for names in (writers, readers))
@@ -154,16 +171,23 @@ def writing_basis(heads: Heads) -> Float[Tensor, "head d_model d_head"]:
 @public
 @one_stream()
 @one_dtype("earlier", "later")
-def subspace_overlap(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[Tensor, "earlier later"]:
+def subspace_overlap(
+    earlier: Heads, later: Heads, kind: Kind = "V"
+) -> Float[Tensor, "earlier later"]:
     """Share of each later head's reading subspace that each earlier head can write to, between 0 and 1.
 
     Mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head` of the later head; times `d_head`, their projection
     kernel. Two random subspaces score `d_head / d_model` (of the earlier head), however strongly they are used. Memory: a GiB
     beside the heads. **Shapes**: `[earlier, later]`. **Error**: rounding. **Source**: this book; angles: Bjorck and Golub 1973.
     """
-    out = earlier.W_O.new_zeros(len(earlier), len(later), dtype=full_precision(earlier.W_O[:0]).dtype)
+    out = earlier.W_O.new_zeros(
+        len(earlier), len(later), dtype=full_precision(earlier.W_O[:0]).dtype
+    )
     each = earlier.d_model * max(earlier.d_head, later.d_head)
-    makers = (lambda rows: Thin(*2 * [writing_basis(earlier[rows]).mT])), (lambda rows: Thin(*2 * [reading_basis(later[rows], kind).mT]))
+    makers = (
+        (lambda rows: Thin(*2 * [writing_basis(earlier[rows]).mT])),
+        (lambda rows: Thin(*2 * [reading_basis(later[rows], kind).mT])),
+    )
     for where, written, reading in tiles(len(earlier), len(later), each, *makers):
         out[where] = product_norms(written, reading)
     return out.square_().div_(later.d_head)
@@ -186,15 +210,27 @@ def principal_cosines(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[T
     torch.Size([6])
     """
     name: Any = f"W_{kind}"
-    written = joint_rows(len(earlier), earlier.W_O[:1].numel(), lambda some: full_precision(earlier[some].W_O))
-    reading = joint_rows(len(later), later.W_O[:1].numel(), lambda some: full_precision(later[some].by_head(name).mT))
+    written = joint_rows(
+        len(earlier), earlier.W_O[:1].numel(), lambda some: full_precision(earlier[some].W_O)
+    )
+    reading = joint_rows(
+        len(later), later.W_O[:1].numel(), lambda some: full_precision(later[some].by_head(name).mT)
+    )
     return torch.linalg.svdvals(written @ reading.T).clamp(max=1)
 
 
 @public
-@must(lambda fix, d_model: fix.shape == (d_model,) and bool(fix.any()) or f"({d_model},), a direction that is not zero")
+@must(
+    lambda fix, d_model: (
+        fix.shape == (d_model,) and bool(fix.any()) or f"({d_model},), a direction that is not zero"
+    )
+)
 def random_rotation(
-    d_model: Count, *, seed: Seed, fix: Float[Tensor, " d_model"] | None = None, dtype: Real = torch.float32
+    d_model: Count,
+    *,
+    seed: Seed,
+    fix: Float[Tensor, " d_model"] | None = None,
+    dtype: Real = torch.float32,
 ) -> Float[Tensor, "d_model d_model"]:
     """A random orthogonal matrix `R` (Haar measure); with `fix`, one that leaves that direction where it is.
 
@@ -214,7 +250,12 @@ def random_rotation(
 
 
 @public
-@must(lambda rotation: (away := _away(rotation)) <= 1e-4 or f"orthogonal: R R^T differs from the identity by {away:.2g}")
+@must(
+    lambda rotation: (
+        (away := _away(rotation)) <= 1e-4
+        or f"orthogonal: R R^T differs from the identity by {away:.2g}"
+    )
+)
 def rotate_basis(model: AnyModel, rotation: Float[Tensor, "d_model d_model"]) -> Anatomy:
     """The same model, as one value, in which every writer `W` became `W R` and every reader `R^T W`.
 
@@ -225,14 +266,26 @@ def rotate_basis(model: AnyModel, rotation: Float[Tensor, "d_model d_model"]) ->
     """
     value = anatomy(model)
     if len(rotation) != value.d_model:
-        raise ValueError(f"rotate_basis got a rotation of {len(rotation)} dimensions; expected {value.d_model}, the model's d_model.")
+        raise ValueError(
+            f"rotate_basis got a rotation of {len(rotation)} dimensions; expected {value.d_model}, the model's d_model."
+        )
     R = rotation.to(value.W_E)
-    steps = (Step(tuple(_turned(sub, R) for sub in step.sublayers), _behind(step.closing, R)) for step in value.steps)
-    kept = {"W_E": value.W_E @ R, "W_pos": _times(value.W_pos, R), "steps": tuple(steps), "opening": _behind(value.opening, R)}
+    steps = (
+        Step(tuple(_turned(sub, R) for sub in step.sublayers), _behind(step.closing, R))
+        for step in value.steps
+    )
+    kept = {
+        "W_E": value.W_E @ R,
+        "W_pos": _times(value.W_pos, R),
+        "steps": tuple(steps),
+        "opening": _behind(value.opening, R),
+    }
     if (network := value.head) is not None:
         return replace(value, **kept, head=lambda x: network(x @ R.T))
     final, M, shift = _folded(value.final, R)
-    return replace(value, **kept, final=final, W_U=M @ value.W_U, b_U=_shifted(value.b_U, shift, value.W_U))
+    return replace(
+        value, **kept, final=final, W_U=M @ value.W_U, b_U=_shifted(value.b_U, shift, value.W_U)
+    )
 
 
 def _away(rotation: Tensor) -> float:
@@ -244,7 +297,11 @@ def _folded(norm: Norm | None, R: Tensor) -> tuple[Norm | None, Tensor, Tensor |
     """The norm without gain and bias, and `M`, `shift`: what a reader had from `x` is what it has from `(x R) M + shift`."""
     if norm is None:
         return None, R.T, None
-    return replace(norm, gain=None, bias=None), R.T if norm.gain is None else R.T * norm.gain, norm.bias
+    return (
+        replace(norm, gain=None, bias=None),
+        R.T if norm.gain is None else R.T * norm.gain,
+        norm.bias,
+    )
 
 
 def _times(W: Tensor | None, R: Tensor) -> Any:
@@ -273,7 +330,10 @@ def _turned(sub: Sublayer, R: Tensor) -> Sublayer:
     for name in ("Q", "K", "V") if isinstance(inside, Heads) else ("in", "gate"):
         W = getattr(inside, f"W_{name}", None)
         if W is not None:
-            new[f"W_{name}"], new[f"b_{name}"] = M @ W, _shifted(getattr(inside, f"b_{name}", None), shift, W)
+            new[f"W_{name}"], new[f"b_{name}"] = (
+                M @ W,
+                _shifted(getattr(inside, f"b_{name}", None), shift, W),
+            )
     back = lambda x: x @ M if shift is None else x @ M + shift  # noqa: E731
     if isinstance(inside, Heads):
         inside = replace(inside, W_O=inside.W_O @ R, **new)
@@ -281,6 +341,10 @@ def _turned(sub: Sublayer, R: Tensor) -> Sublayer:
         inside = replace(inside, W_out=inside.W_out @ R, b_out=_times(inside.b_out, R), **new)
     else:
         old, weights = inside, {name: W for name, W in new.items() if name.startswith("W")}
-        inside = MLP(lambda x: old(back(x)) @ R, W_out=_times(getattr(old, "W_out", None), R), **weights)
+        inside = MLP(
+            lambda x: old(back(x)) @ R, W_out=_times(getattr(old, "W_out", None), R), **weights
+        )
     turned = {"before": before, "after": _behind(sub.after, R), "bias": _times(sub.bias, R)}
-    return replace(sub, inside=inside, **turned, gate=None if gate is None else lambda x: gate(back(x)))
+    return replace(
+        sub, inside=inside, **turned, gate=None if gate is None else lambda x: gate(back(x))
+    )

@@ -27,15 +27,41 @@ from circuitkit._contract import (
 from circuitkit._heads import Heads, allowed_pairs
 from circuitkit._work import progress as _bar
 
-Power = Annotated[float | int, number(0, 2, "a number above 0 and at most 2", "the post uses 0.6", 0.6, above=True)]
+Power = Annotated[
+    float | int,
+    number(0, 2, "a number above 0 and at most 2", "the post uses 0.6", 0.6, above=True),
+]
 
 
 @public
-@must(lambda penalty, d_head, d_value: penalty != "write" or (d_value or d_head) == 1
-     or "d_head=1 for penalty 'write'. Write penalty='write_norm'")
-@must(lambda top_k, d_head, d_value: top_k is None or (d_value or d_head) == 1 or "heads that write one direction. Write d_value=1")
-@must(lambda init, d_head, d_value: init not in ("pca", "axes") or (d_value or d_head) == 1 or "d_value=1 for a start along axes")
-@must(lambda penalty, gate: penalty != "gate" or gate != "none" or "a gate for penalty 'gate'. Write penalty='write' or 'none'")
+@must(
+    lambda penalty, d_head, d_value: (
+        penalty != "write"
+        or (d_value or d_head) == 1
+        or "d_head=1 for penalty 'write'. Write penalty='write_norm'"
+    )
+)
+@must(
+    lambda top_k, d_head, d_value: (
+        top_k is None
+        or (d_value or d_head) == 1
+        or "heads that write one direction. Write d_value=1"
+    )
+)
+@must(
+    lambda init, d_head, d_value: (
+        init not in ("pca", "axes")
+        or (d_value or d_head) == 1
+        or "d_value=1 for a start along axes"
+    )
+)
+@must(
+    lambda penalty, gate: (
+        penalty != "gate"
+        or gate != "none"
+        or "a gate for penalty 'gate'. Write penalty='write' or 'none'"
+    )
+)
 @must(lambda n_prompts, batch: n_prompts >= batch or "one batch of prompts or more")
 @dataclass(frozen=True)
 class Recipe:
@@ -112,7 +138,9 @@ class Recipe:
         t = step / self.steps
         if self.alpha_tail and t >= 1 - self.alpha_tail:
             return self.alpha * self.tail_factor
-        return self.alpha * min(1.0, t / self.alpha_warmup) ** 2 if self.alpha_warmup else self.alpha
+        return (
+            self.alpha * min(1.0, t / self.alpha_warmup) ** 2 if self.alpha_warmup else self.alpha
+        )
 
     def top_k_at(self, step: Natural, n_heads: Count) -> int:
         """How many of `n_heads` heads may write at a step."""
@@ -155,18 +183,44 @@ GATES = _FAST.but(penalty="gate", output_scale="fixed", alpha=2.0)
 WRITES = _FAST.but(penalty="write", normalise=False, alpha=0.3)
 """Penalise what heads write instead of their gates. The gate may stay; `WRITES.but(gate="none")` is the control."""
 
-LORSA = _FAST.but(gate="none", penalty="none", normalise=False, alpha=0.0, top_k=1, top_k_warmup=0.5)
+LORSA = _FAST.but(
+    gate="none", penalty="none", normalise=False, alpha=0.0, top_k=1, top_k_warmup=0.5
+)
 """Low-rank sparse attention (He and others, 2025) on the toy: no gate, no price, one head active at a position."""
 
 
-PARAMETERS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "W_GQ", "W_GK", "b_GQ", "b_GK", "log_scale")
+PARAMETERS = (
+    "W_Q",
+    "W_K",
+    "W_V",
+    "W_O",
+    "b_Q",
+    "b_K",
+    "b_V",
+    "W_GQ",
+    "W_GK",
+    "b_GQ",
+    "b_GK",
+    "log_scale",
+)
 EPSILON = 1e-3
 """Rounds off |x|^0.6 at 0, where its slope is infinite."""
 
 
 @public
-@must(lambda recipe, original: recipe.init == "xavier" or original is not None or "original=heads(model), to copy its weights")
-@must(lambda recipe, n_heads: n_heads * recipe.expansion % recipe.share == 0 or "as many heads as groups that share queries and keys can hold")
+@must(
+    lambda recipe, original: (
+        recipe.init == "xavier"
+        or original is not None
+        or "original=heads(model), to copy its weights"
+    )
+)
+@must(
+    lambda recipe, n_heads: (
+        n_heads * recipe.expansion % recipe.share == 0
+        or "as many heads as groups that share queries and keys can hold"
+    )
+)
 @reads("W_Q")
 class GatedBlock(nn.Module):
     """`out = sum_h (gate_h * pattern_h) (x W_V + b_V) W_O`, gates in [0, 1], patterns not renormalised.
@@ -201,15 +255,31 @@ class GatedBlock(nn.Module):
         super().__init__()
         self.recipe, self.n_heads, self.d_model = recipe, n_heads * recipe.expansion, d_model
         self.active = recipe.top_k or self.n_heads
-        self.names, self.of = ((), "") if original is None else (original.names, original.of)  # what it stands for
+        self.names, self.of = (
+            ((), "") if original is None else (original.names, original.of)
+        )  # what it stands for
         generator = torch.Generator().manual_seed(seed)
-        h, d, r, g = self.n_heads // recipe.share, recipe.d_head, recipe.d_value or recipe.d_head, recipe.d_gate
-        shapes = {"W_Q": (h, d_model, d), "W_K": (h, d_model, d), "W_V": (self.n_heads, d_model, r), "W_O": (self.n_heads, r, d_model)}
+        h, d, r, g = (
+            self.n_heads // recipe.share,
+            recipe.d_head,
+            recipe.d_value or recipe.d_head,
+            recipe.d_gate,
+        )
+        shapes = {
+            "W_Q": (h, d_model, d),
+            "W_K": (h, d_model, d),
+            "W_V": (self.n_heads, d_model, r),
+            "W_O": (self.n_heads, r, d_model),
+        }
         shapes |= {"b_Q": (h, d), "b_K": (h, d), "b_V": (self.n_heads, r)}
         for name, shape in shapes.items():
             value = torch.empty(shape, dtype=dtype)
             nn.init.xavier_normal_(value, generator=generator)
-            if recipe.init != "xavier" and original is not None and (recipe.d_value is None or name[-1] in "QK"):
+            if (
+                recipe.init != "xavier"
+                and original is not None
+                and (recipe.d_value is None or name[-1] in "QK")
+            ):
                 value = recipe.noise * value + _copies(original, name, shape)
             setattr(self, name, nn.Parameter(value))
         for name in ("W_GQ", "W_GK"):
@@ -217,7 +287,11 @@ class GatedBlock(nn.Module):
             nn.init.orthogonal_(value, generator=generator)
             setattr(self, name, nn.Parameter(value))
         self.b_GQ, self.b_GK = (nn.Parameter(torch.zeros(h, g, dtype=dtype)) for _ in range(2))
-        self.b_O = nn.Parameter(torch.zeros(d_model, dtype=dtype)) if recipe.init in ("pca", "axes") else None
+        self.b_O = (
+            nn.Parameter(torch.zeros(d_model, dtype=dtype))
+            if recipe.init in ("pca", "axes")
+            else None
+        )
         self.log_scale = nn.Parameter(torch.tensor(1.0 + math.log(target_rms), dtype=dtype))
         if recipe.value_bias == "none":
             nn.init.zeros_(self.b_V)
@@ -234,14 +308,20 @@ class GatedBlock(nn.Module):
         k = torch.einsum("...pm,hmg->...hpg", x, self.W_GK) + self.b_GK[:, None]
         return activation(self.recipe.gate, q @ k.transpose(-2, -1))
 
-    def pattern(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
+    def pattern(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos pos"]:
         """The attention pattern before gating; rows sum to 1."""
         q = torch.einsum("...pm,hmd->...hpd", x, self.W_Q) + self.b_Q[:, None]
         k = torch.einsum("...pm,hmd->...hpd", x, self.W_K) + self.b_K[:, None]
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.recipe.d_head)
-        return scores.masked_fill(~allowed_pairs("causal", x.shape[-2], x.device), -math.inf).softmax(-1)
+        return scores.masked_fill(
+            ~allowed_pairs("causal", x.shape[-2], x.device), -math.inf
+        ).softmax(-1)
 
-    def mixed(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_value"]:
+    def mixed(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos d_value"]:
         """What each head reads: its gated pattern applied to the values, before W_O, and what top-k leaves of it."""
         W_V, b_V, W_O = self.weights()
         v = torch.einsum("...pm,hmd->...hpd", x, W_V) + b_V[:, None]
@@ -255,14 +335,24 @@ class GatedBlock(nn.Module):
             z = wide.unflatten(-1, (share, -1)).transpose(-3, -2).flatten(-4, -3)
         if self.recipe.top_k is None:
             return z
-        return most_active(z[..., 0].transpose(-2, -1), W_O[:, 0].norm(dim=-1), self.active).transpose(-2, -1)[..., None]
+        return most_active(
+            z[..., 0].transpose(-2, -1), W_O[:, 0].norm(dim=-1), self.active
+        ).transpose(-2, -1)[..., None]
 
-    def results(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos d_model"]:
+    def results(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, `[..., head, pos, d_model]`."""
         return self.mixed(x) @ self.weights()[2]
 
-    @must(lambda without, self: max(without, default=0) < self.n_heads or f"heads of the block, 0 to {self.n_heads - 1}")
-    def forward(self, x: Float[Tensor, "*batch pos d_model"], without: tuple[Natural, ...] = ()) -> Float[Tensor, "*batch pos d_model"]:
+    @must(
+        lambda without, self: (
+            max(without, default=0) < self.n_heads or f"heads of the block, 0 to {self.n_heads - 1}"
+        )
+    )
+    def forward(
+        self, x: Float[Tensor, "*batch pos d_model"], without: tuple[Natural, ...] = ()
+    ) -> Float[Tensor, "*batch pos d_model"]:
         """The block's output; `without` names heads that are left out of it."""
         z = self.mixed(x)
         if without:
@@ -270,7 +360,12 @@ class GatedBlock(nn.Module):
         out = torch.einsum("...hpd,hdm->...pm", z, self.weights()[2])
         return out if self.b_O is None else out + self.b_O
 
-    def penalty(self, x: Float[Tensor, "batch pos d_model"], target_l1: Positive = 1.0, target_rms: Positive = 1.0) -> Tensor:
+    def penalty(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        target_l1: Positive = 1.0,
+        target_rms: Positive = 1.0,
+    ) -> Tensor:
         """The recipe's sparsity penalty on a batch, without alpha. See `gate_penalty` and `write_penalty`."""
         recipe = self.recipe
         if recipe.penalty == "gate":
@@ -291,7 +386,10 @@ class GatedBlock(nn.Module):
         """The heads without their gates, as ordinary `Heads`."""
         W_V, b_V, W_O = (part.detach() for part in self.weights())
         names = tuple(f"L0H{h}" for h in range(self.n_heads))
-        rest = {name: getattr(self, name).detach().repeat_interleave(self.recipe.share, 0) for name in ("W_Q", "W_K", "b_Q", "b_K")}
+        rest = {
+            name: getattr(self, name).detach().repeat_interleave(self.recipe.share, 0)
+            for name in ("W_Q", "W_K", "b_Q", "b_K")
+        }
         return Heads(names, W_V=W_V, W_O=W_O, b_V=b_V, scale=math.sqrt(self.recipe.d_head), **rest)
 
 
@@ -303,7 +401,10 @@ def untrained(recipe: Recipe) -> list[str]:
 
 
 def optimise(
-    recipe: Recipe, p: dict[str, Tensor], loss: Callable[[int], Tensor], progress: Callable[[int, int], None] | None = None
+    recipe: Recipe,
+    p: dict[str, Tensor],
+    loss: Callable[[int], Tensor],
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Adam on the sum of the runs' losses; runs share no parameter, so each is trained as if alone."""
     trained = [value for value in p.values() if value.requires_grad]
@@ -353,7 +454,9 @@ def across_heads(x: Tensor, power: float, axis: int) -> Tensor:
     return torch.where(some, torch.where(some, total, 1.0).pow(1 / power), 0.0)
 
 
-def write_penalty(z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d_model"], power: float) -> Tensor:
+def write_penalty(
+    z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d_model"], power: float
+) -> Tensor:
     """`sum_u ( sum_h (|z_h| + e)^p (|W_O[h, u]| + e)^p )^(1/p)` for heads with d_head 1, one number a row, e = 0.001.
 
     Over the target's mean 1-norm it is 1 when every logit of a row is written by one head; heads that share or cancel make it
@@ -363,7 +466,9 @@ def write_penalty(z: Float[Tensor, "*row head"], W_O: Float[Tensor, "*run head d
     return joint.pow(1 / power).sum(-1)
 
 
-def most_active(z: Float[Tensor, "*row head"], length: Float[Tensor, "*#row head"], k: int) -> Float[Tensor, "*row head"]:
+def most_active(
+    z: Float[Tensor, "*row head"], length: Float[Tensor, "*#row head"], k: int
+) -> Float[Tensor, "*row head"]:
     """Activations below zero become zero, and so do all but the `k` whose write `z * length` is longest. **Error**: none."""
     z = z.clamp(min=0)
     if k >= z.shape[-1]:
@@ -377,5 +482,7 @@ def _copies(original: Heads, name: str, shape: tuple[int, ...]) -> Tensor:
     value = torch.zeros(len(original), original.d_head) if value is None else value
     copies = value.repeat(shape[0] // len(original), *[1] * (value.ndim - 1))
     if tuple(copies.shape) != shape:
-        raise ValueError(f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}")
+        raise ValueError(
+            f"init='duplicate': {name} of the original gives {tuple(copies.shape)}, the block needs {shape}"
+        )
     return copies

@@ -20,7 +20,10 @@ ATTEND = 30.0
 
 @public
 def hand_specified(
-    n_heads: Count, n_trigrams: Count, shared: Sequence[Sequence[Natural]] | None = None, gain: Positive = 4.0
+    n_heads: Count,
+    n_trigrams: Count,
+    shared: Sequence[Sequence[Natural]] | None = None,
+    gain: Positive = 4.0,
 ) -> ToyModel:
     """`n_heads` heads of `d_head = 1` that complete more trigrams than heads by adding their outputs.
 
@@ -36,15 +39,29 @@ def hand_specified(
     task = SkipTrigramTask(n_trigrams)
     n_shared = max(n_trigrams - n_heads, 0)
     if shared is None:
-        pairs = [pair for last in range(1, n_heads) for pair in ((first, last) for first in range(last))]
+        pairs = [
+            pair for last in range(1, n_heads) for pair in ((first, last) for first in range(last))
+        ]
         if n_shared > len(pairs):
             most = f"{n_heads} have a head of their own and {len(pairs)} pairs can share one each"
-            raise ValueError(f"{n_trigrams} trigrams on {n_heads} heads: {most}. Use more heads, or two_head_model.")
+            raise ValueError(
+                f"{n_trigrams} trigrams on {n_heads} heads: {most}. Use more heads, or two_head_model."
+            )
         shared = pairs[:n_shared]
     sets = [frozenset(group) for group in shared]
-    problems = [f"shared has {len(sets)} groups for {n_shared} trigrams without a head of their own"] * (len(sets) != n_shared)
-    problems += [f"shared group {sorted(s)} needs two or more heads below {n_heads}" for s in sets if len(s) < 2 or max(s) >= n_heads]
-    problems += [f"shared group {sorted(a)} lies inside {sorted(b)}" for a, b in combinations(sets, 2) if a <= b or b <= a]
+    problems = [
+        f"shared has {len(sets)} groups for {n_shared} trigrams without a head of their own"
+    ] * (len(sets) != n_shared)
+    problems += [
+        f"shared group {sorted(s)} needs two or more heads below {n_heads}"
+        for s in sets
+        if len(s) < 2 or max(s) >= n_heads
+    ]
+    problems += [
+        f"shared group {sorted(a)} lies inside {sorted(b)}"
+        for a, b in combinations(sets, 2)
+        if a <= b or b <= a
+    ]
     if problems:
         raise ValueError("these shared groups do not work:\n  " + "\n  ".join(problems))
 
@@ -134,7 +151,9 @@ def blind_model(n_trigrams: Count, gain: Positive = 4.0) -> ToyModel:
 def _one_hot_model(task: SkipTrigramTask, W_Q, W_K, W_V, W_O, W_E=None) -> ToyModel:
     eye = torch.eye(task.d_vocab)
     # Scores here are exact products; sqrt(d_head) belongs to trained heads.
-    heads = Heads(tuple(f"L0H{h}" for h in range(len(W_Q))), W_Q, W_K, W_V, W_O, scale=math.sqrt(1.0))
+    heads = Heads(
+        tuple(f"L0H{h}" for h in range(len(W_Q))), W_Q, W_K, W_V, W_O, scale=math.sqrt(1.0)
+    )
     return ToyModel(heads, task, eye if W_E is None else W_E, eye)
 
 
@@ -147,13 +166,18 @@ def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
     config, known = f"{n_heads}H{n_trigrams}T", stored("superposition", "originals.safetensors")
     configs = sorted({name.split("/")[0] for name in known})
     if config not in configs:
-        raise ValueError(f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}")
+        raise ValueError(
+            f"no originals with {n_heads} heads and {n_trigrams} trigrams are stored; stored are {configs}"
+        )
     n = known[f"{config}/W_Q"].shape[0]
     if seed >= n:
         raise ValueError(f"original {seed} of {config} is not stored; seeds are 0 to {n - 1}")
     task = SkipTrigramTask(n_trigrams)
     eye = torch.eye(task.d_vocab)
-    parts = (known[f"{config}/{name}"][seed].clone() for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"))
+    parts = (
+        known[f"{config}/{name}"][seed].clone()
+        for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
+    )
     return ToyModel(Heads(tuple(f"L0H{h}" for h in range(n_heads)), *parts), task, eye, eye)
 
 
@@ -202,4 +226,9 @@ def rate(k: Natural, n: Count) -> Rate:
     """
     z = 1.959964
     half = z * math.sqrt(k * (n - k) / n + z * z / 4)
-    return Rate(k, n, max(0.0, (k + z * z / 2 - half) / (n + z * z)), min(1.0, (k + z * z / 2 + half) / (n + z * z)))
+    return Rate(
+        k,
+        n,
+        max(0.0, (k + z * z / 2 - half) / (n + z * z)),
+        min(1.0, (k + z * z / 2 + half) / (n + z * z)),
+    )

@@ -21,9 +21,14 @@ IDLE, PENDING, FORCED = 0, 1, 2
 
 
 @public
-@must(lambda d_vocab, n_trigrams: d_vocab is None or d_vocab >= 2 * n_trigrams + 2
-     or "a destination and a completion for each trigram, one source and one beginning token. Write "
-     f"d_vocab={2 * n_trigrams + 2} or more, or n_trigrams={max((d_vocab - 2) // 2, 0)} or fewer")
+@must(
+    lambda d_vocab, n_trigrams: (
+        d_vocab is None
+        or d_vocab >= 2 * n_trigrams + 2
+        or "a destination and a completion for each trigram, one source and one beginning token. Write "
+        f"d_vocab={2 * n_trigrams + 2} or more, or n_trigrams={max((d_vocab - 2) // 2, 0)} or fewer"
+    )
+)
 @dataclass(frozen=True, init=False)
 class SkipTrigramTask:
     """Prompts of random tokens in which a destination that follows an unused source is completed at once.
@@ -48,7 +53,9 @@ class SkipTrigramTask:
     def __init__(
         self,
         n_trigrams: Annotated[int, whole(1, 10_000)],
-        n_ctx: Annotated[int, whole(4, why="a prompt needs 4 positions to hold a beginning and one trigram")] = 11,
+        n_ctx: Annotated[
+            int, whole(4, why="a prompt needs 4 positions to hold a beginning and one trigram")
+        ] = 11,
         d_vocab: Annotated[int, whole(4, 40_000)] | None = None,
     ) -> None:
         d_vocab = 2 * n_trigrams + 2 if d_vocab is None else d_vocab
@@ -76,7 +83,9 @@ class SkipTrigramTask:
         An integer `x` below `V (V - 1)` gives `x // (V - 1)`, uniform over all tokens, and `1 + x // V`, over those but the source.
         """
         generator, v = torch.Generator().manual_seed(seed), self.d_vocab
-        draws = torch.randint(v * (v - 1), (self.n_ctx - 1, n), generator=generator, dtype=torch.int32)
+        draws = torch.randint(
+            v * (v - 1), (self.n_ctx - 1, n), generator=generator, dtype=torch.int32
+        )
         free, without_source = (draws // (v - 1)).unbind(0), (1 + draws // v).unbind(0)
         rows = [torch.full((n,), self.bos, dtype=torch.int32)]
         pending = torch.zeros(n, dtype=torch.bool)
@@ -117,7 +126,9 @@ class SkipTrigramTask:
             token = tokens[:, pos]
             after_idle = torch.where(token == self.source, PENDING, IDLE)
             after_pending = torch.where(self.is_destination(token), FORCED, PENDING)
-            state = torch.where(state == PENDING, after_pending, torch.where(state == FORCED, IDLE, after_idle))
+            state = torch.where(
+                state == PENDING, after_pending, torch.where(state == FORCED, IDLE, after_idle)
+            )
             out[:, pos] = state
         return out
 
@@ -134,7 +145,8 @@ class SkipTrigramTask:
         """Exact probability of each state after each position, float64, from the three-state Markov chain."""
         v, t = self.d_vocab, self.n_trigrams
         step = torch.tensor(
-            [[1 - 1 / v, 1 / v, 0.0], [0.0, 1 - t / (v - 1), t / (v - 1)], [1.0, 0.0, 0.0]], dtype=torch.float64
+            [[1 - 1 / v, 1 / v, 0.0], [0.0, 1 - t / (v - 1), t / (v - 1)], [1.0, 0.0, 0.0]],
+            dtype=torch.float64,
         )
         rows = [torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)]
         for _ in range(self.n_ctx - 1):
@@ -150,13 +162,20 @@ class SkipTrigramTask:
         >>> round(SkipTrigramTask(3).bayes_loss, 2)
         1.92
         """
-        entropy = torch.tensor([math.log(self.d_vocab), math.log(self.d_vocab - 1), 0.0], dtype=torch.float64)
+        entropy = torch.tensor(
+            [math.log(self.d_vocab), math.log(self.d_vocab - 1), 0.0], dtype=torch.float64
+        )
         return float((self.state_probabilities[:-1] @ entropy).mean())
 
 
 @public
-@must(lambda task, W_E, heads: len(heads) > 0 and tuple(W_E.shape) == (task.d_vocab, heads.d_model)
-     or f"W_E [{task.d_vocab}, {heads.d_model}]: as many tokens as the task's {task.n_trigrams} trigrams have, and the heads' stream")
+@must(
+    lambda task, W_E, heads: (
+        len(heads) > 0
+        and tuple(W_E.shape) == (task.d_vocab, heads.d_model)
+        or f"W_E [{task.d_vocab}, {heads.d_model}]: as many tokens as the task's {task.n_trigrams} trigrams have, and the heads' stream"
+    )
+)
 @one_dtype("heads", "W_E", "W_U")
 @dataclass(frozen=True, eq=False, repr=False)
 class ToyModel:

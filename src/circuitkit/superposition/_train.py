@@ -47,25 +47,37 @@ class CountBatch:
     n_rows: int
 
 
-def count_batch(tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dtype = torch.float32) -> CountBatch:
+def count_batch(
+    tokens: Int[Tensor, "prompt pos"], d_vocab: int, dtype: torch.dtype = torch.float32
+) -> CountBatch:
     """Distinct rows of a batch of prompts. **Error**: none; every row is in it, with its multiplicity."""
     (n, pos), place = tokens.shape, tokens.device
-    one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32, device=place).scatter_(2, tokens[..., None], 1)
+    one_hot = torch.zeros(n, pos, d_vocab, dtype=torch.int32, device=place).scatter_(
+        2, tokens[..., None], 1
+    )
     counts = one_hot.cumsum(1, dtype=torch.int32)
     pairs_causal = torch.einsum("npa,npb->ab", finest(one_hot), finest(counts))
     total = finest(one_hot.sum(1))
     pairs_all = total.T @ total
     keys = torch.cat([tokens.reshape(-1, 1).to(torch.int32), counts.reshape(-1, d_vocab)], 1)
     rows, inverse, weight = _unique(keys, pos)
-    first = torch.empty(len(rows), dtype=torch.long, device=place).scatter_(0, inverse, torch.arange(len(keys), device=place))
+    first = torch.empty(len(rows), dtype=torch.long, device=place).scatter_(
+        0, inverse, torch.arange(len(keys), device=place)
+    )
     own = rows[:, 0].long()
     sizes = torch.bincount(own, minlength=d_vocab)
     width = int(sizes.max())
-    slot = torch.arange(len(rows), device=place) - (sizes.cumsum(0) - sizes)[own]  # rows are sorted by their own token
+    slot = (
+        torch.arange(len(rows), device=place) - (sizes.cumsum(0) - sizes)[own]
+    )  # rows are sorted by their own token
     padded = torch.zeros(d_vocab, width, d_vocab, dtype=dtype, device=place)
-    padded[:, :, 0] = 1.0  # a padding row counts one key, so that its denominator is not 0; its weight is 0
+    padded[:, :, 0] = (
+        1.0  # a padding row counts one key, so that its denominator is not 0; its weight is 0
+    )
     padded[own, slot] = rows[:, 1:].to(dtype)
-    weights, index = (torch.zeros(d_vocab, width, dtype=kind, device=place) for kind in (dtype, torch.long))
+    weights, index = (
+        torch.zeros(d_vocab, width, dtype=kind, device=place) for kind in (dtype, torch.long)
+    )
     weights[own, slot], index[own, slot] = weight.to(dtype), first
     every, causal = ((pairs / pairs.sum()).to(dtype) for pairs in (pairs_all, pairs_causal))
     return CountBatch(padded, weights, index, (own * width + slot)[inverse], every, causal, n * pos)
@@ -103,7 +115,9 @@ def pair_tables(
     return scores, gate, v, W_O
 
 
-def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
+def mixed(
+    batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor
+) -> Float[Tensor, "run token row head d_head"]:
     """`z` of the module docstring for every distinct row.
 
     Scores are centred within their row of the table; if they differ by less than `SAFE` no sum overflows or loses a key.
@@ -119,7 +133,9 @@ def mixed(batch: CountBatch, scores: Tensor, gate: Tensor, v: Tensor) -> Float[T
         return (top / total).permute(2, 0, 1, 3, 4)
     counts, scores, gate, value, high, low = map(finest, (batch.counts, scores, gate, v, high, low))
     half = SAFE[torch.float64] / 2
-    top, total = _sums(counts, (scores - (high + low) / 2).clamp(-half, half).exp(), gate, value)  # a wide head's are cut off
+    top, total = _sums(
+        counts, (scores - (high + low) / 2).clamp(-half, half).exp(), gate, value
+    )  # a wide head's are cut off
     z = (top / total).permute(2, 3, 0, 1, 4)
     if (wide := spread >= 2 * half).any():  # and made anew
         some = (counts, *(part[wide][None] for part in (scores, gate, value)))
@@ -132,16 +148,23 @@ def _sums(counts: Tensor, e: Tensor, gate: Tensor, v: Tensor) -> tuple[Tensor, T
     """What stands above the line and below it, `[token, row, run, head, d_head]`, below with 1 in the place of `d_head`."""
     # Two products: a slice of one joined product would have its gradient filled with zeros and added.
     summed = (torch.einsum("rhab,rhbd->abrhd", e * gate, v), e.permute(2, 3, 0, 1)[..., None])
-    top, total = (torch.bmm(counts, part.flatten(2)).unflatten(2, part.shape[2:]) for part in summed)
+    top, total = (
+        torch.bmm(counts, part.flatten(2)).unflatten(2, part.shape[2:]) for part in summed
+    )
     return top, total
 
 
-def _windows(counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor) -> Float[Tensor, "run token row head d_head"]:
+def _windows(
+    counts: Tensor, scores: Tensor, gate: Tensor, v: Tensor
+) -> Float[Tensor, "run token row head d_head"]:
     """Each window is a centre, lower by half of what float64 holds; a row belongs to the first in which its sum reaches 1.
 
     There its largest key lies: what is above that window it does not have, and what is below by more is nothing beside it.
     """
-    high, half = scores.detach().amax(-1, keepdim=True), SAFE[torch.float64] / 2 - 10  # 10: a row counts a key often
+    high, half = (
+        scores.detach().amax(-1, keepdim=True),
+        SAFE[torch.float64] / 2 - 10,
+    )  # 10: a row counts a key often
     z, left = v.new_zeros(()), torch.ones((), dtype=torch.bool)
     for window in range(1, math.ceil(float((high - scores.detach()).max()) / half) + 1):
         top, total = _sums(counts, (scores - high + window * half).clamp(max=half).exp(), gate, v)
@@ -174,7 +197,9 @@ def loss_terms(
     scores, gate, v, W_O = pair_tables(recipe, p, embed)
     z = mixed(batch, scores, gate, v)
     if recipe.top_k is not None:
-        z = most_active(z[..., 0], W_O[:, None, None, :, 0].norm(dim=-1), active or recipe.top_k)[..., None]
+        z = most_active(z[..., 0], W_O[:, None, None, :, 0].norm(dim=-1), active or recipe.top_k)[
+            ..., None
+        ]
     r, a, n, h, d = z.shape
     out = z.reshape(r, a * n, h * d) @ W_O.reshape(r, h * d, -1)
     weight = (batch.weight / batch.n_rows).view(-1)
@@ -190,7 +215,9 @@ def loss_terms(
     return error, torch.zeros_like(error)
 
 
-def length_penalty(z: Float[Tensor, "run token row head d_head"], W_O: Tensor, power: float) -> Float[Tensor, "run token row"]:
+def length_penalty(
+    z: Float[Tensor, "run token row head d_head"], W_O: Tensor, power: float
+) -> Float[Tensor, "run token row"]:
     """`(sum_h |o_h|^power)^(1 / power)` for what each head writes in a row, `o_h = z_h W_O_h`, without writing it out."""
     gram = torch.einsum("rhdm,rhem->rhde", W_O, W_O)
     square = torch.einsum("ranhd,rhde,ranhe->ranh", z, gram, z)
@@ -242,7 +269,10 @@ class GatedRuns:
     @property
     def best(self) -> int:
         """Index of the run with the lowest loss."""
-        return min(range(len(self.loss)), key=lambda i: math.inf if math.isnan(self.loss[i]) else self.loss[i])
+        return min(
+            range(len(self.loss)),
+            key=lambda i: math.inf if math.isnan(self.loss[i]) else self.loss[i],
+        )
 
     @property
     def model(self) -> GatedModel:
@@ -275,12 +305,16 @@ def train_gated(
     """
     recipe = recipe if steps is None else recipe.but(steps=steps)
     if recipe.init in ("pca", "axes") and isinstance(original, ToyModel):
-        raise ValueError(f"train_gated got init={recipe.init!r} and a ToyModel; expected a LayerRecord, whose axes are known. Write init='xavier'.")
+        raise ValueError(
+            f"train_gated got init={recipe.init!r} and a ToyModel; expected a LayerRecord, whose axes are known. Write init='xavier'."
+        )
     if not isinstance(original, ToyModel):
         from circuitkit.superposition._layer import train_gated_layer
 
         return train_gated_layer(original, recipe, seed=seed, progress=progress)
-    training = Training(original, recipe, [run_seed(seed, i) for i in range(inits)], run_seed(seed, 10_000))
+    training = Training(
+        original, recipe, [run_seed(seed, i) for i in range(inits)], run_seed(seed, 10_000)
+    )
     optimise(recipe, training.p, training.loss, progress)
     return training.finished()
 
@@ -294,7 +328,9 @@ def stack_parameters(blocks: list[GatedBlock], recipe: Recipe) -> dict[str, Tens
     """The parameters of several blocks with a leading run axis, as leaves that require grad where they are trained."""
     held = untrained(recipe)
     return {
-        name: torch.stack([getattr(block, name).detach() for block in blocks]).requires_grad_(name not in held)
+        name: torch.stack([getattr(block, name).detach() for block in blocks]).requires_grad_(
+            name not in held
+        )
         for name in PARAMETERS
     }
 
@@ -302,34 +338,62 @@ def stack_parameters(blocks: list[GatedBlock], recipe: Recipe) -> dict[str, Tens
 class Training:
     """Blocks that learn what an original's layer writes, on prompts as count tables: what `train_gated` and studies go through."""
 
-    def __init__(self, original: ToyModel, recipe: Recipe, seeds: Sequence[int], data_seed: int) -> None:
+    def __init__(
+        self, original: ToyModel, recipe: Recipe, seeds: Sequence[int], data_seed: int
+    ) -> None:
         self.original, self.recipe, like = original, recipe, original.W_E
-        prompts = original.task.sample(recipe.n_prompts, data_seed).split(recipe.batch)[: recipe.steps]
+        prompts = original.task.sample(recipe.n_prompts, data_seed).split(recipe.batch)[
+            : recipe.steps
+        ]
         self.batches = [self._counted(part) for part in prompts if len(part) == recipe.batch]
         n = sum(torch.stack([batch.weight.sum() for batch, _ in self.batches]).tolist())
         self.mean_square, self.l1 = (
-            sum(torch.stack([(batch.weight[..., None] * size(y)).sum() for batch, y in self.batches]).tolist()) / n
+            sum(
+                torch.stack(
+                    [(batch.weight[..., None] * size(y)).sum() for batch, y in self.batches]
+                ).tolist()
+            )
+            / n
             for size in (torch.square, torch.abs)
         )
         if not self.mean_square > 0:
-            raise ValueError("the original's attention layer writes nothing on these prompts, so there is nothing to learn")
+            raise ValueError(
+                "the original's attention layer writes nothing on these prompts, so there is nothing to learn"
+            )
         self.rms = math.sqrt(self.mean_square)
         self.fresh = self._counted(original.task.sample(2000, data_seed + 1))
-        sizes: Any = {"n_heads": len(original.heads), "d_model": original.heads.d_model, "target_rms": self.rms}
-        made = (GatedBlock(recipe, **sizes, seed=seed, original=original.heads, dtype=like.dtype) for seed in seeds)
+        sizes: Any = {
+            "n_heads": len(original.heads),
+            "d_model": original.heads.d_model,
+            "target_rms": self.rms,
+        }
+        made = (
+            GatedBlock(recipe, **sizes, seed=seed, original=original.heads, dtype=like.dtype)
+            for seed in seeds
+        )
         self.blocks = [block.to(like.device) for block in made]
         self.p = stack_parameters(self.blocks, recipe)
 
     def _counted(self, tokens: Tensor) -> tuple[CountBatch, Float[Tensor, "d_vocab row d_model"]]:
         """Prompts as count tables, and what the original's layer writes in each row."""
         like = self.original.W_E
-        batch = count_batch(tokens := tokens.to(like.device), self.original.task.d_vocab, like.dtype)
+        batch = count_batch(
+            tokens := tokens.to(like.device), self.original.task.d_vocab, like.dtype
+        )
         return batch, self.original.heads.results(like[tokens]).sum(-3).flatten(0, 1)[batch.index]
 
-    def _terms(self, batch: CountBatch, target: Tensor, active: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def _terms(
+        self, batch: CountBatch, target: Tensor, active: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Squared error, the same in the recipe's unit, and the penalty, `[run]` each."""
-        squared, penalty = loss_terms(self.recipe, self.p, self.original.W_E, batch, target, self.l1, self.rms, active)
-        return squared, squared / (target.shape[-1] if self.recipe.error == "mse" else self.mean_square), penalty
+        squared, penalty = loss_terms(
+            self.recipe, self.p, self.original.W_E, batch, target, self.l1, self.rms, active
+        )
+        return (
+            squared,
+            squared / (target.shape[-1] if self.recipe.error == "mse" else self.mean_square),
+            penalty,
+        )
 
     def loss(self, step: int) -> Float[Tensor, "run"]:
         """What a step descends, of every run."""
@@ -352,9 +416,13 @@ class Training:
             for name in PARAMETERS:
                 getattr(block, name).copy_(p[name][i])
             if not math.isfinite(losses[i]):
-                failed.append(f"init {i}: the loss is {losses[i]}; lower lr={recipe.lr} or alpha={recipe.alpha}")
+                failed.append(
+                    f"init {i}: the loss is {losses[i]}; lower lr={recipe.lr} or alpha={recipe.alpha}"
+                )
         return GatedRuns(
-            models=tuple(GatedModel(block.requires_grad_(False), self.original) for block in self.blocks),
+            models=tuple(
+                GatedModel(block.requires_grad_(False), self.original) for block in self.blocks
+            ),
             loss=tuple(losses),
             fvu=tuple((squared / variance).tolist()),
             penalty=tuple(penalty.tolist()),

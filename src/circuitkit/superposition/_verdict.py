@@ -24,7 +24,9 @@ _CELLS = 1 << 22
 Pair = tuple[Float[Tensor, "row head"], Float[Tensor, "row head"]]
 
 
-def margins(logits: Float[Tensor, "row *head d_vocab"], completion: Int[Tensor, "row"]) -> Float[Tensor, "row *head other"]:
+def margins(
+    logits: Float[Tensor, "row *head d_vocab"], completion: Int[Tensor, "row"]
+) -> Float[Tensor, "row *head other"]:
     """`logits[completion] - logits[u]` for every `u` but the completion, `[row, ..., d_vocab - 1]`."""
     index = completion.view(-1, *[1] * (logits.ndim - 1)).expand(*logits.shape[:-1], 1)
     difference = logits.gather(-1, index) - logits
@@ -34,13 +36,17 @@ def margins(logits: Float[Tensor, "row *head d_vocab"], completion: Int[Tensor, 
     return difference[keep].view(*logits.shape[:-1], logits.shape[-1] - 1)
 
 
-def worst_margins(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> Float[Tensor, "row head other"]:
+def worst_margins(
+    m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]
+) -> Float[Tensor, "row head other"]:
     """The smallest margin over each token, among the sets that hold the head: the bracket of `always_predicted`."""
     losses = m.clamp(max=0)
     return m - losses + losses.sum(1, keepdim=True) + r[:, None]
 
 
-def always_predicted(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> Bool[Tensor, "row head"]:
+def always_predicted(
+    m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]
+) -> Bool[Tensor, "row head"]:
     """True where head `h`, kept with *any* set of other heads, predicts the completion: exact, in one pass.
 
     `min_u ( m_h[u] + sum_{k != h} min(0, m_k[u]) + r[u] ) > 0`. Proof: some set fails if and only if for some `u` some set S
@@ -67,7 +73,11 @@ def least(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"]) -> 
 
 
 def greatest(
-    m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool = True, rounds: int = 40, limit: float | None = None
+    m: Float[Tensor, "row head other"],
+    r: Float[Tensor, "row other"],
+    odds: bool = True,
+    rounds: int = 40,
+    limit: float | None = None,
 ) -> Pair:
     """The largest log-odds, or smallest margin, over all sets that hold the head.
 
@@ -94,15 +104,24 @@ def greatest(
     return low, torch.maximum(low, high)  # rounding may cross them where they meet
 
 
-def _at_tokens(m: Tensor, r: Tensor, margin: Tensor, keep: Tensor, odds: bool = True, few: int = 16) -> Float[Tensor, "row head set"]:
+def _at_tokens(
+    m: Tensor, r: Tensor, margin: Tensor, keep: Tensor, odds: bool = True, few: int = 16
+) -> Float[Tensor, "row head set"]:
     """The strength of the sets `keep[row, :, u]`, with the head, for the tokens `u` where its `margin` is smallest."""
     u = margin.topk(min(few, m.shape[2]), largest=False).indices  # [row, head, set]
-    kept = keep[:, None].expand(-1, m.shape[1], -1, -1).gather(3, u[:, :, None].expand(-1, -1, m.shape[1], -1)).to(m.dtype)
+    kept = (
+        keep[:, None]
+        .expand(-1, m.shape[1], -1, -1)
+        .gather(3, u[:, :, None].expand(-1, -1, m.shape[1], -1))
+        .to(m.dtype)
+    )
     kept.diagonal(dim1=1, dim2=2).fill_(1)
     return strength(torch.einsum("rhks,rku->rhsu", kept, m) + r[:, None, None], odds)
 
 
-def _tried(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool) -> Float[Tensor, "row head 2"]:
+def _tried(
+    m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], odds: bool
+) -> Float[Tensor, "row head 2"]:
     """The smallest and largest strength over all sets that hold the head; every set is tried.
 
     With the heads in two halves, `sum_u exp(-M[u])` of all sets is one product of two tables, `[2^(n/2), token]` each. Where
@@ -110,13 +129,25 @@ def _tried(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], od
     """
     half = m.shape[1] // 2
     halves = [m[:, :half], m[:, half:]]
-    bits = [(torch.arange(2 ** part.shape[1])[:, None] >> torch.arange(part.shape[1]) & 1).to(m.device) for part in halves]
+    bits = [
+        (torch.arange(2 ** part.shape[1])[:, None] >> torch.arange(part.shape[1]) & 1).to(m.device)
+        for part in halves
+    ]
     out = []
-    for rows in torch.arange(len(m)).split(max(1, _CELLS // max(2 ** m.shape[1], len(bits[1]) * m.shape[2]))):
-        first, second = (torch.einsum("sk,rku->rsu", b.to(m.dtype), part[rows]) for b, part in zip(bits, halves, strict=True))
+    for rows in torch.arange(len(m)).split(
+        max(1, _CELLS // max(2 ** m.shape[1], len(bits[1]) * m.shape[2]))
+    ):
+        first, second = (
+            torch.einsum("sk,rku->rsu", b.to(m.dtype), part[rows])
+            for b, part in zip(bits, halves, strict=True)
+        )
         first = first + r[rows, None]
         low = [part.amin(-1, keepdim=True) for part in (first, second)]
-        if odds and max(float((part - at).max()) for part, at in zip((first, second), low, strict=True)) < 600:
+        if (
+            odds
+            and max(float((part - at).max()) for part, at in zip((first, second), low, strict=True))
+            < 600
+        ):
             table = low[0] + low[1].mT - ((low[0] - first).exp() @ (low[1] - second).exp().mT).log()
         else:
             table = first[:, :, None, 0] + second[:, None, :, 0]
@@ -136,18 +167,29 @@ def _tried(m: Float[Tensor, "row head other"], r: Float[Tensor, "row other"], od
 Draw = Callable[[int, int], Tensor]
 Find = Callable[[Tensor], Tensor]
 
-def evaluate(run: Callable, task: SkipTrigramTask, tokens: Int[Tensor, "prompt pos"], places: Int[Tensor, "row 2"]) -> tuple[Tensor, ...]:
+
+def evaluate(
+    run: Callable,
+    task: SkipTrigramTask,
+    tokens: Int[Tensor, "prompt pos"],
+    places: Int[Tensor, "row 2"],
+) -> tuple[Tensor, ...]:
     """What each head and the rest add to the completion's margins at `places[row] = (prompt, pos)`, in float64, and the trigrams there."""
     prompts, which = places[:, 0].unique(return_inverse=True)
     found = []
     for part in prompts.split(2048):
         output = run(tokens[part])
         if not isinstance(output, tuple) or len(output) != 2:
-            raise ValueError(f"run(tokens) must return (head_logits, residual_logits); it returned a {type(output).__name__}")
+            raise ValueError(
+                f"run(tokens) must return (head_logits, residual_logits); it returned a {type(output).__name__}"
+            )
         found.append([logits.detach() for logits in returned_by_run(*output, tokens[part], task)])
     pos, (h, r) = places[:, 1], map(torch.cat, zip(*found, strict=True))
     trigram = tokens[places[:, 0], pos].to(h.device)
-    m, r = (margins(finest(logits), trigram + task.n_trigrams) for logits in (h[which, :, pos], r[which, pos]))
+    m, r = (
+        margins(finest(logits), trigram + task.n_trigrams)
+        for logits in (h[which, :, pos], r[which, pos])
+    )
     return m, r, trigram
 
 
@@ -155,7 +197,13 @@ _ours = "logits, one for each token of the task. Use the task the model was made
 
 
 @public
-@must(lambda head_logits, task: head_logits.shape[1] > 0 and head_logits.shape[-1] == task.d_vocab or f"{task.d_vocab} {_ours}")
+@must(
+    lambda head_logits, task: (
+        head_logits.shape[1] > 0
+        and head_logits.shape[-1] == task.d_vocab
+        or f"{task.d_vocab} {_ours}"
+    )
+)
 def returned_by_run(
     head_logits: Float[Tensor, "batch head pos d_vocab"],
     residual_logits: Float[Tensor, "batch pos d_vocab"],
@@ -175,12 +223,14 @@ def positive_places(task: SkipTrigramTask, tokens: Tensor, form: str) -> Int[Ten
     forced = task.states(tokens) == FORCED
     forced[:, -1] = False  # nobody sees what follows the last position
     if form == "post":
-        forced &= (forced.sum(1, keepdim=True) == 1)
+        forced &= forced.sum(1, keepdim=True) == 1
     if form == "odds":
         proven = torch.zeros_like(tokens)
         for b in task.destinations:  # the destination at the place itself has used nothing
             here = tokens == b
-            proven -= torch.minimum(here.cumsum(1) - here.long(), (tokens == b + task.n_trigrams).cumsum(1))
+            proven -= torch.minimum(
+                here.cumsum(1) - here.long(), (tokens == b + task.n_trigrams).cumsum(1)
+            )
         forced &= proven + (tokens == task.source).cumsum(1) > 0
     return forced.nonzero()
 
@@ -197,14 +247,18 @@ def count(trigram: Tensor, task: SkipTrigramTask) -> Int[Tensor, "trigram"]:
     return torch.bincount(trigram, minlength=task.n_trigrams + 1)[1 : task.n_trigrams + 1]
 
 
-def enough(draw: Draw, find: Find, task: SkipTrigramTask, rows: int, seed: int, limit: int = 400_000) -> tuple[Tensor, Tensor]:
+def enough(
+    draw: Draw, find: Find, task: SkipTrigramTask, rows: int, seed: int, limit: int = 400_000
+) -> tuple[Tensor, Tensor]:
     """Prompts and the first `rows` places of each trigram in them; draws more prompts until there are enough."""
     tokens, n = draw(4096, seed), 4096
     while True:
         places = find(tokens)
         kind = tokens[places[:, 0], places[:, 1]]
         if n >= limit or int(count(kind, task).min()) >= rows:
-            return tokens, torch.cat([places[kind == destination][:rows] for destination in task.destinations])
+            return tokens, torch.cat(
+                [places[kind == destination][:rows] for destination in task.destinations]
+            )
         # A new seed each time, derived from the caller's, so that no prompt is drawn twice.
         extra = min(4 * n, limit - n)
         tokens, n = torch.cat([tokens, draw(extra, seed + 1_000_003 * n)]), n + extra
@@ -281,19 +335,29 @@ class Verdict:
             if not self.is_learnt[i]:
                 word = "not learnt"
             else:
-                word = {0: "no head alone", 1: "one head"}.get(len(heads), f"{len(heads)} heads, each alone")
+                word = {0: "no head alone", 1: "one head"}.get(
+                    len(heads), f"{len(heads)} heads, each alone"
+                )
             quiet = "-" if self.form == "post" else f"{self.quiet[i]:.3f}"
             gain = f"{self.gain[:, i].max():.1f}" if self.form == "odds" else "-"
             rows = f"{int(self.positives[i])} + {int(self.negatives[i])}"
             named = " ".join(f"H{head}" for head in heads) or "-"
             lines.append((str(i + 1), f"{self.learnt[i]:.3f}", quiet, named, word, gain, rows))
-        shown = [c for c, name in enumerate(lines[0]) if name != "worst gain" or self.form == "odds"]
+        shown = [
+            c for c, name in enumerate(lines[0]) if name != "worst gain" or self.form == "odds"
+        ]
         widths = {c: max(len(line[c]) for line in lines) for c in shown}
-        return "\n".join("  ".join(line[c].ljust(widths[c]) for c in shown).rstrip() for line in lines)
+        return "\n".join(
+            "  ".join(line[c].ljust(widths[c]) for c in shown).rstrip() for line in lines
+        )
 
     def __repr__(self) -> str:
         form = {"odds": "log-odds", "argmax": "argmax", "post": "the post's"}[self.form]
-        result = "every trigram has a head of its own" if self.success else "not every trigram has a head of its own"
+        result = (
+            "every trigram has a head of its own"
+            if self.success
+            else "not every trigram has a head of its own"
+        )
         return f"{form} verdict: {result}\n{self.table()}"
 
 
@@ -329,25 +393,59 @@ def head_verdict(
     odds = form == "odds"
     guess, due, hush = (math.log(task.d_vocab - 1), 1.0, math.log(2)) if odds else (0.0, 0.0, 0.0)
     find = lambda prompts: positive_places(task, prompts, form)  # noqa: E731
-    m, r, kind = _read(run, task, tokens, task.sample, find, rows, seed, "tokens", "followed by a destination while its source is unused")
-    whole, kept = strength(m.sum(1) + r, odds) + guess > due, r if form != "post" else torch.zeros_like(r)
-    always, open_, gain = always_predicted(m, kept), torch.zeros_like(m[..., 0], dtype=torch.bool), m[..., 0] * math.nan
+    m, r, kind = _read(
+        run,
+        task,
+        tokens,
+        task.sample,
+        find,
+        rows,
+        seed,
+        "tokens",
+        "followed by a destination while its source is unused",
+    )
+    whole, kept = (
+        strength(m.sum(1) + r, odds) + guess > due,
+        r if form != "post" else torch.zeros_like(r),
+    )
+    always, open_, gain = (
+        always_predicted(m, kept),
+        torch.zeros_like(m[..., 0], dtype=torch.bool),
+        m[..., 0] * math.nan,
+    )
     if odds:
         low, high = least(m, r)
         gain = low + guess
         always, open_ = always & (gain > due), always & (gain <= due) & (high + guess > due)
-    rates = {"learnt": _per_trigram(whole[:, None], kind, task)[0], "carried": _per_trigram(always, kind, task)}
+    rates = {
+        "learnt": _per_trigram(whole[:, None], kind, task)[0],
+        "carried": _per_trigram(always, kind, task),
+    }
     undecided, empty = _per_trigram(open_, kind, task), torch.full_like(rates["carried"], math.nan)
     worst = [gain[kind == b].sort(0, descending=True).values for b in task.destinations]
     rates["gain"] = torch.stack([part[math.ceil(threshold * len(part)) - 1] for part in worst], 1)
-    rates |= {"silent": empty, "quiet": empty[0], "positives": count(kind, task), "negatives": count(kind[:0], task)}
+    rates |= {
+        "silent": empty,
+        "quiet": empty[0],
+        "positives": count(kind, task),
+        "negatives": count(kind[:0], task),
+    }
     if form != "post":
-        find, absent = lambda prompts: negative_places(task, prompts), "at a destination without a source before it"
-        m, r, kind = _read(run, task, negatives, task.negatives, find, rows, seed + 1, "negatives", absent)
+        find, absent = (
+            lambda prompts: negative_places(task, prompts),
+            "at a destination without a source before it",
+        )
+        m, r, kind = _read(
+            run, task, negatives, task.negatives, find, rows, seed + 1, "negatives", absent
+        )
         low, high = greatest(m, r, odds, limit=hush - guess)
-        undecided = torch.maximum(undecided, _per_trigram((high + guess > hush) & (low + guess <= hush), kind, task))
+        undecided = torch.maximum(
+            undecided, _per_trigram((high + guess > hush) & (low + guess <= hush), kind, task)
+        )
         rates["silent"] = _per_trigram(high + guess <= hush, kind, task)
-        rates["quiet"] = _per_trigram((strength(m.sum(1) + r, odds) + guess <= hush)[:, None], kind, task)[0]
+        rates["quiet"] = _per_trigram(
+            (strength(m.sum(1) + r, odds) + guess <= hush)[:, None], kind, task
+        )[0]
         rates["negatives"] = count(kind, task)
     return Verdict(form=form, threshold=threshold, undecided=undecided, **rates)
 
@@ -356,7 +454,12 @@ def _shares(model: Any, task: SkipTrigramTask) -> Callable[[Tensor], tuple[Tenso
     """What each head and the rest of a model add to its logits, which must be their sum whatever heads are removed."""
     value = anatomy(model)
     subs, linear = value.sublayers, value.final is None and value.cap is None
-    if len(subs) != 1 or not isinstance(subs[0].inside, Heads) or not linear or value.d_vocab != task.d_vocab:
+    if (
+        len(subs) != 1
+        or not isinstance(subs[0].inside, Heads)
+        or not linear
+        or value.d_vocab != task.d_vocab
+    ):
         raise ValueError(
             f"head_verdict got {value!r}; expected a model whose logits are a sum over its heads, with one layer of attention, no "
             f"norm before the unembedding and the task's {task.d_vocab} tokens, because heads are removed from that sum"
@@ -371,7 +474,15 @@ def _shares(model: Any, task: SkipTrigramTask) -> Callable[[Tensor], tuple[Tenso
 
 
 def _read(
-    run: Callable, task: SkipTrigramTask, tokens: Tensor | None, draw: Draw, find: Find, rows: int, seed: int, name: str, absent: str
+    run: Callable,
+    task: SkipTrigramTask,
+    tokens: Tensor | None,
+    draw: Draw,
+    find: Find,
+    rows: int,
+    seed: int,
+    name: str,
+    absent: str,
 ) -> tuple[Tensor, ...]:
     """`evaluate` at all places of the given prompts, or at `rows` of each trigram in drawn ones."""
     if tokens is None:
@@ -388,6 +499,8 @@ def _read(
     return evaluate(run, task, tokens, places)
 
 
-def _per_trigram(true: Tensor, trigram: Tensor, task: SkipTrigramTask) -> Float[Tensor, "head trigram"]:
+def _per_trigram(
+    true: Tensor, trigram: Tensor, task: SkipTrigramTask
+) -> Float[Tensor, "head trigram"]:
     """Share of `true[row, head]` among the rows of each trigram."""
     return torch.stack([true[trigram == b].float().mean(0) for b in task.destinations], dim=1)
