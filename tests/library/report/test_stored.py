@@ -7,7 +7,7 @@ import pytest
 
 import circuitkit as ck
 
-STORED = Path(__file__).resolve().parents[2] / "book" / "_static" / "reports"
+STORED = Path(__file__).resolve().parents[3] / "book" / "_static" / "reports"
 
 
 @pytest.mark.parametrize("name", ck.list_models())

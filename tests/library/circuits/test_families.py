@@ -1,6 +1,6 @@
 """Score tables of nine families in float32, against what the models themselves attend to and say.
 
-    PYTHONPATH=.:src:tests/support python tests/circuits/test_families.py      prints what was measured
+    PYTHONPATH=.:src:tests/support python tests/library/circuits/test_families.py      prints what was measured
 
 The reference is the model as transformers runs it: its logits, and its patterns, whose logarithms are its scores up to a
 constant for each destination. Errors are relative: to the largest logit, and to the largest score of the head.

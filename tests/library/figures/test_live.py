@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from circuitkit import figures
 from circuitkit.figures import _live as live
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(figures.__file__).parent
 ALT = "Each token looks at itself"
 

@@ -13,7 +13,7 @@ from circuitkit.induction import induction_loss, stored_survey, stored_zoo, surv
 from circuitkit.induction._scores import KINDS
 from tools.study.real_induction import as_table
 
-WEIGHTS = Path(__file__).resolve().parents[2] / "data" / "real-models" / "smollm2-135m"
+WEIGHTS = Path(__file__).resolve().parents[3] / "data" / "real-models" / "smollm2-135m"
 
 
 def test_survey_of_a_handmade_model():
@@ -65,7 +65,7 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
 
 def test_the_stored_cuts_are_those_of_the_study():
     study = json.loads(
-        Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
     )
     found = stored_survey().effects
     for name, kind in (("accuracy", "key wires"), ("accuracy by size", "key wires by size")):
@@ -79,7 +79,7 @@ def test_the_stored_cuts_are_those_of_the_study():
 
 def test_the_stored_attributions_and_settings_are_those_of_the_study():
     study = json.loads(
-        Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
     )
     found = stored_survey()
     assert {"gradient", "integrated 4", "patching"} <= found.heads.keys()
@@ -95,7 +95,7 @@ def test_the_stored_attributions_and_settings_are_those_of_the_study():
 
 def test_what_else_is_stored_is_what_the_study_found():
     study = json.loads(
-        Path(__file__).parents[2].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
     )
     found = stored_survey()
     assert {*found.more} == {"saturated", "sizes", "groups", "sinks", "norms"}

@@ -23,7 +23,7 @@ from slow_tools import place, stands_for
 
 import circuitkit as ck
 
-TABLE = tomllib.loads(Path(__file__).with_name("what_works.toml").read_text("utf-8"))
+TABLE = tomllib.loads(Path(__file__).parents[1].joinpath("what_works.toml").read_text("utf-8"))
 KINDS = list(TABLE["kinds"])
 TOOLS = {tool["name"]: tool for tool in TABLE["tool"]}
 ROOMS = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition")

@@ -1,6 +1,6 @@
 """The post's Omega constructions: against loops, the window, the bound, what large and small Omega do.
 
-`CIRCUITKIT_PROMISES=1000 pytest tests/conversion/test_omega.py` tries more layers against their bound.
+`CIRCUITKIT_PROMISES=1000 pytest tests/library/conversion/test_omega.py` tries more layers against their bound.
 """
 
 import math

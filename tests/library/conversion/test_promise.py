@@ -1,6 +1,6 @@
 """Promises that cover rounding: random and adversarial layers and whole models in four dtypes, none exceeded.
 
-`CIRCUITKIT_PROMISES=1000 pytest tests/conversion/test_promise.py` tries more of them.
+`CIRCUITKIT_PROMISES=1000 pytest tests/library/conversion/test_promise.py` tries more of them.
 """
 
 import math
