@@ -1,6 +1,6 @@
 """What the checks say to answers in a file: accepted, named, pointed at, or numbers only, by chapter.
 
-    python -m tools try-answers FILE.py
+    python studies/edition-2/try_answers.py FILE.py
 
 The file holds functions. `attention_pattern__no_scale` is an answer to `check_attention_pattern`; what stands behind the two
 underscores is a label. Labels that begin with `right` have to be accepted; all others to be refused. A remark that would fit
