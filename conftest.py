@@ -9,7 +9,6 @@ import pytest
 gc.disable()  # until all is imported: nothing of that is ever thrown away
 os.environ.setdefault("TQDM_DISABLE", "1")  # notebooks store no progress bars
 pytest_plugins = (
-    "tests.support.checked_shapes",
     "tools.notebooks.times",
     "tools.notebooks.kernels",
     "tests.support.one_browser",
