@@ -18,6 +18,7 @@ has a home (`tools/publish/home.py`).
 import argparse
 import ast
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -118,6 +119,14 @@ def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     return notebook
 
 
+def formatted(text: str, root: Path) -> str:
+    """The text of a copy, formatted as `ruff format` does it for the notebooks of this folder."""
+    place = root / "exercises" / "copy.ipynb"
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(place), "-"]
+    run = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return run.stdout
+
+
 def written(root: Path = ROOT) -> dict[Path, str]:
     """Every file this script answers for, with the text it should have."""
     texts = {}
@@ -131,7 +140,8 @@ def written(root: Path = ROOT) -> dict[Path, str]:
             lambda _, n=path.name: copy_line(n, root), solved.cells[0].source
         )
         texts[path] = nbformat.writes(solved) + "\n"
-        texts[root / "exercises" / path.name] = nbformat.writes(stub(solved, path.name)) + "\n"
+        copy = nbformat.writes(stub(solved, path.name)) + "\n"
+        texts[root / "exercises" / path.name] = formatted(copy, root)
     return texts
 
 
