@@ -1,11 +1,9 @@
-r"""The numbered equations, read from the pages' own LaTeX and computed, are what the library computes."""
+r"""Every displayed formula is read from the LaTeX of its page, computed, and compared with what the library computes."""
 
 import math
 import re
 from functools import cache
-from pathlib import Path
 
-import nbformat
 import pytest
 import torch
 
@@ -16,20 +14,25 @@ from circuitkit.conversion import _paper as paper
 from circuitkit.superposition._verdict import always_predicted
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
+from tools.check.numbers_in_prose import cells_of, pages
 
-BOOK = Path(__file__).resolve().parents[2] / "book"
 N, D, H, V = 5, 6, 3, 7  # positions, d_model, d_head, d_vocab
 
 
-def equations(book: Path = BOOK) -> dict[str, str]:
-    """Every displayed formula of a book by its number."""
+def prose(name: str) -> str:
+    """The Markdown of a page without code."""
+    cells = [cell for cell in cells_of(pages()[name]) if cell["cell_type"] == "markdown"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
+
+
+def equations() -> dict[str, str]:
+    """Every displayed formula by its number; one without a number goes by its text."""
     found = {}
-    for path in book.glob("*.ipynb"):
-        text = "\n\n".join(
-            c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
-        )
-        for formula in re.findall(r"\$\$(.+?)\$\$", text, re.S):
-            found[re.search(r"\\tag\{([\d.]+)\}", formula)[1]] = formula
+    for name in pages():
+        for formula in re.findall(r"\$\$(.+?)\$\$", prose(name), re.S):
+            number = re.search(r"\\tag\{([\d.]+)\}", formula)
+            found[number[1] if number else f"{name}: {formula}"] = formula
     return found
 
 
@@ -212,18 +215,20 @@ def paths(latex):
 
 
 def composition(latex):
+    score_with_matrix(latex, "K", r"W_{QK}^\top")
+
+
+def score_with_matrix(latex, kind, matrix):
+    """The printed score, with `matrix` as what the later head reads with, is the score of this kind."""
     early, late = (
-        circuits.random_heads(1, D, H, layer=layer, seed=layer).to(torch.float64)
-        for layer in range(2)
+        circuits.random_heads(1, D, H, layer=i, seed=i).to(torch.float64) for i in (0, 1)
     )
-    symbols = {
-        "W_{OV}^{early}": early.OV.AB[0],
-        "W_{QK}^{late}": late.QK.AB[0],
-        "W_{QK}^{late\\,\\top}": late.QK.AB[0].T,
-    }
-    symbols["M"] = symbols["W_{QK}^{late\\,\\top}"]
-    ((value,),) = sides(latex, symbols)
-    close(circuits.composition_scores(early, late, "K").score[0, 0], value)
+    later = {"W_{QK}": late.QK.AB[0], "W_{OV}": late.OV.AB[0]}
+    ((M,),) = sides(matrix, later)
+    symbols = {f"W_{{OV}}^{early_name}": early.OV.AB[0] for early_name in ("{early}", "e")}
+    symbols |= {"W_{QK}^{late\\,\\top}": later["W_{QK}"].T, "W_{QK}^{late}": later["W_{QK}"]}
+    ((value,),) = sides(latex, symbols | {"M": M, "M^l": M})
+    close(circuits.composition_scores(early, late, kind).score[0, 0], value)
 
 
 def first_layer_score(latex):
@@ -366,20 +371,57 @@ TIES = {
 }
 
 
-def test_every_equation_is_tied():
-    assert set(TIES) == set(equations())
+#: A formula that only introduces notation, with the reason why nothing can be computed.
+NOTATION: dict[str, str] = {}
+#: A sentence that says which matrix of the later head belongs to Q, K and V, and the formula it explains.
+MATRICES = {
+    "book/03-induction-heads.ipynb": (
+        r"where \$M\$ is the later head's (.*?for Q, K and V)",
+        "3.4",
+    ),
+}
+
+
+def test_every_displayed_formula_has_a_computation():
+    assert set(equations()) == set(TIES) | set(NOTATION), "add a computation to TIES"
 
 
 @pytest.mark.parametrize("number", TIES)
-def test_what_the_page_prints_is_what_the_library_computes(number):
+def test_the_printed_formula_is_what_the_library_computes(number):
     TIES[number](equations()[number])
+
+
+def matrices_for(sentence: str) -> dict[str, str]:
+    """Which matrix a sentence names for which input: both in the order of the sentence."""
+    matrices = re.findall(r"\$(W_\{\w+\}(?:\^\\top)?)\$", sentence)
+    return dict(zip(re.findall(r"\b[QKV]\b(?!\})", sentence)[-3:], matrices, strict=True))
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_matrices_named_for_q_k_and_v_give_the_composition_scores(name):
+    pattern, number = MATRICES[name]
+    (sentence,) = re.findall(pattern, prose(name), re.S)
+    for kind, matrix in matrices_for(sentence).items():
+        score_with_matrix(equations()[number], kind, matrix)
+
+
+def test_exchanged_matrices_for_q_and_k_are_noticed():
+    with pytest.raises(AssertionError):
+        score_with_matrix(equations()["3.4"], "Q", r"W_{QK}^\top")
+
+
+def test_every_reference_leads_to_its_equation():
+    for name in pages():
+        for said, number in re.findall(r"\[\(([\d.]+)\)\]\([^)\s]*#eq-([\d-]+)\)", prose(name)):
+            assert said == number.replace("-", "."), f"[({said})](#eq-{number}) in {name}"
+            assert said in equations(), f"{name} refers to ({said}), which is no equation"
 
 
 #: One slip of the pen for each equation; the check of that equation must fail.
 SLIPS = {
     "0.1": (r"W_K^\top", "W_K"),
     "0.2": (r"\sqrt{d_{head}}", "d_{head}"),
-    "0.3": (r"\sqrt{d_{head}}}}\\;", r"d_{head}}}\\;"),
+    "0.3": (r"/ \sqrt{d_{head}}", "/ d_{head}"),
     "1.1": (r"+ \underbrace{W_{pos}", r"- \underbrace{W_{pos}"),
     "1.2": (r"\,\|W_{in}\|_F}", "}"),
     "1.3": (r"= -\frac", r"= \frac"),
@@ -402,8 +444,8 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("number", SLIPS)
-def test_a_slip_is_noticed(number):
-    old, new = (text.replace("\\\\;", "\\;") for text in SLIPS[number])
+def test_one_wrong_symbol_in_a_formula_is_noticed(number):
+    old, new = SLIPS[number]
     wrong = equations()[number].replace(old, new)
     assert wrong != equations()[number]
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
