@@ -67,15 +67,15 @@ def counts() -> str:
 
 def summary() -> str:
     """How many claims are checked and what came out, in three sentences for the introduction."""
-    claims, sources, _ = register()
+    claims = register()[0]
     found = Counter(claim.verdict for claim in claims)
     computed = sum(bool(claim.by) for claim in claims)
     return (
-        f"We listed {len(claims)} claims of {len(sources)} groups of sources, and a function computes "
-        f"{computed} of them anew in the tests. {found['holds']} claims hold. Another "
-        f"{found['caveat']} hold only under a condition that the source leaves out, or are no "
-        f"longer the whole story. {found['wrong']} claims are wrong, and "
-        f"{found['not checkable']} cannot be checked by anything that runs here."
+        f"The register lists {len(claims)} claims of our sources, and a function computes {computed} of "
+        f"them anew in the tests. Of all claims, {found['holds']} hold. Another {found['caveat']} hold "
+        "only under a condition that the source leaves out, or are no longer the whole story. The tests "
+        f"contradict {found['wrong']} claims, and {found['not checkable']} cannot be decided by anything "
+        "that runs here."
     )
 
 
