@@ -16,12 +16,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-import slow_tools
 import torch
-import zoo
-from slow_tools import place, stands_for
 
 import circuitkit as ck
+from tests.support import slow_tools, zoo
+from tests.support.slow_tools import place, stands_for
 
 TABLE = tomllib.loads(Path(__file__).parents[1].joinpath("what_works.toml").read_text("utf-8"))
 KINDS = list(TABLE["kinds"])

@@ -10,9 +10,9 @@ import math
 
 import pytest
 import torch
-from zoo import make
 
 import circuitkit as ck
+from tests.support.zoo import make
 
 #: By family: the shape in `zoo`, the cap of its scores, and the floor: the error of the same comparison in float64, where
 #: only what transformers computes in float32 whatever the model's dtype (norms, rotations, the softmax) is left, as a bound.

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.train import gates
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from circuitkit.conversion import gate_sum, gated_neuron_heads
 from circuitkit.conversion._head_sum import gate_sums
-from tools.train import gates
 
 GATES = {
     "sigmoid": torch.sigmoid,

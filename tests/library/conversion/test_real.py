@@ -6,11 +6,11 @@ import struct
 import numpy as np
 import pytest
 import torch
+from tools.study import matched_training, neuron_pairs, real_conversion, real_decoders
 
 from circuitkit import load_model, to_attention_only
 from circuitkit.circuits import score_decomposition
 from circuitkit.conversion import activation_error, stored_study
-from tools.study import matched_training, neuron_pairs, real_conversion, real_decoders
 
 
 def test_the_stored_rows_keep_their_promises():

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from tools.study.real_induction import as_table
 
 from circuitkit import induction
 from circuitkit._stored import stored_file
 from circuitkit.induction import induction_loss, stored_survey, stored_zoo, survey
 from circuitkit.induction._scores import KINDS
-from tools.study.real_induction import as_table
 
 WEIGHTS = Path(__file__).resolve().parents[3] / "data" / "real-models" / "smollm2-135m"
 
@@ -65,7 +65,7 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
 
 def test_the_stored_cuts_are_those_of_the_study():
     study = json.loads(
-        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__).parents[3].joinpath("studies/edition-2/study/real_circuit.json").read_text("utf-8")
     )
     found = stored_survey().effects
     for name, kind in (("accuracy", "key wires"), ("accuracy by size", "key wires by size")):
@@ -79,7 +79,7 @@ def test_the_stored_cuts_are_those_of_the_study():
 
 def test_the_stored_attributions_and_settings_are_those_of_the_study():
     study = json.loads(
-        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__).parents[3].joinpath("studies/edition-2/study/real_circuit.json").read_text("utf-8")
     )
     found = stored_survey()
     assert {"gradient", "integrated 4", "patching"} <= found.heads.keys()
@@ -95,7 +95,7 @@ def test_the_stored_attributions_and_settings_are_those_of_the_study():
 
 def test_what_else_is_stored_is_what_the_study_found():
     study = json.loads(
-        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__).parents[3].joinpath("studies/edition-2/study/real_circuit.json").read_text("utf-8")
     )
     found = stored_survey()
     assert {*found.more} == {"saturated", "sizes", "groups", "sinks", "norms"}
@@ -165,8 +165,9 @@ def test_the_stored_survey_is_what_the_weights_give():
 @pytest.mark.filterwarnings("ignore")
 def test_the_stored_circuit_is_what_the_weights_give():
     """Some of it: one kind of random rows, text, the heads that are enough, the resting ones, the gradient, three heads replaced."""
-    import circuitkit
     from tools.study import real_circuit as study
+
+    import circuitkit
 
     model, stored = circuitkit.load_model(str(WEIGHTS)), stored_survey("smollm2-135m")
     wires = stored.effects["accuracy"].sets[0]

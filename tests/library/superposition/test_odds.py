@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from tools.study import training
 
 from circuitkit.superposition import (
     SkipTrigramTask,
@@ -24,7 +25,6 @@ from circuitkit.superposition._verdict import (
     strength,
     worst_margins,
 )
-from tools.study import training
 
 
 def enumerated(heads, residual, completion):

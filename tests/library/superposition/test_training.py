@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from tools.study.training import _cross_entropy, _next_tokens, train_original
 
 import circuitkit
 from circuitkit.superposition import (
@@ -32,7 +33,6 @@ from circuitkit.superposition import (
 from circuitkit.superposition import _train as tables
 from circuitkit.superposition._layer import LayerRecord
 from circuitkit.superposition._train import Training, run_seed, stack_parameters
-from tools.study.training import _cross_entropy, _next_tokens, train_original
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_some_heads_of_a_layer_are_recorded_and_replaced():
 
 
 def test_in_a_layer_with_biases_too_and_not_in_a_later_one():
-    import tiny_models
+    from tests.support import tiny_models
 
     model = tiny_models.boot(
         torch.float32, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23

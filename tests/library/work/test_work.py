@@ -281,11 +281,11 @@ def test_settings_and_large_numbers():
 
 
 def test_values_of_two_activations_are_told_apart():
-    import tiny_models
     import torch
 
     import circuitkit as ck
     from circuitkit._work import fingerprint
+    from tests.support import tiny_models
 
     sizes = {
         "d_model": 12,
