@@ -66,11 +66,10 @@ endif
 	@$(PIP) check
 	@echo "$(CURDIR)" > $@
 
-CHROMIUM := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 LAUNCH := $(PY) -c $$'from playwright.sync_api import sync_playwright\nwith sync_playwright() as p: p.chromium.launch().close()'
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 browser: env ## a browser for the tests: one that is installed, else Playwright's, else the system's package
-	@for name in $(CHROMIUM); do $$name --version >/dev/null 2>&1 && exit 0; done; \
+	@$(PY) -c 'from tools.publish.browser import installed_chromium; exit(not installed_chromium())' && exit 0; \
 	$(PY) -m playwright install --only-shell chromium >/dev/null 2>&1 && $(LAUNCH) 2>/dev/null && exit 0; \
 	echo "Playwright cannot fetch Chromium: the system's package manager installs it."; \
 	if command -v apt-get >/dev/null; then \
@@ -141,15 +140,66 @@ test: browser ## everything that CI checks (8 min)
 bench: env ## measured ratios
 	$(PY) benchmarks/run.py
 
-# --- housekeeping ----------------------------------------------------------------------------------------------------
+# --- the lock ---------------------------------------------------------------------------------------------------------
 COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --group dev --quiet --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 UNIVERSAL := --universal --python-version 3.11 --fork-strategy fewest
 
 lock: env ## write requirements.txt from pyproject.toml (UPGRADE=name, or UPGRADE=all)
 	$(COMPILE) $(UNIVERSAL) -o requirements.txt $(if $(filter all,$(UPGRADE)),--upgrade,$(UPGRADE:%=--upgrade-package %))
 
+# --- once a week -----------------------------------------------------------------------------------------------------
+# .github/workflows/weekly.yml runs each of these as one job, on the machine that its name asks for.
+WEEKLY := $(PYTEST) $(PARALLEL) -m weekly
+
+weekly-arm weekly-macos: env ## every notebook, on an ARM or a macOS machine
+	$(PYTEST) book $(NBVAL) $(PARALLEL)
+
+weekly-plain-cpu: env ## every notebook without vector instructions and with two threads
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 $(PYTEST) book $(NBVAL) $(PARALLEL)
+
+weekly-notebooks: env ## every notebook run from nothing, its outputs compared with the stored ones
+	$(PY) -m tools execute --check
+
+weekly-newest: RESOLVE := $(UNIVERSAL) --upgrade
+weekly-oldest: RESOLVE := --resolution lowest-direct
+weekly-newest weekly-oldest: env ## notebooks and library with the newest or the oldest packages that pyproject.toml allows
+	mkdir -p _build
+	rm -f _build/$@.txt
+	$(COMPILE) $(RESOLVE) -o _build/$@.txt
+	$(MAKE) --no-print-directory env VENV=.venv-$@ LOCK=_build/$@.txt
+	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL)
+
+weekly-colab: ## every notebook inside Colab's image: nothing that is preinstalled there may be replaced
+	mkdir -p _build
+	python3 -m pip freeze | sort > _build/colab-before.txt
+	python3 -m pip install --quiet .
+	python3 -m pip freeze | sort > _build/colab-after.txt
+	! comm -23 _build/colab-before.txt _build/colab-after.txt | grep .
+	python3 -m pip install --quiet nbval pytest pytest-xdist
+	python3 -m pytest book -q -p no:cacheprovider -o filterwarnings=ignore $(NBVAL) $(PARALLEL)
+
+weekly-pages: browser book ## every page in every width and theme
+	$(WEEKLY) tests/site
+
+weekly-library: env ## all model families, the full fuzz, slow claims
+	$(WEEKLY) tests/library tests/exercises tests/book
+
+weekly-archive: browser archive ## the archive opens without a network
+	$(WEEKLY) tests/site/test_archive.py
+
+weekly-coverage: env ## which lines of the library the tests run
+	$(PYTEST) tests/library tests/exercises tests/book $(PARALLEL) --cov=circuitkit --cov-report=term-missing --cov-fail-under=95
+
+weekly-mutants: env ## faults planted in the files of src that changed in the last week
+	changed="$$(git log --since='1 week ago' --name-only --format= -- 'src/*.py' | sort -u | xargs -r ls 2>/dev/null || true)"; \
+	[ -z "$$changed" ] || $(VENV)/bin/mutmut run $$(sed 's|^src/||; s|\.py$$|.*|; s|/|.|g' <<< "$$changed")
+	$(VENV)/bin/mutmut results
+
+weekly-bench: bench ## the ratios of times stay within their limits
+
+# --- housekeeping ----------------------------------------------------------------------------------------------------
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 clean: ## remove what was built
 	rm -rf _build build dist .pytest_cache .ruff_cache .coverage
