@@ -58,6 +58,7 @@ def measured(shape, cap, dtype):
     return float(said), summed, own
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tables_equal_scores_and_scores_are_what_the_model_does(family):
     shape, cap, floor = FAMILIES[family]

@@ -228,6 +228,7 @@ def test_a_plan_computes_nothing(tmp_path, monkeypatch):
     assert "behaviour" in repr(plan)
 
 
+@pytest.mark.weekly
 def test_a_full_disk_is_one_sentence_and_what_was_done_is_kept(tmp_path):
     """Files may have 4,000 bytes: small parts fit, the first large one does not."""
     code = (
