@@ -1,5 +1,4 @@
-"""What holds for every test run from the root of the repository: annotations are checked, notebooks are timed and run in
-forks of one process, and one browser serves all tests."""
+"""Plugins of every test run: notebooks run in forks of one process, and pages in one browser."""
 
 import gc
 import os
@@ -9,9 +8,8 @@ import pytest
 gc.disable()  # until all is imported: nothing of that is ever thrown away
 os.environ.setdefault("TQDM_DISABLE", "1")  # notebooks store no progress bars
 pytest_plugins = (
-    "tools.notebooks.times",
     "tools.notebooks.kernels",
-    "tests.support.one_browser",
+    "tests.support.site",
 )
 
 

@@ -13,7 +13,7 @@ ALL = claims.load()
 def page(browser, site):
     context = browser.new_context()
     made = context.new_page()
-    made.goto(f"{site}/claims.html")
+    made.goto(f"{site}/book/claims.html")
     yield made
     context.close()
 
