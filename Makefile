@@ -32,7 +32,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-re
 # The mark in .venv names the folder for which a set-up was completed. Where it is missing or names another folder, the
 # set-up was interrupted or the project was moved, and .venv is made again from nothing.
 LOCK ?= requirements.txt
-PIP := $(PY) -m pip --quiet
+PIP := $(PY) -m pip -qq
 MARK := $(VENV)/.made-from
 ifneq ($(shell cat $(MARK) 2>/dev/null),$(CURDIR))
 .PHONY: $(MARK)
@@ -123,8 +123,8 @@ lint: env ## format, faults, spelling, package layers, workflows
 types: env ## pyright on the library
 	$(VENV)/bin/pyright --pythonpath $(PY)
 
-quick: env ## the tests of notebooks, numbers and equations that run no notebook
-	$(PYTEST) tests/book/test_notebooks.py tests/book/test_numbers.py tests/book/test_equations.py
+quick: env ## the tests that need no kernel: hollow cells, numbers, equations, spelling of notebooks, glossary
+	$(PYTEST) $(addprefix tests/book/test_,$(addsuffix .py,hollow_cells numbers equations spelling glossary names_and_paths))
 
 check: env ## after every edit (40 s): lint, types and the quick tests
 	@$(MAKE) --no-print-directory -j2 types lint quick
