@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-gc.disable()  # until all is imported: nothing of that is ever thrown away
+gc.disable()  # while modules are imported and tests collected: nothing of that can be freed
 os.environ.setdefault("TQDM_DISABLE", "1")  # notebooks store no progress bars
 pytest_plugins = (
     "tools.notebooks.kernels",
@@ -15,7 +15,7 @@ pytest_plugins = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """What is loaded by now, a million objects, stays: the search for cycles looks at what tests make, and ten times less often."""
+    """Search for garbage only among the objects that tests make, and ten times less often than usual."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
