@@ -29,7 +29,7 @@ def functions():
         yield pytest.param(by, marks=[pytest.mark.weekly] if by in SLOW else [], id=by)
 
 
-@pytest.mark.parametrize("by", functions())
+@pytest.mark.parametrize("by", [*functions()])
 def test_the_stored_value_of_a_claim_is_what_is_computed_now(by):
     rows = [claim for claim in COMPUTED if claim.by == by]
     value = computation(rows[0])()

@@ -355,7 +355,7 @@ def wrong_values(hint: Any) -> list[Any]:
         inner = [value for value in wrong_values(get_args(part)[0]) if value is not None]
         found = [3, NAN, object(), None, *([value] for value in inner)]
     else:
-        found = [object(), None, 1.5]
+        found = [object(), None, 1j]
     return [value for value in found if not (optional and value is None)]
 
 
