@@ -17,7 +17,7 @@ COMPUTED = [claim for claim in claims.load() if claim.by]
 #: The five slowest computations, half of the seconds of all: weekly.
 SLOW = (
     "gated.other_gates",
-    "ffn.activations",
+    "gated.low_rank_sparse",
     "notes.one_layer_fails",
     "ffn.training_hazards",
     "ffn.errors_through_layers",
