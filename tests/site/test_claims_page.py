@@ -4,7 +4,6 @@ import pytest
 from playwright.sync_api import expect
 
 from circuitkit import claims
-from tests.support.site import served
 
 ALL = claims.load()
 
