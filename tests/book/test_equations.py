@@ -43,13 +43,9 @@ def draw(*shape, seed=0):
 
 
 def close(*values):
-    for value in values[1:]:
-        torch.testing.assert_close(
-            torch.as_tensor(value).double(),
-            torch.as_tensor(values[0]).double(),
-            atol=1e-10,
-            rtol=1e-10,
-        )
+    first, *others = [torch.as_tensor(value, dtype=torch.float64) for value in values]
+    for other in others:
+        torch.testing.assert_close(other, first, atol=1e-10, rtol=1e-10)
 
 
 @cache
