@@ -30,9 +30,7 @@ def test_the_first_code_cell_installs_this_version_on_colab(path):
 
 
 def test_a_notebook_is_executed_in_an_empty_folder_and_stored_without_traces(tmp_path):
-    source = (
-        "import os, torch\nprint(os.listdir('.'), torch.get_num_threads())\nprint('same stream')"
-    )
+    source = "import os, torch\nprint(os.listdir('.'), torch.get_num_threads(), flush=True)\nprint('same stream')"
     cell = v4.new_code_cell(source, execution_count=41, metadata={"collapsed": True, "tags": ["a"]})
     other = {"kernelspec": {"name": "mine", "display_name": "Mine"}}
     path = tmp_path / "page.ipynb"
