@@ -123,8 +123,9 @@ lint: env ## format, faults, spelling, package layers, workflows
 types: env ## pyright on the library
 	$(VENV)/bin/pyright --pythonpath $(PY)
 
+QUICK := $(addprefix tests/book/test_,hollow_cells.py numbers.py equations.py spelling.py glossary.py names_and_paths.py)
 quick: env ## the tests that need no kernel: hollow cells, numbers, equations, spelling of notebooks, glossary
-	$(PYTEST) $(addprefix tests/book/test_,$(addsuffix .py,hollow_cells numbers equations spelling glossary names_and_paths))
+	$(PYTEST) -o addopts=--import-mode=importlib $(QUICK) # make test also checks the shapes of all arrays
 
 check: env ## after every edit (40 s): lint, types and the quick tests
 	@$(MAKE) --no-print-directory -j2 types lint quick
