@@ -159,7 +159,7 @@ weekly-plain-cpu: env ## every notebook without vector instructions and with two
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 $(PYTEST) book $(NBVAL) $(PARALLEL)
 
 weekly-notebooks: env ## every notebook run from nothing, its outputs compared with the stored ones
-	$(PY) -m tools execute --check
+	CIRCUITKIT_COLD_KERNELS=1 $(PYTEST) book $(NBVAL) $(PARALLEL)
 
 weekly-newest: RESOLVE := $(UNIVERSAL) --upgrade
 weekly-oldest: RESOLVE := --resolution lowest-direct
