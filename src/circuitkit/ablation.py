@@ -335,7 +335,7 @@ def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
 # One run
 
 
-@dataclass
+@dataclass(repr=False)  # transformer-lens prints every hook function that it adds
 class CutRun:
     """One forward pass with cuts. Its methods are hooks, called in the order of the model."""
 

@@ -199,7 +199,7 @@ class FrozenNorm:
         return x / self.scale * self.gain
 
 
-@dataclass
+@dataclass(repr=False)
 class Recording:
     """What the hooks of one run saw, by hook name, and the parts that are read from it.
 
