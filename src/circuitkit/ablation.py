@@ -366,7 +366,9 @@ class CutRun:
         norm = norm_before(self.model, name)
         return stream if norm is None else norm(stream)
 
-    def readings(self, part: Name, inputs: Inputs, sides: str) -> tuple[Reading, ...]:
+    def readings(
+        self, part: Name, inputs: Inputs, sides: Sequence[str | None]
+    ) -> tuple[Reading, ...]:
         """What the inputs of a part miss: by the cuts, and by these inputs as well."""
         result = []
         for side in sides:
@@ -385,14 +387,14 @@ class CutRun:
         parts = dict.fromkeys(entry.part for entry, _ in self.cuts.inputs)
         return [part for part in parts if part.layer == layer and part.kind in kinds]
 
+    def parts_in(self, layer: int, kinds: Sequence[str]) -> list[Name]:
+        """The ablated parts of a layer, of some kinds."""
+        return [part for part in self.cuts.parts if part.layer == layer and part.kind in kinds]
+
     def changes(self, layer: int, kinds: Sequence[str]) -> bool:
         """Whether anything is to be done in a layer to parts of some kinds."""
-        ablated = [part for part in self.cuts.parts if part.layer == layer and part.kind in kinds]
-        return bool(ablated or self.readers_in(layer, kinds) or self.alternatives_in(layer, kinds))
-
-    def parts_in(self, layer: int, kind: str) -> list[Name]:
-        """The ablated parts of a kind in a layer."""
-        return [part for part in self.cuts.parts if part.layer == layer and part.kind == kind]
+        ablated, readers = self.parts_in(layer, kinds), self.readers_in(layer, kinds)
+        return bool(ablated or readers or self.alternatives_in(layer, kinds))
 
     def record(self, value: Any, hook: HookPoint) -> None:
         """Keep what a hook sees; a user's listener at the same place has seen it already."""
@@ -438,7 +440,7 @@ class CutRun:
             self.alternative[head, inputs] = called(head, inputs)
         for head in self.readers_in(layer, ("H",)):
             z[:, :, head.number] = called(head, frozenset())
-        for head in self.parts_in(layer, "H"):
+        for head in self.parts_in(layer, ("H",)):
             now = z[:, :, head.number].clone()
             z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
         return z.view(shape)
@@ -490,9 +492,10 @@ class CutRun:
                 raw = raw.unflatten(-1, (-1, len(neurons.terms))).sum(-1) @ neurons.W_out
                 raw = raw if neurons.b_out is None else raw + neurons.b_out
             self.alternative[part, inputs] = raw
-        for part in self.parts_in(layer, "N"):
-            rows = neuron_rows(self.model, part)
-            z[..., rows] = self.replaced(z[..., rows], lambda run, p=part: run.raw(p))
+        ablated = self.parts_in(layer, ("N", "MLP"))
+        rows = [row for part in ablated for row in neuron_rows(self.model, part)]
+        if rows:
+            z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
         self.recording.neuron_z[layer] = z
         return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
 
@@ -512,7 +515,8 @@ class CutRun:
 
     def at_neurons_output(self, value: Tensor, hook: HookPoint) -> Tensor:
         """Take away the bias of a converted MLP."""
-        return value - converted_neurons(self.model, layer_of(hook)).b_out
+        b_out = converted_neurons(self.model, layer_of(hook)).b_out
+        return value if b_out is None else value - b_out
 
     def at_end(self, stream: Tensor, hook: HookPoint) -> Tensor:
         """Let the unembedding read a stream in which something is missing."""
@@ -530,15 +534,17 @@ class CutRun:
                     yield f"{module}.hook_out", self.at_start
             if part.kind == "bias":
                 yield in_layer(part.layer, "attn.o.hook_out"), self.at_attention_output
-            if part.kind == "MLP":
+            is_converted = converted_neurons(self.model, part.layer) is not None
+            if part.kind == "MLP" and not is_converted:
                 yield in_layer(part.layer, "mlp.hook_out"), self.at_mlp_output
-            if part.kind == "MLP bias":
+            if part.kind in ("MLP", "MLP bias") and is_converted:
                 yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
         for layer in range(len(self.model.blocks)):
             if self.changes(layer, ("H",)):
                 yield in_layer(layer, "attn.hook_z"), self.at_z
             if self.changes(layer, ("N", "MLP")):
-                if converted_neurons(self.model, layer) is not None:
+                is_converted = converted_neurons(self.model, layer) is not None
+                if is_converted:
                     yield in_layer(layer, "mlp.out.hook_in"), self.at_neurons
                 else:
                     yield in_layer(layer, "mlp.hook_in"), self.at_mlp_input
@@ -623,7 +629,8 @@ class Run:
         if len(chain) != 1 or chain[0].side is not None or chain[0].kind == "unembed":
             raise ValueError(f"{name!r} writes nothing. Write the name of a part, such as 'L0H1'.")
         require_part(self.model, chain[0])
-        return self.recording.share(chain[0])
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            return self.recording.share(chain[0])
 
 
 def run(

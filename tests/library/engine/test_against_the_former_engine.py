@@ -111,9 +111,7 @@ def test_cuts(name, tokens, other_tokens):
 @pytest.mark.parametrize("name", ["native-mlp", pytest.param("gated", marks=pytest.mark.weekly)])
 def test_cuts_of_converted_models(name, tokens, other_tokens):
     model = converted(name)
-    # the former loop leaves the bias of an MLP out of the mean
-    sets = [names for names in sets_of(model, name) if names[0].split("->")[0] != "L0 MLP"]
-    compare(model, tokens, other_tokens, sets + NEURONS, 1e-11)
+    compare(model, tokens, other_tokens, sets_of(model, name) + NEURONS, 1e-11)
 
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n in BEHIND or n not in FEW])

@@ -46,7 +46,9 @@ def test_order_is_the_order_of_the_model():
     assert ordered == ["embed", "pos", "L0H0", "L0H1", "L0 bias", "L0 MLP", "L1H0", "unembed"]
 
 
-@pytest.mark.parametrize("text", ["", "L1", "H3", "L1H3.", "L1H3.k", "L0H1>>L1H3", "L1H-1", "L1MLP"])
+@pytest.mark.parametrize(
+    "text", ["", "L1", "H3", "L1H3.", "L1H3.k", "L0H1>>L1H3", "L1H-1", "L1MLP"]
+)
 def test_what_is_no_name_is_explained(text):
     with pytest.raises(ValueError, match="is no name of a part. Write a name such as 'embed'"):
         parse(text)

@@ -1,0 +1,153 @@
+"""What could go wrong when a layer is called twice, and a case by hand."""
+
+import math
+
+import pytest
+import torch
+from zoo import make
+
+import circuitkit as ck
+from circuitkit.ablation import run
+from circuitkit.anatomy import from_heads, to_bridge
+from circuitkit.circuits import random_heads
+
+
+def close(a, b, tolerance=1e-11):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def test_one_wire_by_hand():
+    """No norms: the keys of L1H1 without what L0H0 wrote, one position at a time."""
+    model = make("native")
+    tokens = torch.tensor([[1, 5, 2]])
+    base, cut = run(model, tokens), run(model, tokens, without="L0H0->L1H1.K")
+    attention = model.blocks[1].attn
+    stream = base.cache["blocks.1.hook_in"][0]
+    without = stream - base.cache["blocks.0.attn.hook_z"][0, :, 0] @ model.blocks[0].attn.W_O[0]
+    q = stream @ attention.W_Q[1] + attention.b_Q[1]
+    k = without @ attention.W_K[1] + attention.b_K[1]
+    v = stream @ attention.W_V[1] + attention.b_V[1]
+    for dst in range(3):
+        scores = [float(q[dst] @ k[src]) / math.sqrt(5) for src in range(dst + 1)]
+        total = sum(math.exp(score) for score in scores)
+        expected = sum(math.exp(scores[src]) / total * v[src] for src in range(dst + 1))
+        close(cut.cache["blocks.1.attn.hook_z"][0, dst, 1], expected)
+    close(cut.part("L1H0"), base.part("L1H0"))  # the other head reads what it read
+
+
+def test_a_listener_sees_each_value_once(tokens):
+    model = make("native-mlp")
+    seen = {}
+
+    def listen(value, hook):
+        seen.setdefault(hook.name, []).append(value.clone())
+
+    with model.hooks(fwd_hooks=[(lambda name: "blocks" in name, listen)]):
+        run(model, tokens)
+        usual = {name: len(values) for name, values in seen.items()}
+        seen.clear()
+        names = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L1H0"]
+        cut = run(model, tokens, without=names)
+    assert {name: len(values) for name, values in seen.items()} == usual
+    # and it sees what the model goes on with, not what was replaced
+    close(seen["blocks.1.attn.o.hook_in"][0], cut.cache["blocks.1.attn.hook_z"], 0)
+
+
+def test_no_hook_stays_behind(tokens):
+    model = make("native-mlp")
+    before = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
+    run(model, tokens, without=["L0H1->L1H3.K", "embed->L0 MLP->L1H2.Q"])
+    with pytest.raises(ValueError, match="no part is called"):
+        run(model, tokens, without="L7H1")
+    after = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
+    assert after == before
+    assert not model.blocks[1].attn._forward_pre_hooks
+
+
+def test_a_permanent_hook_acts_in_both_calls(tokens):
+    """A gate on the pattern belongs to the model: a wire that adds nothing changes nothing."""
+    model = make("gpt2")
+
+    def halve(pattern, hook):
+        return pattern / 2
+
+    point = model.blocks[1].attn.hook_pattern
+    handle = point.add_hook(halve, is_permanent=True)
+    try:
+        gated = run(model, tokens)
+        # at no position: the second call happens, and changes nothing
+        close(run(model, tokens, without="L0H1->L1H3.K", at=[]).logits, gated.logits)
+        assert (gated.logits - ck.anatomy(model).run(tokens).logits).abs().max() > 1e-3
+    finally:
+        handle.hook.remove()
+        point.fwd_hooks.remove(handle)
+
+
+def test_a_key_belongs_to_one_query_head(tokens):
+    """Heads 2 and 3 share a key; the wire into L1H3 leaves L1H2 as it was."""
+    model = make("native-rotary")
+    base, cut = run(model, tokens), run(model, tokens, without="L0H1->L1H3.K")
+    close(cut.part("L1H2"), base.part("L1H2"))
+    assert (cut.part("L1H3") - base.part("L1H3")).abs().max() > 1e-3
+
+
+def test_the_cache_of_keys_does_not_grow(tokens):
+    model = make("llama")
+    cut = run(model, tokens, without="L0H1->L1H3.K")
+    assert cut.cache["blocks.2.attn.hook_pattern"].shape[-1] == tokens.shape[1]
+    expected = ck.anatomy(model).run(tokens, without="L0H1->L1H3.K").logits
+    close(cut.logits, expected, 1e-4)  # the model's rotations are float32
+
+
+def test_a_norm_behind_a_layer_acts_on_what_is_cut(tokens):
+    model = make("gemma2")
+    expected = ck.anatomy(model).run(tokens, without="L0H1->L1H3.K").logits
+    close(run(model, tokens, without="L0H1->L1H3.K").logits, expected, 1e-4)
+
+
+def test_the_mode_of_the_model_is_left_as_it_was(tokens):
+    model = make("gpt2")
+    expected = run(model, tokens, without="L0H1->L1H3.K").logits
+    model.train()
+    try:
+        close(run(model, tokens, without="L0H1->L1H3.K").logits, expected)
+        assert model.training
+    finally:
+        model.eval()
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        ("L2H0", "no part is called 'L2H0'. The nearest of .* are L1H0"),
+        ("L1H9->L1H0.K", "no part is called 'L1H9'. The nearest of .* are L1H3"),
+        ("L1H0->L0H1.K", "each part must run before the next one"),
+        ("L1H0->L1H1.K", "each part must run before the next one"),
+        ("L0H1.K->L1H1.K", "the first is a part, not an input"),
+        ("L0H1->L1 MLP.Q", "names an input that L1 MLP does not have. It has one input"),
+        ("L0H0->L1 bias", "is no wire or path"),
+        ("L0H0>>L1H0", "is no name of a part"),
+    ],
+)
+def test_names_that_cannot_be_cut(tokens, without, message):
+    with pytest.raises(ValueError, match=message):
+        run(make("native-mlp"), tokens, without=without)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fill": "median"}, "fill is 'zero', 'mean' or 'resample', not 'median'"),
+        ({"at": [11]}, "at must be positions from 0 to 10"),
+        ({"patch": torch.zeros(3, 4, dtype=torch.long)}, "patch must have the shape of tokens"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(tokens, arguments, message, as_a_reader):
+    with pytest.raises(ValueError, match=message):
+        run(make("native-mlp"), tokens, without="L0H1", **arguments)
+
+
+def test_a_hand_made_model_as_a_bridge(tokens):
+    made = from_heads(random_heads(4, 50, 3).to(torch.float64), *[torch.eye(50).double()] * 2)
+    bridge = to_bridge(made, n_ctx=12)
+    close(run(bridge, tokens, without="L0H1").logits, made.run(tokens, without="L0H1").logits)
