@@ -280,7 +280,9 @@ def only_permanent_hooks(module: Any) -> Iterator[None]:
 @contextmanager
 def evaluated(model: Any) -> Iterator[None]:
     """Inside, the model is in evaluation mode, so that dropout is off."""
-    training = [module for module in model.modules() if module.training]
+    # the wrapped model is no submodule of a bridge
+    modules = [*model.modules(), *model.original_model.modules()]
+    training = [module for module in modules if module.training]
     try:
         for module in training:
             module.training = False

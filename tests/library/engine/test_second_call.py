@@ -16,6 +16,7 @@ def close(a, b, tolerance=1e-11):
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
+@torch.no_grad()
 def test_one_wire_by_hand():
     """No norms: the keys of L1H1 without what L0H0 wrote, one position at a time."""
     model = make("native")
@@ -37,12 +38,13 @@ def test_one_wire_by_hand():
 
 def test_a_listener_sees_each_value_once(tokens):
     model = make("native-mlp")
+    fired = list(run(model, tokens).recording.values)
     seen = {}
 
     def listen(value, hook):
         seen.setdefault(hook.name, []).append(value.clone())
 
-    with model.hooks(fwd_hooks=[(lambda name: "blocks" in name, listen)]):
+    with model.hooks(fwd_hooks=[(name, listen) for name in fired]):
         run(model, tokens)
         usual = {name: len(values) for name, values in seen.items()}
         seen.clear()
