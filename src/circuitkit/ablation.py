@@ -295,7 +295,7 @@ def evaluated(model: Any) -> Iterator[None]:
 def z_with_inputs(
     attention: Any, arguments: tuple[tuple, dict], inputs: dict[str, Tensor]
 ) -> Float[Tensor, "batch pos head d_head"]:
-    """What the heads of a layer gather from given queries, keys and values."""
+    """What the heads of a layer gather if some of queries, keys and values are these."""
     positional, named = arguments
     # without the cache of earlier keys and values, which the second call would let grow twice
     named = {key: None if "past" in key else value for key, value in named.items()}
@@ -311,8 +311,9 @@ def z_with_inputs(
         gathered.append(z)
 
     with only_permanent_hooks(attention):
-        for side in "QKV":
-            getattr(attention, side.lower()).hook_out.add_hook(put_in(inputs[side]), prepend=True)
+        for side, value in inputs.items():
+            # before permanent hooks, which belong to the model and act on the new value, too
+            getattr(attention, side.lower()).hook_out.add_hook(put_in(value), prepend=True)
         attention.o.hook_in.add_hook(take_out)
         attention.forward(*positional, **named)
     z = gathered[0]
@@ -418,11 +419,10 @@ class CutRun:
         attention = self.model.blocks[layer].attn
         inputs = {}
         for side, reading in zip("QKV", readings, strict=True):
-            as_it_was = self.recording[in_layer(layer, f"attn.hook_{side.lower()}")]
-            inputs[side] = as_it_was
             if reading != NOTHING:
                 stream = self.stream_with(Name("H", layer, 0), reading)
                 linear = getattr(attention, side.lower()).original_component
+                as_it_was = self.recording[in_layer(layer, f"attn.hook_{side.lower()}")]
                 inputs[side] = linear(stream).reshape(as_it_was.shape)
         return z_with_inputs(attention, self.arguments[layer], inputs)
 
@@ -567,14 +567,15 @@ def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
     recording after them.
     """
     added = []
-    points = {id(point): point for point in model.hook_dict.values()}.values()
+    points = model.hook_dict
     with ExitStack() as stack:
         stack.callback(remove, added)
         for name, hook_fn in cut_run.hooks():
-            point = model.hook_dict[name]
+            point = points[name]
             added.append((point, point.add_hook(hook_fn, prepend=True)))
-        for point in points:
-            added.append((point, point.add_hook(cut_run.record)))
+        for name, point in points.items():
+            if name == point.name:  # a hook has several names
+                added.append((point, point.add_hook(cut_run.record)))
         for layer, block in enumerate(model.blocks):
             if "attn" in block._modules:
                 stack.callback(cut_run.listen_to_arguments(block.attn, layer).remove)
@@ -673,7 +674,8 @@ def run(
     Notes
     -----
     Error: rounding. The norms in front of the changed inputs are applied anew; norms behind a
-    layer and closing norms keep their divisor. A key belongs to one query head here, even where
+    layer keep their divisor (behind a part on a path, they have the one of what it would write), and
+    so do closing norms. A key belongs to one query head here, even where
     the model shares it among a group. Hooks that are not permanent do not act on the second call
     of a layer. Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 

@@ -10,7 +10,7 @@ the whole stream after a layer has been added. Both are linear once their diviso
 value that it had in the run, so every part has its own share of the result.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -192,6 +192,12 @@ class FrozenNorm:
         gain = (norm(1e4 * signs) - bias) / normalized
         return cls(gain[0, 0], bias[0, 0], scale, centred)
 
+    def renewed(self, norm: Any, x: Float[Tensor, "batch pos d_model"]) -> "FrozenNorm":
+        """The norm with the divisor that it has for `x`."""
+        undivided = replace(self, scale=torch.ones_like(self.scale)).share(x)
+        length = (norm(x) - self.bias).norm(dim=-1, keepdim=True)
+        return replace(self, scale=undivided.norm(dim=-1, keepdim=True) / length.clamp_min(1e-30))
+
     def share(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """What becomes of one summand of the norm's input: all but the bias, which is no summand's."""
         if self.centred:
@@ -280,24 +286,33 @@ class Recording:
             return torch.zeros_like(begun)
         return positions if name.kind == "pos" else begun - positions
 
-    def written(self, name: Name, raw: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """What a part adds to the stream; with `raw`, what it would add had it computed that."""
-        raw = self.raw(name) if raw is None else raw
-        if name.layer is None:
-            return raw
-        block = self.model.blocks[name.layer]
+    def output(self, name: Name, raw: Tensor) -> Float[Tensor, "batch pos d_model"]:
+        """What a part gives to its layer's output, before a norm behind the layer."""
         if name.kind == "H":
-            raw = raw @ block.attn.W_O[name.number]
+            return raw @ self.model.blocks[name.layer].attn.W_O[name.number]
         if name.kind == "N":
             neurons = converted_neurons(self.model, name.layer)
             rows = [row // len(neurons.terms) for row in neuron_rows(self.model, name)]
-            raw = raw @ neurons.W_out[rows]
-        behind = "ln1_post" if name.kind in ("H", "bias") else "ln2_post"
-        if behind not in block._modules:
-            return raw
-        norm = self.frozen(in_layer(name.layer, behind))
+            return raw @ neurons.W_out[rows]
+        return raw
+
+    def written(self, name: Name, raw: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
+        """What a part adds to the stream; with `raw`, what it would add had it computed that."""
+        as_it_was = self.output(name, self.raw(name))
+        output = as_it_was if raw is None else self.output(name, raw)
+        behind = None
+        if name.layer is not None:
+            behind = "ln1_post" if name.kind in ("H", "bias") else "ln2_post"
+        if behind is None or behind not in self.model.blocks[name.layer]._modules:
+            return output
+        behind = in_layer(name.layer, behind)
+        norm = self.frozen(behind)
+        if raw is not None:
+            layer_output = self[f"{behind}.hook_in"] - as_it_was + output
+            module = self.model.get_submodule(behind).original_component
+            norm = norm.renewed(module, layer_output)
         bias = norm.bias if name.kind in ("bias", "MLP bias") else 0.0
-        return norm.share(raw) + bias
+        return norm.share(output) + bias
 
     def share(
         self, name: Name, before: int | None = None, raw: Tensor | None = None
