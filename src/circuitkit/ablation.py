@@ -367,7 +367,10 @@ class CutRun:
         if name.kind == "unembed":
             return stream
         norm = norm_before(self.model, name)
-        return stream if norm is None else norm(stream)
+        if norm is None:
+            return stream
+        with only_permanent_hooks(norm):
+            return norm(stream)
 
     def readings(
         self, part: Name, inputs: Inputs, sides: Sequence[str | None]

@@ -152,13 +152,12 @@ def closing_norm(model: Any, step: int) -> str | None:
 
 
 def norm_before(model: Any, name: Name) -> Any:
-    """The norm through which a head or an MLP reads the stream, without its hooks, or None."""
+    """The norm through which a head or an MLP reads the stream, or None."""
     if norms_close_layers(model):
         return None
     modules = model.blocks[name.layer]._modules
     reads_first_norm = name.kind == "H" or (model.cfg.parallel_attn_mlp and "ln2" not in modules)
-    norm = modules.get("ln1" if reads_first_norm else "ln2")
-    return None if norm is None else norm.original_component
+    return modules.get("ln1" if reads_first_norm else "ln2")
 
 
 @dataclass(frozen=True)
