@@ -172,3 +172,26 @@ def test_wires_of_one_neuron_and_of_another(tokens):
     pattern = (scores / 5**0.5).masked_fill(mask, -torch.inf).softmax(-1)
     z = pattern @ base.cache["blocks.1.attn.hook_v"][:, :, 3]
     close(both.cache["blocks.1.attn.hook_z"][:, :, 3], z)
+
+
+def test_path_and_wire_into_the_same_input_of_its_writer(tokens):
+    model = make("native-mlp")
+    found = run(model, tokens, without=["pos->L0H1.V", "embed->L0H1.V->L1H3.K"])
+    changes = {"cut": [("pos", "L0H1", "V")]}
+    cut = [("embed", "L0H1", "V")]
+    close(found.logits, slow_paths(model, tokens, changes, "L0H1", cut, "L1H3", "K"))
+
+
+def test_two_paths_of_which_one_goes_on(tokens):
+    """The MLP finds L0H1 without the embedding; for L1H3 it finds it without positions, too."""
+    model = make("native-mlp")
+    names = ["embed->L0H1.V->L0 MLP", "pos->L0H1.V->L0 MLP->L1H3.K"]
+    found = run(model, tokens, without=names)
+    logits = []
+    for row in tokens:
+        cuts = [("embed", "L0H1", "V")], [("embed", "L0H1", "V"), ("pos", "L0H1", "V")]
+        head, head_of_path = (forward(model, row, cut=cut)[1]["L0H1"] for cut in cuts)
+        mlp = forward(model, row, instead={("L0H1", "L0 MLP", ""): head_of_path})[1]["L0 MLP"]
+        instead = {("L0H1", "L0 MLP", ""): head, ("L0 MLP", "L1H3", "K"): mlp}
+        logits.append(forward(model, row, instead=instead)[0])
+    close(found.logits, torch.stack(logits))
