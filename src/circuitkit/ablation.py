@@ -216,12 +216,14 @@ def merged(one: Reading, other: Reading) -> Reading:
     return frozenset(result.items())
 
 
-def alternatives(inputs: Inputs) -> Iterator[tuple[Name, Inputs]]:
-    """Every part that must be computed with other inputs, those inside of others first."""
+def alternatives(cuts: Cuts, inputs: Inputs) -> Iterator[tuple[Name, Inputs]]:
+    """Every part that must be computed with other inputs, also for the inputs of such a part."""
     for _, reading in inputs:
         for writer, nested in reading or ():
             if nested is not None:
-                yield from alternatives(nested)
+                # on the way to this part, the cuts that hold for everyone hold as well
+                together = [(entry, merged(cuts.reading(entry), other)) for entry, other in nested]
+                yield from alternatives(cuts, frozenset(together))
                 yield writer, nested
 
 
@@ -385,7 +387,7 @@ class CutRun:
 
     def alternatives_in(self, layer: int, kinds: Sequence[str]) -> list[tuple[Name, Inputs]]:
         """The parts of a layer that paths need as they would be with other inputs."""
-        wanted = dict.fromkeys(alternatives(self.cuts.inputs))
+        wanted = dict.fromkeys(alternatives(self.cuts, self.cuts.inputs))
         return [pair for pair in wanted if pair[0].layer == layer and pair[0].kind in kinds]
 
     def readers_in(self, layer: int, kinds: Sequence[str]) -> list[Name]:
@@ -532,18 +534,7 @@ class CutRun:
     def hooks(self) -> Iterator[tuple[str, Callable]]:
         """Where something is changed, and the function that changes it."""
         for part in self.cuts.parts:
-            if part.kind == "embed":
-                yield "embed.hook_out", self.at_start
-            if part.kind == "pos":
-                for module in {"pos_embed", "token_type_embed"} & set(self.model._modules):
-                    yield f"{module}.hook_out", self.at_start
-            if part.kind == "bias":
-                yield in_layer(part.layer, "attn.o.hook_out"), self.at_attention_output
-            is_converted = converted_neurons(self.model, part.layer) is not None
-            if part.kind == "MLP" and not is_converted:
-                yield in_layer(part.layer, "mlp.hook_out"), self.at_mlp_output
-            if part.kind in ("MLP", "MLP bias") and is_converted:
-                yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
+            yield from self.hooks_of_part(part)
         for layer in range(len(self.model.blocks)):
             if self.changes(layer, ("H",)):
                 yield in_layer(layer, "attn.hook_z"), self.at_z
@@ -555,6 +546,22 @@ class CutRun:
                     yield in_layer(layer, "mlp.hook_in"), self.at_mlp_input
         if self.cuts.reading(Name("unembed")) != NOTHING:
             yield final_hook(self.model), self.at_end
+
+    def hooks_of_part(self, part: Name) -> Iterator[tuple[str, Callable]]:
+        """Where an embedding, an MLP or a bias is ablated."""
+        is_converted = converted_neurons(self.model, part.layer) is not None
+        if part.kind == "embed":
+            yield "embed.hook_out", self.at_start
+        elif part.kind == "pos":
+            for module in ("pos_embed", "token_type_embed"):
+                if module in self.model._modules:
+                    yield f"{module}.hook_out", self.at_start
+        elif part.kind == "bias":
+            yield in_layer(part.layer, "attn.o.hook_out"), self.at_attention_output
+        elif part.kind in ("MLP", "MLP bias") and is_converted:
+            yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
+        elif part.kind == "MLP":
+            yield in_layer(part.layer, "mlp.hook_out"), self.at_mlp_output
 
 
 def layer_of(hook: HookPoint) -> int:
