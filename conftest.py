@@ -1,24 +1,21 @@
-"""What holds for every test run from the root of the repository: annotations are checked, notebooks are timed and run in
-forks of one process, and one browser serves all tests."""
+"""Plugins of every test run: notebooks run in forks of one process, and pages in one browser."""
 
 import gc
 import os
 
 import pytest
 
-gc.disable()  # until all is imported: nothing of that is ever thrown away
+gc.disable()  # while modules are imported and tests collected: nothing of that can be freed
 os.environ.setdefault("TQDM_DISABLE", "1")  # notebooks store no progress bars
 pytest_plugins = (
-    "tests.support.checked_shapes",
-    "tools.notebooks.times",
     "tools.notebooks.kernels",
-    "tests.support.one_browser",
+    "tests.support.site",
 )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """What is loaded by now, a million objects, stays: the search for cycles looks at what tests make, and ten times less often."""
+    """Search for garbage only among the objects that tests make, and ten times less often than usual."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)

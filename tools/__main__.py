@@ -1,7 +1,7 @@
-"""One door to everything that makes the book.
+"""The tools that make the book.
 
-python -m tools                 what there is
-python -m tools NAME [...]      run it; `--help` says more
+python -m tools              list them
+python -m tools NAME [...]   run one; most of them explain themselves with --help
 """
 
 import ast
@@ -9,40 +9,34 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
 
 
 def commands() -> dict[str, tuple[str, str]]:
-    """Every module of a room that has a `main`: its name on the command line, its place, its first line."""
+    """Name of each command -> the module that runs it, and the first line of its docstring."""
     found = {}
-    for path in sorted(HERE.glob("*/*.py")):
+    for path in sorted(FOLDER.glob("*/*.py")):
         tree = ast.parse(path.read_text("utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
-            place = f"tools.{path.parent.name}.{path.stem}"
-            found[path.stem.replace("_", "-")] = (
-                place,
-                (ast.get_docstring(tree) or "").partition("\n")[0],
-            )
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        if "main" in functions:
+            first_line = (ast.get_docstring(tree) or "").partition("\n")[0]
+            module = f"tools.{path.parent.name}.{path.stem}"
+            found[path.stem.replace("_", "-")] = (module, first_line)
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+def main() -> int:
     known = commands()
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print("python -m tools NAME [...]\n")
-        for room in sorted({place.split(".")[1] for place, _ in known.values()}):
-            print(f"{room}: {import_module(f'tools.{room}').__doc__}")
-            for command, (place, line) in known.items():
-                if place.split(".")[1] == room:
-                    print(f"  {command:<28} {line}")
+        for command, (_, first_line) in known.items():
+            print(f"  {command:<20} {first_line}")
         return 0
     if name not in known:
-        print(
-            f"python -m tools has no {name!r}; it has {', '.join(sorted(known))}", file=sys.stderr
-        )
+        print(f"There is no tool {name!r}. The tools are: {', '.join(known)}.", file=sys.stderr)
         return 2
-    sys.argv = [f"python -m tools {name}", *rest]
+    sys.argv = [f"python -m tools {name}", *sys.argv[2:]]
     return import_module(known[name][0]).main() or 0
 
 

@@ -70,13 +70,6 @@ def test_an_accepted_answer_is_kept_with_what_it_uses_and_runs_from_the_file(not
     assert names["copying_score"](*[torch.eye(2)] * 4) == 1
 
 
-def test_a_later_answer_takes_the_place_of_an_earlier_one(notebook, tmp_path):
-    exercises.toolkit(keep=True)
-    for _ in range(2):
-        exercises.check_norm_gain(notebook.norm_gain)
-    assert (tmp_path / "my_circuitkit.py").read_text().count("def norm_gain") == 1
-
-
 def test_what_does_not_run_by_itself_is_not_kept_and_the_book_stands_in(notebook):
     exercises.toolkit(keep=True)
     result = exercises.check_omega_window(notebook.omega_window)

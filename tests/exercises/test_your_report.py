@@ -30,7 +30,9 @@ def run(name):
     return space
 
 
-@pytest.mark.parametrize("name", ["one-layer", "two-layer-mlp"])
+@pytest.mark.parametrize(
+    "name", ["one-layer", pytest.param("two-layer-mlp", marks=pytest.mark.weekly)]
+)
 def test_the_page_runs_on_another_model_by_one_word_and_on_the_readers_functions(
     tmp_path, monkeypatch, name
 ):

@@ -3,8 +3,9 @@
 import functools
 import tempfile
 
-import tiny_models
 import torch
+
+from tests.support import tiny_models
 
 SIZES = {
     "hidden_size": 24,

@@ -1,1 +1,1 @@
-"""How notebooks are written, executed, timed and guarded."""
+"""How notebooks are executed and how the readers' copies are made."""

@@ -1,7 +1,6 @@
-"""A pytest plugin: the kernels in which nbval runs notebooks are forks of one warm process.
+"""A pytest plugin: nbval runs notebooks in kernels that are forked from one warm process.
 
-nbval is asked for a kernel of this name instead of one of the current environment; it starts, interrupts and stops it as
-any other. `CIRCUITKIT_COLD_KERNELS=1`, or a system without forks, leaves every kernel to start by itself.
+`CIRCUITKIT_COLD_KERNELS=1`, or a system without forks, leaves every kernel to start by itself.
 """
 
 import os
@@ -14,20 +13,18 @@ NAME = "circuitkit-warm"
 
 
 def pytest_configure(config) -> None:
-    if hasattr(
-        config, "workerinput"
-    ):  # a worker of xdist has the environment of the process that started it
+    if hasattr(config, "workerinput"):  # a worker of xdist inherits JUPYTER_PATH
         if NAME in config.workerinput:
-            take(config)
+            use_warm_kernels(config)
         return
-    asked = getattr(config.option, "nbval", False) and config.option.nbval_current_env
-    if not asked or not warm.AVAILABLE or os.environ.get("CIRCUITKIT_COLD_KERNELS"):
+    wanted = getattr(config.option, "nbval", False) and config.option.nbval_current_env
+    if not wanted or not warm.AVAILABLE or os.environ.get("CIRCUITKIT_COLD_KERNELS"):
         return
     server = warm.Server()
     config.add_cleanup(server.close)
     paths = [server.kernelspec(NAME), os.environ.get("JUPYTER_PATH")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
-    take(config)
+    use_warm_kernels(config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -37,6 +34,7 @@ def pytest_configure_node(node) -> None:
         node.workerinput[NAME] = True
 
 
-def take(config) -> None:
+def use_warm_kernels(config) -> None:
     config.option.nbval_kernel_startup_timeout = 300  # the first one waits for the imports
-    config.option.nbval_current_env, config.option.nbval_kernel_name = False, NAME
+    config.option.nbval_current_env = False
+    config.option.nbval_kernel_name = NAME

@@ -1,23 +1,21 @@
-"""The reader's copies of the exercise notebooks: the solved ones with the solutions taken out.
+"""Write the readers' copies of the exercise notebooks: exercises/*.ipynb, from book/exercises/*.ipynb.
 
-    python -m tools stubs            write exercises/*.ipynb from book/exercises/*.ipynb
-    python -m tools stubs --check    compare, write nothing
+    python -m tools stubs
 
 What the tags of a solved cell mean:
 
-- `solution`: functions keep signature and docstring and lose their body, other assignments become `= None`,
-  and the words of a prediction stay, `{"word": None}`;
-- `uses-solution`: it runs on accepted answers, so in the copy it waits until the checks above have accepted them;
-- `copy-code`: text whose code block becomes a cell of the copy, such as a line that writes into the reader's folder;
-- any other cell is copied as it is. Outputs are dropped everywhere.
+- `solution`: functions keep their signature and docstring and lose their body, other assignments become `= None`, and
+  the words of a prediction stay, `{"word": None}`;
+- `uses-solution`: the cell runs on accepted answers, so in the copy it waits until the checks above have accepted them;
+- `copy-code`: Markdown whose code block becomes a cell of the copy, such as a line that writes into the reader's folder.
 
-The line that starts with `**Your copy**` in a solved notebook is written here, too; it has a link to Colab where the book
-has a home (`tools/publish/home.py`).
+Any other cell is copied as it is. Outputs are dropped. The line of a solved notebook that starts with `**Your copy**` is
+written here, too: it links to Colab when the book has an address.
 """
 
-import argparse
 import ast
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -26,136 +24,136 @@ import nbformat
 
 from tools.publish.home import ROOT, home
 
-FOLDED = {"hide-input", "hide-output", "hide-cell", "solution", "uses-solution", "copy-code"}
+DROPPED_TAGS = {"hide-input", "hide-output", "hide-cell", "solution", "uses-solution", "copy-code"}
 CODE = re.compile(r"\n*```python\n(.*?)\n```\s*$", re.S)
-WAITS = 'print("This cell runs on your answer to the exercise above. It waits until the check accepts it.")'
+CHECK = re.compile(r"^(\w+) = exercises\.(?:check_|try_|predict)", re.M)
 COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)
+WAITS = 'print("This cell runs on your answer to the exercise above. It waits until the check accepts it.")'
 
 
 def copy_line(name: str, root: Path = ROOT) -> str:
-    """The line that offers the reader's copy at the head of a solved notebook."""
-    here = home(root)
-    colab = f"[open it in Colab]({here.colab(f'exercises/{name}')}) or " if here.public else ""
+    """The line of a solved notebook that offers the reader's copy."""
+    address = home(root).colab(f"exercises/{name}")
+    colab = f"[open it in Colab]({address}) or " if address else ""
     return f"**Your copy**, the same page without solutions: {colab}[take the file](../../exercises/{name})."
 
 
-def emptied(source: str) -> str:
+def without_solution(source: str) -> str:
     """The code of a solution cell with the solution taken out."""
     lines = source.split("\n")
-    kept: list[str] = []
+    parts = []
     for node in ast.parse(source).body:
-        head = lines[node.lineno - 1 : node.end_lineno]
         if isinstance(node, ast.FunctionDef):
-            documented = ast.get_docstring(node) is not None
-            first_left_out = node.body[0].end_lineno + 1 if documented else node.body[0].lineno
-            kept += [
-                "",
-                *lines[node.lineno - 1 : first_left_out - 1],
-                "    raise NotImplementedError",
-            ]
+            parts += ["", *without_body(node, lines)]
         elif isinstance(node, ast.Assign):
-            targets = ", ".join(ast.unparse(target) for target in node.targets)
-            several = len(node.targets) == 1 and isinstance(node.targets[0], ast.Tuple)
-            nothing = ", ".join(["None"] * len(node.targets[0].elts)) if several else "None"
-            if isinstance(node.value, ast.Dict):  # a prediction: its words stay
-                nothing = (
-                    "{"
-                    + ", ".join(f"{ast.unparse(key)}: None" for key in node.value.keys if key)
-                    + "}"
-                )
-            kept += [f"{targets.strip('()')} = {nothing}  # your turn"]
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            kept += head
+            parts.append(f"{without_value(node)}  # your turn")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            parts += lines[node.lineno - 1 : node.end_lineno]
         else:
             raise ValueError(
-                f"a solution cell holds a {type(node).__name__} on line {node.lineno}; expected functions, assignments "
-                "and imports. Put anything else into a cell of its own."
+                f"a solution cell holds a {type(node).__name__} on line {node.lineno}; expected functions, "
+                "assignments and imports. Put anything else into a cell of its own."
             )
-    return "\n".join(kept).strip()
+    return "\n".join(parts).strip()
 
 
-def guarded(source: str, checked: list[str]) -> str:
-    """Code that runs on accepted answers, made to wait for them; `checked` are the names that checks have judged so far."""
-    named = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
-    used = [name for name in dict.fromkeys(checked) if name in named] or checked[
-        -1:
-    ]  # a figure of what was found above
+def without_body(function: ast.FunctionDef, lines: list[str]) -> list[str]:
+    """The signature and the docstring of a function."""
+    first = function.body[0]
+    has_docstring = ast.get_docstring(function) is not None
+    end = first.end_lineno if has_docstring else first.lineno - 1
+    return [*lines[function.lineno - 1 : end], "    raise NotImplementedError"]
+
+
+def without_value(assignment: ast.Assign) -> str:
+    """An assignment of `None` to the same names; the words of a prediction stay."""
+    target = assignment.targets[0]
+    if isinstance(assignment.value, ast.Dict):
+        words = (f"{ast.unparse(key)}: None" for key in assignment.value.keys if key)
+        return f"{ast.unparse(target)} = {{{', '.join(words)}}}"
+    if isinstance(target, ast.Tuple):
+        return f"{ast.unparse(target).strip('()')} = {', '.join(['None'] * len(target.elts))}"
+    return f"{ast.unparse(target)} = None"
+
+
+def waiting(source: str, checked: list[str]) -> str:
+    """Code that runs on accepted answers, made to wait for them; `checked` names the checks above it."""
+    names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    used = [name for name in dict.fromkeys(checked) if name in names] or checked[-1:]
     if not used:
-        raise ValueError(
-            "a cell tagged uses-solution stands before the first check; there is no answer that it could wait for"
-        )
+        raise ValueError("a cell tagged uses-solution has no check above it that it could wait for")
     return f"if {' and '.join(used)}:\n{textwrap.indent(source, '    ')}\nelse:\n    {WAITS}"
 
 
-def stub(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+def copied_markdown(cell, name: str) -> list[nbformat.NotebookNode]:
+    """A Markdown cell of the copy, and the code cell that its code block becomes."""
+    solved = f"**Solutions**: [the same page, solved](../book/exercises/{name})."
+    source = COPY_LINE.sub(solved, cell.source)
+    # Links are written for book/exercises; the copy lies one folder higher.
+    source = re.sub(r"\]\(\.\./(?!\.\.)(?!book/)", "](../book/", source)
+    block = CODE.search(source) if "copy-code" in cell.metadata.get("tags", []) else None
+    if block is None:
+        return [nbformat.v4.new_markdown_cell(source)]
+    text = nbformat.v4.new_markdown_cell(source[: block.start()])
+    return [text, nbformat.v4.new_code_cell(block[1])]
+
+
+def copied_code(cell, checked: list[str]) -> nbformat.NotebookNode:
+    """A code cell of the copy; the names of its checks are added to `checked`."""
+    tags = cell.metadata.get("tags", [])
+    checked += CHECK.findall(cell.source)
+    source = without_solution(cell.source) if "solution" in tags else cell.source
+    if "uses-solution" in tags:
+        source = waiting(source, checked)
+    return nbformat.v4.new_code_cell(source)
+
+
+def reader_copy(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     """The reader's copy of a solved notebook."""
     cells, checked = [], []
     for cell in solved.cells:
-        tags = set(cell.metadata.get("tags", []))
-        source = COPY_LINE.sub(
-            f"**Solutions**: [the same page, solved](../book/exercises/{name}).", cell.source
-        )
-        if cell.cell_type == "markdown":
-            # Links are written for book/exercises; the copy lies one folder higher.
-            source = re.sub(r"\]\(\.\./(?!\.\.)(?!book/)", "](../book/", source)
-            if "copy-code" in tags and (block := CODE.search(source)):
-                cells.append(nbformat.v4.new_markdown_cell(source[: block.start()]))
-                cells[-1]["id"] = f"cell-{len(cells) - 1:02d}"
-                new = nbformat.v4.new_code_cell(block[1])
-            else:
-                new = nbformat.v4.new_markdown_cell(source)
-        else:
-            checked += re.findall(r"^(\w+) = exercises\.(?:check_|try_|predict)", source, re.M)
-            source = emptied(source) if "solution" in tags else source
-            source = guarded(source, checked) if "uses-solution" in tags else source
-            new = nbformat.v4.new_code_cell(source)
-        new["id"] = f"cell-{len(cells):02d}"
-        if left := sorted(tags - FOLDED):
-            new.metadata["tags"] = left
-        cells.append(new)
+        code = cell.cell_type == "code"
+        new = [copied_code(cell, checked)] if code else copied_markdown(cell, name)
+        tags = sorted(set(cell.metadata.get("tags", [])) - DROPPED_TAGS)
+        if tags:
+            new[-1].metadata["tags"] = tags
+        cells += new
+    for position, cell in enumerate(cells):
+        cell["id"] = f"cell-{position:02d}"
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=solved.metadata)
     notebook.nbformat_minor = 5
     return notebook
 
 
+def formatted(text: str, path: Path) -> str:
+    """The text of a notebook after `ruff format`."""
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
 def written(root: Path = ROOT) -> dict[Path, str]:
-    """Every file this script answers for, with the text it should have."""
+    """The text that every solved notebook and every copy should have."""
     texts = {}
     for path in sorted((root / "book/exercises").glob("*.ipynb")):
         solved = nbformat.read(path, as_version=4)
-        if not COPY_LINE.search(solved.cells[0].source):
+        first = solved.cells[0]
+        first.source, count = COPY_LINE.subn(copy_line(path.name, root), first.source)
+        if count != 1:
             raise ValueError(
-                f"{path.name}: its first cell has no line that starts with '**Your copy**'; add one"
+                f"{path.name}: add a line that starts with '**Your copy**' to its first cell"
             )
-        solved.cells[0].source = COPY_LINE.sub(
-            lambda _, n=path.name: copy_line(n, root), solved.cells[0].source
-        )
+        copy = root / "exercises" / path.name
         texts[path] = nbformat.writes(solved) + "\n"
-        texts[root / "exercises" / path.name] = nbformat.writes(stub(solved, path.name)) + "\n"
+        texts[copy] = formatted(nbformat.writes(reader_copy(solved, path.name)) + "\n", copy)
     return texts
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--check", action="store_true", help="compare with the files instead of writing them"
-    )
-    options = parser.parse_args(arguments)
-    texts = written(root)
-    extra = sorted(set((root / "exercises").glob("*.ipynb")) - set(texts))
-    stale = [
-        path
-        for path, text in texts.items()
-        if not path.is_file() or path.read_text("utf-8") != text
-    ]
-    for path in stale:
-        if not options.check:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(texts[path], "utf-8")
-        print(f"{path.relative_to(root)}: {'differs' if options.check else 'written'}")
-    for path in extra:
-        print(f"{path.relative_to(root)}: has no solved notebook; delete it")
-    return 1 if extra or (options.check and stale) else 0
+def main() -> int:
+    for path, text in written().items():
+        if not path.is_file() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            print(f"{path.relative_to(ROOT)}: written")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,17 +1,11 @@
-"""One warm process from which notebooks are forked: torch, transformer-lens and matplotlib are imported once.
+"""Kernels forked from one warm process, which has imported torch and transformer-lens once for all notebooks.
 
-    with warm.Server() as server:
-        server.call("tools.notebooks.run:departures", path="book/conventions.ipynb")
-
-A request names a function and its arguments; a fork of the server calls it and sends back what it returns. `kernelspec`
-writes a kernel specification whose command is this file, which asks for a fork that is an IPython kernel: nbval and
-nbclient use warm kernels without knowing it. A fork has the folder, environment, standard streams, random state and
-interrupts of a process started by itself; what it shares with its siblings is what is imported and the seed of string
-hashes. A kernel that is asked for with another environment than the server's is started in the ordinary way.
+`Server.kernelspec` writes a kernel specification whose command is this file. That command asks the warm process for a
+fork, which becomes an IPython kernel with the folder, environment and standard streams of the command. The command then
+hands interrupts on to the fork, and each of the two ends when the other one does.
 """
 
 import atexit
-import contextlib
 import gc
 import importlib
 import json
@@ -24,244 +18,140 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
 
-# Forks of a process that holds Apple's libraries are not safe; Windows has none.
+# A fork of a process that holds Apple's libraries is not safe, and Windows has no fork.
 AVAILABLE = hasattr(os, "fork") and sys.platform != "darwin"
-FILE = Path(__file__).resolve()
-ROOT = FILE.parents[2]
-# No pyplot: when a notebook imports it, it looks for the kernel that will show its figures.
+FILE = str(Path(__file__).resolve())
 IMPORTED = (
     "numpy",
     "torch",
     "transformer_lens.model_bridge",
-    "IPython",
-    "ipykernel.kernelapp",
-    "ipykernel.ipkernel",
-)
-IMPORTED += (
-    "nbformat",
-    "nbval.plugin",
-    "matplotlib.figure",
+    "matplotlib.figure",  # not pyplot: when that is imported, it looks for the kernel that will show its figures
     "matplotlib.backends.backend_agg",
     "beartype.door",
     "jaxtyping",
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
 )
-# Variables that may differ from the server's, because nothing reads them before a notebook runs.
-MAY_DIFFER = ("PYTEST_", "JPY_", "JUPYTER_", "MPLBACKEND", "PYDEVD_", "PWD", "OLDPWD", "SHLVL", "_")
-MAY_DIFFER += ("LINES", "COLUMNS")  # readline sets them in a process that has a terminal's name
 
 
 class Server:
-    """Starts the process, which imports while the caller goes on; ends it when the block is left."""
+    """Starts the warm process, which imports while the caller goes on; `close` ends it."""
 
-    def __init__(
-        self, environment: dict[str, str] | None = None, imported: tuple[str, ...] = IMPORTED
-    ):
-        self.environment = os.environ | (environment or {})
+    def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         self.socket = str(Path(self.folder.name) / "socket")
-        self.process = None
-        if AVAILABLE:
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(self.socket)
-                listener.listen(64)
-                self.process = subprocess.Popen(
-                    [sys.executable, str(FILE), "serve", str(listener.fileno()), *imported],
-                    cwd=self.folder.name,
-                    env=self.environment,
-                    stdin=subprocess.PIPE,
-                    pass_fds=[listener.fileno()],
-                )
-
-    def call(self, function: str, **arguments) -> Any:
-        """What `module:function(**arguments)` returns in a fork, or where there are no forks in a process of its own."""
-        request = {
-            "function": function,
-            "arguments": arguments,
-            "environment": dict(self.environment),
-        }
-        if self.process is None:
-            command, given = [sys.executable, str(FILE), "once"], json.dumps(request)
-            answer = subprocess.run(
-                command, input=given, env=self.environment, stdout=subprocess.PIPE, text=True
-            ).stdout
-        else:
-            answer = b""
-            with (
-                contextlib.suppress(ConnectionError),
-                ask(self.socket, request, (2, 2, 2)) as connection,
-            ):
-                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        if not answer:
-            raise RuntimeError(
-                f"the process that ran {function} of {arguments} ended without an answer"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.socket)
+            listener.listen(64)
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", FILE, "serve", str(listener.fileno())],
+                cwd=self.folder.name,
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
             )
-        return json.loads(answer)
 
     def kernelspec(self, name: str) -> str:
         """Write a kernel specification of this name; returns the folder to put into `JUPYTER_PATH`."""
         folder = Path(self.folder.name) / "kernels" / name
         folder.mkdir(parents=True)
-        Path(self.folder.name, "environment.json").write_text(json.dumps(dict(self.environment)))
+        # -S and -E make this command start quickly; it needs no packages.
         command = [
             sys.executable,
             "-S",
             "-E",
-            str(FILE),
+            FILE,
             "kernel",
             self.socket,
             "-f",
             "{connection_file}",
         ]
-        (folder / "kernel.json").write_text(
-            json.dumps({"argv": command, "display_name": name, "language": "python"})
-        )
+        spec = {"argv": command, "display_name": name, "language": "python"}
+        (folder / "kernel.json").write_text(json.dumps(spec))
         return self.folder.name
 
     def close(self) -> None:
-        if self.process is not None:
-            self.process.stdin.close()
-            self.process.wait(60)
+        self.process.stdin.close()
+        self.process.wait(60)
         self.folder.cleanup()
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.close()
-
-
-def ask(path: str, request: dict, streams: tuple[int, int, int]) -> socket.socket:
-    """Send a request with the folder of this process and these standard streams; the connection to its fork."""
-    connection = socket.socket(socket.AF_UNIX)
+# --- in the process that a kernel specification starts ---------------------------------------------------
+def ask_for_kernel(path: str, arguments: list[str]) -> int:
+    """Ask the warm process for a kernel, hand interrupts on to it, and end when it or our parent ends."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
-    os.umask(mask := os.umask(0))
-    message = json.dumps({"folder": os.getcwd(), "umask": mask} | request).encode()
-    socket.send_fds(connection, [len(message).to_bytes(8, "big")], streams)
-    connection.sendall(message)
-    return connection
-
-
-# --- in the process that a kernel specification starts -------------------------------------------------------------
-def stand_in(path: str, arguments: list[str]) -> int:
-    """Ask for a kernel and live as long as it and our parent do: interrupts are handed on, and our end is its end."""
-    own, given = json.loads(Path(path).with_name("environment.json").read_text()), dict(os.environ)
-    if any(
-        own.get(name) != given.get(name) for name in own | given if not name.startswith(MAY_DIFFER)
-    ):
-        os.execv(sys.executable, [sys.executable, "-m", "ipykernel_launcher", *arguments])
+    request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+    socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+    signal.signal(signal.SIGINT, lambda *_: connection.send(b"interrupt"))
     parent = os.getppid()
-    connection = ask(path, {"kernel": arguments, "environment": given}, (0, 1, 2))
-    signal.signal(signal.SIGINT, lambda *_: connection.send(b"i"))
     while os.getppid() == parent:
-        if select.select([connection], [], [], 1)[0] and not connection.recv(1):
+        readable, _, _ = select.select([connection], [], [], 1)
+        if readable:  # the kernel sends nothing: the connection is closed
             return 0
     return 1
 
 
-# --- in the server and its forks -----------------------------------------------------------------------------------
-def serve(listener: socket.socket, imported: list[str]) -> None:
-    """Fork for each connection, until standard input ends; only forks return."""
-    atexit.register(leave)  # the first to be registered is the last to be called
-    sys.path.remove(
-        str(FILE.parent)
-    )  # or else the modules beside this file would be found under their short names
+# --- in the warm process and its forks -------------------------------------------------------------------
+def serve(listener: socket.socket) -> None:
+    """Fork for each connection, until standard input is closed; only forks return."""
+    atexit.register(
+        os._exit, 0
+    )  # called last: the memory goes back at once, and no object is taken apart
     gc.disable()
-    sys.modules["rfc3987_syntax"] = (
-        None  # grammars of addresses, seconds to build, which nothing here asks about
-    )
-    for name in imported:
+    for name in IMPORTED:
         importlib.import_module(name)
-    del sys.modules["rfc3987_syntax"]
-    # What is imported, half a million objects, stays: a fork that looks there for cycles would copy all of it, once in every
-    # search and some times at its end, two seconds in all.
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # a fork that searched what is imported for cycles would copy all of it
     gc.enable()
-    signal.signal(signal.SIGCHLD, reap)
-    while 0 not in select.select([listener, 0], [], [])[0]:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system removes forks that ended
+    while True:
+        readable, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in readable:
+            return
         connection, _ = listener.accept()
-        if not os.fork():
+        if os.fork() == 0:
             listener.close()
-            return become(connection)
+            become_kernel(connection)
+            return
         connection.close()
 
 
-def leave() -> None:
-    """After all else that is done at the end: no object is taken apart, the system takes the memory back at once."""
-    for stream in sys.stdout, sys.stderr:
-        with contextlib.suppress(
-            AttributeError, OSError, ValueError
-        ):  # none, closed, or nobody reads it
-            stream.flush()
-    os._exit(0)
+def become_kernel(connection: socket.socket) -> None:
+    """Take on the caller's folder, environment and streams, and be an IPython kernel until it ends."""
+    import ipykernel_launcher
+    import matplotlib
+    import numpy
+    import torch
+    from ipykernel import kernelapp
 
-
-def reap(*_) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def become(connection: socket.socket) -> None:
-    """Take on the caller's folder, environment and streams, and do what it asked for."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    head, streams, *_ = socket.recv_fds(connection, 8, 3)
-    with connection.makefile("rb") as file:
-        request = json.loads(file.read(int.from_bytes(head, "big")))
+    message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+    request = json.loads(message)
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
     os.chdir(request["folder"])
-    os.umask(request["umask"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    threading.Thread(target=watch, args=(connection,), daemon=True).start()
-    sys.modules["numpy"].random.seed()  # Python's own generator is seeded anew by every fork
-    sys.modules["torch"].seed()
-    if "kernel" not in request:
-        return answer(request, connection.sendall)
-    return kernel(request["kernel"])
+    backend = os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    matplotlib.rcParams["backend"] = backend
+    numpy.random.seed()  # Python's own generator is seeded anew in every fork, these two are not
+    torch.seed()
+    threading.Thread(target=watch, args=[connection], daemon=True).start()
+    sys.argv = [ipykernel_launcher.__file__, *request["arguments"]]
+    parent = f"--IPKernelApp.parent_handle={os.getppid()}"
+    kernelapp.launch_new_instance(argv=[*request["arguments"], parent])
 
 
 def watch(connection: socket.socket) -> None:
-    """Hand interrupts on; end with the caller."""
-    while connection.recv(1):
+    """Hand interrupts on; end with the command that asked for this kernel."""
+    while connection.recv(16):
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(1)
 
 
-def kernel(arguments: list[str]) -> None:
-    """Be an IPython kernel, as `python -m ipykernel_launcher` is."""
-    import ipykernel_launcher
-    import matplotlib
-    from ipykernel import kernelapp
-
-    sys.argv = [ipykernel_launcher.__file__, *arguments]
-    matplotlib.rcParams["backend"] = os.environ.setdefault(
-        "MPLBACKEND", "module://matplotlib_inline.backend_inline"
-    )
-    kernelapp.launch_new_instance(argv=[*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
-
-
-def answer(request: dict, send) -> None:
-    sys.path.insert(0, str(ROOT))
-    module, function = request["function"].split(":")
-    value = getattr(importlib.import_module(module), function)(**request["arguments"])
-    send(json.dumps(value).encode())
-
-
 if __name__ == "__main__":
     if sys.argv[1] == "kernel":
-        sys.exit(stand_in(sys.argv[2], sys.argv[3:]))
-    elif sys.argv[1] == "serve":
-        serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[3:])
-    else:
-        answers, out = (
-            os.fdopen(os.dup(1), "wb"),
-            os.dup2(2, 1),
-        )  # what the function prints is no part of its answer
-        answer(json.loads(sys.stdin.read()), answers.write)
-        answers.close()
+        sys.exit(ask_for_kernel(sys.argv[2], sys.argv[3:]))
+    serve(socket.socket(fileno=int(sys.argv[2])))

@@ -2,13 +2,13 @@
 
     make book; python -m tools lab-still
 
-The picture is taken of the lab itself; the numbers come from the library, and `tests/lab/test_still.py` computes them again.
+The picture is taken of the lab itself; the numbers come from the library, and `tests/site/test_lab_numbers.py` computes them again.
 """
 
 import json
 from pathlib import Path
 
-from tools.check.machine import get_browser
+from tools.publish.browser import installed_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "_build/html/book/lab.html"
@@ -57,7 +57,7 @@ def pictures() -> None:
     if not PAGE.is_file():
         raise SystemExit(f"{PAGE} is not there. Build the book first: make book")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=get_browser(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=installed_chromium())
         for name, width in PICTURES.items():
             page = browser.new_page(
                 viewport={"width": width, "height": 1200},

@@ -1,10 +1,4 @@
-"""What the book needs from Sphinx beyond Jupyter Book: no other host, alt text, and docstrings as they are written.
-
-sphinx-codeautolink 0.19, which would link the names in code cells to the reference, was tried and is not used. It reads a
-cell as plain Python, so it warns of every setup cell (`%pip`), and a warning ends this build; and it looks each name up with
-`getattr` and lets any error but AttributeError pass, so the build stops at `transformer_lens.HookedTransformer`, which that
-library answers with an ImportError. Both are to be mended there.
-"""
+"""What the book needs from Sphinx beyond Jupyter Book."""
 
 from . import (
     accessible,
@@ -20,10 +14,11 @@ from . import (
     lab,
     light,
     offline,
+    one_line,
     reader_copies,
     search,
     times,
-    trials,
+    what_works,
 )
 
 
@@ -41,8 +36,9 @@ def setup(app):
     glossary.setup(app)
     home.setup(app)
     lab.setup(app)
+    one_line.setup(app)
     reader_copies.setup(app)
     search.setup(app)
     times.setup(app)
-    trials.setup(app)
+    what_works.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

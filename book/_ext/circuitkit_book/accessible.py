@@ -1,9 +1,9 @@
-"""Mends of the markup that Sphinx and docutils write, for readers who listen to the page, and of what they leave unread."""
+"""Fixes for the markup that Sphinx and docutils write, for readers who listen to the page, and of what they leave unread."""
 
 import re
 
 
-def mend(app, pagename, templatename, context, doctree) -> None:
+def fix(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
     # docutils calls a bibliography a list, although its entries have a role that a list may not contain.
     body = body.replace(
@@ -64,4 +64,4 @@ def as_written(text: str) -> str:
 
 
 def setup(app) -> None:
-    app.connect("html-page-context", mend)
+    app.connect("html-page-context", fix)

@@ -12,7 +12,6 @@ from sphinx.ext import autodoc
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import inspect, typing
 from sphinx.util.nodes import make_refnode
-
 from tools.check.public_names import records
 
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"

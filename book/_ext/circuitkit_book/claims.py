@@ -12,6 +12,7 @@ from docutils.nodes import make_id
 
 PAGE = "book/claims"
 COUNTS, ROWS = "<!-- claims: counts -->", "<!-- claims: rows -->"
+SUMMARY = "<!-- claims: summary -->"
 BOOK = Path(__file__).resolve().parents[2]
 
 
@@ -61,6 +62,20 @@ def counts() -> str:
         '<div class="ck-scroll"><table class="ck-counts"><caption>Claims of each text by verdict</caption>'
         f'<thead><tr><th scope="col">Text</th>{head}<th scope="col">all</th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>" + controls(claims, sources, verdicts)
+    )
+
+
+def summary() -> str:
+    """How many claims are checked and what came out, in three sentences for the introduction."""
+    claims = register()[0]
+    found = Counter(claim.verdict for claim in claims)
+    computed = sum(bool(claim.by) for claim in claims)
+    return (
+        f"The register lists {len(claims)} claims of our sources, and a function computes {computed} of "
+        f"them anew in the tests. Of all claims, {found['holds']} hold. Another {found['caveat']} hold "
+        "only under a condition that the source leaves out, or are no longer the whole story. The tests "
+        f"contradict {found['wrong']} claims, and {found['not checkable']} cannot be decided by anything "
+        "that runs here."
     )
 
 
@@ -220,6 +235,7 @@ def raw(html: str) -> str:
 
 
 def fill(app, docname, source) -> None:
+    source[0] = source[0].replace(SUMMARY, summary()) if SUMMARY in source[0] else source[0]
     if docname != PAGE:
         return
     app.env.note_dependency(str(files("circuitkit.claims") / "claims.toml"))

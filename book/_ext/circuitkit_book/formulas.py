@@ -104,7 +104,7 @@ def _one(tokens: list[str], i: int) -> tuple[float, int]:
 def reserve(app, pagename, templatename, context, doctree) -> None:
     """Each formula says how much room it will take."""
 
-    def mend(found):
+    def fix(found):
         tag, kind, rest, tex = found.groups()
         tex = html.unescape(re.sub(r"<[^>]*>", "", tex))
         if tag == "span":
@@ -113,7 +113,7 @@ def reserve(app, pagename, templatename, context, doctree) -> None:
             room = f"--ck-rows: {1 + tex.count(NEW_ROW)}"
         return f'<{tag} class="{kind}" style="{room}"{rest}>{found[4]}</{tag}>'
 
-    context["body"] = FORMULA.sub(mend, context.get("body") or "")
+    context["body"] = FORMULA.sub(fix, context.get("body") or "")
 
 
 def setup(app) -> None:

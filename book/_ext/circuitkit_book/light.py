@@ -158,14 +158,14 @@ def calm(script: Path) -> None:
 def filed(text: str, page: Path, root: Path) -> str:
     """Pictures that a notebook wrote into its text become files: a phone reads the words before they come."""
 
-    def mend(found):
+    def fix(found):
         data = base64.b64decode(found[1])
         place = root / "_images" / f"{hashlib.sha256(data).hexdigest()}.png"
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(data)
         return f'{up(page, root)}_images/{place.name}"'
 
-    return re.sub(r'data:image/png;base64,([\w+/=]{2000,})"', mend, text)
+    return re.sub(r'data:image/png;base64,([\w+/=]{2000,})"', fix, text)
 
 
 def early(text: str, root: Path) -> str:
@@ -196,7 +196,7 @@ def lazy(text: str, folder: Path) -> str:
     """Width and height on each picture, so that nothing jumps; all but the first load when they come near."""
     seen = []
 
-    def mend(found):
+    def fix(found):
         tag, source = found[0], re.search(r'src="([^"]+)"', found[0])
         if not source or "loading=" in tag or source[1].startswith("data:"):
             return tag
@@ -210,38 +210,38 @@ def lazy(text: str, folder: Path) -> str:
             attributes += ' loading="lazy"'
         return tag.replace("<img", f"<img{attributes}", 1)
 
-    return re.sub(r"<img\b[^>]*>", mend, text)
+    return re.sub(r"<img\b[^>]*>", fix, text)
 
 
 def counted(text: str) -> str:
     """Each block of code says how many lines it has, so that its room is known before it is laid out."""
 
-    def mend(found):
+    def fix(found):
         return f'{found[1]} style="--ck-lines: {found[2].count(chr(10))}">{found[2]}'
 
     return re.sub(
-        r'(<div class="cell_input docutils container")>(.*?</pre>)', mend, text, flags=re.S
+        r'(<div class="cell_input docutils container")>(.*?</pre>)', fix, text, flags=re.S
     )
 
 
 def for_phones(text: str, page: Path, root: Path) -> str:
     """A picture `NAME.png` that has a copy for phones, `_static/NAME-phone.png`, is that on a phone."""
 
-    def mend(found):
+    def fix(found):
         copy = root / "_static" / f"{Path(found[1]).stem}-phone.png"
         if not copy.is_file():
             return found[0]
         place = f"{up(page, root)}_static/{copy.name}"
         return f'<picture><source media="(max-width: 600px)" srcset="{place}"{size(copy)}>{found[0]}</picture>'
 
-    return re.sub(r'<img\b[^>]*\bsrc="([^"]+\.png)"[^>]*>', mend, text)
+    return re.sub(r'<img\b[^>]*\bsrc="([^"]+\.png)"[^>]*>', fix, text)
 
 
 def wide(text: str) -> str:
     """Pictures and drawings in outputs say how wide they are meant, for below a share of it their words are too small, and have a
     box to scroll in; one that a phone shows nearly at that share is better seen whole."""
 
-    def mend(found):
+    def fix(found):
         width = re.search(r'<(?:img|svg)[^>]* width="(\d+)"', found[0])
         whole = not width or "<img" in found[0] and int(width[1]) <= WHOLE
         return (
@@ -252,7 +252,7 @@ def wide(text: str) -> str:
 
     picture = r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>'
     return re.sub(
-        rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', mend, text, flags=re.S
+        rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', fix, text, flags=re.S
     )
 
 

@@ -1,42 +1,40 @@
-"""The table of what every notebook promises, made from the notebooks when the book is built."""
+"""The table of times in the introduction, made from the **Time** lines of the notebooks when the book is built."""
 
+import json
+import re
 from pathlib import Path
 
-import nbformat
 from sphinx.util import logging
 
-from tools.notebooks import (
-    promises as chapter_times,
-)  # the same count that the tests hold the pages to
+BOOK = Path(__file__).resolve().parents[2]
+PAGE, MARKER = "book/intro", "<!-- times -->"
+TIME = re.compile(r"\*\*Time\*\*: about (\d+) minutes to read, (\d+) seconds to run")
 
 log = logging.getLogger(__name__)
-MARKER = "<!-- times -->"
+
+
+def markdown(path: Path) -> str:
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
 
 
 def table() -> str:
-    rows = ["| page | minutes to read | counted | seconds to run |", "|---|---:|---:|---:|"]
-    for path in chapter_times.notebooks():
-        title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].lstrip("# ")
-        minutes, seconds = promised(path)
-        counted = f"{chapter_times.reading_minutes(path):.0f}"
-        rows.append(f"| {title} | {minutes} | {counted} | {seconds} |")
+    rows = ["| Page | Minutes to read | Seconds to run |", "|---|---:|---:|"]
+    for path in sorted(BOOK.glob("*.ipynb")):
+        text = markdown(path)
+        found = TIME.search(text)
+        if found:
+            title = text.partition("\n")[0].lstrip("# ")
+            rows.append(f"| [{title}]({path.name}) | {found[1]} | {found[2]} |")
+        elif "**Time**" in text:
+            log.warning("The Time line of this page cannot be read.", location=str(path))
     return "\n".join(rows)
 
 
-def promised(path: Path) -> tuple[str, str]:
-    """What the page says; dashes, and a warning, when nothing can be read."""
-    try:
-        said = chapter_times.promise(path)
-    except ValueError as error:
-        log.warning("%s", error, location=str(path))
-        said = None
-    if said is None:
-        return "–", "–"
-    return str(said.minutes), str(said.seconds)
-
-
 def fill(app, docname, source) -> None:
-    if MARKER in source[0]:
+    if docname == PAGE:
+        for path in BOOK.glob("*.ipynb"):
+            app.env.note_dependency(str(path))
         source[0] = source[0].replace(MARKER, table())
 
 

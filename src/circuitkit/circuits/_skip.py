@@ -284,7 +284,7 @@ def corpus_evidence(
 
 
 class SkipTrigramStatistics(NamedTuple):
-    """What `skip_trigram_statistics` returns. **Source**: counted by `tools/train/skip_trigram_statistics.py`."""
+    """What `skip_trigram_statistics` returns. **Source**: counted by `studies/edition-2/train/skip_trigram_statistics.py`."""
 
     evidence: dict[tuple[int, int, int], Evidence]
     """For the strongest skip trigrams of the one-layer model's heads: counts over the training text."""
@@ -300,7 +300,7 @@ class SkipTrigramStatistics(NamedTuple):
 def skip_trigram_statistics() -> SkipTrigramStatistics:
     """The shipped counts. They were made on text the models learned from: evidence of what there was to learn.
 
-    **Source**: counted over the training text by `tools/train/skip_trigram_statistics.py`.
+    **Source**: counted over the training text by `studies/edition-2/train/skip_trigram_statistics.py`.
     """
     from safetensors import safe_open
 

@@ -193,7 +193,7 @@ def head_sum(
 
     `silu` and `quick_gelu` are exact with one head. `relu` is `SiLU(s x)/s`, one head, error `0.2785/s`; the sharpness `s` is 16384
     unless given or set by `max_error`. `gelu` (erf) and `gelu_new` (tanh) take 1 to 8 heads, fitted on the whole line
-    (`tools/train/activations.py`). **Error**: `.error`, on the whole line. **Source**: section 2 of the paper; the sums are ours.
+    (`studies/edition-2/train/activations.py`). **Error**: `.error`, on the whole line. **Source**: section 2 of the paper; the sums are ours.
 
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
     0.0139
@@ -342,7 +342,7 @@ def gate_sum(
     """Sigmoids that follow a gate's activation, `f(g) = sum_i d_i sigmoid(b_i g + c_i)` for `|g| <= reach`.
 
     A head multiplies a sigmoid of its query by a value that is linear in the stream: a gate that *is* a sigmoid is one head,
-    exactly; any other is followed by a sum of sigmoids on a finite range only. Taken is the stored fit (`tools/train/gates.py`)
+    exactly; any other is followed by a sum of sigmoids on a finite range only. Taken is the stored fit (`studies/edition-2/train/gates.py`)
     of the next larger range, with the most heads within `heads_per_neuron` or the fewest within `max_error`. **Error**: `.error`
     on `[-.reach, .reach]`, proved between grid points too. **Source**: ours; the paper leaves gated MLPs out.
 

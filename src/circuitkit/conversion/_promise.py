@@ -255,7 +255,7 @@ def stored_study(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The rows stored for a pretrained model or a study of one, and where they came from.
 
-    `EncoderRow`, `DecoderRow` (SmolLM2, Whisper), `TrainedRow`, or `CutRow`. **Source**: the scripts of these studies in `tools/study`.
+    `EncoderRow`, `DecoderRow` (SmolLM2, Whisper), `TrainedRow`, or `CutRow`. **Source**: the scripts of these studies in `studies/edition-2/study`.
 
     >>> stored_study("whisper")[0][0].precision
     'float32'

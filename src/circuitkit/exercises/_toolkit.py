@@ -98,7 +98,7 @@ def keep(exercise: Exercise, answer: Any) -> str:
         run, right = Run(exercise, space[name], case), exercise.spec(**case)
         if run.error or run.outcome is None or not close(run.outcome, right.double()):
             raise run.error or ValueError("by itself it gives other numbers")
-    except Exception as error:  # whatever it is, the reader may mend it
+    except Exception as error:  # whatever it is, the reader may correct it
         return f"\nNot kept in {FILE}: {error}. Use nothing of the notebook but imports and functions, and run this cell again."
     parts = sorted((_read() | {name: text.strip() + "\n\n\n"}).items())
     numbers = {name_of(e): e.number for e in catalogue()}

@@ -280,7 +280,7 @@ class Survey:
     seconds: dict[str, float]
     """Processor seconds that each way of asking took, on one machine in one hour."""
     effects: dict[str, Effect]
-    """Cuts of its wires beside drawn sets, whose names are not kept; empty unless stored (`tools/study/real_circuit.py`)."""
+    """Cuts of its wires beside drawn sets, whose names are not kept; empty unless stored (`studies/edition-2/study/real_circuit.py`)."""
     more: dict[str, Any]
     """What else that study found, by its pieces: `"saturated"`, `"sizes"`, `"groups"`, `"sinks"`, `"norms"`; empty unless stored."""
 
@@ -346,7 +346,7 @@ _computed = f"one of {[*_KNOWN]}: only these were computed beforehand. Write sur
 def stored_survey(name: str = "smollm2-135m") -> Survey:
     """The survey of a model whose weights do not ship with the book, as `make real-models` last computed and compared it.
 
-    **Source**: `tools/study/real_induction.py`.
+    **Source**: `studies/edition-2/study/real_induction.py`.
 
     >>> stored_survey().provenance["model"]
     'SmolLM2-135M-Instruct'
@@ -376,7 +376,7 @@ def stored_zoo() -> list[dict[str, Any]]:
     """Sixteen small models, eight seeds on each of two tasks: how their accuracy rose, and what is left without each wire.
 
     Accuracy by ten steps is their `"curve"`, the whole model's `"whole"`; under `"Q"`, `"K"`, `"V"` all wires of a kind
-    between the layers are replaced by their mean, under a wire's name that one. **Source**: `tools/study/zoo.py`.
+    between the layers are replaced by their mean, under a wire's name that one. **Source**: `studies/edition-2/study/zoo.py`.
 
     >>> sorted({one["task"] for one in stored_zoo()})
     ['different', 'recurring']

@@ -1,6 +1,6 @@
 """The shipped models, their text, and one door to models on a hub. Nothing here touches the network by itself.
 
-Weights are written by `tools/train` and checked by their hash when they are read. A way to load may be added here; what the
+Weights are written by `studies/edition-2/train` and checked by their hash when they are read. A way to load may be added here; what the
 weights mean may not.
 """
 

@@ -15,7 +15,7 @@ from circuitkit._stored import stored, stored_file
 class CorpusStatistics(NamedTuple):
     """Counts over the tokens the models were trained on (`<|endoftext|>` begins each document).
 
-    **Source**: counted from the tokens by `tools/train/pack.py`.
+    **Source**: counted from the tokens by `studies/edition-2/train/pack.py`.
     """
 
     unigram: Int[Tensor, " d_vocab"]
@@ -42,7 +42,7 @@ class CorpusStatistics(NamedTuple):
 def corpus_statistics() -> CorpusStatistics:
     """Unigram and bigram counts of the training text, the latter dense, `[d_vocab, d_vocab]`.
 
-    **Error**: none, counts are integers. **Source**: counted from the tokens by `tools/train/pack.py`.
+    **Error**: none, counts are integers. **Source**: counted from the tokens by `studies/edition-2/train/pack.py`.
     """
     table = stored("models", "statistics.safetensors")
     unigram = table["unigram"].long()
@@ -57,7 +57,7 @@ def corpus_statistics() -> CorpusStatistics:
 def corpus_provenance() -> list[dict[str, str | int]]:
     """Every file of the corpus: `"title"`, `"author"`, why it is `"free"`, its size in `"characters"`, its sha256.
 
-    **Source**: recorded by `tools/train/corpus.py`.
+    **Source**: recorded by `studies/edition-2/train/corpus.py`.
     """
     return stored("models", "corpus-provenance.json")["files"]
 
@@ -65,7 +65,7 @@ def corpus_provenance() -> list[dict[str, str | int]]:
 def heldout_text() -> list[dict[str, str]]:
     """Passages that no shipped model was trained on: dictionaries with `"file"` (its source) and `"text"`.
 
-    **Source**: one chunk in thirty-three of the corpus, held out by `tools/train/corpus.py`.
+    **Source**: one chunk in thirty-three of the corpus, held out by `studies/edition-2/train/corpus.py`.
     """
     return stored("models", "heldout.jsonl")
 

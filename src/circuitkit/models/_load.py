@@ -34,7 +34,7 @@ def manifest() -> dict[str, Any]:
 def list_models() -> list[str]:
     """Names of the shipped models, smallest first; each can be given to `load_model`.
 
-    **Source**: `manifest.json`, written by `tools/train/pack.py`.
+    **Source**: `manifest.json`, written by `studies/edition-2/train/pack.py`.
     """
     return list(manifest()["models"])
 
@@ -43,7 +43,7 @@ def list_models() -> list[str]:
 def model_card(name: str) -> dict[str, Any]:
     """Sizes, training record and held-out losses (nats a token) of a shipped model, as recorded when it was packed.
 
-    **Source**: `manifest.json`, written by `tools/train/model.py` and `tools/train/pack.py`.
+    **Source**: `manifest.json`, written by `studies/edition-2/train/model.py` and `studies/edition-2/train/pack.py`.
     """
     models = manifest()["models"]
     if name not in models:
@@ -54,7 +54,7 @@ def model_card(name: str) -> dict[str, Any]:
 def baselines() -> dict[str, float]:
     """Held-out loss in nats a token of interpolated Kneser-Ney unigram, bigram and trigram models of the same corpus.
 
-    **Source**: Kneser and Ney 1995; fitted by `tools/train/baselines.py`.
+    **Source**: Kneser and Ney 1995; fitted by `studies/edition-2/train/baselines.py`.
     """
     return {name: manifest()["baselines"][name] for name in ("unigram", "bigram", "trigram")}
 
@@ -63,7 +63,7 @@ def baselines() -> dict[str, float]:
 def checkpoints(name: str) -> list[int]:
     """Training steps of a shipped model that `load_model(name, step=...)` can load, in order; the last is the model.
 
-    **Source**: `manifest.json`, written by `tools/train/pack.py`.
+    **Source**: `manifest.json`, written by `studies/edition-2/train/pack.py`.
     """
     return [int(step) for step in model_card(name)["files"]]
 
@@ -431,7 +431,7 @@ def load_model(
     are float32 values that were rounded when stored (half precision; embeddings of earlier checkpoints 8 bits), their sha256
     is verified, nothing touches the network, and they require no gradients. Raises `ValueError` for an unknown name or step
     or a damaged file, `FileNotFoundError` for a missing one or no network. **Source**: shipped weights were trained by
-    `tools/train/model.py`; others are read by transformer-lens.
+    `studies/edition-2/train/model.py`; others are read by transformer-lens.
     """
     name = as_name(name)
     if name not in list_models():
@@ -524,7 +524,7 @@ def _check_length(tokens: torch.Tensor, name: str, n_ctx: int) -> None:
 def load_tokenizer() -> "PreTrainedTokenizerFast":
     """The tokenizer of the shipped models: 2,048 entries; `<|endoftext|>` (id 0) begins every text.
 
-    **Source**: a byte-level BPE, trained on the corpus by `tools/train/tokenizer.py`.
+    **Source**: a byte-level BPE, trained on the corpus by `studies/edition-2/train/tokenizer.py`.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -1,6 +1,6 @@
 """Attention-head superposition: the skip-trigram task, models of it, a verdict that can fail, and gated blocks.
 
-Stored results lie in `data` and are made anew by `tools/study`, never edited. A task or a recipe may be added; the verdict
+Stored results lie in `data` and are made anew by `studies/edition-2/study`, never edited. A task or a recipe may be added; the verdict
 changes only with the chapter.
 """
 

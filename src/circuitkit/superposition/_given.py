@@ -161,7 +161,7 @@ def _one_hot_model(task: SkipTrigramTask, W_Q, W_K, W_V, W_O, W_E=None) -> ToyMo
 def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
     """A stored original model of the skip-trigram task, as it was trained from that seed.
 
-    **Source**: `tools/study/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
+    **Source**: `studies/edition-2/study/superposition_originals.py`, which records seeds, steps and hashes in `data/manifest.json`.
     """
     config, known = f"{n_heads}H{n_trigrams}T", stored("superposition", "originals.safetensors")
     configs = sorted({name.split("/")[0] for name in known})
@@ -184,7 +184,7 @@ def load_original(n_heads: Count, n_trigrams: Count, seed: Natural) -> ToyModel:
 def load_gated() -> GatedModel:
     """The stored gated block of chapter 5: recipe `GATES` on `load_original(4, 5, 13)`, chosen by loss among 8 runs.
 
-    Stored because another processor's rounding finds another, equally good block. **Source**: `tools/study/superposition_pack.py`.
+    Stored because another processor's rounding finds another, equally good block. **Source**: `studies/edition-2/study/superposition_pack.py`.
     """
     original = load_original(4, 5, 13)
     block = GatedBlock(GATES, 4, original.heads.d_model)
@@ -197,7 +197,7 @@ def load_results(name: str) -> list[dict]:
     """A stored table, one dict a row, numbers as numbers: `originals`, `causes`, `post`, `recipes`, `coherent`,
     `language_model`.
 
-    **Source**: `tools/study/superposition_*.py`.
+    **Source**: `studies/edition-2/study/superposition_*.py`.
     """
     return stored("superposition", f"{name}.csv")
 

@@ -4,14 +4,14 @@ import dataclasses
 from weakref import WeakKeyDictionary
 
 import pytest
-import tiny_models
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from zoo import SHAPES, converted, make
 
 import circuitkit as ck
 from circuitkit.anatomy import Anatomy, _read, from_heads
 from circuitkit.circuits import random_heads
+from tests.support import tiny_models
+from tests.support.zoo import SHAPES, converted, make
 
 
 def close(a, b, tolerance=1e-12):
@@ -183,7 +183,8 @@ UNKNOWN = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_architectures_with_something_else_between_the_blocks_are_refused(name, tmp_path):
     import transformers
-    from zoo import SIZES
+
+    from tests.support.zoo import SIZES
 
     model, config, settings = UNKNOWN[name]
     settings = settings if name == "alibi" else SIZES | settings

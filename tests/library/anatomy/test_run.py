@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 import torch
-from slow_forward import forward
-from zoo import converted, make
 
 import circuitkit as ck
 from circuitkit.anatomy import Norm, from_heads
 from circuitkit.anatomy._sublayer import Sublayer
+from tests.support.slow_forward import forward
+from tests.support.zoo import converted, make
 
 
 def close(a, b, tolerance=1e-12):

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 import torch
-from zoo import SHAPES, converted, make
 
 import circuitkit as ck
+from tests.support.zoo import SHAPES, converted, make
 
 FLOOR = {name: floor for name, (*_, floor) in SHAPES.items()}
 FLOOR |= {"native": 1e-12, "native-mlp": 1e-12, "native-rotary": 1e-12, "native-encoder": 1e-6}
@@ -151,7 +151,7 @@ def test_a_mixture_of_experts_is_run_as_one_part():
 
 
 def make_mixture():
-    import zoo
+    from tests.support import zoo
 
     zoo.SHAPES.setdefault(
         "mixtral",

@@ -4,13 +4,13 @@ import dataclasses
 import math
 
 import pytest
-import tiny_models
 import torch
-from zoo import make
 
 import circuitkit as ck
 from circuitkit.anatomy import from_heads, to_bridge
 from circuitkit.circuits import random_heads
+from tests.support import tiny_models
+from tests.support.zoo import make
 
 
 def close(a, b, tolerance=1e-12):

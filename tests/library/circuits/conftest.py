@@ -1,8 +1,9 @@
 """Tiny models with every parameter drawn at random, biases and gains included."""
 
 import pytest
-import tiny_models
 import torch
+
+from tests.support import tiny_models
 
 SIZES = {
     "d_model": 24,

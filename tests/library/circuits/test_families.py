@@ -10,9 +10,9 @@ import math
 
 import pytest
 import torch
-from zoo import make
 
 import circuitkit as ck
+from tests.support.zoo import make
 
 #: By family: the shape in `zoo`, the cap of its scores, and the floor: the error of the same comparison in float64, where
 #: only what transformers computes in float32 whatever the model's dtype (norms, rotations, the softmax) is left, as a bound.
@@ -58,6 +58,7 @@ def measured(shape, cap, dtype):
     return float(said), summed, own
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tables_equal_scores_and_scores_are_what_the_model_does(family):
     shape, cap, floor = FAMILIES[family]

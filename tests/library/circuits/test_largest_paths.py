@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-import zoo
 
 from circuitkit.circuits import largest_paths, path_logits
+from tests.support import zoo
 
 TOKENS = torch.tensor([3, 7, 1, 3, 7, 40, 2])
 

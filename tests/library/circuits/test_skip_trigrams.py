@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.train.skip_trigram_statistics import corpus_trigrams
 
 import circuitkit
 from circuitkit.circuits import (
@@ -17,7 +18,6 @@ from circuitkit.circuits import (
     skip_trigrams,
 )
 from circuitkit.circuits._skip import Evidence
-from tools.train.skip_trigram_statistics import corpus_trigrams
 
 
 @pytest.fixture(scope="module")

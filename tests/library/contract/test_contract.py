@@ -24,6 +24,7 @@ from circuitkit._contract import (
     one_dtype,
     public,
 )
+from tests.support.fuzz import KINDS
 
 pytestmark = pytest.mark.usefixtures("as_a_reader")
 NAN, INF = float("nan"), float("inf")
@@ -39,52 +40,10 @@ def door(hint):
     return public(f)
 
 
-TAKES = {
-    "Count": ([1, 7, np.int64(3)], [0, -1, True, 2.0, 2**31, "1", None, NAN]),
-    "Natural": ([0, 1], [-1, False, 0.0, 2**40]),
-    "Token": ([0, 50_000], [-1, " king", 2.0, None]),
-    "Several": ([2], [1, True]),
-    "Seed": ([0, 2**32, 2**62], [-1, 2**63, True, None]),
-    "Draws": ([1, 10**8], [0, 10**8 + 1]),
-    "Integer": ([-3, 0, 3], [True, 2.0, 2**31]),
-    "Finite": ([-1.5, 0, 3, np.float32(1)], [NAN, INF, -INF, True, "1", 1j, None]),
-    "Positive": ([1e-9, 3], [0, 0.0, -1, NAN, INF, True]),
-    "NonNegative": ([0, 0.0, 5], [-1e-9, NAN, INF, False]),
-    "LearningRate": ([1e-3, 10], [0, 11, INF]),
-    "Fraction": ([0, 0.5, 1], [-0.1, 1.1, NAN, True]),
-    "Share": ([0.5, 1], [0, 1.1, NAN]),
-    "Limit": ([1.0, INF], [0.0, -1.0, NAN, True, "1"]),
-    "HeadName": (["L0H0", 3, -1], [True, 1.5, None, ["L0H0"], b"L0H0"]),
-    "HeadNames": (
-        ["L0H0", 3, ["L0H0", 1], [1, 3], (1,), ()],
-        [(1, 3), True, [True], ["L0H0", True], [1.5], [["L0H0"]], {}, object()],
-    ),
-    "PartName": (["L0H0", "embed->L1H0.K"], ["", 3, None, ["L0H0"], b"L0H0"]),
-    "Names": (["L0H0", ["L0H0"], ()], [3, [3], [b"L"], None, object()]),
-    "Vocabulary": ([2, ["a", "b"]], [1, True, "ab", ["a"], ["a", "a"], [1, 2], None]),
-    "Triples": (
-        [[(1, 2, 3)], torch.ones(2, 5).long(), [], [(1, 2, 3, 0.5)]],
-        [[(1, 2)], torch.ones(2, 3), torch.ones(3).long(), [1], None, [(1, 2, -3)]],
-    ),
-    "Numbers": (
-        [1, 2.5, [1, 2], torch.ones(2), np.ones(3)],
-        ["a", None, object(), [[1], [1, 2]], [1j]],
-    ),
-    "Name": (["two-layer"], ["", " ", None, 3]),
-    "Device": (
-        ["cpu", torch.device("cpu")],
-        ["nowhere", "cpu:x", *["cuda"] * (not torch.cuda.is_available()), 3, None],
-    ),
-    "Place": (["cpu", torch.float64, torch.ones(1)], ["nowhere", 3, [], NAN]),
-    "Real": ([torch.float16, torch.float64], [torch.int64, "float", None]),
-    "Trained": ([torch.float32], [torch.float16, torch.int64]),
-}
-
-
-@pytest.mark.parametrize("name", TAKES)
-def test_what_a_kind_takes(name):
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_accepts_right_values_and_refuses_wrong_ones(name):
     f = door(getattr(contract, name))
-    good, bad = TAKES[name]
+    good, bad = KINDS[name]
     for value in good:
         assert f(value) is value or f(value) == value
     for value in [v for v in bad if v is not None]:
@@ -108,7 +67,7 @@ def test_every_kind_is_tried():
         "Figure",
         "Cache",
     }  # the fuzz has them
-    assert kinds - by_models == set(TAKES)
+    assert kinds - by_models == set(KINDS)
 
 
 WORDS = {

@@ -3,11 +3,11 @@
 import math
 
 import pytest
-import tiny_models
 import torch
 
 import circuitkit as ck
 from circuitkit import circuits, conversion, induction, models, residual, superposition
+from tests.support import tiny_models
 
 pytestmark = pytest.mark.usefixtures("as_a_reader")
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}

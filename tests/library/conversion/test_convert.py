@@ -54,6 +54,7 @@ def rounding(model, layer, x, k):
     return 8 * operations * eps * largest
 
 
+@pytest.mark.weekly
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.permutations([2, 3, 5, 7, 11]),

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from circuitkit.conversion import gate_sum, gated_neuron_heads
 from circuitkit.conversion._head_sum import gate_sums
-from tools.train import gates
 
 GATES = {
     "sigmoid": torch.sigmoid,
@@ -67,58 +65,6 @@ def test_the_error_holds_on_the_whole_range(activation, reach, k):
     assert worst <= terms.error
     assert terms.error < 2 * worst + 1e-6
     assert sum(map(abs, terms.d)) <= 20 * terms.reach
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.sampled_from(sorted(gates.FUNCTIONS)), st.integers(1, 4), st.integers(0, 10**6))
-def test_the_proof_covers_what_lies_between_its_points(name, k, seed):
-    # few points and steep sigmoids, so that the error between the points is much larger than on them
-    rng = np.random.default_rng(seed)
-    reach, b, d = float(rng.uniform(1, 20)), rng.uniform(0.5, 12, k), rng.normal(0, 5, k)
-    c = -b * rng.uniform(-reach, reach, k)
-    proved = gates.proved_error(name, reach, b, c, d, n=201)
-    x = np.linspace(-reach, reach, 40_001)
-    dense = np.abs(
-        gates.FUNCTIONS[name](x) - (d / (1 + np.exp(-(b * x[:, None] + c)))).sum(1)
-    ).max()
-    assert dense <= proved
-    assert gates.proved_error(name, reach, b, c, d, n=60_001) <= dense * 1.001 + 1e-4
-
-
-def test_no_weights_go_below_the_least_error_of_their_centres():
-    rng = np.random.default_rng(0)
-    for name in ("silu", "relu"):
-        p = np.r_[rng.normal(size=3), np.arcsinh(rng.uniform(-5, 5, 3)), rng.normal(0, 3, 3)]
-        f, x = gates.FUNCTIONS[name], gates.points(5.0, 248)
-        least = gates.least(f, 5.0, p)
-        s = gates.sigmoids(x, p[:6])
-        tried = np.concatenate(
-            [
-                rng.normal(0, 4, (20_000, 3)),
-                np.linalg.lstsq(s, f(x), rcond=None)[0] + rng.normal(0, 0.05, (20_000, 3)),
-            ]
-        )
-        errors = np.abs(tried @ s.T - f(x)).max(1)
-        assert least <= errors.min() < 1.5 * least
-
-
-def test_a_search_from_drawn_starts_comes_as_near_as_random_tries_of_everything():
-    rng, x, f = np.random.default_rng(0), gates.points(8.0, 232), gates.FUNCTIONS["silu"]
-    known = {8.0: (math.inf, np.zeros(6))}
-    for _ in range(8):
-        shape = gates.scattered(8.0, 2, rng)
-        start = np.r_[shape, gates.weighed(x, f(x), shape, 8.0)[0]]
-        error, p = gates.newton(x, f(x), start, 8.0, (2, 8, 64, 200), 200)
-        assert error <= np.abs(gates.sigmoids(x, start[:4]) @ start[4:] - f(x)).max() or math.isinf(
-            error
-        )
-        known[8.0] = min(known[8.0], (error, p), key=lambda fit: fit[0])
-    tries = []
-    for _ in range(20_000):  # with the weights of least squares
-        s = 1 / (1 + np.exp(-np.exp(rng.normal(-1, 1, 2)) * (x[:, None] - rng.normal(0, 5, 2))))
-        tries.append(np.abs(s @ np.linalg.lstsq(s, f(x), rcond=None)[0] - f(x)).max())
-    assert known[8.0][0] < min(tries)
-    assert known[8.0][0] < 1.1 * gate_sum("silu", 10.0, 2).error
 
 
 @pytest.mark.parametrize(

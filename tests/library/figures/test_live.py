@@ -159,6 +159,7 @@ def test_no_notebook_stores_the_script(path):
     assert "application/javascript" not in stored
 
 
+@pytest.mark.weekly
 def test_a_notebook_that_a_program_runs_stores_no_more_than_the_view(tmp_path):
     """As `make notebooks` and nbval run it: the cell sends no `cellId`."""
     code = (

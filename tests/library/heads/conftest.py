@@ -3,10 +3,10 @@
 import math
 
 import pytest
-import tiny_models
 import torch
 
 from circuitkit import Heads
+from tests.support import tiny_models
 
 SIZES = {
     "d_model": 24,

@@ -3,10 +3,10 @@
 import types
 
 import pytest
-import tiny_models
 import torch
 
 from circuitkit import Heads, heads
+from tests.support import tiny_models
 
 
 def close(a, b, tolerance=1e-12):
@@ -129,7 +129,7 @@ def test_masks_and_positions(boot):
 
 def test_layers_that_score_in_different_ways(tmp_path):
     """Gemma 3 has layers that turn and look back in two ways: its heads are kept together, their patterns are not known."""
-    import zoo
+    from tests.support import zoo
 
     stack = heads(zoo.make("gemma3"))
     assert (len(stack), stack.positions, stack.turn, stack.window) == (12, "other", None, None)

@@ -5,11 +5,11 @@ import dataclasses
 import re
 
 import pytest
-import tiny_models
 import torch
 
 import circuitkit as ck
 from circuitkit import circuits, claims, induction, residual, superposition
+from tests.support import tiny_models
 
 SIZES = {
     "d_model": 12,

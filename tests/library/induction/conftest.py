@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import tiny_models
+
+from tests.support import tiny_models
 
 
 def pytest_configure(config):

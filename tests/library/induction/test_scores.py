@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import tiny_models
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import induction
 from circuitkit.circuits import copying_score
 from circuitkit.induction import repeated_tokens, scores
+from tests.support import tiny_models
 
 
 def slow_scores(slow_model, rows):

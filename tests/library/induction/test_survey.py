@@ -1,7 +1,6 @@
 """The survey of a model, the stored one, and its recomputation from the real weights."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from circuitkit import induction
 from circuitkit._stored import stored_file
 from circuitkit.induction import induction_loss, stored_survey, stored_zoo, survey
 from circuitkit.induction._scores import KINDS
-from tools.study.real_induction import as_table
 
 WEIGHTS = Path(__file__).resolve().parents[3] / "data" / "real-models" / "smollm2-135m"
 
@@ -40,14 +38,6 @@ def test_groups(boot):
     assert most.groups["random"] == ()
 
 
-def test_the_table_holds_the_survey():
-    found = survey(induction.build_induction_model(20, 16))
-    table = json.loads(json.dumps(as_table(found, {"model": "x"})))
-    assert table["scores"]["prefix_matching"] == [0.0, 1.0]
-    assert table["losses"]["nothing"] == pytest.approx(list(found.losses["nothing"]), abs=1e-5)
-    assert table["provenance"] == {"model": "x"}
-
-
 def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     found = stored_survey("smollm2-135m")
     assert len(found.scores.names) == 270
@@ -65,7 +55,10 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
 
 def test_the_stored_cuts_are_those_of_the_study():
     study = json.loads(
-        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__)
+        .parents[3]
+        .joinpath("studies/edition-2/study/real_circuit.json")
+        .read_text("utf-8")
     )
     found = stored_survey().effects
     for name, kind in (("accuracy", "key wires"), ("accuracy by size", "key wires by size")):
@@ -79,7 +72,10 @@ def test_the_stored_cuts_are_those_of_the_study():
 
 def test_the_stored_attributions_and_settings_are_those_of_the_study():
     study = json.loads(
-        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__)
+        .parents[3]
+        .joinpath("studies/edition-2/study/real_circuit.json")
+        .read_text("utf-8")
     )
     found = stored_survey()
     assert {"gradient", "integrated 4", "patching"} <= found.heads.keys()
@@ -95,7 +91,10 @@ def test_the_stored_attributions_and_settings_are_those_of_the_study():
 
 def test_what_else_is_stored_is_what_the_study_found():
     study = json.loads(
-        Path(__file__).parents[3].joinpath("tools/study/real_circuit.json").read_text("utf-8")
+        Path(__file__)
+        .parents[3]
+        .joinpath("studies/edition-2/study/real_circuit.json")
+        .read_text("utf-8")
     )
     found = stored_survey()
     assert {*found.more} == {"saturated", "sizes", "groups", "sinks", "norms"}
@@ -136,67 +135,3 @@ def test_an_unknown_name_is_refused():
         match=r"name='gpt2'; expected one of \['smollm2-135m'\].*survey\(circuitkit.load_model",
     ):
         stored_survey("gpt2")
-
-
-@pytest.mark.real_models
-@pytest.mark.skipif(
-    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
-    reason="needs 93 MB of weights: `make real-models`",
-)
-@pytest.mark.filterwarnings("ignore")
-def test_the_stored_survey_is_what_the_weights_give():
-    """Another processor rounds differently; the scores are means over 500 positions, so 1e-3 is far above that."""
-    import circuitkit
-
-    stored, found = stored_survey("smollm2-135m"), survey(circuitkit.load_model(str(WEIGHTS)))
-    assert found.groups == stored.groups
-    for kind in ("prefix_matching", "previous_token", "duplicate_token"):
-        assert getattr(found.scores, kind) == pytest.approx(getattr(stored.scores, kind), abs=1e-3)
-    assert found.scores.copying == pytest.approx(stored.scores.copying, abs=1e-2)
-    for group, loss in stored.losses.items():
-        assert list(found.losses[group]) == pytest.approx(list(loss), abs=1e-2)
-
-
-@pytest.mark.real_models
-@pytest.mark.skipif(
-    not os.environ.get("CIRCUITKIT_REAL_MODELS"),
-    reason="needs 93 MB of weights: `make real-models`",
-)
-@pytest.mark.filterwarnings("ignore")
-def test_the_stored_circuit_is_what_the_weights_give():
-    """Some of it: one kind of random rows, text, the heads that are enough, the resting ones, the gradient, three heads replaced."""
-    import circuitkit
-    from tools.study import real_circuit as study
-
-    model, stored = circuitkit.load_model(str(WEIGHTS)), stored_survey("smollm2-135m")
-    wires = stored.effects["accuracy"].sets[0]
-    named = {
-        "period 40, opening 1, seed 11": study.rows_of(model, 11, 40, 4),
-        "text, period 40, opening 1": study.text_rows(model),
-    }
-    for name, rows in named.items():
-        found = study.both(model, rows, without=wires, fill="resample", draws=1)["accuracy"]
-        assert found.values[:2].mean(1).tolist() == pytest.approx(
-            stored.effects[name].values[:2].mean(1).tolist(), abs=0.03
-        )
-    rows = study.rows_of(model, 10, 20, 2)
-    guess = induction.attribution(model, rows)
-    assert guess.values.tolist() == pytest.approx(stored.heads["gradient"].tolist(), abs=0.05)
-    kept = stored.effects["kept 64, resample, opening 1"]
-    again = study.real_enough.right(model, study.rows_of(model, 20, 20, 6), "resample")[0]
-    assert again(kept.sets[0]) == pytest.approx(float(kept.values[1].mean()), abs=0.03)
-    share, _, _ = study.real_sinks.looked(
-        circuitkit.anatomy(model), study.real_sinks.text_of(model)
-    )
-    assert list(share.values()) == pytest.approx(stored.more["sinks"]["share"], abs=0.01)
-    text = study.real_sinks.text_of(model)
-    heads = [name for name, value in share.items() if value > 0.5]
-    shut = study.real_sinks.loss(
-        study.real_sinks.changed(circuitkit.anatomy(model), text, heads, "block")
-    )
-    assert shut.tolist() == pytest.approx(stored.more["sinks"]["cuts"]["block"][1], abs=0.05)
-    for name in ("L16H0", "L18H6", "L29H1"):
-        cut = induction.effect(model, rows, name, fill="resample", draws=1).change
-        assert cut == pytest.approx(
-            float(stored.heads["patching"][guess.names.index(name)]), abs=0.05
-        )

@@ -5,11 +5,11 @@ import shutil
 import socket
 
 import pytest
-import tiny_models
 import torch
 
 import circuitkit
 from circuitkit.models import _load, checkpoints, model_card
+from tests.support import tiny_models
 
 LIST = re.escape(str(circuitkit.list_models()))
 

@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import tiny_models
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import circuitkit as ck
 from circuitkit import induction
 from circuitkit.models import load_tokenizer
+from tests.support import tiny_models
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TEXTS = "In the beginning", "In the beginning God created the heaven and the earth"

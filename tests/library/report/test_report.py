@@ -150,9 +150,10 @@ def test_a_report_by_name_is_of_the_weights_that_are_there_now(tmp_path):
     """In one process, under one name: a folder whose weights changed, if only a little."""
     import shutil
 
-    import tiny_models
     import transformers
     from safetensors.torch import load_file, save_file
+
+    from tests.support import tiny_models
 
     config = transformers.GPT2Config(
         **tiny_models.GPT2 | {"vocab_size": 4096}, architectures=["GPT2LMHeadModel"]
@@ -227,6 +228,7 @@ def test_a_plan_computes_nothing(tmp_path, monkeypatch):
     assert "behaviour" in repr(plan)
 
 
+@pytest.mark.weekly
 def test_a_full_disk_is_one_sentence_and_what_was_done_is_kept(tmp_path):
     """Files may have 4,000 bytes: small parts fit, the first large one does not."""
     code = (
@@ -300,7 +302,7 @@ def test_words_of_a_model_are_no_markup(monkeypatch):
 
 
 def test_it_works_where_there_is_no_tokenizer(request):
-    import tiny_models
+    from tests.support import tiny_models
 
     model = tiny_models.boot(
         torch.float32, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23

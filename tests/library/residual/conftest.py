@@ -3,8 +3,9 @@
 import math
 
 import pytest
-import tiny_models
 import torch
+
+from tests.support import tiny_models
 
 SIZES = {
     "d_model": 22,

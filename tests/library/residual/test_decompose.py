@@ -3,12 +3,12 @@
 import warnings
 
 import pytest
-import tiny_models
 import torch
 
 from circuitkit import heads
 from circuitkit.residual import decompose
 from circuitkit.residual._decompose import Decomposition
+from tests.support import tiny_models
 
 
 def close(a, b, tolerance=1e-12):

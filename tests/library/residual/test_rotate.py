@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-import zoo
 
 import circuitkit
 from circuitkit.anatomy import Norm
 from circuitkit.residual import decompose, random_rotation, rotate_basis
+from tests.support import zoo
 
 
 def close(a, b, tolerance=1e-12):

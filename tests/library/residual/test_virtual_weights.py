@@ -1,7 +1,6 @@
 """Products of what writes and what reads: by hand, element by element, and as what they mean."""
 
 import pytest
-import tiny_models
 import torch
 
 from circuitkit.residual import (
@@ -11,6 +10,7 @@ from circuitkit.residual import (
     virtual_weight_table,
     virtual_weights,
 )
+from tests.support import tiny_models
 
 
 def close(a, b, tolerance=1e-12):

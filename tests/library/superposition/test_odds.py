@@ -24,7 +24,6 @@ from circuitkit.superposition._verdict import (
     strength,
     worst_margins,
 )
-from tools.study import training
 
 
 def enumerated(heads, residual, completion):
@@ -192,20 +191,3 @@ def test_the_gain_is_what_the_threshold_of_the_rows_reach():
     reached = (exact.gain > 1).float()
     held = (head_verdict(model, model.task, rows=100, threshold=0.9).carried >= 0.9).float()
     assert bool((held <= reached).all())  # carried asks for the top rank as well
-
-
-def test_a_price_on_writing_is_the_mean_over_rows_of_a_norm_across_heads():
-    task = SkipTrigramTask(3)
-    tokens = task.sample(50, 0)
-    (model,) = training.train_original(task, 2, d_head=3, seeds=1, steps=1, dtype=torch.float64)
-    p = {name: getattr(model.heads, name)[None] for name in training._NAMES}
-    batch = training._next_tokens(tokens, task.d_vocab, torch.float64)
-    paid = training._cross_entropy(p, *batch, 0.5) - training._cross_entropy(p, *batch, 0.0)
-    written = model.run(tokens[:, :-1])[0]
-    by_hand = sum(
-        sum(float(o.norm()) ** 0.6 for o in row) ** (1 / 0.6)
-        for row in written.transpose(1, 2).flatten(0, 1)
-    )
-    assert float(paid[0]) == pytest.approx(
-        0.5 * by_hand / (50 * 10), rel=1e-3
-    )  # lengths are rounded off below 0.001

@@ -32,7 +32,6 @@ from circuitkit.superposition import (
 from circuitkit.superposition import _train as tables
 from circuitkit.superposition._layer import LayerRecord
 from circuitkit.superposition._train import Training, run_seed, stack_parameters
-from tools.study.training import _cross_entropy, _next_tokens, train_original
 
 
 @pytest.fixture
@@ -136,44 +135,6 @@ def test_scores_of_any_size(size, low, high):
     for fast, exact in zip(*said, strict=True):
         assert (fast - exact).abs().max() < 1e-5 * max(1.0, float(exact.abs().max()))
     assert low < float((scores.amax(-1) - scores.amin(-1)).max()) < high
-
-
-def test_originals_loss_is_the_plain_cross_entropy(double):
-    task = SkipTrigramTask(3)
-    p = {
-        name: torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(i))
-        for i, (name, shape) in enumerate(
-            {
-                "W_Q": (8, 2),
-                "W_K": (8, 2),
-                "W_V": (8, 2),
-                "W_O": (2, 8),
-                "b_Q": (2,),
-                "b_K": (2,),
-                "b_V": (2,),
-            }.items()
-        )
-    }
-    tokens = task.sample(25, 1)
-    loss = _cross_entropy(p, *_next_tokens(tokens, 8, torch.float64), price=0.0)
-    from circuitkit import Heads
-
-    for run in range(2):
-        heads = Heads(("a", "b", "c"), **{name: value[run] for name, value in p.items()})
-        x = torch.eye(8)[tokens]
-        logits = (x + heads.results(x).sum(1))[:, :-1]
-        plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        assert float(loss[run]) == pytest.approx(float(plain), rel=1e-12)
-
-
-def test_trained_originals():
-    """A pinned pair of seeds learns the task; a seed gives the same model alone and in company."""
-    task = SkipTrigramTask(5)
-    pair = train_original(task, 4, seeds=(3, 5), steps=500)
-    alone = train_original(task, 4, seeds=(5,), steps=20, dtype=torch.float64)
-    again = train_original(task, 4, seeds=(3, 5), steps=20, dtype=torch.float64)
-    assert torch.allclose(again[1].heads.W_O, alone[0].heads.W_O, atol=1e-9)
-    assert sum(bool((head_verdict(model, task, rows=60).learnt > 0.8).all()) for model in pair) >= 1
 
 
 def test_stored_originals():
@@ -339,7 +300,7 @@ def test_some_heads_of_a_layer_are_recorded_and_replaced():
 
 
 def test_in_a_layer_with_biases_too_and_not_in_a_later_one():
-    import tiny_models
+    from tests.support import tiny_models
 
     model = tiny_models.boot(
         torch.float32, d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23

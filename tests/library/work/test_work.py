@@ -70,6 +70,7 @@ def test_two_processes_give_the_same(tmp_path):
         } == {f"item {n}": n + 1 for n in range(6)}
 
 
+@pytest.mark.weekly
 def test_a_worker_killed_in_the_middle_loses_nothing_and_nothing_is_computed_twice(tmp_path):
     distributed = pytest.importorskip("distributed", reason="way out: pip install dask distributed")
     notes, kept, items = (
@@ -176,6 +177,7 @@ print(found.values.tolist(), heads.values.tolist())
 """
 
 
+@pytest.mark.weekly
 def test_an_effect_and_patching_killed_in_the_middle_go_on(tmp_path):
     import circuitkit as ck
 
@@ -281,11 +283,11 @@ def test_settings_and_large_numbers():
 
 
 def test_values_of_two_activations_are_told_apart():
-    import tiny_models
     import torch
 
     import circuitkit as ck
     from circuitkit._work import fingerprint
+    from tests.support import tiny_models
 
     sizes = {
         "d_model": 12,

@@ -1,0 +1,271 @@
+r"""Every formula in a public docstring is read from its LaTeX, computed, and compared with what the function returns."""
+
+import inspect
+import re
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit import circuits, induction, residual
+from tests.book.test_equations import (
+    D,
+    H,
+    V,
+    close,
+    draw,
+    matrices_for,
+    model,
+    score_with_matrix,
+    tokens,
+)
+from tests.support.latex import sides
+from tools.check.public_names import public
+
+#: A symbol, a number, or a list, sum or comparison of two of these is notation; anything else is a formula.
+ATOM = r"[-\d.]*(?:\\?[A-Za-z]+)?(?:_(?:\w|\{[^}]*\}))?(?:\^(?:\w|\\top))?'?"
+NOTATION = re.compile(rf"{ATOM}(?:(?: = | \\ge | \\le | \+ |, |,){ATOM})*|\(\w,\w\)")
+
+
+def formulas(thing) -> list[str]:
+    text = " ".join((inspect.getdoc(thing) or "").split())
+    return [found for found in re.findall(r"\$(.+?)\$", text) if not NOTATION.fullmatch(found)]
+
+
+def value(latex: str, symbols: dict):
+    """The value of a formula of one side."""
+    ((found,),) = sides(latex, symbols)
+    return found
+
+
+def matrices(head) -> dict:
+    names = {name: getattr(head, name)[0] for name in ("W_Q", "W_K", "W_V", "W_O")}
+    return names | {"d_{head}": H, "W_{OV}": head.OV.AB[0]}
+
+
+def two_heads():
+    return [circuits.random_heads(1, D, H, layer=i, seed=i).to(torch.float64) for i in (0, 1)]
+
+
+def share_of_positive(latex: str, eigenvalues):
+    terms = [
+        {r"\lambda_i": one.real, r"\mathrm{Re}\,\lambda_i": one.real, r"|\lambda_i|": one.abs()}
+        for one in eigenvalues
+    ]
+    return value(latex, {r"\sum_i": terms})
+
+
+def principal_cosines(kernel, chance):
+    early, late = two_heads()
+    cosines = residual.principal_cosines(early, late, "V")
+    written = torch.linalg.qr(early.W_O[0].T)[0]
+    read = torch.linalg.qr(late.W_V[0])[0]
+    terms = [{r"\cos^2\theta_i": one**2} for one in cosines]
+    close(((written @ written.T) * (read @ read.T)).sum(), value(kernel, {r"\sum_i": terms}))
+    bases = [torch.linalg.qr(draw(D, 3, seed=i))[0] for i in range(400)]
+    shares = [(a.T @ b).square().sum() / 3 for a, b in zip(bases[::2], bases[1::2], strict=True)]
+    expected = value(chance, {"s": 3, "d_{model}": D})
+    assert abs(torch.stack(shares).mean() - expected) < 0.05  # five standard errors
+
+
+def composition_scores(score, chance):
+    sentence = re.search(r"with \$M\^l(.*)kind Q, K, V", circuits.composition_scores.__doc__, re.S)
+    named = matrices_for(sentence[0].replace("M^l = ", ""))
+    assert set(named) == {"Q", "K", "V"}
+    for kind, matrix in named.items():
+        score_with_matrix(score, kind, matrix)
+    early, late = two_heads()
+    found = circuits.composition_scores(early, late, "K", baseline="analytic").baseline
+    close(found, value(chance, {"d_{model}": D}))
+
+
+def copying_score(share, circuit, own, read_back):
+    tiny = model()
+    head = ck.heads(tiny)["L0H0"]
+    symbols = matrices(head) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
+    full = torch.linalg.eigvals(value(circuit, symbols))
+    close(circuits.copying_score(tiny).score[0], share_of_positive(share, full))
+    of_weights = torch.linalg.eigvals(value(own, symbols))
+    close(circuits.copying_score(head).score[0], share_of_positive(share, of_weights))
+    turned = torch.linalg.eigvals(value(own, symbols) @ value(read_back, symbols))
+    close(share_of_positive(share, full), share_of_positive(share, turned))
+
+
+def full_ov(circuit):
+    tiny = model()
+    symbols = matrices(ck.heads(tiny)["L0H0"]) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
+    close(circuits.full_ov(tiny, "L0H0").AB, value(circuit, symbols))
+
+
+def full_qk(circuit):
+    tiny = model()
+    symbols = matrices(ck.heads(tiny)["L0H0"]) | {"W_E": tiny.W_E}
+    close(circuits.full_qk(tiny, "L0H0").AB, value(circuit, symbols))
+
+
+def largest_paths(asked):
+    tiny, answer = model(), 2
+    _, cache = tiny.run_with_cache(tokens())
+    stream = residual.decompose(tiny, tokens())
+    x = (stream["embed"] + stream["pos_embed"])[0]
+    u = tiny.W_U[:, answer] - tiny.W_U.mean(1)
+    for name, added in circuits.largest_paths(tiny, tokens()[0], answer, k=4):
+        early, late = name.split("->")
+        head, A = ck.heads(tiny)[late], cache["pattern", 1][0, int(late[-1])]
+        first = cache["pattern", 0][0, int(early[-1])] @ x @ ck.heads(tiny)[early].OV.AB[0]
+        wanted = {"W_V^{h_2}": head.W_V[0], "W_O^{h_2}": head.W_O[0], "u": u}
+        rows = [value(asked, wanted | {"A^{h_2}_{at,p}": A[-1, p]}) for p in range(len(x))]
+        close(added, (first * torch.stack(rows)).sum())
+
+
+def random_heads(variance):
+    weights = circuits.random_heads(500, D, H).W_Q
+    assert abs(weights.var() / value(variance, {"d_{model}": D}) - 1) < 0.06  # four standard errors
+
+
+def score_decomposition(formula):
+    tiny, t, s = model(), 3, 1
+    found = circuits.score_decomposition(tiny, tokens(), "L1H0", t, s)
+    stream = residual.decompose(tiny, tokens())
+    names = [name for name in stream.names if not name.startswith("L1")]
+    terms = [{"c_i": stream[a][0, t], "c_j": stream[b][0, s]} for a in names for b in names]
+    symbols = matrices(ck.heads(tiny)["L1H0"]) | {r"\sum_{i,j}": terms, "s": found.score}
+    close(*sides(formula, symbols)[0])
+
+
+def skip_trigrams(typical, attention, effect, strength, with_likelihood):
+    tiny, window = model(), 32
+    best = circuits.skip_trigrams(tiny, "L0H0", k=1, window=window)[0]
+    scores = circuits.full_qk(tiny, "L0H0").AB[best.destination]
+    ov = circuits.full_ov(tiny, "L0H0").AB
+    ov = ov - ov.mean(1, keepdim=True)
+    assert typical == r"E_{A'} \exp s(B, A')"
+    ratio = scores[best.source].exp() / scores.exp().mean()
+    found = {"r": ratio, "p": 1 / window, "w": best.attention}
+    close(*sides(attention, found)[0])
+    mean = ov[:, best.completion].mean()
+    symbols = {"W_{OV}[A, C]": ov[best.source, best.completion], "E_{A'} W_{OV}[A', C]": mean}
+    close(*sides(effect, symbols | {"e": best.effect})[0])
+    close(best.strength, value(strength, {"w": best.attention, "e": best.effect}))
+    likelihood = draw(V, V).softmax(-1)
+    best = circuits.skip_trigrams(tiny, "L0H0", k=1, window=window, likelihood=likelihood)[0]
+    chance = likelihood[best.destination, best.completion]
+    symbols = {"P(C|B)": chance, "w": best.attention, "e": best.effect}
+    close(best.strength, value(with_likelihood, symbols))
+
+
+def virtual_head(matrix, pattern):
+    early, late = two_heads()
+    both = circuits.virtual_head(early, late)
+    symbols = {"W_{OV}": both.OV.AB[0], "W_{OV}^e": early.OV.AB[0], "W_{OV}^l": late.OV.AB[0]}
+    close(*sides(matrix, symbols)[0])
+    x, A_e, A_l = draw(5, D), draw(5, 5, seed=1).softmax(-1), draw(5, 5, seed=2).softmax(-1)
+    A = value(pattern.split("=")[1], {"A^e": A_e, "A^l": A_l})
+    one_after_the_other = late.results(early.results(x, pattern=A_e[None])[0], pattern=A_l[None])
+    close(one_after_the_other, both.results(x, pattern=A[None]))
+
+
+def attribution(guess):
+    tiny, seen = model(), []
+
+    def keep(z, hook):
+        z = z.clone()
+        z.retain_grad()
+        seen.append(z)
+        return z
+
+    hooks = [(f"blocks.{layer}.attn.hook_z", keep) for layer in (0, 1)]
+    tiny.run_with_hooks(tokens(), return_type="loss", fwd_hooks=hooks).backward()
+    guessed = []
+    for kept in seen:
+        for z, slope in zip(kept[0].unbind(1), kept.grad[0].unbind(1), strict=True):
+            symbols = {r"\nabla_z m": slope.flatten(), "z'": 0 * z.flatten(), "z": z.flatten()}
+            guessed.append(value(guess, symbols).detach())
+    close(induction.attribution(tiny, tokens(), fill="zero").values, torch.stack(guessed))
+
+
+def build_induction_model(bound, epsilon, pointer, first, at_least, share, difference, example):
+    n, beta = 16, 6.5
+    built = induction.build_induction_model(n, n, sharpness=beta)
+    row = torch.arange(n)
+    row[-1] = row[3]
+    _, cache = built.run_with_cache(row[None])
+    symbols = {"n": n, r"\beta": beta, "c": 1.0}
+    small = value(epsilon.split("=")[1], symbols)
+    symbols[r"\epsilon"] = small
+    assert value(bound, symbols) <= cache["pattern", 1][0, 0, -1, 4] <= 1
+    assert value(first, symbols) <= cache["pattern", 0][0, 0, -1, -2] <= 1
+    close(value(at_least, symbols), value(first, symbols))
+    close(value(pointer.split("=")[1], {"m": 4}), value(share, {"m": 4}))
+    close(1 - n * torch.exp(-value(difference, symbols)), value(bound, symbols))
+    stated = {"n": 256, r"\beta": 40.0, "c": 1.0, r"\epsilon": 0.0}
+    assert 0.5 < (1 - value(bound, stated)) / value(example, {}) < 2
+
+
+def build_virtual_head_model(pattern, matrix, bound):
+    n, beta = 12, 8.0
+    built = induction.build_virtual_head_model(n, n, sharpness=beta)
+    early, late = ck.heads(built)["L0H0"], ck.heads(built)["L1H0"]
+    product = value(matrix, {"W_{OV}^0": early.OV.AB[0], "W_{OV}^1": late.OV.AB[0]})
+    close(circuits.virtual_head(early, late).OV.AB[0], product)
+    _, cache = built.run_with_cache(torch.arange(n)[None])
+    A = value(pattern, {"A^0": cache["pattern", 0][0, 0], "A^1": cache["pattern", 1][0, 0]})
+    assert A[5:].diagonal(2).min() >= value(bound, {"n": n, r"\beta": beta})
+
+
+def scores(prefix, duplicate, share, copying):
+    tiny, row = model(n_ctx=12), torch.tensor([[3, 1, 4, 1, 5, 3, 1, 4, 1, 5]])
+    found = induction.scores(tiny, row)
+    _, cache = tiny.run_with_cache(row)
+    earlier = {t: [p for p in range(t) if row[0, p] == row[0, t]] for t in range(row.shape[1])}
+    earlier = {t: places for t, places in earlier.items() if places}
+    for h in range(2):
+        A = cache["pattern", 1][0, h]
+        sums = {prefix: [], duplicate: []}
+        for t, places in earlier.items():
+            terms = [{r"A_{t,\,p+1}": A[t, p + 1], r"A_{t,\,p}": A[t, p]} for p in places]
+            for formula, values in sums.items():
+                values.append(value(formula, {r"\sum_{p \in P_t}": terms}))
+        close(found.prefix_matching[2 + h], torch.stack(sums[prefix]).mean())
+        close(found.duplicate_token[2 + h], torch.stack(sums[duplicate]).mean())
+        sources = sorted({p + 1 for places in earlier.values() for p in places})
+        v, U = cache["v", 1][0, sources, h], tiny.W_U[:, row[0, sources]]
+        v, U = v - v.mean(0), U - U.mean(1, keepdim=True)
+        W_O = ck.heads(tiny)[f"L1H{h}"].W_O[0]
+        rows = {"v_i": v, "W_O": W_O, "U": U}
+        table = value(copying.split("=")[1].replace("W_U[:, x_j]", "U"), rows)
+        close(found.copying[2 + h], share_of_positive(share, torch.linalg.eigvals(table)))
+
+
+TIES = {
+    "residual.principal_cosines": principal_cosines,
+    "circuits.composition_scores": composition_scores,
+    "circuits.copying_score": copying_score,
+    "circuits.full_ov": full_ov,
+    "circuits.full_qk": full_qk,
+    "circuits.largest_paths": largest_paths,
+    "circuits.random_heads": random_heads,
+    "circuits.score_decomposition": score_decomposition,
+    "circuits.skip_trigrams": skip_trigrams,
+    "circuits.virtual_head": virtual_head,
+    "induction.attribution": attribution,
+    "induction.build_induction_model": build_induction_model,
+    "induction.build_virtual_head_model": build_virtual_head_model,
+    "induction.scores": scores,
+}
+#: These formulas introduce notation; nothing new can be computed from them.
+REASONS = {
+    "circuits.path_logits": "a shorthand with products of maps for (2.5), which is computed on its page",
+    "circuits.skip_trigram_bugs": "repeats the weight and the effect of skip_trigrams, which are computed",
+}
+
+
+def test_every_docstring_with_a_formula_has_a_computation():
+    found = {name for name, thing in public().items() if formulas(thing)}
+    assert found == {f"circuitkit.{name}" for name in [*TIES, *REASONS]}, "add it to TIES"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TIES)
+def test_the_docstring_formula_is_what_the_function_computes(name):
+    TIES[name](*formulas(public()[f"circuitkit.{name}"]))

@@ -1,0 +1,448 @@
+r"""Every displayed formula is read from the LaTeX of its page, computed, and compared with what the library computes."""
+
+import math
+import re
+from functools import cache
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit import circuits, conversion, induction, residual
+from circuitkit import superposition as sp
+from circuitkit.conversion import _paper as paper
+from circuitkit.superposition._verdict import always_predicted
+from tests.support.latex import sides
+from tests.support.tiny_models import boot
+from tools.check.numbers_in_prose import cells_of, pages
+
+N, D, H, V = 5, 6, 3, 7  # positions, d_model, d_head, d_vocab
+
+
+def prose(name: str) -> str:
+    """The Markdown of a page without code."""
+    cells = [cell for cell in cells_of(pages()[name]) if cell["cell_type"] == "markdown"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
+
+
+def equations() -> dict[str, str]:
+    """Every displayed formula by its number; one without a number goes by its text."""
+    found = {}
+    for name in pages():
+        for formula in re.findall(r"\$\$(.+?)\$\$", prose(name), re.S):
+            number = re.search(r"\\tag\{([\d.]+)\}", formula)
+            found[number[1] if number else f"{name}: {formula}"] = formula
+    return found
+
+
+def draw(*shape, seed=0):
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(shape) + 31 * seed), dtype=torch.float64
+    )
+
+
+def close(*values):
+    first, *others = [torch.as_tensor(value, dtype=torch.float64) for value in values]
+    for other in others:
+        torch.testing.assert_close(other, first, atol=1e-10, rtol=1e-10)
+
+
+@cache
+def model(**settings):
+    usual = {"n_layers": 2, "n_heads": 2, "d_model": D, "d_head": H, "n_ctx": N, "d_vocab": V}
+    return boot(bias=False, **{**usual, **settings})
+
+
+def tokens():
+    return torch.tensor([[3, 1, 4, 1, 5]])
+
+
+def causal(scores):
+    return scores.masked_fill(torch.triu(torch.ones(N, N, dtype=torch.bool), 1), -math.inf)
+
+
+def one_head(seed=0):
+    shapes = [(1, D, H), (1, D, H), (1, D, H), (1, H, D)]
+    head = ck.Heads(("L0H0",), *(draw(*shape, seed=seed + i) for i, shape in enumerate(shapes)))
+    names = {name: getattr(head, name)[0] for name in ("W_Q", "W_K", "W_V", "W_O")}
+    matrices = {"W_{QK}": head.QK.AB[0], "W_{OV}": head.OV.AB[0]}
+    softmax = {
+        r"\text{softmax}": lambda x: x.softmax(-1),
+        r"\operatorname{softmax}": lambda x: x.softmax(-1),
+    }
+    return head, names | matrices | softmax | {r"\text{mask}": causal, "d_{head}": H}
+
+
+def conventions_matrices(latex):
+    _, symbols = one_head()
+    for statement in sides(latex, symbols):
+        close(*statement)
+
+
+def conventions_head(latex):
+    head, symbols = one_head()
+    x = draw(N, D)
+    pattern, result = head.pattern(x)[0], head.results(x)[0]
+    (A, formula), (r, product) = sides(latex, symbols | {"x": x, "A": pattern, "r": result})
+    close(A, formula)
+    close(r, product)
+
+
+def conventions_one_position(latex):
+    head, symbols = one_head()
+    x = draw(N, D)
+    q, k, v = (x @ symbols[name] for name in ("W_Q", "W_K", "W_V"))
+    for i in range(N):
+        inner = {r"\sum_{j' \le i}": [{"k_{j'}": k[j]} for j in range(i + 1)]}
+        outer = {r"\sum_{j \le i}": [{"k_j": k[j], "v_j": v[j]} for j in range(i + 1)]}
+        ((r, formula),) = sides(
+            latex, symbols | inner | outer | {"q_i": q[i], "r_i": head.results(x)[0, i]}
+        )
+        close(r, formula)
+
+
+def stream_is_a_sum(latex):
+    tiny = model(attn_only=False)
+    split = residual.decompose(tiny, tokens())
+    t, i = tokens()[0, 2], 2
+    part = {name: split[name][0, i] for name in split.names}
+    terms = {
+        r"\sum_{h}": [{"r_h": part[name]} for name in split.names if re.fullmatch(r"L\dH\d", name)],
+        r"\sum_{\ell}": [
+            {r"\text{mlp}_\ell": part[name]} for name in split.names if name.endswith("MLP")
+        ],
+        "W_E[t]": tiny.W_E[t],
+        "W_{pos}[i]": tiny.W_pos[i],
+        r"x_{\text{final}}": split.total[0, i],
+        r"\text{logits}": tiny(tokens())[0, i],
+        "W_U": tiny.W_U,
+    }
+    assert [len(terms[name]) for name in (r"\sum_{h}", r"\sum_{\ell}")] == [4, 2]
+    for statement in sides(latex, terms):
+        close(*statement)
+
+
+def virtual_weight(latex):
+    tiny = model()
+    writers, readers, strength = residual.virtual_weight_table(tiny)
+    out, into = (
+        residual.virtual_weights(tiny, "L0H1", "L1H0.K").A,
+        residual.virtual_weights(tiny, "L0H1", "L1H0.K").B,
+    )
+    ((value,),) = sides(latex, {"W_{out}": out, "W_{in}": into})
+    close(strength[writers.index("L0H1"), readers.index("L1H0.K")], value)
+
+
+def deletion(latex):
+    tiny = model()
+    split, scores = (
+        residual.decompose(tiny, tokens()),
+        residual.memory_scores(tiny, tokens(), skip=0),
+    )
+    b, a = scores.names.index("L1H1"), scores.names.index("L0H0")
+    symbols = {
+        "r_b": split["L1H1"],
+        "r_a": split["L0H0"],
+        r"\text{deletion}(b, a)": scores.deletion[b, a],
+    }
+    close(*sides(latex, symbols)[0])
+
+
+def two_products(latex):
+    head, symbols = one_head()
+    x = draw(N, D)
+    close(*sides(latex, symbols | {"x": x, "A": head.pattern(x)[0], "h(x)": head.results(x)[0]})[0])
+
+
+def the_pattern(latex):
+    head, symbols = one_head()
+    x = draw(N, D)
+    close(*sides(latex, symbols | {"x": x, "A": head.pattern(x)[0]})[0])
+
+
+def score_and_tables(a, i, b, j):
+    """The score of token a at i for token b at j, from the stream, and the four tables."""
+    tiny, sides_of = model(), {"c": "token", "p": "position"}
+    tables = {
+        one + other: circuits.full_qk(tiny, "L0H0", query=sides_of[one], key=sides_of[other]).AB
+        for one in "cp"
+        for other in "cp"
+    }
+    stream = torch.stack([tiny.W_E[a] + tiny.W_pos[i], tiny.W_E[b] + tiny.W_pos[j]])
+    return ck.heads(tiny)["L0H0"].scores(stream)[0, 0, 1], tables
+
+
+def four_tables(latex):
+    a, i, b, j = 2, 3, 4, 1
+    score, t = score_and_tables(a, i, b, j)
+    symbols = {"s_{cc}(a,b)": t["cc"][a, b], "s_{cp}(a,j)": t["cp"][a, j]}
+    symbols |= {"s_{pc}(i,b)": t["pc"][i, b], "s_{pp}(i,j)": t["pp"][i, j], "s((a,i),(b,j))": score}
+    close(*sides(latex, symbols)[0])
+
+
+def two_factors(latex):
+    a, i, b, j = 2, 3, 4, 1
+    score, t = score_and_tables(a, i, b, j)
+    content = (t["cc"][a, b] + t["pc"][i, b]).exp()
+    place = (t["cp"][a, j] + t["pp"][i, j]).exp()
+    names = {r"\text{content factor of } b": content, r"\text{position factor of } j": place}
+    close(*sides(latex, names | {"s": score})[0])
+
+
+def paths(latex):
+    tiny = model()
+    stack, split = ck.heads(tiny), residual.decompose(tiny, tokens())
+    patterns, first = {}, split["embed"] + split["pos_embed"]
+    _, cache = tiny.run_with_cache(tokens())
+    for layer in range(2):
+        for h in range(2):
+            patterns[f"L{layer}H{h}"] = cache["pattern", layer][0, h].double()
+    one = [{"A^h": A, "W_{OV}^h": stack[name].OV.AB[0]} for name, A in patterns.items()]
+    two = [
+        {"A^{h_1}": patterns[f"L0H{i}"], "A^{h_2}": patterns[f"L1H{j}"]}
+        | {"W_{OV}^{h_1}": stack[f"L0H{i}"].OV.AB[0], "W_{OV}^{h_2}": stack[f"L1H{j}"].OV.AB[0]}
+        for i in range(2)
+        for j in range(2)
+    ]
+    symbols = {"x": first[0], "W_U": tiny.W_U, r"\sum_h": one, r"\sum_{h_1,\,h_2}": two}
+    found = circuits.path_logits(tiny, tokens())
+    close(*sides(latex, symbols | {r"\text{logits}": found.sum()[0]})[0], tiny(tokens())[0])
+
+
+def composition(latex):
+    score_with_matrix(latex, "K", r"W_{QK}^\top")
+
+
+def score_with_matrix(latex, kind, matrix):
+    """The printed score, with `matrix` as what the later head reads with, is the score of this kind."""
+    early, late = (
+        circuits.random_heads(1, D, H, layer=i, seed=i).to(torch.float64) for i in (0, 1)
+    )
+    later = {"W_{QK}": late.QK.AB[0], "W_{OV}": late.OV.AB[0]}
+    ((M,),) = sides(matrix, later)
+    symbols = {f"W_{{OV}}^{early_name}": early.OV.AB[0] for early_name in ("{early}", "e")}
+    symbols |= {"W_{QK}^{late\\,\\top}": later["W_{QK}"].T, "W_{QK}^{late}": later["W_{QK}"]}
+    ((value,),) = sides(latex, symbols | {"M": M, "M^l": M})
+    close(circuits.composition_scores(early, late, kind).score[0, 0], value)
+
+
+def first_layer_score(latex):
+    tiny, t, s = model(), 3, 1
+    head, names = ck.heads(tiny)["L0H0"], tokens()[0]
+    symbols = {
+        "W_E[x_t]": tiny.W_E[names[t]],
+        "W_E[x_s]": tiny.W_E[names[s]],
+        "p_t": tiny.W_pos[t],
+        "p_s": tiny.W_pos[s],
+    }
+    score = circuits.score_decomposition(tiny, tokens(), "L0H0", t, s).score
+    symbols |= {"W_{QK}": head.QK.AB[0], "d_{head}": H, r"\text{score}(t, s)": score}
+    close(*sides(latex, symbols)[0])
+
+
+def induction_bound(latex):
+    r"""Against the docstring's formula with c = 1, and against a model of low sharpness, where the bound is not slack."""
+    n, beta = 16, 6.5
+    epsilon = n * math.exp(-beta)
+    symbols = {"n": n, r"\beta": beta, r"\epsilon": epsilon}
+    (bound,), stated = sides(latex, symbols)
+    close(*stated)
+    doc = re.search(r"1 - (n e\^\{.*?\})\$", induction.build_induction_model.__doc__)[1]
+    close(bound, sides(doc, symbols | {"c": 1.0})[0][0])
+    built = induction.build_induction_model(n, n, sharpness=beta)
+    row = torch.arange(n)
+    row[-1] = row[3]
+    _, cache = built.run_with_cache(row[None])
+    astray = 1 - cache["pattern", 1][0, 0, -1, 4].item()
+    assert astray <= bound <= 4 * astray
+
+
+def match_matrix(latex):
+    tiny, C_q, C_k = model(), draw(D, D, seed=1), draw(D, D, seed=2)
+    head = ck.heads(tiny)["L1H0"]
+    symbols = {"W_E": tiny.W_E, "C_q": C_q, "C_k": C_k, "W_Q": head.W_Q[0], "W_K": head.W_K[0]}
+    ((table,),) = sides(latex, symbols)
+    for a, b in ((0, 3), (5, 2)):
+        stream = torch.stack([tiny.W_E[a] @ C_q, tiny.W_E[b] @ C_k])
+        close(head.scores(stream)[0, 0, 1] * math.sqrt(H), table[a, b])
+
+
+def theorem_2(latex):
+    V1, V2, a1, a2 = draw(D, 4, seed=1), draw(4, D, seed=2), 1.7, -0.6
+    for i, head in enumerate(paper.theorem2(V1, V2, N, a1, a2)):
+        symbols = {
+            "W_{QK}^i": head.W_QK,
+            "W_{OV}^i": head.W_OV,
+            r"\Lambda": head.mask,
+            "I": torch.eye(N),
+        }
+        for statement in sides(
+            latex,
+            symbols | {"V_1^i": V1[:, i : i + 1], "V_2^i": V2[i : i + 1], "a_1": a1, "a_2": a2},
+        ):
+            close(*statement)
+
+
+def one_head_computes(latex):
+    terms = conversion._head_sum.HeadSum("one term", (1.3,), (-0.4,), (0.7,), (0.2,), 0.0)
+    x = torch.linspace(-3, 3, 9, dtype=torch.float64)
+    symbols = {"x": x, "b": 1.3, "c": -0.4, "a": 0.7, "d": 0.2, r"\sigma": torch.sigmoid}
+    (values,) = [torch.stack([sides(latex, symbols | {"x": one})[0][0] for one in x])]
+    close(terms(x), values)
+
+
+def gated_mlp(latex):
+    x, gate, into, out = draw(N, D), draw(D, 4, seed=1), draw(D, 4, seed=2), draw(4, D, seed=3)
+    symbols = {"x": x, "W_{gate}": gate, "W_{in}": into, "W_{out}": out, "f": torch.sigmoid}
+    close(conversion.gated_neuron_heads(gate, into, out)(x), sides(latex, symbols)[0][0])
+
+
+def some_set_fails(latex):
+    m, r = 0.8 + draw(40, 3, 4, seed=5), 1.5 + draw(40, 4, seed=6)
+    carried = always_predicted(m, r)
+    assert 0.1 < carried.double().mean() < 0.9
+    assert r"\le" in latex
+    for row in range(40):
+        for h in range(3):
+            others = [{"m_k[u]": m[row, k]} for k in range(3) if k != h]
+            symbols = {r"\sum_{k \neq h}": others, "m_h[u]": m[row, h], "r[u]": r[row]}
+            left, right = sides(latex, symbols)[0]
+            assert bool(left <= right) is not bool(carried[row, h])
+
+
+def gated_block(latex):
+    recipe = sp._block.Recipe(d_head=H, d_gate=2)
+    block = sp.GatedBlock(recipe, 2, D, dtype=torch.float64)
+    x, (W_V, b_V, W_O) = draw(N, D), block.weights()
+    with torch.no_grad():
+        block.b_GQ.copy_(draw(*block.b_GQ.shape)), block.b_GK.copy_(draw(*block.b_GK.shape, seed=1))
+    gates, patterns = block.gates(x), block.pattern(x)
+    assert {*gates.flatten().tolist()} > {0.0, 1.0}
+    shared = {"x": x, "\\mathrm{clamp}": torch.clamp, "\\mathrm{out}": block(x)}
+    names = {
+        r"\mathrm{gate}_h": gates,
+        r"\mathrm{pattern}_h": patterns,
+        "W_V": W_V,
+        "b_V": b_V,
+        "W_O": W_O,
+    }
+    shared |= {
+        r"\sum_h": [{name: value[h] for name, value in names.items()} for h in range(len(gates))]
+    }
+    for h in range(len(gates)):
+        for q in range(N):
+            symbols = {"x_q": x[q], "x_k": x[1], r"\mathrm{gate}_{h}[q, k]": gates[h, q, 1]}
+            symbols |= {
+                name[:2] + "{" + name[2:] + "}": getattr(block, name)[h]
+                for name in ("W_GQ", "b_GQ", "W_GK", "b_GK")
+            }
+            gate, out = sides(latex, shared | symbols)
+            close(*gate)
+            close(*out)
+
+
+TIES = {
+    "0.1": conventions_matrices,
+    "0.2": conventions_head,
+    "0.3": conventions_one_position,
+    "1.1": stream_is_a_sum,
+    "1.2": virtual_weight,
+    "1.3": deletion,
+    "2.1": two_products,
+    "2.2": the_pattern,
+    "2.3": four_tables,
+    "2.4": two_factors,
+    "2.5": paths,
+    "2.6": composition,
+    "3.1": first_layer_score,
+    "3.2": induction_bound,
+    "3.3": match_matrix,
+    "3.4": composition,
+    "4.1": theorem_2,
+    "4.2": one_head_computes,
+    "4.3": gated_mlp,
+    "5.1": some_set_fails,
+    "5.2": gated_block,
+}
+
+
+#: A formula that only introduces notation, with the reason why nothing can be computed.
+NOTATION: dict[str, str] = {}
+#: A sentence that says which matrix of the later head belongs to Q, K and V, and the formula it explains.
+MATRICES = {
+    "book/03-induction-heads.ipynb": (
+        r"where \$M\$ is the later head's (.*?for Q, K and V)",
+        "3.4",
+    ),
+}
+
+
+def test_every_displayed_formula_has_a_computation():
+    assert set(equations()) == set(TIES) | set(NOTATION), "add a computation to TIES"
+
+
+@pytest.mark.parametrize("number", TIES)
+def test_the_printed_formula_is_what_the_library_computes(number):
+    TIES[number](equations()[number])
+
+
+def matrices_for(sentence: str) -> dict[str, str]:
+    """Which matrix a sentence names for which input: both in the order of the sentence."""
+    matrices = re.findall(r"\$(W_\{\w+\}(?:\^\\top)?)\$", sentence)
+    return dict(zip(re.findall(r"\b[QKV]\b(?!\})", sentence)[-3:], matrices, strict=True))
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_matrices_named_for_q_k_and_v_give_the_composition_scores(name):
+    pattern, number = MATRICES[name]
+    (sentence,) = re.findall(pattern, prose(name), re.S)
+    for kind, matrix in matrices_for(sentence).items():
+        score_with_matrix(equations()[number], kind, matrix)
+
+
+def test_exchanged_matrices_for_q_and_k_are_noticed():
+    with pytest.raises(AssertionError):
+        score_with_matrix(equations()["3.4"], "Q", r"W_{QK}^\top")
+
+
+def test_every_reference_leads_to_its_equation():
+    for name in pages():
+        for said, number in re.findall(r"\[\(([\d.]+)\)\]\([^)\s]*#eq-([\d-]+)\)", prose(name)):
+            assert said == number.replace("-", "."), f"[({said})](#eq-{number}) in {name}"
+            assert said in equations(), f"{name} refers to ({said}), which is no equation"
+
+
+#: One slip of the pen for each equation; the check of that equation must fail.
+SLIPS = {
+    "0.1": (r"W_K^\top", "W_K"),
+    "0.2": (r"\sqrt{d_{head}}", "d_{head}"),
+    "0.3": (r"/ \sqrt{d_{head}}", "/ d_{head}"),
+    "1.1": (r"+ \underbrace{W_{pos}", r"- \underbrace{W_{pos}"),
+    "1.2": (r"\,\|W_{in}\|_F}", "}"),
+    "1.3": (r"= -\frac", r"= \frac"),
+    "2.1": ("W_V W_O = ", "W_V = "),
+    "2.2": (r"x\, W_Q W_K^\top x^\top / ", r"x\, W_Q W_K^\top x^\top \cdot "),
+    "2.3": (r"+ \underbrace{s_{pp}", r"- \underbrace{s_{pp}"),
+    "2.4": (r"\times", "+"),
+    "2.5": (r"W_{OV}^{h_1} W_{OV}^{h_2}", r"W_{OV}^{h_2} W_{OV}^{h_1}"),
+    "2.6": (r"late\,\top", "late"),
+    "3.1": (r"\sqrt{d_{head}}", "2"),
+    "3.2": (r"1-2\epsilon", r"1+2\epsilon"),
+    "3.3": (r"C_k^\top\,", r"C_q^\top\,"),
+    "3.4": (r"\,\|M\|_F", ""),
+    "4.1": ("-V_1^i", "V_1^i"),
+    "4.2": ("bx + c", "bx - c"),
+    "4.3": (r"\odot", "+"),
+    "5.1": (r"\min(0,", r"\min(1,"),
+    "5.2": ("b_{GK}", "b_{GQ}"),
+}
+
+
+@pytest.mark.parametrize("number", SLIPS)
+def test_one_wrong_symbol_in_a_formula_is_noticed(number):
+    old, new = SLIPS[number]
+    wrong = equations()[number].replace(old, new)
+    assert wrong != equations()[number]
+    with pytest.raises((AssertionError, ValueError, RuntimeError)):
+        TIES[number](wrong)

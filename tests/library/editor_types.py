@@ -1,0 +1,79 @@
+"""What an editor knows of the library, checked by pyright (`make types`) and never run.
+
+Each `assert_type` fails when pyright infers another type. Each line of `mistakes` has an error that pyright must report: a
+comment that excuses an error that is not there is itself an error.
+"""
+
+from typing import Any, assert_type
+
+import torch
+from torch import Tensor
+from transformer_lens import FactoredMatrix
+from transformer_lens.model_bridge import TransformerBridge
+
+import circuitkit as ck
+from circuitkit import circuits, conversion, induction, models, residual, superposition
+
+
+def heads_and_models() -> None:
+    model = ck.load_model("two-layer", step=1000)
+    assert_type(model, TransformerBridge)
+    assert_type(ck.list_models(), list[str])
+    heads = ck.heads(model)
+    assert_type(heads, ck.Heads)
+    assert_type(heads["L0H1"].W_Q, Tensor)
+    assert_type(heads.layers, tuple[int, ...])
+    assert_type(heads.scale, float | int)
+    assert_type(heads.b_Q, Tensor | None)
+    assert_type(heads.OV, FactoredMatrix)
+    assert_type([head.names for head in heads], list[tuple[str, ...]])
+    assert_type(heads.pattern(torch.zeros(3, heads.d_model)), Tensor)
+    assert_type(ck.stack(heads[:2], heads["L1H3"]), ck.Heads)
+    assert_type(ck.figures.signed(heads.W_Q[0]), dict[str, Any])
+
+
+def tools() -> None:
+    model = ck.load_model("two-layer", step=1000)
+    heads = ck.heads(model)
+    tokens = models.heldout_rows(2, 64)
+    assert_type(tokens, Tensor)
+    assert_type(circuits.composition_scores(heads["L0H1"], heads["L1H3"], "K").score, Tensor)
+    assert_type(circuits.copying_score(model).score, Tensor)
+    assert_type(circuits.full_qk(model, "L1H3", query="position"), FactoredMatrix)
+    assert_type(circuits.path_logits(model, tokens, max_order=1).sum(), Tensor)
+    found = induction.scores(model, fill="mean")
+    assert_type(found.top("prefix_matching", 1), list[tuple[str, float]])
+    assert_type(induction.induction_loss(model, without=["L1H3"]), induction.InductionLoss)
+    assert_type(residual.decompose(model, tokens).names, tuple[str, ...])
+    assert_type(residual.virtual_weights(model, "L0H1", "L1H3.K"), FactoredMatrix)
+
+
+def conversions_and_toys() -> None:
+    converted = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=5)
+    assert_type(converted, AttentionOnlyBridge)
+    assert_type(converted.report.layers[0].bound, float)
+    with converted.route("literal") as literal:
+        assert_type(literal, AttentionOnlyBridge)
+    assert_type(conversion.activation_error("gelu", 5), float)
+    assert_type(conversion.head_sum("silu")(torch.zeros(3)), Tensor)
+    task = superposition.SkipTrigramTask(5)
+    assert_type(task.d_vocab, int)
+    original = superposition.load_original(4, 5, seed=13)
+    assert_type(superposition.head_verdict(original, task).distributed, tuple[int, ...])
+    assert_type(ck.exercises.check_k_composition(lambda A, W: A).passed, bool)
+
+
+def mistakes() -> None:
+    ck.load_modle("two-layer")  # pyright: ignore[reportAttributeAccessIssue]
+    ck.load_model(2)  # pyright: ignore[reportArgumentType]
+    ck.load_model("two-layer", checkpoint=1000)  # pyright: ignore[reportCallIssue]
+    model = ck.load_model("two-layer")
+    heads = ck.heads(model)
+    heads.layers = (0,)  # pyright: ignore[reportAttributeAccessIssue]
+    ck.Heads(heads.names, heads.W_Q, heads.W_K, heads.W_V)  # pyright: ignore[reportCallIssue]
+    parts = (heads.names, heads.W_Q, heads.W_K, heads.W_V, heads.W_O)
+    ck.Heads(*parts, mask="casual")  # pyright: ignore[reportArgumentType]
+    print(heads.W_X)  # pyright: ignore[reportAttributeAccessIssue]
+    print(heads.b_Q.shape)  # pyright: ignore[reportOptionalMemberAccess]
+    circuits.copying_scores(model)  # pyright: ignore[reportAttributeAccessIssue]
+    print(superposition.SkipTrigramTask(5).d_vocab.size)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,59 @@
+"""The wheel installs without the repository, holds every file of the package, and works from where it was installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PIP = [sys.executable, "-m", "pip"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy of the sources, so that no older build can add files to it."""
+    copy, folder = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*PIP, "wheel", *options, str(copy)], check=True)
+    (made,) = folder.glob("circuitkit_book-*.whl")
+    return made
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = [path for path in (ROOT / "src/circuitkit").rglob("*") if path.is_file()]
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
+    assert names == {name for name in expected if "__pycache__" not in name}
+
+
+def test_no_dependency_has_an_upper_bound_that_would_replace_what_colab_has(wheel):
+    """transformer-lens is not on Colab, so its upper bound replaces nothing."""
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+    lines = archive.read(metadata).decode().splitlines()
+    needs = [line for line in lines if line.startswith("Requires-Dist: ")]
+    bounded = [line for line in needs if "<" in line or "==" in line]
+    assert bounded == ["Requires-Dist: transformer-lens<5,>=4.3"]
+
+
+def test_the_installed_wheel_loads_a_shipped_model(wheel, tmp_path):
+    target = tmp_path / "target"
+    options = ["--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    subprocess.run([*PIP, "install", *options, str(wheel)], check=True)
+    code = "import circuitkit; print(circuitkit.__file__, circuitkit.load_model('zero-layer').cfg.n_layers)"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{target}/circuitkit/__init__.py 0\n", done.stderr

@@ -1,0 +1,23 @@
+"""Accessibility rules of axe-core, on one page of each kind; the weekly tests check all pages."""
+
+import pytest
+
+KINDS = {
+    "home": "book/intro.html",
+    "chapter": "book/04-mlps-as-attention.html",
+    "exercises": "book/exercises/01-residual-stream.html",
+    "lab": "book/lab.html",
+    "heads": "book/heads.html",
+    "report": "book/reports.html",
+    "claims": "book/claims.html?verdict=wrong",
+    "glossary": "book/glossary.html",
+    "reference": "book/api/residual.html",
+    "search": "search.html?q=softmax",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_page_has_no_serious_accessibility_fault(open_page, site, kind):
+    opened = open_page(f"{site}/{KINDS[kind]}")
+    opened.read()
+    assert opened.accessibility_faults() == []

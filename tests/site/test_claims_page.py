@@ -1,0 +1,44 @@
+"""The claims page as a reader uses it: every claim has its row, and the filters show the rows that match."""
+
+import pytest
+from playwright.sync_api import expect
+
+from circuitkit import claims
+
+ALL = claims.load()
+
+
+@pytest.fixture
+def page(browser, site):
+    context = browser.new_context()
+    made = context.new_page()
+    made.goto(f"{site}/book/claims.html")
+    yield made
+    context.close()
+
+
+def shown(page) -> set[str]:
+    return {row.get_attribute("id") for row in page.locator(".ck-claim:visible").all()}
+
+
+def row_of(claim) -> str:
+    return f"claim-{claim.id.replace('.', '-')}"
+
+
+def test_every_claim_has_a_row(page):
+    assert shown(page) == {row_of(claim) for claim in ALL}
+
+
+def test_a_filter_by_source_shows_the_claims_of_that_source_only(page):
+    page.locator("[name=source]").select_option("paper")
+    wanted = {row_of(claim) for claim in ALL if claim.source == "paper"}
+    assert shown(page) == wanted
+    expect(page.locator("output")).to_have_text(f"{len(wanted)} of {len(ALL)} claims")
+    page.get_by_role("button", name="Show all").press("Enter")
+    expect(page.locator("output")).to_have_text(f"{len(ALL)} claims")
+
+
+def test_words_that_are_typed_are_searched_in_the_claims(page):
+    page.locator("[name=words]").fill("Proof theorem 4")
+    assert "claim-2-11" in shown(page)
+    assert len(shown(page)) < 10

@@ -1,0 +1,241 @@
+"""The numbers that the lab computes in a browser, against PyTorch and the library."""
+
+import json
+import random
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import circuitkit
+from circuitkit import anatomy, circuits, models
+from circuitkit import superposition as sp
+from tests.support.site import DESKTOP, OpenPage
+from tools.publish import lab_still
+
+# The lab computes in double precision, and so does PyTorch here.
+TOLERANCE = 1e-4
+TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
+HEADS = [f"L{layer}H{head}" for layer in (0, 1) for head in range(4)]
+WIRES = [f"L0H{a}->L1H{b}.{kind}" for b in range(4) for kind in "QKV" for a in range(4)]
+SEVERAL = ["L0H2", "L0H2->L1H0.V", "L1H1", "L0H1->L1H3.K"]
+ODD_TEXTS = [
+    "",
+    "😀👩\u200d👧 é n\u0303 🇸🇪",
+    "a\x00b\x07\x1b[31m\x85\ufeff \u2028x\u00a0 y\r\n\t \n\x7f",
+    "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=10_000)),
+    " " * 400 + "x  y",
+    "<script>alert(1)</script>&amp;<|endoftext|>x<|endoftext",
+    "don't WE'LL I'm 's 've'd ١٢٣ ⅷ ² ½ x2y 3.14",
+    "".join(map(chr, range(1, 0x3000))),
+]
+# A worker as the lab makes it, with the weights that a request needs; typed arrays come as lists.
+ASK = """async ([kind, request]) => {
+    window.ask ??= (async () => {
+        const engine = await circuitLab.need("engine"), text = await circuitLab.need("text");
+        const script = new Blob([`(${engine})()`], {type: "text/javascript"});
+        const worker = new Worker(URL.createObjectURL(script)), waiting = new Map();
+        worker.onmessage = ({data}) => waiting.get(data.id)(data);
+        let count = 0;
+        const ask = (kind, value) => new Promise(done => {
+            waiting.set(++count, done);
+            worker.postMessage({id: count, kind, value});
+        });
+        await ask("text", text);
+        return Object.assign(ask, {models: new Set()});
+    })();
+    const ask = await window.ask;
+    if (request.model && !ask.models.has(request.model)) {
+        ask.models.add(request.model);
+        await ask("model", await circuitLab.need(`models/${request.model}`));
+    }
+    const {value, error} = await ask(kind, request);
+    if (error) throw new Error(error);
+    return JSON.stringify(value, (_, part) => part?.buffer ? Array.from(part) : part);
+}"""
+SET_SLIDERS = """rows => document.querySelectorAll("circuit-toy input[type=range]").forEach((input, k) => {
+    input.value = rows[Math.floor(k / 3)][k % 3];
+    input.dispatchEvent(new Event("input"));
+})"""
+
+
+@pytest.fixture(scope="module")
+def page(browser, site):
+    opened = OpenPage(browser, f"{site}/book/lab.html", DESKTOP)
+    yield opened.page
+    opened.context.close()
+
+
+def ask(page, kind: str, request):
+    return json.loads(page.evaluate(ASK, [kind, request]))
+
+
+def request(text: str = TEXT, model: str = "two-layer", **more) -> dict:
+    plain = {"model": model, "text": text, "cuts": [], "fill": "zero", "at": -1, "answer": -1}
+    return plain | more
+
+
+@cache
+def load_model(name: str, step: int | None = None):
+    return circuitkit.load_model(name, step=step).double()
+
+
+@cache
+def texts() -> list[str]:
+    """Held-out passages of about 30 tokens."""
+    tokenizer = load_model("two-layer").tokenizer
+    return [tokenizer.decode(row[1:]) for row in models.heldout_rows(30, 30, seed=7)]
+
+
+def difference(page, text: str, model: str = "two-layer", step=None, edit=None, **more) -> float:
+    """The largest difference between a logit of the lab and PyTorch's, over all positions."""
+    name = model if step is None else f"{model}-step{step:05d}"
+    answer = ask(page, "run", request(text, name, all=True, **more))
+    tokens = torch.tensor([[token["id"] for token in answer["tokens"]]])
+    cuts = () if edit else more.get("cuts", ())
+    theirs = anatomy(load_model(model, step)).run(tokens, without=cuts, edit=edit).logits[0]
+    return float(np.abs(np.reshape(answer["logits"], theirs.shape) - theirs.numpy()).max())
+
+
+def test_lab_tokenizer_agrees_with_the_library(page):
+    tokenizer = load_model("two-layer").tokenizer
+    for text in [row["text"] for row in models.heldout_text()] + ODD_TEXTS:
+        expected = [0, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+        assert ask(page, "ids", text) == expected, text[:80]
+
+
+def test_logits_of_the_whole_model_are_those_of_pytorch(page):
+    assert max(difference(page, text) for text in texts()) < TOLERANCE
+
+
+@pytest.mark.parametrize("names", [HEADS, WIRES], ids=["heads", "wires"])
+def test_logits_without_one_head_or_wire_are_those_of_pytorch(page, names):
+    for i, name in enumerate(names):
+        assert difference(page, texts()[i % 30], cuts=[name]) < TOLERANCE, name
+
+
+def test_logits_without_several_heads_and_wires_are_those_of_pytorch(page):
+    assert difference(page, texts()[0], cuts=SEVERAL) < TOLERANCE
+    assert difference(page, texts()[1], cuts=[*WIRES[:24], "L1H2"]) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("model", "step", "cuts"),
+    [
+        ("zero-layer", None, []),
+        ("one-layer", None, ["L0H0"]),
+        ("two-layer", 5000, ["L0H1", "L0H0->L1H3.K"]),
+        ("two-layer", 0, ["L0H1", "L0H0->L1H3.K"]),
+    ],
+)
+def test_logits_of_the_other_models_are_those_of_pytorch(page, model, step, cuts):
+    assert difference(page, texts()[3], model, step) < TOLERANCE
+    assert difference(page, texts()[4], model, step, cuts=cuts) < TOLERANCE
+
+
+def test_head_replaced_by_its_mean_gives_the_logits_of_pytorch(page):
+    held_out = anatomy(load_model("two-layer")).run(models.heldout_rows(8))
+
+    def average(sublayer, z):
+        z[:, 1] = held_out.gathered[sublayer.name][:, 1].mean((0, 1))
+        return z
+
+    cuts = ["L0H1", "L1H1"]
+    assert difference(page, texts()[0], cuts=cuts, fill="mean", edit=average) < TOLERANCE
+    assert difference(page, texts()[0], cuts=cuts, fill="mean") > 0.1
+
+
+def test_attention_patterns_are_those_of_the_model(page):
+    answer = ask(page, "run", request())
+    model = load_model("two-layer")
+    cached = model.run_with_cache(model.to_tokens(TEXT))[1]
+    for layer, ours in enumerate(answer["patterns"]):
+        theirs = cached[f"blocks.{layer}.attn.hook_pattern"][0].numpy()
+        assert np.reshape(ours, theirs.shape) == pytest.approx(theirs, abs=1e-5)
+
+
+def test_logit_attribution_is_that_of_the_library(page):
+    model, cuts = load_model("two-layer"), ["L0H1->L1H3.K"]
+    answer = ask(page, "run", request(cuts=cuts))
+    direction = model.W_U[:, answer["answer"]["id"]] - model.W_U.mean(1)
+    for when, without in (("before", []), ("after", cuts)):
+        run = anatomy(model).run(model.to_tokens(TEXT), without=without)
+        ours = {part["name"]: part["value"] for part in answer["parts"][when]}
+        theirs = {name: float(run.part(name)[0, -1] @ direction) for name in run.model.parts()}
+        theirs.pop("pos")  # the lab leaves out this part, which is 0
+        assert ours == pytest.approx(theirs, abs=TOLERANCE)
+
+
+def test_score_decomposition_is_that_of_the_library(page):
+    model = load_model("two-layer")
+    tokens = model.to_tokens(TEXT)
+    last = tokens.shape[1] - 1
+    ours = ask(page, "score", request(at=last, head="L1H3", source=6))
+    theirs = circuits.score_decomposition(model, tokens, "L1H3", dst=last, src=6)
+    assert ours["names"] == list(theirs.components[:-1])
+    assert np.array(ours["table"]) == pytest.approx(theirs.table[:-1, :-1].numpy(), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"]], ids=["whole", "cut"])
+def test_effect_of_each_head_and_wire_is_that_of_its_ablation(page, cuts):
+    model = load_model("two-layer")
+    tokens, token = model.to_tokens(TEXT), model.to_single_token("ur")
+    last = tokens.shape[1] - 1
+    effects = ask(page, "worths", request(at=last, answer=token, cuts=cuts))
+
+    def logit(without) -> float:
+        row = anatomy(model).run(tokens, without=without).logits[0, -1]
+        return float(row[token] - row.mean())
+
+    assert set(effects) == {*HEADS, *WIRES}
+    for name in [*HEADS, *WIRES]:
+        absent = [cut for cut in cuts if cut != name]
+        expected = logit(absent) - logit([*absent, name])
+        assert effects[name] == pytest.approx(expected, abs=2 * TOLERANCE), name
+
+
+@pytest.mark.parametrize(("model", "head"), [("one-layer", "L0H0"), ("two-layer", "L1H3")])
+def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
+    bridge = load_model(model)
+    token, source = bridge.to_single_token(" king"), bridge.to_single_token(" the")
+    asked = {"model": model, "head": head, "token": token, "source": source}
+    words = ask(page, "words", asked)
+    ov, qk = circuits.full_ov(bridge, head), circuits.full_qk(bridge, head)
+    written, looked_for = ov.A[source] @ ov.B, qk.A[token] @ qk.B
+    for kind, row in (("raises", written), ("lowers", -written), ("looksFor", looked_for)):
+        assert [word["id"] for word in words[kind]] == row.topk(8).indices.tolist()
+
+
+def test_numbers_of_the_stored_figure_are_those_of_the_library():
+    stored = json.loads(lab_still.NUMBERS.read_text("utf-8"))
+    assert stored == lab_still.numbers(), "run `python -m tools lab-still`"
+
+
+@pytest.mark.parametrize(
+    "writes", [[[4, -2, 3], [-2, 4, 3]], [[4, -2, 6], [-2, 4, 0]], [[-3, 2, 1], [5, -1, -6]]]
+)
+def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
+    page = open_page(f"{site}/book/05-attention-superposition.html").page
+    page.evaluate(SET_SLIDERS, writes)
+    model = sp.hand_specified(n_heads=2, n_trigrams=3)
+    W_O = model.heads.W_O.clone()
+    W_O[:, 0, 4:7] = torch.tensor(writes, dtype=W_O.dtype)
+    made = replace(model, heads=replace(model.heads, W_O=W_O))
+    found = sp.head_verdict(made, made.task, rows=20)
+    rows = page.locator("circuit-toy tbody tr").all()
+    assert len(rows) == 3
+    for trigram, row in enumerate(rows):
+        carriers = [f"head {head}" for head in range(2) if found.carried[head, trigram] == 1]
+        verdict = " and ".join(carriers) or "no head alone"
+        cells = row.locator("th, td").all_inner_texts()
+        assert cells[1] == (verdict if found.learnt[trigram] == 1 else "not learnt")
+        gains = [
+            float(gain.replace("−", "-")) for gain in re.findall(r"gain (\S+)", row.inner_text())
+        ]
+        for head in range(2):
+            assert min(gains[head], gains[2]) == pytest.approx(
+                float(found.gain[head, trigram]), abs=0.0501
+            )

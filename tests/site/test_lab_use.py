@@ -1,0 +1,180 @@
+"""The lab as a reader uses it: by mouse, by keyboard, on a phone, by a link, and with hostile text."""
+
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import expect
+
+from circuitkit import anatomy, load_model
+from tests.support.site import DESKTOP
+
+TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
+WIRE = "L0H1->L1H3.K"
+HARM = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp\x00 \"'`${alert(3)}"
+TOO_LOW = """all => all.filter(one => one.offsetParent && one.getBoundingClientRect().height)
+    .map(one => [one.className || one.tagName, one.getBoundingClientRect().height])
+    .filter(([, height]) => height < 43.9)"""
+
+
+class Lab:
+    """The page of the lab, and what the tests do on it."""
+
+    def __init__(self, opened):
+        self.opened, self.page = opened, opened.page
+        self.page.set_default_timeout(60_000)
+
+    def wait(self) -> str:
+        """Wait for the picture; returns the status message."""
+        ready = "document.querySelector('.cl-lab[data-drawn]:not([aria-busy])') !== null"
+        self.page.wait_for_timeout(50)
+        self.page.wait_for_function(ready, polling=50)
+        return self.page.locator("circuit-lab .cl-said").inner_text()
+
+    def start(self) -> str:
+        self.page.get_by_role("button", name="Start the model").click()
+        return self.wait()
+
+    def press(self, name: str, role: str = "button", key: str = "Enter") -> str:
+        """Focus a control and press a key on it."""
+        self.page.get_by_role(role, name=name, exact=role == "switch").first.press(key)
+        return self.wait()
+
+    def show(self, tab: str) -> None:
+        self.page.locator(f"[id$=tab-{tab}]").click()
+        self.wait()
+
+    def probability(self, word: str) -> str:
+        """The present probability of a token in the table of next tokens."""
+        row = self.page.locator(".cl-guesses tbody tr", has=self.page.get_by_text(word, exact=True))
+        return row.locator("td").last.inner_text()
+
+
+@pytest.fixture
+def open_lab(open_page, site):
+    def open_(state: str = "", **options) -> Lab:
+        options = {"width": DESKTOP} | options
+        return Lab(open_page(f"{site}/book/lab.html{state}", **options))
+
+    return open_
+
+
+def probability(*cuts) -> str:
+    model = load_model("two-layer")
+    logits = anatomy(model).run(model.to_tokens(TEXT), without=list(cuts)).logits[0, -1]
+    value = 100 * float(logits.softmax(-1)[model.to_single_token("ur")])
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def test_cutting_a_wire_by_mouse_shows_the_change_and_reset_restores_it(open_lab):
+    lab = open_lab()
+    assert lab.start() == "The model is here: ur has 94 %."
+    wire = lab.page.locator(f".cl-wire[data-wire='{WIRE}']")
+    box = wire.bounding_box()
+    lab.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(lab.page.locator(".cl-wire.cl-cut")).to_have_count(1)
+    assert "ur from 94 % to 1.1 %" in lab.wait()
+    assert lab.probability("ur") == probability(WIRE)
+    lab.press("Put all back")
+    assert lab.page.locator(".cl-wire.cl-cut").count() == 0
+    assert lab.probability("ur") == probability()
+    assert lab.opened.problems == []
+
+
+def test_lab_can_be_used_with_the_keyboard_alone(open_lab):
+    lab = open_lab()
+    lab.page.locator(".cl-go").focus()
+    lab.page.keyboard.press("Enter")
+    lab.wait()
+    assert lab.press("L0H1", "switch", "Space").startswith("L0H1 out: ur from 94 % to 0.9 %")
+    lab.page.keyboard.press("Control+z")
+    expect(lab.page.locator(".cl-gone")).to_have_count(0)
+    lab.wait()
+    assert "ur from 94 % to 27 %" in lab.press("Cut L0H0->L1H3.K")
+    focused = lab.page.evaluate("document.activeElement.dataset.key")
+    assert focused == "strong L0H0->L1H3.K", "the pressed button lost the focus"
+    lab.press("Undo")
+    lab.page.locator(".cl-chip[aria-selected=true]").press("ArrowLeft")
+    expect(lab.page.locator(".cl-chip:focus")).to_have_attribute("data-at", "21")
+    assert lab.wait().startswith("Position 21, ")
+    lab.page.locator("[role=tab][aria-selected=true]").press("ArrowRight")
+    expect(lab.page.locator(".cl-score")).to_be_visible()
+
+
+def test_models_and_checkpoints_can_be_chosen(open_lab):
+    lab = open_lab()
+    lab.start()
+    lab.page.get_by_label("Training step").press("Home")
+    expect(lab.page.locator(".cl-training output")).to_have_text("0")
+    expect(lab.page.locator("circuit-lab .cl-said")).to_contain_text("Training step 0: ")
+    lab.page.get_by_label("Model", exact=True).select_option("one-layer")
+    expect(lab.page.locator(".cl-card")).to_have_count(4)
+    assert lab.opened.problems == []
+
+
+def test_controls_of_the_lab_are_large_enough_for_a_finger(open_lab):
+    lab = open_lab(width=390, has_touch=True, is_mobile=True)
+    lab.start()
+    lab.page.locator(".cl-wire-list summary").click()
+    lab.page.locator(".cl-all button").first.wait_for()
+    controls = lab.page.locator("circuit-lab :is(button, select, summary, [role=option])")
+    assert controls.count() > 80
+    assert controls.evaluate_all(TOO_LOW) == []
+    assert lab.opened.too_wide() == []
+
+
+def test_started_lab_is_accessible_in_every_panel(open_lab):
+    lab = open_lab(width=390)
+    lab.start()
+    for tab in ("parts", "score", "words", "python"):
+        lab.show(tab)
+        assert lab.opened.accessibility_faults("circuit-lab") == [], tab
+
+
+def test_link_restores_the_state(open_lab):
+    first = open_lab()
+    first.start()
+    first.press(f"Cut {WIRE}")
+    second = open_lab("#" + first.page.url.partition("#")[2])
+    second.wait()
+    assert second.page.locator(".cl-wire.cl-cut").get_attribute("data-wire") == WIRE
+    assert second.probability("ur") == first.probability("ur")
+
+
+def test_unreadable_link_is_reported_and_opens_the_preset(open_lab):
+    lab = open_lab("#lab:garbage")
+    assert lab.wait() == "The link could not be read, so this is the beginning: ur has 94 %."
+
+
+def test_hostile_text_in_a_link_never_becomes_markup(open_lab):
+    fields = ("text", "head", "without", "model", "tab")
+    lab = open_lab("#lab:" + urlencode(dict.fromkeys(fields, HARM)))
+    lab.wait()
+    for tab in ("score", "words", "python", "parts"):
+        lab.show(tab)
+        assert lab.page.locator(".cl-lab :is(img, script, iframe)").count() == 0
+    assert "\u202e" not in lab.page.locator(".cl-chips").inner_text()
+    assert lab.opened.problems == []
+
+
+def test_python_of_the_lab_computes_the_numbers_shown(open_lab):
+    lab = open_lab(f"#lab:model=two-layer&tab=python&head=L1H3&text={TEXT}&without=L0H0,{WIRE}")
+    lab.wait()
+    names: dict = {}
+    exec(lab.page.locator("circuit-lab .cl-code").inner_text(), names)
+    top = names["logits"].softmax(-1).topk(3)
+    for token, chance in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+        row = lab.page.locator("tr", has=lab.page.locator(f"[data-key='follow {token}']"))
+        shown = float(row.locator("td").last.inner_text().removesuffix(" %")) / 100
+        assert shown == pytest.approx(chance, abs=0.006)
+    lab.show("parts")
+    theirs = names["parts"] | {"sum": sum(names["parts"].values())}
+    for row in lab.page.locator(".cl-sum tbody tr").all():
+        name, *_, value = row.locator("th, td").all_inner_texts()
+        assert float(value.replace("−", "-")) == pytest.approx(theirs[name], abs=0.06), name
+
+
+def test_missing_weights_are_reported(open_lab):
+    lab = open_lab()
+    lab.page.route("**/models/two-layer.js*", lambda route: route.abort())
+    lab.page.get_by_role("button", name="Start the model").click()
+    expect(lab.page.locator(".cl-note")).to_contain_text("models/two-layer.js did not load")

@@ -1,0 +1,101 @@
+"""Weekly: every page in both themes and at both widths, links into pages, pictures on phones, the archive."""
+
+import zipfile
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.site import DESKTOP, HTML, PHONE, pages
+from tools.publish import archive
+
+pytestmark = pytest.mark.weekly
+
+ANCHORS = """[...document.querySelectorAll(
+        "article section[id] section[id], article div.math[id^=eq-], article dt[id]")]
+    .filter(place => place.checkVisibility()).map(place => place.id)"""
+# Where a place is after a link led to it: null when it is in view, otherwise its distance from the top.
+FOLLOW = """async anchor => {
+    const place = document.getElementById(anchor), wait = time => new Promise(done => setTimeout(done, time));
+    const link = Object.assign(document.createElement("a"), {href: "#" + anchor});
+    document.querySelector("article").append(link);
+    scrollTo({top: 0, behavior: "instant"});
+    link.click();
+    link.remove();
+    for (let before = NaN, top; before !== top; await wait(60)) {
+        before = top;
+        top = place.getBoundingClientRect().top;
+    }
+    const top = place.getBoundingClientRect().top;
+    const end = scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
+    return top >= -1 && top <= (end ? innerHeight - 20 : 200) ? null : Math.round(top);
+}"""
+PICTURE_WIDTHS = """[...document.querySelectorAll(".ck-pan")].map(box => {
+    const drawn = box.querySelector("svg, img");
+    const share = drawn.getBoundingClientRect().width / box.style.getPropertyValue("--ck-natural");
+    return [drawn.tagName, share];
+})"""
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", pages())
+def test_page_is_accessible_and_fits_in_every_theme_and_width(open_page, site, name, theme, width):
+    opened = open_page(f"{site}/{name}", width=width, theme=theme)
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
+    opened.read()
+    assert opened.problems == []
+    assert opened.too_wide() == []
+    assert opened.accessibility_faults() == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("name", pages())
+def test_links_into_a_page_bring_their_place_into_view(open_page, site, name, width):
+    opened = open_page(f"{site}/{name}", width=width)
+    opened.read()
+    found = {
+        anchor: opened.page.evaluate(FOLLOW, anchor) for anchor in opened.page.evaluate(ANCHORS)
+    }
+    assert {anchor: top for anchor, top in found.items() if top is not None} == {}
+
+
+@pytest.mark.parametrize("name", ["01-residual-stream", "04-mlps-as-attention"])
+def test_pictures_on_a_phone_stay_large_enough_to_read(open_page, site, name):
+    opened = open_page(f"{site}/book/{name}.html")
+    opened.read()
+    shares = opened.page.evaluate(PICTURE_WIDTHS)
+    smallest = {"svg": 0.77, "IMG": 0.49}
+    assert shares
+    assert [share for kind, share in shares if not smallest[kind] <= share < 1.01] == []
+
+
+def test_home_page_shows_the_narrow_picture_on_a_phone(open_page, site):
+    page = open_page(f"{site}/book/intro.html").page
+    picture = page.locator("article img.ck-picture").first
+    assert picture.evaluate("image => image.currentSrc").endswith("induction-phone.png")
+
+
+def test_paper_is_light_when_the_screen_is_dark(open_page, site):
+    page = open_page(f"{site}/book/lab.html", theme="dark").page
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_archive_opens_from_a_folder_without_a_network(open_page, tmp_path):
+    archive.pack(HTML, tmp_path / "book.zip")
+    folder = tmp_path / "Mes livres é"
+    with zipfile.ZipFile(tmp_path / "book.zip") as packed:
+        packed.extractall(folder)
+    assert len(list((folder / archive.NAME / "colab").glob("*.whl"))) == 1
+    for name in ["book/03-induction-heads.html", "book/lab.html", "search.html"]:
+        opened = open_page((folder / archive.NAME / name).as_uri(), offline=True)
+        opened.read()
+        assert opened.problems == []
+    page = opened.page
+    page.keyboard.press("Control+k")
+    page.keyboard.type("incoherent")
+    page.keyboard.press("Enter")
+    page.locator("#search-results li a", has_text="uperposition").first.click()
+    page.wait_for_url("**/book/*.html**")
