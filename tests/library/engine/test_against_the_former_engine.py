@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-import zoo
-from zoo import converted, make
 
 import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.parts import part_names
+from tests.support import zoo
+from tests.support.zoo import converted, make
 
 FEW = ["native-mlp", "gpt2", "llama", "bert"]  # one each: native, biases, grouped queries, closing
 NATIVE = ["native", "native-rotary", "native-encoder"]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from slow_forward import forward
-from zoo import converted, make
 
 from circuitkit.ablation import run
+from tests.support.slow_forward import forward
+from tests.support.zoo import converted, make
 
 COVERED = {
     "a name and itself": ("L0H1->L1H3.K", "L0H1->L1H3.K"),

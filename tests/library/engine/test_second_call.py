@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from zoo import make
 
 import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.anatomy import from_heads, to_bridge
 from circuitkit.circuits import random_heads
+from tests.support.zoo import make
 
 
 def close(a, b, tolerance=1e-11):
