@@ -351,6 +351,10 @@ class CutRun:
     arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
     alternative: dict[tuple[Name, Inputs], Tensor] = field(default_factory=dict)
     """What a part would have computed (its `raw` value) with other inputs."""
+    user_hooks: dict[int, list[str]] = field(default_factory=dict)
+    """By layer: the places of a user's hooks that are not permanent."""
+    before_user_hooks: dict[str, Tensor] = field(default_factory=dict)
+    """By place: a value that a user's hook there may only look at."""
 
     def stream_with(self, name: Name, reading: Reading) -> Float[Tensor, "batch pos d_model"]:
         """What an input reads: the stream with some parts' outputs replaced, behind the norm."""
@@ -409,6 +413,42 @@ class CutRun:
         if isinstance(value, Tensor):
             self.recording.values[str(hook.name)] = value
 
+    # A user's hooks, which do not act in a second call
+
+    def reads_otherwise(self, layer: int, kinds: Sequence[str]) -> bool:
+        """Whether parts of a layer are computed a second time, with other inputs."""
+        return bool(self.readers_in(layer, kinds) or self.alternatives_in(layer, kinds))
+
+    def require_same(self, layer: int, again: Tensor, now: Tensor) -> None:
+        """Raise a `ValueError` if a layer without a user's hooks computes something else."""
+        # both are the same operations on the same numbers, so they differ by a few roundings at most
+        rounding = min(100 * torch.finfo(now.dtype).eps, 1e-2)
+        if (again.view_as(now) - now).abs().max() > rounding * now.abs().max():
+            places = ", ".join(self.user_hooks[layer][:3])
+            raise ValueError(
+                f"a hook that is not permanent changes values in layer {layer} (hooks: {places}). "
+                "A wire into this layer is cut in a second call of the layer, in which only "
+                "permanent hooks act. Remove the hook with model.reset_hooks(), or add it to its "
+                "hook point with add_hook(..., is_permanent=True)."
+            )
+
+    def check_user_hooks(self, value: Tensor, hook: HookPoint) -> None:
+        """Require that a user's hooks have left what paths compute a second time."""
+        name = str(hook.name)
+        if name in self.before_user_hooks:
+            self.require_same(layer_of(hook), self.before_user_hooks[name], value)
+
+    def checks(self) -> Iterator[str]:
+        """The hooks at which parts on paths must not be changed by a user's hook."""
+        for layer in self.user_hooks:
+            if self.alternatives_in(layer, ("H",)):
+                yield in_layer(layer, "attn.hook_z")
+            if converted_neurons(self.model, layer) is None:
+                if self.alternatives_in(layer, ("MLP",)):
+                    yield in_layer(layer, "mlp.hook_out")
+            elif self.alternatives_in(layer, ("N", "MLP")):
+                yield in_layer(layer, "mlp.out.hook_in")
+
     # Attention
 
     def listen_to_arguments(self, attention: Any, layer: int) -> Any:
@@ -419,12 +459,17 @@ class CutRun:
 
         return attention.register_forward_pre_hook(hook_fn, with_kwargs=True)
 
-    def second_call(self, layer: int, readings: tuple[Reading, ...]) -> Tensor:
-        """What all heads of a layer gather if their queries, keys and values miss this."""
+    def second_call(
+        self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
+    ) -> Tensor:
+        """What all heads of a layer gather if their queries, keys and values miss this.
+
+        Only the inputs that miss something are computed again, or all of them with `all_inputs`.
+        """
         attention = self.model.blocks[layer].attn
         inputs = {}
         for side, reading in zip("QKV", readings, strict=True):
-            if reading != NOTHING:
+            if reading != NOTHING or all_inputs:
                 stream = self.stream_with(Name("H", layer, 0), reading)
                 linear = getattr(attention, side.lower()).original_component
                 as_it_was = self.recording[in_layer(layer, f"attn.hook_{side.lower()}")]
@@ -435,6 +480,9 @@ class CutRun:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
         layer, shape = layer_of(hook), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
+        if layer in self.user_hooks and self.reads_otherwise(layer, ("H",)):
+            again = self.second_call(layer, (NOTHING, NOTHING, NOTHING), all_inputs=True)
+            self.require_same(layer, again, z)
         calls: dict[tuple[Reading, ...], Tensor] = {}  # heads that miss the same share one call
 
         def called(head: Name, inputs: Inputs) -> Tensor:
@@ -450,6 +498,7 @@ class CutRun:
         for head in self.parts_in(layer, ("H",)):
             now = z[:, :, head.number].clone()
             z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
+        self.before_user_hooks[str(hook.name)] = z.view(shape)
         return z.view(shape)
 
     # MLPs and neurons
@@ -459,24 +508,30 @@ class CutRun:
         layer = layer_of(hook)
         mlp = Name("MLP", layer)
         self.recording.values[str(hook.name)] = read
+        if layer in self.user_hooks:
+            self.require_same(layer, self.stream_with(mlp, NOTHING).view_as(read), read)
         for _, inputs in self.alternatives_in(layer, ("MLP",)):
             (reading,) = self.readings(mlp, inputs, (None,))
             changed = self.stream_with(mlp, reading)
             written = mlp_output(self.model.blocks[layer].mlp, changed)
             self.alternative[mlp, inputs] = written
         reading = self.cuts.reading(mlp)
-        return read if reading == NOTHING else self.stream_with(mlp, reading).view_as(read)
+        read = read if reading == NOTHING else self.stream_with(mlp, reading).view_as(read)
+        if layer in self.user_hooks and self.alternatives_in(layer, ("MLP",)):
+            written = mlp_output(self.model.blocks[layer].mlp, read)
+            self.before_user_hooks[in_layer(layer, "mlp.hook_out")] = written
+        return read
 
     def neuron_table(
-        self, layer: int, readings: tuple[Reading, ...]
+        self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
     ) -> Float[Tensor, "batch pos head"]:
         """What all neuron-heads of a layer gather if their queries and values miss this."""
         neurons = converted_neurons(self.model, layer)
         gate, value = neurons.reads(self.recording[in_layer(layer, "mlp.hook_in")])
         of_queries, of_values = readings
-        if of_queries != NOTHING:
+        if of_queries != NOTHING or all_inputs:
             gate, _ = neurons.reads(self.stream_with(Name("MLP", layer), of_queries))
-        if of_values != NOTHING:
+        if of_values != NOTHING or all_inputs:
             _, value = neurons.reads(self.stream_with(Name("MLP", layer), of_values))
         return neurons.z(gate, value)
 
@@ -486,6 +541,9 @@ class CutRun:
         neurons = converted_neurons(self.model, layer)
         before = self.neuron_table(layer, (NOTHING, NOTHING))
         z = before.clone()
+        if layer in self.user_hooks:
+            again = self.neuron_table(layer, (NOTHING, NOTHING), all_inputs=True)
+            self.require_same(layer, again.unflatten(-1, (-1, len(neurons.terms))).sum(-1), post)
         by_readings: dict[tuple[Reading, ...], list[int]] = defaultdict(list)
         for part in self.readers_in(layer, ("N", "MLP")):
             rows = neuron_rows(self.model, part)
@@ -504,7 +562,9 @@ class CutRun:
         if rows:
             z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
         self.recording.neuron_z[layer] = z
-        return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
+        post = post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
+        self.before_user_hooks[str(hook.name)] = post
+        return post
 
     # Whole parts, and the unembedding
 
@@ -578,11 +638,14 @@ def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
     """
     added = []
     points = model.hook_dict
+    cut_run.user_hooks = user_hooks(model)
     with ExitStack() as stack:
         stack.callback(remove, added)
         for name, hook_fn in cut_run.hooks():
             point = points[name]
             added.append((point, point.add_hook(hook_fn, prepend=True)))
+        for name in cut_run.checks():
+            added.append((points[name], points[name].add_hook(cut_run.check_user_hooks)))
         for name, point in points.items():
             if name == point.name:  # a hook has several names
                 added.append((point, point.add_hook(cut_run.record)))
@@ -590,6 +653,16 @@ def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
             if "attn" in block._modules:
                 stack.callback(cut_run.listen_to_arguments(block.attn, layer).remove)
         yield
+
+
+def user_hooks(model: Any) -> dict[int, list[str]]:
+    """By layer, the hook points that have hooks which are not permanent."""
+    found = defaultdict(list)
+    for name, point in model.hook_dict.items():
+        is_temporary = any(not handle.is_permanent for handle in point.fwd_hooks)
+        if is_temporary and name == point.name and name.startswith("blocks."):
+            found[layer_of(point)].append(name)
+    return dict(found)
 
 
 def remove(added: list[tuple[HookPoint, Any]]) -> None:
@@ -679,15 +752,16 @@ def run(
 
     Raises
     ------
-    ValueError : for names that the model does not have, and for values that are missing
+    ValueError : for names that the model does not have, for values that are missing, and for hooks
+        that change a layer with cut wires and are not permanent
 
     Notes
     -----
     Error: rounding. The norms in front of the changed inputs are applied anew; norms behind a
     layer keep their divisor (behind a part on a path, they have the one of what it would write), and
     so do closing norms. A key belongs to one query head here, even where
-    the model shares it among a group. Hooks that are not permanent do not act on the second call
-    of a layer. Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
+    the model shares it among a group. Hooks that are not permanent do not act in the second call
+    of a layer: they may look, and an error is raised if they change values there. Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
     Examples
     --------

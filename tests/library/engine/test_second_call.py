@@ -9,7 +9,7 @@ import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.anatomy import from_heads, to_bridge
 from circuitkit.circuits import random_heads
-from tests.support.zoo import make
+from tests.support.zoo import converted, make
 
 
 def close(a, b, tolerance=1e-11):
@@ -153,3 +153,68 @@ def test_a_hand_made_model_as_a_bridge(tokens):
     made = from_heads(random_heads(4, 50, 3).to(torch.float64), *[torch.eye(50).double()] * 2)
     bridge = to_bridge(made, n_ctx=12)
     close(run(bridge, tokens, without="L0H1").logits, made.run(tokens, without="L0H1").logits)
+
+
+WIRES = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L0H1->L1 MLP"]
+EDITED = [
+    ("L0H1->L1H3.K", "blocks.1.ln1.hook_out"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_q"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_k"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_v"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_pattern"),
+    ("embed->L0H1->L1H3.K", "blocks.0.attn.hook_pattern"),
+    ("embed->L0H1->L1H3.K", "blocks.0.attn.hook_z"),
+    ("L0H1->L1 MLP", "blocks.1.ln2.hook_out"),
+    ("embed->L0 MLP->L1H3.K", "blocks.0.mlp.hook_in"),
+    ("embed->L0 MLP->L1H3.K", "blocks.0.mlp.hook_pre"),
+    ("embed->L0 MLP->L1H3.K", "blocks.0.mlp.hook_out"),
+]
+
+
+def halve(value, hook):
+    return value / 2
+
+
+@pytest.mark.parametrize(("wire", "place"), EDITED)
+def test_a_temporary_hook_that_changes_a_cut_layer_is_refused(tokens, wire, place):
+    model = make("native-mlp")
+    message = r"changes values in layer \d \(hooks: blocks.*reset_hooks"
+    with model.hooks(fwd_hooks=[(place, halve)]):
+        run(model, tokens, without="L1H3")  # nothing is computed a second time
+        with pytest.raises(ValueError, match=message):
+            run(model, tokens, without=wire)
+
+
+@pytest.mark.parametrize("place", ["blocks.1.mlp.hook_in", "blocks.1.mlp.out.hook_in"])
+def test_a_temporary_hook_that_changes_cut_neurons_is_refused(tokens, place):
+    model = converted("native-mlp")
+    with model.hooks(fwd_hooks=[(place, halve)]):
+        with pytest.raises(ValueError, match="changes values in layer 1"):
+            run(model, tokens, without="embed->L1N5.Q->unembed")
+
+
+def test_listeners_in_cut_layers_change_nothing(tokens):
+    model = make("native-mlp")
+    expected = run(model, tokens, without=WIRES).logits
+    names = [name for name in run(model, tokens).recording.values if name.startswith("blocks.")]
+    count = []
+
+    def look(value, hook):
+        count.append(hook.name)
+
+    with model.hooks(fwd_hooks=[(name, look) for name in names]):
+        close(run(model, tokens, without=WIRES).logits, expected, 0)
+    assert sorted(count) == sorted(names)
+
+
+def test_a_temporary_hook_behind_the_cut_acts_as_usual(tokens):
+    """What a user's hook makes of z or of a layer's output stays right without a second call."""
+    model = make("native-mlp")
+
+    def keep_nothing(value, hook):
+        return torch.zeros_like(value)
+
+    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_z", keep_nothing)]):
+        cut = run(model, tokens, without="L0H1->L1H3.K")
+    names = [f"L1H{head}" for head in range(4)]
+    close(cut.logits, run(model, tokens, without=names).logits)
