@@ -123,8 +123,9 @@ lint: env ## format, faults, spelling, package layers, workflows
 types: env ## pyright on the library
 	$(VENV)/bin/pyright --pythonpath $(PY)
 
+QUICK := $(addprefix tests/book/test_,hollow_cells.py numbers.py equations.py spelling.py glossary.py names_and_paths.py)
 quick: env ## the tests that need no kernel: hollow cells, numbers, equations, spelling of notebooks, glossary
-	$(PYTEST) $(addprefix tests/book/test_,$(addsuffix .py,hollow_cells numbers equations spelling glossary names_and_paths))
+	$(PYTEST) -o addopts=--import-mode=importlib $(QUICK) # make test also checks the shapes of all arrays
 
 check: env ## after every edit (40 s): lint, types and the quick tests
 	@$(MAKE) --no-print-directory -j2 types lint quick
@@ -158,7 +159,7 @@ weekly-plain-cpu: env ## every notebook without vector instructions and with two
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=2 $(PYTEST) book $(NBVAL) $(PARALLEL)
 
 weekly-notebooks: env ## every notebook run from nothing, its outputs compared with the stored ones
-	$(PY) -m tools execute --check
+	CIRCUITKIT_COLD_KERNELS=1 $(PYTEST) book $(NBVAL) $(PARALLEL)
 
 weekly-newest: RESOLVE := $(UNIVERSAL) --upgrade
 weekly-oldest: RESOLVE := --resolution lowest-direct

@@ -206,7 +206,7 @@ class Lab {
     const out = this.state.cuts.includes(name);
     const cuts = out ? this.state.cuts.filter((cut) => cut !== name) : [...this.state.cuts, name];
     const what = spoken(name);
-    const said = name.includes(">") ? `${out ? "Mended" : "Cut"}: ${what}` : `${name} ${out ? "back in" : "out"}`;
+    const said = name.includes(">") ? `${out ? "Restored" : "Cut"}: ${what}` : `${name} ${out ? "back in" : "out"}`;
     this.change({ cuts }, said);
   }
 
@@ -552,7 +552,7 @@ class Lab {
   /** Say what a wire is worth while the pointer or the focus is on it. @param {string | null} name */
   point(name) {
     for (const wire of this.svg.querySelectorAll(".cl-wire")) wire.classList.toggle("cl-pointed-at", wire.getAttribute("data-wire") === name);
-    this.pointed.textContent = name ? `${name} is worth ${signed(this.worths[name] ?? 0)} logits. ${this.state.cuts.includes(name) ? "Click to mend it." : "Click to cut it."}` : "";
+    this.pointed.textContent = name ? `${name} is worth ${signed(this.worths[name] ?? 0)} logits. ${this.state.cuts.includes(name) ? "Click to restore it." : "Click to cut it."}` : "";
   }
 
   /** The wires as buttons: the strongest, those that are cut, and all of them. */

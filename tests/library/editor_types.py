@@ -13,6 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import circuitkit as ck
 from circuitkit import circuits, conversion, induction, models, residual, superposition
+from circuitkit.conversion._model import AttentionOnlyBridge
 
 
 def heads_and_models() -> None:

@@ -1,12 +1,9 @@
-"""Weekly: every page in both themes and at both widths, links into pages, pictures on phones, the archive."""
-
-import zipfile
+"""Weekly: every page in both themes and at both widths, links into pages, pictures on phones."""
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.site import DESKTOP, HTML, PHONE, pages
-from tools.publish import archive
+from tests.support.site import DESKTOP, PHONE, pages
 
 pytestmark = pytest.mark.weekly
 
@@ -81,21 +78,3 @@ def test_paper_is_light_when_the_screen_is_dark(open_page, site):
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-
-
-def test_archive_opens_from_a_folder_without_a_network(open_page, tmp_path):
-    archive.pack(HTML, tmp_path / "book.zip")
-    folder = tmp_path / "Mes livres é"
-    with zipfile.ZipFile(tmp_path / "book.zip") as packed:
-        packed.extractall(folder)
-    assert len(list((folder / archive.NAME / "colab").glob("*.whl"))) == 1
-    for name in ["book/03-induction-heads.html", "book/lab.html", "search.html"]:
-        opened = open_page((folder / archive.NAME / name).as_uri(), offline=True)
-        opened.read()
-        assert opened.problems == []
-    page = opened.page
-    page.keyboard.press("Control+k")
-    page.keyboard.type("incoherent")
-    page.keyboard.press("Enter")
-    page.locator("#search-results li a", has_text="uperposition").first.click()
-    page.wait_for_url("**/book/*.html**")

@@ -152,6 +152,16 @@ class Reader:
         if token in ("(", "["):
             return self.between(token, {"(": ")", "[": "]"}[token])
         self.next()
+        if token.startswith("\\"):
+            return self.command(token)
+        if token == "e":
+            return torch.tensor(1.0, dtype=torch.float64).exp()
+        if re.fullmatch(r"\d+(\.\d+)?", token):
+            return torch.tensor(float(token), dtype=torch.float64)
+        raise ValueError(f"no symbol is given for {token!r} in {''.join(self.tokens)!r}")
+
+    def command(self, token):
+        r"""A LaTeX command that stands for a computation, such as `\frac`."""
         if token in ARGUMENT:
             value = self.group()
             if token == r"\underbrace":
@@ -173,13 +183,9 @@ class Reader:
             return self.between("(", ")").amin(-1)
         if token == r"\min":
             return torch.minimum(*self.arguments())
-        if token == "e":
-            return torch.tensor(1.0, dtype=torch.float64).exp()
         if token == r"\begin":
             self.skip()
             return self.matrix()
-        if re.fullmatch(r"\d+(\.\d+)?", token):
-            return torch.tensor(float(token), dtype=torch.float64)
         raise ValueError(f"no symbol is given for {token!r} in {''.join(self.tokens)!r}")
 
     def arguments(self) -> list:

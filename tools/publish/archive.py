@@ -5,6 +5,7 @@
 The folder `colab` holds the wheel of the library and the notebooks, to upload to Colab.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,19 @@ Runtime, Run all. The exercises without their solutions are in colab/exercises.
 """
 
 
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of the sources, so that no older build can add files to it."""
+    copy = folder / "copy"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(folder), str(copy)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def pack(html: Path, archive: Path) -> Path:
     """Write the built book, the wheel and the notebooks into a zip file."""
     if not (html / "index.html").is_file():
@@ -33,9 +47,8 @@ def pack(html: Path, archive: Path) -> Path:
     files |= {Path("colab", p.name): p for p in sorted((ROOT / "book").glob("[0-9]*.ipynb"))}
     files |= {Path("colab/exercises", p.name): p for p in (ROOT / "exercises").glob("*.ipynb")}
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-        subprocess.run([*pip, "--wheel-dir", folder, str(ROOT)], check=True)
-        files |= {Path("colab", path.name): path for path in Path(folder).glob("*.whl")}
+        wheel = build_wheel(Path(folder))
+        files[Path("colab", wheel.name)] = wheel
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
             for name, path in files.items():
                 if not name.name.startswith("."):

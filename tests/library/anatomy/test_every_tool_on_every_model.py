@@ -912,14 +912,19 @@ def test_a_tool_that_means_nothing_for_a_model_says_so(tool, kind):
 def patches(c):
     """Names of each kind that can be patched, with what the loops read then, given each row's own run and the other row's."""
     reader = c.head
-    input_ = lambda kind: (
-        f"{reader}.{kind}",
-        lambda own, other, at: {(None, reader, kind): other.streams[at]},
-    )
-    wire = lambda part, kind: (
-        f"{part}->{reader}.{kind}",
-        lambda own, other, at: {(part, reader, kind): other.parts[part]},
-    )
+
+    def input_(kind):
+        return (
+            f"{reader}.{kind}",
+            lambda own, other, at: {(None, reader, kind): other.streams[at]},
+        )
+
+    def wire(part, kind):
+        return (
+            f"{part}->{reader}.{kind}",
+            lambda own, other, at: {(part, reader, kind): other.parts[part]},
+        )
+
     sources = [
         "embed",
         *([c.earlier] if c.layers > 1 else []),

@@ -2,13 +2,11 @@
 
 import itertools
 import math
-from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.train.skip_trigram_statistics import corpus_trigrams
 
 import circuitkit
 from circuitkit.circuits import (
@@ -166,27 +164,6 @@ def test_evidence_reads_as_shares():
     assert Evidence(0, 0, 4, 1).z == Evidence(3, 0, 4, 0).z == Evidence(3, 3, 4, 4).z == 0
 
 
-@pytest.mark.parametrize("distance", [1, 2, 3])
-def test_corpus_trigrams_equal_a_counter(distance):
-    text = torch.randint(0, 5, (400,), generator=torch.Generator().manual_seed(distance))
-    ids = text.tolist()
-    triples = Counter(
-        (ids[t], ids[t + distance], ids[t + distance + 1]) for t in range(len(ids) - distance - 1)
-    )
-    pairs = Counter()
-    for (a, b, _), n in triples.items():
-        pairs[a, b] += n
-    found = corpus_trigrams(text, distance=distance, min_count=12, min_share=0.25)
-    expected = {
-        (*triple, pairs[triple[:2]], n)
-        for triple, n in triples.items()
-        if pairs[triple[:2]] >= 12 and n >= 0.25 * pairs[triple[:2]]
-    }
-    assert {tuple(row) for row in found.tolist()} == expected
-    assert len(found) == len(expected) > 0
-    assert found[:, 4].tolist() == sorted(found[:, 4].tolist(), reverse=True)
-
-
 TRIPLES = [(5, 1, 2), (5, 3, 4), (5, 1, 6), (2, 1, 3), (5, 6, 4)]
 
 
@@ -271,7 +248,7 @@ def test_shipped_statistics():
 
 
 def test_shipped_statistics_belong_to_the_shipped_model():
-    """After new weights, run tools/train/skip_trigram_statistics.py again."""
+    """After new weights, make them again with studies/edition-2/train/skip_trigram_statistics.py."""
     files = circuitkit.models.model_card("one-layer")["files"]
     assert (
         skip_trigram_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]

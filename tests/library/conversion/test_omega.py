@@ -198,7 +198,7 @@ def test_the_bound_has_two_walls_and_knows_overflow(parts):
 
 def test_the_bound_of_one_neuron_by_hand():
     # one token, one neuron, weights 1: the score 1 of the token is summed from 4 numbers, beside 2 Omega = 18 in the sums and
-    # twice in what is stored; the weight has 12 roundings, the mean 20, what is read 4 and 1, the end 1 and thrice itself
+    # twice in what is stored; the weight has 12 roundings, the mean 20, what is read 4 and 1, the end 1 and three times itself
     mlp = unwarned(torch.ones(1, 1), torch.ones(1, 1), None, None, 9.0, "one_layer", 1)
     assert mlp.error_bound(torch.zeros(1, 1)) < 1e-36
     u, one, on = 2.0**-24, torch.ones(1, 1), 1 / (1 + math.exp(-1))

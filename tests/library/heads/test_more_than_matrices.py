@@ -43,9 +43,12 @@ def turn(d_head=4, gain=1.0):
 def slow_pattern(heads, x):
     """One head, one destination, one source at a time."""
     out = torch.zeros(len(heads), len(x), len(x), dtype=torch.float64)
-    norm = lambda row, of, n: (
-        row if of is None else row / (row.pow(2).mean() + of.eps).sqrt() * of.gain[n, 0]
-    )
+
+    def norm(row, of, n):
+        if of is None:
+            return row
+        return row / (row.pow(2).mean() + of.eps).sqrt() * of.gain[n, 0]
+
     for h in range(len(heads)):
         g = h if heads.groups is None else heads.groups[h]
         for dst in range(len(x)):

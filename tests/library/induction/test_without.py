@@ -138,9 +138,11 @@ def test_all_three_inputs_cut_is_a_head_that_reads_the_rest_of_the_stream(plain)
     cuts = [path for kind in "QKV" for path in paths(plain, kind, into="L1H0")]
     seen = []
     for gone in (cuts, ["L0H0", "L0H1"]):
-        watch = lambda layer, pattern, values, W_O, rows: (
-            seen.append(pattern[:, 0]) if layer == 1 else None
-        )
+
+        def watch(layer, pattern, values, W_O, rows):
+            if layer == 1:
+                seen.append(pattern[:, 0])
+
         look("test", plain, torch.tensor(ROWS), watch, gone)
     assert torch.allclose(seen[0], seen[1], atol=1e-12)
 
