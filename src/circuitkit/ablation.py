@@ -85,6 +85,7 @@ def resolve(model: Any, names: Sequence[str]) -> Cuts:
     tree: dict[Name, dict | None] = {}
     for chain in chains:
         if len(chain) == 1 and chain[0].side is None and chain[0].kind != "unembed":
+            require_removable(model, chain[0])
             parts.update(grammar.parts(chain[0]))
         else:
             grammar.add(tree, list(chain))
@@ -110,6 +111,16 @@ def require_chain(model: Any, text: str, chain: Sequence[Name]) -> None:
             raise ValueError(
                 f"{text!r} names an input that {name.part} does not have. It has {has}."
             )
+
+
+def require_removable(model: Any, part: Name) -> None:
+    """Raise a `ValueError` for a bias that no hook can take away for everything that reads it."""
+    is_converted = converted_neurons(model, part.layer) is not None
+    if part.kind == "embed bias" or (part.kind == "MLP bias" and not is_converted):
+        raise ValueError(
+            f"{str(part)!r} is the bias of a norm behind the sum of other parts, so it cannot be "
+            f"ablated. Cut its wires instead, such as '{part}->unembed'."
+        )
 
 
 def sides_of(model: Any, part: Name) -> str:

@@ -218,3 +218,18 @@ def test_a_temporary_hook_behind_the_cut_acts_as_usual(tokens):
         cut = run(model, tokens, without="L0H1->L1H3.K")
     names = [f"L1H{head}" for head in range(4)]
     close(cut.logits, run(model, tokens, without=names).logits)
+
+
+@pytest.mark.parametrize("bias", ["embed bias", "L0 MLP bias"])
+def test_the_bias_of_a_closing_norm_is_cut_by_wires_only(tokens, bias):
+    model = make("bert")
+    with pytest.raises(ValueError, match=f"'{bias}' is the bias of a norm .* '{bias}->unembed'"):
+        run(model, tokens, without=bias)
+    cut = run(model, tokens, without=f"{bias}->unembed")
+    assert (cut.logits - run(model, tokens).logits).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("bias", ["embed bias", "L0 MLP bias"])
+def test_a_bias_that_is_not_there_is_no_part(tokens, bias):
+    with pytest.raises(ValueError, match="no part is called"):
+        run(make("native-mlp"), tokens, without=bias)
