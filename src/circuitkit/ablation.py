@@ -40,6 +40,8 @@ from circuitkit.parts import (
     step_of,
 )
 
+__all__ = ["Run", "run"]
+
 Reading = frozenset | None
 """What one input misses: `(part, None)` if it misses the part, `(part, inputs)` if it reads what the
 part would write with these inputs cut. `None` in place of the set: the whole input is replaced."""
@@ -133,8 +135,13 @@ def sides_of(model: Any, part: Name) -> str:
 
 def split_layers(model: Any, chains: Sequence[Sequence[Name]]) -> set[int]:
     """Layers whose neurons are named: there, the whole MLP means all of its neurons."""
-    named = [name for chain in chains for name in chain if name.kind in ("N", "MLP bias")]
-    return {name.layer for name in named if converted_neurons(model, name.layer) is not None}
+    layers = set()
+    for chain in chains:
+        for name in chain:
+            is_converted = converted_neurons(model, name.layer) is not None
+            if name.layer is not None and name.kind in ("N", "MLP bias") and is_converted:
+                layers.add(name.layer)
+    return layers
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,8 @@ class Expansion:
 
     def parts(self, name: Name) -> list[Name]:
         """`[L3N5.0, L3N5.1]` for the neuron L3N5, and the name itself for most others."""
+        if name.layer is None:
+            return [name]
         neurons = converted_neurons(self.model, name.layer)
         if name.kind == "N" and name.term is None:
             return neuron_names(name.layer, [name.number], len(neurons.terms))
@@ -581,11 +590,11 @@ class CutRun:
 
     def at_start(self, value: Tensor, hook: HookPoint) -> Tensor:
         """Replace an embedding."""
-        return self.replaced(value, lambda run: run[hook.name])
+        return self.replaced(value, lambda run: run[str(hook.name)])
 
     def at_mlp_output(self, value: Tensor, hook: HookPoint) -> Tensor:
         """Replace what an MLP writes."""
-        return self.replaced(value, lambda run: run[hook.name])
+        return self.replaced(value, lambda run: run[str(hook.name)])
 
     def at_attention_output(self, value: Tensor, hook: HookPoint) -> Tensor:
         """Take away an attention layer's bias."""
@@ -598,7 +607,7 @@ class CutRun:
 
     def at_end(self, stream: Tensor, hook: HookPoint) -> Tensor:
         """Let the unembedding read a stream in which something is missing."""
-        self.recording.values[hook.name] = stream
+        self.recording.values[str(hook.name)] = stream
         unembed = Name("unembed")
         return self.stream_with(unembed, self.cuts.reading(unembed))
 
@@ -739,21 +748,20 @@ def run(
     patch: "Tokens | Run | None" = None,
     at: Sequence[int] | None = None,
 ) -> Run:
-    r"""Run a model with parts ablated, and wires and paths cut, all at once.
+    """Run a model with parts ablated, and wires and paths cut, all at once.
 
     A part `"L0H1"` is replaced for everything that reads it. A wire `"L0H1->L1H3.K"` is replaced
-    only in the keys of L1H3: they are computed from $\mathrm{norm}(x - y_{01} + y'_{01})$, where
-    $x$ is the stream, $y_{01}$ what L0H1 has left in it, and $y'_{01}$ the replacement. An input
-    `"L1H3.K"` is replaced as a whole ($x'$ for $x$). A path `"embed->L0H1->L1H3.K"` replaces
-    $y_{01}$ by what L0H1 would have written with the wire `"embed->L0H1"` cut.
+    only in the keys of L1H3: they are computed from `norm(x - y + y_new)`, where `x` is the stream,
+    `y` what L0H1 has left in it, and `y_new` the replacement. An input `"L1H3.K"` is replaced as a
+    whole: `x_new` in place of `x`. A path `"embed->L0H1->L1H3.K"` replaces `y` by what L0H1 would
+    have written with the wire `"embed->L0H1"` cut.
 
     Parameters
     ----------
     model : a `TransformerBridge`
     tokens : token ids `[batch, pos]`
     without : names of what is replaced; an input covers its wires, a wire its paths, a part all
-    fill : by what: `"zero"`, `"mean"` over the rows at each position, or `"resample"`, the row
-        before (the first row gets the last one's). Biases become zero
+    fill : `"zero"`, `"mean"` over rows, or `"resample"` (the row before); biases become zero
     patch : other tokens of the same shape, or their run: the values come from there
     at : positions at which values are replaced; all of them if it is None
 
@@ -763,8 +771,7 @@ def run(
 
     Raises
     ------
-    ValueError : for names that the model does not have, for values that are missing, and for hooks
-        that change a layer with cut wires and are not permanent
+    ValueError : for unknown names, missing values, and temporary hooks that change a cut layer
 
     Notes
     -----

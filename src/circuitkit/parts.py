@@ -122,10 +122,10 @@ def require_part(model: Any, name: Name) -> None:
         neurons = converted_neurons(model, part.layer)
         if neurons is not None and part.kind == "MLP":
             return
-        is_neuron = neurons is not None and part.kind == "N" and part.number is not None
-        exists = is_neuron and part.number < neurons.W_in.shape[1]
-        if exists and (part.term or 0) < len(neurons.terms):
-            return
+        if neurons is not None and part.kind == "N":
+            exists = (part.number or 0) < neurons.W_in.shape[1]
+            if exists and (part.term or 0) < len(neurons.terms):
+                return
     raise unknown("part", str(part), [*part_names(model), "unembed"])
 
 
@@ -345,6 +345,7 @@ def neuron_rows(model: Any, name: Name) -> list[int]:
     n_terms = len(neurons.terms)
     if name.kind == "MLP":
         return list(range(len(neurons)))
+    first = (name.number or 0) * n_terms
     if name.term is not None:
-        return [name.number * n_terms + name.term]
-    return list(range(name.number * n_terms, (name.number + 1) * n_terms))
+        return [first + name.term]
+    return list(range(first, first + n_terms))

@@ -129,3 +129,19 @@ def test_paths_through_closing_norms_keep_their_divisors(tokens):
     wire = oracle.run(tokens, without="L0H1->L1H3.K", fill=with_alternative)
     found = run(model, tokens, without="embed->L0H1->L1H3.K")
     close(found.logits, wire.logits, 1e-11)
+
+
+SUMS = [*FAMILIES, "native-mlp, converted", "gated, converted"]
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_parts_add_up_to_the_last_stream_of_a_run_with_cuts(name, tokens):
+    """The check of sums is here and not in each run, where it would compute every part's output."""
+    family, _, is_converted = name.partition(", ")
+    model = converted(family) if is_converted else make(family)
+    names = ["L0H0", "L0H1->L1H3.K", "embed->L0H2.V->L1H1"]
+    names += ["L0N5", "L0N3->L1N5.Q"] if is_converted else []
+    for how in ({}, {"fill": "mean"}, {"at": [2, 5]}):
+        cut = run(model, tokens, without=names, **how)
+        last = cut.cache[f"blocks.{model.cfg.n_layers - 1}.hook_out"]
+        close(sum(cut.part(part) for part in part_names(model)), last, tolerance_of(family))
