@@ -18,11 +18,13 @@ _refuse_namesake()
 __all__ = [
     "Heads", "heads", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
     "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan", "kept_in",
+    "ablation", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
     from circuitkit import (
+        ablation,
         circuits,
         claims,
         conversion,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it
     )
     from circuitkit._heads import Heads, stack
     from circuitkit._work import kept_in, plan
+    from circuitkit.ablation import run
     from circuitkit.anatomy import anatomy, heads
     from circuitkit.conversion import to_attention_only
     from circuitkit.models import list_models, load_model
@@ -49,6 +52,7 @@ else:
         "plan": "_work",
         "kept_in": "_work",
         "list_models": "models",
+        "run": "ablation",
     }
 
     def __getattr__(name: str):

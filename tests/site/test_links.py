@@ -42,5 +42,9 @@ def test_broken_links_are_found(tmp_path):
 
 def test_every_public_package_has_a_page_of_the_reference():
     root = ROOT / "src/circuitkit"
-    packages = {name for name in circuitkit.__all__ if (root / name / "__init__.py").is_file()}
+    packages = {
+        name
+        for name in circuitkit.__all__
+        if (root / name / "__init__.py").is_file() or (root / f"{name}.py").is_file()
+    }
     assert {Path(page).stem for page in pages() if page.startswith("book/api/")} == packages

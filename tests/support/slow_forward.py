@@ -30,8 +30,12 @@ def rotated(row, pos):
     return torch.stack([number.real, number.imag], -1).flatten()
 
 
-def forward(model, tokens, cut=(), gone=()):
-    """Logits and parts `{name: [pos, d_model]}` of one row; `cut` holds (source, reader, kind), `gone` names of parts."""
+def forward(model, tokens, cut=(), gone=(), instead=None):
+    """Logits and parts `{name: [pos, d_model]}` of one row; `cut` holds (source, reader, kind), `gone` names of parts.
+
+    `instead` holds what a reader finds in place of a part: `{(source, reader, kind): [pos, d_model]}`.
+    """
+    instead = instead or {}
     state = {name: value.double() for name, value in model.state_dict().items()}
     cfg, cut = model.cfg, set(cut)
     n_groups = cfg.n_key_value_heads or cfg.n_heads
@@ -45,7 +49,9 @@ def forward(model, tokens, cut=(), gone=()):
     def stream(reader, kind):
         whole = torch.zeros(len(tokens), cfg.d_model, dtype=torch.float64)
         return whole + sum(
-            value for name, value in parts.items() if (name, reader, kind) not in cut
+            instead.get((name, reader, kind), value)
+            for name, value in parts.items()
+            if (name, reader, kind) not in cut
         )
 
     def linear(name, x, rows=slice(None)):

@@ -23,10 +23,11 @@ FURTHER = {
 def packages() -> list[str]:
     import circuitkit
 
+    folder = ROOT / "src/circuitkit"
     return [
         name
         for name in circuitkit.__all__
-        if (ROOT / "src/circuitkit" / name / "__init__.py").is_file()
+        if (folder / name / "__init__.py").is_file() or (folder / f"{name}.py").is_file()
     ]
 
 

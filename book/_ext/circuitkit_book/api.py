@@ -17,6 +17,7 @@ from tools.check.public_names import records
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
 ORDER = (
     "anatomy",
+    "ablation",
     "models",
     "residual",
     "circuits",

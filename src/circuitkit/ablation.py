@@ -1,0 +1,831 @@
+"""Run a model with parts ablated, wires and paths cut, or values patched in from other tokens.
+
+How a wire is cut. "L0H1->L1H3.K" means that head 3 of layer 1 computes its keys from the stream
+without what head 1 of layer 0 wrote. When the model has run its attention of layer 1, the attention
+module is called a second time: with its queries and values as they were, and with keys computed
+from the changed stream. Of this second call only what L1H3 gathered (its z) is used. So masks,
+rotations, groups and norms of queries are always the model's own.
+
+How a path is cut. In "embed->L0H1->L1H3.K", the second call of layer 0 gives what L0H1 would gather
+without the embedding in its inputs. L1H3 then computes its keys from the stream in which this
+alternative stands in place of what L0H1 has written, and everything else is as it was.
+
+How several names are combined. `Cuts` holds, for every input, what is missing from it. A name that
+another name covers adds nothing to this tree, so nothing is subtracted twice.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens import ActivationCache
+from transformer_lens.hook_points import HookPoint
+
+from circuitkit.names import Name, parse
+from circuitkit.parts import (
+    Recording,
+    converted_neurons,
+    final_hook,
+    in_layer,
+    n_heads,
+    neuron_names,
+    neuron_rows,
+    norm_before,
+    require_part,
+    step_of,
+)
+
+__all__ = ["Run", "run"]
+
+Reading = frozenset | None
+"""What one input misses: `(part, None)` if it misses the part, `(part, inputs)` if it reads what the
+part would write with these inputs cut. `None` in place of the set: the whole input is replaced."""
+Inputs = frozenset
+"""Pairs `(input, reading)`."""
+NOTHING: Reading = frozenset()
+Tokens = Int[Tensor, "batch pos"]
+Fill = Literal["zero", "mean", "resample"]
+
+
+# What a set of names means
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """A set of names, resolved: the parts that are ablated, and what each input misses."""
+
+    parts: frozenset[Name]
+    inputs: Inputs
+
+    def reading(self, name: Name) -> Reading:
+        """What an input misses."""
+        return dict(self.inputs).get(name, NOTHING)
+
+
+def resolve(model: Any, names: Sequence[str]) -> Cuts:
+    """Combine names: an input covers its wires, a wire its paths, a part all that it writes.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    names : parts, inputs, wires and paths
+
+    Raises
+    ------
+    ValueError : for a name that the model does not have, or that no signal can follow
+    """
+    chains = [parse(name) for name in names]
+    for text, chain in zip(names, chains, strict=True):
+        require_chain(model, text, chain)
+    grammar = Expansion(model, split_layers(model, chains))
+    parts: set[Name] = set()
+    tree: dict[Name, dict | None] = {}
+    for chain in chains:
+        if len(chain) == 1 and chain[0].side is None and chain[0].kind != "unembed":
+            require_removable(model, chain[0])
+            parts.update(grammar.parts(chain[0]))
+        else:
+            grammar.add(tree, list(chain))
+    return Cuts(frozenset(parts), pruned(tree, parts))
+
+
+def require_chain(model: Any, text: str, chain: Sequence[Name]) -> None:
+    """Raise a `ValueError` if no signal runs along these parts."""
+    for name in chain:
+        require_part(model, name)
+    steps = [step_of(model, name) for name in chain]
+    runs_forward = all(early < late for early, late in zip(steps, steps[1:], strict=False))
+    ends_well = len(chain) == 1 or (chain[-1].kind not in ("bias", "MLP bias"))
+    if not runs_forward or not ends_well or (len(chain) > 1 and chain[0].side is not None):
+        raise ValueError(
+            f"{text!r} is no wire or path: each part must run before the next one, because a part "
+            "reads only what earlier layers wrote, and the first is a part, not an input. "
+            "Write a wire such as 'L0H1->L1H3.K'."
+        )
+    for name in chain:
+        if name.side is not None and name.side not in sides_of(model, name.part):
+            has = ", ".join(sides_of(model, name.part)) or "one input, without a letter"
+            raise ValueError(
+                f"{text!r} names an input that {name.part} does not have. It has {has}."
+            )
+
+
+def require_removable(model: Any, part: Name) -> None:
+    """Raise a `ValueError` for a bias that no hook can take away for everything that reads it."""
+    is_converted = converted_neurons(model, part.layer) is not None
+    if part.kind == "embed bias" or (part.kind == "MLP bias" and not is_converted):
+        raise ValueError(
+            f"{str(part)!r} is the bias of a norm behind the sum of other parts, so it cannot be "
+            f"ablated. Cut its wires instead, such as '{part}->unembed'."
+        )
+
+
+def sides_of(model: Any, part: Name) -> str:
+    """The inputs of a part: of a head, of a converted neuron (its keys read the bias token)."""
+    if part.kind == "H":
+        return "QKV"
+    is_neuron = part.kind == "N" or (part.kind == "MLP" and converted_neurons(model, part.layer))
+    return "QV" if is_neuron else ""
+
+
+def split_layers(model: Any, chains: Sequence[Sequence[Name]]) -> set[int]:
+    """Layers whose neurons are named: there, the whole MLP means all of its neurons."""
+    layers = set()
+    for chain in chains:
+        for name in chain:
+            is_converted = converted_neurons(model, name.layer) is not None
+            if name.layer is not None and name.kind in ("N", "MLP bias") and is_converted:
+                layers.add(name.layer)
+    return layers
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Replaces names by the smallest names that they stand for, so that equal things are equal."""
+
+    model: Any
+    split: set[int]
+
+    def parts(self, name: Name) -> list[Name]:
+        """`[L3N5.0, L3N5.1]` for the neuron L3N5, and the name itself for most others."""
+        if name.layer is None:
+            return [name]
+        neurons = converted_neurons(self.model, name.layer)
+        if name.kind == "N" and name.term is None:
+            return neuron_names(name.layer, [name.number], len(neurons.terms))
+        if name.kind == "N" and len(neurons.terms) == 1:
+            return [replace(name, term=None)]
+        if name.kind == "MLP" and name.layer in self.split:
+            bias = [] if neurons.b_out is None else [Name("MLP bias", name.layer)]
+            numbers = range(neurons.W_in.shape[1])
+            return neuron_names(name.layer, numbers, len(neurons.terms)) + bias
+        return [name]
+
+    def inputs(self, name: Name) -> list[Name]:
+        """`[L1H3.Q, L1H3.K, L1H3.V]` for L1H3."""
+        sides = sides_of(self.model, name.part)
+        found = []
+        for part in self.parts(name.part):
+            if part.kind == "MLP bias":
+                continue
+            for side in [name.side] if name.side or not sides else sides:
+                found.append(replace(part, side=side))
+        return found
+
+    def add(self, tree: dict[Name, dict | None], chain: list[Name]) -> None:
+        """Note in a tree what an input, a wire or a path takes away."""
+        *before, last = chain
+        for entry in self.inputs(last):
+            if not before:
+                tree[entry] = None  # the whole input, which covers every wire into it
+                continue
+            missing = tree.setdefault(entry, {})
+            if missing is None:
+                continue
+            for writer in self.parts(before[-1].part):
+                if len(before) == 1:
+                    missing[writer] = None  # a wire, which covers every path that ends in it
+                    continue
+                alternative = missing.setdefault(writer, {})
+                if alternative is not None:
+                    begin = replace(writer, side=before[-1].side)
+                    self.add(alternative, [*before[:-1], begin])
+
+
+def pruned(tree: dict[Name, dict | None], parts: set[Name]) -> Inputs:
+    """The tree as a value, without what the ablation of whole parts does already."""
+    inputs = set()
+    for entry, missing in tree.items():
+        if entry.part in parts:
+            continue
+        if missing is None:
+            inputs.add((entry, None))
+            continue
+        reading = set()
+        for writer, alternative in missing.items():
+            if writer in parts:
+                continue
+            nested = None if alternative is None else pruned(alternative, parts)
+            if nested is None or nested:
+                reading.add((writer, nested))
+        if reading:
+            inputs.add((entry, frozenset(reading)))
+    return frozenset(inputs)
+
+
+def merged(one: Reading, other: Reading) -> Reading:
+    """What an input misses if it misses both."""
+    if one is None or other is None:
+        return None
+    result = dict(one)
+    for writer, inputs in other:
+        if writer not in result:
+            result[writer] = inputs
+        elif result[writer] is None or inputs is None:
+            result[writer] = None
+        else:
+            readings = dict(result[writer])
+            for entry, reading in inputs:
+                readings[entry] = merged(readings.get(entry, NOTHING), reading)
+            result[writer] = frozenset(readings.items())
+    return frozenset(result.items())
+
+
+def alternatives(cuts: Cuts, inputs: Inputs) -> Iterator[tuple[Name, Inputs]]:
+    """Every part that must be computed with other inputs, also for the inputs of such a part."""
+    for _, reading in inputs:
+        for writer, nested in reading or ():
+            if nested is not None:
+                # on the way to this part, the cuts that hold for everyone hold as well
+                together = [(entry, merged(cuts.reading(entry), other)) for entry, other in nested]
+                yield from alternatives(cuts, frozenset(together))
+                yield writer, nested
+
+
+# What stands in the place of a value
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """By what a value is replaced: by zero, the mean over rows, the row before, or as it was.
+
+    With a `source`, the values of another run are taken instead of this one's.
+    """
+
+    fill: str
+    source: Recording | None = None
+    positions: tuple[int, ...] | None = None
+
+    def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
+        """The replacement of `now`, `[batch, pos, ...]`, which is `value_in(run)` in another run."""
+        value = now if self.source is None else value_in(self.source)
+        if self.fill == "zero":
+            value = torch.zeros_like(now)
+        elif self.fill == "mean":
+            value = value.mean(0, keepdim=True).expand_as(now)
+        elif self.fill == "resample":
+            value = value.roll(1, 0)
+        if self.positions is None:
+            return value
+        result = now.clone()
+        result[:, list(self.positions)] = value[:, list(self.positions)]
+        return result
+
+
+# Calling a layer a second time
+
+
+@contextmanager
+def only_permanent_hooks(module: Any) -> Iterator[None]:
+    """Inside, hooks that are not permanent are off: a listener sees each value of a run once."""
+    points = [point for point in module.modules() if isinstance(point, HookPoint)]
+    before = [(point, point._forward_hooks, point.fwd_hooks) for point in points]
+    try:
+        for point in points:
+            permanent = [handle for handle in point.fwd_hooks if handle.is_permanent]
+            ids = {handle.hook.id for handle in permanent}
+            hooks = point._forward_hooks
+            point._forward_hooks = type(hooks)((i, hook) for i, hook in hooks.items() if i in ids)
+            point.fwd_hooks = permanent
+        yield
+    finally:
+        for point, hooks, handles in before:
+            point._forward_hooks = hooks
+            point.fwd_hooks = handles
+
+
+@contextmanager
+def evaluated(model: Any) -> Iterator[None]:
+    """Inside, the model is in evaluation mode, so that dropout is off."""
+    # the wrapped model is no submodule of a bridge
+    modules = [*model.modules(), *model.original_model.modules()]
+    training = [module for module in modules if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def z_with_inputs(
+    attention: Any, arguments: tuple[tuple, dict], inputs: dict[str, Tensor]
+) -> Float[Tensor, "batch pos head d_head"]:
+    """What the heads of a layer gather if some of queries, keys and values are these."""
+    positional, named = arguments
+    # without the cache of earlier keys and values, which the second call would let grow twice
+    named = {key: None if "past" in key else value for key, value in named.items()}
+    gathered = []
+
+    def put_in(value: Tensor) -> Callable:
+        def hook_fn(_: Tensor, hook: HookPoint) -> Tensor:
+            return value
+
+        return hook_fn
+
+    def take_out(z: Tensor, hook: HookPoint) -> None:
+        gathered.append(z)
+
+    with only_permanent_hooks(attention):
+        for side, value in inputs.items():
+            # before permanent hooks, which belong to the model and act on the new value, too
+            getattr(attention, side.lower()).hook_out.add_hook(put_in(value), prepend=True)
+        attention.o.hook_in.add_hook(take_out)
+        attention.forward(*positional, **named)
+    z = gathered[0]
+    return z if z.ndim == 4 else z.unflatten(-1, (attention.W_O.shape[0], -1))
+
+
+def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
+    """What an MLP writes if it reads this."""
+    with only_permanent_hooks(mlp):
+        if mlp.name is not None:
+            written = mlp(read)
+            return written[0] if isinstance(written, tuple) else written
+        # OPT and BERT have no module for the whole of an MLP
+        layer = mlp.original_component
+        if hasattr(layer, "activation_fn"):
+            activation = layer.activation_fn
+        else:
+            activation = layer.intermediate.intermediate_act_fn
+        return mlp.out(activation(getattr(mlp, "in")(read))).reshape(read.shape)
+
+
+# One run
+
+
+@dataclass(repr=False)  # transformer-lens prints every hook function that it adds
+class CutRun:
+    """One forward pass with cuts. Its methods are hooks, called in the order of the model."""
+
+    model: Any
+    cuts: Cuts
+    replaced: Replacement
+    recording: Recording
+    arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
+    alternative: dict[tuple[Name, Inputs], Tensor] = field(default_factory=dict)
+    """What a part would have computed (its `raw` value) with other inputs."""
+    user_hooks: dict[int, list[str]] = field(default_factory=dict)
+    """By layer: the places of a user's hooks that are not permanent."""
+    before_user_hooks: dict[str, Tensor] = field(default_factory=dict)
+    """By place: a value that a user's hook there may only look at."""
+
+    def stream_with(self, name: Name, reading: Reading) -> Float[Tensor, "batch pos d_model"]:
+        """What an input reads: the stream with some parts' outputs replaced, behind the norm."""
+        stream = self.recording.stream(name)
+        step = step_of(self.model, name)
+        if reading is None:
+            stream = self.replaced(stream, lambda run: run.stream(name))
+        for writer, inputs in reading or ():
+            written = self.recording.share(writer, step)
+            if inputs is None:
+                instead = self.replaced(written, lambda run, w=writer: run.share(w, step))
+            else:
+                raw = self.alternative[writer, inputs]
+                instead = self.recording.share(writer, step, raw)
+            stream = stream - written + instead
+        if name.kind == "unembed":
+            return stream
+        norm = norm_before(self.model, name)
+        if norm is None:
+            return stream
+        with only_permanent_hooks(norm):
+            return norm(stream)
+
+    def readings(
+        self, part: Name, inputs: Inputs, sides: Sequence[str | None]
+    ) -> tuple[Reading, ...]:
+        """What the inputs of a part miss: by the cuts, and by these inputs as well."""
+        result = []
+        for side in sides:
+            entry = replace(part, side=side)
+            extra = dict(inputs).get(entry, NOTHING)
+            result.append(merged(self.cuts.reading(entry), extra))
+        return tuple(result)
+
+    def alternatives_in(self, layer: int, kinds: Sequence[str]) -> list[tuple[Name, Inputs]]:
+        """The parts of a layer that paths need as they would be with other inputs."""
+        wanted = dict.fromkeys(alternatives(self.cuts, self.cuts.inputs))
+        return [pair for pair in wanted if pair[0].layer == layer and pair[0].kind in kinds]
+
+    def readers_in(self, layer: int, kinds: Sequence[str]) -> list[Name]:
+        """The parts of a layer, of some kinds, whose inputs miss something."""
+        parts = dict.fromkeys(entry.part for entry, _ in self.cuts.inputs)
+        return [part for part in parts if part.layer == layer and part.kind in kinds]
+
+    def parts_in(self, layer: int, kinds: Sequence[str]) -> list[Name]:
+        """The ablated parts of a layer, of some kinds."""
+        return [part for part in self.cuts.parts if part.layer == layer and part.kind in kinds]
+
+    def changes(self, layer: int, kinds: Sequence[str]) -> bool:
+        """Whether anything is to be done in a layer to parts of some kinds."""
+        ablated, readers = self.parts_in(layer, kinds), self.readers_in(layer, kinds)
+        return bool(ablated or readers or self.alternatives_in(layer, kinds))
+
+    def record(self, value: Any, hook: HookPoint) -> None:
+        """Keep what a hook sees; a user's listener at the same place has seen it already."""
+        if isinstance(value, Tensor):
+            self.recording.values[str(hook.name)] = value
+
+    # A user's hooks, which do not act in a second call
+
+    def reads_otherwise(self, layer: int, kinds: Sequence[str]) -> bool:
+        """Whether parts of a layer are computed a second time, with other inputs."""
+        return bool(self.readers_in(layer, kinds) or self.alternatives_in(layer, kinds))
+
+    def require_same(self, layer: int, again: Tensor, now: Tensor) -> None:
+        """Raise a `ValueError` if a layer without a user's hooks computes something else."""
+        # both are the same operations on the same numbers, so they differ by a few roundings at most
+        rounding = min(100 * torch.finfo(now.dtype).eps, 1e-2)
+        if (again.view_as(now) - now).abs().max() > rounding * now.abs().max():
+            places = ", ".join(self.user_hooks[layer][:3])
+            raise ValueError(
+                f"a hook that is not permanent changes values in layer {layer} (hooks: {places}). "
+                "A wire into this layer is cut in a second call of the layer, in which only "
+                "permanent hooks act. Remove the hook with model.reset_hooks(), or add it to its "
+                "hook point with add_hook(..., is_permanent=True)."
+            )
+
+    def check_user_hooks(self, value: Tensor, hook: HookPoint) -> None:
+        """Require that a user's hooks have left what paths compute a second time."""
+        name = str(hook.name)
+        if name in self.before_user_hooks:
+            self.require_same(layer_of(hook), self.before_user_hooks[name], value)
+
+    def checks(self) -> Iterator[str]:
+        """The hooks at which parts on paths must not be changed by a user's hook."""
+        for layer in self.user_hooks:
+            if self.alternatives_in(layer, ("H",)):
+                yield in_layer(layer, "attn.hook_z")
+            if converted_neurons(self.model, layer) is None:
+                if self.alternatives_in(layer, ("MLP",)):
+                    yield in_layer(layer, "mlp.hook_out")
+            elif self.alternatives_in(layer, ("N", "MLP")):
+                yield in_layer(layer, "mlp.out.hook_in")
+
+    # Attention
+
+    def listen_to_arguments(self, attention: Any, layer: int) -> Any:
+        """Note what the model calls an attention module with, for the second call."""
+
+        def hook_fn(module: Any, args: tuple, kwargs: dict) -> None:
+            self.arguments[layer] = args, kwargs
+
+        return attention.register_forward_pre_hook(hook_fn, with_kwargs=True)
+
+    def second_call(
+        self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
+    ) -> Tensor:
+        """What all heads of a layer gather if their queries, keys and values miss this.
+
+        Only the inputs that miss something are computed again, or all of them with `all_inputs`.
+        """
+        attention = self.model.blocks[layer].attn
+        inputs = {}
+        for side, reading in zip("QKV", readings, strict=True):
+            if reading != NOTHING or all_inputs:
+                stream = self.stream_with(Name("H", layer, 0), reading)
+                linear = getattr(attention, side.lower()).original_component
+                as_it_was = self.recording[in_layer(layer, f"attn.hook_{side.lower()}")]
+                inputs[side] = linear(stream).reshape(as_it_was.shape)
+        return z_with_inputs(attention, self.arguments[layer], inputs)
+
+    def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
+        """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
+        layer, shape = layer_of(hook), z.shape
+        z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
+        if layer in self.user_hooks and self.reads_otherwise(layer, ("H",)):
+            again = self.second_call(layer, (NOTHING, NOTHING, NOTHING), all_inputs=True)
+            self.require_same(layer, again, z)
+        calls: dict[tuple[Reading, ...], Tensor] = {}  # heads that miss the same share one call
+
+        def called(head: Name, inputs: Inputs) -> Tensor:
+            readings = self.readings(head, inputs, "QKV")
+            if readings not in calls:
+                calls[readings] = self.second_call(layer, readings)
+            return calls[readings][:, :, head.number]
+
+        for head, inputs in self.alternatives_in(layer, ("H",)):
+            self.alternative[head, inputs] = called(head, inputs)
+        for head in self.readers_in(layer, ("H",)):
+            z[:, :, head.number] = called(head, frozenset())
+        for head in self.parts_in(layer, ("H",)):
+            now = z[:, :, head.number].clone()
+            z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
+        self.before_user_hooks[str(hook.name)] = z.view(shape)
+        return z.view(shape)
+
+    # MLPs and neurons
+
+    def at_mlp_input(self, read: Tensor, hook: HookPoint) -> Tensor:
+        """Let an MLP read a stream in which something is missing."""
+        layer = layer_of(hook)
+        mlp = Name("MLP", layer)
+        self.recording.values[str(hook.name)] = read
+        if layer in self.user_hooks:
+            self.require_same(layer, self.stream_with(mlp, NOTHING).view_as(read), read)
+        for _, inputs in self.alternatives_in(layer, ("MLP",)):
+            (reading,) = self.readings(mlp, inputs, (None,))
+            changed = self.stream_with(mlp, reading)
+            written = mlp_output(self.model.blocks[layer].mlp, changed)
+            self.alternative[mlp, inputs] = written
+        reading = self.cuts.reading(mlp)
+        read = read if reading == NOTHING else self.stream_with(mlp, reading).view_as(read)
+        if layer in self.user_hooks and self.alternatives_in(layer, ("MLP",)):
+            written = mlp_output(self.model.blocks[layer].mlp, read)
+            self.before_user_hooks[in_layer(layer, "mlp.hook_out")] = written
+        return read
+
+    def neuron_table(
+        self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
+    ) -> Float[Tensor, "batch pos head"]:
+        """What all neuron-heads of a layer gather if their queries and values miss this."""
+        neurons = converted_neurons(self.model, layer)
+        gate, value = neurons.reads(self.recording[in_layer(layer, "mlp.hook_in")])
+        of_queries, of_values = readings
+        if of_queries != NOTHING or all_inputs:
+            gate, _ = neurons.reads(self.stream_with(Name("MLP", layer), of_queries))
+        if of_values != NOTHING or all_inputs:
+            _, value = neurons.reads(self.stream_with(Name("MLP", layer), of_values))
+        return neurons.z(gate, value)
+
+    def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
+        """Replace what converted neurons gathered where they are ablated or read other inputs."""
+        layer = layer_of(hook)
+        neurons = converted_neurons(self.model, layer)
+        before = self.neuron_table(layer, (NOTHING, NOTHING))
+        z = before.clone()
+        if layer in self.user_hooks:
+            again = self.neuron_table(layer, (NOTHING, NOTHING), all_inputs=True)
+            self.require_same(layer, again.unflatten(-1, (-1, len(neurons.terms))).sum(-1), post)
+        by_readings: dict[tuple[Reading, ...], list[int]] = defaultdict(list)
+        for part in self.readers_in(layer, ("N", "MLP")):
+            rows = neuron_rows(self.model, part)
+            by_readings[self.readings(part, frozenset(), "QV")].extend(rows)
+        for readings, rows in by_readings.items():
+            z[..., rows] = self.neuron_table(layer, readings)[..., rows]
+        for part, inputs in self.alternatives_in(layer, ("N", "MLP")):
+            table = self.neuron_table(layer, self.readings(part, inputs, "QV"))
+            raw = table[..., neuron_rows(self.model, part)]
+            if part.kind == "MLP":
+                raw = raw.unflatten(-1, (-1, len(neurons.terms))).sum(-1) @ neurons.W_out
+                raw = raw if neurons.b_out is None else raw + neurons.b_out
+            self.alternative[part, inputs] = raw
+        ablated = self.parts_in(layer, ("N", "MLP"))
+        rows = [row for part in ablated for row in neuron_rows(self.model, part)]
+        if rows:
+            z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
+        self.recording.neuron_z[layer] = z
+        post = post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
+        self.before_user_hooks[str(hook.name)] = post
+        return post
+
+    # Whole parts, and the unembedding
+
+    def at_start(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Replace an embedding."""
+        return self.replaced(value, lambda run: run[str(hook.name)])
+
+    def at_mlp_output(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Replace what an MLP writes."""
+        return self.replaced(value, lambda run: run[str(hook.name)])
+
+    def at_attention_output(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Take away an attention layer's bias."""
+        return value - self.model.blocks[layer_of(hook)].attn.b_O
+
+    def at_neurons_output(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Take away the bias of a converted MLP."""
+        b_out = converted_neurons(self.model, layer_of(hook)).b_out
+        return value if b_out is None else value - b_out
+
+    def at_end(self, stream: Tensor, hook: HookPoint) -> Tensor:
+        """Let the unembedding read a stream in which something is missing."""
+        self.recording.values[str(hook.name)] = stream
+        unembed = Name("unembed")
+        return self.stream_with(unembed, self.cuts.reading(unembed))
+
+    def hooks(self) -> Iterator[tuple[str, Callable]]:
+        """Where something is changed, and the function that changes it."""
+        for part in self.cuts.parts:
+            yield from self.hooks_of_part(part)
+        for layer in range(len(self.model.blocks)):
+            if self.changes(layer, ("H",)):
+                yield in_layer(layer, "attn.hook_z"), self.at_z
+            if self.changes(layer, ("N", "MLP")):
+                is_converted = converted_neurons(self.model, layer) is not None
+                if is_converted:
+                    yield in_layer(layer, "mlp.out.hook_in"), self.at_neurons
+                else:
+                    yield in_layer(layer, "mlp.hook_in"), self.at_mlp_input
+        if self.cuts.reading(Name("unembed")) != NOTHING:
+            yield final_hook(self.model), self.at_end
+
+    def hooks_of_part(self, part: Name) -> Iterator[tuple[str, Callable]]:
+        """Where an embedding, an MLP or a bias is ablated."""
+        is_converted = converted_neurons(self.model, part.layer) is not None
+        if part.kind == "embed":
+            yield "embed.hook_out", self.at_start
+        elif part.kind == "pos":
+            for module in ("pos_embed", "token_type_embed"):
+                if module in self.model._modules:
+                    yield f"{module}.hook_out", self.at_start
+        elif part.kind == "bias":
+            yield in_layer(part.layer, "attn.o.hook_out"), self.at_attention_output
+        elif part.kind in ("MLP", "MLP bias") and is_converted:
+            yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
+        elif part.kind == "MLP":
+            yield in_layer(part.layer, "mlp.hook_out"), self.at_mlp_output
+
+
+def layer_of(hook: HookPoint) -> int:
+    """The layer of a hook such as `blocks.1.attn.hook_z`."""
+    return int(str(hook.name).split(".")[1])
+
+
+@contextmanager
+def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
+    """Inside, the model's hooks change and record what `cut_run` asks for.
+
+    Changes come before a user's own hooks, which therefore see the changed values, and the
+    recording after them.
+    """
+    added = []
+    points = model.hook_dict
+    cut_run.user_hooks = user_hooks(model)
+    with ExitStack() as stack:
+        stack.callback(remove, added)
+        for name, hook_fn in cut_run.hooks():
+            point = points[name]
+            added.append((point, point.add_hook(hook_fn, prepend=True)))
+        for name in cut_run.checks():
+            added.append((points[name], points[name].add_hook(cut_run.check_user_hooks)))
+        for name, point in points.items():
+            if name == point.name:  # a hook has several names
+                added.append((point, point.add_hook(cut_run.record)))
+        for layer, block in enumerate(model.blocks):
+            if "attn" in block._modules:
+                stack.callback(cut_run.listen_to_arguments(block.attn, layer).remove)
+        yield
+
+
+def user_hooks(model: Any) -> dict[int, list[str]]:
+    """By layer, the hook points that have hooks which are not permanent."""
+    found = defaultdict(list)
+    for name, point in model.hook_dict.items():
+        is_temporary = any(not handle.is_permanent for handle in point.fwd_hooks)
+        if is_temporary and name == point.name and name.startswith("blocks."):
+            found[layer_of(point)].append(name)
+    return dict(found)
+
+
+def remove(added: list[tuple[HookPoint, Any]]) -> None:
+    """Take hooks away again."""
+    for point, handle in added:
+        handle.hook.remove()
+        point.fwd_hooks.remove(handle)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """One forward pass: logits, cache, and the output of each part.
+
+    Parameters
+    ----------
+    model : the model that ran
+    tokens : what it ran on
+    logits : its logits
+    recording : what its hooks saw
+    """
+
+    model: Any
+    tokens: Tokens
+    logits: Float[Tensor, "batch pos d_vocab"]
+    recording: Recording
+
+    @property
+    def cache(self) -> ActivationCache:
+        """The values at all hooks, under all their names."""
+        values = {}
+        for name, point in self.model.hook_dict.items():
+            if point.name in self.recording.values:
+                values[name] = self.recording.values[point.name]
+        return ActivationCache(values, self.model)
+
+    def part(self, name: str) -> Float[Tensor, "batch pos d_model"]:
+        """What a part has left in the last residual stream; the parts add up to that stream.
+
+        Norms behind the part are taken with the divisor that they had in this run.
+
+        Parameters
+        ----------
+        name : a part such as `"L0H1"`, `"embed"`, `"L0 MLP"`, `"L0 bias"`
+
+        Raises
+        ------
+        ValueError : for an input, a wire, a path, or a part that the model does not have
+        """
+        chain = parse(name)
+        if len(chain) != 1 or chain[0].side is not None or chain[0].kind == "unembed":
+            raise ValueError(f"{name!r} writes nothing. Write the name of a part, such as 'L0H1'.")
+        require_part(self.model, chain[0])
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            return self.recording.share(chain[0])
+
+
+def run(
+    model: Any,
+    tokens: Tokens,
+    *,
+    without: str | Sequence[str] = (),
+    fill: Fill = "zero",
+    patch: "Tokens | Run | None" = None,
+    at: Sequence[int] | None = None,
+) -> Run:
+    """Run a model with parts ablated, and wires and paths cut, all at once.
+
+    A part `"L0H1"` is replaced for everything that reads it. A wire `"L0H1->L1H3.K"` is replaced
+    only in the keys of L1H3: they are computed from `norm(x - y + y_new)`, where `x` is the stream,
+    `y` what L0H1 has left in it, and `y_new` the replacement. An input `"L1H3.K"` is replaced as a
+    whole: `x_new` in place of `x`. A path `"embed->L0H1->L1H3.K"` replaces `y` by what L0H1 would
+    have written with the wire `"embed->L0H1"` cut.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : token ids `[batch, pos]`
+    without : names of what is replaced; an input covers its wires, a wire its paths, a part all
+    fill : `"zero"`, `"mean"` over rows, or `"resample"` (the row before); biases become zero
+    patch : other tokens of the same shape, or their run: the values come from there
+    at : positions at which values are replaced; all of them if it is None
+
+    Returns
+    -------
+    A `Run` with `logits`, `cache` and `part(name)`.
+
+    Raises
+    ------
+    ValueError : for unknown names, missing values, and temporary hooks that change a cut layer
+
+    Notes
+    -----
+    Error: rounding. The norms in front of the changed inputs are applied anew; norms behind a
+    layer keep their divisor (behind a part on a path, they have the one of what it would write), and
+    so do closing norms. A key belongs to one query head here, even where
+    the model shares it among a group. Hooks that are not permanent do not act in the second call
+    of a layer: they may look, and an error is raised if they change values there. Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
+
+    Examples
+    --------
+    >>> import torch, circuitkit as ck
+    >>> model = ck.load_model("two-layer")
+    >>> cut = run(model, torch.tensor([[1, 2, 3]]), without="L0H1->L1H3.K")
+    >>> cut.logits.shape == model(torch.tensor([[1, 2, 3]])).shape
+    True
+    """
+    names = [without] if isinstance(without, str) else list(without)
+    require_arguments(model, tokens, fill, patch, at)
+    source = None
+    if patch is not None:
+        source = patch.recording if isinstance(patch, Run) else run(model, patch).recording
+    # patching takes the other run's values as they are
+    how = "patch" if patch is not None else fill
+    replacement = Replacement(how, source, None if at is None else tuple(at))
+    with torch.no_grad():
+        return run_with(model, tokens, resolve(model, names), replacement)
+
+
+def run_with(model: Any, tokens: Tokens, cuts: Cuts, replacement: Replacement) -> Run:
+    """Run a model with cuts that are resolved already."""
+    recording = Recording(model, {name: p.name for name, p in model.hook_dict.items()})
+    cut_run = CutRun(model, cuts, replacement, recording)
+    with evaluated(model), hooked(model, cut_run):
+        logits = model(tokens)
+    return Run(model, tokens, logits, recording)
+
+
+def require_arguments(model: Any, tokens: Any, fill: Any, patch: Any, at: Any) -> None:
+    """Raise a `ValueError` for tokens, a fill, a patch or positions that cannot be meant."""
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.numel() == 0:
+        raise ValueError("tokens must be token ids [batch, pos]. Write model.to_tokens(text).")
+    if int(tokens.min()) < 0 or int(tokens.max()) >= model.cfg.d_vocab:
+        raise ValueError(f"tokens must be ids from 0 to {model.cfg.d_vocab - 1}.")
+    if fill not in ("zero", "mean", "resample"):
+        raise ValueError(f"fill is 'zero', 'mean' or 'resample', not {fill!r}.")
+    if patch is not None and fill != "zero":
+        raise ValueError("patch takes values from other tokens, so leave out fill.")
+    other = patch.tokens if isinstance(patch, Run) else patch
+    if other is not None and other.shape != tokens.shape:
+        raise ValueError(
+            f"patch must have the shape of tokens, {tuple(tokens.shape)}, not {tuple(other.shape)}."
+        )
+    if fill == "resample" and len(tokens) < 2:
+        raise ValueError("fill='resample' takes values from other rows. Give two rows or more.")
+    if at is not None and not all(0 <= pos < tokens.shape[1] for pos in at):
+        raise ValueError(f"at must be positions from 0 to {tokens.shape[1] - 1}, not {list(at)}.")

@@ -1,0 +1,179 @@
+"""The names of parts, inputs, wires and paths: parse, print, order, and find the nearest.
+
+    embed   pos   L3H5   L3 bias   L3 MLP   L3N120   L3N120.2   L3 MLP bias   unembed    a part
+    L1H3.K   L1H3   L1 MLP.Q   L3N120.V                                                  an input
+    L0H1->L1H3.K                                                                         a wire
+    embed->L0H1->L1H3.K                                                                  a path
+
+`L3N120` is a neuron and `L3N120.2` one of the heads that it was converted into. A neuron reads its
+gate with `.Q` and what the gate multiplies with `.V`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+WORDS = (
+    "embed",
+    "pos",
+    "embed bias",
+    "direct",
+    "bias",
+    "norm bias",
+    "unembed bias",
+    "rest",
+    "unembed",
+)
+"""Parts that belong to no layer, in the order of the model."""
+KINDS = ("H", "bias", "N", "MLP", "MLP bias")
+"""Kinds of parts inside a layer, in the order of the layer: a head, its layer's bias, a neuron, ..."""
+SIDES = ("Q", "K", "V")
+
+EXAMPLES = "'embed', 'L3H5', 'L3 MLP', 'L3N120.2', an input such as 'L1H3.K', or 'L0H1->L1H3.K'"
+PART = re.compile(
+    r"L(?P<layer>\d{1,9})"
+    r"(?:H(?P<head>\d{1,9})|N(?P<neuron>\d{1,9})(?:\.(?P<term>\d{1,9}))?| (?P<word>MLP bias|MLP|bias))"
+    r"(?:\.(?P<side>[QKV]))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class Name:
+    """One part of a model, or one input of a part.
+
+    Parameters
+    ----------
+    kind : one of `WORDS`, or `"H"`, `"N"`, `"MLP"`, `"bias"`, `"MLP bias"` of a layer
+    layer, number : layer, and number of the head or neuron in it
+    term : which head of a converted neuron; None for the whole neuron
+    side : `"Q"`, `"K"` or `"V"` for an input; None for the part itself
+
+    Examples
+    --------
+    >>> str(Name("H", 1, 3, side="K"))
+    'L1H3.K'
+    """
+
+    kind: str
+    layer: int | None = None
+    number: int | None = None
+    term: int | None = None
+    side: str | None = None
+
+    def __str__(self) -> str:
+        side = "" if self.side is None else f".{self.side}"
+        if self.layer is None:
+            return f"{self.kind}{side}"
+        if self.kind not in ("H", "N"):
+            return f"L{self.layer} {self.kind}{side}"
+        term = "" if self.term is None else f".{self.term}"
+        return f"L{self.layer}{self.kind}{self.number}{term}{side}"
+
+    @property
+    def part(self) -> "Name":
+        """The part whose input this is."""
+        return replace(self, side=None)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """A sort key: embeddings, then each layer's heads, bias, neurons or MLP, then the rest."""
+        if self.layer is None:
+            comes_first = self.kind in ("embed", "pos", "embed bias")
+            return (-1 if comes_first else 1 << 40, WORDS.index(self.kind))
+        number = -1 if self.number is None else self.number
+        term = -1 if self.term is None else self.term
+        side = -1 if self.side is None else SIDES.index(self.side)
+        return (self.layer, KINDS.index(self.kind), number, term, side)
+
+
+def parse(text: str) -> tuple[Name, ...]:
+    """Split a name into its chain of parts.
+
+    Parameters
+    ----------
+    text : a name as printed, such as `"L1H3"`, `"L1H3.K"`, `"L0H1->L1H3.K"`
+
+    Returns
+    -------
+    One `Name` for a part or an input, two for a wire, three or more for a path. `"pos_embed"` is
+    read as `"pos"`.
+
+    Raises
+    ------
+    ValueError : if the text is no name
+
+    Examples
+    --------
+    >>> [str(name) for name in parse("embed->L0H1->L1H3.K")]
+    ['embed', 'L0H1', 'L1H3.K']
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"a name is a text such as {EXAMPLES}; this is {text!r}")
+    chain = []
+    for piece in text.split("->"):
+        chain.append(parse_one(piece.strip(), text))
+    return tuple(chain)
+
+
+def parse_one(piece: str, whole: str) -> Name:
+    """One element of a chain; `whole` is the text for the error message."""
+    piece = "pos" if piece == "pos_embed" else piece
+    if piece in WORDS:
+        return Name(piece)
+    match = PART.fullmatch(piece)
+    if match is None:
+        raise ValueError(f"{whole!r} is no name of a part. Write a name such as {EXAMPLES}.")
+    layer, side = int(match["layer"]), match["side"]
+    if match["head"]:
+        return Name("H", layer, int(match["head"]), side=side)
+    if match["neuron"]:
+        term = None if match["term"] is None else int(match["term"])
+        return Name("N", layer, int(match["neuron"]), term, side)
+    return Name(match["word"], layer, side=side)
+
+
+def join(*names: Name | str) -> str:
+    """The name of a wire or a path, from its parts.
+
+    Examples
+    --------
+    >>> join("L0H1", "L1H3.K")
+    'L0H1->L1H3.K'
+    """
+    return "->".join(str(name) for name in names)
+
+
+def nearest(text: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names that are closest to a wrong one: by kind, layer and number, or by letters.
+
+    Examples
+    --------
+    >>> nearest("L1H9", ["embed", "L0H3", "L1H3", "L1 MLP"], count=2)
+    ['L1H3', 'L0H3']
+    """
+    known = list(known)
+    try:
+        wanted = parse(text)[-1]
+    except ValueError:
+        return difflib.get_close_matches(text, known, n=count, cutoff=0.4)
+
+    def distance(name: str) -> tuple:
+        other = parse(name)[-1]
+        same_place = (other.layer is None) == (wanted.layer is None)
+        layers = abs((other.layer or 0) - (wanted.layer or 0))
+        numbers = abs((other.number or 0) - (wanted.number or 0))
+        terms = abs((other.term or 0) - (wanted.term or 0))
+        return (other.kind != wanted.kind, not same_place, layers, numbers, terms)
+
+    return sorted(known, key=distance)[:count]
+
+
+def unknown(what: str, text: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that a model does not have, with the nearest names that it has."""
+    known = list(known)
+    close = ", ".join(nearest(text, known)) or ", ".join(known[:6])
+    return ValueError(
+        f"no {what} is called {text!r}. The nearest of {len(known)} names are {close}."
+    )

@@ -1,0 +1,351 @@
+"""What each part of a model adds to the residual stream, read from what the hooks of one run saw.
+
+A model is a transformer-lens `TransformerBridge`. Its layers are steps: the attention of layer l
+is step 2 l and its MLP is step 2 l + 1 (2 l as well if both read the same stream). Embeddings are
+step -1, and the unembedding is the step behind all layers.
+
+Two kinds of norms change what a part has written. A norm *behind a layer* (Gemma 2 and 3, OLMo 2)
+acts on the sum of all heads before the sum is added to the stream. A *closing* norm (BERT) acts on
+the whole stream after a layer has been added. Both are linear once their divisor is frozen at the
+value that it had in the run, so every part has its own share of the result.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit.names import Name, unknown
+
+
+def in_layer(layer: int | None, hook: str) -> str:
+    """The name of a hook inside a layer: `in_layer(1, "attn.hook_z")` is `"blocks.1.attn.hook_z"`."""
+    return f"blocks.{layer}.{hook}"
+
+
+def n_heads(model: Any, layer: int) -> int:
+    """How many query heads a layer has."""
+    block = model.blocks[layer]
+    return block.attn.W_O.shape[0] if "attn" in block._modules else 0
+
+
+def converted_neurons(model: Any, layer: int | None) -> Any:
+    """The neuron-heads of a converted layer, or None if its MLP is still an MLP."""
+    if layer is None or not hasattr(model, "neuron_heads"):
+        return None
+    return model.neuron_heads(layer)
+
+
+def norms_close_layers(model: Any) -> bool:
+    """Whether `ln1` and `ln2` stand behind the attention and the MLP (BERT), not before them."""
+    modules = model.blocks[0]._modules
+    return "ln1" in modules and "output" in str(modules["ln1"].name)
+
+
+def final_hook(model: Any) -> str:
+    """The hook at which the last stream is read: by BERT's prediction head, or by the last norm."""
+    return "mlm_head.hook_in" if "mlm_head" in model._modules else "ln_final.hook_in"
+
+
+# Which parts there are
+
+
+def start_names(model: Any) -> list[Name]:
+    """What stands in the stream before the first layer."""
+    names = [Name("embed")]
+    if "pos_embed" in model._modules:
+        names.append(Name("pos"))
+    if "embed_ln" in model._modules:
+        names.append(Name("embed bias"))
+    return names
+
+
+def layer_names(model: Any, layer: int) -> list[Name]:
+    """The parts of one layer: its heads and bias, then its MLP, or its neurons and their bias."""
+    block = model.blocks[layer]
+    names = [Name("H", layer, head) for head in range(n_heads(model, layer))]
+    b_O = getattr(block.attn, "b_O", None) if names else None
+    if has_values(b_O) or norms_close_layers(model):
+        names.append(Name("bias", layer))
+    if "mlp" not in block._modules:
+        return names
+    neurons = converted_neurons(model, layer)
+    if neurons is None:
+        names.append(Name("MLP", layer))
+    else:
+        names.extend(neuron_names(layer, range(neurons.W_in.shape[1]), len(neurons.terms)))
+    if norms_close_layers(model) or (neurons is not None and has_values(neurons.b_out)):
+        names.append(Name("MLP bias", layer))
+    return names
+
+
+def neuron_names(layer: int, numbers: Any, n_terms: int) -> list[Name]:
+    """The heads of some converted neurons; a neuron with only one head is called by its number."""
+    terms = [None] if n_terms == 1 else range(n_terms)
+    return [Name("N", layer, number, term) for number in numbers for term in terms]
+
+
+def has_values(bias: Tensor | None) -> bool:
+    """Whether a bias is there and not zero everywhere."""
+    return bias is not None and bool(bias.any())
+
+
+def part_names(model: Any) -> tuple[str, ...]:
+    """The names of all parts, whose outputs add up to the last residual stream.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> part_names(ck.load_model("one-layer"))[:3]
+    ('embed', 'pos', 'L0H0')
+    """
+    names = start_names(model)
+    for layer in range(len(model.blocks)):
+        names.extend(layer_names(model, layer))
+    return tuple(str(name) for name in names)
+
+
+def require_part(model: Any, name: Name) -> None:
+    """Raise a `ValueError` with the nearest names if the model does not have this part."""
+    part = name.part
+    if part.kind == "unembed" or part in start_names(model):
+        return
+    if part.layer is not None and part.layer < len(model.blocks):
+        if part in layer_names(model, part.layer):
+            return
+        neurons = converted_neurons(model, part.layer)
+        if neurons is not None and part.kind == "MLP":
+            return
+        if neurons is not None and part.kind == "N":
+            exists = (part.number or 0) < neurons.W_in.shape[1]
+            if exists and (part.term or 0) < len(neurons.terms):
+                return
+    raise unknown("part", str(part), [*part_names(model), "unembed"])
+
+
+# Where parts stand
+
+
+def step_of(model: Any, name: Name) -> int:
+    """The step at which a part reads and writes; parts of one step do not see each other."""
+    if name.layer is None:
+        return 2 * len(model.blocks) if name.kind == "unembed" else -1
+    in_attention = name.kind in ("H", "bias")
+    if in_attention or model.cfg.parallel_attn_mlp:
+        return 2 * name.layer
+    return 2 * name.layer + 1
+
+
+def closing_norm(model: Any, step: int) -> str | None:
+    """The name of the norm of the whole stream behind a step, if there is one."""
+    if step == -1:
+        return "embed_ln" if "embed_ln" in model._modules else None
+    if not norms_close_layers(model):
+        return None
+    return in_layer(step // 2, "ln1" if step % 2 == 0 else "ln2")
+
+
+def norm_before(model: Any, name: Name) -> Any:
+    """The norm through which a head or an MLP reads the stream, or None."""
+    if norms_close_layers(model):
+        return None
+    modules = model.blocks[name.layer]._modules
+    reads_first_norm = name.kind == "H" or (model.cfg.parallel_attn_mlp and "ln2" not in modules)
+    return modules.get("ln1" if reads_first_norm else "ln2")
+
+
+@dataclass(frozen=True)
+class FrozenNorm:
+    """A LayerNorm or RMSNorm whose divisor is fixed: `(x - mean) / scale * gain + bias`.
+
+    Without `centred`, the mean stays (RMSNorm).
+    """
+
+    gain: Float[Tensor, " d_model"]
+    bias: Float[Tensor, " d_model"]
+    scale: Float[Tensor, "batch pos 1"]
+    centred: bool
+
+    @classmethod
+    def of(cls, norm: Any, scale: Tensor, like: Tensor) -> "FrozenNorm":
+        """Measure gain, bias and centring of a norm module by three inputs; `scale` is of the run.
+
+        The module's own weight is not read, because families store it differently (as the gain,
+        or as the gain minus 1).
+        """
+        signs = torch.ones_like(like[:1, :1])  # [1, 1, d_model]
+        signs[..., 1::2] = -1
+        bias = norm(torch.zeros_like(signs))
+        constant = norm(1e4 * torch.ones_like(signs))
+        # a LayerNorm maps a constant vector to its bias
+        centred = torch.allclose(constant, bias, atol=1e-2)
+        normalized = signs - signs.mean() if centred else signs
+        normalized = normalized / normalized.square().mean().sqrt()
+        # 1e4: so large that the norm's epsilon does not count
+        gain = (norm(1e4 * signs) - bias) / normalized
+        return cls(gain[0, 0], bias[0, 0], scale, centred)
+
+    def renewed(self, norm: Any, x: Float[Tensor, "batch pos d_model"]) -> "FrozenNorm":
+        """The norm with the divisor that it has for `x`."""
+        undivided = replace(self, scale=torch.ones_like(self.scale)).share(x)
+        length = (norm(x) - self.bias).norm(dim=-1, keepdim=True)
+        return replace(self, scale=undivided.norm(dim=-1, keepdim=True) / length.clamp_min(1e-30))
+
+    def share(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """What becomes of one summand of the norm's input: all but the bias, which is no summand's."""
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        return x / self.scale * self.gain
+
+
+@dataclass(repr=False)
+class Recording:
+    """What the hooks of one run saw, by hook name, and the parts that are read from it.
+
+    It may be incomplete: while the model runs, it holds what has happened so far.
+    """
+
+    model: Any
+    hook_names: dict[str, str]
+    """The hook behind each of its names."""
+    values: dict[str, Tensor] = field(default_factory=dict)
+    neuron_z: dict[int, Tensor] = field(default_factory=dict)
+    """What neuron-heads gathered where it was changed, `[batch, pos, head]`."""
+
+    def __getitem__(self, hook: str) -> Tensor:
+        """The value at a hook, by any of its names."""
+        return self.values[self.hook_names[hook]]
+
+    def stream(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
+        """The stream that a head, an MLP or the unembedding reads, before the norm."""
+        if name.kind == "unembed":
+            return self[final_hook(self.model)]
+        if name.kind == "H" or self.model.cfg.parallel_attn_mlp:
+            return self[in_layer(name.layer, "hook_in")]
+        reads_through_norm = norm_before(self.model, name) is not None
+        return self[in_layer(name.layer, "ln2.hook_in" if reads_through_norm else "mlp.hook_in")]
+
+    def heads_z(self, layer: int | None) -> Float[Tensor, "batch pos head d_head"]:
+        """What the heads of a layer gathered."""
+        z = self[in_layer(layer, "attn.hook_z")]
+        return z if z.ndim == 4 else z.unflatten(-1, (n_heads(self.model, layer or 0), -1))
+
+    def neurons_z(self, layer: int) -> Float[Tensor, "batch pos head"]:
+        """What the neuron-heads of a converted layer gathered."""
+        if layer in self.neuron_z:
+            return self.neuron_z[layer]
+        neurons = converted_neurons(self.model, layer)
+        gate, value = neurons.reads(self[in_layer(layer, "mlp.hook_in")])
+        return neurons.z(gate, value)
+
+    def frozen(self, norm: str) -> FrozenNorm:
+        """A norm of the model with the divisor that it had in this run."""
+        module = self.model.get_submodule(norm).original_component
+        return FrozenNorm.of(module, self[f"{norm}.hook_scale"], self[f"{norm}.hook_in"])
+
+    def raw(self, name: Name) -> Tensor:
+        """What was computed for a part before it is written: z of a head, or the part's vector."""
+        if name.kind == "H":
+            return self.heads_z(name.layer)[:, :, name.number]
+        if name.kind == "N":
+            return self.neurons_z(name.layer or 0)[..., neuron_rows(self.model, name)]
+        if name.kind == "MLP":
+            return self[in_layer(name.layer, "mlp.hook_out")]
+        if name.kind == "bias":
+            W_O = self.model.blocks[name.layer].attn.W_O
+            heads = torch.einsum("bphd,hdm->bpm", self.heads_z(name.layer), W_O)
+            return self[in_layer(name.layer, "attn.o.hook_out")].view_as(heads) - heads
+        if name.kind == "MLP bias":
+            return self.bias_of_neurons(name)
+        return self.start(name)
+
+    def bias_of_neurons(self, name: Name) -> Tensor:
+        """The output bias of a converted MLP; the bias of another one is in the MLP itself."""
+        written = self[in_layer(name.layer, "mlp.hook_out")]
+        neurons = converted_neurons(self.model, name.layer)
+        if neurons is None:
+            return torch.zeros_like(written)
+        return written - self[in_layer(name.layer, "mlp.out.hook_in")] @ neurons.W_out
+
+    def start(self, name: Name) -> Tensor:
+        """What the token embedding or the position embedding puts into the stream."""
+        opening = "embed_ln" in self.model._modules
+        begun = self["embed_ln.hook_in" if opening else in_layer(0, "hook_in")]
+        positions = torch.zeros_like(begun)
+        for module in ("pos_embed", "token_type_embed"):
+            if module in self.model._modules:
+                positions = positions + self[f"{module}.hook_out"]
+        if name.kind == "embed bias":
+            return torch.zeros_like(begun)
+        return positions if name.kind == "pos" else begun - positions
+
+    def output(self, name: Name, raw: Tensor) -> Float[Tensor, "batch pos d_model"]:
+        """What a part gives to its layer's output, before a norm behind the layer."""
+        if name.kind == "H":
+            return raw @ self.model.blocks[name.layer].attn.W_O[name.number]
+        if name.kind == "N":
+            neurons = converted_neurons(self.model, name.layer)
+            rows = [row // len(neurons.terms) for row in neuron_rows(self.model, name)]
+            return raw @ neurons.W_out[rows]
+        return raw
+
+    def written(self, name: Name, raw: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
+        """What a part adds to the stream; with `raw`, what it would add had it computed that."""
+        as_it_was = self.output(name, self.raw(name))
+        output = as_it_was if raw is None else self.output(name, raw)
+        behind = None
+        if name.layer is not None:
+            behind = "ln1_post" if name.kind in ("H", "bias") else "ln2_post"
+        if behind is None or behind not in self.model.blocks[name.layer]._modules:
+            return output
+        behind = in_layer(name.layer, behind)
+        norm = self.frozen(behind)
+        if raw is not None:
+            layer_output = self[f"{behind}.hook_in"] - as_it_was + output
+            module = self.model.get_submodule(behind).original_component
+            norm = norm.renewed(module, layer_output)
+        bias = norm.bias if name.kind in ("bias", "MLP bias") else 0.0
+        return norm.share(output) + bias
+
+    def share(
+        self, name: Name, before: int | None = None, raw: Tensor | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What a part has left in the stream that a step reads, behind all closing norms between.
+
+        Parameters
+        ----------
+        name : a part that writes before that step
+        before : the step; None for the last stream
+        raw : what the part shall have computed instead (see `raw`)
+        """
+        step = step_of(self.model, name)
+        before = 2 * len(self.model.blocks) if before is None else before
+        value = self.written(name, raw)
+        for number in range(step, before):
+            closing = closing_norm(self.model, number)
+            if closing is None:
+                continue
+            norm = self.frozen(closing)
+            value = norm.share(value)
+            # the norm that closes a layer has a bias, which belongs to the layer's bias
+            if number == step and name.kind in ("bias", "MLP bias", "embed bias"):
+                value = value + norm.bias
+        return value
+
+
+def neuron_rows(model: Any, name: Name) -> list[int]:
+    """The numbers of a neuron's heads in its layer; of all heads for a whole MLP."""
+    neurons = converted_neurons(model, name.layer)
+    n_terms = len(neurons.terms)
+    if name.kind == "MLP":
+        return list(range(len(neurons)))
+    first = (name.number or 0) * n_terms
+    if name.term is not None:
+        return [first + name.term]
+    return list(range(first, first + n_terms))

@@ -1,0 +1,235 @@
+"""What could go wrong when a layer is called twice, and a case by hand."""
+
+import math
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit.ablation import run
+from circuitkit.anatomy import from_heads, to_bridge
+from circuitkit.circuits import random_heads
+from tests.support.zoo import converted, make
+
+
+def close(a, b, tolerance=1e-11):
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+@torch.no_grad()
+def test_one_wire_by_hand():
+    """No norms: the keys of L1H1 without what L0H0 wrote, one position at a time."""
+    model = make("native")
+    tokens = torch.tensor([[1, 5, 2]])
+    base, cut = run(model, tokens), run(model, tokens, without="L0H0->L1H1.K")
+    attention = model.blocks[1].attn
+    stream = base.cache["blocks.1.hook_in"][0]
+    without = stream - base.cache["blocks.0.attn.hook_z"][0, :, 0] @ model.blocks[0].attn.W_O[0]
+    q = stream @ attention.W_Q[1] + attention.b_Q[1]
+    k = without @ attention.W_K[1] + attention.b_K[1]
+    v = stream @ attention.W_V[1] + attention.b_V[1]
+    for dst in range(3):
+        scores = [float(q[dst] @ k[src]) / math.sqrt(5) for src in range(dst + 1)]
+        total = sum(math.exp(score) for score in scores)
+        expected = sum(math.exp(scores[src]) / total * v[src] for src in range(dst + 1))
+        close(cut.cache["blocks.1.attn.hook_z"][0, dst, 1], expected)
+    close(cut.part("L1H0"), base.part("L1H0"))  # the other head reads what it read
+
+
+def test_a_listener_sees_each_value_once(tokens):
+    model = make("native-mlp")
+    fired = list(run(model, tokens).recording.values)
+    seen = {}
+
+    def listen(value, hook):
+        seen.setdefault(hook.name, []).append(value.clone())
+
+    with model.hooks(fwd_hooks=[(name, listen) for name in fired]):
+        run(model, tokens)
+        usual = {name: len(values) for name, values in seen.items()}
+        seen.clear()
+        names = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L1H0"]
+        cut = run(model, tokens, without=names)
+    assert {name: len(values) for name, values in seen.items()} == usual
+    # and it sees what the model goes on with, not what was replaced
+    close(seen["blocks.1.attn.o.hook_in"][0], cut.cache["blocks.1.attn.hook_z"], 0)
+
+
+def test_no_hook_stays_behind(tokens):
+    model = make("native-mlp")
+    before = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
+    run(model, tokens, without=["L0H1->L1H3.K", "embed->L0 MLP->L1H2.Q"])
+    with pytest.raises(ValueError, match="no part is called"):
+        run(model, tokens, without="L7H1")
+    after = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
+    assert after == before
+    assert not model.blocks[1].attn._forward_pre_hooks
+
+
+def test_a_permanent_hook_acts_in_both_calls(tokens):
+    """A gate on the pattern belongs to the model: a wire that adds nothing changes nothing."""
+    model = make("gpt2")
+
+    def halve(pattern, hook):
+        return pattern / 2
+
+    point = model.blocks[1].attn.hook_pattern
+    handle = point.add_hook(halve, is_permanent=True)
+    try:
+        gated = run(model, tokens)
+        # at no position: the second call happens, and changes nothing
+        close(run(model, tokens, without="L0H1->L1H3.K", at=[]).logits, gated.logits)
+        assert (gated.logits - ck.anatomy(model).run(tokens).logits).abs().max() > 1e-3
+    finally:
+        handle.hook.remove()
+        point.fwd_hooks.remove(handle)
+
+
+def test_a_key_belongs_to_one_query_head(tokens):
+    """Heads 2 and 3 share a key; the wire into L1H3 leaves L1H2 as it was."""
+    model = make("native-rotary")
+    base, cut = run(model, tokens), run(model, tokens, without="L0H1->L1H3.K")
+    close(cut.part("L1H2"), base.part("L1H2"))
+    assert (cut.part("L1H3") - base.part("L1H3")).abs().max() > 1e-3
+
+
+def test_the_cache_of_keys_does_not_grow(tokens):
+    model = make("llama")
+    cut = run(model, tokens, without="L0H1->L1H3.K")
+    assert cut.cache["blocks.2.attn.hook_pattern"].shape[-1] == tokens.shape[1]
+    expected = ck.anatomy(model).run(tokens, without="L0H1->L1H3.K").logits
+    close(cut.logits, expected, 1e-4)  # the model's rotations are float32
+
+
+def test_a_norm_behind_a_layer_acts_on_what_is_cut(tokens):
+    model = make("gemma2")
+    expected = ck.anatomy(model).run(tokens, without="L0H1->L1H3.K").logits
+    close(run(model, tokens, without="L0H1->L1H3.K").logits, expected, 1e-4)
+
+
+def test_the_mode_of_the_model_is_left_as_it_was(tokens):
+    model = make("gpt2")
+    expected = run(model, tokens, without="L0H1->L1H3.K").logits
+    model.train()
+    try:
+        close(run(model, tokens, without="L0H1->L1H3.K").logits, expected)
+        assert model.training
+    finally:
+        model.eval()
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        ("L2H0", "no part is called 'L2H0'. The nearest of .* are L1H0"),
+        ("L1H9->L1H0.K", "no part is called 'L1H9'. The nearest of .* are L1H3"),
+        ("L1H0->L0H1.K", "each part must run before the next one"),
+        ("L1H0->L1H1.K", "each part must run before the next one"),
+        ("L0H1.K->L1H1.K", "the first is a part, not an input"),
+        ("L0H1->L1 MLP.Q", "names an input that L1 MLP does not have. It has one input"),
+        ("L0H0->L1 bias", "is no wire or path"),
+        ("L0H0>>L1H0", "is no name of a part"),
+    ],
+)
+def test_names_that_cannot_be_cut(tokens, without, message):
+    with pytest.raises(ValueError, match=message):
+        run(make("native-mlp"), tokens, without=without)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fill": "median"}, "fill is 'zero', 'mean' or 'resample', not 'median'"),
+        ({"at": [11]}, "at must be positions from 0 to 10"),
+        ({"patch": torch.zeros(3, 4, dtype=torch.long)}, "patch must have the shape of tokens"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(tokens, arguments, message, as_a_reader):
+    with pytest.raises(ValueError, match=message):
+        run(make("native-mlp"), tokens, without="L0H1", **arguments)
+
+
+def test_a_hand_made_model_as_a_bridge(tokens):
+    made = from_heads(random_heads(4, 50, 3).to(torch.float64), *[torch.eye(50).double()] * 2)
+    bridge = to_bridge(made, n_ctx=12)
+    close(run(bridge, tokens, without="L0H1").logits, made.run(tokens, without="L0H1").logits)
+
+
+WIRES = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L0H1->L1 MLP"]
+EDITED = [
+    ("L0H1->L1H3.K", "blocks.1.ln1.hook_out"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_q"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_k"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_v"),
+    ("L0H1->L1H3.K", "blocks.1.attn.hook_pattern"),
+    ("embed->L0H1->L1H3.K", "blocks.0.attn.hook_pattern"),
+    ("embed->L0H1->L1H3.K", "blocks.0.attn.hook_z"),
+    ("L0H1->L1 MLP", "blocks.1.ln2.hook_out"),
+    ("embed->L0 MLP->L1H3.K", "blocks.0.mlp.hook_in"),
+    ("embed->L0 MLP->L1H3.K", "blocks.0.mlp.hook_pre"),
+    ("embed->L0 MLP->L1H3.K", "blocks.0.mlp.hook_out"),
+]
+
+
+def halve(value, hook):
+    return value / 2
+
+
+@pytest.mark.parametrize(("wire", "place"), EDITED)
+def test_a_temporary_hook_that_changes_a_cut_layer_is_refused(tokens, wire, place):
+    model = make("native-mlp")
+    message = r"changes values in layer \d \(hooks: blocks.*reset_hooks"
+    with model.hooks(fwd_hooks=[(place, halve)]):
+        run(model, tokens, without="L1H3")  # nothing is computed a second time
+        with pytest.raises(ValueError, match=message):
+            run(model, tokens, without=wire)
+
+
+@pytest.mark.parametrize("place", ["blocks.1.mlp.hook_in", "blocks.1.mlp.out.hook_in"])
+def test_a_temporary_hook_that_changes_cut_neurons_is_refused(tokens, place):
+    model = converted("native-mlp")
+    with model.hooks(fwd_hooks=[(place, halve)]):
+        with pytest.raises(ValueError, match="changes values in layer 1"):
+            run(model, tokens, without="embed->L1N5.Q->unembed")
+
+
+def test_listeners_in_cut_layers_change_nothing(tokens):
+    model = make("native-mlp")
+    expected = run(model, tokens, without=WIRES).logits
+    names = [name for name in run(model, tokens).recording.values if name.startswith("blocks.")]
+    count = []
+
+    def look(value, hook):
+        count.append(hook.name)
+
+    with model.hooks(fwd_hooks=[(name, look) for name in names]):
+        close(run(model, tokens, without=WIRES).logits, expected, 0)
+    assert sorted(count) == sorted(names)
+
+
+def test_a_temporary_hook_behind_the_cut_acts_as_usual(tokens):
+    """What a user's hook makes of z or of a layer's output stays right without a second call."""
+    model = make("native-mlp")
+
+    def keep_nothing(value, hook):
+        return torch.zeros_like(value)
+
+    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_z", keep_nothing)]):
+        cut = run(model, tokens, without="L0H1->L1H3.K")
+    names = [f"L1H{head}" for head in range(4)]
+    close(cut.logits, run(model, tokens, without=names).logits)
+
+
+@pytest.mark.parametrize("bias", ["embed bias", "L0 MLP bias"])
+def test_the_bias_of_a_closing_norm_is_cut_by_wires_only(tokens, bias):
+    model = make("bert")
+    with pytest.raises(ValueError, match=f"'{bias}' is the bias of a norm .* '{bias}->unembed'"):
+        run(model, tokens, without=bias)
+    cut = run(model, tokens, without=f"{bias}->unembed")
+    assert (cut.logits - run(model, tokens).logits).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("bias", ["embed bias", "L0 MLP bias"])
+def test_a_bias_that_is_not_there_is_no_part(tokens, bias):
+    with pytest.raises(ValueError, match="no part is called"):
+        run(make("native-mlp"), tokens, without=bias)
