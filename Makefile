@@ -203,7 +203,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 clean: ## remove what was built
-	rm -rf _build build dist .pytest_cache .ruff_cache .coverage
+	rm -rf _build build dist mutants .pytest_cache .ruff_cache .coverage
 	find src tests tools book benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove .venv too
