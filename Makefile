@@ -125,7 +125,7 @@ types: env ## pyright on the library
 
 QUICK := $(addprefix tests/book/test_,hollow_cells.py numbers.py equations.py spelling.py glossary.py names_and_paths.py)
 quick: env ## the tests that need no kernel: hollow cells, numbers, equations, spelling of notebooks, glossary
-	$(PYTEST) -o addopts=--import-mode=importlib $(QUICK) # make test also checks the shapes of all arrays
+	$(PYTEST) $(QUICK)
 
 check: env ## after every edit (40 s): lint, types and the quick tests
 	@$(MAKE) --no-print-directory -j2 types lint quick
@@ -182,8 +182,10 @@ weekly-colab: ## every notebook inside Colab's image: nothing that is preinstall
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site
 
-weekly-library: env ## all model families, the full fuzz, slow claims
-	$(WEEKLY) tests/library tests/exercises tests/book
+ANNOTATIONS := --jaxtyping-packages=circuitkit,beartype.beartype # half as long again, so not on every change
+
+weekly-library: env ## all model families, the full fuzz, slow claims; every annotation is checked at every call
+	$(PYTEST) $(PARALLEL) -m "weekly or not weekly" $(ANNOTATIONS) tests/library tests/exercises tests/book
 
 weekly-archive: browser archive ## the archive opens without a network
 	$(WEEKLY) tests/site/test_archive.py

@@ -1,4 +1,4 @@
-"""Every annotation of the library is checked while the tests run: `--jaxtyping-packages` in pyproject.toml."""
+"""Every annotation of the library is checked while `make weekly-library` runs: `--jaxtyping-packages`."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from jaxtyping import TypeCheckError
 from circuitkit import _blocks
 
 
+@pytest.mark.weekly
 def test_private_functions_refuse_a_tensor_of_the_wrong_dtype():
     with pytest.raises(TypeCheckError):
         _blocks._bands(torch.ones(2, 3))

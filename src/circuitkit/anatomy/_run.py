@@ -16,7 +16,7 @@ from circuitkit._blocks import pieces
 from circuitkit._contract import Natural, PartName, must, public
 from circuitkit._heads import Heads
 from circuitkit._heads._heads import projected
-from circuitkit.anatomy._address import join, read
+from circuitkit.anatomy._address import Address, join, read
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._sublayer import Anatomy, Norm, Sublayer
 
@@ -351,6 +351,30 @@ def _times(parts: Tensor, W: Tensor) -> Tensor:
 _INPUTS = {Heads: "QKV", Neurons: "QV"}
 
 
+def _covers(wide: tuple[Address, ...], narrow: tuple[Address, ...]) -> bool:
+    """Whether cutting `wide` cuts `narrow` already: an input covers its wires, a wire the paths that end in it."""
+    is_part = len(wide) == 1 and wide[0].input is None and wide[0].kind != "unembed"
+    if is_part or len(wide) > len(narrow):
+        return False
+    for one, other in zip(wide, narrow[-len(wide) :], strict=True):
+        same_part = (one.kind, one.layer, one.number) == (other.kind, other.layer, other.number)
+        same_input = one.input in (None, other.input)
+        same_term = one.term in (None, other.term)
+        if not (same_part and same_input and same_term):
+            return False
+    return True
+
+
+def _uncovered(names: Sequence[str]) -> list[str]:
+    """The names that no other name covers, so that nothing is subtracted twice."""
+    chains = {read(name): name for name in names}
+    needed = []
+    for chain, name in chains.items():
+        if not any(_covers(wide, chain) for wide in chains if wide != chain):
+            needed.append(name)
+    return needed
+
+
 class _Cuts:
     """What to replace, by sublayer: heads of it, its bias, and wires into it; and how."""
 
@@ -376,7 +400,8 @@ class _Cuts:
         self.wires: dict[str, dict[tuple[str, tuple[int, ...] | None], list[str]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        steps = [self._add(name) for name in ([without] if isinstance(without, str) else without)]
+        names = [without] if isinstance(without, str) else list(without)
+        steps = [self._add(name) for name in _uncovered(names)]
         self.first = min(steps, default=len(model.steps))
 
     def replaced(self, now: Tensor, of: Callable[[Run], Tensor]) -> Tensor:
