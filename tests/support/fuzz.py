@@ -423,7 +423,7 @@ def targets() -> dict[str, Target]:
     packages = [info.name for info in pkgutil.iter_modules(ck.__path__) if info.name[0] != "_"]
     for package in ["", *sorted(packages)]:
         module = importlib.import_module(f"circuitkit.{package}".rstrip("."))
-        for name in module.__all__:
+        for name in getattr(module, "__all__", ()):  # names and parts export nothing
             thing = getattr(module, name)
             if inspect.isfunction(thing):
                 found[name] = Target(name, thing)
