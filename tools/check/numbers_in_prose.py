@@ -1,14 +1,18 @@
-"""Numbers in the prose are bound in place to stored outputs and shipped files; this finds false and unbound ones.
+r"""Numbers in the prose are bound in place to stored outputs and shipped files; this finds false and unbound ones.
 
     python -m tools numbers-in-prose
 
 An HTML comment directly behind a number names its expression, and no page shows it:
 
-    The stream has 160<!-- = cfg("two-layer").d_model --> dimensions, an error below 0.01<!-- > out(r"error (\\S+)") -->.
+    The stream has 160<!-- = cfg("two-layer").d_model --> dimensions, an error below 0.01<!-- > out(r"error (\S+)") -->.
 
 `=` says that the value rounds to what is written, `<` and `>` compare what is written with the value. A number that the
 text chooses itself has `<!-- chosen -->` or `<!-- chosen: reason -->`. Decimals, percentages and integers above 12 need
 a comment; years, labels such as "chapter 13", code, formulas, links and headings do not. No notebook runs for this.
+
+An expression may use `out(regex)` and `cell(text, row, column)` (stored outputs of the page), `code(regex)` (its code),
+`cfg(model)` and `card(model)` (shipped models), `claim(id)`, `data("file.json")`, arithmetic, and `abs len max min round sum`.
+Nine old pages (`OLD_PAGES`, the five chapters among them) may still have numbers without a comment.
 """
 
 import functools
