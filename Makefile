@@ -134,7 +134,7 @@ test-book: browser ## after an edit of the text (4 min): check, book, notebooks,
 	@$(MAKE) --no-print-directory -j2 lint types book
 	$(PYTEST) book tests/book tests/site $(NBVAL) $(PARALLEL)
 
-test: browser ## everything that CI checks (8 min)
+test: browser ## everything that CI checks (10 min)
 	@$(MAKE) --no-print-directory -j2 lint types book
 	$(PYTEST) book tests src $(NBVAL) --doctest-modules $(PARALLEL) --durations=8
 
