@@ -1,0 +1,199 @@
+"""Argument checks that several modules share: annotations at the call, token ids and answers.
+
+`checked` compares each argument with its annotation. It is meant for functions that a notebook
+calls. Mistakes that an annotation cannot see are checked in the function that they would break.
+"""
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import torch
+from beartype import beartype
+from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
+from torch import Tensor
+
+__all__ = ["checked", "require_finite", "to_token", "to_tokens"]
+
+Function = TypeVar("Function", bound=Callable)
+
+
+def checked(function: Function) -> Function:
+    """Compare the arguments of every call with their annotations, and explain a mismatch plainly.
+
+    jaxtyping and beartype do the comparison. Their error names the parameter; this decorator says
+    in two sentences what was given and what was expected.
+    """
+    compared = jaxtyped(function, typechecker=beartype)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compared(*args, **kwargs)
+        except TypeCheckError as problem:
+            parameter = re.search(r"parameter '(\w+)'", str(problem))
+            is_of_this_call = f".{function.__qualname__}." in str(problem)
+            if parameter is None or not is_of_this_call:
+                raise
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+            error = mismatch(function, parameter[1], given[parameter[1]], str(problem))
+        raise error
+
+    return call  # pyright: ignore[reportReturnType]  # it has the signature of the function
+
+
+def mismatch(function: Callable, parameter: str, value: Any, problem: str) -> Exception:
+    """The error for an argument that does not fit its annotation."""
+    annotation = inspect.signature(function).parameters[parameter].annotation
+    sizes = re.findall(r"^(\w+)=(\d+)$", problem, re.MULTILINE)
+    fixed = ", ".join(f"{name} = {size}" for name, size in sizes)
+    expected = description(annotation) + (f" (with {fixed})" if fixed else "")
+    text = (
+        f"{function.__name__} was given {parameter}={shown(value)}. "
+        f"It expects {parameter} to be {expected}."
+    )
+    right_class = isinstance(value, (Tensor, str)) and type(value) in classes(annotation)
+    return ValueError(text) if right_class else TypeError(text)
+
+
+def classes(annotation: Any) -> list[type]:
+    """The classes of the values that an annotation accepts."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [kind for member in get_args(annotation) for kind in classes(member)]
+    if get_origin(annotation) is Literal:
+        return [type(value) for value in get_args(annotation)]
+    if is_tensor(annotation):
+        return [Tensor]
+    return [annotation] if isinstance(annotation, type) else []
+
+
+def is_tensor(annotation: Any) -> bool:
+    """Whether this is a tensor with a shape, such as `Float[Tensor, "batch pos"]`."""
+    return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
+
+
+def description(annotation: Any) -> str:
+    """An annotation in words, such as "a tensor of integers [batch, pos] or None"."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(description(member) for member in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return " or ".join(repr(value) for value in get_args(annotation))
+    if is_tensor(annotation):
+        kind = re.sub(r"\[.*", "", annotation.__name__).lower()
+        numbers = {"int": "integers", "float": "real numbers", "bool": "truth values"}
+        axes = ", ".join(annotation.dim_str.split())
+        return f"a tensor of {numbers.get(kind, kind + ' numbers')} [{axes}]"
+    if annotation is type(None):
+        return "None"
+    words = {int: "an integer", float: "a number", str: "a string", bool: "True or False"}
+    if annotation in words:
+        return words[annotation]
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return f"a {annotation.__name__}"
+    text = re.sub(r"\b(?:[a-z_]+\.)+", "", str(annotation))
+    return f"a {text}"
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: shape and dtype of a tensor, the text of a small value."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype} with the shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def to_tokens(
+    model: Any, text: str | Sequence[str] | Int[Tensor, "*batch pos"]
+) -> Int[Tensor, "batch pos"]:
+    """Token ids with a batch axis, from a text, several texts of one length, or token ids.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`; its tokenizer reads the text
+    text : a string, a list of strings, or token ids `[pos]` or `[batch, pos]`
+
+    Raises
+    ------
+    ValueError : for texts of several lengths, ids outside the vocabulary, and no tokens at all
+    TypeError : for anything else than text and token ids
+
+    Notes
+    -----
+    Source: this book.
+    """
+    device = model.W_E.device
+    if isinstance(text, str):
+        tokens = model.to_tokens(text)
+    elif isinstance(text, Sequence) and text and all(isinstance(row, str) for row in text):
+        rows = [model.to_tokens(row)[0] for row in text]
+        lengths = sorted({len(row) for row in rows})
+        if len(lengths) > 1:
+            raise ValueError(
+                f"The texts have different numbers of tokens, {lengths[0]} to {lengths[-1]}. "
+                "Give texts of one length, or one text at a time."
+            )
+        tokens = torch.stack(rows)
+    else:
+        tokens = text
+    is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
+    if not is_ids or tokens.ndim not in (1, 2):
+        raise TypeError(
+            f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
+            "Write a string, or model.to_tokens(string)."
+        )
+    tokens = torch.atleast_2d(tokens).to(device)
+    if tokens.numel() == 0:
+        raise ValueError("There are no tokens. Give a text or token ids [batch, pos].")
+    lowest, highest = int(tokens.min()), int(tokens.max())
+    if lowest < 0 or highest >= model.cfg.d_vocab:
+        raise ValueError(
+            f"The token ids range from {lowest} to {highest}, but this model has the tokens "
+            f"0 to {model.cfg.d_vocab - 1}. Use the model's own tokenizer: model.to_tokens(text)."
+        )
+    return tokens
+
+
+def to_token(model: Any, answer: str | int) -> int:
+    """The id of one token, given as an id or as its text.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    answer : a token id, or a string that is exactly one token
+
+    Raises
+    ------
+    ValueError : if the string is not one token, or the id is outside the vocabulary
+
+    Notes
+    -----
+    Source: this book.
+    """
+    if isinstance(answer, str):
+        pieces = model.to_tokens(answer, prepend_bos=False)[0].tolist()
+        if len(pieces) != 1:
+            texts = [model.tokenizer.decode([piece]) for piece in pieces]
+            raise ValueError(
+                f"The answer {answer!r} is {len(pieces)} tokens, {texts}. Give a string that is "
+                "one token; a leading space usually belongs to it."
+            )
+        return pieces[0]
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise TypeError(f"An answer is a token id or a string, not {shown(answer)}.")
+    if not 0 <= answer < model.cfg.d_vocab:
+        raise ValueError(
+            f"The answer {answer} is outside the vocabulary, 0 to {model.cfg.d_vocab - 1}."
+        )
+    return answer
+
+
+def require_finite(tensor: Tensor, what: str) -> None:
+    """Raise a `ValueError` if a tensor holds NaN or infinite values."""
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(
+            f"{what} holds NaN or infinite values, so results would be meaningless. "
+            "Check how the model was loaded or trained."
+        )

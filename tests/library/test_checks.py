@@ -1,0 +1,82 @@
+"""Wrong arguments are explained in plain sentences."""
+
+from typing import Literal
+
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import circuitkit as ck
+from circuitkit.checks import checked, require_finite, to_token, to_tokens
+
+
+@checked
+def example(
+    x: Float[Tensor, "batch pos"],
+    weights: Float[Tensor, " batch"] | None = None,
+    fill: Literal["zero", "mean"] = "zero",
+    n: int = 1,
+    ids: Int[Tensor, " pos"] | None = None,
+) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"x": torch.zeros(2)}, ValueError, r"x to be a tensor of real numbers \[batch, pos\]"),
+        ({"x": [1.0]}, TypeError, r"given x=\[1.0\]"),
+        ({"x": torch.zeros(2, 3), "weights": torch.zeros(4)}, ValueError, "batch = 2"),
+        ({"x": torch.zeros(2, 3), "fill": "men"}, ValueError, "'zero' or 'mean'"),
+        ({"x": torch.zeros(2, 3), "n": 1.5}, TypeError, "n to be an integer"),
+        ({"x": torch.zeros(2, 3), "ids": torch.zeros(3)}, ValueError, "integers"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_was_expected(arguments, error, text):
+    with pytest.raises(error, match=text):
+        example(**arguments)
+
+
+def test_right_arguments_pass():
+    x = torch.zeros(2, 3)
+    assert example(x, torch.ones(2), "mean", 2, torch.zeros(3, dtype=torch.long)) is x
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ck.load_model("zero-layer")
+
+
+def test_texts_and_ids_become_rows_of_tokens(model):
+    text = "Mr. Dorling"
+    rows = to_tokens(model, text)
+    assert torch.equal(rows, model.to_tokens(text))
+    assert torch.equal(to_tokens(model, rows[0]), rows)
+    assert torch.equal(to_tokens(model, [text, text]), torch.cat([rows, rows]))
+
+
+def test_unusable_tokens_are_refused(model):
+    with pytest.raises(ValueError, match="different numbers of tokens"):
+        to_tokens(model, ["Mr.", "Mr. Dorling"])
+    with pytest.raises(ValueError, match="0 to 2047"):
+        to_tokens(model, torch.tensor([[2048]]))
+    with pytest.raises(TypeError, match="text or token ids"):
+        to_tokens(model, torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="no tokens"):
+        to_tokens(model, torch.zeros(1, 0, dtype=torch.long))
+
+
+def test_an_answer_is_one_token(model):
+    token = model.to_single_token("or")
+    assert to_token(model, "or") == to_token(model, token) == token
+    with pytest.raises(ValueError, match="2 tokens|3 tokens"):
+        to_token(model, "Dorling")
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        to_token(model, 4096)
+
+
+def test_nan_is_refused():
+    require_finite(torch.ones(2), "W_E")
+    with pytest.raises(ValueError, match="W_E holds NaN"):
+        require_finite(torch.tensor([1.0, float("nan")]), "W_E")
