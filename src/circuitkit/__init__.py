@@ -18,7 +18,7 @@ _refuse_namesake()
 __all__ = [
     "Heads", "heads", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
     "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan", "kept_in",
-    "ablation", "run",
+    "ablation", "run", "training",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it
         models,
         residual,
         superposition,
+        training,
     )
     from circuitkit._heads import Heads, stack
     from circuitkit._work import kept_in, plan

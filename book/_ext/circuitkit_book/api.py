@@ -21,6 +21,7 @@ ORDER = (
     "models",
     "residual",
     "circuits",
+    "training",
     "induction",
     "conversion",
     "superposition",

@@ -1,0 +1,103 @@
+"""One training loop, with which every small model of the book is trained."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm.auto import tqdm
+
+__all__ = ["cosine_decay", "fit"]
+
+
+def fit(
+    parameters: Iterable[Tensor],
+    loss_function: Callable[[int], Float[Tensor, "*run"]],
+    steps: int,
+    *,
+    learning_rate: float | Callable[[int], float] = 1e-3,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    clip_norm: float | None = None,
+    after_step: Callable[[int], None] | None = None,
+) -> Float[Tensor, "step *run"]:
+    """Minimise a loss by gradient descent, changing the parameters in place.
+
+    Several models can be trained side by side: the loss then has one entry for each of them, and
+    the sum of the entries is minimised. No entry depends on the parameters of another model, so
+    each model is trained as if it were alone.
+
+    Parameters
+    ----------
+    parameters : tensors to train, for example `module.parameters()`; those that do not require a
+        gradient are left as they are
+    loss_function : called with the number of the step, from 0 on; returns a scalar, or one loss
+        for each model
+    steps : number of steps
+    learning_rate : a number, or a function of the step
+    optimizer : called with the parameters and `lr=`; `functools.partial(torch.optim.AdamW,
+        betas=(0.9, 0.98))` changes its other settings
+    clip_norm : the largest norm of all gradients together; larger ones are scaled down to it
+    after_step : called with the number of finished steps after each of them, for example to keep
+        a copy of the parameters
+
+    Returns
+    -------
+    The losses `[step, *run]`, each computed before the update of its step.
+
+    Notes
+    -----
+    Source: this book.
+
+    Examples
+    --------
+    >>> x = torch.zeros(1, requires_grad=True)
+    >>> losses = fit([x], lambda step: (x - 3).square().sum(), 100, learning_rate=0.1)
+    >>> bool((x - 3).abs() < 0.5), losses[0].item()
+    (True, 9.0)
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    rate_at = learning_rate if callable(learning_rate) else lambda step: learning_rate
+    descent = optimizer(trained, lr=rate_at(0))
+    losses = []
+
+    # TQDM_DISABLE=1 hides the bar, which appears only if training takes more than five seconds.
+    for step in tqdm(range(steps), desc="training", delay=5, leave=False):
+        for group in descent.param_groups:
+            group["lr"] = rate_at(step)
+        with torch.enable_grad():
+            loss = loss_function(step)
+            descent.zero_grad(set_to_none=True)
+            loss.sum().backward()
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(trained, clip_norm)
+        descent.step()
+        losses.append(loss.detach())
+        if after_step is not None:
+            after_step(step + 1)
+    return torch.stack(losses)
+
+
+def cosine_decay(learning_rate: float, steps: int) -> Callable[[int], float]:
+    """Return the schedule that falls from `learning_rate` to 0 along half a cosine.
+
+    Parameters
+    ----------
+    learning_rate : the rate of step 0
+    steps : number of steps after which the rate would be 0
+
+    Returns
+    -------
+    A function of the step, for the `learning_rate` of `fit`.
+
+    Notes
+    -----
+    Source: Loshchilov and Hutter 2017, "SGDR: Stochastic Gradient Descent with Warm Restarts".
+
+    Examples
+    --------
+    >>> rate = cosine_decay(0.1, 10)
+    >>> round(rate(0), 3), round(rate(5), 3), round(rate(10), 3)
+    (0.1, 0.05, 0.0)
+    """
+    return lambda step: learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
