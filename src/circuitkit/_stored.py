@@ -1,4 +1,4 @@
-"""What ships with a room, read in one way: each file of its `data` is compared with the hash that its manifest records."""
+"""What ships with a room, read in one way: each file of `data/<room>` is compared with the hash that its manifest records."""
 
 import csv
 import hashlib
@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-HOME = Path(__file__).parent
+HOME = Path(__file__).parent / "data"
 
 
 def manifest(room: str) -> dict[str, Any]:
-    """`data/manifest.json` of a room, written by the scripts that made its files (`python -m tools manifest`)."""
-    return _read(HOME / room / "data/manifest.json")
+    """`data/<room>/manifest.json`, written by the scripts that made its files (`python -m tools manifest`)."""
+    return _read(HOME / room / "manifest.json")
 
 
 @cache
@@ -36,7 +36,7 @@ def stored_file(room: str, name: str) -> Path:
     known = hashes(manifest(room))
     if name not in known:
         raise ValueError(f"there is no stored file {name!r}; stored are {sorted(known)}")
-    path = _existing(HOME / room / "data" / name)
+    path = _existing(HOME / room / name)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != known[name]:
         why = f"its sha256 is {digest}, expected {known[name]} as recorded in manifest.json"

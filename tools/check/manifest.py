@@ -1,4 +1,4 @@
-"""Write the hashes of the shipped data files into the `data/manifest.json` of each package.
+"""Write the hashes of the shipped data files into the `manifest.json` of each folder in `src/circuitkit/data`.
 
     python -m tools manifest
 
@@ -15,7 +15,7 @@ PACKAGES = ("circuits", "conversion", "induction", "superposition")
 
 
 def folder(package: str) -> Path:
-    return ROOT / "src/circuitkit" / package / "data"
+    return ROOT / "src/circuitkit/data" / package
 
 
 def stored(package: str) -> dict[str, dict]:
@@ -29,7 +29,7 @@ def measured(package: str) -> dict[str, dict]:
     files = {path.name for path in folder(package).iterdir()} - {"manifest.json"}
     if files != entries.keys():
         differing = sorted(files ^ entries.keys())
-        raise SystemExit(f"{package}: {differing} must be both in data/ and in manifest.json")
+        raise SystemExit(f"{package}: {differing} must be both in the folder and in manifest.json")
     found = {}
     for name, entry in entries.items():
         raw = (folder(package) / name).read_bytes()

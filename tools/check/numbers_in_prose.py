@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "src/circuitkit/models/data"
+DATA = ROOT / "src/circuitkit/data/models"
 CLAIMS = ROOT / "src/circuitkit/claims/claims.toml"
 #: These pages are written anew soon: their comments are checked, but a number without one is allowed.
 OLD_PAGES = {

@@ -9,7 +9,7 @@ import torch
 
 import circuitkit
 
-DATA = Path(circuitkit.__file__).parent / "models/data"
+DATA = Path(circuitkit.__file__).parent / "data/models"
 NAMES = ("zero-layer", "one-layer", "two-layer", "two-layer-mlp")
 
 
@@ -50,7 +50,7 @@ def copied(tmp_path, monkeypatch):
     """The shipped data as links in a folder of the test's own, which the library reads instead."""
     from circuitkit import _stored
 
-    folder = tmp_path / "models/data"
+    folder = tmp_path / "models"
     folder.mkdir(parents=True)
     for path in DATA.iterdir():
         (folder / path.name).symlink_to(path)
