@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from circuitkit.names import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Table"]
 
@@ -117,8 +120,10 @@ class Table:
             ]
         return names
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """A DataFrame: the first axis as rows; a second axis, or further dimensions, as columns."""
+        import pandas as pd  # takes half a second, and computing needs no frame
+
         axes = list(self.axes.items())
         rows = pd.Index(self.names, name=axes[0][0])
         values = self.values.detach().cpu()

@@ -1,173 +1,111 @@
-"""The API reference: one page for each public package, from docstrings written in plain Markdown.
+"""The API reference: one page for each public module, from numpy docstrings.
 
-A page is a file `book/api/<package>.md` that holds the marker; what stands on it is what the package exports.
+A page is a file `book/api/<module>.md` that holds a marker. autodoc and napoleon write what stands there: everything that
+the module lists in `__all__`. Docstrings use Markdown for `code` and $formulas$, which `to_rst` translates.
 """
 
 import importlib
-import pkgutil
 import re
-from typing import Annotated, get_origin
+from pathlib import Path
 
-from sphinx.ext import autodoc
-from sphinx.pycode import ModuleAnalyzer
-from sphinx.util import inspect, typing
 from sphinx.util.nodes import make_refnode
-from tools.check.public_names import records
 
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
-ORDER = (
-    "anatomy",
-    "ablation",
-    "models",
-    "residual",
-    "circuits",
-    "training",
-    "induction",
-    "conversion",
-    "superposition",
-    "exercises",
-    "claims",
-    "figures",
-)
-
-
-def sections() -> dict[str, list[str]]:
-    """Each public module with the names to document: the root first, then packages in the reader's order.
-
-    A name that the root offers is documented there only.
-    """
-    import circuitkit
-
-    found = [
-        name for _, name, _ in pkgutil.iter_modules(circuitkit.__path__) if not name.startswith("_")
-    ]
-    found.sort(key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    root = [name for name in getattr(circuitkit, "__all__", ()) if name not in found]
-    modules = {"circuitkit": root}
-    for name in found:
-        module = importlib.import_module(f"circuitkit.{name}")
-        modules[module.__name__] = [
-            public for public in getattr(module, "__all__", ()) if public not in root
-        ]
-    return {name: names for name, names in modules.items() if names}
+PAGES = Path(__file__).resolve().parents[2] / "api"
 
 
 def fill(app, docname, source) -> None:
+    """Replace a marker by the directive of a module, or by the list of all modules."""
     if INDEX in source[0]:
         source[0] = source[0].replace(INDEX, index())
     elif PAGE in source[0]:
         module = f"circuitkit.{docname.rpartition('/')[2]}"
-        source[0] = source[0].replace(PAGE, members(module, sections()[module]))
+        source[0] = source[0].replace(PAGE, members(module))
 
 
-def members(module: str, names: list[str]) -> str:
-    """Directives for the names of a module; what is neither function nor class is described where it is assigned."""
-    there = importlib.import_module(module)
-    called = [name for name in names if callable(getattr(there, name))]
-    rst = f".. automodule:: {module}\n   :members: {', '.join(called)}\n"
-    for name in names:
-        if name not in called:
-            text = paragraph_to_rst(" ".join(described(there, name))).strip()
-            rst += f"\n.. py:data:: {name}\n\n   {text}\n"
-    for kind in records().get(module, ()):
-        rst += f"\n.. autoclass:: {kind.__module__}.{kind.__name__}\n   :members:\n"
-    return f"```{{eval-rst}}\n{rst}```\n"
-
-
-def described(module, name: str) -> list[str]:
-    """The string below an assignment, or the comment above it, in the file of the package that has it."""
-    for _, part, _ in pkgutil.iter_modules(module.__path__, f"{module.__name__}."):
-        found = ModuleAnalyzer.for_module(part).find_attr_docs()
-        if ("", name) in found:
-            return found["", name]
-    raise ValueError(
-        f"{module.__name__}.{name} is public and nothing beside its assignment says what it is"
-    )
+def members(module: str) -> str:
+    """The directive that describes every public name of a module."""
+    return f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"
 
 
 def index() -> str:
-    """The names that the root offers in full, and every other public name with a link to its page."""
-    parts = []
-    for module, names in sections().items():
-        package = module.rpartition(".")[2]
-        if module == "circuitkit":
-            root = f"## {module}\n\n{members(module, names)}\n"
-        else:
-            links = ", ".join(f"{{py:obj}}`{name} <{module}.{name}>`" for name in names)
-            parts.append(f"[{module}](api/{package}.md)\n: {links}\n")
-    return "## Every name, by package\n\n" + "\n".join(parts) + "\n" + root
+    """Each module with its public names, which link to their descriptions."""
+    rows = []
+    for page in sorted(PAGES.glob("*.md")):
+        module = importlib.import_module(f"circuitkit.{page.stem}")
+        names = sorted(module.__all__, key=str.lower)
+        links = ", ".join(f"{{py:obj}}`{name} <circuitkit.{page.stem}.{name}>`" for name in names)
+        rows.append(f"[circuitkit.{page.stem}](api/{page.name})\n: {links}\n")
+    return "\n".join(rows)
 
 
 LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)", re.S)
+CODE = re.compile(r"(?<![`:\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])")
+FORMULA = re.compile(r"(?<![\\$\w])\$\$?([^$\n]+(?:\n[^$\n]+)?)\$\$?")
 
 
 def to_rst(app, what, name, obj, options, lines) -> None:
-    """`code` and $formula$ as Markdown writes them, in the words of reStructuredText; examples stay as they are."""
-    if lines and lines[0].startswith("Alias for field number"):
-        lines.clear()  # what Python says of a field of a tuple that has no words of its own
+    """Translate `code` and $formulas$; examples stay as they are."""
     paragraphs = "\n".join(lines).split("\n\n")
-    lines[:] = "\n\n".join(
-        text if ">>>" in text else paragraph_to_rst(text) for text in paragraphs
-    ).split("\n")
+    translated = [text if ">>>" in text else paragraph_to_rst(text) for text in paragraphs]
+    lines[:] = "\n\n".join(translated).split("\n")
+
+
+ENTRY = re.compile(r"^(\*{0,2}\w[\w, ]*?) : (.+)$")
+SECTION = re.compile(r"^-{3,}$")
+
+
+def words_below_names(app, what, name, obj, options, lines) -> None:
+    """Put the words of a numpy section where napoleon expects them: below the name, not in place of its type.
+
+    The signature shows the types already.
+    """
+    result: list[str] = []
+    section = ""
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if SECTION.match(following):
+            section = line
+        entry = ENTRY.match(line)
+        if section in ("Parameters", "Raises") and entry:
+            result += [entry[1], f"    {entry[2]}"]
+        elif section == "Returns" and line == "Returns":
+            result += ["", ".. rubric:: Returns", ""]
+        elif section != "Returns" or not SECTION.match(line):
+            result.append(line)
+    lines[:] = result
 
 
 def paragraph_to_rst(text: str) -> str:
-    text = re.sub(
-        r"(?<![`:\w])`([^`\n]+(?:\n[^`\n]+)?)`(?![`_])",
-        lambda found: f"``{' '.join(found[1].split())}``",
-        text,
-    )
-    text = re.sub(r"\$\$(.+?)\$\$", as_math, text, flags=re.S)
-    text = re.sub(r"(?<![\\$\w])\$([^$\n]+(?:\n[^$\n]+)?)\$", as_math, text)
+    """One paragraph in reStructuredText."""
+    text = CODE.sub(lambda match: f"``{' '.join(match[1].split())}``", text)
+    text = FORMULA.sub(lambda match: f":math:`{' '.join(match[1].split())}`", text)
     pieces = LITERAL.split(text)
-    # A bar would start a substitution, and a final underscore a link.
-    pieces[::2] = [
-        re.sub(r"(?<=\w)_(?!\w)", r"\_", piece.replace("|", r"\|")) for piece in pieces[::2]
-    ]
+    # a bar would start a substitution, and a final underscore a link
+    plain = [re.sub(r"(?<=\w)_(?!\w)", r"\_", piece.replace("|", r"\|")) for piece in pieces[::2]]
+    pieces[::2] = plain
     return "".join(pieces)
 
 
-def as_math(found) -> str:
-    return ":math:`" + " ".join(found[1].split()) + "`"
-
-
-def through_the_door(app, env, node, contnode):
-    """Link a name of a private module to the public name that is documented; one that is private stays plain text."""
+def by_last_name(app, env, node, contnode):
+    """Link a type to the module that documents it; the signature may name the file that defines it."""
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not target.startswith("circuitkit."):
         return None
     last = target.rpartition(".")[2]
-    public = sorted(
-        (name for name in env.domaindata["py"]["objects"] if name.rpartition(".")[2] == last),
-        key=len,
-    )
-    if not public:
-        return contnode if "._" in target else None
-    entry = env.domaindata["py"]["objects"][public[0]]
+    objects = env.domaindata["py"]["objects"]
+    documented = [name for name in objects if name.rpartition(".")[2] == last]
+    if not documented:
+        return contnode
+    shortest = min(documented, key=len)
+    entry = objects[shortest]
     return make_refnode(
-        app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, public[0]
+        app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, shortest
     )
-
-
-def drop_back_links(app, pagename, templatename, context, doctree) -> None:
-    """A source page guesses which public module documents its names, and guesses wrong when there are two."""
-    if pagename.startswith("_modules/"):
-        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context.get("body") or "")
-
-
-def without_rules(annotation, /, *given, **options) -> str:
-    """`int`, where the library's own annotation also says which ones: a message says that when it is needed."""
-    kind = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
-    return stringify(kind, *given, **options)
-
-
-stringify = typing.stringify_annotation
 
 
 def setup(app) -> None:
-    for module in (typing, inspect, autodoc):
-        module.stringify_annotation = without_rules
-    app.connect("html-page-context", drop_back_links)
+    app.setup_extension("sphinx.ext.napoleon")
     app.connect("source-read", fill)
-    app.connect("autodoc-process-docstring", to_rst)
-    app.connect("missing-reference", through_the_door)
+    app.connect("autodoc-process-docstring", to_rst, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", words_below_names, priority=450)
+    app.connect("missing-reference", by_last_name)
