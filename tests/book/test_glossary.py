@@ -6,7 +6,7 @@ import sys
 from tools.check.numbers_in_prose import ROOT, cells_of, pages
 
 sys.path.insert(0, str(ROOT / "book/_ext"))
-from circuitkit_book.glossary import as_said, pattern
+from book_extension.glossary import as_said, pattern
 
 PAGE = (ROOT / "book/glossary.md").read_text("utf-8")
 ENTRIES = PAGE.split(":::{glossary}\n")[1].split(":::")[0].strip("\n").split("\n\n")
