@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from circuitkit.induction import (
+    Repeated,
     build_induction_model,
     in_context_score,
     induction_loss,
@@ -25,7 +26,7 @@ def slow_losses(slow_model, row):
 
 @pytest.mark.parametrize("bos", [None, 0])
 def test_against_loops(with_norm, slow, bos):
-    rows = repeated_tokens(23, 5, times=3, batch=3, bos=bos)
+    rows = repeated_tokens(23, 5, batch=3, bos=bos)
     all_losses = [slow_losses(slow(with_norm), row) for row in rows.tokens.tolist()]
     opening = int(bos is not None)
     # The loss at index t is about the token at t + 1; both passes leave out their first token.
@@ -81,7 +82,7 @@ def test_errors(plain):
     with pytest.raises(
         ValueError, match="got rows.*expected two equal passes of 5 from position 0 on.*times=2"
     ):
-        induction_loss(plain, repeated_tokens(23, 5, times=1))
+        induction_loss(plain, Repeated(tokens, 5, 0))
     with pytest.raises(
         ValueError, match="got model=None; expected a transformer-lens TransformerBridge"
     ):
