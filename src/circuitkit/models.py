@@ -1,0 +1,549 @@
+"""The shipped models with their tokenizer and text, and models from a folder or from the Hub.
+
+Shipped files lie in `data/<topic>/`. Whenever one is read, it is compared with the hash that the
+`manifest.json` of its folder records.
+"""
+
+import csv
+import difflib
+import hashlib
+import json
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit.checks import checked, require_finite
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+__all__ = [
+    "CorpusStatistics",
+    "baselines",
+    "checkpoints",
+    "corpus_provenance",
+    "corpus_statistics",
+    "heldout_rows",
+    "heldout_text",
+    "list_models",
+    "load_model",
+    "load_tokenizer",
+    "model_card",
+]
+
+DATA = Path(__file__).parent / "data"
+FIRST_TOKEN = "<|endoftext|>"
+
+
+def load_model(
+    name: str | Path,
+    *,
+    step: int | None = None,
+    device: str | torch.device = "cpu",
+    from_hub: bool = False,
+) -> "TransformerBridge":
+    """Load a model as a transformer-lens `TransformerBridge` in eval mode, with its tokenizer.
+
+    Parameters
+    ----------
+    name : a shipped model (`list_models()`), or a folder that a Hugging Face model was saved to;
+        with `from_hub=True`, the name of a model on the Hugging Face Hub, such as `"gpt2"`
+    step : a training step of a shipped model (`checkpoints(name)`); the last one if left out
+    device : where the weights go
+    from_hub : download the model, or read it from the local cache of downloads
+
+    Returns
+    -------
+    A bridge in float32. The weights of a shipped model require no gradients. The `tokenizer` is
+    None if the folder has no tokenizer.
+
+    Raises
+    ------
+    ValueError : for an unknown name or step, a damaged shipped file, and weights that are missing,
+        have other sizes than the configuration says, or are NaN or infinite
+    FileNotFoundError : for a folder without `config.json`
+
+    Notes
+    -----
+    Shipped weights were rounded when they were stored: to half precision, and the embeddings of
+    earlier checkpoints to 8 bits. Without `from_hub`, nothing is downloaded.
+
+    Source: `studies/edition-2/train/model.py` trained the shipped weights; transformer-lens loads
+    all other models.
+
+    Examples
+    --------
+    >>> model = load_model("two-layer")
+    >>> model(model.to_tokens("In the beginning")).shape
+    torch.Size([1, 5, 2048])
+    """
+    if not isinstance(name, (str, Path)):
+        raise TypeError(
+            f"load_model was given name={name!r}. It expects the name of a model or a path."
+        )
+    is_shipped = isinstance(name, str) and name in list_models() and not from_hub
+    if step is not None and not is_shipped:
+        raise ValueError(
+            f"Only shipped models have checkpoints, and {str(name)!r} is none of them: "
+            f"{list_models()}. Leave step out."
+        )
+    if is_shipped:
+        model = load_shipped(str(name), step)
+    elif from_hub:
+        model = load_with_transformers(str(name), has_tokenizer=True)
+    else:
+        model = load_folder(name)
+    return model.to(device, print_details=False).eval()
+
+
+def load_shipped(name: str, step: int | None) -> "TransformerBridge":
+    """A shipped model on the CPU."""
+    from safetensors.torch import load_file
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge.sources import boot_native
+
+    sizes = model_card(name)["sizes"]
+    has_mlp = bool(sizes["mlp"])
+    config = TransformerBridgeConfig(
+        d_model=sizes["d_content"] if has_mlp else sizes["d_content"] + sizes["d_pos"],
+        d_head=sizes["d_head"],
+        n_heads=sizes["n_heads"],
+        n_layers=sizes["n_layers"],
+        n_ctx=sizes["n_ctx"],
+        d_vocab=sizes["d_vocab"],
+        d_mlp=sizes["d_mlp"] if has_mlp else None,
+        act_fn="gelu",
+        attn_only=not has_mlp,
+        normalization_type="LN" if has_mlp else None,
+        init_weights=False,
+    )
+    weights = unpacked(load_file(weight_file(name, step)))
+    state = with_mlp(weights, sizes) if has_mlp else attention_only(weights, sizes)
+    model = boot_native(config, tokenizer=load_tokenizer(), model_name=name)
+    model.load_state_dict(state, strict=True)
+    return model.requires_grad_(False)
+
+
+def weight_file(name: str, step: int | None = None) -> Path:
+    """The file with the weights of a shipped model at a training step (the last by default)."""
+    files = model_card(name)["files"]
+    chosen = checkpoints(name)[-1] if step is None else step
+    if str(chosen) not in files:
+        raise ValueError(
+            f"{name!r} has no checkpoint at step {step!r}. It has the steps {checkpoints(name)}."
+        )
+    return stored_file("models", files[str(chosen)]["file"])
+
+
+def unpacked(stored_weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Stored weights in float32; a matrix of 8-bit integers is multiplied by its scales."""
+    weights = {}
+    for name, tensor in stored_weights.items():
+        if not name.endswith(".scale"):
+            scale = stored_weights.get(f"{name}.scale", torch.ones(()))
+            weights[name] = tensor.float() * scale.float()
+    return weights
+
+
+def attention_only(weights: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
+    """The bridge's weights of a model without MLPs, whose stream is `[content, position]`.
+
+    Positions lie in coordinates of their own. Only queries and keys read them, and no head writes
+    to them, so all other matrices are filled up with zeros.
+    """
+    d_content, d_pos = sizes["d_content"], sizes["d_pos"]
+    pad = torch.nn.functional.pad
+    state = {
+        "embed.weight": pad(weights["W_E"], (0, d_pos)),  # [d_vocab, d_model]
+        "pos_embed.weight": pad(weights["W_pos"], (d_content, 0)),  # [n_ctx, d_model]
+        "unembed.weight": pad(weights["W_U"], (0, 0, 0, d_pos)).T,  # [d_vocab, d_model]
+        "unembed.bias": torch.zeros(sizes["d_vocab"]),
+    }
+    for layer in range(sizes["n_layers"]):
+        # stored [d_in, d_out]; a linear layer of torch holds the transpose
+        matrices = {
+            "q": weights[f"layers.{layer}.W_Q"],
+            "k": weights[f"layers.{layer}.W_K"],
+            "v": pad(weights[f"layers.{layer}.W_V"], (0, 0, 0, d_pos)),
+            "o": pad(weights[f"layers.{layer}.W_O"], (0, d_pos)),
+        }
+        for name, matrix in matrices.items():
+            state[f"blocks.{layer}.attn.{name}.weight"] = matrix.T
+            state[f"blocks.{layer}.attn.{name}.bias"] = torch.zeros(matrix.shape[1])
+    return {name: tensor.contiguous() for name, tensor in state.items()}
+
+
+def with_mlp(weights: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
+    """The bridge's weights of the model with MLPs; they only get other names."""
+    state = {
+        "embed.weight": weights["W_E"],
+        "pos_embed.weight": weights["W_pos"],
+        "unembed.weight": weights["W_U"].T.contiguous(),
+        "unembed.bias": torch.zeros(sizes["d_vocab"]),
+        "ln_final.weight": weights["ln_final.weight"],
+        "ln_final.bias": weights["ln_final.bias"],
+    }
+    bridge_names = {"ln1": "ln1", "ln2": "ln2", "fc_in": "mlp.in", "fc_out": "mlp.out"}
+    bridge_names |= {name: f"attn.{name}" for name in "qkvo"}
+    for layer in range(sizes["n_layers"]):
+        for stored_name, bridge_name in bridge_names.items():
+            for kind in ("weight", "bias"):
+                tensor = weights[f"layers.{layer}.{stored_name}.{kind}"]
+                state[f"blocks.{layer}.{bridge_name}.{kind}"] = tensor
+    return state
+
+
+def load_folder(folder: str | Path) -> "TransformerBridge":
+    """A Hugging Face model from a folder that `save_pretrained` wrote."""
+    if not Path(folder).is_dir():
+        similar = difflib.get_close_matches(str(folder), list_models(), n=1)
+        question = f" Did you mean {similar[0]!r}?" if similar else ""
+        raise ValueError(
+            f"There is no shipped model and no folder called {str(folder)!r}.{question} The "
+            f"shipped models are {list_models()}. For a model of the Hugging Face Hub, write "
+            f"load_model({str(folder)!r}, from_hub=True)."
+        )
+    files = [path.name for path in Path(folder).iterdir()]
+    if "config.json" not in files:
+        raise FileNotFoundError(
+            f"There is no config.json in {str(folder)!r}. A model is loaded from a folder that "
+            "model.save_pretrained(folder) wrote."
+        )
+    has_tokenizer = any(
+        "token" in name or name.startswith("vocab") or name.endswith(".model") for name in files
+    )
+    # The whole path: transformer-lens could take a short one for the name of another model.
+    return load_with_transformers(str(Path(folder).absolute()), has_tokenizer)
+
+
+def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBridge":
+    """A model that transformers knows, on the CPU; `source` is a folder or a name on the Hub."""
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformer_lens.model_bridge.sources import transformers as loading
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source)
+    architecture = loading.determine_architecture_from_hf_config(config)
+    model_class = loading.get_hf_model_class_for_architecture(architecture)
+    model, report = model_class.from_pretrained(
+        source,
+        dtype=torch.float32,
+        attn_implementation="eager",  # the other implementations return no patterns
+        ignore_mismatched_sizes=True,  # reported below
+        output_loading_info=True,
+    )
+    require_whole(model, report, source)
+    if has_tokenizer:
+        return TransformerBridge.boot_transformers(source, hf_model=model, device="cpu")
+    return build_bridge_from_module(
+        model, architecture, hf_config=model.config, tokenizer=None, model_name=source
+    )
+
+
+def require_whole(model: "PreTrainedModel", report: dict[str, Any], source: str) -> None:
+    """Refuse weights that transformers would replace by random numbers, and NaN or infinite ones.
+
+    `report` is what `from_pretrained` returns with `output_loading_info=True`.
+    """
+    problems = {
+        "lack": sorted(report["missing_keys"]),
+        "have other sizes than config.json says for": sorted(
+            key for key, *_ in report["mismatched_keys"]
+        ),
+    }
+    for problem, names in problems.items():
+        if names:
+            raise ValueError(
+                f"The weights of {source!r} {problem} {shortened(names)}. Save the whole model "
+                "again with model.save_pretrained(folder)."
+            )
+    if report["unexpected_keys"]:
+        names = shortened(sorted(report["unexpected_keys"]))
+        warnings.warn(
+            f"The model in {source!r} does not use these of its weights: {names}.", stacklevel=4
+        )
+    for name, weight in model.named_parameters():
+        require_finite(weight.detach(), f"The weight {name} of {source!r}")
+
+
+def shortened(names: list[str]) -> str:
+    """The first three names, and how many there are beyond them."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def load_tokenizer() -> "PreTrainedTokenizerFast":
+    """Load the tokenizer of the shipped models: 2,048 tokens; `<|endoftext|>` (id 0) is the first.
+
+    Notes
+    -----
+    Source: a byte-level BPE, trained on the corpus by `studies/edition-2/train/tokenizer.py`.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(stored_file("models", "tokenizer.json")),
+        bos_token=FIRST_TOKEN,
+        eos_token=FIRST_TOKEN,
+        unk_token=FIRST_TOKEN,
+        pad_token=FIRST_TOKEN,
+    )
+    # transformer-lens would otherwise look on the Hub for a variant that adds the first token
+    tokenizer.init_kwargs.update(name_or_path="circuitkit", add_bos_token=True)
+    return tokenizer
+
+
+def list_models() -> list[str]:
+    """List the names of the shipped models, smallest first.
+
+    Notes
+    -----
+    Source: `manifest.json`, written by `studies/edition-2/train/pack.py`.
+
+    Examples
+    --------
+    >>> list_models()
+    ['zero-layer', 'one-layer', 'two-layer', 'two-layer-mlp']
+    """
+    return list(manifest("models")["models"])
+
+
+def model_card(name: str) -> dict[str, Any]:
+    """Return what was recorded of a shipped model when it was stored.
+
+    Parameters
+    ----------
+    name : a shipped model
+
+    Returns
+    -------
+    A dictionary: `"sizes"`, `"training"`, `"measured"` (losses in nats a token) and `"files"`.
+
+    Raises
+    ------
+    ValueError : for an unknown name
+
+    Notes
+    -----
+    Source: `studies/edition-2/train/model.py` and `studies/edition-2/train/pack.py`.
+    """
+    cards = manifest("models")["models"]
+    if name not in cards:
+        raise ValueError(f"There is no shipped model {name!r}. There are {list(cards)}.")
+    return cards[name]
+
+
+def checkpoints(name: str) -> list[int]:
+    """List the training steps at which a shipped model can be loaded; the last is the default.
+
+    Parameters
+    ----------
+    name : a shipped model
+
+    Notes
+    -----
+    Source: `manifest.json`, written by `studies/edition-2/train/pack.py`.
+    """
+    return [int(step) for step in model_card(name)["files"]]
+
+
+def baselines() -> dict[str, float]:
+    """Return the held-out losses of unigram, bigram and trigram models, in nats a token.
+
+    Notes
+    -----
+    Source: interpolated models (Kneser and Ney 1995) of the corpus on which the shipped models
+    were trained, fitted by `studies/edition-2/train/baselines.py`.
+    """
+    losses = manifest("models")["baselines"]
+    return {name: losses[name] for name in ("unigram", "bigram", "trigram")}
+
+
+class CorpusStatistics(NamedTuple):
+    """Counts over the tokens that the shipped models were trained on.
+
+    `unigram` `[d_vocab]` counts each token. `bigram` `[d_vocab, d_vocab]` counts how often the
+    token of the column follows the token of the row. `<|endoftext|>` begins each document.
+    """
+
+    unigram: Int[Tensor, " d_vocab"]
+    bigram: Int[Tensor, "d_vocab d_vocab"]
+
+    def log_probs(self, discount: float = 0.75) -> Float[Tensor, "d_vocab d_vocab"]:
+        """Return `log p(b | a)` of a smoothed bigram model in float64, with one row for each `a`.
+
+        Parameters
+        ----------
+        discount : what is subtracted from each count, between 0 and 1
+
+        Notes
+        -----
+        `p(b | a) = max(c(a, b) - D, 0) / c(a) + D n(a) / c(a) * q(b)` with the discount `D`, the
+        counts `c`, the number `n(a)` of different tokens that follow `a`, and the share `q(b)` of
+        different bigrams that end in `b`.
+
+        Source: interpolated absolute discounting, Kneser and Ney 1995.
+        """
+        if not 0 <= discount <= 1:
+            raise ValueError(f"The discount must lie between 0 and 1, and it is {discount}.")
+        counts = self.bigram.double()  # [a, b]
+        is_seen = (counts > 0).double()
+        kinds_before = is_seen.sum(0) + 0.5  # [b]; 0.5 for tokens that never follow another
+        q = kinds_before / kinds_before.sum()
+        total = counts.sum(1, keepdim=True)  # [a, 1]
+        backoff = discount * is_seen.sum(1, keepdim=True) / total.clamp_min(1)
+        backoff[total == 0] = 1  # nothing is known about what follows this token
+        return ((counts - discount).clamp_min(0) / total.clamp_min(1) + backoff * q).log()
+
+
+def corpus_statistics() -> CorpusStatistics:
+    """Return how often each token and each pair of neighbours occurs in the training text.
+
+    Notes
+    -----
+    Source: counted by `studies/edition-2/train/pack.py`.
+    """
+    table = stored("models", "statistics.safetensors")
+    unigram = table["unigram"].long()
+    # stored as 16-bit integers with a sign; & 0xFFFF takes the sign away
+    n_successors = table["successors"].long() & 0xFFFF
+    rows = torch.repeat_interleave(torch.arange(len(unigram)), n_successors)
+    columns = table["columns"].long() & 0xFFFF
+    bigram = torch.zeros(len(unigram), len(unigram), dtype=torch.long)
+    bigram[rows, columns] = table["counts"].long() & 0xFFFF
+    return CorpusStatistics(unigram, bigram)
+
+
+def corpus_provenance() -> list[dict[str, str | int]]:
+    """List the files of the corpus: `"title"`, `"author"`, why each is `"free"`, size and hash.
+
+    Notes
+    -----
+    Source: recorded by `studies/edition-2/train/corpus.py`.
+    """
+    return stored("models", "corpus-provenance.json")["files"]
+
+
+def heldout_text() -> list[dict[str, str]]:
+    """List passages that no shipped model was trained on, each with its `"file"` and `"text"`.
+
+    Notes
+    -----
+    Source: 1 of 33 pieces of the corpus, held out by `studies/edition-2/train/corpus.py`.
+    """
+    return stored("models", "heldout.jsonl")
+
+
+@cache
+def heldout_tokens() -> Int[Tensor, " token"]:
+    """The held-out text as token ids, with `<|endoftext|>` before each passage."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(stored_file("models", "tokenizer.json")))
+    passages = tokenizer.encode_batch([passage["text"] for passage in heldout_text()])
+    return torch.tensor([token for passage in passages for token in [0, *passage.ids]])
+
+
+@checked
+def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row pos"]:
+    """Return rows of held-out text from random places, each after `<|endoftext|>` (id 0).
+
+    Parameters
+    ----------
+    n : number of rows
+    n_ctx : tokens in a row, the first token included
+    seed : seed of the random places
+
+    Returns
+    -------
+    Token ids `[n, n_ctx]`.
+
+    Raises
+    ------
+    ValueError : for rows of fewer than 2 tokens, or longer than the held-out text
+
+    Notes
+    -----
+    Source: the text of `heldout_text`.
+    """
+    tokens = heldout_tokens()
+    if n < 1 or not 2 <= n_ctx < len(tokens):
+        raise ValueError(
+            f"heldout_rows was given n={n} and n_ctx={n_ctx}. There must be at least one row of "
+            f"at least 2 and fewer than {len(tokens)} tokens."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
+    rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]  # [row, pos - 1]
+    return torch.cat([torch.zeros(n, 1, dtype=torch.long), rows], dim=1)
+
+
+def manifest(topic: str) -> dict[str, Any]:
+    """What `data/<topic>/manifest.json` records; `python -m tools manifest` writes it."""
+    return json.loads(existing(DATA / topic / "manifest.json").read_text("utf-8"))
+
+
+def hashes(entries: dict[str, Any]) -> dict[str, str]:
+    """The sha256 of each file of a manifest, in which entries can lie inside entries."""
+    by_file: dict[str, str] = {}
+    for name, entry in entries.items():
+        if isinstance(entry, dict) and "sha256" in entry:
+            by_file[entry.get("file", name)] = entry["sha256"]
+        elif isinstance(entry, dict):
+            by_file |= hashes(entry)
+    return by_file
+
+
+def stored_file(topic: str, name: str) -> Path:
+    """The path of a shipped file, after its hash was compared with the recorded one."""
+    recorded = hashes(manifest(topic))
+    if name not in recorded:
+        raise ValueError(f"There is no stored file {name!r}. There are {sorted(recorded)}.")
+    path = existing(DATA / topic / name)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != recorded[name]:
+        raise ValueError(
+            f"The file {path} is damaged: its sha256 is {digest}, and manifest.json records "
+            f"{recorded[name]}. Install the package again."
+        )
+    return path
+
+
+def stored(topic: str, name: str) -> Any:
+    """Read a shipped file: tensors by name, JSON, a list of JSON lines, or the rows of a table."""
+    path = stored_file(topic, name)
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    text = path.read_text("utf-8")
+    if path.suffix == ".csv":
+        rows = csv.DictReader(text.splitlines())
+        return [{column: number(cell) for column, cell in row.items()} for row in rows]
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return json.loads(text)
+
+
+def number(text: str) -> int | float | str:
+    """A cell of a table as a number, or as the text that it is."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def existing(path: Path) -> Path:
+    """A path of the package, at which there must be a file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"The file {path} is missing. Install the package again.")
+    return path
