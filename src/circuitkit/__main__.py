@@ -1,4 +1,4 @@
-"""`python -m circuitkit report NAME --out FILE.html`: what `circuitkit.report` does, from a command line."""
+"""`python -m circuitkit report NAME --out FILE.html`: `circuitkit.report` from a command line."""
 
 import argparse
 import sys
@@ -8,32 +8,21 @@ import circuitkit
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m circuitkit",
-        description=circuitkit.__doc__.partition("\n")[0] if circuitkit.__doc__ else None,
-    )
+    """Write the report that the arguments ask for; return 2 if that fails, and 0 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m circuitkit")
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser(
-        "report", help="all that the library can say about a model, as one page and one table"
-    )
-    one.add_argument(
-        "name", help="a shipped model, a folder with a Hugging Face model, or a name on the hub"
-    )
-    one.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        help="where the page goes; a stopped report goes on when called again",
-    )
-    one.add_argument("--prompt", help="the text whose next token is taken apart")
-    one.add_argument(
-        "--plan",
-        action="store_true",
-        help="only say what would be computed, with seconds and bytes",
-    )
+    report = commands.add_parser("report", help="describe a model on one page and in one table")
+    report.add_argument("name", help="a shipped model, or a folder with a Hugging Face model")
+    report.add_argument("--from-hub", action="store_true", help="NAME is on the Hugging Face Hub")
+    report.add_argument("--out", required=True, type=Path, help="the page to write")
+    report.add_argument("--prompt", help="a text whose next token is explained")
+    report.add_argument("--plan", action="store_true", help="say what it would take, and stop")
     given = parser.parse_args(arguments)
     try:
-        made = circuitkit.report(given.name, given.out, prompt=given.prompt, plan=given.plan)
+        model = given.name
+        if given.from_hub:
+            model = circuitkit.load_model(given.name, from_hub=True)
+        made = circuitkit.report(model, given.out, prompt=given.prompt, plan=given.plan)
     except (OSError, ValueError) as problem:
         print(problem, file=sys.stderr)  # noqa: T201
         return 2

@@ -117,7 +117,8 @@ def to_tokens(
 
     Raises
     ------
-    ValueError : for texts of several lengths, ids outside the vocabulary, and no tokens at all
+    ValueError : for texts of several lengths, more tokens than the model reads, ids outside the
+        vocabulary, and no tokens at all
     TypeError : for anything else than text and token ids
 
     Notes
@@ -126,9 +127,9 @@ def to_tokens(
     """
     device = model.W_E.device
     if isinstance(text, str):
-        tokens = model.to_tokens(text)
+        tokens = model.to_tokens(text, truncate=False)
     elif isinstance(text, Sequence) and text and all(isinstance(row, str) for row in text):
-        rows = [model.to_tokens(row)[0] for row in text]
+        rows = [model.to_tokens(row, truncate=False)[0] for row in text]
         lengths = sorted({len(row) for row in rows})
         if len(lengths) > 1:
             raise ValueError(
@@ -147,6 +148,11 @@ def to_tokens(
     tokens = torch.atleast_2d(tokens).to(device)
     if tokens.numel() == 0:
         raise ValueError("There are no tokens. Give a text or token ids [batch, pos].")
+    if tokens.shape[1] > model.cfg.n_ctx:
+        raise ValueError(
+            f"The input has {tokens.shape[1]} tokens, and this model reads at most "
+            f"{model.cfg.n_ctx}. Shorten it: tokens[:, :{model.cfg.n_ctx}]."
+        )
     lowest, highest = int(tokens.min()), int(tokens.max())
     if lowest < 0 or highest >= model.cfg.d_vocab:
         raise ValueError(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import transformers
 
-from circuitkit.models import _load
 from tests.support import tiny_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,13 +81,6 @@ def test_your_own_model_says_which_families_have_a_first_token(kind, tmp_path):
     assert bool(model.to_tokens("In the beginning")[0, 0] == 0) == said
 
 
-@pytest.fixture
-def offline(monkeypatch):
-    """The reader of the hub's section has no network and nothing stored."""
-    monkeypatch.setattr(_load, "_reachable", lambda *_: False)
-    monkeypatch.setattr(_load, "_cached", lambda _: False)
-
-
 def symptom(title: str) -> str:
     return blocks(SECTIONS[title], "text")[0]
 
@@ -99,7 +91,6 @@ def part(title: str, kind: str) -> str:
     return blocks(text, "python")[0]
 
 
-@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("title", RUN_HERE)
 def test_wrong_code_shows_the_symptom_and_right_code_does_not(title):
     wrong, right = shown(part(title, "Wrong")), shown(part(title, "Right"))

@@ -59,6 +59,9 @@ def test_texts_and_ids_become_rows_of_tokens(model):
 def test_unusable_tokens_are_refused(model):
     with pytest.raises(ValueError, match="different numbers of tokens"):
         to_tokens(model, ["Mr.", "Mr. Dorling"])
+    for too_long in ("the " * 300, torch.zeros(1, 257, dtype=torch.long)):
+        with pytest.raises(ValueError, match=r"this model reads at most 256. Shorten it"):
+            to_tokens(model, too_long)
     with pytest.raises(ValueError, match="0 to 2047"):
         to_tokens(model, torch.tensor([[2048]]))
     with pytest.raises(TypeError, match="text or token ids"):

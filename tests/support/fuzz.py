@@ -110,7 +110,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Composition": lambda: ck.circuits.composition_scores(
         ck.heads(model())[0:3], ck.heads(model())[3:6], baseline="analytic"
     ),
-    "CorpusStatistics": lambda: ck.models._corpus.CorpusStatistics(
+    "CorpusStatistics": lambda: ck.models.CorpusStatistics(
         torch.ones(3).long(), torch.ones(3, 3).long()
     ),
     "Decomposition": lambda: ck.residual.decompose(model(), tokens()),

@@ -94,9 +94,8 @@ def delivered(name: str, value) -> str:
 def text() -> dict:
     """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
     from circuitkit import models
-    from circuitkit._stored import stored
 
-    bpe = stored("models", "tokenizer.json")["model"]
+    bpe = models.stored("models", "tokenizer.json")["model"]
     ids = bpe["vocab"]
     pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
     data = {
@@ -111,12 +110,11 @@ def text() -> dict:
 def weights() -> dict[str, dict]:
     """The files of the models and their checkpoints, by the name that the lab asks for."""
     from circuitkit import models
-    from circuitkit.models._load import weight_file
 
     found = {}
     for name in MODELS:
         for step in models.checkpoints(name):
-            path = weight_file(name, step)
+            path = models.weight_file(name, step)
             data = base64.b64encode(path.read_bytes()).decode()
             found[path.stem] = {
                 "name": path.stem,

@@ -22,11 +22,11 @@ from circuitkit._contract import (
     public,
     sizes,
 )
-from circuitkit._stored import stored_file
 from circuitkit._work import progress
 from circuitkit.anatomy import Anatomy, anatomy
 from circuitkit.circuits._full import full_ov, full_qk
 from circuitkit.circuits._paths import BIAS, DIRECT, path_logits
+from circuitkit.models import stored_file
 
 
 class SkipTrigram(NamedTuple):

@@ -24,8 +24,8 @@ from circuitkit._contract import (
     public,
     whole,
 )
-from circuitkit._stored import stored
 from circuitkit.anatomy import Neurons
+from circuitkit.models import stored
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,

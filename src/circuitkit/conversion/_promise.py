@@ -10,9 +10,9 @@ from torch import Tensor
 
 from circuitkit._contract import public
 from circuitkit._precision import finest
-from circuitkit._stored import stored
 from circuitkit.anatomy import Neurons
 from circuitkit.conversion._head_sum import FUNCTIONS
+from circuitkit.models import stored
 
 _STEEPEST = 1.13  # no activation here changes faster than its input times this: GELU does, by 1.129
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from circuitkit._contract import AnyModel, Count, Fraction, Names, Several, ids, must, public, sizes
 from circuitkit._precision import full_precision
-from circuitkit._stored import hashes, manifest, stored
 from circuitkit._work import each, fingerprint
 from circuitkit.anatomy import Anatomy, read
 from circuitkit.induction._effect import Effect
@@ -27,6 +26,7 @@ from circuitkit.induction._stream import (
     second_pass,
     token_losses,
 )
+from circuitkit.models import hashes, manifest, stored
 
 Kind = Literal["prefix_matching", "previous_token", "duplicate_token", "copying"]
 KINDS = get_args(Kind)

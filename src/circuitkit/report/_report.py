@@ -16,7 +16,7 @@ from circuitkit._contract import AnyModel, Name, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit._work import Plan, fingerprint, place_in, work, write
 from circuitkit.anatomy import Anatomy, anatomy
-from circuitkit.models._load import as_name
+from circuitkit.models import list_models
 from circuitkit.report import _parts
 from circuitkit.report._page import COLUMNS, page
 
@@ -167,6 +167,11 @@ def _collect(
             found[key] = result
         else:
             problems[key] = problem
+
+
+def as_name(path: Path) -> str:
+    """A folder as a string; one that is called like a shipped model gets its whole path."""
+    return str(path.absolute() if str(path) in list_models() else path)
 
 
 def _asked(model: Any, prompt: str | None) -> _parts.Asked:

@@ -9,7 +9,7 @@ import torch
 
 from circuitkit._contract import Count, Natural, Positive, must, public
 from circuitkit._heads import Heads
-from circuitkit._stored import stored
+from circuitkit.models import stored
 from circuitkit.superposition._block import GATES, GatedBlock
 from circuitkit.superposition._task import SkipTrigramTask, ToyModel
 from circuitkit.superposition._train import GatedModel

@@ -28,7 +28,7 @@ def converted():
     )
 
 
-SHARES = models._corpus.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long())
+SHARES = models.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long())
 STEP = {"density": torch.tensor([0.5]), "n_features": 4, "n_hidden": 2, "steps": 1, "batch": 2}
 SILENT = {
     "a batch of -1": (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from circuitkit import induction
-from circuitkit._stored import stored_file
 from circuitkit.induction import induction_loss, stored_survey, stored_zoo, survey
 from circuitkit.induction._scores import KINDS
+from circuitkit.models import stored_file
 
 WEIGHTS = Path(__file__).resolve().parents[3] / "data" / "real-models" / "smollm2-135m"
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import circuitkit
+from circuitkit import models
 
 DATA = Path(circuitkit.__file__).parent / "data/models"
 NAMES = ("zero-layer", "one-layer", "two-layer", "two-layer-mlp")
@@ -47,14 +48,12 @@ def heldout(manifest):
 
 @pytest.fixture
 def copied(tmp_path, monkeypatch):
-    """The shipped data as links in a folder of the test's own, which the library reads instead."""
-    from circuitkit import _stored
-
+    """Links to the shipped data in a folder of the test, which the library reads instead."""
     folder = tmp_path / "models"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     for path in DATA.iterdir():
         (folder / path.name).symlink_to(path)
-    monkeypatch.setattr(_stored, "HOME", tmp_path)
+    monkeypatch.setattr(models, "DATA", tmp_path)
     return folder
 
 

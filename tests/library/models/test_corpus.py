@@ -1,13 +1,18 @@
 """The held-out text and the statistics of the training text."""
 
 import json
-import math
 
 import pytest
 import torch
 
-from circuitkit.models import corpus_provenance, corpus_statistics, heldout_rows, heldout_text
-from circuitkit.models._corpus import CorpusStatistics, heldout_tokens
+from circuitkit.models import (
+    CorpusStatistics,
+    corpus_provenance,
+    corpus_statistics,
+    heldout_rows,
+    heldout_text,
+    heldout_tokens,
+)
 
 
 def test_log_probs_by_hand():
@@ -101,18 +106,10 @@ def test_heldout_rows(heldout):
 
 def test_rows_that_cannot_be(heldout):
     total = len(heldout)
-    for n, n_ctx in ((0, 10), (3, 1), (1, total), (1, total + 5)):
-        message = f"n={n}, n_ctx={n_ctx}; expected 2 <= n_ctx < {total} held-out tokens|n=0; expected an integer of at least 1"
-        with pytest.raises(ValueError, match=message):
+    for n, n_ctx in ((0, 10), (3, 1), (1, total)):
+        with pytest.raises(ValueError, match=f"given n={n} and n_ctx={n_ctx}.*fewer than {total}"):
             heldout_rows(n, n_ctx)
     assert heldout_rows(1, total - 1).shape == (1, total - 1)
-
-
-def test_statistics_of_the_first_row_are_plausible():
-    """Nats a token of the training text under its own unigram lie between zero and log(2048)."""
-    p = corpus_statistics().unigram.double() / corpus_statistics().unigram.sum()
-    entropy = -(p * p.clamp_min(1e-30).log()).sum().item()
-    assert 5 < entropy < math.log(2048)
 
 
 def test_provenance_names_every_source_of_the_text(data):

