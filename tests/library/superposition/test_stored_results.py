@@ -13,7 +13,7 @@ def test_no_stored_original_beats_the_exact_answer():
 
 
 def test_a_missing_table_is_named():
-    with pytest.raises(ValueError, match=r"no stored file 'nothing.csv'; stored are"):
+    with pytest.raises(ValueError, match=r"no stored file 'nothing.csv'. There are"):
         load_results("nothing")
 
 
