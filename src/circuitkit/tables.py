@@ -81,6 +81,26 @@ class Table:
             value = value[position(name, axis, names)]
         return value if value.ndim else value.item()
 
+    def select(self, **chosen: str) -> "Table":
+        """The entries with one name on an axis: `scores.select(behaviour="copying")`.
+
+        Parameters
+        ----------
+        chosen : for each axis that is to go, the name on it
+
+        Raises
+        ------
+        KeyError : if the table has no such axis, or the axis no such name
+        """
+        values, axes = self.values, dict(self.axes)
+        for axis, name in chosen.items():
+            if axis not in axes:
+                raise KeyError(f"This table has the axes {', '.join(self.axes)}, not {axis!r}.")
+            dim = list(axes).index(axis)
+            values = values.select(dim, position(name, axis, axes.pop(axis)))
+        names = ", ".join(chosen.values())
+        return Table(values, axes, f"{self.title}: {names}" if self.title else names)
+
     def top(self, k: int = 5, *, absolute: bool = False) -> "Table":
         """The `k` entries with the largest values, largest first.
 

@@ -25,6 +25,16 @@ def test_top_ranks_all_entries_and_leaves_nan_out():
     assert PAIRS.top(1, absolute=True).names == ("L0H0, L1H1",)
 
 
+def test_select_keeps_the_entries_with_one_name_on_an_axis():
+    into = PAIRS.select(reader="L1H0")
+    assert into.axes == {"writer": ("L0H0", "L0H1")}
+    assert torch.equal(into.values, torch.tensor([0.1, 0.4]))
+    assert into.top(1).names == ("L0H1",)
+    assert PAIRS.select(writer="L0H0", reader="L1H1").values == pytest.approx(-0.9)
+    with pytest.raises(KeyError, match="axes writer, reader, not 'head'"):
+        PAIRS.select(head="L0H0")
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(KeyError, match=r"No writer is called 'L0H7'.*L0H1"):
         PAIRS["L0H7"]
