@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import torch
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
 from torch import Tensor
 
@@ -21,13 +21,17 @@ __all__ = ["checked", "require_finite", "to_token", "to_tokens"]
 Function = TypeVar("Function", bound=Callable)
 
 
+# an integer is accepted where a number is annotated, as everywhere in Python
+typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))
+
+
 def checked(function: Function) -> Function:
     """Compare the arguments of every call with their annotations, and explain a mismatch plainly.
 
     jaxtyping and beartype do the comparison. Their error names the parameter; this decorator says
     in two sentences what was given and what was expected.
     """
-    compared = jaxtyped(function, typechecker=beartype)
+    compared = jaxtyped(function, typechecker=typechecker)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ def example(
     fill: Literal["zero", "mean"] = "zero",
     n: int = 1,
     ids: Int[Tensor, " pos"] | None = None,
+    scale: float = 1.0,
 ) -> Tensor:
     return x
 
@@ -41,6 +42,7 @@ def test_a_wrong_argument_is_named_with_what_was_expected(arguments, error, text
 def test_right_arguments_pass():
     x = torch.zeros(2, 3)
     assert example(x, torch.ones(2), "mean", 2, torch.zeros(3, dtype=torch.long)) is x
+    assert example(x, scale=2) is x  # an integer is a number
 
 
 @pytest.fixture(scope="module")
