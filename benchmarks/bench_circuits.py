@@ -63,14 +63,14 @@ def multiplied_out(stack):
 def main() -> None:
     torch.set_num_threads(1)
     model = gpt2_shaped()
-    stack = circuitkit.heads(model)
+    stack = circuitkit.heads_of(model)
     composition_scores(
         stack[:12], stack[12:24], "K"
     )  # first use of the routines is not what is measured
     for kind in "KQV":
         turns = [
             (
-                seconds(lambda kind=kind: all_pairs(circuitkit.heads(model), kind)),
+                seconds(lambda kind=kind: all_pairs(circuitkit.heads_of(model), kind)),
                 seconds(lambda kind=kind: model.all_composition_scores(kind)),
             )
             for _ in range(2)

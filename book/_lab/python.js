@@ -65,7 +65,7 @@ export function pythonFor(state, seen) {
     `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB${said(seen.sourceText)}`,
     ...(seen.via
       ? [
-          "heads = ck.heads(model)",
+          "heads = ck.heads_of(model)",
           `note = model.W_E @ heads["${seen.via}"].OV.AB[0]  # what ${seen.via} writes about each token`,
           `looks_for = model.W_E[${seen.token}] @ heads["${head}"].QK.AB[0] @ note.T / heads.scale${said(seen.tokenText)}`,
         ]

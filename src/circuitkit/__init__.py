@@ -1,6 +1,6 @@
 """circuitkit: reading, composing, converting and judging transformer circuits. Everything is a head.
 
-The book's library. `heads(model)` turns the attention heads of a model into one small value; every other tool works
+The book's library. `heads_of(model)` turns the attention heads of a model into one small value; every other tool works
 on such values, whether the heads were trained, built by hand, made from MLP neurons or gated. Sub-packages follow the
 reader's path: `heads`, `anatomy`, `models`, `residual`, `circuits`, `induction`, `conversion`, `superposition`.
 
@@ -16,7 +16,7 @@ from circuitkit._identity import refuse_namesake as _refuse_namesake
 _refuse_namesake()
 
 __all__ = [
-    "Heads", "heads", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
+    "Heads", "heads_of", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
     "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan", "kept_in",
     "ablation", "run", "training",
 ]  # fmt: skip
@@ -36,18 +36,18 @@ if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it
         superposition,
         training,
     )
-    from circuitkit._heads import Heads, stack
     from circuitkit._work import kept_in, plan
     from circuitkit.ablation import run
-    from circuitkit.anatomy import anatomy, heads
+    from circuitkit.anatomy import anatomy
     from circuitkit.conversion import to_attention_only
+    from circuitkit.heads import Heads, heads_of, stack
     from circuitkit.models import list_models, load_model
     from circuitkit.report import report
 else:
     _HOMES = {
-        "Heads": "_heads",
-        "heads": "anatomy",
-        "stack": "_heads",
+        "Heads": "heads",
+        "heads_of": "heads",
+        "stack": "heads",
         "to_attention_only": "conversion",
         "load_model": "models",
         "plan": "_work",

@@ -349,7 +349,7 @@ _CLASSES = {
     "Heads": Words(
         "Heads",
         "weights are read",
-        "Write circuitkit.heads(model), or heads[['L0H0']] for some; stack(*list_of_heads) for several.",
+        "Write circuitkit.heads_of(model), or heads[['L0H0']] for some; stack(*list_of_heads) for several.",
     ),
     "Recipe": Words(
         "a Recipe", "it says what is trained and how", "Write GATES or GATES.but(steps=500)."

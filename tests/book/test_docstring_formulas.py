@@ -93,7 +93,7 @@ def composition_scores(score, chance):
 
 def copying_score(share, circuit, own, read_back):
     tiny = model()
-    head = ck.heads(tiny)["L0H0"]
+    head = ck.heads_of(tiny)["L0H0"]
     symbols = matrices(head) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
     full = torch.linalg.eigvals(value(circuit, symbols))
     close(circuits.copying_score(tiny).score[0], share_of_positive(share, full))
@@ -105,13 +105,13 @@ def copying_score(share, circuit, own, read_back):
 
 def full_ov(circuit):
     tiny = model()
-    symbols = matrices(ck.heads(tiny)["L0H0"]) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
+    symbols = matrices(ck.heads_of(tiny)["L0H0"]) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
     close(circuits.full_ov(tiny, "L0H0").AB, value(circuit, symbols))
 
 
 def full_qk(circuit):
     tiny = model()
-    symbols = matrices(ck.heads(tiny)["L0H0"]) | {"W_E": tiny.W_E}
+    symbols = matrices(ck.heads_of(tiny)["L0H0"]) | {"W_E": tiny.W_E}
     close(circuits.full_qk(tiny, "L0H0").AB, value(circuit, symbols))
 
 
@@ -123,8 +123,8 @@ def largest_paths(asked):
     u = tiny.W_U[:, answer] - tiny.W_U.mean(1)
     for name, added in circuits.largest_paths(tiny, tokens()[0], answer, k=4):
         early, late = name.split("->")
-        head, A = ck.heads(tiny)[late], cache["pattern", 1][0, int(late[-1])]
-        first = cache["pattern", 0][0, int(early[-1])] @ x @ ck.heads(tiny)[early].OV.AB[0]
+        head, A = ck.heads_of(tiny)[late], cache["pattern", 1][0, int(late[-1])]
+        first = cache["pattern", 0][0, int(early[-1])] @ x @ ck.heads_of(tiny)[early].OV.AB[0]
         wanted = {"W_V^{h_2}": head.W_V[0], "W_O^{h_2}": head.W_O[0], "u": u}
         rows = [value(asked, wanted | {"A^{h_2}_{at,p}": A[-1, p]}) for p in range(len(x))]
         close(added, (first * torch.stack(rows)).sum())
@@ -141,7 +141,7 @@ def score_decomposition(formula):
     stream = residual.decompose(tiny, tokens())
     names = [name for name in stream.names if not name.startswith("L1")]
     terms = [{"c_i": stream[a][0, t], "c_j": stream[b][0, s]} for a in names for b in names]
-    symbols = matrices(ck.heads(tiny)["L1H0"]) | {r"\sum_{i,j}": terms, "s": found.score}
+    symbols = matrices(ck.heads_of(tiny)["L1H0"]) | {r"\sum_{i,j}": terms, "s": found.score}
     close(*sides(formula, symbols)[0])
 
 
@@ -217,7 +217,7 @@ def build_induction_model(bound, epsilon, pointer, first, at_least, share, diffe
 def build_virtual_head_model(pattern, matrix, bound):
     n, beta = 12, 8.0
     built = induction.build_virtual_head_model(n, n, sharpness=beta)
-    early, late = ck.heads(built)["L0H0"], ck.heads(built)["L1H0"]
+    early, late = ck.heads_of(built)["L0H0"], ck.heads_of(built)["L1H0"]
     product = value(matrix, {"W_{OV}^0": early.OV.AB[0], "W_{OV}^1": late.OV.AB[0]})
     close(circuits.virtual_head(early, late).OV.AB[0], product)
     _, cache = built.run_with_cache(torch.arange(n)[None])
@@ -243,7 +243,7 @@ def scores(prefix, duplicate, share, copying):
         sources = sorted({p + 1 for places in earlier.values() for p in places})
         v, U = cache["v", 1][0, sources, h], tiny.W_U[:, row[0, sources]]
         v, U = v - v.mean(0), U - U.mean(1, keepdim=True)
-        W_O = ck.heads(tiny)[f"L1H{h}"].W_O[0]
+        W_O = ck.heads_of(tiny)[f"L1H{h}"].W_O[0]
         rows = {"v_i": v, "W_O": W_O, "U": U}
         table = value(copying.split("=")[1].replace("W_U[:, x_j]", "U"), rows)
         close(found.copying[2 + h], share_of_positive(share, torch.linalg.eigvals(table)))

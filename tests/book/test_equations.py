@@ -170,7 +170,7 @@ def score_and_tables(a, i, b, j):
         for other in "cp"
     }
     stream = torch.stack([tiny.W_E[a] + tiny.W_pos[i], tiny.W_E[b] + tiny.W_pos[j]])
-    return ck.heads(tiny)["L0H0"].scores(stream)[0, 0, 1], tables
+    return ck.heads_of(tiny)["L0H0"].scores(stream)[0, 0, 1], tables
 
 
 def four_tables(latex):
@@ -192,7 +192,7 @@ def two_factors(latex):
 
 def paths(latex):
     tiny = model()
-    stack, split = ck.heads(tiny), residual.decompose(tiny, tokens())
+    stack, split = ck.heads_of(tiny), residual.decompose(tiny, tokens())
     patterns, first = {}, split["embed"] + split["pos_embed"]
     _, cache = tiny.run_with_cache(tokens())
     for layer in range(2):
@@ -229,7 +229,7 @@ def score_with_matrix(latex, kind, matrix):
 
 def first_layer_score(latex):
     tiny, t, s = model(), 3, 1
-    head, names = ck.heads(tiny)["L0H0"], tokens()[0]
+    head, names = ck.heads_of(tiny)["L0H0"], tokens()[0]
     symbols = {
         "W_E[x_t]": tiny.W_E[names[t]],
         "W_E[x_s]": tiny.W_E[names[s]],
@@ -260,7 +260,7 @@ def induction_bound(latex):
 
 def match_matrix(latex):
     tiny, C_q, C_k = model(), draw(D, D, seed=1), draw(D, D, seed=2)
-    head = ck.heads(tiny)["L1H0"]
+    head = ck.heads_of(tiny)["L1H0"]
     symbols = {"W_E": tiny.W_E, "C_q": C_q, "C_k": C_k, "W_Q": head.W_Q[0], "W_K": head.W_K[0]}
     ((table,),) = sides(latex, symbols)
     for a, b in ((0, 3), (5, 2)):

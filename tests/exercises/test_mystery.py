@@ -66,11 +66,11 @@ def test_model_a_is_the_shipped_one_with_its_heads_in_another_order():
     tokens = shipped.to_tokens("The king and the queen of the country")
     assert (model(tokens) - shipped(tokens)).abs().max() < 1e-4
     mine, theirs = (
-        {round(float(norm), 4) for norm in ck.heads(m).OV.norm().flatten()}
+        {round(float(norm), 4) for norm in ck.heads_of(m).OV.norm().flatten()}
         for m in (model, shipped)
     )
     assert mine == theirs
-    assert ck.heads(model).OV.norm().tolist() != ck.heads(shipped).OV.norm().tolist()
+    assert ck.heads_of(model).OV.norm().tolist() != ck.heads_of(shipped).OV.norm().tolist()
 
 
 @pytest.mark.parametrize("claim", ["L1H9 helps", "helps", "L1H1 reads helps", "L1H1 nothing helps"])

@@ -20,7 +20,7 @@ def heads_and_models() -> None:
     model = ck.load_model("two-layer", step=1000)
     assert_type(model, TransformerBridge)
     assert_type(ck.list_models(), list[str])
-    heads = ck.heads(model)
+    heads = ck.heads_of(model)
     assert_type(heads, ck.Heads)
     assert_type(heads["L0H1"].W_Q, Tensor)
     assert_type(heads.layers, tuple[int, ...])
@@ -35,7 +35,7 @@ def heads_and_models() -> None:
 
 def tools() -> None:
     model = ck.load_model("two-layer", step=1000)
-    heads = ck.heads(model)
+    heads = ck.heads_of(model)
     tokens = models.heldout_rows(2, 64)
     assert_type(tokens, Tensor)
     assert_type(circuits.composition_scores(heads["L0H1"], heads["L1H3"], "K").score, Tensor)
@@ -69,7 +69,7 @@ def mistakes() -> None:
     ck.load_model(2)  # pyright: ignore[reportArgumentType]
     ck.load_model("two-layer", checkpoint=1000)  # pyright: ignore[reportCallIssue]
     model = ck.load_model("two-layer")
-    heads = ck.heads(model)
+    heads = ck.heads_of(model)
     heads.layers = (0,)  # pyright: ignore[reportAttributeAccessIssue]
     ck.Heads(heads.names, heads.W_Q, heads.W_K, heads.W_V)  # pyright: ignore[reportCallIssue]
     parts = (heads.names, heads.W_Q, heads.W_K, heads.W_V, heads.W_O)

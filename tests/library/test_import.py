@@ -30,7 +30,7 @@ def test_packages_import_nothing_heavy_print_nothing_and_leave_the_seed():
 import sys, torch
 before = torch.get_rng_state()
 import circuitkit, circuitkit.models, circuitkit.residual
-from circuitkit import Heads, heads, list_models, load_model, stack
+from circuitkit import Heads, heads_of, list_models, load_model, stack
 list_models(), dir(circuitkit)
 assert torch.equal(before, torch.get_rng_state())
 sys.exit(str([name for name in {HEAVY} if name in sys.modules]))

@@ -108,7 +108,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Anatomy": lambda: ck.anatomy(model()),
     "AttentionOnlyBridge": converted,
     "Composition": lambda: ck.circuits.composition_scores(
-        ck.heads(model())[0:3], ck.heads(model())[3:6], baseline="analytic"
+        ck.heads_of(model())[0:3], ck.heads_of(model())[3:6], baseline="analytic"
     ),
     "CorpusStatistics": lambda: ck.models.CorpusStatistics(
         torch.ones(3).long(), torch.ones(3, 3).long()
@@ -120,7 +120,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "GatedRuns": lambda: ck.superposition.train_gated(toy(), recipe(), inits=1),
     "Generator": lambda: torch.Generator().manual_seed(0),
     "HeadSum": lambda: ck.conversion.head_sum("gelu"),
-    "Heads": lambda: ck.heads(model()),
+    "Heads": lambda: ck.heads_of(model()),
     "MaskedHead": lambda: ck.conversion._paper.MaskedHead(
         normal(12, 12), normal(12, 12), torch.ones(8, 8)
     ),

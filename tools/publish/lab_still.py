@@ -31,7 +31,7 @@ def effects() -> tuple[float, dict[str, tuple[float, float]]]:
 
     whole, probability = without([])
     names = [
-        *ck.heads(model).names,
+        *ck.heads_of(model).names,
         *(wire for kind in "QKV" for wire in induction.paths(model, kind)),
     ]
     return probability, {

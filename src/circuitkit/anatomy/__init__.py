@@ -12,7 +12,6 @@ from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from circuitkit.anatomy._address import join, read
-from circuitkit.anatomy._heads import heads
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._read import anatomy
 from circuitkit.anatomy._run import Run
@@ -26,7 +25,6 @@ __all__ = [
     "Run",
     "anatomy",
     "from_heads",
-    "heads",
     "join",
     "read",
     "to_bridge",

@@ -5,10 +5,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.nn.functional import pad
 
-from circuitkit._contract import HasHeads, HeadName, HeadNames, place_of, public
+from circuitkit._contract import HeadName, HeadNames, place_of, public
 from circuitkit._heads import Heads, stack
 from circuitkit.anatomy._address import unknown
 from circuitkit.anatomy._neurons import Neurons, widened
@@ -17,39 +16,6 @@ from circuitkit.anatomy._sublayer import Anatomy
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
-
-    Own = Heads
-else:
-    Own = Any  # what the model carries itself
-
-
-@public
-def heads(model: HasHeads) -> Own:
-    """All attention heads of a model as one `Heads`, named `L{layer}H{head}`, in the order of the layers.
-
-    Weights are detached copies of what the model holds now; `circuitkit.anatomy(model)["L0H1"]` gives views. Grouped queries: one
-    entry per query head, keys and values repeated. Behind a norm heads read the *normalised* stream. An object with its own
-    `.heads` gives those: a converted model a `MixedHeads`. What layers score by in different ways (windows, rotations) is left out,
-    and `positions` is "other". **Error**: none. **Source**: the model's own `W_Q, W_K, W_V, W_O`, transformer-lens axis order.
-    """
-    if getattr(model, "heads", None) is not None:
-        return model.heads
-    layers = [
-        sub.inside.ungrouped() for sub in anatomy(model).sublayers if isinstance(sub.inside, Heads)
-    ]
-    if not layers:
-        empty = torch.zeros(0, model.cfg.d_model, model.cfg.d_head)
-        return Heads((), empty, empty, empty, empty.transpose(1, 2))
-    ways = [
-        (part.turn, part.window, part.cap, part.norm_Q is None, part.norm_K is None)
-        for part in layers
-    ]
-    if any(way != ways[0] for way in ways) or any(
-        part.norm_Q is not None and part.norm_Q.across for part in layers
-    ):
-        unknown = {"turn": None, "window": None, "cap": None, "norm_Q": None, "norm_K": None}
-        layers = [replace(part, positions="other", **unknown) for part in layers]
-    return stack(*layers).to(layers[0].W_Q.dtype, copy=len(layers) == 1)
 
 
 class MixedHeads:
@@ -112,7 +78,7 @@ class MixedHeads:
             own = (
                 sub.inside.take(rows)
                 if isinstance(sub.inside, Neurons)
-                else widened(sub.inside[rows])
+                else widened(sub.inside[list(rows)])
             )
             parts.append(replace(own, layers=(step,) * len(own)))
         alike = len({(part.d_head, part.scale, part.mask) for part in parts}) < 2

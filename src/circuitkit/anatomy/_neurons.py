@@ -231,6 +231,6 @@ def with_bias_token(
 
 def widened(heads: Heads) -> Heads:
     """Heads of attention on the coordinates of neuron-heads: they neither read nor write the last one. Copies, by head."""
-    own = heads.ungrouped()
+    own = heads
     wide = {name: F.pad(getattr(own, name), (0, 0, 0, 1)) for name in ("W_Q", "W_K", "W_V")}
     return replace(own, **wide, W_O=F.pad(own.W_O, (0, 1)))

@@ -1,7 +1,5 @@
 """Any model as an `Anatomy`: what is a model is asked here, once, and every read is checked against the model's logits."""
 
-import hashlib
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,11 +10,12 @@ import torch
 from torch import Tensor
 
 from circuitkit._contract import Model, public
-from circuitkit._heads import Heads, Turn
+from circuitkit._heads import Heads
 from circuitkit._precision import finest, rounding_hint
 from circuitkit._state import require_finite, state_of
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Norm, Step, Sublayer, from_heads
+from circuitkit.heads import layer_heads, window_of
 
 _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
@@ -66,15 +65,6 @@ def _anatomy(model: Model) -> Anatomy:
         require_finite(model)
         _KNOWN[model] = state, _read(model)
     return _KNOWN[model][1]
-
-
-def name_of(bridge: Any) -> str:
-    """The model's name, if it has one, and a mark of its embedding: two models may have one name."""
-    name = getattr(bridge.cfg, "model_name", None)
-    W = bridge.W_E.detach().flatten()
-    some = [] if W.is_meta else W[:: max(1, len(W) // 64)].float().tolist()
-    mark = hashlib.sha256(repr(some).encode()).hexdigest()[:4]
-    return f"{'' if name in (None, 'custom', 'native') else name} ({mark})".strip()
 
 
 def _read(bridge: Any) -> Anatomy:
@@ -174,7 +164,7 @@ def random_rows(d_vocab: int, n: int) -> Tensor:
 def _probe_length(bridge: Any) -> int:
     """Long enough to tell a window from none, where that is affordable."""
     windows = [
-        _window(block.attn.original_component, n)
+        window_of(block.attn.original_component, n)
         for n, block in enumerate(bridge.blocks)
         if hasattr(block, "attn")
     ]
@@ -269,50 +259,7 @@ def _block(bridge: Any, layer: int, block: Any, cache: Any) -> list[Step]:
 
 
 def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, Tensor | None]:
-    original, cfg = attn.original_component, bridge.cfg
-    W = {name: getattr(attn, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O")}
-    n, d_head = W["W_Q"].shape[0], W["W_Q"].shape[2]
-    n_groups = W["W_K"].shape[0]
-    norms = {}
-    for kind, count in (("Q", n), ("K", n_groups)):
-        module = attn._modules.get(f"{kind.lower()}_norm")
-        if module is not None:
-            width = int(module.original_component.weight.numel())
-            norm: Any = _norm(module, width, W["W_Q"], cfg)
-            norm = norm.each(lambda v, n=count: v.view(-1, 1, d_head).expand(n, -1, -1))
-            norms[f"norm_{kind}"] = replace(norm, across=width > d_head)
-    turn = _turn(original, cache, layer, getattr(bridge, "rotary_emb", None))
-    heads = Heads(
-        names=tuple(f"L{layer}H{h}" for h in range(n)),
-        layers=(layer,) * n,
-        scale=_score_divisor(original) or math.sqrt(d_head),
-        mask="full"
-        if str(getattr(cfg, "attention_dir", "causal")) == "bidirectional"
-        else "causal",
-        positions="absolute" if turn is None else "rotary",
-        groups=None if n_groups == n else tuple(h * n_groups // n for h in range(n)),
-        turn=turn,
-        cap=_positive(
-            getattr(original, "attn_logit_softcapping", None),
-            getattr(cfg, "attn_scores_soft_cap", None),
-        ),
-        window=_window(original, layer),
-        of=name_of(bridge),
-        **{name: _given(getattr(attn, name, None)) for name in ("b_Q", "b_K", "b_V")},
-        **W,
-        **norms,
-    )
-    return heads, _given(getattr(attn, "b_O", None))
-
-
-def _score_divisor(attention: Any) -> float | None:
-    """What the model's own attention divides scores by; its configuration does not always say. `None`: sqrt(d_head)."""
-    if type(attention).__name__ == "GPTNeoSelfAttention":
-        return 1.0
-    if isinstance(getattr(attention, "scaling", None), float):
-        return 1.0 / attention.scaling
-    scale = getattr(attention, "scale", None)
-    return scale if isinstance(scale, float) else None
+    return layer_heads(bridge, layer), _given(getattr(attn, "b_O", None))
 
 
 def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
@@ -380,43 +327,6 @@ def _norm(module: Any, size: int, like: Tensor, cfg: Any) -> Norm | None:
             f"{type(original).__name__} is no LayerNorm or RMSNorm (off by {off[best]:.2g} of its largest output)"
         )
     return known[best]
-
-
-def _turn(original: Any, cache: Any, layer: int, rotary: Any) -> Turn | None:
-    """The rotation that a layer's tables of cosines and sines describe."""
-    tables = getattr(original, "rotary", None)
-    at = f"blocks.{layer}.attn."
-    if tables is not None:
-        cos, sin = tables.cos_cached, tables.sin_cached
-    elif f"{at}hook_cos" in cache:
-        cos, sin = (cache[f"{at}{name}"].flatten(0, -3)[0] for name in ("hook_cos", "hook_sin"))
-    else:
-        return None
-    half = cos.shape[-1] // 2
-    dims = torch.arange(2 * half, device=cos.device)
-    in_halves = torch.equal(cos[:, :half], cos[:, half:])
-    planes = dims.view(2, half).T if in_halves else dims.view(half, 2)
-    angles = torch.atan2(sin[1].float(), cos[1].float())[planes[:, 0]]
-    # the model's own numbers, where they are at hand: an angle read off a table is off in its last digit
-    known = (
-        []
-        if rotary is None
-        else [b.float() for name, b in rotary.named_buffers() if name.endswith("inv_freq")]
-    )
-    if tables is not None:
-        speed = 1.0 / (tables.effective_base ** (torch.arange(0, 2 * half, 2).float() / (2 * half)))
-        known.append(speed.to(angles) / tables.position_scale)
-    near = [b for b in known if len(b) == half and torch.allclose(b, angles, rtol=2e-2, atol=1e-6)]
-    exact = min(near, key=lambda b: float((b - angles).abs().max()), default=angles)
-    return Turn(planes, exact, float(cos[0, 0]))
-
-
-def _window(original: Any, layer: int) -> int | None:
-    config: Any = getattr(original, "config", None)
-    kinds = getattr(config, "attention_layers", None)  # GPT-Neo
-    if kinds:
-        return int(config.window_size) if kinds[layer] == "local" else None
-    return getattr(original, "sliding_window", getattr(config, "sliding_window", None))
 
 
 def _first(cache: Any, *names: str) -> Tensor:

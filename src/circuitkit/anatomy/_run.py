@@ -15,7 +15,6 @@ from torch import Tensor
 from circuitkit._blocks import pieces
 from circuitkit._contract import Natural, PartName, must, public
 from circuitkit._heads import Heads
-from circuitkit._heads._heads import projected
 from circuitkit.anatomy._address import Address, join, read
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._sublayer import Anatomy, Norm, Sublayer
@@ -330,9 +329,12 @@ class Run:
             table = torch.cat([table, constant if b is None else constant + b])[None]
             norm = getattr(own, f"norm_{kind}")
             if norm is not None:
-                whole = projected(heads, kind, here.read_by(sub, here.streams[step]))[0]
-                group = rows[0] if kind == "Q" or heads.groups is None else heads.groups[rows[0]]
-                norm = getattr(heads, f"norm_{kind}").freeze(whole).only(group)
+                whole = replace(heads, norm_Q=None, norm_K=None, turn=None).side(
+                    kind, here.read_by(sub, here.streams[step])
+                )[0]
+                norm = getattr(heads, f"norm_{kind}")
+                norm = Norm(norm.gain, norm.bias, norm.eps, norm.centred, norm.over_layer)
+                norm = norm.freeze(whole).only(rows[0])
                 table = norm.linear(table)
                 if norm.bias is not None:
                     table[:, -1] += norm.bias[0, 0]

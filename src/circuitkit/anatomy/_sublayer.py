@@ -384,7 +384,7 @@ class Anatomy:
         taken = self.taken([names] if isinstance(names, (str, int)) else names)
         return stack(
             *(
-                sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[rows]
+                sub.inside.take(rows) if isinstance(sub.inside, Neurons) else sub.inside[list(rows)]
                 for _, sub, rows in taken
             )
         )

@@ -43,7 +43,6 @@ def to_bridge(model: Anatomy, *, n_ctx: Count | None = None) -> "TransformerBrid
         d_head=first.d_head,
         n_layers=len(layers),
         n_heads=len(first),
-        n_key_value_heads=None if first.groups is None else len(first.W_K),
         n_ctx=n_ctx,
         d_vocab=len(model.W_E),
         d_vocab_out=model.W_U.shape[1],
@@ -125,7 +124,6 @@ def _problems(model: Anatomy, n_ctx: int) -> list[str]:
     )
     same: dict[str, Any] = {
         "heads": [len(heads) for heads in layers],
-        "groups": [heads.groups for heads in layers],
         "masks": [heads.mask for heads in layers],
         "caps": [heads.cap for heads in layers],
         "norms": [norm and (norm.centre, norm.eps) for norm in norms],
@@ -139,9 +137,6 @@ def _problems(model: Anatomy, n_ctx: int) -> list[str]:
         out.append("queries and keys are rotated, normed or see a window only")
     if any(sub.gate or sub.after for sub in model.sublayers):
         out.append("heads are gated, or a norm stands behind them")
-    n, groups = len(layers[0]), layers[0].groups
-    if groups is not None and groups != tuple(row * len(layers[0].W_K) // n for row in range(n)):
-        out.append(f"groups are {groups}; they must lie side by side")
     if layers[0].mask not in ("causal", "full"):
         out.append(f"heads have the mask {layers[0].mask!r}")
     return out

@@ -51,9 +51,7 @@ def virtual_head(earlier: Heads, later: Heads) -> Heads:
     ('L0H0->L1H0', 'L0H0->L1H1')
     """
     runs_before(earlier, later, "virtual_head", every=True)
-    earlier, later = (
-        part.to(one_dtype_of(earlier, later)).ungrouped() for part in (earlier, later)
-    )
+    earlier, later = (part.to(one_dtype_of(earlier, later)) for part in (earlier, later))
     between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
     value = earlier.W_V[:, None].expand(-1, len(later), -1, -1)
     output = later.W_O[None].expand(len(earlier), -1, -1, -1)
@@ -226,15 +224,15 @@ def composition_scores(
 
 def _written(heads: Heads, dtype: torch.dtype, *, spans: bool = False) -> Thin:
     """`W_V W_O`, by what it writes."""
-    return thin(heads.W_O.to(dtype), heads.by_head("W_V").to(dtype), spans=spans)
+    return thin(heads.W_O.to(dtype), heads.W_V.to(dtype), spans=spans)
 
 
 def _read(heads: Heads, kind: str, dtype: torch.dtype, *, spans: bool = False) -> Thin:
     """The transpose of the later head's matrix `A B^T`, by what it reads."""
     sides: Any = {"Q": ("W_Q", "W_K"), "K": ("W_K", "W_Q"), "V": ("W_V", "W_O")}
     left, right = sides[kind]
-    other = heads.W_O.mT if right == "W_O" else heads.by_head(right)
-    return thin(heads.by_head(left).to(dtype).mT, other.to(dtype), spans=spans)
+    other = heads.W_O.mT if right == "W_O" else getattr(heads, right)
+    return thin(getattr(heads, left).to(dtype).mT, other.to(dtype), spans=spans)
 
 
 @cache

@@ -10,7 +10,9 @@ from torch import Tensor
 from circuitkit._contract import AnyModel, Count, Factored, HeadNames, Natural, must, public, sizes
 from circuitkit._heads import Heads
 from circuitkit._precision import full_precision
-from circuitkit.anatomy import anatomy, heads
+from circuitkit.anatomy import anatomy
+from circuitkit.anatomy._heads import MixedHeads
+from circuitkit.heads import heads_of
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
@@ -44,9 +46,9 @@ def full_ov(
     from transformer_lens import FactoredMatrix
 
     stack = anatomy(model)[head]
-    left = _rows(model, stack, "token", embed) @ stack.by_head("W_V")
+    left = _rows(model, stack, "token", embed) @ stack.W_V
     if biases and stack.b_V is not None:
-        left = left + stack.by_head("b_V")[:, None, :]
+        left = left + stack.b_V[:, None, :]
     W_U = tables(model)[2]
     extra = stack.d_model - len(W_U)
     W_U = (
@@ -95,12 +97,12 @@ def full_qk(
         raise ValueError(_HOW_FAR[stack.turn is None].format(offset))
     left, right = (
         _rows(model, stack, query) @ stack.W_Q,
-        _rows(model, stack, key) @ stack.by_head("W_K"),
+        _rows(model, stack, key) @ stack.W_K,
     )
     if biases and stack.b_Q is not None:
         left = left + stack.b_Q[:, None, :]
     if biases and stack.b_K is not None:
-        right = right + stack.by_head("b_K")[:, None, :]
+        right = right + stack.b_K[:, None, :]
     if stack.turn is not None:
         left = left @ stack.turn.matrix(offset or 0, stack.d_head).to(left)
     return FactoredMatrix(*_unstacked(head, left / stack.scale, right.mT))
@@ -229,13 +231,13 @@ def copying_score(heads_or_model: Heads | AnyModel, model: AnyModel | None = Non
     """
     stack: Any = heads_or_model
     if not isinstance(stack, Heads):
-        stack, model = heads(stack), stack
-        if not isinstance(
-            stack, Heads
-        ):  # of a converted model: attention heads and neuron-heads, a layer at a time
-            return _joined([copying_score(some, model) for some in stack.groups()])
+        stack, model = stack if hasattr(stack, "blocks") else stack.heads, stack
+        if isinstance(getattr(stack, "heads", None), MixedHeads):
+            # of a converted model: attention heads and neuron-heads, a layer at a time
+            return _joined([copying_score(some, model) for some in stack.heads.groups()])
+        stack = stack if isinstance(stack, Heads) else heads_of(stack)
     middle = stack.W_O if model is None else stack.W_O @ _unembed_then_embed(model, stack)
-    eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.by_head("W_V")))
+    eigenvalues = torch.linalg.eigvals(full_precision(middle @ stack.W_V))
     sizes = eigenvalues.abs()
     order = sizes.argsort(dim=-1, descending=True)
     eigenvalues, sizes = eigenvalues.gather(-1, order), sizes.gather(-1, order)

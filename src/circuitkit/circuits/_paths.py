@@ -192,7 +192,7 @@ def largest_paths(
             continue
         asked = torch.einsum(
             "hmd,hd->hm",
-            heads.by_head("W_V"),
+            heads.W_V,
             heads.W_O @ here._pulled(u, step, sub, None)[0, 0, :, 0],
         )
         reads = (
@@ -354,8 +354,8 @@ def _through(
 ) -> tuple[Tensor, Tensor]:
     """What each head of a layer gathers when it reads each stream, `[path, head, batch, pos, d_head]`, and what the layer
     writes because of value biases and the norm's, whatever is in the stream."""
-    W_V, fixed = heads.by_head("W_V"), torch.zeros_like(heads.by_head("W_V")[:, 0])
-    fixed = fixed if heads.b_V is None else heads.by_head("b_V")
+    W_V, fixed = heads.W_V, torch.zeros_like(heads.W_V[:, 0])
+    fixed = fixed if heads.b_V is None else heads.b_V
     fixed = fixed if norm is None or norm.bias is None else fixed + norm.bias @ W_V
     values = torch.einsum("nbpm,hmd->nhbpd", x if norm is None else norm.linear(x), W_V)
     return torch.einsum("bhqp,nhbpd->nhbqd", pattern, values), torch.einsum(

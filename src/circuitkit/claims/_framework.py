@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 
 from circuitkit import circuits, induction, models, residual
-from circuitkit.anatomy import heads
 from circuitkit.claims._shipped import model, product, relative, repeats, second_pass, unigram
+from circuitkit.heads import heads_of
 
 KINDS: tuple[Literal["Q", "K", "V"], ...] = ("Q", "K", "V")
 
@@ -27,7 +27,7 @@ def virtual_weight() -> float:
     """What L0H1 adds to the keys of L1H3, read off the stream, against its z times the virtual weight."""
     two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
     z = two.run_with_cache(rows)[1]["blocks.0.attn.hook_z"][:, :, 1]
-    through_stream = residual.decompose(two, rows)["L0H1"] @ heads(two)["L1H3"].W_K[0]
+    through_stream = residual.decompose(two, rows)["L0H1"] @ heads_of(two)["L1H3"].W_K[0]
     direct = z @ residual.virtual_weights(two, "L0H1", "L1H3.K").AB
     return relative(direct - through_stream, through_stream)
 
@@ -49,7 +49,7 @@ def norm_and_basis() -> list:
 
 def small_subspaces() -> list[float]:
     """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
-    stack = heads(model("two-layer"))
+    stack = heads_of(model("two-layer"))
     found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in KINDS]
     writable = int(
         (stack.W_O.abs().amax((0, 1)) > 0).sum()
@@ -62,7 +62,7 @@ def heads_add_up() -> float:
     two, rows = model("two-layer", exact=True), models.heldout_rows(2, 64)
     cache = two.run_with_cache(rows)[1]
     together = cache["blocks.1.attn.hook_z"].flatten(2) @ two.W_O[1].flatten(0, 1)
-    apart = heads(two)[4:].results(cache["blocks.1.hook_resid_pre"]).sum(1)
+    apart = heads_of(two)[4:].results(cache["blocks.1.hook_resid_pre"]).sum(1)
     return relative(apart - together, together)
 
 
@@ -73,7 +73,7 @@ def kronecker_products() -> float:
     first, second = (
         cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3))
     )
-    parts = heads(two)
+    parts = heads_of(two)
     early, late, both = (
         product(h.OV)[0]
         for h in (parts["L0H1"], parts["L1H3"], circuits.virtual_head(parts["L0H1"], parts["L1H3"]))
@@ -86,7 +86,7 @@ def kronecker_products() -> float:
 def low_rank() -> list:
     """Whether no QK or OV matrix of the shipped models exceeds rank d_head; d_head, d_model and the largest rank."""
     stacks = [
-        heads(model(name, exact=True)) for name in ("one-layer", "two-layer", "two-layer-mlp")
+        heads_of(model(name, exact=True)) for name in ("one-layer", "two-layer", "two-layer-mlp")
     ]
     largest = max(
         int(torch.linalg.matrix_rank(part.AB).max())
@@ -167,14 +167,14 @@ def term_importance() -> list[float]:
 
 def chance_composition() -> list[float]:
     """Composition score of unrelated heads of the two-layer model's shape, and 1 / sqrt(d_model)."""
-    stack = heads(model("two-layer"))
+    stack = heads_of(model("two-layer"))
     scored = circuits.composition_scores(stack[:4], stack[4:], "K")
     return [float(scored.baseline), 1 / math.sqrt(stack.d_model)]
 
 
 def scores_and_signals() -> list:
     """The pair with the highest K-composition and what its wire carries in nats; L0H1->L1H3.Q, above chance and carried."""
-    stack = heads(model("two-layer"))
+    stack = heads_of(model("two-layer"))
     scored = {kind: circuits.composition_scores(stack[:4], stack[4:], kind) for kind in KINDS[:2]}
     early, late, _ = scored["K"].strongest(1)[0]
     whole = second_pass().second
@@ -209,7 +209,7 @@ def random_repeats() -> list:
 def induction_eigenvalues() -> list:
     """Whether both are near 1: eigenvalue scores of L1H3 of the match between query token and noted token, and of its OV circuit."""
     two = model("two-layer")
-    stack, W_E = heads(two), two.W_E.detach()
+    stack, W_E = heads_of(two), two.W_E.detach()
     noted = W_E @ stack["L0H1"].W_V[0] @ stack["L0H1"].W_O[0]
     match = (noted @ stack["L1H3"].W_K[0]).T @ (
         W_E @ stack["L1H3"].W_Q[0]

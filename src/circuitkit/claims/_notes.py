@@ -5,7 +5,6 @@ import dataclasses
 import torch
 
 from circuitkit import circuits, induction, models, residual, superposition
-from circuitkit.anatomy import heads
 from circuitkit.claims._framework import KINDS
 from circuitkit.claims._shipped import (
     model,
@@ -16,6 +15,7 @@ from circuitkit.claims._shipped import (
     token,
     unigram,
 )
+from circuitkit.heads import heads_of
 
 
 def setting() -> bool:
@@ -36,7 +36,7 @@ def setting() -> bool:
 
 def additivity() -> list:
     """Whether both are additive: how far f(x + y) misses f(x) + f(y), relative to its size: the heads of layer 0, and an MLP."""
-    layer, block = heads(model("two-layer"))[:4], model("two-layer-mlp").blocks[0].mlp
+    layer, block = heads_of(model("two-layer"))[:4], model("two-layer-mlp").blocks[0].mlp
     g = torch.Generator().manual_seed(0)
     missed = []
     for f, width in ((layer.results, layer.d_model), (block, model("two-layer-mlp").cfg.d_model)):
@@ -53,7 +53,7 @@ def deletion() -> list:
     scores = memory.deletion.nan_to_num(-torch.inf)
     later, earlier = divmod(int(scores.argmax()), len(memory.names))
     pair = f"{memory.names[later]} of {memory.names[earlier]}"
-    rank = int(torch.linalg.matrix_rank(heads(model("two-layer", exact=True)).OV.AB).max())
+    rank = int(torch.linalg.matrix_rank(heads_of(model("two-layer", exact=True)).OV.AB).max())
     return [rank, pair, float(scores[later, earlier]), float(memory.cosine[later, earlier])]
 
 
@@ -115,7 +115,7 @@ def crossings() -> list[float]:
     paths = circuits.path_logits(
         one, torch.cat([context.expand(len(sample), -1), sample[:, :2]], dim=1)
     )
-    by_heads, whole = paths.sum(list(heads(one).names), at=-1), paths.sum(at=-1)
+    by_heads, whole = paths.sum(list(heads_of(one).names), at=-1), paths.sum(at=-1)
     right, out = sample[:, [3]], []
     for wrong in (sample[:, [2]], sample[torch.randperm(len(sample), generator=generator)][:, [2]]):
         out.append((by_heads.gather(1, wrong)[:, 0] > by_heads.median(-1).values).float().mean())
@@ -129,7 +129,7 @@ def crossings() -> list[float]:
 def content_times_place() -> list:
     """Second over first singular value of L0H1's attention factors, words by places; tokens back: places alone, real text."""
     one = model("one-layer", exact=True)
-    head, place = heads(one)["L0H1"], 200
+    head, place = heads_of(one)["L0H1"], 200
     query = (one.W_E[token("one-layer", " king")] + one.W_pos[place]) @ head.W_Q[0]
     keys = (one.W_E[:, None] + one.W_pos[place - 63 : place + 1]) @ head.W_K[0]
     factors = keys @ query / head.scale
@@ -154,7 +154,7 @@ def third_token() -> float:
     changed = tokens.clone()
     changed[0, 3] = token("one-layer", " old")
     scores = [
-        heads(one)["L0H0"].scores(one.run_with_cache(t)[1]["blocks.0.hook_resid_pre"])[0, 0]
+        heads_of(one)["L0H0"].scores(one.run_with_cache(t)[1]["blocks.0.hook_resid_pre"])[0, 0]
         for t in (tokens, changed)
     ]
     kept = [i for i in range(tokens.shape[1]) if i != 3]
@@ -169,7 +169,7 @@ def three_wires() -> list[str]:
         induction.build_induction_model(words, n_ctx=12, method="pointer"),
         induction.build_virtual_head_model(words, n_ctx=12),
     ]
-    stacks = [heads(one) for one in built]
+    stacks = [heads_of(one) for one in built]
     score = lambda stack, kind: (
         circuits.composition_scores(stack["L0H0"], stack["L1H0"], kind).score
     )
@@ -178,7 +178,7 @@ def three_wires() -> list[str]:
 
 def factored_differently() -> list:
     """Whether the V score with W_V is the head's own; L0H3 to L1H0 before and after a new factoring: W_V alone, W_OV."""
-    stack = heads(model("two-layer", exact=True))
+    stack = heads_of(model("two-layer", exact=True))
     early, late = stack["L0H3"], stack["L1H0"]
     U, S, Vh = torch.linalg.svd(late.W_V, full_matrices=False)
     turn = Vh.mT * (torch.logspace(-1, 1, late.d_head, dtype=S.dtype) / S)[:, None]
@@ -295,7 +295,7 @@ def one_layer_fails() -> list[bool]:
 def matching_tokens() -> list:
     """Whether most match: share of tokens that as a query of L1H3 prefer themselves as a key: noted by L0H1, and straight from the embedding."""
     two = model("two-layer")
-    stack, W_E = heads(two), two.W_E.detach()
+    stack, W_E = heads_of(two), two.W_E.detach()
     query = W_E @ stack["L1H3"].W_Q[0]
     keys = (W_E @ product(stack["L0H1"].OV)[0], W_E)
     first = [(query @ (key @ stack["L1H3"].W_K[0]).T).argmax(1) for key in keys]
@@ -321,4 +321,4 @@ def one_head_and_bigrams() -> list:
 def _one_head():
     """The cache of the one-layer model on a short sentence, and its head L0H0, float64."""
     one = model("one-layer", exact=True)
-    return one.run_with_cache(one.to_tokens("The king and the queen of"))[1], heads(one)["L0H0"]
+    return one.run_with_cache(one.to_tokens("The king and the queen of"))[1], heads_of(one)["L0H0"]

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from circuitkit import circuits, conversion, induction, residual
 from circuitkit._heads import Heads
-from circuitkit.anatomy import Anatomy, anatomy, heads, read
+from circuitkit.anatomy import Anatomy, anatomy, read
 from circuitkit.anatomy._read import measured
 from circuitkit.conversion._mlps import find_mlps
 from circuitkit.figures._attention import visible
+from circuitkit.heads import heads_of
 from circuitkit.induction._scores import default_rows
 from circuitkit.induction._stream import after_occurrences, earlier_occurrences, look
 from circuitkit.models import load_model
@@ -101,7 +102,7 @@ def behaviour(asked: Asked) -> list[dict]:
         "previous token": even_back,
         "sink": even_first,
     }
-    some = heads(model)
+    some = heads_of(model)
     chance = (
         circuits.copying_score(circuits.random_heads(64, some.d_model, some.d_head, seed=1))
         .score.abs()
@@ -189,7 +190,7 @@ def patterns(asked: Asked, names: list[str]) -> dict[str, list]:
 
 def composition(asked: Asked, kind: Any) -> list[dict]:
     """The strongest wires between heads, beside the score of heads that have nothing to do with each other."""
-    stack = heads(model_of(asked))
+    stack = heads_of(model_of(asked))
     found = circuits.composition_scores(stack, stack, kind)
     chance = float(found.baseline)
     return [

@@ -87,7 +87,7 @@ def _reader(value: Anatomy, name: str) -> Tensor:
     if sub is None:
         W, norm = value.W_U, value.final
     elif isinstance(sub.inside, Heads):
-        head = sub.inside[rows]
+        head = sub.inside[list(rows)]
         W, norm = getattr(head, f"W_{address.input}")[0], sub.before
     else:
         gate = address.input == "Q" and sub.inside.W_gate is not None
@@ -156,7 +156,7 @@ def reading_basis(heads: Heads, kind: Kind = "V") -> Float[Tensor, "head d_model
     Circuits", subspaces and bandwidth.
     """
     name: Any = f"W_{kind}"
-    return torch.linalg.qr(full_precision(heads.by_head(name)))[0]
+    return torch.linalg.qr(full_precision(getattr(heads, name)))[0]
 
 
 @public
@@ -214,7 +214,9 @@ def principal_cosines(earlier: Heads, later: Heads, kind: Kind = "V") -> Float[T
         len(earlier), earlier.W_O[:1].numel(), lambda some: full_precision(earlier[some].W_O)
     )
     reading = joint_rows(
-        len(later), later.W_O[:1].numel(), lambda some: full_precision(later[some].by_head(name).mT)
+        len(later),
+        later.W_O[:1].numel(),
+        lambda some: full_precision(getattr(later[some], name).mT),
     )
     return torch.linalg.svdvals(written @ reading.T).clamp(max=1)
 

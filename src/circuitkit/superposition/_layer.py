@@ -24,7 +24,7 @@ from circuitkit._heads import Heads
 from circuitkit._precision import full_precision, near
 from circuitkit._state import require_finite, require_unhooked
 from circuitkit.anatomy import anatomy, read
-from circuitkit.anatomy._read import name_of
+from circuitkit.heads import model_name
 from circuitkit.superposition._block import GatedBlock, Recipe, optimise
 
 
@@ -109,7 +109,7 @@ def record_layer(
             )
         )
     return LayerRecord(
-        torch.cat(xs), torch.cat(ys), len(picked), sub.inside[picked].ungrouped().to(xs[0].dtype)
+        torch.cat(xs), torch.cat(ys), len(picked), sub.inside[picked].to(xs[0].dtype)
     )
 
 
@@ -226,8 +226,8 @@ def _along_axes(block: GatedBlock, original: Any, x: Tensor, seed: int) -> None:
 )
 @must(
     lambda block, model: (
-        len({block.of, name_of(model)} - {""}) < 2
-        or f"a block trained on {name_of(model)!r}, not on {block.of!r}"
+        len({block.of, model_name(model)} - {""}) < 2
+        or f"a block trained on {model_name(model)!r}, not on {block.of!r}"
     )
 )
 @must(
@@ -254,7 +254,7 @@ def replacing(
     require_finite(model)
     some: Any = None
     if 0 < len(block.names) < model.cfg.n_heads:
-        some = anatomy(model)[block.names].ungrouped()
+        some = anatomy(model)[block.names]
     biases, seen = getattr(model, "b_O", None), {}
     bias = 0.0 if biases is None else biases[layer].detach()  # a checkpoint may have none
 

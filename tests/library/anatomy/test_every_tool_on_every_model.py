@@ -177,7 +177,7 @@ def check_to_bridge(c):
 
 
 def check_heads(c):
-    found, d = ck.heads(c.model), c.slow.W_E.shape[1]
+    found, d = ck.heads_of(c.model), c.slow.W_E.shape[1]
     assert {*found.names} == {*c.heads, *c.slow.neurons}, found.names[:5]
     QK, OV = found.QK.AB.double(), found.OV.AB.double()
     for name in c.heads:
@@ -413,7 +413,7 @@ def check_copying_score(c):
 
 
 def check_composition_scores(c):
-    every = ck.heads(c.model)
+    every = ck.heads_of(c.model)
     width, d = every.d_model, c.slow.W_E.shape[1]
     late = [head for head in c.heads if head.startswith("L1")]
 
@@ -842,7 +842,7 @@ CHECKS = {
 CALLS = {
     "to_bridge": lambda c: ck.anatomy.to_bridge(ck.anatomy(c.model)),
     "composition_scores": lambda c: ck.circuits.composition_scores(
-        *(ck.heads(c.model)[i] for i in (0, 1))
+        *(ck.heads_of(c.model)[i] for i in (0, 1))
     ),
     "skip_trigrams": lambda c: ck.circuits.skip_trigrams(c.model, 0),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),

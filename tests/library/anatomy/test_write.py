@@ -34,7 +34,6 @@ SIZES = {
         {},
         {"normalization_type": "LN"},
         {"normalization_type": "LNPre"},
-        {"n_key_value_heads": 2},
         {"attention_dir": "bidirectional"},
         {"attn_scores_soft_cap": 2.0, "output_logits_soft_cap": 3.0},
     ],
@@ -112,8 +111,3 @@ def test_what_heads_cannot_be_written():
         to_bridge(from_heads(dataclasses.replace(heads, mask="self_or_first"), eye, eye), n_ctx=3)
     with pytest.raises(ValueError, match="heads are gated"):
         to_bridge(from_heads(heads, eye, eye, gate=torch.zeros_like), n_ctx=3)
-    shared = dataclasses.replace(
-        random_heads(3, 6, 3), W_K=heads.W_K, W_V=heads.W_V, groups=(0, 1, 0)
-    )
-    with pytest.raises(ValueError, match="they must lie side by side"):
-        to_bridge(from_heads(shared, eye, eye), n_ctx=3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from circuitkit import anatomy, heads
+from circuitkit import anatomy, heads_of
 from circuitkit._blocks import largest_entries
 from circuitkit.circuits import (
     composition_scores,
@@ -100,7 +100,7 @@ def test_what_does_not_fit_says_what_does(boot, monkeypatch):
     ):
         path_logits(model, torch.arange(8)[None], max_order=2)
     assert len(path_logits(model, torch.arange(1)[None], max_order=0))
-    assert len(heads(model)) == 6
+    assert len(heads_of(model)) == 6
 
 
 @pytest.mark.parametrize("baseline", ["random", "rotated"])

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit import heads
+from circuitkit import heads_of
 from circuitkit.circuits import composition_scores, random_heads, virtual_head
 
 
@@ -79,7 +79,7 @@ def test_equals_slow_loop(kind, d_early, d_late, d_model, seed):
 @pytest.mark.parametrize("kind", ["Q", "K", "V"])
 def test_equals_transformer_lens(boot, kind):
     model = boot(n_layers=3)
-    stack = heads(model)
+    stack = heads_of(model)
     result = composition_scores(stack, stack, kind)
     theirs = model.all_composition_scores(kind).scores.reshape(9, 9)
     torch.testing.assert_close(result.score, theirs, rtol=1e-10, atol=1e-12)

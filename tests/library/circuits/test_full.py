@@ -134,7 +134,7 @@ def test_grouped_query_heads_share_keys(boot):
     ids = torch.tensor([[3, 8, 1]])
     pattern = model.run_with_cache(ids)[1]["blocks.0.attn.hook_pattern"][0, 2, 2]
     stream = model.W_E.detach()[ids[0]] + model.W_pos.detach()[:3]
-    stack = circuitkit.heads(model)["L0H2"]
+    stack = circuitkit.heads_of(model)["L0H2"]
     torch.testing.assert_close(
         (stream @ stack.W_Q[0] @ stack.W_K[0].T @ stream.T / 5**0.5)[2].softmax(-1),
         pattern,
@@ -230,7 +230,7 @@ def test_copying_of_the_full_circuit(plain):
     import numpy as np
 
     result = copying_score(plain)
-    assert result.names == circuitkit.heads(plain).names
+    assert result.names == circuitkit.heads_of(plain).names
     for row, name in enumerate(result.names):
         values = np.linalg.eigvals(full_ov(plain, name).AB.numpy())
         values = sorted(values, key=abs, reverse=True)[:5]
@@ -239,9 +239,9 @@ def test_copying_of_the_full_circuit(plain):
         assert result.positive_fraction[row].item() == pytest.approx(
             sum(v.real > 0 for v in values) / 5
         )
-    some = copying_score(circuitkit.heads(plain)[["L1H2", "L0H1"]], plain)
+    some = copying_score(circuitkit.heads_of(plain)[["L1H2", "L0H1"]], plain)
     torch.testing.assert_close(some.score, result.score[[5, 1]], **CLOSE)
-    alone = copying_score(circuitkit.heads(plain))
+    alone = copying_score(circuitkit.heads_of(plain))
     assert (alone.score - result.score).abs().max() > 0.05
 
 
@@ -306,7 +306,7 @@ def test_rotary_messages(boot):
 
 
 def test_a_stand_in_without_embeddings_is_refused(plain):
-    stand_in = types.SimpleNamespace(heads=circuitkit.heads(plain))
+    stand_in = types.SimpleNamespace(heads=circuitkit.heads_of(plain))
     with pytest.raises(
         ValueError, match=r"full_ov got model as a SimpleNamespace; expected a transformer-lens"
     ):

@@ -105,7 +105,7 @@ SILENT = {
         lambda m: residual.random_rotation(4, seed=0, fix=torch.zeros(4)),
         "a direction that is not zero",
     ),
-    "True for a head": (lambda m: ck.heads(m)[True], "key=True; expected a name, a number"),
+    "True for a head": (lambda m: ck.heads_of(m)[True], "key=True; expected a name, a number"),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from circuitkit import anatomy, circuits, heads, to_attention_only
+from circuitkit import anatomy, circuits, heads_of, to_attention_only
 from circuitkit.conversion import gate_sum, literal_stream
 
 
@@ -134,11 +134,11 @@ def test_parallel_and_serial_blocks_keep_their_promise(boot_neox, parallel, acti
     model = boot_neox(seed=seed, use_parallel_residual=parallel, hidden_act=activation)
     converted = to_attention_only(model, heads_per_neuron=k)
     assert all(row.measured <= row.bound + 1e-12 for row in converted.report.layers)
-    taken = heads(converted)[
+    taken = converted.heads[
         ["L1N0.0", "L1N0.1"] if k > 1 and activation.startswith("gelu") else "L1N0"
     ]
     assert set(taken.layers) == {1 if parallel else 3}
-    assert heads(converted)["L1H2"].layers == (1 if parallel else 2,)
+    assert converted.heads["L1H2"].layers == (1 if parallel else 2,)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "opt", "neox", "bert", "llama"])
@@ -269,12 +269,12 @@ def test_a_route_holds_inside_its_block_only(native):
 def test_heads_of_a_converted_model(native):
     model = native(dtype=torch.float32)
     converted = to_attention_only(model, heads_per_neuron=2)
-    both = heads(converted)
+    both = converted.heads
     assert both.names[:6] == ("L0H0", "L0H1", "L0H2", "L0N0.0", "L0N0.1", "L0N1.0")
     assert len(both) == len(both.names) == 2 * (3 + 19 * 2)
     assert repr(both) == "MixedHeads(6 attention heads, 76 neuron-heads, d_model=13)"
     assert both.d_model == both["L0H0"].d_model == both["L1N3"].d_model == 13
-    trained = heads(model)
+    trained = heads_of(model)
     wide = both[list(trained.names)]
     assert wide.names == trained.names
     assert wide.layers == (0, 0, 0, 2, 2, 2)
@@ -308,7 +308,7 @@ def test_heads_of_a_converted_model(native):
 
 def test_heads_of_a_converted_model_cost_nothing_until_they_are_taken(native, monkeypatch):
     converted = to_attention_only(native(), heads_per_neuron=2)
-    both = heads(converted)  # and now nothing can be read or built any more
+    both = converted.heads  # and now nothing can be read or built any more
     monkeypatch.setattr(type(converted), "forward", None)
     assert isinstance(converted.heads, type(both))
     monkeypatch.undo()
@@ -322,7 +322,7 @@ def test_reading_a_converted_model_copies_no_weight_that_it_shares(native):
     ]
     assert len(shared) > 20
     anatomy(converted).run(torch.tensor([[1, 2, 3]]))
-    heads(converted)[["L0N3", "L1N2.1"]]
+    converted.heads[["L0N3", "L1N2.1"]]
     assert all(torch._C._is_cow_tensor(parameter) for parameter in shared)
 
 

@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 
-from circuitkit import Heads, heads
+from circuitkit import Heads, heads_of
 from tests.support import tiny_models
 
 
@@ -15,7 +15,7 @@ def close(a, b, tolerance=1e-12):
 
 def check_against_model(model, tokens, tolerance=1e-12):
     """Pattern, results and the sum of results, layer by layer, against the model's hooks."""
-    stack = heads(model)
+    stack = heads_of(model)
     n, per = model.cfg.n_layers, model.cfg.n_heads
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens)
@@ -52,7 +52,7 @@ def test_computes_what_the_model_computes(boot, tokens, changes):
 def test_weights_are_the_models_own(boot):
     """Element by element from the state dictionary, where a linear map is stored [out, in]."""
     model, d = boot(), 5
-    state, stack = model.state_dict(), heads(model)
+    state, stack = model.state_dict(), heads_of(model)
     assert stack.names == ("L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2")
     assert stack.layers == (0, 0, 0, 1, 1, 1)
     assert (stack.scale, stack.mask, stack.positions) == (
@@ -78,7 +78,7 @@ def test_weights_are_the_models_own(boot):
 
 def test_grouped_keys_and_values_are_repeated(boot):
     model = boot(n_heads=6, n_key_value_heads=2)
-    stack, weight = heads(model), model.state_dict()["blocks.1.attn.k.weight"]
+    stack, weight = heads_of(model), model.state_dict()["blocks.1.attn.k.weight"]
     assert len(stack) == 12
     for query_head in range(6):
         group = query_head // 3
@@ -90,20 +90,20 @@ def test_zero_biases_are_left_out(boot):
     with torch.no_grad():
         for layer in range(2):
             model.blocks[layer].attn.k.bias.zero_()
-    stack = heads(model)
+    stack = heads_of(model)
     assert stack.b_K is None
     assert stack.b_Q is not None
     with torch.no_grad():  # one number that is not zero is enough
         model.blocks[1].attn.k.bias[3] = 0.5
         model.blocks[0].attn.q.bias[0] = 0.0
-    assert (heads(model).b_K != 0).sum() == 1
-    assert heads(model).b_Q is not None
+    assert (heads_of(model).b_K != 0).sum() == 1
+    assert heads_of(model).b_Q is not None
 
 
 @pytest.mark.parametrize("n_layers", [1, 2])
 def test_weights_are_copies(boot, n_layers):
     model = boot(n_layers=n_layers)
-    stack = heads(model)
+    stack = heads_of(model)
     before = stack.W_V.clone()
     assert not any(
         getattr(stack, name).requires_grad for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q")
@@ -113,25 +113,25 @@ def test_weights_are_copies(boot, n_layers):
             parameter.add_(1.0)
     assert torch.equal(stack.W_V, before)
     stack.W_O.zero_()
-    assert heads(model).W_O.any()
+    assert heads_of(model).W_O.any()
 
 
 def test_no_layers_no_heads(boot):
-    stack = heads(boot(n_layers=0))
+    stack = heads_of(boot(n_layers=0))
     assert (len(stack), stack.names, stack.d_model, stack.d_head) == (0, (), 24, 5)
 
 
 def test_masks_and_positions(boot):
-    assert heads(boot(attention_dir="bidirectional")).mask == "full"
-    assert heads(boot(positional_embedding_type="rotary", d_head=4)).positions == "rotary"
-    assert heads(boot(attn_scores_soft_cap=5.0)).cap == 5.0
+    assert heads_of(boot(attention_dir="bidirectional")).mask == "full"
+    assert heads_of(boot(positional_embedding_type="rotary", d_head=4)).positions == "rotary"
+    assert heads_of(boot(attn_scores_soft_cap=5.0)).cap == 5.0
 
 
 def test_layers_that_score_in_different_ways(tmp_path):
     """Gemma 3 has layers that turn and look back in two ways: its heads are kept together, their patterns are not known."""
     from tests.support import zoo
 
-    stack = heads(zoo.make("gemma3"))
+    stack = heads_of(zoo.make("gemma3"))
     assert (len(stack), stack.positions, stack.turn, stack.window) == (12, "other", None, None)
     with pytest.raises(ValueError, match="these heads do not score by QK alone"):
         stack.pattern(torch.zeros(3, 24, dtype=torch.float64))
@@ -139,7 +139,7 @@ def test_layers_that_score_in_different_ways(tmp_path):
 
 def test_an_object_with_heads_of_its_own(draw):
     mine = draw(2, 5, 3)
-    assert heads(types.SimpleNamespace(heads=mine)) is mine
+    assert heads_of(types.SimpleNamespace(heads=mine)) is mine
 
 
 def test_not_a_bridge():
@@ -149,15 +149,15 @@ def test_not_a_bridge():
     with pytest.raises(
         ValueError, match=r"heads got model='two-layer'; expected a transformer-lens Transformer"
     ):
-        heads("two-layer")
+        heads_of("two-layer")
     with pytest.raises(
         ValueError, match=r"got model as a Linear; .*circuitkit\.load_model\(name\)"
     ):
-        heads(torch.nn.Linear(2, 3))
+        heads_of(torch.nn.Linear(2, 3))
     with pytest.raises(
         ValueError, match="transformer-lens 4 replaced HookedTransformer by TransformerBridge"
     ):
-        heads(HookedTransformer())
+        heads_of(HookedTransformer())
 
 
 def test_gpt2(tmp_path, tokens):
@@ -166,7 +166,7 @@ def test_gpt2(tmp_path, tokens):
 
     original = GPT2LMHeadModel(GPT2Config(**tiny_models.GPT2)).eval()
     model = tiny_models.from_folder(tmp_path, original)
-    stack = heads(model)
+    stack = heads_of(model)
     assert stack.names == ("L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2")
     for layer in range(2):
         attention = original.transformer.h[layer].attn
@@ -189,7 +189,7 @@ def test_a_checkpoint_without_biases(tmp_path):
 
     grouped = {"num_attention_heads": 4, "num_key_value_heads": 2}
     original = LlamaForCausalLM(LlamaConfig(**tiny_models.HUGGING_FACE | grouped)).eval()
-    stack = heads(tiny_models.from_folder(tmp_path, original))
+    stack = heads_of(tiny_models.from_folder(tmp_path, original))
     assert isinstance(stack, Heads)
     assert (len(stack), stack.b_Q, stack.positions, stack.d_head) == (8, None, "rotary", 6)
     attention = original.model.layers[1].self_attn
@@ -213,5 +213,5 @@ def test_gpt_neo_does_not_scale_its_scores(tmp_path, tokens):
         bos_token_id=0,
         eos_token_id=0,
     )
-    stack = heads(tiny_models.from_folder(tmp_path, GPTNeoForCausalLM(config).eval()))
+    stack = heads_of(tiny_models.from_folder(tmp_path, GPTNeoForCausalLM(config).eval()))
     assert stack.scale == 1.0

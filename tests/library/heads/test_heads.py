@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit import Heads, stack
-from circuitkit._heads import allowed_pairs
-from circuitkit._heads._heads import Mask
+from circuitkit.heads import Mask, allowed_pairs
 
 TENSORS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 

@@ -37,7 +37,7 @@ def coarse():
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("scale_free", [False, True])
 def test_composition_of_heads_in_half_precision(model, dtype, scale_free):
-    heads = ck.heads(model).to(dtype)
+    heads = ck.heads_of(model).to(dtype)
     found = circuits.composition_scores(heads[:3], heads[3:], "K", scale_free=scale_free)
     again = heads.to(torch.float32)
     expected = circuits.composition_scores(again[:3], again[3:], "K", scale_free=scale_free)
@@ -47,7 +47,7 @@ def test_composition_of_heads_in_half_precision(model, dtype, scale_free):
 
 
 def test_heads_of_two_dtypes_meet_in_the_finer_one(model):
-    heads = ck.heads(model)
+    heads = ck.heads_of(model)
     fine = heads.to(torch.float64)
     for one, two in ((heads[:3], fine[3:]), (fine[:3], heads[3:])):
         found = circuits.composition_scores(one, two, "V", baseline="analytic").score
@@ -134,7 +134,7 @@ def test_nothing_to_decompose(model):
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_a_stream_that_the_heads_cannot_read(model):
-    heads, good = ck.heads(model), torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
+    heads, good = ck.heads_of(model), torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     for x, words in (
         (
             good[:, :11],
@@ -183,7 +183,7 @@ def test_a_range_of_gates_that_is_none(model, given):
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_stack_wants_heads(model):
-    heads = ck.heads(model)
+    heads = ck.heads_of(model)
     with pytest.raises(
         ValueError, match=r"stack got parts as a list; expected Heads.*stack\(\*list_of_heads\)"
     ):
@@ -252,7 +252,7 @@ def test_induction_scores_of_a_list_and_of_truth_values(model):
 
 
 def test_subspaces_in_half_precision(model):
-    heads = ck.heads(model).to(torch.bfloat16)
+    heads = ck.heads_of(model).to(torch.bfloat16)
     found = residual.subspace_overlap(heads[:3], heads[3:], "K")
     again = heads.to(torch.float32)
     torch.testing.assert_close(
@@ -313,7 +313,7 @@ def test_a_layer_without_biases_is_recorded_and_replaced(tmp_path):
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_subspaces_of_a_model_in_the_place_of_its_heads(model):
-    heads = ck.heads(model)
+    heads = ck.heads_of(model)
     for call in (
         residual._weights.reading_basis,
         residual._weights.writing_basis,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circuitkit import Heads, stack
-from circuitkit._heads import Turn
 from circuitkit.anatomy import Norm
+from circuitkit.heads import Rotary as Turn
 
 
 def close(a, b, tolerance=1e-12):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit import heads, induction
+from circuitkit import heads_of, induction
 from circuitkit.circuits import composition_scores
 from circuitkit.induction import build_induction_model, build_virtual_head_model
 from circuitkit.induction._made import Spaces, shift
@@ -81,11 +81,11 @@ def test_many_occurrences_share_the_attention():
 
 def test_composition_is_what_the_name_says():
     for method, kind in (("k-composition", "K"), ("pointer", "Q")):
-        stack = heads(build_induction_model(7, 11, method=method))
+        stack = heads_of(build_induction_model(7, 11, method=method))
         found = {k: composition_scores(stack["L0H0"], stack["L1H0"], k).score.item() for k in "QKV"}
         assert all((value > 0.1) == (k == kind) for k, value in found.items()), (method, found)
         assert all(value == 0 for k, value in found.items() if k != kind)
-    stack = heads(build_virtual_head_model(7, 11))
+    stack = heads_of(build_virtual_head_model(7, 11))
     found = {k: composition_scores(stack["L0H0"], stack["L1H0"], k).score.item() for k in "QKV"}
     assert found["V"] > 0.1
     assert found["Q"] == found["K"] == 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from circuitkit import heads
+from circuitkit import heads_of
 from circuitkit.induction import induction_loss, scores, train
 from circuitkit.induction._made import Net, sinusoids, task_rows, to_bridge
 from circuitkit.induction._stream import after_occurrences, earlier_occurrences
@@ -32,7 +32,7 @@ def test_the_bridge_is_the_same_function():
     assert torch.allclose(logits, expected, atol=1e-12)
     for layer, pattern in enumerate(patterns):
         assert torch.allclose(cache[f"blocks.{layer}.attn.hook_pattern"], pattern, atol=1e-12)
-    stack = heads(bridge)
+    stack = heads_of(bridge)
     assert not stack.W_V[:, 10:].any()
     assert not stack.W_O[:, :, 10:].any()
     assert not bridge.W_U[10:].any()

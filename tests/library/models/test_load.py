@@ -80,7 +80,7 @@ def test_nothing_writes_positions(shipped, step):
     assert not model.W_pos[:, :d].any()
     assert not model.W_U[d:].any()
     assert not model.state_dict()["unembed.bias"].any()
-    stack = circuitkit.heads(model)
+    stack = circuitkit.heads_of(model)
     assert not stack.W_O[..., d:].any()
     assert not stack.W_V[:, d:].any()
     assert stack.b_Q is stack.b_K is stack.b_V is None

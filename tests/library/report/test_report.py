@@ -86,7 +86,7 @@ def test_shares_are_those_of_the_tool_and_add_up(made):
 
 
 def test_wires_stand_beside_their_baseline(made):
-    heads = ck.heads(ck.load_model("two-layer"))
+    heads = ck.heads_of(ck.load_model("two-layer"))
     found = ck.circuits.composition_scores(heads[["L0H1"]], heads[["L1H3"]], "K")
     one = value(made, "composition K", "L0H1->L1H3.K", "composition")
     assert one["value"] == pytest.approx(float(found.score), rel=1e-4)
@@ -189,7 +189,7 @@ def lines(report, key):
 def test_the_lines_under_a_section_make_its_numbers(made, folder):
     worth, room = lines(made, "behaviour")
     induction = torch.stack([one.prefix_matching for one in room["each"]]).mean(0).flatten()
-    for i, name in enumerate(ck.heads(room["model"]).names):
+    for i, name in enumerate(ck.heads_of(room["model"]).names):
         assert float(induction[i]) == pytest.approx(
             value(made, "behaviour", name, "induction")["value"], abs=2e-5
         )

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from circuitkit import heads
+from circuitkit import heads_of
 from circuitkit.residual import decompose
 from circuitkit.residual._decompose import Decomposition
 from tests.support import tiny_models
@@ -100,8 +100,8 @@ def test_a_hugging_face_model(gpt2, tokens):
 
 
 def test_heads_of_the_library_write_the_parts(with_norm, tokens):
-    """The parts are what `heads(model)` computes on the normalised stream."""
-    split, stack = decompose(with_norm, tokens), heads(with_norm)
+    """The parts are what `heads_of(model)` computes on the normalised stream."""
+    split, stack = decompose(with_norm, tokens), heads_of(with_norm)
     with torch.no_grad():
         _, cache = with_norm.run_with_cache(tokens)
     for layer in range(2):

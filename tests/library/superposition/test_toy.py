@@ -129,7 +129,7 @@ def test_as_a_bridge_and_as_heads(make):
     bridge = model.bridge()
     with torch.no_grad():
         assert (bridge(tokens) - model.logits(tokens)).abs().max() < 1e-4
-    assert torch.allclose(circuitkit.heads(bridge).OV.AB, model.heads.OV.AB)
+    assert torch.allclose(circuitkit.heads_of(bridge).OV.AB, model.heads.OV.AB)
 
 
 def test_rank_of_the_constructions():

@@ -269,7 +269,7 @@ def test_some_heads_of_a_layer_are_recorded_and_replaced():
     """A block that writes nothing in their place is the model without them; on another layer it has no place."""
     model = circuitkit.load_model("two-layer")
     tokens = torch.randint(1, 2000, (4, 12), generator=torch.Generator().manual_seed(0))
-    heads = circuitkit.heads(model)
+    heads = circuitkit.heads_of(model)
     record = record_layer(model, 1, tokens, heads=["L1H3", "L1H0"])
     run = circuitkit.anatomy(model).run(tokens)
     torch.testing.assert_close(record.y, run.part("L1H3") + run.part("L1H0"), rtol=0, atol=1e-5)
@@ -331,7 +331,7 @@ def test_a_start_along_axes_is_the_layer_and_top_k_costs_least_along_principal_o
         same = bridge.run_with_hooks(tokens, fwd_hooks=replacing(bridge, 0, layer.block))
         assert (same - bridge(tokens)).abs().max() < 1e-3
     generator = torch.Generator().manual_seed(0)
-    heads = circuitkit.heads(circuitkit.load_model("two-layer"))[["L1H0", "L1H3"]]
+    heads = circuitkit.heads_of(circuitkit.load_model("two-layer"))[["L1H0", "L1H3"]]
     x = torch.randn(12, 20, 160, generator=generator)
     record = LayerRecord(x, heads.results(x).sum(1), 2, heads)
     units = begin.but(expansion=64, d_head=32, d_value=1, share=8)

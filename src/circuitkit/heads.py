@@ -1,0 +1,897 @@
+"""Attention heads as a value (`Heads`), and the function that reads them from a model (`heads_of`).
+
+Vectors are rows: a head reads `x @ W_Q`, `x @ W_K` and `x @ W_V`, and writes `z @ W_O`. Every
+formula about a single head stands in this file: QK and OV, scores, patterns, masks, rotations.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from circuitkit.checks import checked, require_finite
+from circuitkit.names import Name, parse, unknown
+
+if TYPE_CHECKING:
+    from transformer_lens import FactoredMatrix
+
+Mask = Literal["causal", "full", "self_or_first"]
+Positions = Literal["absolute", "rotary", "other"]
+Side = Literal["Q", "K", "V"]
+
+WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
+SCORING = ("scale", "mask", "positions", "cap", "window")
+"""Fields that say how scores become patterns; all heads of a stack agree in them."""
+
+
+# Parts of a head that are no matrices: rotation, norms, masks
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary:
+    """Rotary positions: a query or key at position p is rotated by `p * angles[n]` in plane n.
+
+    A score then depends on the distance between two tokens, not on their positions.
+
+    Parameters
+    ----------
+    planes : `[plane, 2]`, the two dimensions of each plane; other dimensions are not rotated
+    angles : `[plane]`, in radians for each position
+    gain : rotated dimensions are multiplied by this, in queries and keys alike (YaRN)
+
+    Notes
+    -----
+    The angles have the precision of the model's own table, which is usually float32.
+    Source: Su et al. 2021, "RoFormer".
+
+    Examples
+    --------
+    >>> quarter = Rotary(torch.tensor([[0, 1]]), torch.tensor([torch.pi / 2]))
+    >>> quarter(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round().abs().tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    planes: Int[Tensor, "plane 2"]
+    angles: Float[Tensor, " plane"]
+    gain: float = 1.0
+
+    def __call__(
+        self, x: Float[Tensor, "*batch pos d_head"], positions: Int[Tensor, " pos"] | None = None
+    ) -> Float[Tensor, "*batch pos d_head"]:
+        """Rotate each row to its position, by default 0, 1, 2, ..."""
+        if positions is None:
+            positions = torch.arange(x.shape[-2], device=x.device)
+        angle = positions[:, None].to(self.angles) * self.angles  # [pos, plane]
+        cos = self.gain * angle.cos().to(x)
+        sin = self.gain * angle.sin().to(x)
+        first, second = self.planes.T
+        rotated = x.clone()
+        rotated[..., first] = x[..., first] * cos - x[..., second] * sin
+        rotated[..., second] = x[..., second] * cos + x[..., first] * sin
+        return rotated
+
+    def matrix(self, distance: int, d_head: int) -> Float[Tensor, "d_head d_head"]:
+        """The matrix `R` with which a source `distance` tokens back scores `q R k^T`."""
+        rows = torch.eye(d_head, dtype=self.angles.dtype, device=self.angles.device)
+        position = torch.zeros(d_head, dtype=torch.long, device=rows.device)
+        destination = self(rows, position + distance)
+        source = self(rows, position)
+        return destination @ source.mT
+
+    def same_as(self, other: "Rotary | None") -> bool:
+        """Whether another rotation has the same planes, angles and gain."""
+        return (
+            other is not None
+            and self.gain == other.gain
+            and torch.equal(self.planes, other.planes)
+            and torch.equal(self.angles, other.angles)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNorm:
+    """A norm of the queries or keys of each head: `x / sqrt(mean(x^2) + eps) * gain + bias`.
+
+    Parameters
+    ----------
+    gain : `[head, 1, d_head]`
+    bias : like `gain`, or None
+    eps : added to the mean square
+    centred : whether the mean is subtracted first (LayerNorm), or not (RMSNorm)
+    over_layer : whether the mean is taken over all heads of the layer together (OLMo 2)
+
+    Notes
+    -----
+    Source: Henry et al. 2020, "Query-Key Normalization for Transformers".
+    """
+
+    gain: Float[Tensor, "head 1 d_head"]
+    bias: Float[Tensor, "head 1 d_head"] | None = None
+    eps: float = 1e-6
+    centred: bool = False
+    over_layer: bool = False
+
+    def __call__(
+        self, x: Float[Tensor, "*batch head pos d_head"]
+    ) -> Float[Tensor, "*batch head pos d_head"]:
+        """The normalised queries or keys."""
+        centred = x - x.mean(-1, keepdim=True) if self.centred else x
+        out = centred / self.divisor(x) * self.gain
+        return out if self.bias is None else out + self.bias
+
+    def divisor(
+        self, x: Float[Tensor, "*batch head pos d_head"]
+    ) -> Float[Tensor, "*batch head_or_1 pos 1"]:
+        """What each query or key is divided by."""
+        if self.over_layer and len(self.gain) != x.shape[-3]:
+            raise ValueError(
+                f"This norm divides by the size of all {len(self.gain)} heads of a layer together, "
+                f"and it was given {x.shape[-3]}. Take all heads of the layer."
+            )
+        centred = x - x.mean(-1, keepdim=True) if self.centred else x
+        mean_square = centred.square().mean((-3, -1) if self.over_layer else -1, keepdim=True)
+        return (mean_square + self.eps).sqrt()
+
+    def take(self, rows: Any) -> "HeadNorm":
+        """The norm of some heads; a norm over the whole layer cannot be divided and stays."""
+        if self.over_layer:
+            return self
+        bias = None if self.bias is None else self.bias[rows]
+        return replace(self, gain=self.gain[rows], bias=bias)
+
+    def to(self, *args: Any, **kwargs: Any) -> "HeadNorm":
+        """The norm on another device or in another dtype."""
+        bias = None if self.bias is None else self.bias.to(*args, **kwargs)
+        return replace(self, gain=self.gain.to(*args, **kwargs), bias=bias)
+
+    def same_kind(self, other: "HeadNorm | None") -> bool:
+        """Whether two norms differ in gains and biases only, so that they can be stacked."""
+        return (
+            other is not None
+            and (self.eps, self.centred) == (other.eps, other.centred)
+            and (self.bias is None) == (other.bias is None)
+            and not self.over_layer
+            and not other.over_layer
+        )
+
+
+@checked
+def allowed_pairs(
+    mask: Mask, n_pos: int, device: torch.device | str | None = None
+) -> Bool[Tensor, "dst src"]:
+    """Where attention is allowed: True for each destination (row) and source that it may see.
+
+    Parameters
+    ----------
+    mask : `"causal"`: the position itself and all before it. `"full"`: every position (encoders).
+        `"self_or_first"`: the position itself and position 0, which is the bias token of a neuron
+        that was converted into a head
+    n_pos : number of positions
+
+    Notes
+    -----
+    Source: "Attention-Only Transformers" (author unknown), Theorem 2, for `"self_or_first"`; the
+    bias token comes first here, so that the mask is causal.
+    """
+    pairs = torch.ones(n_pos, n_pos, dtype=torch.bool, device=device)
+    if mask == "causal":
+        return pairs.tril()
+    if mask == "self_or_first":
+        pairs = torch.eye(n_pos, dtype=torch.bool, device=device)
+        pairs[:, 0] = True
+    return pairs
+
+
+# The stack of heads
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Heads:
+    """A stack of attention heads with names, which never changes.
+
+    One head's output on a stream `x` `[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV`
+    when biases are zero, with `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`.
+
+    Parameters
+    ----------
+    names : one unique name for each head, such as `"L1H3"`
+    W_Q, W_K, W_V : `[head, d_model, d_head]`. Where heads share keys and values (grouped queries),
+        the shared matrices are repeated.
+    W_O : `[head, d_head, d_model]`
+    b_Q, b_K, b_V : `[head, d_head]`, or None for zero. An output bias belongs to a layer.
+    layers : the layer of each head, by default 0; a head composes only with heads of earlier layers
+    scale : scores are divided by this, by default `sqrt(d_head)`
+    mask : see `allowed_pairs`
+    positions : `"absolute"` if positions are in the stream, `"rotary"` if queries and keys are
+        rotated, `"other"` if scores depend on more than this class holds (ALiBi, or heads of
+        several kinds); then the heads have weights and no patterns
+    turn : the rotation of queries and keys
+    norm_Q, norm_K : norms of queries and keys
+    cap : scores are squeezed to `cap * tanh(score / cap)`
+    window : a destination sees itself and the `window - 1` positions before it
+    of : the model that the heads belong to, if known; heads of two models are not composed
+
+    Notes
+    -----
+    Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; its vectors
+    are columns.
+
+    Examples
+    --------
+    >>> W = torch.ones(1, 4, 2)
+    >>> Heads(("L0H0",), W, W, W, W.mT).pattern(torch.eye(2, 4)).tolist()
+    [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+
+    names: tuple[str, ...]
+    W_Q: Float[Tensor, "head d_model d_head"]
+    W_K: Float[Tensor, "head d_model d_head"]
+    W_V: Float[Tensor, "head d_model d_head"]
+    W_O: Float[Tensor, "head d_head d_model"]
+    b_Q: Float[Tensor, "head d_head"] | None = None
+    b_K: Float[Tensor, "head d_head"] | None = None
+    b_V: Float[Tensor, "head d_head"] | None = None
+    _: KW_ONLY
+    layers: tuple[int, ...] | None = None
+    scale: float | None = None
+    mask: Mask = "causal"
+    positions: Positions = "absolute"
+    turn: Rotary | None = None
+    norm_Q: HeadNorm | None = None
+    norm_K: HeadNorm | None = None
+    cap: float | None = None
+    window: int | None = None
+    of: str = ""
+
+    def __post_init__(self) -> None:
+        layers = (0,) * len(self.names) if self.layers is None else tuple(self.layers)
+        scale = math.sqrt(self.W_Q.shape[-1]) if self.scale is None else float(self.scale)
+        # a frozen dataclass fills in defaults that depend on other fields in this way
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "scale", scale)
+        require_matching(self)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator["Heads"]:
+        return (self[name] for name in self.names)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.names[:6]) + (", ..." if len(self) > 6 else "")
+        sizes = f"d_model={self.d_model}, d_head={self.d_head}, mask={self.mask!r}"
+        return f"Heads([{shown}], n={len(self)}, {sizes})"
+
+    def __getitem__(self, key: str | int | slice | Sequence[str] | Sequence[int]) -> "Heads":
+        """Heads by name, number, slice, or a list of names or numbers; always a stack of heads."""
+        if isinstance(key, slice):
+            return self.take(list(range(len(self)))[key])
+        if isinstance(key, tuple) and any(isinstance(part, int) for part in key):
+            raise TypeError(
+                f"heads[{', '.join(map(str, key))}] does not say whether it means a layer and a "
+                "head. Write a name, heads['L1H3'], or a list of numbers, heads[[1, 3]]."
+            )
+        keys = [key] if isinstance(key, (str, int)) else key
+        return self.take([self.index(one_key) for one_key in keys])
+
+    def index(self, key: str | int) -> int:
+        """The place of a head in the stack, from its name or a (possibly negative) number."""
+        if isinstance(key, str):
+            if key not in self.names:
+                raise unknown("head", key, self.names)
+            return self.names.index(key)
+        if isinstance(key, bool) or not isinstance(key, int):
+            raise TypeError(f"A head is called by its name or number, not {key!r}.")
+        if not -len(self) <= key < len(self):
+            raise IndexError(f"There is no head number {key}; the stack has {len(self)} heads.")
+        return key % len(self)
+
+    def take(self, rows: list[int]) -> "Heads":
+        """The heads with these numbers; tensors are views where the heads lie side by side."""
+        adjacent = bool(rows) and rows == list(range(rows[0], rows[-1] + 1))
+        index = slice(rows[0], rows[-1] + 1) if adjacent else rows
+        changes: dict[str, Any] = {
+            "names": tuple(self.names[row] for row in rows),
+            "layers": tuple(self.layers[row] for row in rows),
+        }
+        for name in WEIGHTS:
+            value = getattr(self, name)
+            changes[name] = None if value is None else value[index]
+        for name in ("norm_Q", "norm_K"):
+            norm = getattr(self, name)
+            changes[name] = None if norm is None else norm.take(index)
+        return replace(self, **changes)
+
+    @property
+    def d_model(self) -> int:
+        """The length of the vectors that the heads read and write."""
+        return self.W_Q.shape[1]
+
+    @property
+    def d_head(self) -> int:
+        """The length of queries, keys and values."""
+        return self.W_Q.shape[2]
+
+    @property
+    def QK(self) -> "FactoredMatrix":
+        """`W_Q @ W_K^T`, `[head, d_model, d_model]`, as two factors; not divided by `scale`."""
+        from transformer_lens import FactoredMatrix
+
+        return FactoredMatrix(self.W_Q, self.W_K.mT)
+
+    def QK_at(self, distance: int) -> "FactoredMatrix":
+        """`W_Q R W_K^T` for a source `distance` tokens back; `QK` if nothing is rotated.
+
+        Biases and norms of queries and keys are left out.
+        """
+        from transformer_lens import FactoredMatrix
+
+        require_scores(self)
+        if self.turn is None:
+            return self.QK
+        rotation = self.turn.matrix(distance, self.d_head).to(self.W_Q)
+        return FactoredMatrix(self.W_Q @ rotation, self.W_K.mT)
+
+    @property
+    def OV(self) -> "FactoredMatrix":
+        """`W_V @ W_O`, `[head, d_model, d_model]`, as two factors."""
+        from transformer_lens import FactoredMatrix
+
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Heads":
+        """The same heads on another device or in another dtype; arguments of `torch.Tensor.to`."""
+        moved = {}
+        for name in (*WEIGHTS, "norm_Q", "norm_K"):
+            value = getattr(self, name)
+            if value is not None:
+                moved[name] = value.to(*args, **kwargs)
+        return replace(self, **moved)
+
+    def side(
+        self, side: Side, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos d_head"]:
+        """Queries, keys or values of a stream, with biases, norms and rotation."""
+        out = torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{side}"))
+        bias = getattr(self, f"b_{side}")
+        if bias is not None:
+            out = out + bias[:, None, :]
+        if side == "V":
+            return out
+        require_scores(self)
+        norm = self.norm_Q if side == "Q" else self.norm_K
+        if norm is not None:
+            out = norm(out)
+        return out if self.turn is None else self.turn(out)
+
+    def scores_of(
+        self,
+        q: Float[Tensor, "*batch head dst d_head"],
+        k: Float[Tensor, "*batch head src d_head"],
+    ) -> Float[Tensor, "*batch head dst src"]:
+        """Scores of queries and keys: divided by `scale`, squeezed by `cap`."""
+        scores = q @ k.mT / self.scale
+        return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
+
+    def pattern_of(
+        self, scores: Float[Tensor, "*batch head pos pos"]
+    ) -> Float[Tensor, "*batch head pos pos"]:
+        """The softmax of scores over the sources that mask and window allow."""
+        allowed = self.allowed(scores.shape[-1], scores.device)
+        return scores.masked_fill(~allowed, -math.inf).softmax(-1)
+
+    def scores(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos pos"]:
+        """Attention scores before mask and softmax, `[..., head, dst, src]`.
+
+        Parameters
+        ----------
+        x : what the heads read: the stream behind the layer's norm
+        """
+        return self.scores_of(self.side("Q", x), self.side("K", x))
+
+    def pattern(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch head pos pos"]:
+        """Attention pattern `[..., head, dst, src]`; each row sums to 1."""
+        return self.pattern_of(self.scores(x))
+
+    def allowed(
+        self, n_pos: int, device: torch.device | str | None = None
+    ) -> Bool[Tensor, "dst src"]:
+        """True where mask and window let a destination see a source."""
+        pairs = allowed_pairs(self.mask, n_pos, device)
+        return pairs if self.window is None else pairs.triu(1 - self.window)
+
+    def results(
+        self,
+        x: Float[Tensor, "*batch pos d_model"],
+        pattern: Float[Tensor, "*batch head pos pos"] | None = None,
+    ) -> Float[Tensor, "*batch head pos d_model"]:
+        """What each head writes, with its own pattern or a given (frozen) one."""
+        pattern = self.pattern(x) if pattern is None else pattern
+        z = pattern @ self.side("V", x)  # [..., head, pos, d_head]
+        return z @ self.W_O
+
+
+def require_matching(heads: Heads) -> None:
+    """Raise a `ValueError` if names, layers and tensors do not describe the same heads."""
+    n = len(heads.names)
+    if len(set(heads.names)) < n or len(heads.layers) != n:
+        raise ValueError(
+            f"A stack of heads needs one unique name and one layer for each head; it was given the "
+            f"names {heads.names} and the layers {heads.layers}."
+        )
+    if heads.W_Q.ndim != 3:
+        raise ValueError(
+            f"W_Q has the shape {tuple(heads.W_Q.shape)}; [head, d_model, d_head] is needed. "
+            "Write W_Q[None] for a single head."
+        )
+    reads, writes = (n, heads.d_model, heads.d_head), (n, heads.d_head, heads.d_model)
+    for name in WEIGHTS:
+        value = getattr(heads, name)
+        shape = writes if name == "W_O" else reads if name[0] == "W" else (n, heads.d_head)
+        if value is None:
+            continue
+        if tuple(value.shape) != shape or value.dtype != heads.W_Q.dtype:
+            raise ValueError(
+                f"{name} has the shape {tuple(value.shape)} and {value.dtype}; with {n} names and "
+                f"this W_Q, {shape} and {heads.W_Q.dtype} are needed."
+            )
+
+
+def require_scores(heads: Heads) -> None:
+    """Raise a `ValueError` if it is not known how these heads score."""
+    is_rotation_missing = heads.positions == "rotary" and heads.turn is None
+    if heads.positions == "other" or is_rotation_missing:
+        raise ValueError(
+            f"The patterns of these heads ({', '.join(heads.names[:3])}, ...) cannot be computed "
+            f"from their weights (positions={heads.positions!r}). Take heads of one layer, "
+            "heads_of(model, ['L0H0', 'L0H1']), or read the pattern from a run: "
+            "run(model, tokens).pattern('L0H0')."
+        )
+
+
+def stack(*parts: Heads) -> Heads:
+    """One stack with the heads of all parts, in order.
+
+    Parameters
+    ----------
+    parts : heads that agree in sizes, scale, mask, positions, rotation, cap and window. A bias
+        that only some of them have is zero for the others.
+
+    Raises
+    ------
+    ValueError : if they differ, or belong to different models
+
+    Notes
+    -----
+    Source: this book.
+
+    Examples
+    --------
+    >>> W = torch.ones(1, 4, 2)
+    >>> stack(Heads(("a",), W, W, W, W.mT), Heads(("b",), W, W, W, W.mT)).names
+    ('a', 'b')
+    """
+    if not parts:
+        raise ValueError("stack needs at least one stack of heads; it was given none.")
+    first = parts[0]
+    models = {part.of for part in parts} - {""}
+    if len(models) > 1:
+        raise ValueError(
+            f"These heads belong to different models ({', '.join(sorted(models))}), which share no "
+            "stream. Stack heads of one model."
+        )
+    if len(parts) == 1:
+        return first
+    if difference := first_difference(parts):
+        raise ValueError(
+            f"Heads that differ in {difference} cannot be stacked. Keep them apart, or read them "
+            "together with heads_of(model, names), which then gives weights without patterns."
+        )
+    joined: dict[str, Any] = {name: joined_weights(parts, name) for name in WEIGHTS}
+    for name in ("norm_Q", "norm_K"):
+        joined[name] = joined_norms([getattr(part, name) for part in parts])
+    return replace(
+        first,
+        names=tuple(name for part in parts for name in part.names),
+        layers=tuple(layer for part in parts for layer in part.layers),
+        of=models.pop() if models else "",
+        **joined,
+    )
+
+
+def first_difference(parts: Sequence[Heads]) -> str:
+    """The first property in which heads differ so that they cannot be stacked, or ""."""
+    first = parts[0]
+    for name in ("d_model", "d_head", *SCORING):
+        values = [getattr(part, name) for part in parts]
+        if any(value != values[0] for value in values):
+            return f"{name} ({', '.join(map(str, values))})"
+    for part in parts[1:]:
+        if part.turn is not first.turn and not (first.turn and first.turn.same_as(part.turn)):
+            return "their rotation"
+        for name in ("norm_Q", "norm_K"):
+            norm = getattr(first, name)
+            other_norm = getattr(part, name)
+            if norm is not other_norm and not (norm and norm.same_kind(other_norm)):
+                return name
+    return ""
+
+
+def joined_weights(parts: Sequence[Heads], name: str) -> Tensor | None:
+    """One weight or bias of all parts; zero for parts that lack a bias that others have."""
+    values = [getattr(part, name) for part in parts]
+    if all(value is None for value in values):
+        return None
+    filled = []
+    for part, value in zip(parts, values, strict=True):
+        filled.append(part.W_Q.new_zeros(len(part), part.d_head) if value is None else value)
+    return torch.cat(filled)
+
+
+def joined_norms(norms: Sequence[HeadNorm | None]) -> HeadNorm | None:
+    """One norm for the heads of all parts."""
+    first = norms[0]
+    if first is None:
+        return None
+    bias = None if first.bias is None else torch.cat([norm.bias for norm in norms])
+    return replace(first, gain=torch.cat([norm.gain for norm in norms]), bias=bias)
+
+
+# Heads of a model
+
+ARCHITECTURES = (
+    "TransformerLensNative",
+    "GPT2LMHeadModel",
+    "GPTNeoForCausalLM",
+    "GPTNeoXForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GemmaForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "PhiForCausalLM",
+    "OPTForCausalLM",
+    "BertForMaskedLM",
+    "Olmo2ForCausalLM",
+)
+"""Architectures whose patterns this file computes as the model does. Tests compare the two for
+each of them. Heads of other architectures have weights, and no patterns."""
+
+
+def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
+    """The attention heads of a model, and its neuron-heads where they are asked for by name.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    names : names such as `["L0H1", "L1H3"]`; by default all attention heads, layer by layer. In a
+        converted model, `"L0N3"` gives the heads of a neuron, `"L0N3.1"` one of them, `"L0 MLP"`
+        those of a whole layer.
+
+    Returns
+    -------
+    The heads, with copies of the model's weights. Heads behind a norm read the *normalised*
+    stream. If the heads do not all score alike (windows in some layers, attention heads together
+    with neuron-heads), they have weights and no patterns, and `positions` is `"other"`.
+    Neuron-heads read and write `d_model + 1` coordinates, of which the last is 1 on the bias token.
+    Attention heads that are read together with neuron-heads have a last coordinate of 0, and
+    `layers` counts steps: the attention of layer l is step 2 l and its MLP is step 2 l + 1.
+
+    Raises
+    ------
+    ValueError : for names that the model does not have, and models without such heads
+
+    Notes
+    -----
+    The weights are exact. Source: the model's own `W_Q`, `W_K`, `W_V`, `W_O`.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> ck.heads_of(ck.load_model("two-layer"), ["L0H1", "L1H3"])
+    Heads([L0H1, L1H3], n=2, d_model=64, d_head=16, mask='causal')
+    """
+    if isinstance(getattr(model, "heads", None), Heads):
+        return model.heads
+    if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
+        raise TypeError(
+            f"heads_of reads a TransformerBridge, and it was given a {type(model).__name__}. "
+            "Write heads_of(load_model('two-layer'))."
+        )
+    if names is not None:
+        parts = named_heads(model, [names] if isinstance(names, str) else list(names))
+    else:
+        layers = [number for number in range(len(model.blocks)) if has_heads(model, number)]
+        parts = [layer_heads(model, layer) for layer in layers]
+    if not parts:
+        empty = model.W_E.new_zeros(0, model.cfg.d_model, model.cfg.d_head)
+        return Heads((), empty, empty, empty, empty.mT)
+    if first_difference(parts):
+        parts = weights_only(parts)
+    stacked = stack(*parts)
+    return stacked.to(stacked.W_Q.dtype, copy=len(parts) == 1)
+
+
+def has_heads(model: Any, layer: int) -> bool:
+    """Whether a layer has attention heads."""
+    return 0 <= layer < len(model.blocks) and "attn" in model.blocks[layer]._modules
+
+
+def named_heads(model: Any, names: list[str]) -> list[Heads]:
+    """Heads by name, one stack for each run of names from the same layer."""
+    parsed = [head_name(model, name) for name in names]
+    with_neurons = any(name.kind != "H" for name in parsed)
+    parts = []
+    for (layer, is_attention), group in groupby(
+        parsed, lambda name: (name.layer, name.kind == "H")
+    ):
+        if is_attention:
+            rows = [name.number for name in group]
+            heads = layer_heads(model, layer).take(rows)
+            heads = widened(heads) if with_neurons else heads
+        else:
+            heads = neuron_heads(model, layer, list(group))
+        if with_neurons:
+            is_later_step = not is_attention and not model.cfg.parallel_attn_mlp
+            heads = replace(heads, layers=(2 * layer + is_later_step,) * len(heads))
+        parts.append(heads)
+    return parts
+
+
+def head_name(model: Any, name: str) -> Name:
+    """The parsed name of an attention head, a neuron, a neuron-head or a converted layer."""
+    chain = parse(name)
+    part = chain[0]
+    is_head = len(chain) == 1 and part.side is None and part.kind in ("H", "N", "MLP")
+    is_in_model = part.layer is not None and part.layer < len(model.blocks)
+    if is_head and is_in_model:
+        if part.kind != "H":
+            return part
+        if (
+            has_heads(model, part.layer)
+            and part.number < model.blocks[part.layer].attn.W_Q.shape[0]
+        ):
+            return part
+    layers = [number for number in range(len(model.blocks)) if has_heads(model, number)]
+    heads = [
+        f"L{layer}H{number}"
+        for layer in layers
+        for number in range(model.blocks[layer].attn.W_Q.shape[0])
+    ]
+    raise unknown("head", name, heads)
+
+
+def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
+    """The heads of some neurons of a converted layer, read from the module in the MLP's place."""
+    converted = converted_layer(model, layer)
+    if converted is None:
+        raise ValueError(
+            f"Layer {layer} has no neuron-heads, because its MLP was not converted. Convert the "
+            "model first: to_attention_only(model)."
+        )
+    rows_of: dict[str, list[int]] = {}
+    for row, full_name in enumerate(converted.names):
+        neuron = full_name.partition(".")[0]
+        rows_of.setdefault(neuron, []).append(row)
+        if neuron != full_name:
+            rows_of[full_name] = [row]
+    rows = []
+    for name in names:
+        if name.kind == "MLP":
+            rows.extend(range(len(converted.names)))
+        elif str(name) in rows_of:
+            rows.extend(rows_of[str(name)])
+        else:
+            raise unknown("neuron-head", str(name), rows_of)
+    return converted.take(rows)
+
+
+def converted_layer(model: Any, layer: int) -> Any:
+    """The neuron-heads of a converted layer, with their `names` and `take(rows)`, or None."""
+    if not hasattr(model, "neuron_heads") or "mlp" not in model.blocks[layer]._modules:
+        return None
+    return model.neuron_heads(layer)
+
+
+def widened(heads: Heads) -> Heads:
+    """Attention heads on the coordinates of neuron-heads: they neither read nor write the last."""
+    wide = {name: pad(getattr(heads, name), (0, 0, 0, 1)) for name in ("W_Q", "W_K", "W_V")}
+    return replace(heads, **wide, W_O=pad(heads.W_O, (0, 1)))
+
+
+def weights_only(parts: list[Heads]) -> list[Heads]:
+    """Heads that score in different ways, all as wide inside as the widest, without patterns."""
+    d_head = max(part.d_head for part in parts)
+    scales = {part.scale for part in parts}
+    plain: dict[str, Any] = dict.fromkeys(("turn", "norm_Q", "norm_K", "cap", "window"))
+    plain |= {"scale": scales.pop() if len(scales) == 1 else 1.0, "positions": "other"}
+    plain |= {"mask": parts[0].mask if len({part.mask for part in parts}) == 1 else "causal"}
+    out = []
+    for part in parts:
+        extra = d_head - part.d_head
+        wide: dict[str, Any] = {"W_O": pad(part.W_O, (0, 0, 0, extra))}
+        for name in ("W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V"):
+            value = getattr(part, name)
+            wide[name] = None if value is None else pad(value, (0, extra))
+        out.append(replace(part, **wide, **plain))
+    return out
+
+
+# One layer of attention, in each architecture
+
+
+def layer_heads(model: Any, layer: int) -> Heads:
+    """All heads of one layer, with all that happens to their queries and keys; weights are views."""
+    attention = model.blocks[layer].attn
+    module = attention.original_component
+    W_Q, W_O = attention.W_Q.detach(), attention.W_O.detach()
+    n_heads, _, d_head = W_Q.shape
+    shared = group_rows(n_heads, attention.W_K.shape[0])
+    weights: dict[str, Any] = {"W_Q": W_Q, "W_O": W_O, "b_Q": given_bias(attention, "b_Q")}
+    for name in ("K", "V"):
+        weights[f"W_{name}"] = getattr(attention, f"W_{name}").detach()[shared]
+        bias = given_bias(attention, f"b_{name}")
+        weights[f"b_{name}"] = None if bias is None else bias[shared]
+    for name, value in weights.items():
+        if value is not None:
+            require_finite(value, f"{name} of layer {layer}")
+    scoring: dict[str, Any] = {"positions": "other"}
+    if str(model.cfg.architecture) in ARCHITECTURES:
+        scoring = scoring_of(model, layer)
+        scoring |= {
+            "norm_Q": head_norm(model, attention, "q_norm", n_heads),
+            "norm_K": head_norm(model, attention, "k_norm", n_heads),
+        }
+    names = tuple(f"L{layer}H{head}" for head in range(n_heads))
+    scale = score_divisor(module, d_head)
+    return Heads(
+        names, layers=(layer,) * n_heads, scale=scale, of=model_name(model), **weights, **scoring
+    )
+
+
+def group_rows(n_heads: int, n_groups: int) -> slice | list[int]:
+    """Which key and value matrix each head reads with; neighbours share one (grouped queries)."""
+    if n_groups == n_heads:
+        return slice(None)
+    return [head * n_groups // n_heads for head in range(n_heads)]
+
+
+def given_bias(attention: Any, name: str) -> Tensor | None:
+    """A bias of an attention layer, or None if there is none or it is zero everywhere."""
+    bias = getattr(attention, name, None)
+    return bias.detach() if isinstance(bias, Tensor) and bias.any() else None
+
+
+def scoring_of(model: Any, layer: int) -> dict[str, Any]:
+    """How the heads of a layer turn queries and keys into patterns."""
+    module = model.blocks[layer].attn.original_component
+    is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
+    scoring: dict[str, Any] = {
+        "mask": "full" if is_encoder else "causal",
+        "window": window_of(module, layer),
+        "cap": soft_cap(model, module),
+    }
+    kind = model.cfg.positional_embedding_type
+    if kind == "standard":
+        return scoring | {"positions": "absolute"}
+    turn = rotary_of(model, module) if kind == "rotary" else None
+    return scoring | {"positions": "other" if turn is None else "rotary", "turn": turn}
+
+
+def score_divisor(module: Any, d_head: int) -> float:
+    """What scores are divided by: the attention module's own number where it holds one."""
+    if isinstance(getattr(module, "scaling", None), float):
+        return 1.0 / module.scaling  # transformers multiplies
+    if isinstance(getattr(module, "scale", None), float):
+        return module.scale  # native models divide
+    if hasattr(getattr(module, "config", None), "attention_layers"):
+        return 1.0  # GPT-Neo does not divide
+    return math.sqrt(d_head)
+
+
+def window_of(module: Any, layer: int) -> int | None:
+    """How many positions a head sees, or None if it sees all that the mask allows."""
+    config = getattr(module, "config", None)
+    kinds = getattr(config, "attention_layers", None)
+    if kinds:  # GPT-Neo: "global" or "local" for each layer
+        return int(config.window_size) if kinds[layer] == "local" else None
+    if hasattr(module, "sliding_window"):
+        return module.sliding_window
+    return getattr(config, "sliding_window", None)
+
+
+def soft_cap(model: Any, module: Any) -> float | None:
+    """The cap of attention scores; transformer-lens writes -1 for none."""
+    cap = getattr(module, "attn_logit_softcapping", None)
+    if cap is None:
+        cap = getattr(model.cfg, "attn_scores_soft_cap", None)
+    return float(cap) if cap is not None and cap > 0 else None
+
+
+def head_norm(model: Any, attention: Any, name: str, n_heads: int) -> HeadNorm | None:
+    """The norm of queries or keys, or None."""
+    if name not in attention._modules:
+        return None
+    norm = attention._modules[name].original_component
+    gain = norm.weight.detach()
+    if model.cfg.rmsnorm_uses_offset:
+        gain = 1 + gain  # Gemma stores the difference from 1
+    bias = getattr(norm, "bias", None)
+    d_head = attention.W_Q.shape[-1]
+    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+
+    def by_head(vector: Tensor) -> Tensor:  # [d_head] or [head * d_head] to [head, 1, d_head]
+        rows = vector.view(-1, 1, d_head)
+        if len(rows) == 1:
+            return rows.expand(n_heads, -1, -1)
+        return rows[group_rows(n_heads, len(rows))]
+
+    return HeadNorm(
+        by_head(gain),
+        None if bias is None else by_head(bias.detach()),
+        eps=float(eps),
+        centred=isinstance(norm, torch.nn.LayerNorm),
+        over_layer=len(gain) > d_head,
+    )
+
+
+def rotary_of(model: Any, module: Any) -> Rotary | None:
+    """The rotation of a layer's queries and keys, or None if its kind is not known."""
+    if getattr(module, "rotary", None) is not None:
+        return native_rotary(module.rotary, model.cfg)
+    return half_split_rotary(model.rotary_emb.original_component, module)
+
+
+def native_rotary(table: Any, cfg: Any) -> Rotary | None:
+    """The rotation of a native model: neighbouring dimensions (0, 1), (2, 3), ... are a plane."""
+    scaling = cfg.rope_scaling if isinstance(getattr(cfg, "rope_scaling", None), dict) else {}
+    if "llama3" in (scaling.get("rope_type"), scaling.get("type")):
+        return None
+    dims = torch.arange(0, table.rotary_dim, 2, device=table.cos_cached.device)
+    speed = 1.0 / table.effective_base ** (dims.float() / table.rotary_dim)
+    return Rotary(torch.stack([dims, dims + 1], 1), speed / table.position_scale)
+
+
+def half_split_rotary(table: Any, module: Any) -> Rotary | None:
+    """The rotation of Llama, NeoX and most others: dimension i and i + n/2 of the first n.
+
+    `table` is the model's rotary module; Gemma 3 has one set of angles for each kind of layer.
+    """
+    config = table.config
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kind = getattr(module, "layer_type", None)
+    prefix = f"{kind}_" if hasattr(table, f"{kind}_inv_freq") else ""
+    if prefix:
+        parameters = parameters.get(kind, parameters)
+    if parameters.get("rope_type") in ("dynamic", "longrope"):
+        return None  # the angles change with the length of the text
+    angles = getattr(table, f"{prefix}inv_freq").float()
+    half = len(angles)
+    dims = torch.arange(2 * half, device=angles.device)
+    gain = float(getattr(table, f"{prefix}attention_scaling"))
+    return Rotary(dims.view(2, half).T, angles, gain)
+
+
+def model_name(model: Any) -> str:
+    """The model's name and a mark of its embedding, because two models may have one name."""
+    name = getattr(model.cfg, "model_name", None)
+    name = "" if name in (None, "custom", "native") else name
+    flat = model.W_E.detach().flatten()
+    sample = flat[:: max(1, len(flat) // 64)].float().tolist()
+    mark = hashlib.sha256(repr(sample).encode()).hexdigest()[:4]
+    return f"{name} ({mark})".strip()
