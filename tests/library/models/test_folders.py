@@ -156,7 +156,7 @@ def test_dropout_is_off_in_what_is_measured(whole):
 
 def test_heads_of_two_models_are_not_composed(whole, folder):
     mine, other = ck.load_model(whole), ck.load_model(folder)
-    one, two = ck.heads(mine), ck.heads(other)
+    one, two = ck.heads_of(mine), ck.heads_of(other)
     with pytest.raises(ValueError, match="one model"):
         ck.circuits.composition_scores(one, two, "K")
     with pytest.raises(ValueError, match="one model"):
