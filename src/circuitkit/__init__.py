@@ -18,7 +18,7 @@ _refuse_namesake()
 __all__ = [
     "Heads", "heads_of", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
     "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan", "kept_in",
-    "ablation", "run", "training",
+    "ablation", "run", "training", "handmade",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it
         conversion,
         exercises,
         figures,
+        handmade,
         induction,
         models,
         residual,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, induction, residual
+from circuitkit import circuits, handmade, induction, residual
 from tests.book.test_equations import (
     D,
     H,
@@ -198,7 +198,7 @@ def attribution(guess):
 
 def build_induction_model(bound, epsilon, pointer, first, at_least, share, difference, example):
     n, beta = 16, 6.5
-    built = induction.build_induction_model(n, n, sharpness=beta)
+    built = handmade.build_induction_model(n, n, sharpness=beta)
     row = torch.arange(n)
     row[-1] = row[3]
     _, cache = built.run_with_cache(row[None])
@@ -216,7 +216,7 @@ def build_induction_model(bound, epsilon, pointer, first, at_least, share, diffe
 
 def build_virtual_head_model(pattern, matrix, bound):
     n, beta = 12, 8.0
-    built = induction.build_virtual_head_model(n, n, sharpness=beta)
+    built = handmade.build_virtual_head_model(n, n, sharpness=beta)
     early, late = ck.heads_of(built)["L0H0"], ck.heads_of(built)["L1H0"]
     product = value(matrix, {"W_{OV}^0": early.OV.AB[0], "W_{OV}^1": late.OV.AB[0]})
     close(circuits.virtual_head(early, late).OV.AB[0], product)
@@ -261,8 +261,8 @@ TIES = {
     "circuits.skip_trigrams": skip_trigrams,
     "circuits.virtual_head": virtual_head,
     "induction.attribution": attribution,
-    "induction.build_induction_model": build_induction_model,
-    "induction.build_virtual_head_model": build_virtual_head_model,
+    "handmade.build_induction_model": build_induction_model,
+    "handmade.build_virtual_head_model": build_virtual_head_model,
     "induction.scores": scores,
 }
 #: These formulas introduce notation; nothing new can be computed from them.

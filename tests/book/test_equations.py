@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, conversion, induction, residual
+from circuitkit import circuits, conversion, handmade, residual
 from circuitkit import superposition as sp
 from circuitkit.conversion import _paper as paper
 from circuitkit.superposition._verdict import always_predicted
@@ -248,9 +248,9 @@ def induction_bound(latex):
     symbols = {"n": n, r"\beta": beta, r"\epsilon": epsilon}
     (bound,), stated = sides(latex, symbols)
     close(*stated)
-    doc = re.search(r"1 - (n e\^\{.*?\})\$", induction.build_induction_model.__doc__)[1]
+    doc = re.search(r"1 - (n e\^\{.*?\})\$", handmade.build_induction_model.__doc__)[1]
     close(bound, sides(doc, symbols | {"c": 1.0})[0][0])
-    built = induction.build_induction_model(n, n, sharpness=beta)
+    built = handmade.build_induction_model(n, n, sharpness=beta)
     row = torch.arange(n)
     row[-1] = row[3]
     _, cache = built.run_with_cache(row[None])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from circuitkit import exercises, induction
+from circuitkit import exercises, handmade, induction
 
 SPEC = {
     "3.1": exercises.check_induction_target.exercise,
@@ -25,7 +25,7 @@ def test_the_places_are_those_of_the_library(case):
 
 @pytest.fixture(scope="module")
 def model():
-    return induction.build_induction_model(20, 32, sharpness=9.0)
+    return handmade.build_induction_model(20, 32, sharpness=9.0)
 
 
 @pytest.mark.parametrize(("period", "bos"), [(7, None), (5, 0)])

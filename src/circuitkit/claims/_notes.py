@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from circuitkit import circuits, induction, models, residual, superposition
+from circuitkit import circuits, handmade, induction, models, residual, superposition
 from circuitkit.claims._framework import KINDS
 from circuitkit.claims._shipped import (
     model,
@@ -165,9 +165,9 @@ def three_wires() -> list[str]:
     """Which composition score is not zero in three models built by hand: notes, pointer arithmetic, a virtual head."""
     words = ["the", "cat", "saw", "a", "dog", "and"]
     built = [
-        induction.build_induction_model(words, n_ctx=12),
-        induction.build_induction_model(words, n_ctx=12, method="pointer"),
-        induction.build_virtual_head_model(words, n_ctx=12),
+        handmade.build_induction_model(words, n_ctx=12),
+        handmade.build_induction_model(words, n_ctx=12, method="pointer"),
+        handmade.build_virtual_head_model(words, n_ctx=12),
     ]
     stacks = [heads_of(one) for one in built]
     score = lambda stack, kind: (
@@ -260,7 +260,7 @@ def second_way() -> list:
     """Whether the pointer circuit continues repeats as the notes' circuit does, and the wire it composes through."""
     rows = induction.repeated_tokens(20, 16, batch=8)
     built = [
-        induction.build_induction_model(20, 32, method=method)
+        handmade.build_induction_model(20, 32, method=method)
         for method in ("k-composition", "pointer")
     ]
     said = [one(rows.tokens)[:, 16:-1].argmax(-1) for one in built]

@@ -241,7 +241,8 @@ def effect(
     these rows; the interval is that of a normal mean. **Source**: "Interpretability in the Wild" (Wang et al. 2022), patching
     and its two questions; the drawn controls are this book's.
 
-    >>> from circuitkit.induction import build_induction_model, repeated_tokens
+    >>> from circuitkit.handmade import build_induction_model
+    >>> from circuitkit.induction import repeated_tokens
     >>> rows = repeated_tokens(20, 8)
     >>> effect(build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
     True

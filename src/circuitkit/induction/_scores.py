@@ -116,7 +116,7 @@ def scores(
     the sampling error of a mean over about 500 positions. **Source**: "In-context Learning and Induction Heads" (prefix
     matching, copying); "A Mathematical Framework" (eigenvalues). Theirs normalise copying differently.
 
-    >>> from circuitkit.induction import build_induction_model
+    >>> from circuitkit.handmade import build_induction_model
     >>> result = scores(build_induction_model(20, 16))
     >>> [round(value, 3) for value in result.prefix_matching.tolist()]
     [0.0, 1.0]
@@ -209,7 +209,7 @@ def induction_loss(
     four numbers. **Error**: float32 rounding and the sampling error of the rows. **Source**: "In-context Learning and Induction
     Heads"; transformer-lens `evals.induction_loss` measures the second pass alone.
 
-    >>> from circuitkit.induction import build_induction_model
+    >>> from circuitkit.handmade import build_induction_model
     >>> result = induction_loss(build_induction_model(20, 16))
     >>> round(result.second, 3), result.accuracy
     (0.0, 1.0)
@@ -296,7 +296,7 @@ def survey(
     induction heads if those have enough. **Error**: as `scores` and `induction_loss`. **Cost**: five forward passes.
     **Source**: "In-context Learning and Induction Heads", ablation of heads; the three groups are this book's.
 
-    >>> from circuitkit.induction import build_induction_model
+    >>> from circuitkit.handmade import build_induction_model
     >>> result = survey(build_induction_model(20, 16))
     >>> result.groups["induction"], round(result.losses["induction"].accuracy, 2)
     (('L1H0',), 0.09)

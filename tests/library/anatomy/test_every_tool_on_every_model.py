@@ -52,7 +52,7 @@ class Case:
         elif kind == "attention":
             self.model = zoo.make("native")
         elif kind == "hand":
-            self.model = ck.induction.build_induction_model(7, 10).to(torch.float64)
+            self.model = ck.handmade.build_induction_model(7, 10).to(torch.float64)
         elif kind == "converted":
             self.model = zoo.converted("native-mlp")
         elif kind == "swiglu":

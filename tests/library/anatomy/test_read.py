@@ -90,7 +90,7 @@ def test_the_toy_models_of_chapter_5():
 
 
 def test_hand_made_models():
-    from circuitkit.induction import build_induction_model
+    from circuitkit.handmade import build_induction_model
 
     model = build_induction_model(5, 8)
     run = ck.anatomy(model).run(torch.tensor([[3, 1, 4, 3]]))

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from circuitkit import figures, induction
+from circuitkit import figures, handmade, induction
 from circuitkit.figures import _picture
 
 ALT = "The cut costs all accuracy and drawn sets cost none of it"
@@ -55,7 +55,7 @@ def test_a_real_effect_on_one_row(monkeypatch):
     )
     rows = induction.repeated_tokens(20, 8, batch=1)
     cut = induction.effect(
-        induction.build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy", draws=2
+        handmade.build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy", draws=2
     )
     figures.effects({"the wire": cut}, alt=ALT)
     said = repr(made[0])

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit.induction import attribution, build_induction_model, effect, paths, repeated_tokens
+from circuitkit.handmade import build_induction_model
+from circuitkit.induction import attribution, effect, paths, repeated_tokens
 from tests.support import tiny_models
 
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from circuitkit.handmade import build_induction_model
 from circuitkit.induction import (
     Repeated,
-    build_induction_model,
     in_context_score,
     induction_loss,
     losses_by_position,

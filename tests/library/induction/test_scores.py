@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from circuitkit import induction
+from circuitkit import handmade, induction
 from circuitkit.circuits import copying_score
 from circuitkit.induction import repeated_tokens, scores
 from tests.support import tiny_models
@@ -80,11 +80,11 @@ def test_against_loops(which, boot, slow, request, monkeypatch):
 
 def test_the_handmade_heads_score_one():
     """Known by construction: 1 for what a head was made for."""
-    found = scores(induction.build_induction_model(13, 26))
+    found = scores(handmade.build_induction_model(13, 26))
     assert found["L0H0"]["previous_token"] == pytest.approx(1, abs=1e-6)
     assert found["L1H0"]["prefix_matching"] == pytest.approx(1, abs=1e-6)
     assert found["L1H0"]["copying"] == pytest.approx(1, abs=1e-5)
-    found = scores(induction.build_induction_model(13, 26, method="pointer"))
+    found = scores(handmade.build_induction_model(13, 26, method="pointer"))
     assert found["L0H0"]["duplicate_token"] == pytest.approx(1, abs=1e-6)
     assert found["L1H0"]["prefix_matching"] == pytest.approx(1, abs=1e-6)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from circuitkit import induction
+from circuitkit import handmade
 from circuitkit.induction import induction_loss, stored_survey, stored_zoo, survey
 from circuitkit.induction._scores import KINDS
 from circuitkit.models import stored_file
@@ -15,7 +15,7 @@ WEIGHTS = Path(__file__).resolve().parents[3] / "data" / "real-models" / "smollm
 
 
 def test_survey_of_a_handmade_model():
-    model = induction.build_induction_model(20, 16)
+    model = handmade.build_induction_model(20, 16)
     found = survey(model)
     assert found.groups["induction"] == ("L1H0",)
     assert found.groups["previous token"] == ("L0H0",)

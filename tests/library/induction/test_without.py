@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit import induction
+from circuitkit import handmade, induction
 from circuitkit.induction import induction_loss, paths
 from circuitkit.induction._stream import look, run
 
@@ -155,7 +155,7 @@ def test_names_of_paths(plain):
 
 def test_handmade_circuits_break_where_they_should():
     for method, kind in (("k-composition", "K"), ("pointer", "Q")):
-        model = induction.build_induction_model(12, 24, method=method)
+        model = handmade.build_induction_model(12, 24, method=method)
         for other in "QKV":
             accuracy = induction_loss(model, without=paths(model, other)).accuracy
             assert accuracy == (0.0 if other == kind else 1.0), (method, other)
