@@ -10,8 +10,7 @@ How a path is cut. In "embed->L0H1->L1H3.K", the second call of layer 0 gives wh
 without the embedding in its inputs. L1H3 then computes its keys from the stream in which this
 alternative stands in place of what L0H1 has written, and everything else is as it was.
 
-How several names are combined. `Cuts` holds, for every input, what is missing from it. A name that
-another name covers adds nothing to this tree, so nothing is subtracted twice.
+What a set of names means together is in `circuitkit.cuts`.
 """
 
 from collections import defaultdict
@@ -26,225 +25,27 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
+from circuitkit.checks import to_tokens
+from circuitkit.cuts import NOTHING, Cuts, Inputs, Reading, alternatives, merged, resolve
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
+    FrozenNorm,
     Recording,
     converted_neurons,
     final_hook,
     in_layer,
     n_heads,
-    neuron_names,
     neuron_rows,
     norm_before,
+    part_names,
     require_part,
     step_of,
 )
 
 __all__ = ["Run", "run"]
 
-Reading = frozenset | None
-"""What one input misses: `(part, None)` if it misses the part, `(part, inputs)` if it reads what the
-part would write with these inputs cut. `None` in place of the set: the whole input is replaced."""
-Inputs = frozenset
-"""Pairs `(input, reading)`."""
-NOTHING: Reading = frozenset()
 Tokens = Int[Tensor, "batch pos"]
 Fill = Literal["zero", "mean", "resample"]
-
-
-# What a set of names means
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """A set of names, resolved: the parts that are ablated, and what each input misses."""
-
-    parts: frozenset[Name]
-    inputs: Inputs
-
-    def reading(self, name: Name) -> Reading:
-        """What an input misses."""
-        return dict(self.inputs).get(name, NOTHING)
-
-
-def resolve(model: Any, names: Sequence[str]) -> Cuts:
-    """Combine names: an input covers its wires, a wire its paths, a part all that it writes.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge`
-    names : parts, inputs, wires and paths
-
-    Raises
-    ------
-    ValueError : for a name that the model does not have, or that no signal can follow
-    """
-    chains = [parse(name) for name in names]
-    for text, chain in zip(names, chains, strict=True):
-        require_chain(model, text, chain)
-    grammar = Expansion(model, split_layers(model, chains))
-    parts: set[Name] = set()
-    tree: dict[Name, dict | None] = {}
-    for chain in chains:
-        if len(chain) == 1 and chain[0].side is None and chain[0].kind != "unembed":
-            require_removable(model, chain[0])
-            parts.update(grammar.parts(chain[0]))
-        else:
-            grammar.add(tree, list(chain))
-    return Cuts(frozenset(parts), pruned(tree, parts))
-
-
-def require_chain(model: Any, text: str, chain: Sequence[Name]) -> None:
-    """Raise a `ValueError` if no signal runs along these parts."""
-    for name in chain:
-        require_part(model, name)
-    steps = [step_of(model, name) for name in chain]
-    runs_forward = all(early < late for early, late in zip(steps, steps[1:], strict=False))
-    ends_well = len(chain) == 1 or (chain[-1].kind not in ("bias", "MLP bias"))
-    if not runs_forward or not ends_well or (len(chain) > 1 and chain[0].side is not None):
-        raise ValueError(
-            f"{text!r} is no wire or path: each part must run before the next one, because a part "
-            "reads only what earlier layers wrote, and the first is a part, not an input. "
-            "Write a wire such as 'L0H1->L1H3.K'."
-        )
-    for name in chain:
-        if name.side is not None and name.side not in sides_of(model, name.part):
-            has = ", ".join(sides_of(model, name.part)) or "one input, without a letter"
-            raise ValueError(
-                f"{text!r} names an input that {name.part} does not have. It has {has}."
-            )
-
-
-def require_removable(model: Any, part: Name) -> None:
-    """Raise a `ValueError` for a bias that no hook can take away for everything that reads it."""
-    is_converted = converted_neurons(model, part.layer) is not None
-    if part.kind == "embed bias" or (part.kind == "MLP bias" and not is_converted):
-        raise ValueError(
-            f"{str(part)!r} is the bias of a norm behind the sum of other parts, so it cannot be "
-            f"ablated. Cut its wires instead, such as '{part}->unembed'."
-        )
-
-
-def sides_of(model: Any, part: Name) -> str:
-    """The inputs of a part: of a head, of a converted neuron (its keys read the bias token)."""
-    if part.kind == "H":
-        return "QKV"
-    is_neuron = part.kind == "N" or (part.kind == "MLP" and converted_neurons(model, part.layer))
-    return "QV" if is_neuron else ""
-
-
-def split_layers(model: Any, chains: Sequence[Sequence[Name]]) -> set[int]:
-    """Layers whose neurons are named: there, the whole MLP means all of its neurons."""
-    layers = set()
-    for chain in chains:
-        for name in chain:
-            is_converted = converted_neurons(model, name.layer) is not None
-            if name.layer is not None and name.kind in ("N", "MLP bias") and is_converted:
-                layers.add(name.layer)
-    return layers
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """Replaces names by the smallest names that they stand for, so that equal things are equal."""
-
-    model: Any
-    split: set[int]
-
-    def parts(self, name: Name) -> list[Name]:
-        """`[L3N5.0, L3N5.1]` for the neuron L3N5, and the name itself for most others."""
-        if name.layer is None:
-            return [name]
-        neurons = converted_neurons(self.model, name.layer)
-        if name.kind == "N" and name.term is None:
-            return neuron_names(name.layer, [name.number], len(neurons.terms))
-        if name.kind == "N" and len(neurons.terms) == 1:
-            return [replace(name, term=None)]
-        if name.kind == "MLP" and name.layer in self.split:
-            bias = [] if neurons.b_out is None else [Name("MLP bias", name.layer)]
-            numbers = range(neurons.W_in.shape[1])
-            return neuron_names(name.layer, numbers, len(neurons.terms)) + bias
-        return [name]
-
-    def inputs(self, name: Name) -> list[Name]:
-        """`[L1H3.Q, L1H3.K, L1H3.V]` for L1H3."""
-        sides = sides_of(self.model, name.part)
-        found = []
-        for part in self.parts(name.part):
-            if part.kind == "MLP bias":
-                continue
-            for side in [name.side] if name.side or not sides else sides:
-                found.append(replace(part, side=side))
-        return found
-
-    def add(self, tree: dict[Name, dict | None], chain: list[Name]) -> None:
-        """Note in a tree what an input, a wire or a path takes away."""
-        *before, last = chain
-        for entry in self.inputs(last):
-            if not before:
-                tree[entry] = None  # the whole input, which covers every wire into it
-                continue
-            missing = tree.setdefault(entry, {})
-            if missing is None:
-                continue
-            for writer in self.parts(before[-1].part):
-                if len(before) == 1:
-                    missing[writer] = None  # a wire, which covers every path that ends in it
-                    continue
-                alternative = missing.setdefault(writer, {})
-                if alternative is not None:
-                    begin = replace(writer, side=before[-1].side)
-                    self.add(alternative, [*before[:-1], begin])
-
-
-def pruned(tree: dict[Name, dict | None], parts: set[Name]) -> Inputs:
-    """The tree as a value, without what the ablation of whole parts does already."""
-    inputs = set()
-    for entry, missing in tree.items():
-        if entry.part in parts:
-            continue
-        if missing is None:
-            inputs.add((entry, None))
-            continue
-        reading = set()
-        for writer, alternative in missing.items():
-            if writer in parts:
-                continue
-            nested = None if alternative is None else pruned(alternative, parts)
-            if nested is None or nested:
-                reading.add((writer, nested))
-        if reading:
-            inputs.add((entry, frozenset(reading)))
-    return frozenset(inputs)
-
-
-def merged(one: Reading, other: Reading) -> Reading:
-    """What an input misses if it misses both."""
-    if one is None or other is None:
-        return None
-    result = dict(one)
-    for writer, inputs in other:
-        if writer not in result:
-            result[writer] = inputs
-        elif result[writer] is None or inputs is None:
-            result[writer] = None
-        else:
-            readings = dict(result[writer])
-            for entry, reading in inputs:
-                readings[entry] = merged(readings.get(entry, NOTHING), reading)
-            result[writer] = frozenset(readings.items())
-    return frozenset(result.items())
-
-
-def alternatives(cuts: Cuts, inputs: Inputs) -> Iterator[tuple[Name, Inputs]]:
-    """Every part that must be computed with other inputs, also for the inputs of such a part."""
-    for _, reading in inputs:
-        for writer, nested in reading or ():
-            if nested is not None:
-                # on the way to this part, the cuts that hold for everyone hold as well
-                together = [(entry, merged(cuts.reading(entry), other)) for entry, other in nested]
-                yield from alternatives(cuts, frozenset(together))
-                yield writer, nested
 
 
 # What stands in the place of a value
@@ -314,14 +115,14 @@ def evaluated(model: Any) -> Iterator[None]:
             module.training = True
 
 
-def z_with_inputs(
+def attention_with_inputs(
     attention: Any, arguments: tuple[tuple, dict], inputs: dict[str, Tensor]
-) -> Float[Tensor, "batch pos head d_head"]:
-    """What the heads of a layer gather if some of queries, keys and values are these."""
+) -> tuple[Float[Tensor, "batch pos head d_head"], Float[Tensor, "batch head dst src"]]:
+    """z and pattern of a layer's heads if some of the queries, keys and values are these."""
     positional, named = arguments
     # without the cache of earlier keys and values, which the second call would let grow twice
     named = {key: None if "past" in key else value for key, value in named.items()}
-    gathered = []
+    result: dict[str, Tensor] = {}
 
     def put_in(value: Tensor) -> Callable:
         def hook_fn(_: Tensor, hook: HookPoint) -> Tensor:
@@ -329,17 +130,22 @@ def z_with_inputs(
 
         return hook_fn
 
-    def take_out(z: Tensor, hook: HookPoint) -> None:
-        gathered.append(z)
+    def take_out(place: str) -> Callable:
+        def hook_fn(value: Tensor, hook: HookPoint) -> None:
+            result[place] = value
+
+        return hook_fn
 
     with only_permanent_hooks(attention):
         for side, value in inputs.items():
             # before permanent hooks, which belong to the model and act on the new value, too
             getattr(attention, side.lower()).hook_out.add_hook(put_in(value), prepend=True)
-        attention.o.hook_in.add_hook(take_out)
+        attention.hook_pattern.add_hook(take_out("pattern"))
+        attention.o.hook_in.add_hook(take_out("z"))
         attention.forward(*positional, **named)
-    z = gathered[0]
-    return z if z.ndim == 4 else z.unflatten(-1, (attention.W_O.shape[0], -1))
+    z = result["z"]
+    z = z if z.ndim == 4 else z.unflatten(-1, (attention.W_O.shape[0], -1))
+    return z, result["pattern"]
 
 
 def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
@@ -481,8 +287,8 @@ class CutRun:
 
     def second_call(
         self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
-    ) -> Tensor:
-        """What all heads of a layer gather if their queries, keys and values miss this.
+    ) -> tuple[Tensor, Tensor]:
+        """z and patterns of all heads of a layer if their queries, keys and values miss this.
 
         Only the inputs that miss something are computed again, or all of them with `all_inputs`.
         """
@@ -494,27 +300,28 @@ class CutRun:
                 linear = getattr(attention, side.lower()).original_component
                 as_it_was = self.recording[in_layer(layer, f"attn.hook_{side.lower()}")]
                 inputs[side] = linear(stream).reshape(as_it_was.shape)
-        return z_with_inputs(attention, self.arguments[layer], inputs)
+        return attention_with_inputs(attention, self.arguments[layer], inputs)
 
     def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
         layer, shape = layer_of(hook), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
         if layer in self.user_hooks and self.reads_otherwise(layer, ("H",)):
-            again = self.second_call(layer, (NOTHING, NOTHING, NOTHING), all_inputs=True)
+            again, _ = self.second_call(layer, (NOTHING, NOTHING, NOTHING), all_inputs=True)
             self.require_same(layer, again, z)
-        calls: dict[tuple[Reading, ...], Tensor] = {}  # heads that miss the same share one call
+        calls: dict[tuple[Reading, ...], tuple[Tensor, Tensor]] = {}
 
-        def called(head: Name, inputs: Inputs) -> Tensor:
+        def called(head: Name, inputs: Inputs) -> tuple[Tensor, Tensor]:
             readings = self.readings(head, inputs, "QKV")
-            if readings not in calls:
+            if readings not in calls:  # heads that miss the same share one call
                 calls[readings] = self.second_call(layer, readings)
-            return calls[readings][:, :, head.number]
+            new_z, pattern = calls[readings]
+            return new_z[:, :, head.number], pattern[:, head.number]
 
         for head, inputs in self.alternatives_in(layer, ("H",)):
-            self.alternative[head, inputs] = called(head, inputs)
+            self.alternative[head, inputs], _ = called(head, inputs)
         for head in self.readers_in(layer, ("H",)):
-            z[:, :, head.number] = called(head, frozenset())
+            z[:, :, head.number], self.recording.new_patterns[head] = called(head, frozenset())
         for head in self.parts_in(layer, ("H",)):
             now = z[:, :, head.number].clone()
             z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
@@ -694,7 +501,7 @@ def remove(added: list[tuple[HookPoint, Any]]) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """One forward pass: logits, cache, and the output of each part.
+    """One forward pass: logits, cache, and what each part read, gathered and wrote.
 
     Parameters
     ----------
@@ -702,12 +509,21 @@ class Run:
     tokens : what it ran on
     logits : its logits
     recording : what its hooks saw
+
+    Notes
+    -----
+    In a run with cut wires, `pattern` and `z` of a reader are those that it had without the wires.
+    Source: Elhage et al. 2021, the residual stream as a sum.
     """
 
     model: Any
     tokens: Tokens
     logits: Float[Tensor, "batch pos d_vocab"]
     recording: Recording
+
+    def __repr__(self) -> str:
+        batch, pos = self.tokens.shape
+        return f"Run({batch} rows of {pos} tokens, {len(self.model.blocks)} layers)"
 
     @property
     def cache(self) -> ActivationCache:
@@ -716,36 +532,167 @@ class Run:
         for name, point in self.model.hook_dict.items():
             if point.name in self.recording.values:
                 values[name] = self.recording.values[point.name]
+        for layer in {head.layer for head in self.recording.new_patterns}:
+            values[in_layer(layer, "attn.hook_pattern")] = self.recording.patterns(layer)
         return ActivationCache(values, self.model)
 
-    def part(self, name: str) -> Float[Tensor, "batch pos d_model"]:
-        """What a part has left in the last residual stream; the parts add up to that stream.
+    def part(self, name: str, before: str | None = None) -> Float[Tensor, "batch pos d_model"]:
+        """What a part has left in the stream that another part reads, by default the last stream.
 
         Norms behind the part are taken with the divisor that they had in this run.
 
         Parameters
         ----------
         name : a part such as `"L0H1"`, `"embed"`, `"L0 MLP"`, `"L0 bias"`
+        before : the reader, a later part such as `"L1H3"`; None for the last stream
 
         Raises
         ------
-        ValueError : for an input, a wire, a path, or a part that the model does not have
+        ValueError : for an input, a wire, a path, a part that the model does not have, or a reader
+            that runs before the part
         """
+        part = self.one_part(name)
+        step = self.step_before(before)
+        if part.kind == "unembed" or step_of(self.model, part) >= step:
+            raise ValueError(
+                f"{name!r} has written nothing into the stream that {before or 'unembed'!r} reads. "
+                "Write the name of an earlier part, such as 'embed'."
+            )
+        return self.recording.share(part, step)
+
+    def parts(
+        self, before: str | None = None, neurons: bool = False
+    ) -> dict[str, Float[Tensor, "batch pos d_model"]]:
+        """Every part's share of a stream, in the order of the model; they add up to the stream.
+
+        Parameters
+        ----------
+        before : the part that reads the stream, such as `"L1H3"`; None for the last stream
+        neurons : whether each neuron-head of a converted layer is a part of its own; otherwise the
+            layer is one part, `"L0 MLP"`
+        """
+        step = self.step_before(before)
+        return {str(name): self.recording.share(name, step) for name in self.names(step, neurons)}
+
+    def contributions(
+        self,
+        direction: Float[Tensor, " d_model"] | Float[Tensor, "batch pos d_model"],
+        before: str | None = None,
+        neurons: bool = False,
+    ) -> dict[str, Float[Tensor, "batch pos"]]:
+        """The dot product of every part's share of a stream with a direction.
+
+        The outputs of single heads and neurons are not formed: `z (W_O direction)`.
+
+        Parameters
+        ----------
+        direction : one vector, or one for each position
+        before, neurons : as in `parts`
+        """
+        step = self.step_before(before)
+        direction = direction.expand(*self.tokens.shape, direction.shape[-1])
+        result = {}
+        for name in self.names(step, neurons=False):
+            layer = converted_neurons(self.model, name.layer) if name.kind == "MLP" else None
+            if neurons and layer is not None:
+                result.update(self.recording.neuron_contributions(name.layer or 0, direction, step))
+            elif name.kind == "H":
+                result[str(name)] = self.recording.head_contribution(name, direction, step)
+            else:
+                result[str(name)] = (self.recording.share(name, step) * direction).sum(-1)
+        return result
+
+    def stream(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
+        """The stream that a part reads, before the norm in front of it.
+
+        Parameters
+        ----------
+        name : a head, an MLP or a neuron; `"unembed"` for the last stream
+        """
+        return self.recording.stream(self.one_part(name)).reshape(*self.tokens.shape, -1)
+
+    def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
+        """What a part multiplies its weights with: the stream behind the norm in front of it.
+
+        Parameters
+        ----------
+        name : a head, an MLP or a neuron; `"unembed"` for what the unembedding multiplies
+        """
+        part = self.one_part(name)
+        stream = self.stream(name)
+        if part.kind == "unembed":
+            norm = self.model._modules.get("ln_final")
+        else:
+            norm = norm_before(self.model, part)
+        if norm is None:
+            return stream
+        with torch.set_grad_enabled(self.logits.requires_grad), only_permanent_hooks(norm):
+            return norm(stream)
+
+    def pattern(self, name: str) -> Float[Tensor, "batch dst src"] | Float[Tensor, "batch dst"]:
+        """The attention pattern of a head.
+
+        Parameters
+        ----------
+        name : a head such as `"L1H3"`; of a neuron-head, such as `"L0N12"`, the attention on the
+            token itself is returned, `[batch, dst]`, and the rest is on the bias token
+        """
+        part = self.one_part(name)
+        if part.kind == "N":
+            return self.recording.neuron_attention(part)
+        require_head(part)
+        return self.recording.patterns(part.layer or 0)[:, part.number]
+
+    def z(self, name: str) -> Float[Tensor, "batch pos d_head"]:
+        """What a head gathered: its pattern times its values, before `W_O`.
+
+        Parameters
+        ----------
+        name : a head such as `"L1H3"`
+        """
+        part = self.one_part(name)
+        require_head(part)
+        return self.recording.raw(part)
+
+    @property
+    def final_norm(self) -> FrozenNorm | None:
+        """The norm in front of the unembedding, with the divisor that it had in this run."""
+        has_scale = "ln_final.hook_scale" in self.recording.hook_names
+        return self.recording.frozen("ln_final") if has_scale else None
+
+    def names(self, before: int, neurons: bool) -> list[Name]:
+        """The parts that write before a step."""
+        names = [parse(name)[0] for name in part_names(self.model, neurons)]
+        return [name for name in names if step_of(self.model, name) < before]
+
+    def step_before(self, reader: str | None) -> int:
+        """The step at which a part reads; behind all layers without a reader."""
+        return step_of(self.model, self.one_part(reader or "unembed"))
+
+    def one_part(self, name: str) -> Name:
+        """The part of this name."""
         chain = parse(name)
-        if len(chain) != 1 or chain[0].side is not None or chain[0].kind == "unembed":
-            raise ValueError(f"{name!r} writes nothing. Write the name of a part, such as 'L0H1'.")
+        if len(chain) != 1 or chain[0].side is not None:
+            raise ValueError(
+                f"{name!r} is an input, a wire or a path. Write the name of a part, such as 'L0H1'."
+            )
         require_part(self.model, chain[0])
-        with torch.set_grad_enabled(self.logits.requires_grad):
-            return self.recording.share(chain[0])
+        return chain[0]
+
+
+def require_head(part: Name) -> None:
+    """Raise a `ValueError` if a part is not an attention head."""
+    if part.kind != "H":
+        raise ValueError(f"'{part}' is no attention head. Write a name such as 'L0H1'.")
 
 
 def run(
     model: Any,
-    tokens: Tokens,
+    tokens: str | Sequence[str] | Tokens,
     *,
     without: str | Sequence[str] = (),
     fill: Fill = "zero",
-    patch: "Tokens | Run | None" = None,
+    patch: "str | Tokens | Run | None" = None,
     at: Sequence[int] | None = None,
 ) -> Run:
     """Run a model with parts ablated, and wires and paths cut, all at once.
@@ -759,7 +706,7 @@ def run(
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : token ids `[batch, pos]`
+    tokens : a text, or token ids `[batch, pos]`
     without : names of what is replaced; an input covers its wires, a wire its paths, a part all
     fill : `"zero"`, `"mean"` over rows, or `"resample"` (the row before); biases become zero
     patch : other tokens of the same shape, or their run: the values come from there
@@ -790,7 +737,10 @@ def run(
     True
     """
     names = [without] if isinstance(without, str) else list(without)
-    require_arguments(model, tokens, fill, patch, at)
+    tokens = to_tokens(model, tokens)
+    if patch is not None and not isinstance(patch, Run):
+        patch = to_tokens(model, patch)
+    require_arguments(tokens, fill, patch, at)
     source = None
     if patch is not None:
         source = patch.recording if isinstance(patch, Run) else run(model, patch).recording
@@ -810,12 +760,8 @@ def run_with(model: Any, tokens: Tokens, cuts: Cuts, replacement: Replacement) -
     return Run(model, tokens, logits, recording)
 
 
-def require_arguments(model: Any, tokens: Any, fill: Any, patch: Any, at: Any) -> None:
-    """Raise a `ValueError` for tokens, a fill, a patch or positions that cannot be meant."""
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.numel() == 0:
-        raise ValueError("tokens must be token ids [batch, pos]. Write model.to_tokens(text).")
-    if int(tokens.min()) < 0 or int(tokens.max()) >= model.cfg.d_vocab:
-        raise ValueError(f"tokens must be ids from 0 to {model.cfg.d_vocab - 1}.")
+def require_arguments(tokens: Tokens, fill: Any, patch: Any, at: Any) -> None:
+    """Raise a `ValueError` for a fill, a patch or positions that do not fit the tokens."""
     if fill not in ("zero", "mean", "resample"):
         raise ValueError(f"fill is 'zero', 'mean' or 'resample', not {fill!r}.")
     if patch is not None and fill != "zero":

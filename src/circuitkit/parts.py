@@ -62,7 +62,7 @@ def start_names(model: Any) -> list[Name]:
     return names
 
 
-def layer_names(model: Any, layer: int) -> list[Name]:
+def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
     """The parts of one layer: its heads and bias, then its MLP, or its neurons and their bias."""
     block = model.blocks[layer]
     names = [Name("H", layer, head) for head in range(n_heads(model, layer))]
@@ -71,7 +71,7 @@ def layer_names(model: Any, layer: int) -> list[Name]:
         names.append(Name("bias", layer))
     if "mlp" not in block._modules:
         return names
-    neurons = converted_neurons(model, layer)
+    neurons = converted_neurons(model, layer) if by_neuron else None
     if neurons is None:
         names.append(Name("MLP", layer))
     else:
@@ -92,12 +92,13 @@ def has_values(bias: Tensor | None) -> bool:
     return bias is not None and bool(bias.any())
 
 
-def part_names(model: Any) -> tuple[str, ...]:
+def part_names(model: Any, neurons: bool = True) -> tuple[str, ...]:
     """The names of all parts, whose outputs add up to the last residual stream.
 
     Parameters
     ----------
     model : a `TransformerBridge`
+    neurons : whether each neuron-head of a converted layer is a part; otherwise its MLP is one
 
     Examples
     --------
@@ -107,7 +108,7 @@ def part_names(model: Any) -> tuple[str, ...]:
     """
     names = start_names(model)
     for layer in range(len(model.blocks)):
-        names.extend(layer_names(model, layer))
+        names.extend(layer_names(model, layer, neurons))
     return tuple(str(name) for name in names)
 
 
@@ -197,6 +198,14 @@ class FrozenNorm:
         length = (norm(x) - self.bias).norm(dim=-1, keepdim=True)
         return replace(self, scale=undivided.norm(dim=-1, keepdim=True) / length.clamp_min(1e-30))
 
+    def fold(self, W: Float[Tensor, "*row d_model out"]) -> Float[Tensor, "*row d_model out"]:
+        """The matrix that reads the stream as `W` reads the norm's output, up to the divisor.
+
+        `share(x) @ W` is `x @ fold(W) / scale`.
+        """
+        W = self.gain[:, None] * W
+        return W - W.mean(-2, keepdim=True) if self.centred else W
+
     def share(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """What becomes of one summand of the norm's input: all but the bias, which is no summand's."""
         if self.centred:
@@ -217,6 +226,8 @@ class Recording:
     values: dict[str, Tensor] = field(default_factory=dict)
     neuron_z: dict[int, Tensor] = field(default_factory=dict)
     """What neuron-heads gathered where it was changed, `[batch, pos, head]`."""
+    new_patterns: dict[Name, Tensor] = field(default_factory=dict)
+    """Patterns of heads that read other inputs than the rest of their layer, `[batch, dst, src]`."""
 
     def __getitem__(self, hook: str) -> Tensor:
         """The value at a hook, by any of its names."""
@@ -337,6 +348,70 @@ class Recording:
             if number == step and name.kind in ("bias", "MLP bias", "embed bias"):
                 value = value + norm.bias
         return value
+
+    def patterns(self, layer: int) -> Float[Tensor, "batch head dst src"]:
+        """The patterns of a layer's heads, each with the inputs that it read."""
+        patterns = self[in_layer(layer, "attn.hook_pattern")]
+        changed = {head: new for head, new in self.new_patterns.items() if head.layer == layer}
+        if changed:
+            patterns = patterns.clone()
+        for head, pattern in changed.items():
+            patterns[:, head.number] = pattern
+        return patterns
+
+    def neuron_attention(self, name: Name) -> Float[Tensor, "batch pos"]:
+        """How much a neuron-head attends to the token itself, not to the bias token."""
+        rows = neuron_rows(self.model, name)
+        if len(rows) != 1:
+            raise ValueError(
+                f"'{name}' has {len(rows)} heads. Write the name of one, such as '{name}.0'."
+            )
+        neurons = converted_neurons(self.model, name.layer)
+        gate, _ = neurons.reads(self[in_layer(name.layer, "mlp.hook_in")])
+        return neurons.looks(gate)[..., rows[0]]
+
+    # Dot products, without the outputs of single heads and neurons
+
+    def pulled_back(
+        self, direction: Float[Tensor, "batch pos d_model"], name: Name, before: int
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The direction that gives with a part's output what `direction` gives with its share."""
+        norms = []
+        behind = "ln1_post" if name.kind == "H" else "ln2_post"
+        if behind in self.model.blocks[name.layer]._modules:
+            norms.append(in_layer(name.layer, behind))
+        for step in range(step_of(self.model, name), before):
+            closing = closing_norm(self.model, step)
+            if closing is not None:
+                norms.append(closing)
+        for norm in reversed(norms):
+            frozen = self.frozen(norm)
+            direction = frozen.fold(direction[..., None])[..., 0] / frozen.scale
+        return direction
+
+    def head_contribution(
+        self, name: Name, direction: Float[Tensor, "batch pos d_model"], before: int
+    ) -> Float[Tensor, "batch pos"]:
+        """The dot product of a head's share with a direction."""
+        direction = self.pulled_back(direction, name, before)
+        W_O = self.model.blocks[name.layer].attn.W_O[name.number]  # [d_head, d_model]
+        return (self.raw(name) * (direction @ W_O.T)).sum(-1)
+
+    def neuron_contributions(
+        self, layer: int, direction: Float[Tensor, "batch pos d_model"], before: int
+    ) -> dict[str, Float[Tensor, "batch pos"]]:
+        """The dot products of the shares of a converted layer's heads, and of its bias."""
+        neurons = converted_neurons(self.model, layer)
+        pulled = self.pulled_back(direction, Name("MLP", layer), before)
+        n_terms = len(neurons.terms)
+        written = (pulled @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
+        products = (self.neurons_z(layer) * written).unbind(-1)
+        names = neuron_names(layer, range(neurons.W_in.shape[1]), n_terms)
+        result = {str(name): value for name, value in zip(names, products, strict=True)}
+        if has_values(neurons.b_out):
+            bias = self.share(Name("MLP bias", layer), before)
+            result[f"L{layer} MLP bias"] = (bias * direction).sum(-1)
+        return result
 
 
 def neuron_rows(model: Any, name: Name) -> list[int]:

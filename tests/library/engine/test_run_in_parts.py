@@ -1,0 +1,106 @@
+"""What a run says about its parts: sums, dot products, inputs and patterns, on every architecture."""
+
+import pytest
+import torch
+
+from circuitkit.ablation import run
+from tests.support import zoo
+
+TOKENS = torch.tensor([[3, 7, 1, 7, 3, 9, 12, 1], [11, 2, 5, 2, 8, 1, 0, 4]])
+SOLID = [name for name in zoo.SHAPES if name != "gpt2"]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "native-mlp", "converted"])
+def model(request):
+    if request.param == "converted":
+        return zoo.converted("native-mlp")
+    return zoo.make(request.param)
+
+
+def every_family():
+    weekly = pytest.mark.weekly
+    return [*(pytest.param(name, marks=weekly) for name in SOLID), "llama", "gemma2", "bert"]
+
+
+def check_sums(model):
+    whole = run(model, TOKENS)
+    for reader in ("unembed", "L1H0"):
+        stream = whole.stream(reader)
+        parts = whole.parts(before=reader)
+        # the float32 parts of some architectures round at 1e-6 of the largest value
+        torch.testing.assert_close(sum(parts.values()), stream, atol=2e-5, rtol=1e-5)
+        direction = torch.linspace(-1, 1, stream.shape[-1], dtype=stream.dtype)
+        products = whole.contributions(direction, before=reader)
+        assert list(products) == list(parts)
+        for name, value in products.items():
+            expected = (parts[name] * direction).sum(-1)
+            torch.testing.assert_close(value, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", every_family())
+def test_parts_and_their_dot_products_add_up(name):
+    check_sums(zoo.make(name))
+
+
+def test_parts_add_up_in_small_models(model):
+    check_sums(model)
+
+
+def test_contributions_of_neuron_heads_are_those_of_their_layer():
+    converted = zoo.converted("native-mlp")
+    whole = run(converted, TOKENS)
+    direction = torch.linspace(-1, 1, converted.cfg.d_model, dtype=converted.W_E.dtype)
+    layers = whole.contributions(direction)
+    split = whole.contributions(direction, neurons=True)
+    for layer in range(converted.cfg.n_layers):
+        ours = [value for name, value in split.items() if name.startswith(f"L{layer}N")]
+        bias = split.get(f"L{layer} MLP bias", 0.0)
+        assert len(ours) > 1
+        torch.testing.assert_close(sum(ours) + bias, layers[f"L{layer} MLP"])
+
+
+def test_queries_are_made_of_what_a_head_reads(model):
+    whole = run(model, TOKENS)
+    attention = model.blocks[1].attn
+    q = torch.einsum("bpm,hmd->bphd", whole.read("L1H0"), attention.W_Q)
+    b_Q = getattr(attention, "b_Q", None)
+    q = q if b_Q is None else q + b_Q
+    cached = whole.cache["blocks.1.attn.hook_q"].view_as(q)
+    torch.testing.assert_close(q, cached, atol=1e-5, rtol=1e-5)
+
+
+def test_logits_are_made_of_what_the_unembedding_reads(model):
+    whole = run(model, TOKENS)
+    logits = whole.read("unembed") @ model.W_U
+    b_U = getattr(model, "b_U", None)
+    torch.testing.assert_close(logits if b_U is None else logits + b_U, whole.logits)
+
+
+def test_a_cut_wire_changes_the_pattern_of_its_reader_only():
+    model = zoo.make("native")
+    whole = run(model, TOKENS)
+    cut = run(model, TOKENS, without="L0H1->L1H2.K")
+    assert torch.equal(whole.pattern("L1H1"), cut.pattern("L1H1"))
+    assert not torch.allclose(whole.pattern("L1H2"), cut.pattern("L1H2"))
+    values = cut.cache["blocks.1.attn.hook_v"].view(*TOKENS.shape, 4, -1)[:, :, 2]
+    torch.testing.assert_close(cut.pattern("L1H2") @ values, cut.z("L1H2"))
+
+
+def test_a_frozen_norm_reads_each_part_linearly():
+    whole = run(zoo.make("gpt2"), TOKENS)
+    norm = whole.final_norm
+    W = torch.randn(24, 3, dtype=norm.gain.dtype, generator=torch.Generator().manual_seed(0))
+    part = whole.part("L1H0")
+    torch.testing.assert_close(norm.share(part) @ W, part @ norm.fold(W) / norm.scale)
+    everything = norm.share(whole.stream()) + norm.bias
+    torch.testing.assert_close(everything, whole.read())
+
+
+def test_what_is_no_earlier_part_is_refused():
+    whole = run(zoo.make("native"), TOKENS)
+    with pytest.raises(ValueError, match="written nothing into the stream that 'L0H0' reads"):
+        whole.part("L0H1", before="L0H0")
+    with pytest.raises(ValueError, match="an input, a wire or a path"):
+        whole.part("L0H1->L1H1.K")
+    with pytest.raises(ValueError, match="no attention head"):
+        whole.pattern("embed")
