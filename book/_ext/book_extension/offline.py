@@ -4,8 +4,6 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from circuitkit.figures import _live as live
-
 # The parts of MathJax that write formulas, which `formulas.js` brings; its ready-made file adds a menu that is as large as
 # half of them.
 MATHJAX = (
@@ -18,14 +16,6 @@ MATHJAX = (
 )
 # What these load on demand.
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
-# What attention views load, once for a page.
-BRING = """
-circuitkitAttention(() => new Promise((resolve, reject) => {
-  const src = `${document.documentElement.dataset.content_root}_static/circuitsvis.js`;
-  document.head.append(Object.assign(document.createElement("script"), { src, onload: resolve, onerror: reject }));
-}));
-"""
-
 
 def folder(package: str) -> Path:
     """Where an installed package keeps its files, without importing it."""
@@ -37,9 +27,7 @@ def copy_scripts(app) -> None:
         return
     static = Path(app.outdir) / "_static"
     static.mkdir(parents=True, exist_ok=True)
-    (static / "circuitsvis.js").write_text(live.circuitsvis(), "utf-8")
-    (static / "attention.js").write_text(live.part("js") + BRING, "utf-8")
-    (static / "attention.css").write_text(live.part("css"), "utf-8")
+    shutil.copyfile(folder("circuitsvis") / "dist/cdn/iife.js", static / "circuitsvis.js")
     source, target = folder("sphinx-mathjax-offline") / "static/mathjax", static / "mathjax"
     for part in MATHJAX_FOLDERS:
         shutil.copytree(source / part, target / part, dirs_exist_ok=True)

@@ -1,12 +1,12 @@
-"""Figures that are right when still: attention views, drawings of circuits, effects beside drawn sets, matplotlib pictures with alt text, and step sliders.
+"""Figures that are complete when they stand still: pictures, attention patterns and circuits.
 
-Every figure states its finding in words (`alt`), prints the numbers behind it, and asks no other host for anything. A kind of
-figure may be added; it knows numbers, never a model.
+Each has an alt text, stores the numbers behind it, and loads nothing from another host. A figure
+receives numbers and names, never a model.
 """
 
-from circuitkit.figures._attention import attention
-from circuitkit.figures._circuit import circuit
-from circuitkit.figures._picture import effects, frames, picture, show, signed, style, unsigned
+from circuitkit.figures.attention_view import attention
+from circuitkit.figures.circuit_drawing import circuit
+from circuitkit.figures.pictures import effects, frames, picture, show, signed, style, unsigned
 
 __all__ = [
     "attention",

@@ -9,7 +9,7 @@ import numpy as np
 
 from circuitkit.anatomy import read
 from circuitkit.figures import circuit
-from circuitkit.figures._attention import heatmap, table
+from circuitkit.figures.attention_view import heatmap, table
 from circuitkit.report._parts import groups
 
 COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")

@@ -12,7 +12,7 @@ from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
 from circuitkit.anatomy._read import measured
 from circuitkit.conversion._mlps import find_mlps
-from circuitkit.figures._attention import visible
+from circuitkit.figures.attention_view import visible
 from circuitkit.heads import heads_of
 from circuitkit.induction._scores import default_rows
 from circuitkit.induction._stream import after_occurrences, earlier_occurrences, look

@@ -1,9 +1,10 @@
-"""Pictures, their alt text, the numbers behind them, and step sliders."""
+"""Pictures, their alt text, the numbers behind them, sliders, and effects."""
 
 import json
 import math
 import re
 from io import BytesIO
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,6 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
 from circuitkit import figures
+from circuitkit.figures import pictures
+from circuitkit.figures.pictures import mark
 
 ALT = "Loss falls from 3 to 1 in two steps"
 
@@ -30,31 +33,17 @@ def test_a_picture_carries_alt_text_width_and_numbers():
     data, metadata = picture._repr_mimebundle_()
     assert metadata["image/png"] == {"alt": ALT, "width": 300}
     assert data["text/plain"].splitlines()[0] == f"Figure: {ALT}"
-    assert [line.split(":")[1].strip() for line in picture.numbers] == [
-        "line 'loss'",
-        "bars",
-        "image",
-        "points",
-    ]
+    names = [line.split(":")[1].strip() for line in picture.numbers]
+    assert names == ["line 'loss'", "bars", "image", "points"]
     assert Image.open(BytesIO(data["image/png"])).size == (432, 288)
     assert not plt.get_fignums()
 
 
-@pytest.mark.parametrize("thing", [plt.Figure, None, "figure"])
-def test_what_is_no_figure_is_refused_in_words(thing):
-    with pytest.raises(ValueError, match=r"expected a matplotlib figure, because it is drawn"):
-        figures.show(thing, alt=ALT)
-
-
-def test_the_same_figure_gives_the_same_bytes():
-    assert figures.picture(drawn(), alt=ALT) == figures.picture(drawn(), alt=ALT)
-
-
-def test_other_data_gives_other_numbers():
-    """What nbval compares: the text must change when the line does, though the alt text stays."""
-    assert (
-        figures.picture(drawn(1.0), alt=ALT).numbers != figures.picture(drawn(1.1), alt=ALT).numbers
-    )
+def test_the_same_figure_gives_the_same_bytes_and_other_data_other_numbers():
+    """A test of a notebook compares the numbers, which must change though the alt text stays."""
+    first = figures.picture(drawn(), alt=ALT)
+    assert figures.picture(drawn(), alt=ALT) == first
+    assert figures.picture(drawn(1.1), alt=ALT).numbers != first.numbers
 
 
 def test_many_lines_are_pooled():
@@ -66,102 +55,49 @@ def test_many_lines_are_pooled():
     assert numbers[-1].startswith("9 more: 18 values, largest 19")
 
 
-@pytest.mark.parametrize("alt", ["", "  ", "loss", "a loss curve"])
+@pytest.mark.parametrize("alt", ["", "  ", "a loss curve", None])
 def test_alt_text_must_be_a_sentence(alt):
     fig = plt.figure()
-    with pytest.raises(ValueError, match="A figure needs a sentence that states what it shows"):
+    with pytest.raises(ValueError, match="does not say what the figure shows. Write a sentence"):
         figures.picture(fig, alt=alt)
     plt.close(fig)
 
 
+def test_only_a_figure_is_a_picture():
+    with pytest.raises(TypeError, match="A matplotlib figure is needed, not None"):
+        figures.show(None, alt=ALT)
+
+
 def test_show_displays(capsys, monkeypatch):
-    monkeypatch.setattr(
-        InteractiveShell, "_instance", None
-    )  # another test may have left a shell that displays
+    monkeypatch.setattr(InteractiveShell, "_instance", None)  # of another test
     figures.show(drawn(), alt=ALT)
     assert f"Figure: {ALT}" in capsys.readouterr().out
 
 
 def reference_mark(values):
     """The definition of `mark` as a slow loop."""
-    largest = max(abs(v) for v in values)
-    mean = sum(v / largest for v in values) / len(values)
-    weighed = sum(math.cos(i * math.sqrt(2)) * v / largest for i, v in enumerate(values)) / len(
-        values
-    )
-    return f"{len(values)} values, largest {largest:.3g}, mean {round(mean, 3):g}, mark {round(weighed, 3):g}"
+    n, largest = len(values), max(abs(v) for v in values)
+    mean = round(sum(v / largest for v in values) / n, 3)
+    weighted = sum(math.cos(i * math.sqrt(2)) * v / largest for i, v in enumerate(values))
+    fingerprint = round(weighted / n, 3)
+    return f"{n} values, largest {largest:.3g}, mean {mean:g}, mark {fingerprint:g}"
 
 
 def test_mark_is_as_defined():
-    values = [0.3, -1.7, 2.25, 0.0, 11.0]
-    assert figures._picture.mark(values) == reference_mark(values)
-    assert figures._picture.mark([-3.0, 1.0]) == reference_mark([-3.0, 1.0])
+    for values in ([0.3, -1.7, 2.25, 0.0, 11.0], [-3.0, 1.0]):
+        assert mark(values) == reference_mark(values)
+    assert mark([]) == "0 values"
+    assert mark([0.0, 0.0]) == "2 values, all 0"
+    some = mark([math.nan, 1.0, math.inf])
+    assert some == f"3 values, 2 not finite; the others: {reference_mark([1.0])}"
+    assert mark([-1e-9, 1.0, -1.0]).split(", ")[2] == "mean 0"  # no negative zero
 
 
 def test_mark_sees_order_and_scale_but_not_noise():
     values = np.linspace(0.1, 3, 50)
-    assert figures._picture.mark(values) != figures._picture.mark(values[::-1])
-    assert figures._picture.mark(values) != figures._picture.mark(2 * values)
-    assert figures._picture.mark(values) == figures._picture.mark(values * (1 + 1e-7))
-
-
-def test_mark_of_odd_arrays():
-    assert figures._picture.mark([]) == "0 values"
-    assert figures._picture.mark([0.0, 0.0]) == "2 values, all 0"
-    assert (
-        figures._picture.mark([math.nan, 1.0, math.inf])
-        == "3 values, 2 not finite; the others: 1 values, largest 1, mean 1, mark 1"
-    )
-    assert figures._picture.mark([-1e-9, 1.0, -1.0]).split(", ")[2] == "mean 0"
-
-
-def slider(steps=(0, 10, 20)):
-    def draw(step):
-        fig, ax = plt.subplots(figsize=(2, 1.5))
-        ax.plot([0, 1], [0, step])
-        ax.set_ylim(0, 20)
-        return fig
-
-    return figures.frames(draw, steps, alt=lambda step: f"At step {step} the line ends at {step}")
-
-
-def test_frames_hold_every_step_and_show_the_last():
-    made = slider()
-    text = made._repr_html_()
-    data = json.loads(re.search(r'<script type="application/json">(.*)</script>', text)[1])
-    assert [frame["step"] for frame in data] == ["0", "10", "20"]
-    assert data[0]["alt"] == "At step 0 the line ends at 0"
-    assert [bool(frame["src"]) for frame in data] == [True, True, False]
-    assert re.findall(
-        r'<img class="dark-light" src="data:image/png;base64,\S+" alt="(.*?)" width="200">', text
-    ) == ["At step 20 the line ends at 20"]
-    assert text.count("<li>training step") == 3
-    assert "step 20: Figure: At step 20" in repr(made)
-    assert text == slider()._repr_html_()
-    assert not plt.get_fignums()
-
-
-def test_one_frame_is_refused():
-    with pytest.raises(ValueError, match=r"steps=\[5\]; expected two steps or more"):
-        slider([5])
-
-
-def test_a_curve_over_a_long_axis_is_marked_by_its_height():
-    def numbers(last):
-        fig, ax = plt.subplots()
-        ax.plot([0, 10_000, 20_000], [4.0, 3.0, last])
-        return figures.picture(fig, alt=ALT).numbers
-
-    assert numbers(2.9) != numbers(3.1)
-
-
-def test_a_path_in_the_plane_is_marked_both_ways():
-    fig, ax = plt.subplots()
-    ax.plot([0, -1, 0], [0, 1, 2])
-    assert [line.split(":")[0] for line in figures.picture(fig, alt=ALT).numbers] == [
-        "line",
-        "line, across",
-    ]
+    assert mark(values) != mark(values[::-1])
+    assert mark(values) != mark(2 * values)
+    assert mark(values) == mark(values * (1 + 1e-7))
 
 
 def numbers_of(draw):
@@ -170,52 +106,80 @@ def numbers_of(draw):
     return list(figures.picture(fig, alt=ALT).numbers)
 
 
-def reference(name, values):
-    return [f"{name}: {reference_mark(values)}"]
+MASKED = np.ma.masked_equal([[1.0, -4.0], [2.0, 9.0]], 9.0)
 
 
-def test_bars_are_marked_by_place_width_and_height():
-    numbers = numbers_of(lambda ax: ax.bar([1.0, 4.0], [0.5, -2.0], width=0.25))
-    assert numbers == reference("bars", [0.875, 0.25, 0.5, 3.875, 0.25, -2.0])
+@pytest.mark.parametrize(
+    ("draw", "values"),
+    [
+        (lambda ax: ax.bar([1.0, 4.0], [0.5, -2.0], width=0.25),
+         {"bars": [0.875, 0.25, 0.5, 3.875, 0.25, -2.0]}),
+        (lambda ax: ax.scatter([1, 2], [3, -7]), {"points": [1, 3, 2, -7]}),
+        (lambda ax: ax.scatter([1, 2], [3, 4], c=[0.5, -3.0]), {"cells": [0.5, -3.0]}),
+        (lambda ax: ax.imshow([[1.0, -4.0], [2.0, 3.0]]), {"image": [1, -4, 2, 3]}),
+        (lambda ax: ax.plot([0, 10, 20], [1, -2, 3], label="a"), {"line 'a'": [1, -2, 3]}),
+        (lambda ax: ax.plot([0, -2, 5], [1, 2, 3]),
+         {"line": [1, 2, 3], "line, across": [0, -2, 5]}),
+    ],
+)  # fmt: skip
+def test_each_kind_of_thing_is_described_by_its_numbers(draw, values):
+    assert numbers_of(draw) == [f"{name}: {reference_mark(v)}" for name, v in values.items()]
 
 
-def test_bars_that_lie_are_marked_by_their_length():
-    assert numbers_of(lambda ax: ax.barh([1, 2], [3.0, 5.0])) != numbers_of(
-        lambda ax: ax.barh([1, 2], [3.0, 4.0])
-    )
+def test_masked_cells_count_as_missing():
+    (line,) = numbers_of(lambda ax: ax.imshow(MASKED))
+    assert line == f"image: 4 values, 1 not finite; the others: {reference_mark([1, -4, 2])}"
 
 
-def test_points_are_marked_by_both_coordinates():
-    assert numbers_of(lambda ax: ax.scatter([1, 2], [3, -7])) == reference("points", [1, 3, 2, -7])
+def slider(steps=(0, 10, 20), alt="At step {} the line ends there", label="step", line="loss"):
+    def draw(step):
+        fig, ax = plt.subplots(figsize=(2, 1.5))
+        ax.plot([0, 1], [0, 1], label=line)
+        ax.set_title(step)
+        return fig
+
+    return figures.frames(draw, steps, alt=alt.format, label=label)
 
 
-def test_coloured_points_are_marked_by_their_colours():
-    assert numbers_of(lambda ax: ax.scatter([1, 2], [3, 4], c=[0.5, -3.0])) == reference(
-        "cells", [0.5, -3.0]
-    )
+def test_a_slider_holds_every_step_and_shows_the_last():
+    text = slider()._repr_html_()
+    frames = json.loads(re.search(r'<script type="application/json">(.*)</script>', text)[1])
+    assert [frame["step"] for frame in frames] == ["0", "10", "20"]
+    assert frames[0]["alt"] == "At step 0 the line ends there"
+    assert [bool(frame["src"]) for frame in frames] == [True, True, False]
+    assert re.findall(r'<img [^>]*alt="(.*?)" width="200">', text) == [
+        "At step 20 the line ends there"
+    ]
+    assert text.count("<li>step") == 3
+    assert text == slider()._repr_html_()
+    with pytest.raises(ValueError, match=r"at least two steps, not \[5\]"):
+        slider([5])
 
 
-def test_an_image_is_marked_row_by_row_and_masked_cells_count_as_missing():
-    cells = np.ma.masked_equal([[1.0, -4.0], [2.0, 9.0]], 9.0)
-    assert numbers_of(lambda ax: ax.imshow([[1.0, -4.0], [2.0, 3.0]])) == reference(
-        "image", [1, -4, 2, 3]
-    )
-    missing = numbers_of(lambda ax: ax.imshow(cells))[0]
-    assert missing == f"image: 4 values, 1 not finite; the others: {reference_mark([1, -4, 2])}"
+#: Two effects by hand: whole model, after the ablation, random controls, each on four rows.
+CUT = np.array(
+    [[0.5, 0.7, 0.6, 0.6], [0.0, 0.2, 0.0, 0.0], [0.6, 0.6, 0.6, 0.6], [0.4, 0.6, 0.5, 0.5]]
+)
 
 
-def test_a_colour_bar_is_no_data_and_panels_are_numbered():
-    fig, (left, right) = plt.subplots(1, 2)
-    fig.colorbar(left.imshow([[1.0, 2.0]]))
-    right.plot([0, 1], [0.0, -3.0], label="loss")
-    numbers = figures.picture(fig, alt=ALT).numbers
-    assert numbers == (
-        f"1: image: {reference_mark([1, 2])}",
-        f"2: line 'loss': {reference_mark([0, -3])}",
-    )
-
-
-def test_a_line_back_and_forth_is_marked_across_too():
-    numbers = numbers_of(lambda ax: ax.plot([0, -2, 5], [1, 2, 3]))
-    assert numbers == reference("line", [1, 2, 3]) + reference("line, across", [0, -2, 5])
-    assert len(numbers_of(lambda ax: ax.plot([0, 0, 1], [1, 2, 3]))) == 2
+def test_effects_draw_every_number_in_its_place(monkeypatch):
+    shown = []
+    monkeypatch.setattr(pictures, "show", lambda fig, alt: shown.append((fig.axes[0], alt)))
+    found = {"cut": SimpleNamespace(values=CUT), "mild": SimpleNamespace(values=CUT[[0, 2]])}
+    figures.effects(found, alt=ALT, label="accuracy")
+    ((ax, alt),) = shown
+    assert alt == ALT
+    points = {group.get_label(): np.asarray(group.get_offsets()) for group in ax.collections}
+    assert points["the whole model"] == pytest.approx(np.array([[0.6, 0], [0.6, 1]]))
+    assert points["drawn sets"] == pytest.approx(np.array([[0.6, 0], [0.5, 0]]))
+    assert points["after the change, 95 %"] == pytest.approx(np.array([[0.05, 0], [0.6, 1]]))
+    (bars,) = ax.containers
+    change = CUT[1] - CUT[0]  # paired: it varies less than what is left
+    margin = 1.96 * np.sqrt(((change - change.mean()) ** 2).sum() / 3) / 2
+    ends = [line.get_xdata()[0] for line in bars[1]]
+    assert ends == pytest.approx([0.05 - margin, 0.05 + margin])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["cut", "mild"]
+    assert ax.yaxis_inverted()  # the first at the top
+    plt.close("all")
+    with pytest.raises(ValueError, match="Effects to draw are results of effect by name"):
+        figures.effects({"a": SimpleNamespace(values=[1.0])}, alt=ALT)

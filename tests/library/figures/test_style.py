@@ -1,4 +1,4 @@
-"""The colours: readable on the page, apart for colour-blind readers, and centred at zero."""
+"""The colours: readable on the page, apart for colour-blind readers, and white at zero."""
 
 import itertools
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from circuitkit import figures
+from circuitkit.figures.pictures import PALETTE
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 DEUTERANOPIA = np.array(
@@ -34,7 +35,7 @@ def luminance(colour):
     return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
 
 
-@pytest.mark.parametrize("colour", figures._picture.PALETTE)
+@pytest.mark.parametrize("colour", PALETTE)
 def test_lines_stand_out_from_the_background(colour):
     """WCAG asks for 3 to 1 for graphics."""
     assert 1.05 / (luminance(colour) + 0.05) >= 3
@@ -44,7 +45,7 @@ def test_lines_stand_out_from_the_background(colour):
     "eye", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["typical", "deuteranopia", "protanopia"]
 )
 def test_the_first_three_colours_differ_for_every_eye(eye):
-    seen = [eye @ linear(colour) for colour in figures._picture.PALETTE[:3]]
+    seen = [eye @ linear(colour) for colour in PALETTE[:3]]
     for one, other in itertools.combinations(seen, 2):
         assert np.linalg.norm(np.sqrt(one.clip(0)) - np.sqrt(other.clip(0))) > 0.2
 
@@ -57,6 +58,8 @@ def test_the_signed_scale_is_white_at_zero_orange_below_and_blue_above():
     red, _, blue, _ = scale["cmap"](0.75)
     assert red < blue
     assert min(scale["cmap"](0.5)) > 0.98
+    assert figures.signed([-3.0, -2.0])["vmax"] == 3.0
+    assert figures.signed([0.0])["vmax"] == 1.0
 
 
 def test_the_unsigned_scale_starts_at_the_background():
@@ -64,27 +67,25 @@ def test_the_unsigned_scale_starts_at_the_background():
     assert (scale["vmin"], scale["vmax"]) == (0.0, 0.5)
     assert scale["cmap"](0.0) == (1.0, 1.0, 1.0, 1.0)
     assert luminance(scale["cmap"](1.0)) < 0.05
-
-
-def test_limits_can_be_shared_and_zeros_are_drawn():
-    assert figures.signed([1.0], limit=7)["vmax"] == 7.0
     assert figures.unsigned([1.0], limit=7)["vmax"] == 7.0
-    assert figures.signed([0.0])["vmax"] == 1.0
-    assert figures.signed([-3.0, -2.0])["vmax"] == 3.0  # the largest magnitude, whatever its sign
 
 
-def test_unsigned_refuses_a_sign():
-    with pytest.raises(
-        ValueError,
-        match=r"values=\[1.0, -0.5\]; expected values that are 0 or more.*Use signed\(values\) instead",
-    ):
-        figures.unsigned([1.0, -0.5])
+@pytest.mark.parametrize(
+    ("scale", "values", "limit", "text"),
+    [
+        (figures.unsigned, [1.0, -0.5], None, r"smallest value is -0.5.*Use signed\(values\)"),
+        (figures.signed, [1.0, float("nan")], None, "needs finite values"),
+        (figures.signed, [], None, "needs finite values"),
+        (figures.signed, [1.0], -1.0, "a positive number, not -1"),
+    ],
+)
+def test_values_without_a_colour_are_refused(scale, values, limit, text):
+    with pytest.raises(ValueError, match=text):
+        scale(values, limit)
 
 
 def test_style_sets_the_colours():
     with matplotlib.rc_context():
-        assert figures.style() == figures._picture.PALETTE
-        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(
-            figures._picture.PALETTE
-        )
+        assert figures.style() == PALETTE
+        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"] == list(PALETTE)
         assert matplotlib.rcParams["figure.facecolor"] == "#FFFFFF"

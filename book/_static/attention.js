@@ -1,7 +1,11 @@
-// Makes the attention views of a page live: those that are there, and those that come. `bring` loads circuitsvis, which
-// leaves window.CircuitsVis; `css` is the style of the views, where the page does not have it.
-window.circuitkitAttention = (bring, css = "") => {
-  document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
+// Makes the attention views of a page live: circuitsvis draws the head that the reader chooses.
+(() => {
+  // Loaded once; it leaves window.CircuitsVis.
+  const bring = () =>
+    new Promise((resolve, reject) => {
+      const src = `${document.documentElement.dataset.content_root}_static/circuitsvis.js`;
+      document.head.append(Object.assign(document.createElement("script"), { src, onload: resolve, onerror: reject }));
+    });
   let brought;
   let views = 0;
   // The page comes first: the script is 1.3 MB, and the still picture is there already.
@@ -71,7 +75,6 @@ window.circuitkitAttention = (bring, css = "") => {
     },
     { rootMargin: "400px" },
   );
-  // An editor takes the scripts out of the outputs that it does not trust: without its numbers a view stays still.
   const find = () => {
     for (const numbers of document.querySelectorAll('.ck-attention:not([data-live]) > script[type="application/json"]')) {
       numbers.parentElement.dataset.live = "waiting";
@@ -80,4 +83,4 @@ window.circuitkitAttention = (bring, css = "") => {
   };
   find();
   new MutationObserver(find).observe(document.body, { childList: true, subtree: true });
-};
+})();

@@ -1,0 +1,448 @@
+"""matplotlib figures as pictures with an alt text, in one style, alone or with a slider.
+
+Next to each picture a notebook stores one line for each thing drawn, with a fingerprint of its
+numbers. A test of the notebook compares these lines, because pixels differ between machines.
+"""
+
+import hashlib
+import html
+import json
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+    Numbers = Tensor | np.ndarray | Sequence | float
+
+# Line colours, in order. Each has a contrast of at least 3 to 1 with the background.
+PALETTE = ("#0072B2", "#D55E00", "#00805E", "#A6558A", "#8A6D00", "#4D4D4D")
+POSITIVE, NEGATIVE, BACKGROUND = "#0072B2", "#D55E00", "#FFFFFF"
+SIGNED = ("#8F3B00", NEGATIVE, BACKGROUND, POSITIVE, "#00436B")
+UNSIGNED = (BACKGROUND, "#7FB8D8", POSITIVE, "#00304D")
+DPI, SHOWN_DPI = 144, 100  # stored sharper than shown, for screens with fine pixels
+MOST_LINES = 12  # in the description of one panel
+
+
+def to_array(values: "Numbers") -> np.ndarray:
+    """A tensor, an array or a nested list as a float64 array on the CPU."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def mark(values: "Numbers") -> str:
+    r"""Describe values by their number, the largest magnitude, and two ratios as a fingerprint.
+
+    With $m = \max_i |x_i|$, the ratios are the means of $x_i / m$ and of
+    $\cos(i \sqrt 2)\, x_i / m$, to three decimals. They change when a value or the order changes.
+
+    Examples
+    --------
+    >>> mark([0.0, 0.5, 1.0])
+    '3 values, largest 1, mean 0.5, mark -0.291'
+    """
+    flat = to_array(values).ravel()
+    finite = flat[np.isfinite(flat)]
+    if flat.size == 0:
+        return "0 values"
+    if finite.size < flat.size:
+        n_others = flat.size - finite.size
+        return f"{flat.size} values, {n_others} not finite; the others: {mark(finite)}"
+    largest = float(np.abs(flat).max())
+    if largest == 0:
+        return f"{flat.size} values, all 0"
+    share = flat / largest
+    weighted = np.cos(np.arange(flat.size) * math.sqrt(2)) * share
+    # Rounded twice: the last bit must not decide how a number such as 0.5215 is rounded.
+    shown = f"{float(f'{largest:.6g}'):.3g}"
+    # + 0.0 turns a negative zero into zero
+    mean, fingerprint = (round(float(np.mean(x)), 3) + 0.0 for x in (share, weighted))
+    return f"{flat.size} values, largest {shown}, mean {mean:g}, mark {fingerprint:g}"
+
+
+def style() -> tuple[str, ...]:
+    """Set matplotlib's defaults for the book and return the line colours.
+
+    Notes
+    -----
+    Source: this book.
+
+    Examples
+    --------
+    >>> style()[0]
+    '#0072B2'
+    """
+    import matplotlib
+    from cycler import cycler
+
+    path = Path(__file__).with_name("circuitkit.mplstyle")
+    settings = matplotlib.rc_params_from_file(path, use_default_template=False)
+    matplotlib.rcParams.update({**settings, "axes.prop_cycle": cycler(color=PALETTE)})
+    return PALETTE
+
+
+def signed(values: "Numbers", limit: float | None = None) -> dict[str, Any]:
+    """Return colour arguments for values of either sign: orange below zero, white at it, blue above.
+
+    Parameters
+    ----------
+    values : a tensor, an array or a list of finite numbers
+    limit : the magnitude drawn in full colour, so that two panels can share a scale; left out, the
+        largest one
+
+    Returns
+    -------
+    `cmap`, `vmin` and `vmax`, for `ax.imshow(x, **signed(x))`.
+
+    Raises
+    ------
+    ValueError : for no values, and for NaN or infinite ones
+
+    Notes
+    -----
+    Source: this book.
+
+    Examples
+    --------
+    >>> scale = signed([-2.0, 1.0]); scale["vmin"], scale["vmax"]
+    (-2.0, 2.0)
+    """
+    largest = full_colour(to_array(values), limit)
+    return {"cmap": colour_map("circuitkit_signed", SIGNED), "vmin": -largest, "vmax": largest}
+
+
+def unsigned(values: "Numbers", limit: float | None = None) -> dict[str, Any]:
+    """Return colour arguments for values that are never negative: white at zero, then blue.
+
+    Parameters
+    ----------
+    values : a tensor, an array or a list of finite numbers that are 0 or more
+    limit : the value drawn in full colour; left out, the largest one
+
+    Returns
+    -------
+    `cmap`, `vmin` and `vmax`, for `ax.imshow(x, **unsigned(x))`.
+
+    Raises
+    ------
+    ValueError : for no values, and for negative, NaN or infinite ones
+
+    Notes
+    -----
+    Source: this book.
+
+    Examples
+    --------
+    >>> scale = unsigned([0.0, 3.0]); scale["vmin"], scale["vmax"]
+    (0.0, 3.0)
+    """
+    array = to_array(values)
+    largest = full_colour(array, limit)
+    if array.min() < 0:
+        raise ValueError(
+            f"The smallest value is {array.min():.3g}, and this scale starts at 0. "
+            "Use signed(values) for values of either sign."
+        )
+    return {"cmap": colour_map("circuitkit_unsigned", UNSIGNED), "vmin": 0.0, "vmax": largest}
+
+
+def full_colour(array: np.ndarray, limit: float | None) -> float:
+    """The magnitude drawn in full colour."""
+    if array.size == 0 or not np.isfinite(array).all():
+        raise ValueError("A colour scale needs finite values, and here are none, NaN or infinity.")
+    if limit is not None and not limit > 0:
+        raise ValueError(f"The limit of a colour scale is a positive number, not {limit}.")
+    return float(np.abs(array).max() if limit is None else limit) or 1.0
+
+
+def colour_map(name: str, colours: Sequence[str]) -> Any:
+    """A matplotlib colour map that runs through some colours."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(name, colours)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A finished picture.
+
+    `png` are its bytes, `alt` says what it shows, `width` is its width in pixels on a page, and
+    `numbers` describes each thing drawn.
+    """
+
+    png: bytes
+    alt: str
+    width: int
+    numbers: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"Figure: {self.alt}", *(f"  {line}" for line in self.numbers)])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict, dict]:
+        data = {"image/png": self.png, "text/plain": repr(self)}
+        return data, {"image/png": {"alt": self.alt, "width": self.width}}
+
+
+def show(fig: "Figure", *, alt: str) -> None:
+    """Display a matplotlib figure with an alt text, and close it.
+
+    Parameters
+    ----------
+    fig : the figure
+    alt : a sentence for readers who cannot see the picture: the kind of chart, its axes, and the
+        values that matter
+
+    Raises
+    ------
+    ValueError : for an alt text of fewer than four words
+    TypeError : for anything else than a figure
+
+    Notes
+    -----
+    Source: this book.
+    """
+    from IPython.display import display
+
+    display(picture(fig, alt=alt))
+
+
+def picture(fig: "Figure", *, alt: str) -> Picture:
+    """Turn a matplotlib figure into a picture with an alt text, and close it, as `show` does.
+
+    Parameters
+    ----------
+    fig : the figure
+    alt : a sentence for readers who cannot see the picture
+
+    Raises
+    ------
+    ValueError : for an alt text of fewer than four words
+    TypeError : for anything else than a figure
+
+    Notes
+    -----
+    Source: this book.
+    """
+    return to_picture(fig, alt, colours=255)
+
+
+def to_picture(fig: "Figure", alt: str, colours: int) -> Picture:
+    """The picture of a figure, in so many colours."""
+    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
+
+    if not isinstance(fig, Figure):
+        raise TypeError(f"A matplotlib figure is needed, not {fig!r}.")
+    width = round(fig.get_figwidth() * SHOWN_DPI)
+    made = Picture(to_png(fig, colours), check_alt(alt), width, tuple(described(fig)))
+    plt.close(fig)
+    return made
+
+
+def check_alt(alt: str) -> str:
+    """The alt text on one line; one of fewer than four words is refused."""
+    text = " ".join(alt.split()) if isinstance(alt, str) else ""
+    if text.count(" ") < 3:
+        raise ValueError(
+            f"alt={alt!r} does not say what the figure shows. Write a sentence for readers who "
+            "cannot see it, such as alt='The loss falls from 5.3 to 2.1 within 400 steps'."
+        )
+    return text
+
+
+def to_png(fig: "Figure", colours: int) -> bytes:
+    """The figure as PNG bytes. Few colours make the file a third as large."""
+    from PIL import Image
+
+    raw, small = BytesIO(), BytesIO()
+    fig.savefig(raw, format="png", dpi=DPI, metadata={"Software": None})  # the same bytes each time
+    # Dithering would put noise on flat areas and make the file larger.
+    image = Image.open(raw).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+    image.save(small, format="PNG", optimize=True)
+    return small.getvalue()
+
+
+def in_page(png: bytes) -> str:
+    """PNG bytes as the source of an `<img>`."""
+    return "data:image/png;base64," + b64encode(png).decode()
+
+
+def to_json(data: Any) -> str:
+    """Data for a `<script>` of a page, which no text in it can close."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def described(fig: "Figure") -> list[str]:
+    """One line for each thing drawn. In a panel with many, the last line is about all the rest."""
+    lines = []
+    panels = [ax for ax in fig.axes if ax.get_label() != "<colorbar>"]
+    for number, ax in enumerate(panels, start=1):
+        things = list(drawn_things(ax))
+        if len(things) > MOST_LINES:
+            rest = things[MOST_LINES - 1 :]
+            pooled = np.concatenate([values for _, values in rest])
+            things = [*things[: MOST_LINES - 1], (f"{len(rest)} more", pooled)]
+        place = f"{number}: " if len(panels) > 1 else ""
+        lines += [f"{place}{name}: {mark(values)}" for name, values in things]
+    return lines
+
+
+def drawn_things(ax: "Axes") -> Iterator[tuple[str, np.ndarray]]:
+    """The name and the values of every line, bar, image and point set of a panel."""
+    for line in ax.lines:
+        across, up = np.asarray(line.get_xydata(), dtype=float).T
+        yield name_of("line", line), up
+        if not (np.diff(across) > 0).all():  # a path in the plane, not a curve over an axis
+            yield f"{name_of('line', line)}, across", across
+    bars = [patch for patch in ax.patches if hasattr(patch, "get_height")]
+    if bars:
+        sizes = [[bar.get_x(), bar.get_width(), bar.get_height()] for bar in bars]
+        yield "bars", np.array(sizes, dtype=float).ravel()
+    for image in ax.images:
+        yield name_of("image", image), unmasked(image.get_array())
+    for group in ax.collections:
+        colours = group.get_array()
+        if colours is None:
+            yield name_of("points", group), unmasked(group.get_offsets())
+        else:
+            yield name_of("cells", group), unmasked(colours)
+
+
+def unmasked(values: Any) -> np.ndarray:
+    """Flat values, with NaN where they are masked."""
+    return np.ma.filled(np.ma.asarray(values, dtype=float), np.nan).ravel()
+
+
+def name_of(kind: str, artist: Any) -> str:
+    """The kind of a drawn thing, and its label if it has one."""
+    label = str(artist.get_label())
+    return kind if label.startswith("_") or not label else f"{kind} '{label}'"
+
+
+@dataclass(frozen=True)
+class Frames:
+    """One picture for each of `steps`; `label` says what a step is."""
+
+    steps: tuple[int | float | str, ...]
+    pictures: tuple[Picture, ...]
+    label: str
+
+    def titles(self) -> list[str]:
+        """What is written under each picture."""
+        return [f"{self.label} {step}" for step in self.steps]
+
+    def __repr__(self) -> str:
+        pairs = zip(self.titles(), self.pictures, strict=True)
+        return "\n".join(f"{title}: {picture!r}" for title, picture in pairs)
+
+    def _repr_html_(self) -> str:
+        last = self.pictures[-1]
+        frames, words = [], ""
+        for step, title, frame in zip(self.steps, self.titles(), self.pictures, strict=True):
+            # The last picture is in the page already, and the script takes it from there.
+            source = "" if frame is last else in_page(frame.png)
+            frames.append({"alt": frame.alt, "src": source, "step": str(step)})
+            numbers = html.escape("; ".join(frame.numbers))
+            words += f"<li>{html.escape(f'{title}: {frame.alt}')}<!-- {numbers} --></li>"
+        data = to_json(frames)
+        name = "ck-" + hashlib.sha256(data.encode()).hexdigest()[:12]
+        script = files("circuitkit.figures").joinpath("frames.js").read_text("utf-8")
+        return (
+            f'<figure class="ck-frames" id="{name}" data-label="{html.escape(self.label)}">'
+            f'<img class="dark-light" src="{in_page(last.png)}" alt="{html.escape(last.alt)}" '
+            f'width="{last.width}"><div class="ck-slider"></div>'
+            f"<details><summary>Every step in words</summary><ul>{words}</ul></details>\n"
+            f'<script type="application/json">{data}</script>\n'
+            f'<script>{script}circuitkitFrames("{name}");</script></figure>'
+        )
+
+
+def frames(
+    draw: Callable[[Any], "Figure"],
+    steps: Sequence[int | float | str],
+    *,
+    alt: Callable[[Any], str],
+    label: str = "training step",
+) -> Frames:
+    """Draw a figure for each step, with a slider below them.
+
+    Parameters
+    ----------
+    draw : called with a step; returns a matplotlib figure. Keep the limits of its axes the same
+    steps : at least two steps
+    alt : called with a step; returns the alt text of its figure
+    label : what a step is
+
+    Raises
+    ------
+    ValueError : for fewer than two steps
+
+    Notes
+    -----
+    Source: this book.
+    """
+    if len(steps) < 2:
+        raise ValueError(f"A slider needs at least two steps, not {list(steps)}. Use show(fig).")
+    pictures = tuple(to_picture(draw(step), alt(step), colours=64) for step in steps)
+    return Frames(tuple(steps), pictures, label)
+
+
+def effects(found: Mapping[str, Any], *, alt: str, label: str = "") -> None:
+    """Draw effects of ablations, one row each, with the same ablation of random controls.
+
+    A bar is the whole model. A cross is the model after the ablation, with the 95 % interval of
+    the change over rows. Each dot is a random control.
+
+    Parameters
+    ----------
+    found : results of `effect` by name; each has `values` `[set, row]`, where set 0 is the whole
+        model, set 1 the ablation, and all others are random controls
+    alt : a sentence for readers who cannot see the picture
+    label : what was measured, with its unit
+
+    Raises
+    ------
+    ValueError : for values that are not `[set, row]` with at least two sets
+
+    Notes
+    -----
+    Source: this book.
+    """
+    import matplotlib.pyplot as plt
+
+    tables = [to_array(effect.values) for effect in found.values()]  # [set, row] each
+    if not tables or any(table.ndim != 2 or len(table) < 2 for table in tables):
+        raise ValueError("Effects to draw are results of effect by name: {'L1H3': effect(...)}.")
+    fig, ax = plt.subplots(figsize=(7.4, 1.1 + 0.32 * len(tables)))
+    rows = np.arange(len(tables))
+    whole, after = np.array([table[:2].mean(1) for table in tables]).T
+    controls = [table[2:].mean(1) for table in tables]
+    margins = [half_width(table[1] - table[0]) for table in tables]
+    bar = {"marker": "|", "s": 200, "linewidths": 2, "color": "#262626"}
+    ax.scatter(whole, rows, label="the whole model", **bar)
+    if any(len(control) for control in controls):
+        places = np.repeat(rows, [len(control) for control in controls])
+        dot = {"s": 16, "alpha": 0.5, "color": PALETTE[0]}
+        ax.scatter(np.concatenate(controls), places, label="drawn sets", **dot)
+    ax.errorbar(after, rows, xerr=margins, fmt="none", capsize=3, color=PALETTE[1])
+    cross = {"marker": "X", "s": 60, "color": PALETTE[1], "zorder": 3}
+    ax.scatter(after, rows, label="after the change, 95 %", **cross)
+    ax.set(yticks=rows, yticklabels=list(found), ylim=(len(rows) - 0.5, -0.5), xlabel=label)
+    ax.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    show(fig, alt=alt)
+
+
+def half_width(change: np.ndarray) -> float:
+    """Half of the 95 % interval of a mean; 0 for one value."""
+    return 1.96 * change.std(ddof=1) / len(change) ** 0.5 if len(change) > 1 else 0.0
