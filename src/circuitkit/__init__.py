@@ -1,71 +1,98 @@
-"""circuitkit: reading, composing, converting and judging transformer circuits. Everything is a head.
+"""circuitkit: the circuits of a transformer, from its weights and by interventions.
 
-The book's library. `heads_of(model)` turns the attention heads of a model into one small value; every other tool works
-on such values, whether the heads were trained, built by hand, made from MLP neurons or gated. Sub-packages follow the
-reader's path: `heads`, `anatomy`, `models`, `residual`, `circuits`, `induction`, `conversion`, `superposition`.
+`heads_of(model)` turns the attention heads of a model into one small value. Every tool works on
+such values, whether the heads were trained, built by hand, made from MLP neurons, or gated. Models
+are transformer-lens's `TransformerBridge` objects.
 
-Importing circuitkit imports nothing heavy: transformer-lens, matplotlib and circuitsvis are loaded by the functions
-that need them.
+A module is imported when it is first used, so importing circuitkit loads nothing heavy.
 """
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
 
-from circuitkit._identity import refuse_namesake as _refuse_namesake
+if TYPE_CHECKING:  # what an editor sees
+    from circuitkit import ablation as ablation
+    from circuitkit import anatomy as anatomy
+    from circuitkit import circuits as circuits
+    from circuitkit import claims as claims
+    from circuitkit import conversion as conversion
+    from circuitkit import exercises as exercises
+    from circuitkit import figures as figures
+    from circuitkit import handmade as handmade
+    from circuitkit import induction as induction
+    from circuitkit import models as models
+    from circuitkit import residual as residual
+    from circuitkit import superposition as superposition
+    from circuitkit import training as training
+    from circuitkit._work import kept_in as kept_in
+    from circuitkit._work import plan as plan
+    from circuitkit.ablation import run as run
+    from circuitkit.conversion import to_attention_only as to_attention_only
+    from circuitkit.heads import Heads as Heads
+    from circuitkit.heads import heads_of as heads_of
+    from circuitkit.heads import stack as stack
+    from circuitkit.models import list_models as list_models
+    from circuitkit.models import load_model as load_model
+    from circuitkit.report import report as report
 
-_refuse_namesake()
-
-__all__ = [
-    "Heads", "heads_of", "stack", "to_attention_only", "load_model", "list_models", "anatomy", "models", "residual",
-    "circuits", "induction", "conversion", "figures", "superposition", "exercises", "claims", "report", "plan", "kept_in",
-    "ablation", "run", "training", "handmade",
-]  # fmt: skip
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what an editor sees; at run time a name is imported when it is first asked for
-    from circuitkit import (
-        ablation,
-        circuits,
-        claims,
-        conversion,
-        exercises,
-        figures,
-        handmade,
-        induction,
-        models,
-        residual,
-        superposition,
-        training,
-    )
-    from circuitkit._work import kept_in, plan
-    from circuitkit.ablation import run
-    from circuitkit.anatomy import anatomy
-    from circuitkit.conversion import to_attention_only
-    from circuitkit.heads import Heads, heads_of, stack
-    from circuitkit.models import list_models, load_model
-    from circuitkit.report import report
-else:
-    _HOMES = {
-        "Heads": "heads",
-        "heads_of": "heads",
-        "stack": "heads",
-        "to_attention_only": "conversion",
-        "load_model": "models",
-        "plan": "_work",
-        "kept_in": "_work",
-        "list_models": "models",
-        "run": "ablation",
-    }
+MODULES = (
+    "ablation",
+    "anatomy",
+    "circuits",
+    "claims",
+    "conversion",
+    "exercises",
+    "figures",
+    "handmade",
+    "induction",
+    "models",
+    "report",
+    "residual",
+    "superposition",
+    "training",
+)
+# Other public names, and the module of each.
+HOMES = {
+    "Heads": "heads",
+    "heads_of": "heads",
+    "kept_in": "_work",
+    "list_models": "models",
+    "load_model": "models",
+    "plan": "_work",
+    "run": "ablation",
+    "stack": "heads",
+    "to_attention_only": "conversion",
+}
+__all__ = sorted([*MODULES, *HOMES])  # pyright: ignore[reportUnsupportedDunderAll]
 
-    def __getattr__(name: str):
-        if name not in __all__:
-            raise AttributeError(
-                f"module 'circuitkit' has no attribute {name!r}; it has {sorted(__all__)}"
-            )
-        module = _import_module(f"circuitkit.{_HOMES.get(name, name)}")
-        globals()[name] = value = getattr(module, name) if name in _HOMES else module
-        return value
+
+def refuse_namesake() -> None:
+    """Raise `ImportError` if another project's distribution `circuitkit` is installed as well."""
+    try:
+        version = metadata.version("circuitkit")
+    except metadata.PackageNotFoundError:
+        return
+    raise ImportError(
+        f"Another project's distribution, 'circuitkit' {version}, is installed in this "
+        "environment. It has the same import name as this library, which is called "
+        "'circuitkit-book', so each overwrites files of the other. Uninstall both, install this "
+        "library again as its README says, and restart Python:\n"
+        "    pip uninstall -y circuitkit circuitkit-book"
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return import_module(f"circuitkit.{name}")
+    if name in HOMES:
+        return getattr(import_module(f"circuitkit.{HOMES[name]}"), name)
+    raise AttributeError(f"circuitkit has no {name!r}. It has {', '.join(__all__)}.")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return [*__all__, "__version__"]
+
+
+refuse_namesake()
