@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import circuits as circuits
     from circuitkit import claims as claims
     from circuitkit import conversion as conversion
+    from circuitkit import effects as effects
     from circuitkit import exercises as exercises
     from circuitkit import figures as figures
     from circuitkit import handmade as handmade
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit._work import plan as plan
     from circuitkit.ablation import run as run
     from circuitkit.conversion import to_attention_only as to_attention_only
+    from circuitkit.effects import attribution as attribution
+    from circuitkit.effects import effect as effect
     from circuitkit.heads import Heads as Heads
     from circuitkit.heads import heads_of as heads_of
     from circuitkit.heads import stack as stack
@@ -43,6 +46,7 @@ MODULES = (
     "circuits",
     "claims",
     "conversion",
+    "effects",
     "exercises",
     "figures",
     "handmade",
@@ -56,6 +60,8 @@ MODULES = (
 # Other public names, and the module of each.
 HOMES = {
     "Heads": "heads",
+    "attribution": "effects",
+    "effect": "effects",
     "heads_of": "heads",
     "kept_in": "_work",
     "list_models": "models",

@@ -84,14 +84,18 @@ class Replacement:
 @contextmanager
 def only_permanent_hooks(module: Any) -> Iterator[None]:
     """Inside, hooks that are not permanent are off: a listener sees each value of a run once."""
-    points = [point for point in module.modules() if isinstance(point, HookPoint)]
+    points = [part for part in module.modules() if isinstance(part, HookPoint) and part.fwd_hooks]
     before = [(point, point._forward_hooks, point.fwd_hooks) for point in points]
     try:
         for point in points:
-            permanent = [handle for handle in point.fwd_hooks if handle.is_permanent]
-            ids = {handle.hook.id for handle in permanent}
-            hooks = point._forward_hooks
-            point._forward_hooks = type(hooks)((i, hook) for i, hook in hooks.items() if i in ids)
+            permanent = []
+            permanent_hooks = type(point._forward_hooks)()
+            for handle in point.fwd_hooks:
+                if handle.is_permanent:
+                    permanent.append(handle)
+                    permanent_hooks[handle.hook.id] = point._forward_hooks[handle.hook.id]
+            # new containers, so that hooks which are added inside are gone afterwards
+            point._forward_hooks = permanent_hooks
             point.fwd_hooks = permanent
         yield
     finally:
@@ -484,12 +488,13 @@ def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
 
 def user_hooks(model: Any) -> dict[int, list[str]]:
     """By layer, the hook points that have hooks which are not permanent."""
-    found = defaultdict(list)
+    places = defaultdict(list)
     for name, point in model.hook_dict.items():
-        is_temporary = any(not handle.is_permanent for handle in point.fwd_hooks)
-        if is_temporary and name == point.name and name.startswith("blocks."):
-            found[layer_of(point)].append(name)
-    return dict(found)
+        if not point.fwd_hooks or name != point.name or not name.startswith("blocks."):
+            continue
+        if any(not handle.is_permanent for handle in point.fwd_hooks):
+            places[layer_of(point)].append(name)
+    return dict(places)
 
 
 def remove(added: list[tuple[HookPoint, Any]]) -> None:

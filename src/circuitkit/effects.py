@@ -1,0 +1,556 @@
+"""What an ablation changes: a measure before and after it, next to the same for random controls.
+
+`effect` runs the model again without some parts, inputs, wires or paths. The controls are sets of
+names of the same kind, which are drawn at random. `attribution` estimates the same for every head
+at once, from gradients.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from joblib import Parallel, delayed
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from circuitkit.ablation import Replacement, Run, run, run_with
+from circuitkit.checks import checked, shown, to_tokens
+from circuitkit.cuts import resolve
+from circuitkit.names import Name, join, parse, unknown
+from circuitkit.parts import in_layer, n_heads, part_names, step_of
+from circuitkit.rows import Repeated, require_repeating, second_pass, token_losses
+from circuitkit.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Effect", "attribution", "effect", "wires"]
+
+Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
+Source = Literal["zero", "mean", "resample"] | Int[Tensor, "batch pos"]
+Controls = Literal["layers", "size", "both"]
+NEAREST = 20
+"""From so many names of the most similar size a control that is matched by size is drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """A measure on each row before and after a change, and after the same change to random controls.
+
+    Parameters
+    ----------
+    done : what was done, in words
+    measure : the name of the measure
+    sets : the names that were given, then those of each control
+    values : `[2 + control, row]`, the measure of the whole model, after the change, and after the
+        change to each control
+
+    Notes
+    -----
+    Source: see `effect`.
+    """
+
+    done: str
+    measure: str
+    sets: tuple[tuple[str, ...], ...]
+    values: Float[Tensor, "set row"]
+
+    @property
+    def change(self) -> float:
+        """The mean over rows of the measure after the change minus before it."""
+        return float((self.values[1] - self.values[0]).mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A 95% interval of the change, paired over rows; NaN for a single row."""
+        differences = self.values[1] - self.values[0]
+        if len(differences) == 1:
+            return float("nan"), float("nan")
+        half_width = 1.96 * float(differences.std()) / len(differences) ** 0.5
+        return self.change - half_width, self.change + half_width
+
+    @property
+    def controls(self) -> Float[Tensor, " control"]:
+        """The mean over rows of the measure after the change to each control."""
+        return self.values[2:].mean(1)
+
+    @property
+    def rank(self) -> int:
+        """1 if no control changes the measure as much; with `keep`, if no control preserves it as well."""
+        change, *control_changes = (self.values[1:].mean(1) - self.values[0].mean()).abs()
+        if self.done.startswith("keeping"):
+            better = [control <= change for control in control_changes]
+        else:
+            better = [control >= change for control in control_changes]
+        return 1 + sum(map(int, better))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row for the change and one for each control, with the means over rows."""
+        import pandas as pd  # takes half a second, and computing needs no frame
+
+        before = float(self.values[0].mean())
+        rows = [
+            {"names": ", ".join(names), "before": before, "after": after, "change": after - before}
+            for names, after in zip(self.sets, self.values[1:].mean(1).tolist(), strict=True)
+        ]
+        labels = ["given", *(f"control {number}" for number in range(1, len(rows)))]
+        return pd.DataFrame(rows, index=labels)
+
+    def __repr__(self) -> str:
+        before, after = self.values[:2].mean(1).tolist()
+        text = f"{self.done}: {self.measure} {before:.2f} -> {after:.2f}, {self.change:+.2f}"
+        n_rows = self.values.shape[1]
+        if n_rows > 1:
+            low, high = self.interval
+            text += f" [{low:+.2f}, {high:+.2f}] over {n_rows} rows"
+        else:
+            text += " on one row, so without an interval"
+        controls = self.controls
+        if not len(controls):
+            return f"{text}; there are no other names of this kind, so there is no control"
+        return (
+            f"{text}; {len(controls)} random controls: {controls.median():.2f} "
+            f"({controls.min():.2f} to {controls.max():.2f}), rank {self.rank} of {1 + len(controls)}"
+        )
+
+
+# One measurement
+
+
+@dataclass
+class Experiment:
+    """A model on some rows, the values that replace others, and a measure."""
+
+    model: Any
+    rows: Int[Tensor, "batch pos"] | Repeated
+    fill: Source
+    measure: Measure
+    at: tuple[int, ...] | None
+    base: Run = field(init=False)
+    replacement: Replacement = field(init=False)
+    sizes: dict[str, float] = field(default_factory=dict)
+    """The logarithm of the norm of what a part writes, computed when it is first needed."""
+
+    def __post_init__(self) -> None:
+        tokens = self.rows.tokens if isinstance(self.rows, Repeated) else self.rows
+        self.base = run(self.model, tokens)
+        # the values of the untouched model replace those of the changed one
+        source, how = self.base.recording, self.fill
+        if isinstance(self.fill, Tensor):
+            source, how = run(self.model, self.fill).recording, "patch"
+        self.replacement = Replacement(str(how), source, self.at)
+
+    @torch.no_grad()
+    def without(self, names: Sequence[str]) -> Float[Tensor, " row"]:
+        """The measure on each row after names have been replaced."""
+        if not names:
+            return self.measured(self.base)
+        cuts = resolve(self.model, names)
+        return self.measured(run_with(self.model, self.base.tokens, cuts, self.replacement))
+
+    def measured(self, result: Run) -> Float[Tensor, " row"]:
+        """The measure on each row of a run."""
+        if not isinstance(self.measure, str):
+            return measured_by_user(self.measure, result)
+        logits = result.logits
+        if isinstance(self.rows, Repeated):
+            loss, accuracy = second_pass(logits, self.rows)
+            return loss if self.measure == "loss" else accuracy
+        if self.measure == "loss":
+            return token_losses(logits, result.tokens).mean(1)
+        is_right = logits[:, :-1].argmax(-1) == result.tokens[:, 1:]
+        return is_right.to(logits.dtype).mean(1)
+
+    def log_norm(self, part: str) -> float:
+        """The logarithm of the norm of what a part writes in the untouched model."""
+        if part not in self.sizes:
+            self.sizes[part] = float(self.base.part(part).norm().clamp_min(1e-30).log())
+        return self.sizes[part]
+
+
+def measured_by_user(measure: Callable[[Run], Tensor], result: Run) -> Float[Tensor, " row"]:
+    """What a user's function gives for a run, if that is one finite number for each row."""
+    n_rows = len(result.tokens)
+    value = measure(result)
+    is_row = isinstance(value, Tensor) and value.shape == (n_rows,) and not value.is_complex()
+    if not is_row or not bool(torch.isfinite(value.detach()).all()):
+        raise ValueError(
+            f"measure returned {shown(value)}. It must return {n_rows} finite numbers, one for each "
+            "row, such as lambda run: run.logits[:, -1, 5]."
+        )
+    return value if value.is_floating_point() else value.to(result.logits.dtype)
+
+
+@checked
+def effect(
+    model: Any,
+    tokens: str | Sequence[str] | Int[Tensor, "batch pos"] | Repeated,
+    without: str | Sequence[str] = (),
+    *,
+    keep: str | Sequence[str] = (),
+    fill: Source = "zero",
+    at: Sequence[int] | None = None,
+    measure: Measure = "loss",
+    against: Controls = "layers",
+    draws: int = 20,
+    seed: int = 0,
+) -> Effect:
+    """Measure what replacing parts, inputs, wires or paths changes, next to random controls.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
+    without : what is replaced, all at once (is it necessary?)
+    keep : parts or wires that are not replaced, while all others of their kind are (is it enough?)
+    fill : by what: `"zero"`; the untouched model's `"mean"` over rows; its values on the row before,
+        `"resample"`; or its values on other rows, given as token ids `[batch, pos]`
+    at : positions at which values are replaced; None for all
+    measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
+        positions; or a function of the `Run` that returns one number for each row
+    against : where controls come from: names of the same kind in the same `"layers"`; the 20 names whose
+        source writes most nearly as much (`"size"`); or the 20 nearest of the same layers (`"both"`)
+    draws : how many controls are drawn; fewer if there are not as many
+    seed : of the controls
+
+    Returns
+    -------
+    An `Effect` with `change`, `interval`, `controls` and `rank`; printing it gives one line.
+
+    Raises
+    ------
+    ValueError : for names that the model does not have, both or none of `without` and `keep`, and a
+        `fill` from other rows if there is only one
+
+    Notes
+    -----
+    A layer has one MLP and one bias, so their controls come from other layers. The interval is that of
+    a normal mean over rows. `joblib.parallel_config` moves the runs to other processes or machines.
+    Source: Wang et al. 2022, "Interpretability in the Wild", patching; the controls are this book's.
+
+    Examples
+    --------
+    >>> from circuitkit.handmade import build_induction_model
+    >>> from circuitkit.rows import repeated_tokens
+    >>> rows = repeated_tokens(20, 8)
+    >>> effect(build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
+    True
+    """
+    rows = rows_of(model, tokens)
+    given = normalized(without) + normalized(keep)
+    require_choices(without, keep, fill, rows, at)
+    experiment = Experiment(model, rows, fill, measure, None if at is None else tuple(at))
+    everything = all_of_kind(model, given) if keep else []
+    for name in given:
+        if keep and name not in everything:
+            raise unknown("part or wire", name, everything)
+    sets = [given, *random_controls(experiment, given, against, draws, seed)]
+    replaced = [
+        [name for name in everything if name not in names] if keep else names for names in sets
+    ]
+    jobs = tqdm([[], *replaced], desc="effect", delay=5, leave=False)
+    values = Parallel()(delayed(experiment.without)(names) for names in jobs)
+    done = description(given, keep=bool(keep), total=len(everything), fill=fill, at=at)
+    label = measure if isinstance(measure, str) else "measure"
+    return Effect(done, label, tuple(tuple(names) for names in sets), torch.stack(list(values)))
+
+
+def rows_of(model: Any, tokens: Any) -> Int[Tensor, "batch pos"] | Repeated:
+    """Rows on the model's device: repeated ones, or token ids from a text."""
+    if not isinstance(tokens, Repeated):
+        return to_tokens(model, tokens)
+    require_repeating(tokens)
+    return tokens._replace(tokens=to_tokens(model, tokens.tokens))
+
+
+def normalized(names: str | Sequence[str]) -> list[str]:
+    """Names as they are printed, each once."""
+    names = [names] if isinstance(names, str) else names
+    return list(dict.fromkeys(join(*parse(name)) for name in names))
+
+
+def require_choices(without: Any, keep: Any, fill: Any, rows: Any, at: Any) -> None:
+    """Raise a `ValueError` for choices that contradict each other or the rows."""
+    if bool(without) == bool(keep):
+        raise ValueError(
+            "Give names in one of two places: without= replaces them, keep= replaces all others."
+        )
+    for name in normalized(keep):
+        chain = parse(name)
+        if len(chain) > 2 or (len(chain) == 1 and chain[0].side is not None):
+            raise ValueError(
+                f"keep cannot take {name!r}, because all other inputs or paths are not a list. "
+                "Give parts or wires."
+            )
+    tokens = rows.tokens if isinstance(rows, Repeated) else rows
+    if isinstance(fill, Tensor) and fill.shape != tokens.shape:
+        raise ValueError(
+            f"fill has the shape {tuple(fill.shape)}; rows of the shape of tokens are needed, "
+            f"{tuple(tokens.shape)}."
+        )
+    from_other_rows = isinstance(fill, str) and fill != "zero"
+    if from_other_rows and len({tuple(row) for row in tokens.tolist()}) < 2:
+        raise ValueError(
+            f"fill={fill!r} takes values from other rows, and all rows are equal. "
+            "Give different rows, or write fill='zero'."
+        )
+    if at is not None and not all(0 <= pos < tokens.shape[1] for pos in at):
+        raise ValueError(f"at must be positions from 0 to {tokens.shape[1] - 1}, not {list(at)}.")
+
+
+def description(
+    names: Sequence[str], *, keep: bool, total: int, fill: Source, at: Sequence[int] | None
+) -> str:
+    """What was done, in words: `without L0H1 (zero)`."""
+    what = ", ".join(names)
+    if len(names) > 3:
+        what = f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
+    how = fill if isinstance(fill, str) else "from other rows"
+    if at is not None:
+        how += f", at {len(at)} positions"
+    return f"keeping {what} of {total} ({how})" if keep else f"without {what} ({how})"
+
+
+# Random controls
+
+
+def random_controls(
+    experiment: Experiment, names: Sequence[str], against: Controls, draws: int, seed: int
+) -> list[list[str]]:
+    """Different sets of names like the given ones; in a set, no name comes twice."""
+    pools = [stand_ins(experiment, name, against) for name in names]
+    without_given = [[name for name in pool if name not in names] for pool in pools]
+    # where the given names leave too few others, a control may hold some of them, but never all
+    pools = [
+        rest if len(rest) >= pools.count(pool) else pool
+        for pool, rest in zip(pools, without_given, strict=True)
+    ]
+    generator = torch.Generator().manual_seed(seed)
+    sets = {frozenset(names): list(names)}
+    for _ in range(20 * draws):
+        chosen: list[str] = []
+        for pool in pools:
+            order = torch.randperm(len(pool), generator=generator).tolist()
+            chosen += [pool[i] for i in order if pool[i] not in chosen][:1]
+        if len(chosen) == len(names):
+            sets.setdefault(frozenset(chosen), chosen)
+        if len(sets) > draws:
+            break
+    return list(sets.values())[1:]
+
+
+def stand_ins(experiment: Experiment, name: str, against: Controls) -> list[str]:
+    """The names that a control may hold in place of a name; with matched size, the name is among them."""
+    sources = candidates(experiment.model, name, same_layer=against != "size")
+    if against == "layers":
+        return list(sources)
+    size = experiment.log_norm(str(parse(name)[0].part))
+    by_size = sorted(sources, key=lambda other: abs(experiment.log_norm(sources[other]) - size))
+    return by_size[: NEAREST + 1]
+
+
+def candidates(model: Any, name: str, same_layer: bool) -> dict[str, str]:
+    """Every name that is like a name, with the part by whose size it is matched.
+
+    A part      "L0H1"               -> the other heads of layer 0
+    An input    "L1H3.K"             -> the same input of the heads of its layer
+    A wire      "L0H1->L1H3.K"       -> wires of the same kind between the same layers
+    A path      "embed->L0H1->L1H3"  -> the same, with other heads of layer 0 in its middle
+    """
+    *before, target = parse(name)
+    if not before and target.side is None:
+        # a layer has one MLP and one bias, so these come from any layer
+        from_layer = same_layer and target.kind in ("H", "N")
+        return {part: part for part in same_kind(model, target, from_layer)}
+
+    chains: list[list[str]] = []  # the possible names at each place of the chain
+    if before:
+        first_reader = (*before, target)[1].part
+        step = step_of(model, first_reader)
+        writers = same_kind(model, before[0], same_layer)
+        chains.append([part for part in writers if step_of(model, parse(part)[0]) < step])
+    for middle in before[1:]:
+        side = f".{middle.side}" if middle.side else ""
+        chains.append([f"{part}{side}" for part in same_kind(model, middle, True)])
+    side = f".{target.side}" if target.side else ""
+    targets = same_kind(model, target, True) or [str(target.part)]
+    chains.append([f"{part}{side}" for part in targets])
+    return {join(*chain): str(parse(chain[0])[0].part) for chain in product(*chains)}
+
+
+def same_kind(model: Any, part: Name, same_layer: bool) -> list[str]:
+    """The parts that are what a part is: heads for a head, whole neurons for a neuron."""
+    names = []
+    for text in part_names(model, neurons=part.kind != "MLP"):
+        (name,) = parse(text)
+        if name.kind != part.kind or (same_layer and name.layer != part.layer):
+            continue
+        if name.kind == "N" and part.term is None:
+            name = replace(name, term=None)
+        names.append(str(name))
+    return list(dict.fromkeys(names))
+
+
+def all_of_kind(model: Any, names: Sequence[str]) -> list[str]:
+    """All wires between heads into the inputs that are named, and all parts of the kinds that are."""
+    chains = [parse(name) for name in names]
+    sides = sorted({chain[-1].side for chain in chains if len(chain) > 1 and chain[-1].side})
+    result = [wire for side in sides for wire in wires(model, side)]
+    for chain in chains:
+        if len(chain) == 1:
+            result += same_kind(model, chain[0], same_layer=False)
+    return list(dict.fromkeys(result))
+
+
+def wires(
+    model: Any,
+    kind: Literal["Q", "K", "V"],
+    *,
+    into: str | None = None,
+    out_of: str | None = None,
+) -> tuple[str, ...]:
+    """List all wires of one kind between attention heads of different layers.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    kind : the input that the wires feed
+    into, out_of : a head at which the wires end or begin; None for all heads
+
+    Returns
+    -------
+    Names such as `"L0H1->L1H3.K"`, for `run(model, tokens, without=...)` and `effect`.
+
+    Raises
+    ------
+    ValueError : for a head that the model does not have
+
+    Notes
+    -----
+    Source: this book; the literature calls them edges.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> wires(ck.load_model("two-layer"), "K", into="L1H3")[0]
+    'L0H0->L1H3.K'
+    """
+    if kind not in ("Q", "K", "V"):
+        raise ValueError(f"A wire feeds the input 'Q', 'K' or 'V' of a head, not {kind!r}.")
+    heads = [
+        Name("H", layer, head)
+        for layer in range(len(model.blocks))
+        for head in range(n_heads(model, layer))
+    ]
+    head_names = [str(head) for head in heads]
+    for head in (into, out_of):
+        if head is not None and head not in head_names:
+            raise unknown("head", head, head_names)
+    result = []
+    for writer in heads:
+        for reader in heads:
+            fits = into in (None, str(reader)) and out_of in (None, str(writer))
+            if fits and step_of(model, writer) < step_of(model, reader):
+                result.append(f"{writer}->{reader}.{kind}")
+    return tuple(result)
+
+
+# Estimates from gradients
+
+
+@checked
+@torch.inference_mode(False)
+@torch.enable_grad()
+def attribution(
+    model: Any,
+    tokens: str | Sequence[str] | Int[Tensor, "batch pos"] | Repeated,
+    *,
+    how: Literal["gradient", "integrated"] = "gradient",
+    fill: Source = "zero",
+    measure: Literal["loss"] | Callable[[Run], Tensor] = "loss",
+    points: int = 4,
+) -> Table:
+    r"""Estimate for every head what a measure would change if the head's z were replaced.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
+    how : `"gradient"`, at the untouched model; or `"integrated"`, the mean gradient at `points` mixtures in
+        which all heads have gone a share of the way
+    fill, measure : as in `effect`; the measure must be differentiable
+    points : the number of mixtures
+
+    Returns
+    -------
+    A `Table` with one value for each head: the estimated change of the mean over rows.
+
+    Raises
+    ------
+    ValueError : for a measure without a gradient
+
+    Notes
+    -----
+    Formula: $\nabla_z m \cdot (z' - z)$. The error is that of a straight line: a saturated softmax can
+    give an estimate of the wrong sign. `effect` measures the change itself.
+    Source: attribution patching (Nanda 2023; Syed et al. 2023); integrated gradients (Sundararajan et
+    al. 2017).
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> attribution(ck.load_model("two-layer"), torch.arange(12).view(2, 6)).values.shape
+    torch.Size([8])
+    """
+    rows = rows_of(model, tokens)
+    require_choices("L0H0", (), fill, rows, None)
+    experiment = Experiment(model, rows, fill, measure, None)
+    layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
+    base = {layer: experiment.base.recording.heads_z(layer) for layer in layers}
+    change = {
+        layer: experiment.replacement(z, lambda source, at=layer: source.heads_z(at)) - z
+        for layer, z in base.items()
+    }
+    shares = [(i + 0.5) / points for i in range(points)] if how == "integrated" else [0.0]
+    totals = {layer: torch.zeros(n_heads(model, layer)).to(base[layer]) for layer in layers}
+    for share in shares:
+        slopes = slopes_at(experiment, {i: base[i] + share * change[i] for i in layers})
+        for layer, slope in slopes.items():
+            # [batch, pos, head, d_head] -> [head]
+            totals[layer] += (slope * change[layer]).sum((0, 1, 3)) / len(shares)
+    names = [f"L{layer}H{head}" for layer in layers for head in range(n_heads(model, layer))]
+    values = torch.cat(list(totals.values())).cpu()
+    return Table(values, {"head": tuple(names)}, "estimated change of the measure")
+
+
+def slopes_at(
+    experiment: Experiment, z: dict[int, Float[Tensor, "batch pos head d_head"]]
+) -> dict[int, Float[Tensor, "batch pos head d_head"]]:
+    """The gradient of the mean measure by what heads gathered, where all of them gathered this."""
+    model = experiment.model
+    offsets = {layer: torch.zeros_like(value, requires_grad=True) for layer, value in z.items()}
+
+    def hooks() -> Iterator[tuple[str, Callable]]:
+        for layer in z:
+
+            def put_in(now: Tensor, hook: Any, layer: int = layer) -> Tensor:
+                # the value is the wanted one, and gradients flow to earlier layers through `now`
+                wanted = z[layer].view_as(now)
+                return now + (wanted - now).detach() + offsets[layer].view_as(now)
+
+            yield in_layer(layer, "attn.hook_z"), put_in
+
+    with model.hooks(fwd_hooks=list(hooks())):
+        nothing = resolve(model, [])
+        result = run_with(model, experiment.base.tokens, nothing, experiment.replacement)
+    mean = experiment.measured(result).mean()
+    if not mean.requires_grad:
+        raise ValueError(
+            "The measure has no gradient. Give a differentiable function of run.logits, without "
+            "detach() and no_grad()."
+        )
+    slopes = torch.autograd.grad(mean, list(offsets.values()))
+    return dict(zip(offsets, slopes, strict=True))
