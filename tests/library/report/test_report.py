@@ -252,8 +252,8 @@ def test_a_full_disk_is_one_sentence_and_what_was_done_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("name", "out", "says"),
     [
-        ("no-such-model", "x.html", r"no model is called 'no-such-model'"),
-        ("./nowhere", "x.html", r"there is no folder './nowhere'"),
+        ("no-such-model", "x.html", r"no folder called 'no-such-model'"),
+        ("./nowhere", "x.html", r"no folder called './nowhere'"),
         ("one-layer", "x.txt", r"a file that ends in .html"),
         (
             "one-layer",
