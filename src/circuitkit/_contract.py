@@ -291,8 +291,6 @@ if TYPE_CHECKING:
     import torch
     from transformer_lens.model_bridge import TransformerBridge
 
-    from circuitkit.conversion._model import AttentionOnlyBridge as Converted
-
     Model = TransformerBridge
     AnyModel = HasHeads = Any
     Device = torch.device | str
@@ -334,16 +332,6 @@ else:
         _is_model(model) or type(getattr(model, "heads", None)).__name__ == "Heads"
     )
     HasHeads = Annotated[Any, kind(_has_heads, *_bridge)]  # or what carries its own
-    _is_converted = lambda model: type(model).__name__ == "AttentionOnlyBridge"  # noqa: E731
-    Converted = Annotated[
-        Any,
-        kind(
-            _is_converted,
-            "a converted model",
-            "neurons are heads there",
-            "Convert it first with to_attention_only.",
-        ),
-    ]
 
 _CLASSES = {
     "Heads": Words(

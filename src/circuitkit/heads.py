@@ -698,14 +698,17 @@ def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
             rows.extend(rows_of[str(name)])
         else:
             raise unknown("neuron-head", str(name), rows_of)
-    return converted.take(rows)
+    return converted.heads(rows)
 
 
 def converted_layer(model: Any, layer: int) -> Any:
-    """The neuron-heads of a converted layer, with their `names` and `take(rows)`, or None."""
-    if not hasattr(model, "neuron_heads") or "mlp" not in model.blocks[layer]._modules:
-        return None
-    return model.neuron_heads(layer)
+    """The neuron-heads of a layer, with their `names` and `heads(rows)`; None without any.
+
+    A converted MLP has a module `neurons` in the place of its activation function.
+    """
+    mlp = model.blocks[layer]._modules.get("mlp")
+    module = None if mlp is None else mlp._modules.get("neurons")
+    return None if module is None else module.neurons
 
 
 def widened(heads: Heads) -> Heads:

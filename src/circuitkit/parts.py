@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit.heads import converted_layer
 from circuitkit.names import Name, unknown
 
 
@@ -33,9 +34,7 @@ def n_heads(model: Any, layer: int) -> int:
 
 def converted_neurons(model: Any, layer: int | None) -> Any:
     """The neuron-heads of a converted layer, or None if its MLP is still an MLP."""
-    if layer is None or not hasattr(model, "neuron_heads"):
-        return None
-    return model.neuron_heads(layer)
+    return None if layer is None else converted_layer(model, layer)
 
 
 def norms_close_layers(model: Any) -> bool:

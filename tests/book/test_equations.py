@@ -10,7 +10,7 @@ import torch
 import circuitkit as ck
 from circuitkit import circuits, conversion, handmade, residual
 from circuitkit import superposition as sp
-from circuitkit.conversion import _paper as paper
+from circuitkit.conversion import paper
 from circuitkit.superposition._verdict import always_predicted
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
@@ -285,7 +285,11 @@ def theorem_2(latex):
 
 
 def one_head_computes(latex):
-    terms = conversion._head_sum.HeadSum("one term", (1.3,), (-0.4,), (0.7,), (0.2,), 0.0)
+    terms = conversion.HeadSum(
+        "one term",
+        torch.tensor([1.3, -0.4, 0.7, 0.2], dtype=torch.float64).view(4, 1, 1),
+        torch.zeros(1),
+    )
     x = torch.linspace(-3, 3, 9, dtype=torch.float64)
     symbols = {"x": x, "b": 1.3, "c": -0.4, "a": 0.7, "d": 0.2, r"\sigma": torch.sigmoid}
     (values,) = [torch.stack([sides(latex, symbols | {"x": one})[0][0] for one in x])]
@@ -295,7 +299,10 @@ def one_head_computes(latex):
 def gated_mlp(latex):
     x, gate, into, out = draw(N, D), draw(D, 4, seed=1), draw(D, 4, seed=2), draw(4, D, seed=3)
     symbols = {"x": x, "W_{gate}": gate, "W_{in}": into, "W_{out}": out, "f": torch.sigmoid}
-    close(conversion.gated_neuron_heads(gate, into, out)(x), sides(latex, symbols)[0][0])
+    close(
+        conversion.neuron_heads(into, out, activation="sigmoid", W_gate=gate)(x),
+        sides(latex, symbols)[0][0],
+    )
 
 
 def some_set_fails(latex):

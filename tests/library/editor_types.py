@@ -13,7 +13,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import circuitkit as ck
 from circuitkit import circuits, conversion, induction, models, residual, superposition
-from circuitkit.conversion._model import AttentionOnlyBridge
 
 
 def heads_and_models() -> None:
@@ -51,11 +50,10 @@ def tools() -> None:
 
 def conversions_and_toys() -> None:
     converted = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=5)
-    assert_type(converted, AttentionOnlyBridge)
-    assert_type(converted.report.layers[0].bound, float)
-    with converted.route("literal") as literal:
-        assert_type(literal, AttentionOnlyBridge)
-    assert_type(conversion.activation_error("gelu", 5), float)
+    assert_type(converted, TransformerBridge)
+    with conversion.literal_route(converted) as literal:
+        assert_type(literal, TransformerBridge)
+    assert_type(conversion.head_sum("gelu", 5).error, float)
     assert_type(conversion.head_sum("silu")(torch.zeros(3)), Tensor)
     task = superposition.SkipTrigramTask(5)
     assert_type(task.d_vocab, int)

@@ -106,7 +106,6 @@ def factored() -> Any:
 #: What a class is made by, for arguments of that class and for calls of its methods.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "Anatomy": lambda: ck.anatomy(model()),
-    "AttentionOnlyBridge": converted,
     "Composition": lambda: ck.circuits.composition_scores(
         ck.heads_of(model())[0:3], ck.heads_of(model())[3:6], baseline="analytic"
     ),
@@ -121,7 +120,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Generator": lambda: torch.Generator().manual_seed(0),
     "HeadSum": lambda: ck.conversion.head_sum("gelu"),
     "Heads": lambda: ck.heads_of(model()),
-    "MaskedHead": lambda: ck.conversion._paper.MaskedHead(
+    "MaskedHead": lambda: ck.conversion.MaskedHead(
         normal(12, 12), normal(12, 12), torch.ones(8, 8)
     ),
     "Neurons": lambda: ck.conversion.neuron_heads(normal(12, 3), normal(3, 12)),
@@ -198,7 +197,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "Model": model,
     "AnyModel": model,
     "HasHeads": model,
-    "Converted": converted,
     "Trainable": toy,
     "Factored": factored,
     "Figure": figure,
@@ -230,7 +228,6 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "heads_per_neuron": lambda: 1,
     "gate_sum.activation": lambda: "silu",
     "to_attention_only.model": lambda: model(attn_only=False, d_mlp=7, act_fn="silu"),
-    "read_neuron.head": lambda: "L0N1",
     "Neurons.index.head": lambda: "L0N1",
     "effect.without": lambda: ["L0H1"],
     "earlier": lambda: made("Heads")[0:3],
@@ -257,10 +254,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "patterns": lambda: torch.ones(1, 1, 1),
     **{f"Norm.{name}": lambda: normal(12, 12) for name in ("bound.W", "fold.W")},
     **{f"Norm.{name}.x": lambda: normal(5, 12) for name in ("freeze", "linear", "__call__")},
-    **{
-        f"OmegaMLP.{name}.x": lambda: normal(8, 12).double()
-        for name in ("__call__", "error_bound", "augment")
-    },
+    **{f"OmegaMLP.{name}.x": lambda: normal(8, 12).double() for name in ("__call__", "augment")},
     **{
         f"{name}.name": lambda: "zero-layer" for name in ("checkpoints", "load_model", "model_card")
     },

@@ -376,10 +376,11 @@ def terms_of(model):
         held = model.blocks[layer].mlp.neurons.terms
 
         def of(neuron):
-            fit = held.sums[held.which[neuron]] if hasattr(held, "which") else held
-            if not any(fit.a):  # a gate: its sum is the factor of the value
-                return [(b, c, d, 0.0) for b, c, d in zip(fit.b, fit.c, fit.d, strict=True)]
-            return list(zip(fit.b, fit.c, fit.a, fit.d, strict=True))
+            numbers = held.coefficients[:, neuron if held.coefficients.shape[1] > 1 else 0]
+            rows = numbers.T.tolist()
+            if not any(a for _, _, a, _ in rows):  # a gate: its sum is the factor of the value
+                return [(b, c, d, 0.0) for b, c, _, d in rows]
+            return rows
 
         return of
 

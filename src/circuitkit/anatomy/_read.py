@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +15,7 @@ from circuitkit._state import require_finite, state_of
 from circuitkit.anatomy._neurons import Neurons
 from circuitkit.anatomy._sublayer import MLP, UNLIMITED, Anatomy, Norm, Step, Sublayer, from_heads
 from circuitkit.heads import layer_heads, window_of
+from circuitkit.parts import converted_neurons
 
 _NORMS = ("ln1", "ln1_post", "ln2", "ln2_post")
 _WANTED = ("hook_in", "hook_out", "hook_resid_pre", "hook_cos", "hook_sin")
@@ -264,10 +264,11 @@ def _attention(bridge: Any, layer: int, attn: Any, cache: Any) -> tuple[Heads, T
 
 def _mlp(bridge: Any, layer: int, block: Any) -> tuple[Any, Tensor | None]:
     """Neuron-heads and their bias, or the whole MLP as one function that holds its own."""
-    if hasattr(bridge, "neuron_heads"):
-        held: Neurons = bridge.neuron_heads(layer)
-        weights = {n: w.detach() for n, w in vars(held).items() if isinstance(w, Tensor)}
-        return replace(held, **weights), _given(held.b_out)
+    converted = converted_neurons(bridge, layer)
+    if converted is not None:
+        weights = {n: w.detach() for n, w in vars(converted).items() if isinstance(w, Tensor)}
+        held = Neurons(**{**vars(converted), **weights})
+        return held, _given(held.b_out)
     mlp, original = block.mlp, block.mlp.original_component
     weights = {name: _matrix(mlp, name) for name in ("W_in", "W_out", "W_gate")}
     if mlp.name is None:  # OPT and BERT have no module for the whole of it, and OPT no rows

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from circuitkit import Heads, conversion
-from circuitkit.claims import _constructions as constructions
 from circuitkit.claims._numbers import above_the_mlp, below, largest, normal
 
 N, D = 20, 30
@@ -40,9 +39,13 @@ def _parts(n_pos=5, d_model=8, d_mlp=12):
 
 def activations() -> list[float]:
     """Certified errors: SiLU and GELU with one head, ReLU at sharpness 1000, GELU with five heads."""
-    one = [conversion.activation_error(name, 1) for name in ("silu", "gelu")]
-    relu = conversion.head_sum("relu", sharpness=1000.0).error
-    return [one[0], relu, one[1], conversion.activation_error("gelu", 5)]
+    sums = [
+        conversion.head_sum("silu"),
+        conversion.head_sum("relu", sharpness=1000.0),
+        conversion.head_sum("gelu", 1),
+        conversion.head_sum("gelu", 5),
+    ]
+    return [heads.error for heads in sums]
 
 
 def smallest_error() -> list[str]:
@@ -89,7 +92,7 @@ def head_formula() -> float:
 def biases_in_weights() -> list[bool]:
     """With a column of ones: is the inner bias reproduced, and the outer one as well?"""
     X, W_in, W_out, b_in, b_out = _parts()
-    V1, V2 = constructions.bias_trick(W_in, b_in, W_out)
+    V1, V2 = conversion.bias_trick(W_in, b_in, W_out)
     got = (F.silu(torch.cat([X, X.new_ones(5, 1)], 1) @ V1) @ V2)[:, :-1]
     exact = F.silu(X @ W_in + b_in) @ W_out
     return [largest(got - exact) < 1e-12, largest(got - exact - b_out) < 1e-12]
@@ -124,7 +127,7 @@ def _shielded(scores, X, rows, columns, omega: float) -> bool:
     """Do the tokens of an ordinary head keep their output when -Omega stands at these rows and columns?"""
     allowed = torch.ones(len(X) + 1, len(X) + 1, dtype=torch.bool)
     allowed[torch.tensor(rows)[:, None], torch.tensor(columns)] = False
-    W_Q, W_K = constructions.mask_as_weights(allowed, omega)
+    W_Q, W_K = conversion.mask_as_weights(allowed, omega)
     pattern = (conversion.direct_sum(scores, 0.0) + (W_Q @ W_K.T).double()).softmax(-1)
     return (
         largest((pattern @ conversion.direct_sum(X, 1.0))[:-1, :-1] - scores.softmax(-1) @ X)

@@ -34,7 +34,8 @@ def above_the_mlp(kind: str) -> list[float]:
     """Last validation loss of a kind of decoder above that of the MLP, over three seeds: mean, and the ends of its 95 % interval."""
     from circuitkit.conversion import stored_study
 
-    last = {(row.kind, row.seed): row.curve[-1][1] for row in stored_study("trained")[0]}
+    rows = stored_study("trained")[0].itertuples()
+    last = {(row.kind, row.seed): row.curve[-1][1] for row in rows}
     off = torch.tensor(
         [last[kind, seed] - last["mlp", seed] for seed in range(3)], dtype=torch.float64
     )

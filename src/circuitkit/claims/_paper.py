@@ -8,8 +8,6 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from circuitkit import conversion
-from circuitkit.anatomy import Neurons
-from circuitkit.claims import _constructions as constructions
 from circuitkit.claims._numbers import above_the_mlp, largest, normal
 
 N, D, UNITS = 5, 8, 12
@@ -43,7 +41,7 @@ def gelu_as_silu() -> list[float]:
     x = _grid(6.0)
     error = (conversion.generalized_silu(1 / 1.702, 1.702)(x) - F.gelu(x)).abs()
     best = conversion.head_sum("gelu", 1)
-    return [float(error.max()), abs(float(x[error.argmax()])), best.b[0], best.error]
+    return [float(error.max()), abs(float(x[error.argmax()])), best.terms[0][0], best.error]
 
 
 def relu_as_silu() -> list[float]:
@@ -102,7 +100,7 @@ def appendix_pattern() -> float:
 def remark_3() -> list:
     """Is the library's W_K right, is the paper's right in a library, and how much too large is the paper's W_K there?"""
     X, V1, V2 = _parts()
-    heads, exact = constructions.remark3(V1, V2), F.silu(X @ V1) @ V2
+    heads, exact = conversion.remark3(V1, V2), F.silu(X @ V1) @ V2
     copied = replace(heads, W_K=heads.W_K * math.sqrt(D + 1))
     wide = conversion.with_bias_token(X)
     right = [largest(one.results(wide).sum(0)[1:, :-1] - exact) < 1e-12 for one in (heads, copied)]
@@ -148,7 +146,7 @@ def old_heads() -> float:
         normal(2, D, D),
         torch.ones(N, N).double().tril(),
     )
-    head = constructions.augmented_head(W_QK, W_OV, mask)
+    head = conversion.augmented_head(W_QK, W_OV, mask)
     exact = conversion.masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
     return largest(head(conversion.direct_sum(X, 1.0)) - conversion.direct_sum(exact, 0.0))
 
@@ -157,7 +155,7 @@ def bias_trick() -> list[bool]:
     """With a column of ones: are the heads those of the MLP with its inner bias; is the column one after LayerNorm?"""
     X, V1, V2 = _parts()
     b_in, ones = normal(3, UNITS), torch.ones(N, 1).double()
-    wide1, wide2 = constructions.bias_trick(V1, b_in, V2)
+    wide1, wide2 = conversion.bias_trick(V1, b_in, V2)
     with_ones = torch.cat([X, ones], 1)
     got = _summed(conversion.theorem2(wide1, wide2, N), conversion.direct_sum(with_ones, 1.0))[
         :-1, :D
@@ -243,8 +241,7 @@ def without_skips() -> list[float]:
 def _gpt3():
     """GPT-3's MLP in the sizes alone, as neuron-heads; its 96 heads of dimension 128."""
     W_in = torch.ones(1, 1).expand(12288, 4 * 12288)
-    silu = conversion.generalized_silu(1.0, 1.0)
-    return Neurons(W_in, W_in.T, None, None, silu), 96
+    return conversion.neuron_heads(W_in, W_in.T), 96
 
 
 def gpt3_heads() -> list[int]:
@@ -285,7 +282,7 @@ def any_mask() -> bool:
     spread = float(scores.max() - scores.min())
     within = []
     for omega in (5.0, 10.0, 20.0, 40.0):
-        W_Q, W_K = constructions.mask_as_weights(mask, omega)
+        W_Q, W_K = conversion.mask_as_weights(mask, omega)
         error = ((scores + (W_Q @ W_K.T).double()).softmax(-1) - exact).abs().sum(-1).max()
         within.append(float(error) <= 12 * math.exp(spread - omega) + 1e-15)
     return all(within)
@@ -295,7 +292,7 @@ def gated() -> list:
     """Is a sigmoid-gated neuron one head exactly; then errors of a SiLU gate with 8 heads and 16, on [-30, 30]."""
     X, V1, V2 = _parts()
     gate = normal(5, D, UNITS)
-    heads = conversion.gated_neuron_heads(gate, V1, V2, activation="sigmoid")
+    heads = conversion.neuron_heads(V1, V2, activation="sigmoid", W_gate=gate)
     exact = (
         largest(heads(X) - (torch.sigmoid(X @ gate) * (X @ V1)) @ V2) < 1e-13
         and len(heads) == UNITS

@@ -11,7 +11,7 @@ from circuitkit import circuits, conversion, induction, residual
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
 from circuitkit.anatomy._read import measured
-from circuitkit.conversion._mlps import find_mlps
+from circuitkit.conversion.convert import find_mlps
 from circuitkit.figures.attention_view import visible
 from circuitkit.heads import heads_of
 from circuitkit.induction._scores import default_rows
@@ -262,7 +262,7 @@ def counts(asked: Asked) -> tuple[int, ...]:
         found = find_mlps(model_of(asked))[0]
     except (AttributeError, ValueError):
         return ()
-    return (4, 8, 16) if found.gated else (1, 2, 3, 5) if "gelu" in found.activation else (1,)
+    return (4, 8, 16) if found.is_gated else (1, 2, 3, 5) if "gelu" in found.activation else (1,)
 
 
 @torch.no_grad()

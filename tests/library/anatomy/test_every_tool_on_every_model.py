@@ -397,7 +397,7 @@ def check_full_ov(c):
 
 def check_copying_score(c):
     found = ck.circuits.copying_score(c.model)
-    assert {*found.names} == {*c.heads, *c.slow.neurons}
+    assert {*found.names} == {*c.heads}
     for name in c.heads:
         head = c.slow.heads[name]
         values = torch.linalg.eigvals(c.slow.W_E @ head.W_V @ head.W_O @ c.slow.W_U)
@@ -407,6 +407,7 @@ def check_copying_score(c):
         same(found.score[found.names.index(name)], score, 1e-5)
     between = c.slow.W_U @ c.slow.W_E
     for name in some(c.slow.neurons):
+        found = ck.circuits.copying_score(ck.heads_of(c.model, name), c.model)
         layer, neuron, (_, _, a, _) = c.slow.neurons[name]
         sign = torch.sign(a * layer.mlp.W_out[neuron] @ between @ layer.mlp.W_in[:, neuron])
         same(found.score[found.names.index(name)], sign, 1e-9)
@@ -730,22 +731,6 @@ def check_to_attention_only(c):
     )
 
 
-def check_read_neuron(c):
-    name = "L1N3"
-    found = ck.conversion.read_neuron(c.model, f"{name}.0", k=3)
-    layer, mlp = c.slow.layers[1], c.slow.layers[1].mlp
-    gate, _ = mlp.reads(layer.mlp_norm(c.slow.W_E))
-    reads, writes = gate[:, 3], mlp.W_out[3] @ c.slow.W_U
-    for ends, values in ((found.on, reads), (found.writes, writes)):
-        best = values.sort(descending=True)
-        assert [token for token, _ in ends] == best.indices[:3].tolist()
-        same([score for _, score in ends], best.values[:3], c.tolerance)
-    for ends, values in ((found.off, reads), (found.lowers, writes)):
-        least = values.sort()
-        assert [token for token, _ in ends] == least.indices[:3].tolist()
-        same([score for _, score in ends], least.values[:3], c.tolerance)
-
-
 def check_literal_stream(c):
     found, run = ck.conversion.literal_stream(c.model, c.tokens[0]), c.runs[0]
     wanted = torch.stack(
@@ -846,7 +831,6 @@ CALLS = {
     ),
     "skip_trigrams": lambda c: ck.circuits.skip_trigrams(c.model, 0),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
-    "read_neuron": lambda c: ck.conversion.read_neuron(c.model, "L0N0"),
     "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
     "head_verdict": lambda c: ck.superposition.head_verdict(
         c.model, ck.superposition.SkipTrigramTask(3), rows=2

@@ -56,8 +56,8 @@ def test_heads_by_name_are_the_models():
 @pytest.mark.parametrize("kind", ["native-mlp", "gated"])
 def test_neurons_by_name_are_those_of_the_conversion(kind):
     model = converted(kind)
-    anatomy, held = ck.anatomy(model), model.neuron_heads(1).heads
-    k = len(model.neuron_heads(1).terms)
+    neurons = ck.conversion.neuron_heads_of(model, 1)
+    anatomy, held, k = ck.anatomy(model), neurons.heads(), len(neurons.terms)
     for names, rows in (("L1N7", range(7 * k, 8 * k)), ("L1N7.1", [7 * k + 1])):
         ours, theirs = anatomy[names], held[list(rows)]
         assert ours.names == theirs.names

@@ -8,6 +8,7 @@ import torch
 import circuitkit as ck
 from circuitkit.anatomy import Norm, from_heads
 from circuitkit.anatomy._sublayer import Sublayer
+from circuitkit.conversion import neuron_heads_of
 from tests.support.slow_forward import forward
 from tests.support.zoo import converted, make
 
@@ -110,16 +111,16 @@ def test_one_neuron_by_hand(tokens, kind):
     """A neuron-head's share, pattern and cuts, from the matrices of the model."""
     model = converted(kind)
     anatomy = ck.anatomy(model)
-    run, held = anatomy.run(tokens), model.neuron_heads(1)
+    run, held = anatomy.run(tokens), neuron_heads_of(model, 1)
     read = run.read_by(anatomy.sublayers[3], run.streams[3])
     shift = 0 if kind == "gated" else held.b_in[5]  # a native gated MLP has no biases
     value = read @ held.W_in[:, 5] + shift
     gate = read @ held.W_gate[:, 5] if kind == "gated" else value
-    terms = (
-        held.terms.sums[held.terms.which[5]] if kind == "gated" else held.terms
-    )  # a gate is fitted for its own range
-    looks = torch.sigmoid(gate * terms.b[1] + terms.c[1])
-    gathers = value * terms.d[1] if kind == "gated" else value * terms.a[1] + terms.d[1]
+    # a gate is fitted for its own range
+    numbers = held.terms.coefficients[:, 5 if kind == "gated" else 0]
+    b, c, a, d = numbers[:, 1]
+    looks = torch.sigmoid(gate * b + c)
+    gathers = value * d if kind == "gated" else value * a + d
     close(run.pattern("L1N5.1"), looks)
     share = (looks * gathers)[..., None] * held.W_out[5]
     close(run.part("L1N5.1"), share)
@@ -140,7 +141,7 @@ def test_one_neuron_by_hand(tokens, kind):
     if kind == "gated":
         expected = terms(gate) * v2
     else:
-        expected = sum(torch.sigmoid(gate * b + c) * (v2 * a + d) for b, c, a, d in terms.terms)
+        expected = sum(torch.sigmoid(gate * b + c) * (v2 * a + d) for b, c, a, d in numbers.T)
     cut = anatomy.run(tokens, without="L0H1->L1N5.V")
     close(cut.part("L1N5"), expected[..., None] * held.W_out[5])
     close(cut.part("L1N4"), run.part("L1N4"))

@@ -20,14 +20,6 @@ def model():
     return tiny_models.boot(torch.float32, **SIZES)
 
 
-@pytest.fixture(scope="module")
-def converted():
-    return ck.to_attention_only(
-        tiny_models.boot(torch.float32, **SIZES, attn_only=False, d_mlp=7, act_fn="silu"),
-        heads_per_neuron=1,
-    )
-
-
 SHARES = models.CorpusStatistics(torch.ones(3).long(), torch.ones(3, 3).long())
 STEP = {"density": torch.tensor([0.5]), "n_features": 4, "n_hidden": 2, "steps": 1, "batch": 2}
 SILENT = {
@@ -114,23 +106,6 @@ def test_it_is_refused(model, name):
     call, words = SILENT[name]
     with pytest.raises(ValueError, match=words):
         call(model)
-
-
-def test_a_term_that_no_neuron_has(converted):
-    assert conversion.read_neuron(converted, "L0N1").name == "L0N1"
-    for head in ("L0N1.99", "L0N7", "L2N0", "L0N1x", "0N1"):
-        with pytest.raises(
-            ValueError,
-            match=f"no (neuron-head|part) is called '{head}'|'{head}' is no name of a part",
-        ):
-            conversion.read_neuron(converted, head)
-
-
-def test_knobs_that_turn_nothing_are_told(model):
-    silu = tiny_models.boot(torch.float32, **SIZES, attn_only=False, d_mlp=7, act_fn="silu")
-    for knob in ("sharpness", "gate_range"):
-        with pytest.raises(ValueError, match=f"{knob}=4.0, which no layer here has a use for"):
-            ck.to_attention_only(silu, heads_per_neuron=1, **{knob: 4.0})
 
 
 def test_other_integers_are_the_same_ids(model):

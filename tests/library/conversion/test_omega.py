@@ -1,17 +1,11 @@
-"""The post's Omega constructions: against loops, the window, the bound, what large and small Omega do.
-
-`CIRCUITKIT_PROMISES=1000 pytest tests/library/conversion/test_omega.py` tries more layers against their bound.
-"""
+"""The post's Omega constructions: against the formula and by hand, the window, large and small Omega."""
 
 import math
-import os
-import statistics
 import warnings
 
 import pytest
 import torch
 
-from circuitkit.claims._constructions import mask_as_weights
 from circuitkit.conversion import OmegaWarning, choose_omega, omega_mlp, omega_window
 
 
@@ -31,9 +25,8 @@ def test_both_forms_compute_the_mlp(form, parts):
     X, W_in, W_out, b_in, b_out = parts
     for n_ctx in (5, 8):
         mlp = omega_mlp(W_in, W_out, b_in, b_out, n_ctx=n_ctx, form=form)
-        error = (mlp(X) - reference(*parts)).abs().max()
-        assert error <= mlp.error_bound(X)
-        assert error < 1e-12
+        # the leak at the chosen Omega is 16 units, of numbers up to about 100
+        assert (mlp(X) - reference(*parts)).abs().max() < 1e-12
         assert mlp.d_stream == 7 + (11 if form == "three_layers" else 0) + n_ctx + 1
     assert torch.allclose(mlp(torch.stack([X, 2 * X]))[1], mlp(2 * X))
     assert mlp.n_heads == (13 if form == "three_layers" else 12)
@@ -81,72 +74,6 @@ def test_the_score_matrix_has_rank_n_plus_1(parts):
     assert torch.linalg.matrix_rank(mlp.self_matrix()) == 9
 
 
-def unwarned(W_in, W_out, b_in, b_out, omega, form, n_ctx):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OmegaWarning)
-        return omega_mlp(W_in, W_out, b_in, b_out, n_ctx=n_ctx, omega=omega, form=form)
-
-
-def family(seed, draw):
-    """Layers of six families: plain, steep, cancelling, with an outlier, tiny, and at the bend."""
-    n_pos, d, m = [(5, 7, 11), (1, 3, 2), (12, 16, 24)][seed % 3]
-    shapes = [(n_pos, d), (d, m), (m, d), (m,), (d,)]
-    x, W_in, W_out, b_in, b_out = (draw(5 * seed + i, *shape) for i, shape in enumerate(shapes))
-    W_in, W_out, kind = W_in / d**0.5, W_out / m**0.5, seed // 3 % 6
-    if kind == 1:
-        W_in = W_in * 20
-    if kind == 2:  # what a neuron reads cancels
-        half = d // 2
-        x[:, half : 2 * half], W_in[half : 2 * half], b_in = (
-            -1.37 * x[:, :half],
-            W_in[:half] / 1.37,
-            b_in * 1e-3,
-        )
-        x = x * 50
-    if kind == 3:
-        x[:, 0] *= 300
-    if kind == 4:
-        W_in, b_in = W_in * 1e-4, b_in * 1e-4
-    if kind == 5:
-        b_in = -(x[0] @ W_in)
-    return x, W_in, W_out, None if seed % 5 == 0 else b_in, None if seed % 7 == 0 else b_out
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("form", ["three_layers", "one_layer"])
-def test_no_layer_exceeds_its_bound(dtype, form, draw):
-    exceeded, loose, many = [], [], max(108, int(os.environ.get("CIRCUITKIT_PROMISES", "0")))
-    for seed in range(many):
-        x, *weights = (None if part is None else part.to(dtype) for part in family(seed, draw))
-        omega = (2.0, 5.0, 8.0, 12.0, 100.0, 1000.0)[seed // 18 % 6]
-        mlp = unwarned(*weights, omega, form, len(x) + seed % 3)
-        X, W_in, W_out, b_in, b_out = (
-            0 if part is None else part.double() for part in (x, *weights)
-        )
-        error, bound = (
-            float((mlp(x).double() - reference(X, W_in, W_out, b_in, b_out)).abs().max()),
-            mlp.error_bound(x),
-        )
-        assert math.isfinite(bound)
-        exceeded += [seed] * (not error <= bound)
-        loose += [bound / error] if error > 0 else []
-    assert exceeded == []
-    assert 2 < statistics.median(loose) < (50 if dtype in (torch.bfloat16, torch.float16) else 80)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("omega", [5.0, 12.0])
-def test_the_bound_counts_what_cancels(dtype, omega, draw):
-    x, W_in = 100 * draw(0, 3, 64), draw(1, 64, 8)
-    x[:, 32:], W_in[32:] = -1.37 * x[:, :32], W_in[:32] / 1.37
-    x, W_in, W_out = x.to(dtype), W_in.to(dtype), torch.eye(8, 64, dtype=dtype)
-    mlp = unwarned(W_in, W_out, None, None, omega, "one_layer", 3)
-    error = (
-        (mlp(x).double() - reference(x.double(), W_in.double(), W_out.double(), 0, 0)).abs().max()
-    )
-    assert error <= mlp.error_bound(x)
-
-
 def test_the_window_and_its_warning(parts):
     _, W_in, W_out, *_ = parts
     with pytest.warns(
@@ -185,53 +112,11 @@ def test_in_float32_the_posts_omega_loses_digits_and_in_bfloat16_everything(draw
     assert exact.abs().max() > 1
 
 
-def test_the_bound_has_two_walls_and_knows_overflow(parts):
-    X, *weights = (part.float() for part in parts)
-    at = {
-        omega: unwarned(*weights, omega, "one_layer", 5).error_bound(X)
-        for omega in (2.0, 9.0, 1000.0, 1e9)
-    }
-    assert at[2.0] > at[9.0] < at[1000.0] < at[1e9]
-    X, *weights = (part.half() for part in parts)
-    assert unwarned(*weights, 4e4, "one_layer", 5).error_bound(X) == math.inf
-
-
-def test_the_bound_of_one_neuron_by_hand():
-    # one token, one neuron, weights 1: the score 1 of the token is summed from 4 numbers, beside 2 Omega = 18 in the sums and
-    # twice in what is stored; the weight has 12 roundings, the mean 20, what is read 4 and 1, the end 1 and three times itself
-    mlp = unwarned(torch.ones(1, 1), torch.ones(1, 1), None, None, 9.0, "one_layer", 1)
-    assert mlp.error_bound(torch.zeros(1, 1)) < 1e-36
-    u, one, on = 2.0**-24, torch.ones(1, 1), 1 / (1 + math.exp(-1))
-    dq = (4 * 19 + 1 + 2 * 18) * u
-    wrote = (
-        dq * on * (1 - on)
-        + 12 * u * on
-        + 2 * math.exp(-18)
-        + 20 * u * (on + math.exp(-18))
-        + (4 + 1) * u * on
-    )
-    assert mlp.error_bound(one) == pytest.approx(wrote + 1.01 * u * (1 + 3 * on), rel=1e-3)
-
-
-@pytest.mark.parametrize("omega", [5.0, 20.0, 40.0])
-def test_any_mask_can_be_written_into_weights(omega, draw):
-    mask = torch.rand(6, 6, generator=torch.Generator().manual_seed(1)) > 0.5
-    mask.fill_diagonal_(True)
-    scores = draw(1, 6, 6)
-    W_Q, W_K = mask_as_weights(mask, omega)
-    exact = scores.masked_fill(~mask, -torch.inf).softmax(-1)
-    spread = float(scores.max() - scores.min())
-    error = ((scores + (W_Q @ W_K.T).double()).softmax(-1) - exact).abs().sum(-1).max()
-    assert error <= 2 * 6 * math.exp(spread - omega) + 1e-15
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"form": "two"}, r"form='two'; expected one of \['three_layers', 'one_layer'\]"),
-        ({"omega": -1.0}, "expected a positive, finite number"),
-        ({"omega": math.inf}, "expected a positive, finite number"),
-        ({"tolerance": 1e-18}, "no omega gives tolerance 1e-18 in torch.float64 with 6 positions"),
+        ({"form": "two"}, "'three_layers' or 'one_layer'"),
+        ({"omega": -1.0}, "Omega is a positive, finite number, not -1.0"),
     ],
 )
 def test_messages(changes, message, parts):
@@ -243,6 +128,11 @@ def test_messages(changes, message, parts):
 def test_a_sequence_longer_than_the_construction(parts):
     X, W_in, W_out, *_ = parts
     with pytest.raises(
-        ValueError, match="expected at most 4 positions.*build it again with a larger n_ctx"
+        ValueError, match="There are 5 tokens, and this layer takes 4.*larger n_ctx"
     ):
         omega_mlp(W_in, W_out, n_ctx=4)(X)
+
+
+def test_no_omega_for_a_tolerance_below_rounding():
+    with pytest.raises(ValueError, match="No Omega gives this tolerance in torch.float64 with 6"):
+        choose_omega(6, torch.float64, 1e-18)

@@ -5,14 +5,17 @@ import math
 import pytest
 import torch
 
-from circuitkit.claims._constructions import augmented_head, bias_trick, remark3
 from circuitkit.conversion import (
+    augmented_head,
+    bias_trick,
     centred_with_gain,
     direct_sum,
     layer_norm,
+    mask_as_weights,
     masked_softmax,
     norm_of_first,
     post_norm_layers,
+    remark3,
     rms_norm,
     rms_with_gain,
     theorem2,
@@ -113,7 +116,7 @@ def test_old_heads_do_not_see_the_bias_token(draw):
 
 
 def test_a_row_without_a_source_is_refused():
-    with pytest.raises(ValueError, match=r"rows \[1\] are all zero"):
+    with pytest.raises(ValueError, match=r"The rows \[1\] of the mask are zero"):
         masked_softmax(torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
 
 
@@ -178,3 +181,15 @@ def test_remark_5_without_the_skip_the_bias_dies(draw):
         0.5 * stream[1][:-1, :-1] @ draw(3, 8, 3) @ draw(4, 3, 8)
     )  # all scores 0: sigmoid(0) = 1/2
     assert torch.allclose(stream[2][:-1, :-1], half, atol=1e-13)
+
+
+@pytest.mark.parametrize("omega", [5.0, 20.0, 40.0])
+def test_any_mask_can_be_written_into_weights(omega, draw):
+    mask = torch.rand(6, 6, generator=torch.Generator().manual_seed(1)) > 0.5
+    mask.fill_diagonal_(True)
+    scores = draw(1, 6, 6)
+    W_Q, W_K = mask_as_weights(mask, omega)
+    exact = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    spread = float(scores.max() - scores.min())
+    error = ((scores + (W_Q @ W_K.T).double()).softmax(-1) - exact).abs().sum(-1).max()
+    assert error <= 2 * 6 * math.exp(spread - omega) + 1e-15

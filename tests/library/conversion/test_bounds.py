@@ -1,18 +1,20 @@
 """Promises that cover rounding: random and adversarial layers and whole models in four dtypes, none exceeded.
 
-`CIRCUITKIT_PROMISES=1000 pytest tests/library/conversion/test_promise.py` tries more of them.
+`CIRCUITKIT_PROMISES=1000 pytest tests/library/conversion/test_bounds.py` tries more of them.
 """
 
 import math
 import os
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 
 from circuitkit import to_attention_only
-from circuitkit.conversion import gated_neuron_heads, neuron_heads
-from circuitkit.conversion._promise import promised
+from circuitkit.conversion import gate_sum, neuron_heads, neuron_heads_of, stored_study
+from circuitkit.conversion.activations import head_sum
+from circuitkit.conversion.bounds import largest_reads, promise
 
 MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -70,24 +72,18 @@ def test_no_layer_exceeds_its_promise(dtype):
             gate = x.double() @ W_gate.double()
             if gate.abs().max() > 250:
                 continue
-            knobs = {
-                "activation": name,
-                "heads_per_neuron": 8,
-                "gate_range": 1.1 * float(gate.abs().max()),
-            }
-            mlp, hidden = (
-                gated_neuron_heads(W_gate, W_in, W_out, None, b_in, b_out, **knobs),
-                EXACT[name](gate) * reads,
-            )
+            heads = gate_sum(name, 1.1 * float(gate.abs().max()), 8)
+            mlp = neuron_heads(W_in, W_out, b_in, b_out, heads, W_gate=W_gate)
+            hidden = EXACT[name](gate) * reads
         else:
             k = seed % 8 + 1 if name.startswith("gelu") else None
             mlp, hidden = neuron_heads(W_in, W_out, b_in, b_out, name, k), EXACT[name](reads)
         exact = hidden @ W_out.double() + b_out.double()
-        _, approximation, rounding = promised(mlp, x)
+        _, approximation, rounding = promise(mlp, x)
         finite = rounding.isfinite()
-        error, promise = (mlp(x).double() - exact).abs(), approximation + rounding
-        exceeded += [seed] * int((finite & ~(error <= promise)).sum())
-        loose += [float(promise.max() / error.max())] if finite.all() and error.max() > 0 else []
+        error, promised = (mlp(x).double() - exact).abs(), approximation + rounding
+        exceeded += [seed] * int((finite & ~(error <= promised)).sum())
+        loose += [float(promised.max() / error.max())] if finite.all() and error.max() > 0 else []
     assert exceeded == []
     assert (
         len(loose) > MANY / 3
@@ -107,15 +103,16 @@ def test_a_models_report_covers_its_rounding(native, dtype, activation, gated):
         assert row.measured > 0 or dtype == torch.float64  # the reference is float64 itself
         assert math.isfinite(row.rounding)
     x = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
-    out = converted.neuron_heads(1)(x)
-    exact, approximation, rounding = promised(converted.neuron_heads(1), x)
+    neurons = neuron_heads_of(converted, 1)
+    out = neurons(x)
+    exact, approximation, rounding = promise(neurons, x)
     assert ((out.double() - exact).abs() <= approximation + rounding).all()
 
 
 def test_by_hand_what_one_exact_neuron_loses_to_rounding():
     # one neuron, SiLU, nothing to round in the products with 1: half a unit at each of the steps that store something
     one = torch.ones(1, 1)
-    exact, approximation, rounding = promised(
+    exact, approximation, rounding = promise(
         neuron_heads(one, one, activation="silu"), torch.tensor([[1.0]])
     )
     silu, u = 1 / (1 + math.exp(-1)), 2.0**-24
@@ -123,7 +120,7 @@ def test_by_hand_what_one_exact_neuron_loses_to_rounding():
     assert float(approximation) == 0
     read = (1.01 * 3 + 2) * u  # a product of one number and its storing
     head = (
-        1.01 * (4 + 3 + 1) * u * silu + 1.13 * read + u * silu
+        1.01 * (4 + 3 + 1) * u * silu + 1.0999 * read + u * silu
     )  # sigmoid, value, product; what was read; storing
     wrote = head + 1.01 * 3 * u * silu + 2 * u * silu
     assert float(rounding) == pytest.approx(wrote, rel=1e-5)
@@ -135,15 +132,43 @@ def test_sharpness_follows_the_precision_and_overflow_is_refused(native):
         converted = to_attention_only(
             native(torch.float64, act_fn="relu").to(dtype), heads_per_neuron=1
         )
-        sharp[dtype] = converted.neuron_heads(0).terms.b[0]
+        sharp[dtype] = neuron_heads_of(converted, 0).terms.terms[0][0]
         assert converted.report.layers[0].bound < 2 * converted.report.layers[0].rounding
     assert (
         sharp[torch.float64] > sharp[torch.float32] > sharp[torch.float16] > sharp[torch.bfloat16]
     )
-    with pytest.raises(
-        ValueError,
-        match=r"block 0: relu with sharpness 1e\+38: its score overflows where a neuron reads",
-    ):
-        to_attention_only(native(torch.float32, act_fn="relu"), heads_per_neuron=1, sharpness=1e38)
+    with pytest.raises(ValueError, match=r"Block 0: ReLU within 1e-38 takes scores that overflow"):
+        to_attention_only(native(torch.float32, act_fn="relu"), activation_error=1e-38)
     x = torch.full((1, 12), 6e4, dtype=torch.float16)  # float16 cannot hold what this layer reads
-    assert (promised(converted.neuron_heads(0), x)[2] == math.inf).any()
+    assert (promise(neuron_heads_of(converted, 0), x).rounding == math.inf).any()
+
+
+def test_an_activation_that_is_not_in_the_table_is_refused_instead_of_taken_for_a_sigmoid():
+    W = torch.eye(2)
+    terms = replace(head_sum("silu"), activation="squared relu")
+    with pytest.raises(ValueError, match="'squared relu' is not supported"):
+        promise(neuron_heads(W, W, activation=terms), torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("kind", ["LN", "LNPre", "RMS"])
+@pytest.mark.parametrize("eps", [1e-5, 30.0])
+def test_no_input_makes_a_neuron_read_more_than_its_norm_allows(native, kind, eps):
+    model = native(normalization_type=kind, eps=eps, n_layers=1)
+    mlp, norm = model.blocks[0].mlp, model.blocks[0].ln2
+    largest = largest_reads(norm, mlp.W_in, mlp.b_in).detach()
+    # the gradient's direction is the worst one, up to the mean
+    gain = getattr(norm.original_component, "weight", torch.ones(12, dtype=torch.float64))
+    for sign in (1, -1):
+        worst = sign * 1e4 * (mlp.W_in * gain[:, None]).T.detach()  # [neuron, d_model]
+        reads = (norm(worst[None])[0] @ mlp.W_in + mlp.b_in).diagonal().abs().detach()
+        assert (reads <= largest).all()
+    closest = (norm(worst[None])[0] @ mlp.W_in).diagonal().abs().detach() + mlp.b_in.detach().abs()
+    assert (closest > 0.6 * largest).all()  # not a loose limit
+
+
+def test_the_stored_rows_keep_their_promises():
+    rows, provenance = stored_study("minilm")
+    assert rows.heads_per_neuron.tolist() == list(range(1, 9))
+    assert rows.activation_error.tolist() == [head_sum("gelu", k).error for k in range(1, 9)]
+    assert (rows.measured <= rows.bound).all()
+    assert len(provenance["sha256"]) == 64

@@ -1,0 +1,563 @@
+"""`to_attention_only`: a copy of a model in which every MLP is a layer of attention heads."""
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.model_bridge import TransformerBridge
+
+from circuitkit.checks import checked, require_finite, to_tokens
+from circuitkit.conversion.activations import (
+    ACTIVATIONS,
+    RELU_MINUS_SILU,
+    HeadSum,
+    gate_sum,
+    head_sum,
+)
+from circuitkit.conversion.bounds import (
+    ConversionReport,
+    LayerReport,
+    largest_reads,
+    output_bound,
+    promise,
+)
+from circuitkit.conversion.neurons import NeuronLayer, Neurons, bias_of, with_bias_token
+from circuitkit.heads import Heads, allowed_pairs, heads_of, widened
+from circuitkit.names import Name
+from circuitkit.parts import converted_neurons, n_heads, norm_before, norms_close_layers
+
+__all__ = ["literal_route", "literal_stream", "neuron_heads_of", "to_attention_only"]
+
+
+@checked
+def to_attention_only(
+    model: TransformerBridge,
+    *,
+    heads_per_neuron: int | None = None,
+    max_error: float | int | None = None,
+    activation_error: float | int | None = None,
+    gate_range: float | int | None = None,
+    probe: Int[Tensor, "batch pos"] | None = None,
+) -> TransformerBridge:
+    """A copy of a model with attention heads in the place of every MLP.
+
+    In each MLP, the activation function is replaced by a module of heads that choose between their
+    own token and a bias token. The result is an ordinary `TransformerBridge` with the same weights
+    and the same hooks; `blocks.0.mlp.neurons.hook_pattern` and its like are new. It has an
+    attribute `report` with the promised and the measured errors.
+
+    SiLU is exact with one head per neuron. ReLU takes one head that is as sharp as the precision
+    allows. GELU takes 1 to 8 heads. Gated MLPs take 2 to 32, fitted to the range of each gate,
+    which follows from the norm in front of the MLP.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` with MLPs. It is not changed, and hooks on it are not copied.
+    heads_per_neuron : how many heads a neuron becomes. Give this number or one of the next two.
+    max_error : the largest error allowed in an entry of a layer's output, in exact arithmetic
+    activation_error : the largest error allowed in an activation
+    gate_range : of gated MLPs: the largest size of a gate's pre-activation. By default it follows
+        from the norm.
+    probe : token ids `[batch, pos]` on which errors are measured; by default two rows of random
+        tokens
+
+    Returns
+    -------
+    model : a `TransformerBridge`
+
+    Raises
+    ------
+    ValueError : if an MLP cannot be converted, or not within the error
+
+    Notes
+    -----
+    Error: `report.layers[l].bound` for each entry of a layer's output in exact arithmetic, and
+    `rounding` on the probe tokens. Source: "Attention-Only Transformers", Theorem 4, corrected:
+    norms act on the original coordinates.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> model = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=5)
+    >>> model.report.heads
+    5128
+    """
+    goals = (heads_per_neuron, max_error, activation_error)
+    if sum(number is not None for number in goals) != 1:
+        raise ValueError(
+            "to_attention_only needs exactly one of heads_per_neuron, max_error and "
+            "activation_error, because each decides the others. Write for example "
+            "heads_per_neuron=5."
+        )
+    find_mlps(model)  # reports every problem before anything is copied
+    converted = copy_model(model)
+    tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
+    is_training = converted.training
+    converted.eval()
+    with torch.no_grad():
+        logits = converted(tokens)
+    goal = Goal(*goals, gate_range)
+    for mlp in find_mlps(converted):
+        put_heads(mlp, heads_for(mlp, goal))
+    # the new hooks get their names
+    converted.clear_hook_registry()
+    converted._initialize_hook_registry()
+    converted.report = report_of(converted, tokens, logits)
+    return converted.train(is_training)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was asked of a conversion; see `to_attention_only`."""
+
+    heads_per_neuron: int | None
+    max_error: float | None
+    activation_error: float | None
+    gate_range: float | None
+
+
+# The MLPs of a model
+
+
+@dataclass(frozen=True, eq=False)
+class FoundMLP:
+    """One MLP of a model, and where it applies its activation function.
+
+    Parameters
+    ----------
+    layer : the number of its layer
+    bridge : its bridge, which holds the weights
+    norm : the norm in front of it, or None
+    owner : the module that applies the activation function
+    attribute : the name of the function there
+    activation : which function it is
+    """
+
+    layer: int
+    bridge: Any
+    norm: Any
+    owner: nn.Module
+    attribute: str
+    activation: str
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a neuron has a gate besides its value."""
+        return self.bridge.W_gate is not None
+
+
+def find_mlps(model: TransformerBridge) -> list[FoundMLP]:
+    """The MLP of each layer, or a `ValueError` that lists everything that cannot be converted."""
+    mlps, problems = [], []
+    for layer, block in enumerate(model.blocks):
+        if "mlp" not in block._modules:
+            continue
+        try:
+            mlps.append(find_mlp(model, layer))
+        except ValueError as problem:
+            problems.append(f"Block {layer}: {problem}")
+    if problems:
+        raise ValueError("This model cannot be converted. " + " ".join(problems))
+    if not mlps:
+        raise ValueError("This model has no MLPs, so there is nothing to convert.")
+    return mlps
+
+
+def find_mlp(model: TransformerBridge, layer: int) -> FoundMLP:
+    """The MLP of one layer."""
+    if converted_neurons(model, layer) is not None:
+        raise ValueError("Its MLP is converted already; see model.report.")
+    block: Any = model.blocks[layer]
+    kind = type(block.mlp).__name__
+    module_names = {name.rsplit(".", 1)[-1].lower() for name, _ in block.mlp.named_modules()}
+    if "moe" in kind.lower() or module_names & {"experts", "router"}:
+        raise ValueError(
+            f"{kind} is a mixture of experts. Its router makes a discontinuous choice, which no sum "
+            "of heads follows within a bound. Convert a dense model."
+        )
+    places = activation_places(block)
+    if len(places) != 1:
+        seen = ", ".join(f"{type(owner).__name__}.{name}" for owner, name in places) or "none"
+        raise ValueError(
+            f"{kind} should apply one activation function, but these were found: {seen}. Give its "
+            "weights to neuron_heads."
+        )
+    owner, attribute = places[0]
+    if getattr(owner, "ln", None) is not None:
+        raise ValueError(
+            "A LayerNorm between activation and output mixes the neurons, so they are not heads."
+        )
+    for name in ("W_in", "W_out", "W_gate"):
+        if getattr(block.mlp, name) is not None:
+            require_finite(getattr(block.mlp, name).detach(), f"{name} of block {layer}")
+    is_gated = block.mlp.W_gate is not None
+    activation = name_of_activation(getattr(owner, attribute), is_gated)
+    norm = norm_before(model, Name("MLP", layer))
+    return FoundMLP(layer, block.mlp, norm, owner, attribute, activation)
+
+
+# What transformers and transformer-lens call the activation function of an MLP.
+ACTIVATION_ATTRIBUTES = (
+    "act",
+    "act_fn",
+    "act_func",
+    "activation",
+    "activation_fn",
+    "intermediate_act_fn",
+    "nonlinearity",
+)
+
+
+def activation_places(block: Any) -> list[tuple[nn.Module, str]]:
+    """Every module of a block's MLP that holds an activation function, and under which name."""
+    # where a family has no module for the MLP (OPT), the bridge holds the whole layer
+    attention = block._modules.get("attn")
+    seen = set(attention.modules()) if attention is not None else set()
+    places = []
+    for module in block.mlp.original_component.modules():
+        if module in seen:
+            continue
+        seen.add(module)
+        for name in ACTIVATION_ATTRIBUTES:
+            function = getattr(module, name, None)
+            if not callable(function) or isinstance(function, (nn.Linear, type)):
+                continue
+            if isinstance(function, nn.Module):
+                # such a module may hold the function under one of these names once more
+                seen.update(function.modules())
+            places.append((module, name))
+    return places
+
+
+def name_of_activation(function: Any, is_gated: bool) -> str:
+    """Which activation function this is, by its values on a grid."""
+    x = torch.linspace(-9, 9, 181, dtype=torch.float64)
+    with torch.no_grad():
+        values = function(x.clone())
+    for name, activation in ACTIVATIONS.items():
+        if name == "sigmoid" and not is_gated:
+            continue
+        if values.shape == x.shape and (values - activation.function(x)).abs().max() < 1e-6:
+            return name
+    called = getattr(function, "__name__", type(function).__name__)
+    raise ValueError(
+        f"The activation {called!r} is not supported. Heads can compute {sorted(ACTIVATIONS)}."
+    )
+
+
+# Heads for an MLP
+
+
+def heads_for(mlp: FoundMLP, goal: Goal) -> HeadSum:
+    """The heads that each neuron of an MLP becomes."""
+    bridge, error = mlp.bridge, goal.activation_error
+    if goal.max_error is not None:
+        error = allowed_activation_error(mlp, goal.max_error)
+    try:
+        if mlp.is_gated:
+            reaches = largest_reads(mlp.norm, bridge.W_gate, bias_of(bridge, "gate"))
+            return gate_heads(mlp, reaches, goal, error)
+        if mlp.activation == "relu":
+            reaches = largest_reads(mlp.norm, bridge.W_in, bias_of(bridge, "in"))
+            return relu_heads(reaches, bridge.W_in.dtype, error)
+        return head_sum(mlp.activation, goal.heads_per_neuron, max_error=error)
+    except ValueError as problem:
+        raise ValueError(f"Block {mlp.layer}: {problem}") from None
+
+
+def allowed_activation_error(mlp: FoundMLP, max_error: float) -> float:
+    """How wrong an activation can be without an output entry being wrong by more than `max_error`."""
+    bridge = mlp.bridge
+    largest_value = None
+    if mlp.is_gated:
+        largest_value = largest_reads(mlp.norm, bridge.W_in, bias_of(bridge, "in"))
+    error_of_output = output_bound(bridge.W_out, torch.ones(1), largest_value)
+    return max_error / error_of_output if error_of_output > 0 else math.inf
+
+
+def gate_heads(mlp: FoundMLP, reaches: Tensor, goal: Goal, error: float | None) -> HeadSum:
+    """The heads of a gated MLP."""
+    if goal.gate_range is not None:
+        if goal.gate_range <= 0:
+            raise ValueError(f"gate_range is positive, not {goal.gate_range}.")
+        reaches = torch.full_like(reaches, goal.gate_range)
+    if mlp.activation != "sigmoid" and not bool(reaches.isfinite().all()):
+        raise ValueError(
+            f"Heads follow a {mlp.activation!r} gate on a finite range, and no norm in front of "
+            "this MLP limits the gate. State gate_range=..., the largest gate that can occur."
+        )
+    return gate_sum(mlp.activation, reaches, goal.heads_per_neuron, max_error=error)
+
+
+def relu_heads(reaches: Tensor, dtype: torch.dtype, error: float | None) -> HeadSum:
+    """One head that is as sharp as the precision can show, or as an error asks for."""
+    # without a norm there is no limit; 4096 is more than neurons usually read
+    largest = max(1.0, float(reaches.max())) if bool(reaches.isfinite().all()) else 4096.0
+    if error is None:
+        # past this sharpness, rounding of what is stored is larger than the error
+        sharpest = 8 / (torch.finfo(dtype).eps * largest)
+        return head_sum("relu", sharpness=2.0 ** math.floor(math.log2(sharpest)))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    sharpest = torch.finfo(wide).max / (2 * largest)
+    if error < RELU_MINUS_SILU / sharpest:
+        raise ValueError(
+            f"ReLU within {error:.3g} takes scores that overflow where a neuron reads "
+            f"{largest:.3g}. Allow more error."
+        )
+    return head_sum("relu", max_error=error)
+
+
+def put_heads(mlp: FoundMLP, terms: HeadSum) -> None:
+    """Replace the activation function of an MLP by the heads of its neurons."""
+    neurons = NeuronLayer(mlp.bridge, terms, mlp.layer)
+    neurons.train(mlp.bridge.training)
+    setattr(mlp.owner, mlp.attribute, neurons)
+    mlp.bridge.add_module("neurons", neurons)
+
+
+# The copy
+
+
+def copy_model(model: TransformerBridge) -> TransformerBridge:
+    """A copy of a bridge with weights of its own, and without hooks that a user has put on it."""
+    memo: dict[int, Any] = {id(model.tokenizer): model.tokenizer}
+    # Blocks keep the stream of their last call. With a gradient it could not be copied.
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                memo[id(value)] = value.detach()
+    twin = copy.deepcopy(model, memo)
+    twin.reset_hooks()
+    for module in list(twin.modules()):
+        hooks_of_its_own(module)
+    return twin
+
+
+def hooks_of_its_own(module: Any) -> None:
+    """Renew the hooks that transformer-lens has put on a module.
+
+    They are functions that hold modules of the first model, and `deepcopy` does not copy functions.
+    """
+    if hasattr(module, "_teardown_capture_hooks"):
+        module._teardown_capture_hooks()  # the next call of the block makes new ones
+    if getattr(module, "_placeholder_hooks_wired", False):
+        # an MLP without a module of its own (OPT, BERT) sees what its matrices see
+        for point, mirror in (
+            (getattr(module, "in").hook_in, module.hook_in),
+            (module.out.hook_out, module.hook_out),
+        ):
+            point.remove_hooks(including_permanent=True)
+            point.add_hook(partial(seen_by, mirror), is_permanent=True)
+
+
+def seen_by(mirror: nn.Module, value: Tensor, hook: Any) -> Tensor:
+    """Show the value at one hook at another as well."""
+    return mirror(value)
+
+
+# Measuring
+
+
+def random_rows(model: TransformerBridge) -> Int[Tensor, "batch pos"]:
+    """Two rows of random tokens, the same each time."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(model.cfg.d_vocab, (2, min(model.cfg.n_ctx, 16)), generator=generator)
+    return rows.to(model.W_E.device)
+
+
+@torch.no_grad()
+def report_of(model: Any, tokens: Int[Tensor, "batch pos"], logits: Tensor) -> ConversionReport:
+    """Promised and measured errors of a converted model whose original had these logits."""
+    converted = [
+        layer for layer in range(len(model.blocks)) if converted_neurons(model, layer) is not None
+    ]
+    hooks = [
+        f"blocks.{layer}.mlp.{hook}"
+        for layer in converted
+        for hook in ("hook_in", "neurons.hook_in", "hook_out")
+    ]
+    new_logits, cache = model.run_with_cache(tokens, names_filter=hooks)
+    missing = [layer for layer in converted if f"blocks.{layer}.mlp.neurons.hook_in" not in cache]
+    if missing:
+        raise ValueError(
+            f"The MLPs of blocks {missing} do not call their activation function as a module. "
+            "Convert the model before enable_compatibility_mode."
+        )
+    layers = tuple(report_of_layer(model, layer, cache) for layer in converted)
+    parameters = sum(weight.numel() for weight in model.original_model.parameters())
+    return ConversionReport(layers, parameters, float((new_logits - logits).abs().max()))
+
+
+def report_of_layer(model: Any, layer: int, cache: Any) -> LayerReport:
+    """Promised and measured errors of one layer on what it read."""
+    neurons = converted_neurons(model, layer)
+    terms, norm = neurons.terms, norm_before(model, Name("MLP", layer))
+    promised = promise(neurons, cache[f"blocks.{layer}.mlp.hook_in"])
+    output = cache[f"blocks.{layer}.mlp.hook_out"].double()
+    is_gated = neurons.W_gate is not None
+    largest_value = largest_reads(norm, neurons.W_in, neurons.b_in) if is_gated else None
+    gates = cache[f"blocks.{layer}.mlp.neurons.hook_in"].abs().max()
+    if gates > terms.reach:
+        raise ValueError(
+            f"Block {layer}: A gate reads {float(gates):.3g} on the probe tokens, and its heads "
+            f"hold up to {terms.reach:.3g}. State a larger gate_range, or none."
+        )
+    return LayerReport(
+        layer=layer,
+        activation=terms.activation,
+        neurons=len(neurons.W_out),
+        heads_per_neuron=len(terms),
+        attention_heads=n_heads(model, layer),
+        activation_error=terms.error,
+        bound=output_bound(neurons.W_out, terms.errors, largest_value),
+        measured=float((output - promised.exact).abs().max()),
+        rounding=float(promised.rounding.max()),
+        reach=terms.reach if is_gated else None,
+        measured_reach=float(gates) if is_gated else None,
+    )
+
+
+# Reading a converted model
+
+
+@checked
+def neuron_heads_of(model: TransformerBridge, layer: int) -> Neurons:
+    """The neuron-heads of a converted layer, with the weights that the model holds now.
+
+    Parameters
+    ----------
+    model : a model that `to_attention_only` returned
+    layer : the number of the layer
+
+    Raises
+    ------
+    ValueError : if the layer has no converted MLP
+
+    Notes
+    -----
+    Source: see `to_attention_only`.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> model = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=1)
+    >>> neuron_heads_of(model, 1)
+    Neurons(512 neurons x 1 heads, d_model=128, 'gelu')
+    """
+    layers = [
+        number
+        for number in range(len(model.blocks))
+        if converted_neurons(model, number) is not None
+    ]
+    if layer not in layers:
+        raise ValueError(
+            f"Layer {layer} has no converted MLP; these layers have: {layers}. Convert a model with "
+            "to_attention_only."
+        )
+    return converted_neurons(model, layer)
+
+
+@contextmanager
+def literal_route(model: TransformerBridge) -> Iterator[TransformerBridge]:
+    """Within `with literal_route(model):`, every neuron-head computes its whole masked pattern.
+
+    Elsewhere it computes attention to itself and to the bias token only, which is quicker and gives
+    the same.
+
+    Parameters
+    ----------
+    model : a model that `to_attention_only` returned
+
+    Notes
+    -----
+    Source: this book.
+    """
+    modules = [module for module in model.modules() if isinstance(module, NeuronLayer)]
+    try:
+        for module in modules:
+            module.is_literal = True
+        yield model
+    finally:
+        for module in modules:
+            module.is_literal = False
+
+
+@checked
+def literal_stream(
+    model: TransformerBridge, tokens: Int[Tensor, " pos"]
+) -> Float[Tensor, "sublayer pos_and_bias d_model_and_1"]:
+    """The stream before the first sublayer and after each one, bias token first, from heads alone.
+
+    Each sublayer adds the results of its heads on the normalized stream, and its output bias on the
+    tokens. Norms act on the original coordinates. Attention heads have the mask `[1] (+) causal`.
+
+    Parameters
+    ----------
+    model : a converted model whose layers follow each other, with norms in front of them
+    tokens : the ids of one sequence
+
+    Raises
+    ------
+    ValueError : if the norms of the model stand elsewhere, or attention and MLP run in parallel
+
+    Notes
+    -----
+    It is slow, for reading and for proofs. Error: that of the conversion. Source: "Attention-Only
+    Transformers", proof of Theorem 4, with its norm corrected.
+    """
+    blocks: Any = model.blocks
+    if model.cfg.parallel_attn_mlp or any("ln1_post" in block._modules for block in blocks):
+        raise ValueError("literal_stream needs serial layers with norms in front of them only.")
+    if norms_close_layers(model):
+        raise ValueError("literal_stream needs norms in front of layers, not behind them.")
+    _, cache = model.run_with_cache(tokens[None], names_filter="blocks.0.hook_in")
+    stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
+    for layer, block in enumerate(blocks):
+        if "attn" in block._modules:
+            names = [f"L{layer}H{head}" for head in range(n_heads(model, layer))]
+            x = normalized(block, "ln1", stream[-1])
+            results = results_on_tokens(heads_of(model, names), x)
+            stream.append(with_bias(stream[-1] + results.sum(0), block.attn.b_O))
+        neurons = neuron_heads_of(model, layer)
+        results = neurons.heads().results(normalized(block, "ln2", stream[-1]))
+        stream.append(with_bias(stream[-1] + results.sum(0), neurons.b_out))
+    return torch.stack(stream)
+
+
+def normalized(block: Any, norm: str, stream: Tensor) -> Float[Tensor, "pos_and_bias d_wide"]:
+    """The stream behind a norm that acts on the tokens and on the original coordinates only."""
+    if norm not in block._modules:
+        return stream
+    out = stream.clone()
+    out[1:, :-1] = block._modules[norm](stream[None, 1:, :-1])[0]
+    return out
+
+
+def with_bias(stream: Tensor, bias: Tensor | None) -> Tensor:
+    """The stream with an output bias added at the tokens."""
+    return (
+        stream if bias is None else stream + F.pad(bias.expand(len(stream) - 1, -1), (0, 1, 1, 0))
+    )
+
+
+def results_on_tokens(heads: Heads, x: Tensor) -> Float[Tensor, "head pos_and_bias d_wide"]:
+    """What attention heads write on a stream with a bias token, which they do not see.
+
+    The bias token sees itself and holds no value. Where values have a bias `b_V`, the row of `W_V`
+    that only the bias token reads takes it away there.
+    """
+    wide = widened(heads)
+    if wide.b_V is not None:
+        wide.W_V[:, -1] = -wide.b_V
+    allowed = torch.block_diag(torch.ones(1, 1), torch.ones(len(x) - 1, len(x) - 1)).bool()
+    allowed = allowed.to(x.device) & allowed_pairs(heads.mask, len(x), x.device)
+    pattern = wide.pattern_of(wide.scores(x).masked_fill(~allowed, -torch.inf))
+    return wide.results(x, pattern)

@@ -1,0 +1,356 @@
+"""The neurons of an MLP as attention heads: as a value, and as a module inside a model.
+
+A neuron-head lives on the stream with a bias token: position 0 comes first, and one more
+coordinate is 1 there and 0 on the tokens. Its mask lets a token attend to itself and to position 0.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from circuitkit.checks import checked
+from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
+from circuitkit.heads import Heads, allowed_pairs
+
+__all__ = ["Neurons", "neuron_heads", "with_bias_token"]
+
+HEADS_AT_ONCE = 64  # whole patterns are computed for so many heads at a time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Neurons:
+    """The heads of one MLP, gated or not, without a copy of any weight.
+
+    Neuron n reads `v = x W_in + b_in` and the gate `g = x W_gate + b_gate`, which is v itself in
+    an MLP without gates. Its i-th head has the query `b_i g + c_i`, the key -1 at the bias token
+    and 0 elsewhere, and the value `a_i v + d_i` (`d_i v` if gated) and 0 at the bias token. It
+    writes `W_out[n]`. The softmax over itself and the bias token is `sigmoid(q), 1 - sigmoid(q)`.
+
+    Parameters
+    ----------
+    W_in, W_out : `[d_model, d_mlp]` and `[d_mlp, d_model]`
+    b_in, b_out : `[d_mlp]` and `[d_model]`, or None
+    terms : the heads that follow the activation; how closely is its `.error`
+    layer : of the model, for the names
+    W_gate, b_gate : of a gated MLP, `[d_model, d_mlp]` and `[d_mlp]`
+
+    Notes
+    -----
+    Error: see `terms`. Source: "Attention-Only Transformers", Theorem 2, with the bias token first;
+    several heads for each neuron, and gates, are this book's.
+
+    Examples
+    --------
+    >>> neuron_heads(torch.eye(2), torch.eye(2)).names
+    ('L0N0', 'L0N1')
+    """
+
+    W_in: Float[Tensor, "d_model d_mlp"]
+    W_out: Float[Tensor, "d_mlp d_model"]
+    b_in: Float[Tensor, " d_mlp"] | None
+    b_out: Float[Tensor, " d_model"] | None
+    terms: HeadSum
+    layer: int = 0
+    W_gate: Float[Tensor, "d_model d_mlp"] | None = None
+    b_gate: Float[Tensor, " d_mlp"] | None = None
+
+    def __len__(self) -> int:
+        """How many heads there are."""
+        return self.W_in.shape[1] * len(self.terms)
+
+    def __repr__(self) -> str:
+        (d_model, d_mlp), gated = self.W_in.shape, "" if self.W_gate is None else "gated "
+        return (
+            f"Neurons({d_mlp} {gated}neurons x {len(self.terms)} heads, d_model={d_model}, "
+            f"{self.terms.activation!r})"
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """`"L1N3"`, or `"L1N3.0"`, `"L1N3.1"`, ... where a neuron has several heads."""
+        k = len(self.terms)
+        ends = [f".{i}" for i in range(k)] if k > 1 else [""]
+        return tuple(
+            f"L{self.layer}N{neuron}{end}" for neuron in range(self.W_in.shape[1]) for end in ends
+        )
+
+    def __call__(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        """The output of the MLP by two keys for each token: itself and the bias token."""
+        gate, value = self.reads(x)
+        gathered = self.terms(gate) if self.W_gate is None else self.terms(gate) * value
+        return F.linear(gathered, self.W_out.T, self.b_out)
+
+    def literal(
+        self, x: Float[Tensor, "*batch pos d_model"]
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        """The same output from the whole masked patterns of the heads on the stream with bias token."""
+        wide = with_bias_token(x)
+        written = torch.zeros_like(wide)
+        for first in range(0, len(self), HEADS_AT_ONCE):
+            rows = range(first, min(first + HEADS_AT_ONCE, len(self)))
+            written = written + self.heads(rows).results(wide).sum(-3)
+        output = written[..., 1:, :-1]
+        return output if self.b_out is None else output + self.b_out
+
+    def pattern(
+        self, x: Float[Tensor, "*batch pos d_model"], rows: Iterable[int] | None = None
+    ) -> Float[Tensor, "*batch head pos_and_bias pos_and_bias"]:
+        """Whole patterns `[..., head, dst, src]` of all heads or some; position 0 is the bias token."""
+        return self.heads(rows).pattern(with_bias_token(x))
+
+    def reads(self, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tensor, Tensor]:
+        """What queries and what values read of each neuron, `[..., pos, neuron]` each."""
+        value = F.linear(x, self.W_in.T, self.b_in)
+        gate = value if self.W_gate is None else F.linear(x, self.W_gate.T, self.b_gate)
+        return gate, value
+
+    def z(
+        self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]
+    ) -> Float[Tensor, "*batch head"]:
+        """What each head gathers: its attention to the token itself, times the value there."""
+        b, c, a, d = self.coefficients(gate)
+        weight_on_itself = torch.sigmoid(b * gate[..., None] + c)  # [..., neuron, head]
+        return (weight_on_itself * (a * value[..., None] + d)).flatten(-2)
+
+    def coefficients(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """b, c, a and d, `[neuron or 1, head]` each, such that a value is `a v + d`, gated or not."""
+        b, c, a, d = self.terms.columns(like)
+        return (b, c, a, d) if self.W_gate is None else (b, c, d, a)
+
+    def neuron(self, number: int) -> Heads:
+        """The heads of one neuron."""
+        n_neurons, k = self.W_in.shape[1], len(self.terms)
+        if not -n_neurons <= number < n_neurons:
+            raise ValueError(f"There is no neuron {number}; the layer has 0 to {n_neurons - 1}.")
+        first = number % n_neurons * k
+        return self.heads(range(first, first + k))
+
+    def heads(self, rows: Iterable[int] | None = None) -> Heads:
+        """All heads, or those with these numbers, as `Heads` on `d_model + 1` coordinates.
+
+        The last coordinate is 1 on the bias token only. The heads of neuron n have the numbers
+        `n k` to `n k + k - 1`, if a neuron has k heads.
+        """
+        rows = list(range(len(self)) if rows is None else rows)
+        k = len(self.terms)
+        number = self.W_in.new_tensor(rows, dtype=torch.long)
+        neuron, term = number // k, number % k
+        b, c, a, d = (
+            column[neuron if len(column) > 1 else torch.zeros_like(neuron), term][:, None]
+            for column in self.coefficients(self.W_in)
+        )  # [head, 1]
+        zero = torch.zeros_like(b)
+        w_value = self.W_in.T[neuron]  # [head, d_model]
+        b_value = zero if self.b_in is None else self.b_in[neuron][:, None]
+        w_gate, b_gate = w_value, b_value
+        if self.W_gate is not None:
+            w_gate = self.W_gate.T[neuron]
+            b_gate = zero if self.b_gate is None else self.b_gate[neuron][:, None]
+        names = self.names
+        return Heads(
+            names=tuple(names[row] for row in rows),
+            W_Q=torch.cat([b * w_gate, zero], 1)[..., None],
+            W_K=torch.cat([torch.zeros_like(w_gate), zero - 1], 1)[..., None],
+            # b_V is added at the bias token, too; the last row takes it away there
+            W_V=torch.cat([a * w_value, -(a * b_value + d)], 1)[..., None],
+            W_O=torch.cat([self.W_out[neuron], zero], 1)[:, None],
+            b_Q=b * b_gate + c,
+            b_V=a * b_value + d,
+            layers=(self.layer,) * len(rows),
+            scale=1.0,
+            mask="self_or_first",
+        )
+
+
+class NeuronLayer(nn.Module):
+    """What stands in the place of the activation function in a converted MLP of a model.
+
+    It takes what the neurons read (the gate, in a gated MLP) and returns what their heads gather.
+    Reading is done by the MLP's matrix `in` before it, and writing by `out` behind it: they hold
+    the weights of all heads, and stay where they are.
+
+    There are two routes. The two-key route computes two scores for each head and position, of
+    which SiLU is the closed form. The literal route computes whole masked patterns.
+
+    Hooks have the shape `[batch, pos, head, ...]`; `hook_scores` and `hook_pattern` end with the two
+    keys (bias token, itself). They run only when something listens.
+
+    Parameters
+    ----------
+    mlp : the MLP's bridge, which holds the weights
+    terms : the heads that follow the activation
+    layer : the number of the layer
+    """
+
+    def __init__(self, mlp: nn.Module, terms: HeadSum, layer: int) -> None:
+        super().__init__()
+        # the MLP is the parent of this module, so it must not be registered as its child
+        object.__setattr__(self, "mlp", mlp)
+        self.terms, self.layer = terms, layer
+        self.is_literal = False
+        self.hook_in = HookPoint()
+        self.hook_scores, self.hook_pattern = HookPoint(), HookPoint()
+        self.hook_v, self.hook_z = HookPoint(), HookPoint()
+        for hook in self.hooks():
+            hook.pos_dim = 1
+
+    def hooks(self) -> list[HookPoint]:
+        """The hooks of single heads."""
+        return [self.hook_scores, self.hook_pattern, self.hook_v, self.hook_z]
+
+    @property
+    def neurons(self) -> Neurons:
+        """The heads of this layer with the weights that the model holds now."""
+        mlp: Any = self.mlp
+        is_gated = mlp.W_gate is not None
+        return Neurons(
+            mlp.W_in,
+            mlp.W_out,
+            bias_of(mlp, "in"),
+            bias_of(mlp, "out"),
+            self.terms,
+            self.layer,
+            mlp.W_gate,
+            bias_of(mlp, "gate") if is_gated else None,
+        )
+
+    def heads(self, rows: Iterable[int] | None = None) -> Heads:
+        """The heads with these numbers; see `Neurons.heads`."""
+        return self.neurons.heads(rows)
+
+    def forward(self, reads: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
+        """What the heads of each neuron gather, added up."""
+        reads = self.hook_in(reads)
+        if not self.is_literal and not any(hook.has_hooks() for hook in self.hooks()):
+            return self.terms(reads)
+        is_half = reads.dtype in (torch.bfloat16, torch.float16)
+        wide = (reads.float() if is_half else reads)[..., None]
+        b, c, a, d = self.terms.columns(wide)
+        # a gate's other factor is multiplied in behind this module
+        query, value = (b * wide + c).flatten(-2), (a * wide + d).flatten(-2)  # [batch, pos, head]
+        z = whole_patterns(query, value) if self.is_literal else self.two_keys(query, value)
+        return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1).to(reads.dtype)
+
+    def two_keys(self, query: Tensor, value: Tensor) -> Float[Tensor, "batch pos head"]:
+        """What each head gathers, with every step at a hook."""
+        zero = torch.zeros_like(query)
+        scores = self.hook_scores(torch.stack([-query, zero], -1))  # [batch, pos, head, key]
+        pattern = self.hook_pattern(scores.softmax(-1))
+        values = self.hook_v(torch.stack([zero, value], -1))
+        return self.hook_z((pattern * values).sum(-1))
+
+
+def whole_patterns(
+    query: Float[Tensor, "batch pos head"], value: Float[Tensor, "batch pos head"]
+) -> Float[Tensor, "batch pos head"]:
+    """What each head gathers by a whole pattern over the bias token and all positions."""
+    n_pos = query.shape[-2] + 1
+    allowed = allowed_pairs("self_or_first", n_pos, query.device)
+    key = query.new_zeros(n_pos)
+    key[0] = -1.0
+    # the bias token has the query 0 and the value 0
+    query, value = (F.pad(part.mT, (1, 0)) for part in (query, value))  # [batch, head, pos + 1]
+    gathered = []
+    for q, v in zip(query.split(HEADS_AT_ONCE, -2), value.split(HEADS_AT_ONCE, -2), strict=True):
+        scores = q[..., None] * key  # [batch, head, dst, src]
+        pattern = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+        gathered.append((pattern @ v[..., None])[..., 1:, 0])
+    return torch.cat(gathered, -2).mT
+
+
+def bias_of(mlp: Any, name: str) -> Tensor | None:
+    """The bias of an MLP's matrix `in`, `out` or `gate`; None where the checkpoint has none."""
+    bias = getattr(getattr(mlp, name), "bias", None)
+    return bias if isinstance(bias, Tensor) else None
+
+
+@checked
+def neuron_heads(
+    W_in: Float[Tensor, "d_model d_mlp"],
+    W_out: Float[Tensor, "d_mlp d_model"],
+    b_in: Float[Tensor, " d_mlp"] | None = None,
+    b_out: Float[Tensor, " d_model"] | None = None,
+    activation: str | HeadSum = "silu",
+    heads_per_neuron: int | None = None,
+    *,
+    W_gate: Float[Tensor, "d_model d_mlp"] | None = None,
+    b_gate: Float[Tensor, " d_mlp"] | None = None,
+    layer: int = 0,
+) -> Neurons:
+    """An MLP as attention heads, one or a few for each neuron.
+
+    The MLP is `act(x W_in + b_in) W_out + b_out`, or with a gate
+    `(act(x W_gate + b_gate) * (x W_in + b_in)) W_out + b_out`.
+
+    Parameters
+    ----------
+    W_in, W_out, b_in, b_out : the weights of the MLP
+    activation : a name as in `head_sum`, or a sum of heads. With `W_gate`, it is `"sigmoid"` or
+        what `gate_sum` returns.
+    heads_per_neuron : as in `head_sum`
+    W_gate, b_gate : of a gated MLP
+    layer : for the names of the heads
+
+    Raises
+    ------
+    ValueError : if the activation is unknown, or the weights differ in dtype
+
+    Notes
+    -----
+    Error: `error * max_j sum_n |W_out[n, j]|` in an output entry, where `error` is that of the
+    activation. Source: "Attention-Only Transformers", Theorem 2.
+
+    Examples
+    --------
+    >>> mlp = neuron_heads(torch.eye(2), torch.eye(2), activation="silu")
+    >>> mlp(torch.tensor([[0.0, 1.0]]))
+    tensor([[0.0000, 0.7311]])
+    """
+    weights = [w for w in (W_in, W_out, b_in, b_out, W_gate, b_gate) if w is not None]
+    if len({w.dtype for w in weights}) > 1:
+        dtypes = sorted({str(w.dtype) for w in weights})
+        raise ValueError(f"The weights have the dtypes {dtypes}. Convert them to one dtype.")
+    if isinstance(activation, HeadSum):
+        terms = activation
+    elif W_gate is None:
+        terms = head_sum(activation, heads_per_neuron)
+    elif activation == "sigmoid":
+        terms = gate_sum("sigmoid", 1.0)
+    else:
+        raise ValueError(
+            f"A {activation!r} gate is followed by a sum of heads on a finite range. Write "
+            f"activation=gate_sum({activation!r}, reach, heads_per_neuron)."
+        )
+    return Neurons(W_in, W_out, b_in, b_out, terms, layer, W_gate, b_gate)
+
+
+def with_bias_token(
+    x: Float[Tensor, "*batch pos d_model"],
+) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:
+    """The stream with a bias token first: one more coordinate, which is 1 there and 0 on tokens.
+
+    Parameters
+    ----------
+    x : `[..., pos, d_model]`
+
+    Notes
+    -----
+    Source: the direct sum `X (+) [1]` of "Attention-Only Transformers", which puts the bias token
+    last, where no causal mask admits it.
+
+    Examples
+    --------
+    >>> with_bias_token(torch.tensor([[5.0, 7.0]])).tolist()
+    [[0.0, 0.0, 1.0], [5.0, 7.0, 0.0]]
+    """
+    wide = F.pad(x, (0, 1, 1, 0))  # one column of zeros behind, one row of zeros before
+    wide[..., 0, -1] = 1.0
+    return wide

@@ -1,0 +1,195 @@
+"""Activations as sums of heads: certified errors, asymptotes, gates on their range, messages."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit.conversion import HeadSum, gate_sum, generalized_silu, head_sum
+from circuitkit.conversion.activations import ACTIVATIONS
+
+TARGETS = {1: 1.4e-2, 2: 5.4e-3, 3: 2.1e-3, 4: 4.6e-4, 5: 5e-5, 8: 1e-5}
+WHOLE_LINE = [name for name in ACTIVATIONS if name != "sigmoid"]
+EXACT = {
+    "sigmoid": torch.sigmoid,
+    "silu": lambda g: g * torch.sigmoid(g),
+    "relu": lambda g: g.clamp_min(0),
+    "gelu": lambda g: 0.5 * g * torch.special.erfc(-g / math.sqrt(2)),
+    "gelu_new": lambda g: (
+        0.5 * g * (1 + torch.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3)))
+    ),
+    "quick_gelu": lambda g: g * torch.sigmoid(1.702 * g),
+}
+
+
+def slow(heads, x):
+    total = 0.0
+    for b, c, a, d in heads.terms:
+        total += (a * x + d) / (1 + math.exp(-(b * x + c)))
+    return total
+
+
+def points():
+    """Dense where the functions bend, sparse far out, and never a grid the fit was made on."""
+    near = [i * 0.00137 - 9 for i in range(13200)]
+    return near + [sign * 1.3**i for i in range(9, 24) for sign in (-1, 1)]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_entry_computes_its_function_and_its_slope_is_an_upper_bound(name):
+    x = torch.linspace(-30, 30, 600_001, dtype=torch.float64).requires_grad_()
+    value = ACTIVATIONS[name].function(x)
+    assert torch.allclose(value, EXACT[name](x.detach()), atol=1e-14, rtol=0)
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    # the promise rests on it: no steeper, and not loose by more than a part in a thousand
+    steepest = float(slope.abs().max())
+    assert steepest <= ACTIVATIONS[name].max_slope <= 1.001 * steepest
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new"])
+@pytest.mark.parametrize("k", range(1, 9))
+def test_the_promised_error_holds_and_is_not_a_loose_one(name, k, scalar):
+    heads = head_sum(name, heads_per_neuron=k)
+    steepest = max(b for b, _, _, _ in heads.terms)
+    near = [x for x in points() if abs(x) * steepest < 700]
+    worst = max(abs(slow(heads, x) - scalar[name](x)) for x in near)
+    assert len(heads) == k
+    assert 0.97 * heads.error <= worst <= heads.error
+
+
+def test_more_heads_are_never_worse_and_reach_the_targets():
+    for name in ("gelu", "gelu_new"):
+        errors = [head_sum(name, k).error for k in range(1, 9)]
+        assert errors == sorted(errors, reverse=True)
+        assert errors[0] < 0.0203  # the paper's head
+    assert all(head_sum("gelu", k).error <= most for k, most in TARGETS.items())
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new"])
+@pytest.mark.parametrize("k", range(1, 9))
+def test_fits_have_the_right_asymptotes_and_small_coefficients(name, k):
+    b, _, a, d = head_sum(name, heads_per_neuron=k).coefficients[:, 0]
+    assert b.min() > 0  # hence 0 on the far left
+    assert abs(a.sum() - 1) < 1e-12  # hence x on the far right,
+    assert abs(d.sum()) < 1e-12  # with nothing added
+    assert a.abs().sum() <= 3
+
+
+def test_a_sum_computed_by_hand():
+    coefficients = torch.tensor([[[2.0, 0.0]], [[0.0, 0.0]], [[1.0, 0.0]], [[0.0, 4.0]]])
+    heads = HeadSum("mine", coefficients, torch.zeros(1))
+    x = torch.tensor([0.0, 0.5 * math.log(3.0)])
+    # at 0: 0 + 4/2; at ln(3)/2: sigmoid(ln 3) = 3/4
+    assert torch.allclose(heads(x), torch.tensor([2.0, 0.75 * 0.5 * math.log(3.0) + 2.0]))
+
+
+@pytest.mark.parametrize("name", WHOLE_LINE)
+def test_a_sum_is_the_sum_of_its_terms(name, draw):
+    heads, x = head_sum(name), draw(0, 3, 7) * 3
+    # b is large for relu: its own exp would overflow, so the reference is written with tanh
+    reference = sum(
+        (0.5 + 0.5 * torch.tanh((b * x + c) / 2)) * (a * x + d) for b, c, a, d in heads.terms
+    )
+    assert torch.allclose(heads(x), reference, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("s", [1.0, 10.0, 100.0])
+def test_relu_is_wrong_by_what_the_paper_says(s, scalar):
+    heads = head_sum("relu", sharpness=s)
+    worst = max(abs(slow(heads, x / 1000) - scalar["relu"](x / 1000)) for x in range(-3000, 3000))
+    assert heads.error == pytest.approx(0.2785 / s, rel=1e-3)
+    assert 0.99 * heads.error <= worst <= heads.error
+
+
+@pytest.mark.parametrize("wanted", [1e-2, 1e-3, 1e-4, 2e-5, 2e-6])
+@pytest.mark.parametrize("name", ["silu", "relu", "gelu", "gelu_new"])
+def test_max_error_takes_the_fewest_heads_within_it(name, wanted):
+    heads = head_sum(name, max_error=wanted)
+    assert heads.error <= wanted
+    if name.startswith("gelu") and len(heads) > 1:
+        assert head_sum(name, len(heads) - 1).error > wanted
+
+
+def test_generalized_silu_and_quick_gelu():
+    x = torch.linspace(-5, 5, 101, dtype=torch.float64)
+    quick = x * torch.sigmoid(1.702 * x)
+    paper = generalized_silu(1 / 1.702, 1.702, "gelu", 0.0204)
+    assert torch.allclose(paper(x), quick, atol=1e-14)
+    assert torch.allclose(head_sum("quick_gelu")(x), quick, atol=1e-14)
+    assert (paper(x) - torch.nn.functional.gelu(x)).abs().max() <= paper.error
+    odd = generalized_silu(-0.5, 3.0)
+    assert torch.allclose(odd(x), -0.5 * torch.nn.functional.silu(3 * x), atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_summed_in_float32_and_rounded_once(dtype, draw):
+    heads, x = head_sum("gelu", 8), draw(0, 50).to(dtype)
+    assert torch.equal(heads(x), heads(x.float()).to(dtype))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["silu", "relu", "gelu", "gelu_new", "quick_gelu"]),
+    st.sampled_from([0.3, 2.0, 9.0, 40.0, 290.0]),
+    st.integers(2, 32),
+)
+def test_the_error_of_a_gate_holds_on_the_whole_range(activation, reach, k):
+    heads = gate_sum(activation, reach, heads_per_neuron=k)
+    assert heads.reach >= reach * (1 - 1e-12)
+    x = torch.linspace(-heads.reach, heads.reach, 7919, dtype=torch.float64)
+    worst = float((heads(x) - EXACT[activation](x)).abs().max())
+    assert 2 <= len(heads) <= k
+    assert worst <= heads.error
+    assert heads.error < 2 * worst + 1e-6
+    assert heads.coefficients[3].abs().sum() <= 20 * heads.reach
+
+
+@pytest.mark.parametrize(
+    ("reach", "k", "most"),
+    [(30, 8, 6e-4), (30, 16, 1e-5), (30, 32, 1e-7), (100, 8, 1.5e-2), (100, 32, 2e-6)],
+)
+def test_how_good_the_stored_fits_are(reach, k, most):
+    assert gate_sum("silu", float(reach), k).error <= most
+
+
+@pytest.mark.parametrize("activation", ["silu", "relu", "quick_gelu"])
+def test_each_neuron_has_the_fit_of_its_own_range(activation, draw):
+    reaches = [29.5, 3.0, 120.0, 30.0]
+    layer = gate_sum(activation, torch.tensor(reaches, dtype=torch.float64), 8)
+    alone = [gate_sum(activation, reach, 8) for reach in reaches]
+    g = draw(0, 5, 4) * 3
+    expected = torch.stack([fit(g[:, n]) for n, fit in enumerate(alone)], -1)
+    assert torch.allclose(layer(g), expected, atol=1e-10)
+    assert layer.errors.tolist() == [fit.error for fit in alone]
+    assert layer.reach == max(fit.reach for fit in alone)
+
+
+def test_max_error_takes_the_fewest_heads_for_a_gate():
+    reaches = torch.tensor([29.5, 3.0, 30.0], dtype=torch.float64)
+    heads = gate_sum("silu", reaches, max_error=1e-5)
+    assert len(heads) == 16
+    assert heads.error <= 1e-5 < gate_sum("silu", reaches, 8).error
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: head_sum("solu"), "'solu' is not supported. Heads can compute"),
+        (lambda: head_sum("gelu", 9), "A neuron has 1 to 8 heads, not heads_per_neuron=9"),
+        (lambda: head_sum("gelu", max_error=1e-9), "1e-09 cannot be met for 'gelu': 8 heads"),
+        (lambda: head_sum("relu", max_error=0.0), "never 0"),
+        (lambda: head_sum("relu", sharpness=-1.0), "a positive, finite number, not -1.0"),
+        (lambda: head_sum("sigmoid"), "Use gate_sum"),
+        (lambda: gate_sum("silu", math.inf, 8), "can meet inf here, and fits are stored up to 500"),
+        (lambda: gate_sum("quick_gelu", 300.0, 8), "stored up to 294"),
+        (lambda: gate_sum("tanh", 8.0, 8), "'tanh' is not supported"),
+        (lambda: gate_sum("silu", 8.0), "either heads_per_neuron or max_error"),
+        (lambda: gate_sum("silu", 8.0, 65), "2 to 32 heads, not heads_per_neuron=65"),
+        (lambda: gate_sum("silu", 150.0, max_error=1e-9), r"on \[-150, 150\]: 32 heads"),
+    ],
+)
+def test_messages(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,229 @@
+"""Neurons as heads: computed by hand, by slow loops, on both routes, with gates and gradients."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from circuitkit.conversion import (
+    gate_sum,
+    generalized_silu,
+    head_sum,
+    neuron_heads,
+    with_bias_token,
+)
+from circuitkit.conversion.bounds import output_bound
+
+ACTIVATIONS = ["silu", "relu", "gelu", "gelu_new", "quick_gelu"]
+GATES = {
+    "sigmoid": torch.sigmoid,
+    "silu": lambda g: g * torch.sigmoid(g),
+    "relu": lambda g: g.clamp_min(0),
+    "gelu": lambda g: 0.5 * g * torch.special.erfc(-g / math.sqrt(2)),
+}
+
+
+def bound_of(mlp):
+    return output_bound(mlp.W_out, mlp.terms.errors)
+
+
+def slow_mlp(x, W_in, W_out, b_in, b_out, activation):
+    """Nested loops over positions, neurons and coordinates."""
+    out = torch.zeros_like(x)
+    for p in range(x.shape[0]):
+        for n in range(W_in.shape[1]):
+            pre = sum(float(x[p, i] * W_in[i, n]) for i in range(x.shape[1]))
+            pre += 0 if b_in is None else float(b_in[n])
+            for j in range(x.shape[1]):
+                out[p, j] += activation(pre) * float(W_out[n, j])
+        if b_out is not None:
+            out[p] += b_out
+    return out
+
+
+def parts(draw, seed, pos, d_model, d_mlp, dtype=torch.float64):
+    shapes = [(pos, d_model), (d_model, d_mlp), (d_mlp, d_model), (d_mlp,), (d_model,)]
+    return [draw(10 * seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
+
+
+def test_one_neuron_by_hand():
+    # reads ln 3 on the first token and 0 on the second; sigmoid(ln 3) = 3/4, sigmoid(0) = 1/2; writes to coordinate 1
+    log3 = math.log(3.0)
+    x = torch.tensor([[log3, 9.0], [0.0, 9.0]], dtype=torch.float64)
+    W_in, W_out = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([[0.0, 2.0]]).double()
+    mlp = neuron_heads(W_in, W_out)
+    expected = torch.tensor([[1.0, 0, 0], [0.25, 0.75, 0], [0.5, 0, 0.5]], dtype=torch.float64)
+    assert torch.allclose(mlp.pattern(x, [0])[0], expected, atol=1e-15)
+    written = torch.tensor([[0.0, 1.5 * log3], [0.0, 0.0]]).double()
+    assert torch.allclose(mlp(x), written, atol=1e-15)
+    assert torch.allclose(mlp.literal(x), mlp(x), atol=1e-15)
+
+
+def test_a_sigmoid_gate_is_one_head_by_hand():
+    # the gate reads ln 3, so the head looks at itself with weight 3/4; the value reads 4
+    x = torch.tensor([[math.log(3.0), 4.0]], dtype=torch.float64)
+    gate, value, out = (
+        torch.tensor(w).double() for w in ([[1.0], [0.0]], [[0.0], [1.0]], [[2.0, 0.0]])
+    )
+    mlp = neuron_heads(value, out, activation="sigmoid", W_gate=gate)
+    assert len(mlp) == 1
+    assert torch.allclose(mlp(x), torch.tensor([[6.0, 0.0]]).double())
+    assert torch.allclose(mlp.literal(x), mlp(x))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("biases", [True, False])
+def test_against_nested_loops(activation, biases, draw, scalar):
+    x, W_in, W_out, b_in, b_out = parts(draw, 1, 3, 5, 7)
+    b_in, b_out = (b_in, b_out) if biases else (None, None)
+    mlp = neuron_heads(W_in, W_out, b_in, b_out, activation)
+    reference = slow_mlp(x, W_in, W_out, b_in, b_out, scalar[activation])
+    assert (mlp(x) - reference).abs().max() <= bound_of(mlp) + 1e-13
+    assert (mlp.literal(x) - mlp(x)).abs().max() < 1e-13
+    if activation == "silu":
+        # 2e-15 relative: three products and a sigmoid, a handful of roundings of 1.1e-16 each
+        assert bound_of(mlp) == 0.0
+        assert (mlp(x) - reference).abs().max() <= 2e-15 * reference.abs().max()
+
+
+@pytest.mark.parametrize("activation", GATES)
+@pytest.mark.parametrize("biases", [True, False])
+def test_gated_mlps_against_the_formula(activation, biases, draw):
+    x, gate, value, out = draw(0, 3, 5), draw(1, 5, 7) / 3, draw(2, 5, 7), draw(3, 7, 5)
+    b_gate, b_in, b_out = (draw(4, 7), draw(5, 7), draw(6, 5)) if biases else (None, None, None)
+    heads = activation if activation == "sigmoid" else gate_sum(activation, 8.0, 16)
+    mlp = neuron_heads(value, out, b_in, b_out, heads, W_gate=gate, b_gate=b_gate)
+    g, u = x @ gate + (b_gate if biases else 0), x @ value + (b_in if biases else 0)
+    exact = (GATES[activation](g) * u) @ out + (b_out if biases else 0)
+    assert (mlp(x) - exact).abs().max() <= output_bound(
+        out, mlp.terms.errors, u.abs().amax(0)
+    ) + 1e-11
+    assert (mlp.literal(x) - mlp(x)).abs().max() < 1e-10
+    z = mlp.z(*mlp.reads(x)).unflatten(-1, (7, -1)).sum(-1)
+    assert torch.allclose(z @ out + (b_out if biases else 0), mlp(x), atol=1e-12)
+
+
+SIZES = st.permutations([1, 2, 3, 5, 7, 11])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    SIZES,
+    st.sampled_from(ACTIVATIONS),
+    st.integers(1, 8),
+    st.sampled_from([torch.float64, torch.float32]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0.1, 1.0, 10.0]),
+    st.integers(0, 10**6),
+)
+def test_within_the_bound_on_random_mlps(
+    sizes, activation, k, dtype, first_bias, second_bias, size, seed
+):
+    batch, pos, d_model, d_mlp, *_ = sizes
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(d_model, d_mlp), (d_mlp, d_model), (d_mlp,), (d_model,), (batch, pos, d_model)]
+    W_in, W_out, b_in, b_out, x = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
+    )
+    x = x * size
+    biases = b_in if first_bias else None, b_out if second_bias else None
+    mlp = neuron_heads(W_in, W_out, *biases, activation, k)
+    wide = [t.double() for t in (x, W_in, W_out, b_in, b_out)]
+    pre = wide[0] @ wide[1] + (wide[3] if first_bias else 0)
+    act = {
+        "gelu_new": lambda t: (
+            0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)))
+        ),
+        "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
+        **GATES,
+    }[activation]
+    reference = act(pre) @ wide[2] + (wide[4] if second_bias else 0)
+    # rounding: each of d_model + d_mlp + 8 k + 8 operations loses an eps of the largest sums that occur
+    sums = (wide[0].abs() @ wide[1].abs() + wide[3].abs() + 1) @ wide[2].abs() + wide[4].abs()
+    slack = 3 * (d_model + d_mlp + 8 * k + 8) * torch.finfo(dtype).eps * float(sums.max())
+    assert (mlp(x).double() - reference).abs().max() <= bound_of(mlp) + slack
+    assert (mlp.literal(x).double() - reference).abs().max() <= bound_of(mlp) + slack
+    assert len(mlp) == d_mlp * len(mlp.terms) == len(mlp.heads())
+
+
+def test_patterns_look_at_themselves_and_the_bias_token_only(draw):
+    x, W_in, W_out, b_in, b_out = parts(draw, 3, 4, 5, 3)
+    pattern = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2).pattern(x)
+    assert pattern.shape == (6, 5, 5)
+    allowed = torch.eye(5, dtype=torch.bool)
+    allowed[:, 0] = True
+    assert (pattern[:, ~allowed] == 0).all()
+    assert (pattern[:, 0, 0] == 1).all()
+    assert torch.allclose(pattern.sum(-1), torch.ones(6, 5).double())
+
+
+def test_causal_and_equivariant(draw):
+    x, W_in, W_out, b_in, b_out = parts(draw, 4, 6, 5, 7)
+    mlp = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 3)
+    order = torch.tensor([3, 0, 5, 1, 2, 4])
+    assert torch.allclose(mlp.literal(x[order]), mlp.literal(x)[order], atol=1e-13)
+    changed = x.clone()
+    changed[4:] += 1
+    assert torch.equal(mlp(changed)[:4], mlp(x)[:4])
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_bias_token_writes_nothing(gated, draw):
+    x, W_in, W_out, b_in, b_out = parts(draw, 5, 3, 5, 7)
+    heads = gate_sum("silu", 9.0, 4) if gated else head_sum("gelu", 2)
+    gate = {"W_gate": draw(1, 5, 7), "b_gate": draw(2, 7)} if gated else {}
+    mlp = neuron_heads(W_in, W_out, b_in, b_out, heads, **gate)
+    results = mlp.heads().results(with_bias_token(x))
+    assert results[:, 0].abs().max() < 1e-15  # not at its own position,
+    assert (results[..., -1] == 0).all()  # and nobody to its coordinate
+
+
+@pytest.mark.parametrize("route", ["__call__", "literal"])
+def test_gradients_flow_through_both_routes(route, draw):
+    x, W_in, W_out, b_in, b_out = parts(draw, 6, 2, 3, 5)
+    leaves = [t.requires_grad_() for t in (x, W_in, W_out, b_in, b_out)]
+
+    def run(x, W_in, W_out, b_in, b_out):
+        return getattr(neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2), route)(x)
+
+    assert torch.autograd.gradcheck(run, leaves)
+
+
+def test_heads_by_neuron_and_name(draw):
+    _, W_in, W_out, b_in, b_out = parts(draw, 8, 4, 5, 3)
+    mlp = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2, layer=4)
+    assert mlp.names == ("L4N0.0", "L4N0.1", "L4N1.0", "L4N1.1", "L4N2.0", "L4N2.1")
+    assert mlp.neuron(-1).names == ("L4N2.0", "L4N2.1")
+    assert torch.equal(mlp.neuron(1).W_O[0, 0, :-1], W_out[1])
+    assert torch.equal(mlp.heads([5]).W_Q, mlp.neuron(2).W_Q[1:])
+    assert repr(mlp) == "Neurons(3 neurons x 2 heads, d_model=5, 'gelu')"
+    with pytest.raises(ValueError, match="There is no neuron 3; the layer has 0 to 2"):
+        mlp.neuron(3)
+
+
+def test_a_head_sum_of_ones_own(draw):
+    x, W_in, W_out, *_ = parts(draw, 11, 2, 3, 5)
+    mlp = neuron_heads(W_in, W_out, activation=generalized_silu(1 / 1.702, 1.702, "gelu", 0.0204))
+    expected = torch.nn.functional.silu(1.702 * x @ W_in) / 1.702 @ W_out
+    assert torch.allclose(mlp(x), expected, atol=1e-13)
+
+
+def test_mistakes():
+    W_in, W_out = torch.zeros(3, 5), torch.zeros(5, 3)
+    with pytest.raises(ValueError, match=r"float32.*float64.*Convert them to one dtype"):
+        neuron_heads(W_in, W_out.double())
+    with pytest.raises(ValueError, match=r"W_out=a tensor .* \(3, 5\)"):
+        neuron_heads(W_in, torch.zeros(3, 5))
+    with pytest.raises(ValueError, match="Write activation=gate_sum"):
+        neuron_heads(W_in, W_out, activation="silu", W_gate=W_in)
+
+
+def test_a_layer_without_neurons_writes_its_bias():
+    W_in, W_out, b_out, x = torch.ones(4, 0), torch.ones(0, 4), torch.arange(4.0), torch.ones(2, 4)
+    mlp = neuron_heads(W_in, W_out, b_out=b_out)
+    assert torch.equal(mlp(x), b_out.expand(2, 4))
+    assert torch.equal(mlp.literal(x), b_out.expand(2, 4))
+    assert bound_of(mlp) == 0
