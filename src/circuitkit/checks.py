@@ -16,7 +16,7 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
 from torch import Tensor
 
-__all__ = ["checked", "require_finite", "to_token", "to_tokens"]
+__all__ = ["checked", "require_bridge", "require_finite", "to_token", "to_tokens"]
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -109,6 +109,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def require_bridge(model: Any) -> None:
+    """Raise a `TypeError` if this is no `TransformerBridge`."""
+    if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
+        raise TypeError(
+            f"A TransformerBridge is needed, not {shown(model)}. Load a model with "
+            "load_model('two-layer'), or with TransformerBridge.boot_transformers."
+        )
+
+
 def to_tokens(
     model: Any, text: str | Sequence[str] | Int[Tensor, "*batch pos"]
 ) -> Int[Tensor, "batch pos"]:
@@ -129,7 +138,7 @@ def to_tokens(
     -----
     Source: this book.
     """
-    device = model.W_E.device
+    require_bridge(model)
     if isinstance(text, str):
         tokens = model.to_tokens(text, truncate=False)
     elif isinstance(text, Sequence) and text and all(isinstance(row, str) for row in text):
@@ -149,7 +158,7 @@ def to_tokens(
             f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
             "Write a string, or model.to_tokens(string)."
         )
-    tokens = torch.atleast_2d(tokens).to(device)
+    tokens = torch.atleast_2d(tokens).to(model.W_E.device)
     if tokens.numel() == 0:
         raise ValueError("There are no tokens. Give a text or token ids [batch, pos].")
     if tokens.shape[1] > model.cfg.n_ctx:
@@ -182,6 +191,7 @@ def to_token(model: Any, answer: str | int) -> int:
     -----
     Source: this book.
     """
+    require_bridge(model)
     if isinstance(answer, str):
         pieces = model.to_tokens(answer, prepend_bos=False)[0].tolist()
         if len(pieces) != 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from circuitkit.ablation import Replacement, Run, run, run_with
-from circuitkit.checks import checked, shown, to_tokens
+from circuitkit.checks import checked, require_bridge, shown, to_tokens
 from circuitkit.cuts import resolve
 from circuitkit.names import Name, join, parse, unknown
 from circuitkit.parts import in_layer, n_heads, part_names, step_of
@@ -438,6 +438,7 @@ def wires(
     >>> wires(ck.load_model("two-layer"), "K", into="L1H3")[0]
     'L0H0->L1H3.K'
     """
+    require_bridge(model)
     if kind not in ("Q", "K", "V"):
         raise ValueError(f"A wire feeds the input 'Q', 'K' or 'V' of a head, not {kind!r}.")
     heads = [

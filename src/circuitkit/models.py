@@ -41,6 +41,7 @@ DATA = Path(__file__).parent / "data"
 FIRST_TOKEN = "<|endoftext|>"
 
 
+@checked
 def load_model(
     name: str | Path,
     *,
@@ -83,10 +84,6 @@ def load_model(
     >>> model(model.to_tokens("In the beginning")).shape
     torch.Size([1, 5, 2048])
     """
-    if not isinstance(name, (str, Path)):
-        raise TypeError(
-            f"load_model was given name={name!r}. It expects the name of a model or a path."
-        )
     is_shipped = isinstance(name, str) and name in list_models() and not from_hub
     if step is not None and not is_shipped:
         raise ValueError(
@@ -315,6 +312,7 @@ def list_models() -> list[str]:
     return list(manifest("models")["models"])
 
 
+@checked
 def model_card(name: str) -> dict[str, Any]:
     """Return what was recorded of a shipped model when it was stored.
 
@@ -340,6 +338,7 @@ def model_card(name: str) -> dict[str, Any]:
     return cards[name]
 
 
+@checked
 def checkpoints(name: str) -> list[int]:
     """List the training steps at which a shipped model can be loaded; the last is the default.
 

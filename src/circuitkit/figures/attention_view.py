@@ -8,14 +8,15 @@ import hashlib
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from circuitkit.checks import checked
 from circuitkit.figures.pictures import (
     NEGATIVE,
     POSITIVE,
     SHOWN_DPI,
+    Numbers,
     check_alt,
     in_page,
     mark,
@@ -25,9 +26,6 @@ from circuitkit.figures.pictures import (
     to_json,
     to_png,
 )
-
-if TYPE_CHECKING:
-    from circuitkit.figures.pictures import Numbers
 
 SIDE = 4.6  # inches, of the large picture
 HIDDEN = "#EDEDED"  # where a causal head cannot look
@@ -84,9 +82,10 @@ class Attention:
         )
 
 
+@checked
 def attention(
     tokens: Sequence[str],
-    patterns: "Numbers",
+    patterns: Numbers,
     names: Sequence[str] | None = None,
     *,
     alt: str,

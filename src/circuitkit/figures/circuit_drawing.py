@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from circuitkit.checks import checked
 from circuitkit.figures.pictures import NEGATIVE, POSITIVE, check_alt, mark
 from circuitkit.names import Name, parse
 
@@ -141,6 +142,7 @@ class Circuit:
         )
 
 
+@checked
 def circuit(
     values: Mapping[str, float],
     *,

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
+
+from circuitkit.checks import checked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
 
-    Numbers = Tensor | np.ndarray | Sequence | float
-
+Numbers = Tensor | np.ndarray | Sequence | float
 # Line colours, in order. Each has a contrast of at least 3 to 1 with the background.
 PALETTE = ("#0072B2", "#D55E00", "#00805E", "#A6558A", "#8A6D00", "#4D4D4D")
 POSITIVE, NEGATIVE, BACKGROUND = "#0072B2", "#D55E00", "#FFFFFF"
@@ -34,14 +35,14 @@ DPI, SHOWN_DPI = 144, 100  # stored sharper than shown, for screens with fine pi
 MOST_LINES = 12  # in the description of one panel
 
 
-def to_array(values: "Numbers") -> np.ndarray:
+def to_array(values: Numbers) -> np.ndarray:
     """A tensor, an array or a nested list as a float64 array on the CPU."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double().numpy()
     return np.asarray(values, dtype=np.float64)
 
 
-def mark(values: "Numbers") -> str:
+def mark(values: Numbers) -> str:
     r"""Describe values by their number, the largest magnitude, and two ratios as a fingerprint.
 
     With $m = \max_i |x_i|$, the ratios are the means of $x_i / m$ and of
@@ -92,7 +93,8 @@ def style() -> tuple[str, ...]:
     return PALETTE
 
 
-def signed(values: "Numbers", limit: float | None = None) -> dict[str, Any]:
+@checked
+def signed(values: Numbers, limit: float | None = None) -> dict[str, Any]:
     """Return colour arguments for values of either sign: orange below zero, white at it, blue above.
 
     Parameters
@@ -122,7 +124,8 @@ def signed(values: "Numbers", limit: float | None = None) -> dict[str, Any]:
     return {"cmap": colour_map("circuitkit_signed", SIGNED), "vmin": -largest, "vmax": largest}
 
 
-def unsigned(values: "Numbers", limit: float | None = None) -> dict[str, Any]:
+@checked
+def unsigned(values: Numbers, limit: float | None = None) -> dict[str, Any]:
     """Return colour arguments for values that are never negative: white at zero, then blue.
 
     Parameters
