@@ -14,10 +14,8 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import ablation as ablation
     from circuitkit import anatomy as anatomy
     from circuitkit import circuits as circuits
-    from circuitkit import claims as claims
     from circuitkit import conversion as conversion
     from circuitkit import effects as effects
-    from circuitkit import exercises as exercises
     from circuitkit import figures as figures
     from circuitkit import handmade as handmade
     from circuitkit import induction as induction
@@ -44,10 +42,8 @@ MODULES = (
     "ablation",
     "anatomy",
     "circuits",
-    "claims",
     "conversion",
     "effects",
-    "exercises",
     "figures",
     "handmade",
     "induction",

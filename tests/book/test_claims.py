@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from docutils.nodes import make_id
 
-from circuitkit import claims
-from circuitkit.claims._check import agree, computation
-from circuitkit.claims._register import parse
+from circuitkit_book import claims
+from circuitkit_book.claims.outcomes import agree, computation
+from circuitkit_book.claims.register import parse
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 COMPUTED = [claim for claim in claims.load() if claim.by]

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from circuitkit import exercises
+from circuitkit_book import exercises
 from tools.notebooks import stubs, warm
 from tools.notebooks.execute import execute, notebooks
 from tools.notebooks.setup_cell import source as setup_source

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from circuitkit import exercises
+from circuitkit_book import exercises
 
 ALL = exercises.catalogue()
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformer_lens import FactoredMatrix
 
-from circuitkit.exercises import _run
-from circuitkit.exercises._check import check
-from circuitkit.exercises._exercise import Exercise, Misfit, built
+from circuitkit_book.exercises import answers as _run
+from circuitkit_book.exercises.checking import check
+from circuitkit_book.exercises.exercise import Exercise, Misfit, built
 
 
 def spec(x, y, W):
@@ -193,7 +193,7 @@ def test_wrong_shapes_of_built_matrices_are_named(answer, said):
     ],
 )  # fmt: skip
 def test_a_broken_symmetry_is_named_in_the_hint(wrong, said):
-    from circuitkit.exercises import _probes
+    from circuitkit_book.exercises import probes as _probes
 
     cases = [*DOUBLE.cases()]
     runs = [_run.Run(DOUBLE, wrong, case) for case in cases]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from circuitkit import exercises, handmade, induction
+from circuitkit import handmade, induction
+from circuitkit_book import exercises
 
 SPEC = {
     "3.1": exercises.check_induction_target.exercise,

@@ -3,7 +3,8 @@
 import pytest
 
 import circuitkit as ck
-from circuitkit import exercises, induction, superposition
+from circuitkit import induction, superposition
+from circuitkit_book import exercises
 
 
 @pytest.mark.parametrize(

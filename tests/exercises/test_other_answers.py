@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from circuitkit import exercises
+from circuitkit_book import exercises
 
 
 def neuron(w_in, b_in, w_out, stretch=1.0, key=1.0):

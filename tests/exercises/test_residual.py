@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from circuitkit import exercises
+from circuitkit_book import exercises
 
 SPEC = {exercise.number: exercise for exercise in exercises.catalogue(1)}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from IPython.utils.capture import capture_output
 
-from circuitkit import exercises
+from circuitkit_book import exercises
 
 NOTEBOOK = """
 import math

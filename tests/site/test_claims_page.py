@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from circuitkit import claims
+from circuitkit_book import claims
 
 ALL = claims.load()
 

@@ -27,7 +27,7 @@ from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "src/circuitkit/data/models"
-CLAIMS = ROOT / "src/circuitkit/claims/claims.toml"
+CLAIMS = ROOT / "src/circuitkit_book/claims/claims.toml"
 #: These pages are written anew soon: their comments are checked, but a number without one is allowed.
 OLD_PAGES = {
     "book/01-residual-stream.ipynb",

@@ -18,8 +18,8 @@ BOOK = Path(__file__).resolve().parents[2]
 
 def register():
     """The rows, the sources and the verdicts; imports nothing heavy."""
-    from circuitkit.claims import load
-    from circuitkit.claims._register import SOURCES, VERDICTS
+    from circuitkit_book.claims import load
+    from circuitkit_book.claims.register import SOURCES, VERDICTS
 
     claims = load()
     return (
@@ -122,7 +122,7 @@ def table(name: str, claims) -> str:
 
 
 def row(claim) -> str:
-    from circuitkit.claims._register import VERDICTS
+    from circuitkit_book.claims.register import VERDICTS
 
     more = (
         [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>']
@@ -238,7 +238,7 @@ def fill(app, docname, source) -> None:
     source[0] = source[0].replace(SUMMARY, summary()) if SUMMARY in source[0] else source[0]
     if docname != PAGE:
         return
-    app.env.note_dependency(str(files("circuitkit.claims") / "claims.toml"))
+    app.env.note_dependency(str(files("circuitkit_book.claims") / "claims.toml"))
     headings.cache_clear()
     source[0] = source[0].replace(COUNTS, counts()).replace(ROWS, rows())
 

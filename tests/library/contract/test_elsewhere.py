@@ -15,7 +15,12 @@ TARGETS = {
     name: target
     for name, target in fuzz.targets().items()
     if not target.call.__module__.startswith(
-        ("circuitkit.models", "circuitkit.exercises", "circuitkit.claims", "circuitkit.figures")
+        (
+            "circuitkit.models",
+            "circuitkit_book.exercises",
+            "circuitkit_book.claims",
+            "circuitkit.figures",
+        )
     )
 }
 pytestmark = pytest.mark.weekly

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, claims, induction, residual, superposition
+from circuitkit import circuits, induction, residual, superposition
+from circuitkit_book import claims
 from tests.support import tiny_models
 
 SIZES = {

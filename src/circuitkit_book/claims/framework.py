@@ -1,0 +1,233 @@
+"""What the framework paper says, recomputed on the shipped models."""
+
+import math
+from typing import Literal
+
+import torch
+
+from circuitkit import circuits, induction, models, residual
+from circuitkit.heads import heads_of
+from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
+
+KINDS: tuple[Literal["Q", "K", "V"], ...] = ("Q", "K", "V")
+
+
+def stream_is_a_sum() -> float:
+    """Relative error of embedding + positions + heads + MLPs against the final stream, the worse of two models."""
+    rows = models.heldout_rows(2, 64)
+    errors = []
+    for name in ("two-layer", "two-layer-mlp"):
+        exact = model(name, exact=True)
+        final = exact.run_with_cache(rows)[1]["blocks.1.hook_resid_post"]
+        errors.append(relative(residual.decompose(exact, rows).total - final, final))
+    return max(errors)
+
+
+def virtual_weight() -> float:
+    """What L0H1 adds to the keys of L1H3, read off the stream, against its z times the virtual weight."""
+    two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
+    z = two.run_with_cache(rows)[1]["blocks.0.attn.hook_z"][:, :, 1]
+    through_stream = residual.decompose(two, rows)["L0H1"] @ heads_of(two)["L1H3"].W_K[0]
+    direct = z @ residual.virtual_weights(two, "L0H1", "L1H3.K").AB
+    return relative(direct - through_stream, through_stream)
+
+
+def norm_and_basis() -> list:
+    """Largest change of a logit when the stream of the model with LayerNorm is turned; whether fixing (1, ..., 1) ends it."""
+    exact, rows = model("two-layer-mlp", exact=True), models.heldout_rows(1, 64)
+    ones = torch.ones(exact.cfg.d_model, dtype=torch.float64)
+    changes = []
+    for fix in (None, ones):
+        rotation = residual.random_rotation(exact.cfg.d_model, seed=2, fix=fix, dtype=torch.float64)
+        changes.append(
+            float(
+                (residual.rotate_basis(exact, rotation).run(rows).logits - exact(rows)).abs().max()
+            )
+        )
+    return [changes[0], changes[1] < 1e-9]
+
+
+def small_subspaces() -> list[float]:
+    """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
+    stack = heads_of(model("two-layer"))
+    found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in KINDS]
+    writable = int(
+        (stack.W_O.abs().amax((0, 1)) > 0).sum()
+    )  # the other dimensions hold positions, which values ignore
+    return [*found, stack.d_head / stack.d_model, stack.d_head / writable]
+
+
+def heads_add_up() -> float:
+    """The heads of a layer one by one, summed, against all of them concatenated and multiplied by one W_O."""
+    two, rows = model("two-layer", exact=True), models.heldout_rows(2, 64)
+    cache = two.run_with_cache(rows)[1]
+    together = cache["blocks.1.attn.hook_z"].flatten(2) @ two.W_O[1].flatten(0, 1)
+    apart = heads_of(two)[4:].results(cache["blocks.1.hook_resid_pre"]).sum(1)
+    return relative(apart - together, together)
+
+
+def kronecker_products() -> float:
+    """(A2 x W2)(A1 x W1) as large matrices against (A2 A1) x (W1 W2), for the heads of the induction circuit."""
+    two = model("two-layer", exact=True)
+    cache = two.run_with_cache(two.to_tokens("Mr. D said"))[1]
+    first, second = (
+        cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3))
+    )
+    parts = heads_of(two)
+    early, late, both = (
+        product(h.OV)[0]
+        for h in (parts["L0H1"], parts["L1H3"], circuits.virtual_head(parts["L0H1"], parts["L1H3"]))
+    )
+    large = torch.kron(second, late.T.contiguous()) @ torch.kron(first, early.T.contiguous())
+    small = torch.kron(second @ first, both.T.contiguous())
+    return relative(large - small, small)
+
+
+def low_rank() -> list:
+    """Whether no QK or OV matrix of the shipped models exceeds rank d_head; d_head, d_model and the largest rank."""
+    stacks = [
+        heads_of(model(name, exact=True)) for name in ("one-layer", "two-layer", "two-layer-mlp")
+    ]
+    largest = max(
+        int(torch.linalg.matrix_rank(part.AB).max())
+        for stack in stacks
+        for part in (stack.QK, stack.OV)
+    )
+    return [
+        all(largest <= stack.d_head for stack in stacks),
+        stacks[1].d_head,
+        stacks[1].d_model,
+        largest,
+    ]
+
+
+def frozen_paths() -> float:
+    """Largest error of the sum of all paths against the logits, over the largest logit, float64."""
+    two, rows = model("two-layer", exact=True), models.heldout_rows(2, 64)
+    paths, logits = circuits.path_logits(two, rows), two(rows)
+    return float((sum(paths.values()) - logits).abs().max() / logits.abs().max())
+
+
+def bigram_table() -> list:
+    """Whether the table is near the bigrams: correlation with corpus log-probabilities of common bigrams, share of equal first choices, KL in nats."""
+    zero, counts = model("zero-layer"), models.corpus_statistics()
+    table, bigram = (zero.W_E @ zero.W_U).log_softmax(-1), counts.log_probs().float()
+    often, share = counts.bigram >= 20, unigram() / unigram().sum()
+    correlation = torch.corrcoef(torch.stack([table[often], bigram[often]]))[0, 1]
+    agree = (share * (table.argmax(1) == bigram.argmax(1))).sum()
+    divergence = (share[:, None] * bigram.exp() * (bigram - table)).sum()
+    return [bool(correlation > 0.98), float(correlation), float(agree), float(divergence)]
+
+
+def skip_trigrams() -> list[float]:
+    """Of L0H0's 300 strongest skip trigrams: share the text bears out, and share beyond three standard errors."""
+    one, stats, counted = (
+        model("one-layer"),
+        models.corpus_statistics(),
+        circuits.skip_trigram_statistics(),
+    )
+    given = counted.provenance
+    words = [one.tokenizer.decode([i]).strip() for i in range(one.cfg.d_vocab)]
+    common = [
+        word.isalpha() and n >= given["min_token"]
+        for word, n in zip(words, unigram().tolist(), strict=True)
+    ]
+    found = circuits.skip_trigrams(
+        one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
+        among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
+    )  # fmt: skip
+    evidence = [
+        counted.evidence[triple.source, triple.destination, triple.completion] for triple in found
+    ]
+    likelier = sum(e.share_with > e.share_without for e in evidence) / len(found)
+    return [likelier, sum(e.z > 3 for e in evidence) / len(found)]
+
+
+def copying_heads() -> list[float]:
+    """Eigenvalue copying scores of the four heads of the one-layer model."""
+    return circuits.copying_score(model("one-layer")).score.tolist()
+
+
+def made_up_words() -> list:
+    """Whether the twenty worst crossings get more than 0.3; the largest probability, and the direct path's share of it."""
+    counted, contexts = circuits.skip_trigram_statistics(), models.heldout_rows(20, 6, seed=3)
+    found = circuits.skip_trigram_bugs(
+        model("one-layer"), counted.words, contexts, 20, occurring=counted.occurring
+    )
+    worst = found.bugs[0]
+    return [all(bug.p_wrong > 0.3 for bug in found.bugs), worst.p_wrong, worst.p_wrong_direct]
+
+
+def term_importance() -> list[float]:
+    """Loss of the two-layer model with paths through at most 0, 1 and 2 heads, patterns frozen, in nats."""
+    return list(
+        circuits.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False).kept
+    )
+
+
+def chance_composition() -> list[float]:
+    """Composition score of unrelated heads of the two-layer model's shape, and 1 / sqrt(d_model)."""
+    stack = heads_of(model("two-layer"))
+    scored = circuits.composition_scores(stack[:4], stack[4:], "K")
+    return [float(scored.baseline), 1 / math.sqrt(stack.d_model)]
+
+
+def scores_and_signals() -> list:
+    """The pair with the highest K-composition and what its wire carries in nats; L0H1->L1H3.Q, above chance and carried."""
+    stack = heads_of(model("two-layer"))
+    scored = {kind: circuits.composition_scores(stack[:4], stack[4:], kind) for kind in KINDS[:2]}
+    early, late, _ = scored["K"].strongest(1)[0]
+    whole = second_pass().second
+    loud, quiet = f"{early}->{late}.K", "L0H1->L1H3.Q"
+    excess = float(scored["Q"].excess[1, 3])
+    return [
+        loud,
+        second_pass(loud).second - whole,
+        quiet,
+        excess,
+        second_pass(quiet).second - whole,
+    ]
+
+
+def induction_circuit() -> list:
+    """Best previous-token head and induction head with their scores; nats lost when the wire into the keys is cut."""
+    found = induction.scores(model("two-layer"), repeats())
+    (early, looks_back), (late, matches) = (
+        found.top("previous_token", 1)[0],
+        found.top("prefix_matching", 1)[0],
+    )
+    lost = [second_pass(f"{early}->{late}.{kind}").second - second_pass().second for kind in "KQV"]
+    return [early, looks_back, late, matches, *lost]
+
+
+def random_repeats() -> list:
+    """Whether repetition makes random tokens predictable: loss on random tokens the first time and the second time, in nats, and accuracy the second time."""
+    result = second_pass()
+    return [result.second < 0.1 * result.first, *result[:2], result.accuracy]
+
+
+def induction_eigenvalues() -> list:
+    """Whether both are near 1: eigenvalue scores of L1H3 of the match between query token and noted token, and of its OV circuit."""
+    two = model("two-layer")
+    stack, W_E = heads_of(two), two.W_E.detach()
+    noted = W_E @ stack["L0H1"].W_V[0] @ stack["L0H1"].W_O[0]
+    match = (noted @ stack["L1H3"].W_K[0]).T @ (
+        W_E @ stack["L1H3"].W_Q[0]
+    )  # its eigenvalues are those of the table
+    values = torch.linalg.eigvals(match)
+    matches, copies = (
+        float(values.real.sum() / values.abs().sum()),
+        float(circuits.copying_score(two).score[7]),
+    )
+    return [min(matches, copies) > 0.95, matches, copies]
+
+
+def birth_of_induction() -> list[float]:
+    """At steps 4200 and 5700: prefix matching of L1H3, loss on the second pass, loss on held-out text."""
+    rows, out = models.heldout_rows(16, seed=2), []
+    for step in (4200, 5700):
+        two = models.load_model("two-layer", step=step)
+        matching = float(induction.scores(two, repeats()).prefix_matching[7])
+        text = float(induction.losses_by_position(two, rows).mean())
+        out += [matching, induction.induction_loss(two, repeats()).second, text]
+    return out

@@ -1,0 +1,324 @@
+"""What the notes on the framework say, recomputed on the shipped models."""
+
+import dataclasses
+
+import torch
+
+from circuitkit import circuits, handmade, induction, models, residual, superposition
+from circuitkit.heads import heads_of
+from circuitkit_book.claims.framework import KINDS
+from circuitkit_book.claims.shipped import (
+    model,
+    product,
+    relative,
+    repeats,
+    second_pass,
+    token,
+    unigram,
+)
+
+
+def setting() -> bool:
+    """Whether the three attention-only models have at most two layers, no MLPs, no norms and no biases."""
+    shipped = [model(name) for name in ("zero-layer", "one-layer", "two-layer")]
+    small = all(
+        one.cfg.attn_only and one.cfg.n_layers <= 2 and one.cfg.normalization_type is None
+        for one in shipped
+    )
+    biases = (
+        value
+        for one in shipped
+        for name, value in one.state_dict().items()
+        if name.endswith("bias")
+    )
+    return small and not any(bool(value.any()) for value in biases)
+
+
+def additivity() -> list:
+    """Whether both are additive: how far f(x + y) misses f(x) + f(y), relative to its size: the heads of layer 0, and an MLP."""
+    layer, block = heads_of(model("two-layer"))[:4], model("two-layer-mlp").blocks[0].mlp
+    g = torch.Generator().manual_seed(0)
+    missed = []
+    for f, width in ((layer.results, layer.d_model), (block, model("two-layer-mlp").cfg.d_model)):
+        x, y = torch.randn(2, 1, 12, width, generator=g)
+        with torch.no_grad():
+            missed.append(relative(f(x + y) - f(x) - f(y), f(x + y)))
+    return [max(missed) < 1e-5, *missed]
+
+
+def deletion() -> list:
+    """Rank of the OV matrices; the highest deletion score of a head of layer 1, its pair, and the cosine of the two."""
+    two = model("two-layer")
+    memory = residual.memory_scores(two, models.heldout_rows(16))
+    scores = memory.deletion.nan_to_num(-torch.inf)
+    later, earlier = divmod(int(scores.argmax()), len(memory.names))
+    pair = f"{memory.names[later]} of {memory.names[earlier]}"
+    rank = int(torch.linalg.matrix_rank(heads_of(model("two-layer", exact=True)).OV.AB).max())
+    return [rank, pair, float(scores[later, earlier]), float(memory.cosine[later, earlier])]
+
+
+def opposite_features() -> float:
+    """Cosine between two features that never occur together, in a toy that stores four in two dimensions; mean of 2 pairs."""
+    toys = residual.train_toy_models(
+        torch.full((8,), 0.3), n_features=4, n_hidden=2, pairs="anticorrelated", steps=1000
+    )
+    best = toys.W[toys.loss.argmin()]
+    unit = best / best.norm(dim=-1, keepdim=True)
+    return float((unit[0] @ unit[1] + unit[2] @ unit[3]) / 2)
+
+
+def rotated_stream() -> float:
+    """Largest change of a logit of the two-layer model when its stream is turned at random, float64."""
+    two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
+    rotation = residual.random_rotation(two.cfg.d_model, seed=1, dtype=torch.float64)
+    return float((residual.rotate_basis(two, rotation).run(rows).logits - two(rows)).abs().max())
+
+
+def pattern_formula() -> list[float]:
+    """Largest error of L0H0's pattern: scaled and masked, without the scale, without the mask."""
+    cache, head = _one_head()
+    x, wanted = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
+    scores = x @ product(head.QK)[0] @ x.T
+    future = torch.ones_like(scores).triu(1).bool()
+    variants = (
+        (scores / head.scale).masked_fill(future, -torch.inf),
+        scores.masked_fill(future, -torch.inf),
+    )
+    return [float((s.softmax(-1) - wanted).abs().max()) for s in (*variants, scores / head.scale)]
+
+
+def kronecker_product() -> float:
+    """(A x W_OV) as one large matrix, applied to the stream, against what L0H0 wrote; relative error, float64."""
+    cache, head = _one_head()
+    x, pattern = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
+    wrote = cache["blocks.0.attn.hook_z"][0, :, 0] @ head.W_O[0]
+    large = torch.kron(pattern, product(head.OV)[0].T.contiguous()) @ x.flatten()
+    return relative(large.view_as(wrote) - wrote, wrote)
+
+
+def current_token_only() -> float:
+    """Largest difference between the zero-layer model's logits on real text and rows of W_E W_U, float64."""
+    zero, rows = model("zero-layer", exact=True), models.heldout_rows(4, 64)
+    return float((zero(rows) - (zero.W_E @ zero.W_U)[rows]).abs().max())
+
+
+def crossings() -> list[float]:
+    """Over 4,000 crossings of two triples: wrong completion above the heads' median; preferred by heads; by the model; and
+    the same for these completions dealt out again at random."""
+    one, counted = model("one-layer"), circuits.skip_trigram_statistics()
+    context = models.heldout_rows(20, 6, seed=3)[:1]
+    rows = circuits.skip_trigram_bugs(
+        one, counted.words, context, 1, occurring=counted.occurring
+    ).crossings
+    generator = torch.Generator().manual_seed(0)
+    sample = rows[torch.randperm(len(rows), generator=generator)[:4000]]
+    paths = circuits.path_logits(
+        one, torch.cat([context.expand(len(sample), -1), sample[:, :2]], dim=1)
+    )
+    by_heads, whole = paths.sum(list(heads_of(one).names), at=-1), paths.sum(at=-1)
+    right, out = sample[:, [3]], []
+    for wrong in (sample[:, [2]], sample[torch.randperm(len(sample), generator=generator)][:, [2]]):
+        out.append((by_heads.gather(1, wrong)[:, 0] > by_heads.median(-1).values).float().mean())
+        out += [
+            (part.gather(1, wrong) > part.gather(1, right)).float().mean()
+            for part in (by_heads, whole)
+        ]
+    return [float(share) for share in out]
+
+
+def content_times_place() -> list:
+    """Second over first singular value of L0H1's attention factors, words by places; tokens back: places alone, real text."""
+    one = model("one-layer", exact=True)
+    head, place = heads_of(one)["L0H1"], 200
+    query = (one.W_E[token("one-layer", " king")] + one.W_pos[place]) @ head.W_Q[0]
+    keys = (one.W_E[:, None] + one.W_pos[place - 63 : place + 1]) @ head.W_K[0]
+    factors = keys @ query / head.scale
+    values = torch.linalg.svdvals((factors - factors.max()).exp())
+    places = product(circuits.full_qk(one, "L0H1", query="position", key="position"))[
+        place, : place + 1
+    ]
+    places = places + product(circuits.full_qk(one, "L0H1", key="position"))[:, : place + 1]
+    alone = (unigram().double() @ places.softmax(-1)).flip(0)
+    rows = models.heldout_rows(16)
+    pattern = (
+        model("one-layer").run_with_cache(rows)[1]["blocks.0.attn.hook_pattern"][:, 1, 64:].mean(0)
+    )
+    real = torch.stack([pattern.diagonal(64 - back).mean() for back in range(8)])
+    return [float(values[1] / values[0]), int(alone.argmax()), int(real.argmax())]
+
+
+def third_token() -> float:
+    """Largest change of L0H0's scores between other tokens when one token of the context is replaced, float64."""
+    one = model("one-layer", exact=True)
+    tokens = one.to_tokens("The king and the queen of")
+    changed = tokens.clone()
+    changed[0, 3] = token("one-layer", " old")
+    scores = [
+        heads_of(one)["L0H0"].scores(one.run_with_cache(t)[1]["blocks.0.hook_resid_pre"])[0, 0]
+        for t in (tokens, changed)
+    ]
+    kept = [i for i in range(tokens.shape[1]) if i != 3]
+    return float((scores[0] - scores[1])[kept][:, kept].abs().max())
+
+
+def three_wires() -> list[str]:
+    """Which composition score is not zero in three models built by hand: notes, pointer arithmetic, a virtual head."""
+    words = ["the", "cat", "saw", "a", "dog", "and"]
+    built = [
+        handmade.build_induction_model(words, n_ctx=12),
+        handmade.build_induction_model(words, n_ctx=12, method="pointer"),
+        handmade.build_virtual_head_model(words, n_ctx=12),
+    ]
+    stacks = [heads_of(one) for one in built]
+    score = lambda stack, kind: (
+        circuits.composition_scores(stack["L0H0"], stack["L1H0"], kind).score
+    )
+    return ["".join(kind for kind in "QKV" if score(stack, kind) > 0) for stack in stacks]
+
+
+def factored_differently() -> list:
+    """Whether the V score with W_V is the head's own; L0H3 to L1H0 before and after a new factoring: W_V alone, W_OV."""
+    stack = heads_of(model("two-layer", exact=True))
+    early, late = stack["L0H3"], stack["L1H0"]
+    U, S, Vh = torch.linalg.svd(late.W_V, full_matrices=False)
+    turn = Vh.mT * (torch.logspace(-1, 1, late.d_head, dtype=S.dtype) / S)[:, None]
+    again = dataclasses.replace(late, W_V=late.W_V @ turn, W_O=torch.linalg.inv(turn) @ late.W_O)
+    written = product(early.OV)[0]
+    loose = [
+        float((written @ b.W_V[0]).norm() / (written.norm() * b.W_V[0].norm()))
+        for b in (late, again)
+    ]
+    tight = [float(circuits.composition_scores(early, b, "V").score) for b in (late, again)]
+    return [abs(loose[0] - loose[1]) < 1e-6, *loose, *tight]
+
+
+def chance_scores() -> list[float]:
+    """Composition score of random heads with d_model 64, 160 and 768."""
+    sizes = ((64, 16), (160, 32), (768, 64))
+    early, late = (
+        [circuits.random_heads(1, m, d, layer=layer) for m, d in sizes] for layer in (0, 1)
+    )
+    return [
+        float(circuits.composition_scores(a, b, "K").baseline)
+        for a, b in zip(early, late, strict=True)
+    ]
+
+
+def wires_cut() -> list[float]:
+    """Loss on the second pass with all wires into queries, into keys and into values cut, and with none, in nats."""
+    two = model("two-layer")
+    return [
+        *(second_pass(*induction.paths(two, kind)).second for kind in KINDS),
+        second_pass().second,
+    ]
+
+
+def loss_falls() -> list:
+    """Whether it falls to less than a third within these steps, and further: loss on the second pass at steps 4200, 5700 and 24000 of training, in nats."""
+    steps = (models.load_model("two-layer", step=step) for step in (4200, 5700))
+    before, after = (induction.induction_loss(two, repeats()).second for two in steps)
+    return [before > 3 * after > 9 * second_pass().second, before, after, second_pass().second]
+
+
+def what_is_copied() -> list:
+    """Whether copying needs layer 0 in the values of L1H3: accuracy on the second pass, whole, without it, without it in the keys."""
+    two = model("two-layer")
+    cuts = [(), *(induction.paths(two, kind, into="L1H3") for kind in KINDS[:0:-1])]
+    whole, no_values, no_keys = (second_pass(*cut).accuracy for cut in cuts)
+    return [no_values < 0.5 * whole, whole, no_values, no_keys]
+
+
+def dursley() -> list:
+    """Whether L1H3 looks behind the first ` D` from the second; the piece it finds, how much, and what the model says."""
+    two, text = model("two-layer"), "Mr. Dursley had a neighbour who disliked Mr. Dursley"
+    shown = two.to_str_tokens(text)
+    logits, cache = two.run_with_cache(two.to_tokens(text))
+    here = max(i for i, piece in enumerate(shown) if piece == " D")
+    looks = cache["blocks.1.attn.hook_pattern"][0, 3, here]
+    place = int(looks[1:].argmax()) + 1
+    says = two.to_string(logits[0, here].argmax()[None])
+    return [
+        shown[place - 1] == " D" and says == shown[place],
+        shown[place],
+        float(looks[place]),
+        says,
+    ]
+
+
+def norm_outside() -> list[float]:
+    """Relative error of the stream as a sum with norms outside it; how far a norm on the stream misses the sum."""
+    mlp, rows = model("two-layer-mlp", exact=True), models.heldout_rows(2, 64)
+    split = residual.decompose(mlp, rows)
+    final = mlp.run_with_cache(rows)[1]["blocks.1.hook_resid_post"]
+    norm = torch.nn.functional.layer_norm
+    whole = norm(split.total, split.total.shape[-1:])
+    apart = torch.stack([norm(part, part.shape[-1:]) for part in split.parts]).sum(0)
+    return [relative(split.total - final, final), relative(apart - whole, whole)]
+
+
+def second_way() -> list:
+    """Whether the pointer circuit continues repeats as the notes' circuit does, and the wire it composes through."""
+    rows = induction.repeated_tokens(20, 16, batch=8)
+    built = [
+        handmade.build_induction_model(20, 32, method=method)
+        for method in ("k-composition", "pointer")
+    ]
+    said = [one(rows.tokens)[:, 16:-1].argmax(-1) for one in built]
+    return [torch.equal(*said) and torch.equal(said[0], rows.tokens[:, 17:]), three_wires()[1]]
+
+
+def same_source() -> float:
+    """Largest angle, as 1 - |cosine|, between what two destinations take from one source through L0H0, float64."""
+    cache, head = _one_head()
+    x, pattern = cache["blocks.0.hook_resid_pre"][0], cache["blocks.0.attn.hook_pattern"][0, 0]
+    only = torch.zeros_like(pattern)
+    only[4:6, 2] = pattern[4:6, 2]
+    taken = head.results(x, pattern=only[None])[0, 4:6]
+    return float(1 - torch.cosine_similarity(taken[0], taken[1], dim=0).abs())
+
+
+def virtual_heads_worth() -> list[float]:
+    """What removing single heads, and removing all chains of two heads, adds to the loss on text, in nats."""
+    terms = circuits.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False)
+    return [terms.removed[1] - terms.full, terms.removed[2] - terms.full]
+
+
+def one_layer_fails() -> list[bool]:
+    """Whether a two-layer model learns to repeat and a one-layer model with four heads does not, 150 steps each."""
+    deep, flat = (
+        induction.train(2, steps=150, batch=32),
+        induction.train(1, n_heads=4, steps=150, batch=32),
+    )
+    return [float(deep.accuracy[-10:].mean()) > 0.9, float(flat.accuracy[-10:].mean()) < 0.3]
+
+
+def matching_tokens() -> list:
+    """Whether most match: share of tokens that as a query of L1H3 prefer themselves as a key: noted by L0H1, and straight from the embedding."""
+    two = model("two-layer")
+    stack, W_E = heads_of(two), two.W_E.detach()
+    query = W_E @ stack["L1H3"].W_Q[0]
+    keys = (W_E @ product(stack["L0H1"].OV)[0], W_E)
+    first = [(query @ (key @ stack["L1H3"].W_K[0]).T).argmax(1) for key in keys]
+    shares = [float((top == torch.arange(len(W_E))).float().mean()) for top in first]
+    return [shares[0] > 0.9, *shares]
+
+
+def neurons() -> float:
+    """Neurons of the MLPs of the model that has some, over d_model."""
+    cfg = model("two-layer-mlp").cfg
+    return cfg.d_mlp / cfg.d_model
+
+
+def one_head_and_bigrams() -> list:
+    """One head beside the direct path on 5 skip trigrams of one source: accuracy after a source, strict verdict."""
+    made = superposition.one_head_model(5)
+    tokens = made.task.sample(2000, seed=3)
+    due = made.task.states(tokens) == 2
+    right = (made.logits(tokens).argmax(-1)[due] == tokens[due] + 5).float().mean()
+    return [float(right), superposition.head_verdict(made, made.task).success]
+
+
+def _one_head():
+    """The cache of the one-layer model on a short sentence, and its head L0H0, float64."""
+    one = model("one-layer", exact=True)
+    return one.run_with_cache(one.to_tokens("The king and the queen of"))[1], heads_of(one)["L0H0"]

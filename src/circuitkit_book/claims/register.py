@@ -1,0 +1,112 @@
+"""The rows of `claims.toml` as frozen values."""
+
+import tomllib
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+SOURCES = {
+    "framework": "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
+    "post-ffn": "Huben 2023, No Really, Attention is ALL You Need",
+    "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
+    "notes": "Notes on the framework paper, a reader's summary",
+    "post-gated": "Mathwin et al. 2024, Gated Attention Blocks",
+    "after": "What came after: He et al. 2025, Low-rank sparse attention; Jermyn et al. 2025, Progress on Attention",
+}
+VERDICTS = {
+    "holds": "holds",
+    "caveat": "holds with a caveat",
+    "wrong": "wrong",
+    "not checkable": "not checkable",
+}
+
+#: Why a stored number may move: the reason, and the widest tolerance as a part of the number (or of 1, if that is more).
+KINDS = {
+    "exact": ("a count, a size or a setting: nothing is rounded", 0.0),
+    "rounding": ("an identity in float64: processors add in another order", 1e-9),
+    "single": ("the same in float32", 1e-4),
+    "computed": ("a formula or a search, stored to the digits shown; no part of 1", 0.003),
+    "measured": ("shares and losses of a float32 model: a near tie may fall the other way", 0.005),
+    "trained": ("a model is trained at every check", 0.2),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a source, in our words, with what is computed about it and our verdict."""
+
+    id: str
+    """`source.number`: 0 the framework paper, 1 and 2 the two texts on MLPs, 3 the notes, 4 the gated blocks, 5 what came after."""
+    source: str
+    """A key of `SOURCES`."""
+    place: str
+    """Where the source says it."""
+    claim: str
+    computes: str
+    """What is computed here, in a sentence."""
+    verdict: str
+    """A key of `VERDICTS`."""
+    chapter: str = ""
+    """Where the book treats it: `page#anchor`."""
+    note: str = ""
+    """The caveat, or what is right instead."""
+    by: str = ""
+    """The function that recomputes `value`: `paper.f` is `f` in `circuitkit/claims/_paper.py`."""
+    key: str = ""
+    """The entry of the function's result that is this row's value, where one function serves several rows."""
+    value: Any = None
+    """What is computed: a number, a truth value, a text, or a list of these."""
+    labels: tuple[str, ...] = ()
+    """What the entries of a list are."""
+    tolerance: int | float | list = 0.0
+    """How far a recomputed number may lie from `value`; a list gives each entry its own."""
+    kind: str | list = "exact"
+    """Why it may: a key of `KINDS`, which limits the tolerance; a list gives each entry its own."""
+    said: Any = None
+    """What the source states, if it states a number: for the first entries of `value` where that is a longer list."""
+    said_tolerance: int | float | list = 0.0
+    """How near `value` must be to `said` to agree: the precision that the source prints."""
+
+
+def parse(text: str) -> list[Claim]:
+    """Rows of a register in TOML, in order; a field that no row may have is refused by name."""
+    known, rows = {field.name for field in fields(Claim)}, tomllib.loads(text).get("claim", [])
+    required = {field.name for field in fields(Claim)[:6]}
+    wrong = []
+    for number, row in enumerate(rows, 1):
+        name = f"claim {row.get('id', f'in row {number}')}"
+        wrong += [
+            f"{name}: unknown field {key!r}; a row has {sorted(known)}"
+            for key in row.keys() - known
+        ]
+        wrong += [f"{name}: field {key!r} is missing" for key in sorted(required - row.keys())]
+    if wrong:
+        raise ValueError("the register cannot be read:\n  " + "\n  ".join(wrong))
+    return [Claim(**{**row, "labels": tuple(row.get("labels", ()))}) for row in rows]
+
+
+@cache
+def _shipped() -> tuple[Claim, ...]:
+    return tuple(parse(files("circuitkit_book.claims").joinpath("claims.toml").read_text("utf-8")))
+
+
+def load() -> list[Claim]:
+    """All claims, source by source."""
+    return list(_shipped())
+
+
+def find(id: str) -> Claim:
+    """The claim with this id.
+
+    >>> find("2.2").place
+    'Section 2'
+    """
+    claims = {claim.id: claim for claim in load()}
+    if id not in claims:
+        near = get_close_matches(str(id), claims, n=3, cutoff=0.3) or list(claims)[:3]
+        raise ValueError(
+            f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}"
+        )
+    return claims[id]

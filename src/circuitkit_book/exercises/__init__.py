@@ -1,0 +1,52 @@
+"""Exercises that say what went wrong: each `check_...` takes an answer and names the likely mistake.
+
+Each compares with plain loops of its own, and shares no code with the rooms that it teaches. A mistake that somebody made
+may be added at any time.
+"""
+
+from circuitkit_book.exercises.average_out import check_average_out as check_average_out
+from circuitkit_book.exercises.checking import Result as Result
+from circuitkit_book.exercises.copying_head import check_copying_head as check_copying_head
+from circuitkit_book.exercises.copying_score import check_copying_score as check_copying_score
+from circuitkit_book.exercises.cut_wire import check_cut_wire as check_cut_wire
+from circuitkit_book.exercises.exercise import Exercise as Exercise
+from circuitkit_book.exercises.exercise import Mistake as Mistake
+from circuitkit_book.exercises.exercise import catalogue as catalogue
+from circuitkit_book.exercises.find_induction import check_find_induction as check_find_induction
+from circuitkit_book.exercises.first_share import check_first_share as check_first_share
+from circuitkit_book.exercises.heard_part import check_heard_part as check_heard_part
+from circuitkit_book.exercises.induction_head import check_induction_head as check_induction_head
+from circuitkit_book.exercises.k_composition import check_k_composition as check_k_composition
+from circuitkit_book.exercises.logit_in_parts import check_logit_in_parts as check_logit_in_parts
+from circuitkit_book.exercises.logit_through_norm import (
+    check_logit_through_norm as check_logit_through_norm,
+)
+from circuitkit_book.exercises.mlp_as_heads import check_mlp_as_heads as check_mlp_as_heads
+from circuitkit_book.exercises.mysteries import mystery as mystery
+from circuitkit_book.exercises.mysteries import try_claim as try_claim
+from circuitkit_book.exercises.neuron_as_head import check_neuron_as_head as check_neuron_as_head
+from circuitkit_book.exercises.norm_gain import check_norm_gain as check_norm_gain
+from circuitkit_book.exercises.note_mover import check_note_mover as check_note_mover
+from circuitkit_book.exercises.omega_window import check_omega_window as check_omega_window
+from circuitkit_book.exercises.one_pair_gate import check_one_pair_gate as check_one_pair_gate
+from circuitkit_book.exercises.patch import check_patch as check_patch
+from circuitkit_book.exercises.pictures import picture as picture
+from circuitkit_book.exercises.pictures import predict as predict
+from circuitkit_book.exercises.strict_verdict import check_strict_verdict as check_strict_verdict
+from circuitkit_book.exercises.toolkits import toolkit as toolkit
+from circuitkit_book.exercises.turned_stream import check_turned_stream as check_turned_stream
+from circuitkit_book.exercises.two_heads import check_two_heads as check_two_heads
+from circuitkit_book.exercises.where_they_part import check_where_they_part as check_where_they_part
+from circuitkit_book.exercises.without_source import check_without_source as check_without_source
+
+__all__ = [
+    "Exercise", "Mistake", "Result", "catalogue", "check_average_out",
+    "check_copying_head", "check_copying_score", "check_cut_wire", "check_find_induction",
+    "check_first_share", "check_heard_part",
+    "check_induction_head", "check_k_composition", "check_logit_in_parts",
+    "check_logit_through_norm", "check_mlp_as_heads", "check_neuron_as_head", "check_norm_gain", "check_note_mover",
+    "check_omega_window", "check_one_pair_gate", "check_patch",
+    "check_strict_verdict", "check_turned_stream", "check_two_heads",
+    "check_where_they_part", "check_without_source", "mystery",
+    "picture", "predict", "toolkit", "try_claim",
+]  # fmt: skip
