@@ -40,8 +40,8 @@ class Toolkit:
 
 def name_of(exercise: Exercise) -> str:
     """The name of its function, from the name of its file; empty for an exercise that is no file."""
-    found = re.search(r"\._\d_\d_(\w+)$", exercise.body.__module__)
-    return found[1] if found else ""
+    package, _, module = exercise.body.__module__.rpartition(".")
+    return module if package == "circuitkit_book.exercises" else ""
 
 
 def _read() -> dict[str, str]:
