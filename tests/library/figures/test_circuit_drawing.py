@@ -180,13 +180,6 @@ def test_the_description_names_everything_and_changes_with_a_number():
         assert repr(figures.circuit(CIRCUIT | change, alt=ALT, words=words)) != text
 
 
-def test_the_legend_explains_the_lines_that_are_drawn():
-    text, _ = drawn({"L0H1->L1H3.K": 1.0}, label="nats")
-    assert "long dashes" in text
-    assert "short dashes" not in text
-    assert "Numbers: nats." in text
-
-
 @pytest.mark.parametrize(
     ("values", "words", "text"),
     [

@@ -1,13 +1,10 @@
 """The held-out text and the statistics of the training text."""
 
-import json
-
 import pytest
 import torch
 
 from circuitkit.models import (
     CorpusStatistics,
-    corpus_provenance,
     corpus_statistics,
     heldout_rows,
     heldout_text,
@@ -110,13 +107,3 @@ def test_rows_that_cannot_be(heldout):
         with pytest.raises(ValueError, match=f"given n={n} and n_ctx={n_ctx}.*fewer than {total}"):
             heldout_rows(n, n_ctx)
     assert heldout_rows(1, total - 1).shape == (1, total - 1)
-
-
-def test_provenance_names_every_source_of_the_text(data):
-    stored = json.loads((data / "corpus-provenance.json").read_text())["files"]
-    files = corpus_provenance()
-    assert files == stored
-    assert len({row["file"] for row in files}) == len(files) > 5
-    assert all(
-        row["title"] and row["author"] and row["free"] and row["characters"] > 0 for row in files
-    )

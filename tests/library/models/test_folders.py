@@ -11,8 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import circuitkit as ck
-from circuitkit import induction
 from circuitkit.models import load_tokenizer
+from circuitkit.rows import repeated_tokens
 from tests.support import tiny_models
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -140,25 +140,9 @@ def test_a_folder_may_be_called_like_another_model(folder, monkeypatch, name):
 def test_dropout_is_off_in_what_is_measured(whole):
     """A model in train mode is measured in eval mode, and it stays in train mode."""
     model = ck.load_model(whole)
-    rows = induction.repeated_tokens(model.cfg.d_vocab, 8, batch=3)
-    measures = {
-        "effect": lambda: induction.effect(model, rows, "L1H0", draws=2).values,
-        "loss": lambda: torch.tensor(induction.induction_loss(model, rows)[:2]),
-        "scores": lambda: induction.scores(model, rows).prefix_matching,
-    }
-    in_eval_mode = {name: measure() for name, measure in measures.items()}
+    rows = repeated_tokens(model.cfg.d_vocab, 8, batch=3)
+    before = ck.run(model, rows.tokens).logits
     model.train()
-    assert not torch.equal(model(rows.tokens), model(rows.tokens))
-    for name, measure in measures.items():
-        assert torch.equal(measure(), in_eval_mode[name]), name
+    assert not torch.equal(model(rows.tokens), before)
+    assert torch.equal(ck.run(model, rows.tokens).logits, before)
     assert model.training
-
-
-def test_heads_of_two_models_are_not_composed(whole, folder):
-    mine, other = ck.load_model(whole), ck.load_model(folder)
-    one, two = ck.heads_of(mine), ck.heads_of(other)
-    with pytest.raises(ValueError, match="one model"):
-        ck.circuits.composition_scores(one, two, "K")
-    with pytest.raises(ValueError, match="one model"):
-        ck.stack(one["L0H0"], two["L1H0"])
-    assert ck.stack(one["L0H0"], one["L1H0"]).of == one.of

@@ -22,7 +22,6 @@ def test_ready_to_use(model, name):
     from transformer_lens.model_bridge import TransformerBridge
 
     assert isinstance(model, TransformerBridge)
-    assert not model.training
     assert not any(module.training for module in model.modules())
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert not any(p.requires_grad for p in model.parameters())
@@ -90,26 +89,13 @@ def test_nothing_writes_positions(shipped, step):
         assert not model.b_O.any()
 
 
-def test_positions_stay_in_the_stream(heldout):
-    model = circuitkit.load_model("two-layer")
-    with torch.no_grad():
-        _, cache = model.run_with_cache(heldout[None, :50])
-    final = cache["blocks.1.hook_resid_post"][0, :, 128:]
-    assert torch.equal(final, model.W_pos[:50, 128:])
-
-
 def test_text(model):
     tokens = model.to_tokens(TEXT)
-    assert tokens.shape[0] == 1
     assert tokens[0, 0] == 0  # <|endoftext|> first
     assert (tokens[0, 1:] != 0).all()
     assert model.to_string(tokens[0, 1:]) == TEXT
-    pieces = model.to_str_tokens("It was the best")
-    assert pieces[0] == "<|endoftext|>"
-    assert "".join(pieces[1:]) == "It was the best"
-    assert len(pieces) == model.to_tokens("It was the best").shape[1]
-    assert model.to_tokens("It was", prepend_bos=False)[0, 0] != 0
-    assert model(TEXT).shape == (1, tokens.shape[1], 2048)
+    assert "".join(model.to_str_tokens("It was the best")[1:]) == "It was the best"
+    assert torch.equal(model.to_tokens(TEXT, prepend_bos=False)[0], tokens[0, 1:])
     assert torch.equal(model(TEXT), model(tokens))
 
 
@@ -131,13 +117,3 @@ def test_no_network(monkeypatch):
     monkeypatch.setattr(socket, "create_connection", refuse)
     model = circuitkit.load_model("two-layer")
     model(model.to_tokens("It was the best of times"))
-
-
-def test_hooks_work(model):
-    """The shipped bridge can be cached and edited, which is why it is a bridge."""
-    tokens = model.to_tokens("It was the best of times")
-    logits, cache = model.run_with_cache(tokens)
-    assert torch.equal(cache["unembed.hook_out"], logits)
-    edited = model.run_with_hooks(tokens, fwd_hooks=[("hook_embed", lambda value, hook: value * 0)])
-    assert not torch.equal(edited, logits)
-    assert torch.equal(model(tokens), logits)

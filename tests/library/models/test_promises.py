@@ -92,23 +92,6 @@ def test_the_two_layer_model_has_its_heads():
 
 
 @torch.no_grad()
-def test_fresh_random_tokens_show_the_same_heads():
-    """Not the packing script's rows: uniform random tokens, another seed, another period."""
-    model, period = circuitkit.load_model("two-layer"), 60
-    span = torch.randint(1, 2048, (16, period), generator=torch.Generator().manual_seed(77))
-    rows = torch.cat([torch.zeros(16, 1, dtype=torch.long), span, span], dim=1)
-    _, cache = model.run_with_cache(rows, names_filter=lambda hook: hook.endswith("hook_pattern"))
-    previous = torch.stack(
-        [cache["blocks.0.attn.hook_pattern"][:, :, i, i - 1] for i in range(1, 121)]
-    ).mean((0, 1))
-    match = [
-        cache["blocks.1.attn.hook_pattern"][:, :, i, i - period + 1] for i in range(period + 1, 121)
-    ]
-    assert previous.max() >= 0.9
-    assert torch.stack(match).mean((0, 1)).max() >= 0.7
-
-
-@torch.no_grad()
 def test_checkpoints_run_through_the_phase_change(repeated):
     """The loss on the second half of repeated random tokens falls by nats, and a good part of it between neighbours
     that ship: at least three checkpoints lie on the slope."""
