@@ -60,7 +60,7 @@ export function pythonFor(state, seen) {
   });
   const score = cuts.length
     ? [`names, queries, keys = run.score_sides("${head}", ${seen.at}, ${seen.source})`, ...into, "score = queries @ keys.T", "print(names, score, sep=\"\\n\")"]
-    : [`score = circuits.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`, "print(score.components, score.table, sep=\"\\n\")"];
+    : [`score = ck.paths.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`, "print(score)"];
   const words = [
     `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB${said(seen.sourceText)}`,
     ...(seen.via

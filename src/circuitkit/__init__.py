@@ -20,8 +20,11 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import handmade as handmade
     from circuitkit import induction as induction
     from circuitkit import models as models
+    from circuitkit import paths as paths
     from circuitkit import residual as residual
+    from circuitkit import skip_trigrams as skip_trigrams
     from circuitkit import superposition as superposition
+    from circuitkit import toys as toys
     from circuitkit import training as training
     from circuitkit._work import kept_in as kept_in
     from circuitkit._work import plan as plan
@@ -35,6 +38,7 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit.models import list_models as list_models
     from circuitkit.models import load_model as load_model
     from circuitkit.report import report as report
+    from circuitkit.residual import why as why
 
 __version__ = "0.1.0"
 
@@ -48,9 +52,12 @@ MODULES = (
     "handmade",
     "induction",
     "models",
+    "paths",
     "report",
     "residual",
+    "skip_trigrams",
     "superposition",
+    "toys",
     "training",
 )
 # Other public names, and the module of each.
@@ -66,6 +73,7 @@ HOMES = {
     "run": "ablation",
     "stack": "heads",
     "to_attention_only": "conversion",
+    "why": "residual",
 }
 __all__ = sorted([*MODULES, *HOMES])  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -563,7 +563,8 @@ class Run:
                 f"{name!r} has written nothing into the stream that {before or 'unembed'!r} reads. "
                 "Write the name of an earlier part, such as 'embed'."
             )
-        return self.recording.share(part, step)
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            return self.recording.share(part, step)
 
     def parts(
         self, before: str | None = None, neurons: bool = False
@@ -577,7 +578,9 @@ class Run:
             layer is one part, `"L0 MLP"`
         """
         step = self.step_before(before)
-        return {str(name): self.recording.share(name, step) for name in self.names(step, neurons)}
+        names = self.names(step, neurons)
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            return {str(name): self.recording.share(name, step) for name in names}
 
     def contributions(
         self,
@@ -594,8 +597,14 @@ class Run:
         direction : one vector, or one for each position
         before, neurons : as in `parts`
         """
-        step = self.step_before(before)
-        direction = direction.expand(*self.tokens.shape, direction.shape[-1])
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            direction = direction.expand(*self.tokens.shape, direction.shape[-1])
+            return self.products(direction, self.step_before(before), neurons)
+
+    def products(
+        self, direction: Float[Tensor, "batch pos d_model"], step: int, neurons: bool
+    ) -> dict[str, Float[Tensor, "batch pos"]]:
+        """The dot product of every part's share of the stream of a step with a direction."""
         result = {}
         for name in self.names(step, neurons=False):
             layer = converted_neurons(self.model, name.layer) if name.kind == "MLP" else None
@@ -663,7 +672,8 @@ class Run:
     def final_norm(self) -> FrozenNorm | None:
         """The norm in front of the unembedding, with the divisor that it had in this run."""
         has_scale = "ln_final.hook_scale" in self.recording.hook_names
-        return self.recording.frozen("ln_final") if has_scale else None
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            return self.recording.frozen("ln_final") if has_scale else None
 
     def names(self, before: int, neurons: bool) -> list[Name]:
         """The parts that write before a step."""

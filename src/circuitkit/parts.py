@@ -285,8 +285,10 @@ class Recording:
 
     def start(self, name: Name) -> Tensor:
         """What the token embedding or the position embedding puts into the stream."""
+        # a model without layers hands its embeddings to the last norm
+        first_reader = in_layer(0, "hook_in") if len(self.model.blocks) else final_hook(self.model)
         opening = "embed_ln" in self.model._modules
-        begun = self["embed_ln.hook_in" if opening else in_layer(0, "hook_in")]
+        begun = self["embed_ln.hook_in" if opening else first_reader]
         positions = torch.zeros_like(begun)
         for module in ("pos_embed", "token_type_embed"):
             if module in self.model._modules:

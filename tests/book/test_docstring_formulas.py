@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, handmade, induction, residual
+from circuitkit import circuits, handmade, induction, paths, residual
 from tests.book.test_equations import (
     D,
     H,
@@ -115,21 +115,6 @@ def full_qk(circuit):
     close(circuits.full_qk(tiny, "L0H0").AB, value(circuit, symbols))
 
 
-def largest_paths(asked):
-    tiny, answer = model(), 2
-    _, cache = tiny.run_with_cache(tokens())
-    stream = residual.decompose(tiny, tokens())
-    x = (stream["embed"] + stream["pos_embed"])[0]
-    u = tiny.W_U[:, answer] - tiny.W_U.mean(1)
-    for name, added in circuits.largest_paths(tiny, tokens()[0], answer, k=4):
-        early, late = name.split("->")
-        head, A = ck.heads_of(tiny)[late], cache["pattern", 1][0, int(late[-1])]
-        first = cache["pattern", 0][0, int(early[-1])] @ x @ ck.heads_of(tiny)[early].OV.AB[0]
-        wanted = {"W_V^{h_2}": head.W_V[0], "W_O^{h_2}": head.W_O[0], "u": u}
-        rows = [value(asked, wanted | {"A^{h_2}_{at,p}": A[-1, p]}) for p in range(len(x))]
-        close(added, (first * torch.stack(rows)).sum())
-
-
 def random_heads(variance):
     weights = circuits.random_heads(500, D, H).W_Q
     assert abs(weights.var() / value(variance, {"d_{model}": D}) - 1) < 0.06  # four standard errors
@@ -137,17 +122,17 @@ def random_heads(variance):
 
 def score_decomposition(formula):
     tiny, t, s = model(), 3, 1
-    found = circuits.score_decomposition(tiny, tokens(), "L1H0", t, s)
+    score = paths.score_decomposition(tiny, tokens()[:1], "L1H0", t, s).values.sum()
     stream = residual.decompose(tiny, tokens())
     names = [name for name in stream.names if not name.startswith("L1")]
     terms = [{"c_i": stream[a][0, t], "c_j": stream[b][0, s]} for a in names for b in names]
-    symbols = matrices(ck.heads_of(tiny)["L1H0"]) | {r"\sum_{i,j}": terms, "s": found.score}
+    symbols = matrices(ck.heads_of(tiny)["L1H0"]) | {r"\sum_{i,j}": terms, "s": score}
     close(*sides(formula, symbols)[0])
 
 
 def skip_trigrams(typical, attention, effect, strength, with_likelihood):
     tiny, window = model(), 32
-    best = circuits.skip_trigrams(tiny, "L0H0", k=1, window=window)[0]
+    best = ck.skip_trigrams.strongest(tiny, "L0H0", k=1, window=window)[0]
     scores = circuits.full_qk(tiny, "L0H0").AB[best.destination]
     ov = circuits.full_ov(tiny, "L0H0").AB
     ov = ov - ov.mean(1, keepdim=True)
@@ -160,7 +145,7 @@ def skip_trigrams(typical, attention, effect, strength, with_likelihood):
     close(*sides(effect, symbols | {"e": best.effect})[0])
     close(best.strength, value(strength, {"w": best.attention, "e": best.effect}))
     likelihood = draw(V, V).softmax(-1)
-    best = circuits.skip_trigrams(tiny, "L0H0", k=1, window=window, likelihood=likelihood)[0]
+    best = ck.skip_trigrams.strongest(tiny, "L0H0", k=1, window=window, likelihood=likelihood)[0]
     chance = likelihood[best.destination, best.completion]
     symbols = {"P(C|B)": chance, "w": best.attention, "e": best.effect}
     close(best.strength, value(with_likelihood, symbols))
@@ -255,10 +240,9 @@ TIES = {
     "circuits.copying_score": copying_score,
     "circuits.full_ov": full_ov,
     "circuits.full_qk": full_qk,
-    "circuits.largest_paths": largest_paths,
     "circuits.random_heads": random_heads,
-    "circuits.score_decomposition": score_decomposition,
-    "circuits.skip_trigrams": skip_trigrams,
+    "paths.score_decomposition": score_decomposition,
+    "skip_trigrams.strongest": skip_trigrams,
     "circuits.virtual_head": virtual_head,
     "induction.attribution": attribution,
     "handmade.build_induction_model": build_induction_model,
@@ -267,8 +251,8 @@ TIES = {
 }
 #: These formulas introduce notation; nothing new can be computed from them.
 REASONS = {
-    "circuits.path_logits": "a shorthand with products of maps for (2.5), which is computed on its page",
-    "circuits.skip_trigram_bugs": "repeats the weight and the effect of skip_trigrams, which are computed",
+    "paths.path_logits": "a shorthand with products of maps for (2.5), which is computed on its page",
+    "skip_trigrams.find_bugs": "repeats the weight and the effect of `strongest`, which are computed",
 }
 
 

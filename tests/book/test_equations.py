@@ -11,6 +11,7 @@ import circuitkit as ck
 from circuitkit import circuits, conversion, handmade, residual
 from circuitkit import superposition as sp
 from circuitkit.conversion import paper
+from circuitkit.paths import path_logits, score_decomposition
 from circuitkit.superposition._verdict import always_predicted
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
@@ -114,7 +115,7 @@ def stream_is_a_sum(latex):
         ],
         "W_E[t]": tiny.W_E[t],
         "W_{pos}[i]": tiny.W_pos[i],
-        r"x_{\text{final}}": split.total[0, i],
+        r"x_{\text{final}}": split.values.sum(0)[0, i],
         r"\text{logits}": tiny(tokens())[0, i],
         "W_U": tiny.W_U,
     }
@@ -125,13 +126,13 @@ def stream_is_a_sum(latex):
 
 def virtual_weight(latex):
     tiny = model()
-    writers, readers, strength = residual.virtual_weight_table(tiny)
+    table = residual.virtual_weight_table(tiny)
     out, into = (
         residual.virtual_weights(tiny, "L0H1", "L1H0.K").A,
         residual.virtual_weights(tiny, "L0H1", "L1H0.K").B,
     )
     ((value,),) = sides(latex, {"W_{out}": out, "W_{in}": into})
-    close(strength[writers.index("L0H1"), readers.index("L1H0.K")], value)
+    close(table["L0H1", "L1H0.K"], value)
 
 
 def deletion(latex):
@@ -140,11 +141,12 @@ def deletion(latex):
         residual.decompose(tiny, tokens()),
         residual.memory_scores(tiny, tokens(), skip=0),
     )
-    b, a = scores.names.index("L1H1"), scores.names.index("L0H0")
     symbols = {
         "r_b": split["L1H1"],
         "r_a": split["L0H0"],
-        r"\text{deletion}(b, a)": scores.deletion[b, a],
+        r"\text{deletion}(b, a)": torch.tensor(
+            scores.deletion["L1H1", "L0H0"], dtype=torch.float64
+        ),
     }
     close(*sides(latex, symbols)[0])
 
@@ -193,7 +195,7 @@ def two_factors(latex):
 def paths(latex):
     tiny = model()
     stack, split = ck.heads_of(tiny), residual.decompose(tiny, tokens())
-    patterns, first = {}, split["embed"] + split["pos_embed"]
+    patterns, first = {}, split["embed"] + split["pos"]
     _, cache = tiny.run_with_cache(tokens())
     for layer in range(2):
         for h in range(2):
@@ -206,7 +208,7 @@ def paths(latex):
         for j in range(2)
     ]
     symbols = {"x": first[0], "W_U": tiny.W_U, r"\sum_h": one, r"\sum_{h_1,\,h_2}": two}
-    found = circuits.path_logits(tiny, tokens())
+    found = path_logits(tiny, tokens())
     close(*sides(latex, symbols | {r"\text{logits}": found.sum()[0]})[0], tiny(tokens())[0])
 
 
@@ -236,7 +238,7 @@ def first_layer_score(latex):
         "p_t": tiny.W_pos[t],
         "p_s": tiny.W_pos[s],
     }
-    score = circuits.score_decomposition(tiny, tokens(), "L0H0", t, s).score
+    score = score_decomposition(tiny, tokens()[:1], "L0H0", t, s).values.sum()
     symbols |= {"W_{QK}": head.QK.AB[0], "d_{head}": H, r"\text{score}(t, s)": score}
     close(*sides(latex, symbols)[0])
 

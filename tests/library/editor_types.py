@@ -12,7 +12,7 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
 import circuitkit as ck
-from circuitkit import circuits, conversion, induction, models, residual, superposition
+from circuitkit import circuits, conversion, induction, models, paths, residual, superposition
 
 
 def heads_and_models() -> None:
@@ -40,7 +40,7 @@ def tools() -> None:
     assert_type(circuits.composition_scores(heads["L0H1"], heads["L1H3"], "K").score, Tensor)
     assert_type(circuits.copying_score(model).score, Tensor)
     assert_type(circuits.full_qk(model, "L1H3", query="position"), FactoredMatrix)
-    assert_type(circuits.path_logits(model, tokens, max_order=1).sum(), Tensor)
+    assert_type(paths.path_logits(model, tokens, max_order=1).sum(), Tensor)
     found = induction.scores(model, fill="mean")
     assert_type(found.top("prefix_matching", 1), list[tuple[str, float]])
     assert_type(induction.induction_loss(model, without=["L1H3"]), induction.InductionLoss)

@@ -13,6 +13,7 @@ import torch
 import circuitkit
 from circuitkit import anatomy, circuits, models
 from circuitkit import superposition as sp
+from circuitkit.paths import score_decomposition
 from tests.support.site import DESKTOP, OpenPage
 from tools.publish import lab_still
 
@@ -174,9 +175,9 @@ def test_score_decomposition_is_that_of_the_library(page):
     tokens = model.to_tokens(TEXT)
     last = tokens.shape[1] - 1
     ours = ask(page, "score", request(at=last, head="L1H3", source=6))
-    theirs = circuits.score_decomposition(model, tokens, "L1H3", dst=last, src=6)
-    assert ours["names"] == list(theirs.components[:-1])
-    assert np.array(ours["table"]) == pytest.approx(theirs.table[:-1, :-1].numpy(), abs=TOLERANCE)
+    theirs = score_decomposition(model, tokens, "L1H3", dst=last, src=6)
+    assert ours["names"] == list(theirs.names[:-1])
+    assert np.array(ours["table"]) == pytest.approx(theirs.values[:-1, :-1].numpy(), abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"]], ids=["whole", "cut"])

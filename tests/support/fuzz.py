@@ -112,7 +112,6 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "CorpusStatistics": lambda: ck.models.CorpusStatistics(
         torch.ones(3).long(), torch.ones(3, 3).long()
     ),
-    "Decomposition": lambda: ck.residual.decompose(model(), tokens()),
     "Exercise": lambda: ck.exercises.catalogue(2)[0],
     "GatedBlock": lambda: ck.superposition.GatedBlock(recipe(), 2, 12),
     "GatedModel": lambda: ck.superposition.load_gated(),
@@ -129,13 +128,10 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         normal(12, 3).double(), normal(3, 12).double(), n_ctx=8
     ),
     "Path": lambda: folder() / "new",
-    "PathLogits": lambda: ck.circuits.path_logits(model(), tokens()),
+    "PathLogits": lambda: ck.paths.path_logits(model(), tokens()),
     "Recipe": recipe,
     "Repeated": lambda: ck.induction.repeated_tokens(23, 4),
     "Run": lambda: ck.anatomy(model()).run(tokens()),
-    "ScoreDecomposition": lambda: ck.circuits.score_decomposition(
-        model(), tokens(), "L1H0", 3, 2
-    ),
     "Scores": lambda: ck.induction.scores(model(), tokens()),
     "SkipTrigramTask": lambda: ck.superposition.SkipTrigramTask(2),
     "ToyModel": toy,
@@ -213,7 +209,6 @@ NOT_PLAIN = {
 RIGHT: dict[str, Callable[[], Any]] = {
     "answer": lambda: lambda *arguments, **named: None,
     "logit_attribution.answer": lambda: tokens() + 1,
-    "largest_paths.answer": lambda: 3,
     "anatomy.model": model,
     "alt": lambda: "A line from nothing to one in two steps",
     "back": lambda: (1, 2),

@@ -156,11 +156,9 @@ class Run:
             for order, x in new.items():
                 shares[order] = shares.get(order, 0) + x
             for name, value in self.parts.items():
+                # the output bias of a converted MLP is a part of what that MLP writes
                 if re.match(rf"L{number}( MLP|N)", name):
-                    if name.endswith("bias"):
-                        bias = bias + value
-                    else:
-                        shares[0] = shares[0] + value
+                    shares[0] = shares[0] + value
         return shares, bias
 
     def constant_logits(self, bias):

@@ -15,6 +15,8 @@ PACKAGES = {
     "anatomy": "Anatomy",
     "residual": "The residual stream",
     "circuits": "QK and OV circuits",
+    "paths": "Paths",
+    "skip_trigrams": "Skip trigrams",
     "induction": "Induction",
     "conversion": "MLPs as attention",
     "superposition": "Superposition",

@@ -6,22 +6,7 @@ question may be added; how scores, norms and rotations come about may not be wri
 
 from circuitkit.circuits._composition import composition_scores, random_heads, virtual_head
 from circuitkit.circuits._full import copying_score, full_ov, full_qk, top_per_row
-from circuitkit.circuits._paths import (
-    largest_paths,
-    loss_of_paths,
-    path_logits,
-    score_decomposition,
-    term_importance,
-)
-from circuitkit.circuits._skip import (
-    corpus_evidence,
-    skip_trigram_bugs,
-    skip_trigram_statistics,
-    skip_trigrams,
-)
 
 __all__ = [
-    "composition_scores", "copying_score", "corpus_evidence", "full_ov", "full_qk", "largest_paths", "loss_of_paths", "path_logits",
-    "random_heads", "score_decomposition", "skip_trigram_bugs", "skip_trigram_statistics", "skip_trigrams",
-    "term_importance", "top_per_row", "virtual_head",
+    "composition_scores", "copying_score", "full_ov", "full_qk", "random_heads", "top_per_row", "virtual_head",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from circuitkit import circuits, conversion, induction, residual
+from circuitkit import circuits, conversion, induction, residual, skip_trigrams
 from circuitkit._heads import Heads
 from circuitkit.anatomy import Anatomy, anatomy, read
 from circuitkit.anatomy._read import measured
@@ -239,7 +239,7 @@ def trigrams(asked: Asked, layer: int) -> list[dict]:
     ] = False
     rows = []
     for name in _in_layer(value, layer):
-        for one in circuits.skip_trigrams(value, name, 5, among=among):
+        for one in skip_trigrams.strongest(model, name, 5, among=among):
             text = f"{spelled(one.source)} … {spelled(one.destination)} → {spelled(one.completion)}"
             rows.append(row(name, "skip trigram", one.strength, text=text))
     return rows
@@ -304,16 +304,14 @@ def logits(asked: Asked) -> list[dict]:
     """What each part adds to the logit of the model's own next token, over the mean of all logits."""
     model, tokens = model_of(asked), torch.tensor([asked.prompt])
     said, spelled = anatomy(model).run(tokens).logits, speller(model)
-    found = residual.logit_attribution(
-        model, tokens, said.argmax(-1).cpu(), versus="mean", neurons=False
-    )
+    shares = residual.why(model, tokens, int(said[0, -1].argmax()))
     rows = [
         row("next token", "probability", p, text=spelled(i))
         for p, i in zip(*(x.tolist() for x in said[0, -1].softmax(-1).topk(5)), strict=True)
     ]
     return rows + [
         row(name, "adds to the logit", value)
-        for name, value in zip(found.names, found.values[:, 0, -1].tolist(), strict=True)
+        for name, value in zip(shares.names, shares.values.tolist(), strict=True)
     ]
 
 

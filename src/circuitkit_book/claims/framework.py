@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from circuitkit import circuits, induction, models, residual
+from circuitkit import circuits, induction, models, paths, residual, skip_trigrams
 from circuitkit.heads import heads_of
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
 
@@ -19,7 +19,7 @@ def stream_is_a_sum() -> float:
     for name in ("two-layer", "two-layer-mlp"):
         exact = model(name, exact=True)
         final = exact.run_with_cache(rows)[1]["blocks.1.hook_resid_post"]
-        errors.append(relative(residual.decompose(exact, rows).total - final, final))
+        errors.append(relative(residual.decompose(exact, rows).values.sum(0) - final, final))
     return max(errors)
 
 
@@ -38,19 +38,18 @@ def norm_and_basis() -> list:
     ones = torch.ones(exact.cfg.d_model, dtype=torch.float64)
     changes = []
     for fix in (None, ones):
-        rotation = residual.random_rotation(exact.cfg.d_model, seed=2, fix=fix, dtype=torch.float64)
-        changes.append(
-            float(
-                (residual.rotate_basis(exact, rotation).run(rows).logits - exact(rows)).abs().max()
-            )
-        )
+        rotation = residual.random_rotation(exact.cfg.d_model, seed=2, fix=fix)
+        rotated = residual.rotate_basis(exact, rotation)
+        changes.append(float((rotated(rows) - exact(rows)).abs().max()))
     return [changes[0], changes[1] < 1e-9]
 
 
 def small_subspaces() -> list[float]:
     """Mean overlap of what layer 0 writes with what queries, keys and values of layer 1 read; what chance would give."""
     stack = heads_of(model("two-layer"))
-    found = [float(residual.subspace_overlap(stack[:4], stack[4:], kind).mean()) for kind in KINDS]
+    found = [
+        float(residual.subspace_overlap(stack[:4], stack[4:], kind).values.mean()) for kind in KINDS
+    ]
     writable = int(
         (stack.W_O.abs().amax((0, 1)) > 0).sum()
     )  # the other dimensions hold positions, which values ignore
@@ -104,8 +103,8 @@ def low_rank() -> list:
 def frozen_paths() -> float:
     """Largest error of the sum of all paths against the logits, over the largest logit, float64."""
     two, rows = model("two-layer", exact=True), models.heldout_rows(2, 64)
-    paths, logits = circuits.path_logits(two, rows), two(rows)
-    return float((sum(paths.values()) - logits).abs().max() / logits.abs().max())
+    shares, logits = paths.path_logits(two, rows), two(rows)
+    return float((sum(shares.values()) - logits).abs().max() / logits.abs().max())
 
 
 def bigram_table() -> list:
@@ -119,12 +118,12 @@ def bigram_table() -> list:
     return [bool(correlation > 0.98), float(correlation), float(agree), float(divergence)]
 
 
-def skip_trigrams() -> list[float]:
+def skip_trigrams_in_text() -> list[float]:
     """Of L0H0's 300 strongest skip trigrams: share the text bears out, and share beyond three standard errors."""
     one, stats, counted = (
         model("one-layer"),
         models.corpus_statistics(),
-        circuits.skip_trigram_statistics(),
+        skip_trigrams.shipped_statistics(),
     )
     given = counted.provenance
     words = [one.tokenizer.decode([i]).strip() for i in range(one.cfg.d_vocab)]
@@ -132,7 +131,7 @@ def skip_trigrams() -> list[float]:
         word.isalpha() and n >= given["min_token"]
         for word, n in zip(words, unigram().tolist(), strict=True)
     ]
-    found = circuits.skip_trigrams(
+    found = skip_trigrams.strongest(
         one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
         among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
     )  # fmt: skip
@@ -150,8 +149,8 @@ def copying_heads() -> list[float]:
 
 def made_up_words() -> list:
     """Whether the twenty worst crossings get more than 0.3; the largest probability, and the direct path's share of it."""
-    counted, contexts = circuits.skip_trigram_statistics(), models.heldout_rows(20, 6, seed=3)
-    found = circuits.skip_trigram_bugs(
+    counted, contexts = skip_trigrams.shipped_statistics(), models.heldout_rows(20, 6, seed=3)
+    found = skip_trigrams.find_bugs(
         model("one-layer"), counted.words, contexts, 20, occurring=counted.occurring
     )
     worst = found.bugs[0]
@@ -161,7 +160,7 @@ def made_up_words() -> list:
 def term_importance() -> list[float]:
     """Loss of the two-layer model with paths through at most 0, 1 and 2 heads, patterns frozen, in nats."""
     return list(
-        circuits.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False).kept
+        paths.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False).kept
     )
 
 

@@ -4,7 +4,17 @@ import dataclasses
 
 import torch
 
-from circuitkit import circuits, handmade, induction, models, residual, superposition
+from circuitkit import (
+    circuits,
+    handmade,
+    induction,
+    models,
+    paths,
+    residual,
+    skip_trigrams,
+    superposition,
+    toys,
+)
 from circuitkit.heads import heads_of
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
@@ -50,19 +60,19 @@ def deletion() -> list:
     """Rank of the OV matrices; the highest deletion score of a head of layer 1, its pair, and the cosine of the two."""
     two = model("two-layer")
     memory = residual.memory_scores(two, models.heldout_rows(16))
-    scores = memory.deletion.nan_to_num(-torch.inf)
-    later, earlier = divmod(int(scores.argmax()), len(memory.names))
-    pair = f"{memory.names[later]} of {memory.names[earlier]}"
+    largest = memory.deletion.top(1)
+    later, earlier = largest.names[0].split(", ")
+    pair = f"{later} of {earlier}"
     rank = int(torch.linalg.matrix_rank(heads_of(model("two-layer", exact=True)).OV.AB).max())
-    return [rank, pair, float(scores[later, earlier]), float(memory.cosine[later, earlier])]
+    return [rank, pair, float(largest.values[0]), memory.cosine[later, earlier]]
 
 
 def opposite_features() -> float:
     """Cosine between two features that never occur together, in a toy that stores four in two dimensions; mean of 2 pairs."""
-    toys = residual.train_toy_models(
+    trained = toys.train_toy_models(
         torch.full((8,), 0.3), n_features=4, n_hidden=2, pairs="anticorrelated", steps=1000
     )
-    best = toys.W[toys.loss.argmin()]
+    best = trained.W[trained.loss.argmin()]
     unit = best / best.norm(dim=-1, keepdim=True)
     return float((unit[0] @ unit[1] + unit[2] @ unit[3]) / 2)
 
@@ -70,8 +80,8 @@ def opposite_features() -> float:
 def rotated_stream() -> float:
     """Largest change of a logit of the two-layer model when its stream is turned at random, float64."""
     two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
-    rotation = residual.random_rotation(two.cfg.d_model, seed=1, dtype=torch.float64)
-    return float((residual.rotate_basis(two, rotation).run(rows).logits - two(rows)).abs().max())
+    rotation = residual.random_rotation(two.cfg.d_model, seed=1)
+    return float((residual.rotate_basis(two, rotation)(rows) - two(rows)).abs().max())
 
 
 def pattern_formula() -> list[float]:
@@ -105,17 +115,17 @@ def current_token_only() -> float:
 def crossings() -> list[float]:
     """Over 4,000 crossings of two triples: wrong completion above the heads' median; preferred by heads; by the model; and
     the same for these completions dealt out again at random."""
-    one, counted = model("one-layer"), circuits.skip_trigram_statistics()
+    one, counted = model("one-layer"), skip_trigrams.shipped_statistics()
     context = models.heldout_rows(20, 6, seed=3)[:1]
-    rows = circuits.skip_trigram_bugs(
+    rows = skip_trigrams.find_bugs(
         one, counted.words, context, 1, occurring=counted.occurring
     ).crossings
     generator = torch.Generator().manual_seed(0)
     sample = rows[torch.randperm(len(rows), generator=generator)[:4000]]
-    paths = circuits.path_logits(
+    split = paths.path_logits(
         one, torch.cat([context.expand(len(sample), -1), sample[:, :2]], dim=1)
     )
-    by_heads, whole = paths.sum(list(heads_of(one).names), at=-1), paths.sum(at=-1)
+    by_heads, whole = split.sum(list(heads_of(one).names), at=-1), split.sum(at=-1)
     right, out = sample[:, [3]], []
     for wrong in (sample[:, [2]], sample[torch.randperm(len(sample), generator=generator)][:, [2]]):
         out.append((by_heads.gather(1, wrong)[:, 0] > by_heads.median(-1).values).float().mean())
@@ -251,9 +261,10 @@ def norm_outside() -> list[float]:
     split = residual.decompose(mlp, rows)
     final = mlp.run_with_cache(rows)[1]["blocks.1.hook_resid_post"]
     norm = torch.nn.functional.layer_norm
-    whole = norm(split.total, split.total.shape[-1:])
-    apart = torch.stack([norm(part, part.shape[-1:]) for part in split.parts]).sum(0)
-    return [relative(split.total - final, final), relative(apart - whole, whole)]
+    total = split.values.sum(0)
+    whole = norm(total, total.shape[-1:])
+    apart = torch.stack([norm(part, part.shape[-1:]) for part in split.values]).sum(0)
+    return [relative(total - final, final), relative(apart - whole, whole)]
 
 
 def second_way() -> list:
@@ -279,7 +290,7 @@ def same_source() -> float:
 
 def virtual_heads_worth() -> list[float]:
     """What removing single heads, and removing all chains of two heads, adds to the loss on text, in nats."""
-    terms = circuits.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False)
+    terms = paths.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False)
     return [terms.removed[1] - terms.full, terms.removed[2] - terms.full]
 
 

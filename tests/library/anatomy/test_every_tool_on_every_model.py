@@ -27,7 +27,17 @@ KINDS = list(TABLE["kinds"])
 EVERY_TIME = ("mlp", "llama", "converted", "gated")
 """The kinds that every change is tried on: plain, with rotated and grouped heads, converted, with gates. All ten weekly."""
 TOOLS = {tool["name"]: tool for tool in TABLE["tool"]}
-ROOMS = ("anatomy", "models", "residual", "circuits", "induction", "conversion", "superposition")
+ROOMS = (
+    "anatomy",
+    "models",
+    "residual",
+    "circuits",
+    "paths",
+    "skip_trigrams",
+    "induction",
+    "conversion",
+    "superposition",
+)
 TOLERANCE = {"llama": 1e-5, "hand": 1e-6}
 """transformers computes RMSNorms in float32; the hand-built model's scores reach 80."""
 
@@ -266,7 +276,7 @@ def pairs(c):
         (c.head, "unembed"),
     ]
     if c.slow.layers[0].mlp is not None:
-        out += [("L0 MLP" if c.neuron is None else c.neuron, f"{c.head}.V")]
+        out += [("L0 MLP", f"{c.head}.V")]
     return out
 
 
@@ -278,11 +288,11 @@ def check_virtual_weights(c):
 
 
 def check_virtual_weight_table(c):
-    writers, readers, strength = ck.residual.virtual_weight_table(c.model)
-    writers, readers = [canonical(n) for n in writers], [canonical(n) for n in readers]
+    table = ck.residual.virtual_weight_table(c.model)
+    writers, readers = table.axes["writer"], table.axes["reader"]
     covers(writers, c)
     for w, r in itertools.product(some(writers, 24), some(readers, 24)):
-        found = float(strength[writers.index(w), readers.index(r)])
+        found = table[w, r]
         if not c.slow.before(w, r):
             assert found != found, (w, r)
             continue
@@ -294,44 +304,37 @@ def check_virtual_weight_table(c):
 
 def check_decompose(c):
     found = ck.residual.decompose(c.model, c.tokens)
-    names = [canonical(name) for name in found.names]
-    covers(names, c)
-    same(found.parts.sum(0), c.each(lambda r: r.streams["unembed"]), c.tolerance)
-    same(found.logits, c.each(lambda r: r.logits), c.tolerance)
-    for name in some(names):
-        same(found.parts[names.index(name)], c.each(lambda r, n=name: r.part(n)), c.tolerance)
+    covers(found.names, c)
+    same(found.values.sum(0), c.each(lambda r: r.streams["unembed"]), c.tolerance)
+    for name in some(found.names):
+        same(found[name], c.each(lambda r, n=name: r.part(n)), c.tolerance)
 
 
 def check_logit_attribution(c):
     answer = c.tokens.roll(1, 1)
-    found = ck.residual.logit_attribution(c.model, c.tokens, answer)
-    names = [canonical(name) for name in found.names]
-    assert {*c.slow.neurons} <= {*names}, "single neuron-heads"
-    covers(names, c)
+    found = ck.residual.logit_attribution(c.model, c.tokens, answer, neurons=True)
+    assert {*c.slow.neurons} <= {*found.names}, "single neuron-heads"
+    covers(found.names, c)
     pick = lambda logits: logits.gather(-1, answer[..., None])[..., 0]  # noqa: E731
-    same(found.total, pick(c.each(lambda r: r.logits)), c.tolerance)
-    same(found.values.sum(0), found.total, c.tolerance)
-    for name in some(names):
+    same(found.values.sum(0), pick(c.each(lambda r: r.logits)), c.tolerance)
+    for name in some(found.names):
         if name == "norm bias":
             wanted = (c.slow.final.bias @ c.slow.W_U).expand(*c.tokens.shape, -1)
         elif name == "unembed bias":
             wanted = c.slow.b_U.expand(*c.tokens.shape, -1)
         else:
             wanted = c.each(lambda r, n=name: r.unembedded(r.part(n)))
-        same(found.values[names.index(name)], pick(wanted), c.tolerance)
+        same(found[name], pick(wanted), c.tolerance)
 
 
 def check_memory_scores(c):
     found = ck.residual.memory_scores(c.model, c.tokens, skip=1)
-    names = [canonical(name) for name in found.names]
+    names = found.deletion.axes["later"]
     covers(names, c)
     shown = some(names)
     parts = {name: c.each(lambda r, n=name: r.part(n))[:, 1:].flatten(0, 1) for name in shown}
     for later, earlier in itertools.product(shown, shown):
-        deletion, cosine = (
-            float(t[names.index(later), names.index(earlier)])
-            for t in (found.deletion, found.cosine)
-        )
+        deletion, cosine = found.deletion[later, earlier], found.cosine[later, earlier]
         if not c.slow.before(earlier, later) or not parts[earlier].any():
             assert deletion != deletion, (later, earlier)
             continue
@@ -348,7 +351,7 @@ def check_rotate_basis(c):
     fix = (
         torch.ones(d) if getattr(c.slow.final, "centre", False) else None
     )  # LayerNorms know this direction
-    R = ck.residual.random_rotation(d, seed=0, fix=fix, dtype=torch.float64)
+    R = ck.residual.random_rotation(d, seed=0, fix=fix)
     turned = ck.residual.rotate_basis(c.model, R)
     same(turned.W_E, c.slow.W_E @ R, c.tolerance)
     same(answered(turned, c.tokens), c.each(lambda r: r.logits), 10 * c.tolerance)
@@ -447,14 +450,11 @@ def check_composition_scores(c):
 
 def check_score_decomposition(c):
     dst, src, row = 6, 3, 1
-    found = ck.circuits.score_decomposition(c.model, c.tokens, c.head, dst, src, row=row)
-    names, run, head = (
-        [canonical(name) for name in found.components],
-        c.runs[row],
-        c.slow.heads[c.head],
+    found = ck.paths.score_decomposition(
+        c.model, c.tokens[row], c.head, dst, src, neurons=bool(c.slow.neurons)
     )
-    same(found.score, run.scores[c.head][dst, src], c.tolerance)
-    same(found.table.sum(), found.score, c.tolerance)
+    names, run, head = found.names, c.runs[row], c.slow.heads[c.head]
+    same(found.values.sum(), run.scores[c.head][dst, src], c.tolerance)
     layer = place(c.head)[0]
     norm, scale = c.slow.layers[layer].norm, run.scales[f"L{layer}"]
     earlier = [name for name in names if name != "bias"]
@@ -472,11 +472,11 @@ def check_score_decomposition(c):
 
     for one, two in itertools.product(some(earlier, 12), some(earlier, 12)):
         wanted = side(one, dst, "Q") @ side(two, src, "K") / head.scale
-        same(found.table[names.index(one), names.index(two)], wanted, c.tolerance)
+        same(found[one, two], wanted, c.tolerance)
 
 
 def check_path_logits(c):
-    found = ck.circuits.path_logits(c.model, c.tokens)
+    found = ck.paths.path_logits(c.model, c.tokens, neurons=True)
     names = {canonical(name): name for name in found}
     same(found.sum(), c.each(lambda r: r.logits), 10 * c.tolerance)
     assert {*c.heads} <= {*names}
@@ -485,15 +485,6 @@ def check_path_logits(c):
     for name in some(names):
         if name not in ("bias", "rest") and "bias" not in name:
             same(found[names[name]], c.each(lambda r, n=name: r.path(n)), 10 * c.tolerance)
-
-
-def check_largest_paths(c):
-    answer = int(c.tokens[0, 0])
-    found = ck.circuits.largest_paths(c.model, c.tokens[0], answer, 5)
-    assert bool(found) == (len(c.slow.layers) > 1)
-    for name, added in found:
-        logits = c.runs[0].path("->".join(map(canonical, name.split("->"))))[-1]
-        same(added, logits[answer] - logits.mean(), 10 * c.tolerance)
 
 
 def loss(logits, tokens):
@@ -506,7 +497,7 @@ def loss(logits, tokens):
 
 
 def check_term_importance(c):
-    found = ck.circuits.term_importance(c.model, c.tokens)
+    found = ck.paths.term_importance(c.model, c.tokens)
     split = [run.orders() for run in c.runs]
     longest = max(split[0][0])
 
@@ -529,15 +520,13 @@ def check_term_importance(c):
     same(found.full, loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
     same(found.kept, [kept(range(k + 1)) for k in every], 1e-5)
     same(found.removed, [kept([o for o in every if o != k]) for k in every], 1e-5)
-    by_path = {canonical(name): value for name, value in found.by_path.items()}
-    for name in [c.head, *([c.neuron] if c.neuron else [])]:
-        less = c.each(lambda r, n=name: r.logits - r.path(n))
-        same(by_path[name], loss(less, c.tokens) - found.full, 1e-5)
+    less = c.each(lambda r: r.logits - r.path(c.head))
+    same(found.by_path[c.head], loss(less, c.tokens) - found.full, 1e-5)
 
 
-def check_skip_trigrams(c):
+def check_strongest(c):
     window, head, slow = 32, c.slow.heads[c.head], c.slow
-    found = ck.circuits.skip_trigrams(c.model, c.head, k=6, window=window)
+    found = ck.skip_trigrams.strongest(c.model, c.head, k=6, window=window)
     ov = slow.W_E @ head.W_V @ head.W_O @ slow.W_U
     effect = ov - ov.mean(0)
     effect = effect - effect.mean(1, keepdim=True)
@@ -548,14 +537,14 @@ def check_skip_trigrams(c):
     wanted = best.flatten().topk(min(6, best.numel())).values
     wanted = wanted[wanted > 0]
     same([triple.strength for triple in found], wanted, 1e-5)
-    for a, b, out, strength, attention, e in found:
+    for a, b, out, strength, attention, e, _ in found:
         same(strength, weight[b, a] * effect[a, out], 1e-5)
         same((attention, e), (weight[b, a], effect[a, out]), 1e-5)
 
 
-def check_skip_trigram_bugs(c):
+def check_find_bugs(c):
     triples = [(1, 2, 3), (1, 4, 5)]
-    found = ck.circuits.skip_trigram_bugs(c.model, triples, c.tokens[:, :4], k=4)
+    found = ck.skip_trigrams.find_bugs(c.model, triples, c.tokens[:, :4], k=4)
     assert {tuple(row) for row in found.crossings.tolist()} == {(1, 4, 3, 5, 2), (1, 2, 5, 3, 4)}
     for bug in found.bugs:
         rows = torch.tensor(
@@ -829,7 +818,7 @@ CALLS = {
     "composition_scores": lambda c: ck.circuits.composition_scores(
         *(ck.heads_of(c.model)[i] for i in (0, 1))
     ),
-    "skip_trigrams": lambda c: ck.circuits.skip_trigrams(c.model, 0),
+    "rotate_basis": lambda c: ck.residual.rotate_basis(c.model, torch.eye(c.slow.W_E.shape[1])),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
     "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
     "head_verdict": lambda c: ck.superposition.head_verdict(

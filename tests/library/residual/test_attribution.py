@@ -1,13 +1,15 @@
-"""Logits as sums: by hand, against the slow forward pass, against transformer-lens."""
+"""A logit as a sum: by hand, against a slow forward pass, against transformer-lens."""
+
+import copy
 
 import pytest
 import torch
 
-from circuitkit.residual import decompose, logit_attribution
+import circuitkit as ck
+from circuitkit.residual import decompose, logit_attribution, why
+from tests.support import slow_tools, zoo
 
-
-def close(a, b, tolerance=1e-12):
-    torch.testing.assert_close(a, torch.as_tensor(b, dtype=a.dtype), atol=tolerance, rtol=tolerance)
+TEXT = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
 
 
 @pytest.fixture(scope="module")
@@ -16,12 +18,11 @@ def answers():
     return torch.randint(0, 37, (2, 2, 9), generator=generator).unbind(0)
 
 
-def test_by_hand(boot):
-    """No layers, three dimensions, LayerNorm: (3, 0, 0) centred is (2, -1, -1), whose variance is 2."""
+def test_by_hand(boot, close):
+    """No layers, three dimensions, LayerNorm: (3, 0, 0) centred is (2, -1, -1), of variance 2."""
     root = (2 + 1e-5) ** 0.5
-    model = boot(
-        d_model=3, d_head=1, n_heads=1, n_layers=0, d_vocab=2, n_ctx=1, normalization_type="LN"
-    )
+    sizes = {"d_model": 3, "d_head": 1, "n_heads": 1, "n_layers": 0, "d_vocab": 2, "n_ctx": 1}
+    model = boot(**sizes, normalization_type="LN")
     with torch.no_grad():
         state = model.state_dict()
         state["embed.weight"].copy_(torch.tensor([[3.0, 0, 0], [0.0, 0, 0]]))
@@ -29,156 +30,124 @@ def test_by_hand(boot):
         state["ln_final.weight"].copy_(torch.tensor([1.0, 2.0, 1.0]))
         state["ln_final.bias"].copy_(torch.tensor([0.0, 10.0, 0.0]))
         state["unembed.weight"].copy_(torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
-    out = logit_attribution(model, torch.tensor([[0]]), torch.tensor([[0]]))
-    assert out.names == ("embed", "pos", "norm bias")
-    close(out.values[:, 0, 0], [-2 / root, 0.0, 10.0])  # -1 / root, times the gain of 2
-    close(out.total, [[10 - 2 / root]])
-    versus = logit_attribution(model, torch.tensor([[0]]), torch.tensor([[0]]), torch.tensor([[1]]))
+    shares = logit_attribution(model, torch.tensor([0]), 0)
+    assert shares.names == ("embed", "pos", "norm bias")
+    close(shares.values[:, 0, 0], [-2 / root, 0.0, 10.0])  # -1 / root, times the gain of 2
+    versus = logit_attribution(model, torch.tensor([0]), 0, 1)
     close(versus.values[:, 0, 0], [-2 / root - 2 / root, 0.0, 10.0])
 
 
-def test_parts_against_a_slow_forward_pass(model, kind, tokens, answers, slow, tolerance):
-    """Each component's share, with the divisor of the slow pass, and the sum against its logits."""
-    answer, versus = answers
-    out, contrast = (
-        logit_attribution(model, tokens, answer),
-        logit_attribution(model, tokens, answer, versus),
-    )
-    w, centred = model.state_dict(), kind in ("LN", "LNPre")
+@pytest.mark.parametrize("settings", [{}, {"attn_only": False, "normalization_type": "LN"}])
+def test_shares_equal_those_of_a_slow_forward_pass(boot, tokens, answers, close, settings):
+    model, (answer, versus) = boot(**settings), answers
+    shares = logit_attribution(model, tokens, answer)
+    contrast = logit_attribution(model, tokens, answer, versus)
     for row in range(2):
-        parts, divisors, logits = slow(model, tokens[row].tolist())
-        bias = w.get("ln_final.bias")
-        assert list(out.names) == [*parts, *(["norm bias"] if bias is not None else [])]
-        for i in range(9):
-            to, away = int(answer[row, i]), int(versus[row, i])
-            for at, part in enumerate(parts.values()):
-                read = part[i] - part[i].mean() if centred else part[i]
-                read = read / (divisors[i] or 1.0) * w.get("ln_final.weight", 1.0)
-                close(out.values[at, row, i], read @ w["unembed.weight"][to], 20 * tolerance)
-                both = read @ (w["unembed.weight"][to] - w["unembed.weight"][away])
-                close(contrast.values[at, row, i], both, 20 * tolerance)
-            if bias is not None:
-                close(out.values[-1, row, i], bias @ w["unembed.weight"][to], 20 * tolerance)
-            close(out.total[row, i], logits[i, to], 20 * tolerance)
-            close(contrast.total[row, i], logits[i, to] - logits[i, away], 20 * tolerance)
+        slow = slow_tools.native(model).run(tokens[row])
+        places = torch.arange(9)
+        for name in slow.parts:
+            logits = slow.unembedded(slow.parts[name])
+            close(shares[name][row], logits[places, answer[row]], 1e-11)
+            difference = logits[places, answer[row]] - logits[places, versus[row]]
+            close(contrast[name][row], difference, 1e-11)
+        close(shares.values.sum(0)[row], slow.logits[places, answer[row]], 1e-11)
 
 
-def test_sums_to_the_logit(model, tokens, answers, tolerance):
-    out = logit_attribution(model, tokens, *answers)
-    close(out.values.sum(0), out.total, 20 * tolerance)
-    with torch.no_grad():
-        logits = model(tokens)
-    answer, versus = answers
-    expected = [
-        [logits[b, i, answer[b, i]] - logits[b, i, versus[b, i]] for i in range(9)]
-        for b in range(2)
-    ]
-    close(out.total, expected, 20 * tolerance)
-    swapped = logit_attribution(model, tokens, versus, answer)
-    close(swapped.values, -out.values)
+@pytest.mark.parametrize(
+    ("settings", "tolerance"),
+    [
+        # transformer-lens computes an RMS norm, and a norm without gain, in float32
+        ({"normalization_type": "LN", "final_rms": True}, 2e-5),
+        ({"normalization_type": "LNPre"}, 2e-5),
+        ({"normalization_type": "RMS", "positional_embedding_type": "rotary"}, 1e-4),
+        ({"n_layers": 0}, 1e-12),
+    ],
+    ids=str,
+)
+def test_shares_sum_to_the_logit(boot, tokens, answers, close, settings, tolerance):
+    model, (answer, versus) = boot(attn_only=False, **settings), answers
+    logits = model(tokens).detach()
+    expected = logits.gather(2, answer[..., None]) - logits.gather(2, versus[..., None])
+    shares = logit_attribution(model, tokens, answer, versus)
+    close(shares.values.sum(0), expected[..., 0], tolerance)
+    mean = logit_attribution(model, tokens, answer, "mean")
+    expected = logits.gather(2, answer[..., None])[..., 0] - logits.mean(-1)
+    close(mean.values.sum(0), expected, tolerance)
 
 
-def test_against_the_mean_of_the_vocabulary(model, tokens, answers, tolerance):
-    """The mean over all 37 answers of the plain attribution, taken one answer at a time, is what is subtracted."""
-    answer = answers[0]
-    plain = logit_attribution(model, tokens, answer)
-    each = [logit_attribution(model, tokens, torch.full_like(answer, token)) for token in range(37)]
-    out = logit_attribution(model, tokens, answer, "mean")
-    assert out.names == plain.names
-    close(out.values, plain.values - sum(one.values for one in each) / 37, 20 * tolerance)
-    close(out.total, plain.total - sum(one.total for one in each) / 37, 20 * tolerance)
-
-
-@pytest.mark.parametrize("kind_of_norm", [None, "LNPre"])
-def test_against_transformer_lens(boot, tokens, answers, kind_of_norm):
-    """Its `logit_attrs` leaves gains out, so the comparison is on models without them."""
-    model = boot(attn_only=kind_of_norm is None, normalization_type=kind_of_norm)
-    split, out = decompose(model, tokens), logit_attribution(model, tokens, *answers)
+@pytest.mark.parametrize("norm", [None, "LNPre"])
+def test_shares_equal_those_of_transformer_lens(boot, tokens, answers, close, norm):
+    """`logit_attrs` leaves gains out, so the models have none."""
+    model = boot(attn_only=norm is None, normalization_type=norm)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens)
-    close(
-        out.values,
-        cache.logit_attrs(split.parts, *answers),
-        1e-12 if kind_of_norm is None else 1e-6,
-    )
+    expected = cache.logit_attrs(decompose(model, tokens).values, *answers)
+    shares = logit_attribution(model, tokens, *answers)
+    close(shares.values, expected, 1e-12 if norm is None else 1e-6)
 
 
-def test_a_hugging_face_model(gpt2, tokens, answers):
-    """Against transformer-lens after folding, where gains are in the unembedding; float32."""
-    out = logit_attribution(gpt2, tokens, *answers)
-    assert out.names[-2:] == ("L1 MLP", "norm bias")
-    close(out.values.sum(0), out.total, 1e-5)
-    norm, W_U, split = gpt2.ln_final, gpt2.W_U.detach().double(), decompose(gpt2, tokens)
-    final = split.total.double()
-    scale = (final.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
-    for at, name in enumerate(split.names):
-        part = split[name].double()
-        read = (part - part.mean(-1, keepdim=True)) / scale * norm.weight.detach().double()
-        direction = (W_U[:, answers[0]] - W_U[:, answers[1]]).permute(1, 2, 0)
-        close(out.values[at].double(), (read * direction).sum(-1), 1e-5)
-
-
-def test_folded_hugging_face_model(gpt2, tokens, answers):
-    """After transformer-lens has folded norms and centred weights, the unembedding has a bias, and the sum holds."""
-    import copy
-
+def test_a_folded_model_has_an_unembedding_bias(gpt2, tokens, answers, close):
+    answer, versus = answers
     folded = copy.deepcopy(gpt2)
     folded.enable_compatibility_mode()
-    out = logit_attribution(folded, tokens, *answers)
-    assert out.names[-1] == "unembed bias"
-    close(out.values.sum(0), out.total, 1e-5)
+    b_U = folded.b_U.detach()
+    shares = logit_attribution(folded, tokens, answer, versus)
+    assert shares.names[-1] == "unembed bias"
+    close(shares["unembed bias"], b_U[answer] - b_U[versus])
     with torch.no_grad():
         _, cache = folded.run_with_cache(tokens)
-    close(out.values[:-1], cache.logit_attrs(decompose(folded, tokens).parts, *answers), 1e-5)
-    close(
-        out.total, logit_attribution(gpt2, tokens, *answers).total, 1e-4
-    )  # a difference of logits is untouched
-    b_U = folded.b_U.detach()
-    close(out.values[-1], b_U[answers[0]] - b_U[answers[1]])
-    mean = logit_attribution(folded, tokens, answers[0], "mean")
-    close(mean.values[-1], b_U[answers[0]] - b_U.mean())
-    alone = logit_attribution(folded, tokens, answers[0])
-    close(alone.values[-1], b_U[answers[0]])
-    close(alone.values.sum(0), alone.total, 1e-5)
+    expected = cache.logit_attrs(decompose(folded, tokens).values, answer, versus)
+    close(shares.values[:-1], expected, 1e-5)
+    # a difference of logits does not change
+    unfolded = logit_attribution(gpt2, tokens, answer, versus)
+    close(shares.values.sum(0), unfolded.values.sum(0), 1e-4)
+    mean = logit_attribution(folded, tokens, answer, "mean")
+    close(mean["unembed bias"], b_U[answer] - b_U.mean())
 
 
-@pytest.mark.usefixtures("as_a_reader")
-def test_wrong_shapes_and_ids(plain, tokens, answers):
-    answer, versus = answers
-    with pytest.raises(
-        ValueError, match=r"answer of shape \(2, 8\), .*\[batch, pos\] with batch=2, pos=9"
-    ):
-        logit_attribution(plain, tokens, answer[:, 1:])
-    with pytest.raises(
-        ValueError, match=r"versus of shape \(1, 9\), .*\[batch, pos\] with batch=2, pos=9"
-    ):
-        logit_attribution(plain, tokens, answer, versus[:1])
-    with pytest.raises(
-        ValueError,
-        match=r"answer of shape .*from -1 to -1; expected ids in 0\.\.36, .*model\.to_tokens",
-    ):
-        logit_attribution(plain, tokens, torch.full_like(answer, -1))
-    with pytest.raises(
-        ValueError,
-        match=r"versus='median'; expected a torch tensor of integers .* or one of \['mean'\] or None",
-    ):
-        logit_attribution(plain, tokens, answer, "median")
-    with pytest.raises(
-        ValueError, match=r"versus of shape .*from 37 to 37; expected ids in 0\.\.36"
-    ):
-        logit_attribution(plain, tokens, answer, torch.full_like(answer, 37))
+def test_neurons_of_a_converted_model_add_up_to_their_mlp(close):
+    model = zoo.converted("native-mlp")
+    tokens = torch.arange(6)[None]
+    whole = logit_attribution(model, tokens, 3, "mean")
+    split = logit_attribution(model, tokens, 3, "mean", neurons=True)
+    inside = [name for name in split.names if name.startswith(("L0N", "L0 MLP bias"))]
+    assert len(inside) > 20
+    close(sum(split[name] for name in inside), whole["L0 MLP"])
+    close(split.values.sum(0), whole.values.sum(0), 1e-11)
 
 
-def test_a_soft_cap_is_refused(boot, tokens, answers):
-    with pytest.raises(
-        ValueError,
-        match=r"logits are no sum over parts, because its logits are capped at 2; .*output_logits_soft_cap",
-    ):
-        logit_attribution(boot(output_logits_soft_cap=2.0), tokens, answers[0])
+def test_why_is_the_attribution_at_one_position(close):
+    model = ck.load_model("two-layer")
+    shares = ck.why(model, TEXT, "or")
+    answer = model.to_single_token("or")
+    tokens = model.to_tokens(TEXT)
+    logits = model(tokens)[0, -1].detach()
+    close(shares.values.sum(), logits[answer] - logits.mean(), 1e-4)
+    assert shares.names == logit_attribution(model, tokens, answer).names
+    assert list(shares.top(1).names) == ["L1H3"]
+    assert torch.equal(why(model, tokens[0], answer, position=-1).values, shares.values)
+    against = why(model, TEXT, "or", versus="an", position=4)
+    expected = logit_attribution(model, TEXT, "or", "an")
+    assert torch.equal(against.values, expected.values[:, 0, 4])
 
 
-def test_not_a_bridge(tokens, answers):
-    with pytest.raises(
-        ValueError, match=r"logit_attribution got model as a Identity; expected a transformer-lens"
-    ):
-        logit_attribution(torch.nn.Identity(), tokens, answers[0])
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda m, t: logit_attribution(m, t, t[:, 1:]), ValueError, r"\(2, 8\).*\(2, 9\)"),
+        (lambda m, t: logit_attribution(m, t, 37), ValueError, "outside the vocabulary, 0 to 36"),
+        (lambda m, t: logit_attribution(m, t, 1.5), TypeError, "answer=1.5"),
+        (lambda m, t: why(m, t, 3), ValueError, r"2 rows of tokens. Choose a row"),
+        (lambda m, t: why(m, t[0], 3, position=9), ValueError, "position=9.* 9 tokens"),
+    ],
+)
+def test_wrong_arguments(plain, tokens, call, error, text):
+    with pytest.raises(error, match=text):
+        call(plain, tokens)
+
+
+def test_logits_that_are_no_sum_are_refused(boot, tokens):
+    with pytest.raises(ValueError, match="no sum over its parts, because they are capped at 2"):
+        logit_attribution(boot(output_logits_soft_cap=2.0), tokens, 3)
+    with pytest.raises(ValueError, match="because a network stands before its unembedding"):
+        why(zoo.make("bert"), tokens[0], 3)

@@ -93,12 +93,9 @@ def test_the_guess_for_a_tool_is_near():
 def test_every_long_tool_can_be_asked(monkeypatch):
     monkeypatch.setattr("circuitkit._blocks._BLOCK", 2**14)
     model, rows = ck.load_model("two-layer"), ck.induction.repeated_tokens(50, 20)
-    toy = ck.residual.train_toy_models
     asked = {
         "survey": ck.plan(ck.induction.survey, model),
         "effect": ck.plan(ck.induction.effect, model, rows, "L0H1"),
         "heads": ck.plan(ck.induction.attribution, model, rows, how="patching"),
-        "training": ck.plan(toy, torch.tensor([0.5]), n_features=6, n_hidden=2, steps=400),
-        "destinations": ck.plan(ck.circuits.skip_trigrams, model, "L0H1"),
     }
     assert {name: [*plan.items] for name, plan in asked.items()} == {name: [name] for name in asked}

@@ -8,14 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import circuitkit
-from circuitkit.circuits import (
-    corpus_evidence,
-    skip_trigram_bugs,
-    skip_trigram_statistics,
-    skip_trigrams,
+import circuitkit as ck
+from circuitkit import skip_trigrams as skip
+from circuitkit.skip_trigrams import (
+    Evidence,
+    count_evidence,
+    find_bugs,
+    shipped_statistics,
+    strongest,
 )
-from circuitkit.circuits._skip import Evidence
 
 
 @pytest.fixture(scope="module")
@@ -23,42 +24,25 @@ def small(boot):
     return boot(n_layers=1, d_vocab=7, d_model=11, n_ctx=10, bias=False)
 
 
-def by_hand(model, head, unigram, likelihood=None, allowed=range(7), window=32, distance=None):
+def by_hand(model, head, unigram, likelihood=None, allowed=range(7), window=32):
     """(strength, a, b, c, w, effect) of every triple, attention weighed place by place."""
     q, k, v, o = (getattr(model, f"W_{name}")[0, head].detach() for name in "QKVO")
-    W_E, W_pos, W_U = model.W_E.detach(), model.W_pos.detach(), model.W_U.detach()
+    W_E, W_U = model.W_E.detach(), model.W_U.detach()
     typical = [float(n) / float(sum(unigram)) for n in unigram]
     ov = W_E @ v @ o @ W_U
-    places = [None] * window if distance is None else list(range(6))
-    at = 0 if distance is None else 5 - distance
 
-    def weight(b, a, place):
-        query = W_E[b] if place is None else W_E[b] + W_pos[5]
-        key = W_E[a] if place is None else W_E[a] + W_pos[place]
-        return math.exp(float((query @ q) @ (key @ k)) / math.sqrt(5))
+    def weight(b, a):
+        return math.exp(float((W_E[b] @ q) @ (W_E[a] @ k)) / math.sqrt(5))
 
     rows = []
     for a, b in itertools.product(allowed, repeat=2):
-        mine = weight(b, a, places[at])
-        others = sum(
-            sum(p * weight(b, other, place) for other, p in enumerate(typical))
-            for number, place in enumerate(places)
-            if number != at
-        )
-        w = mine / (mine + others)
+        of_typical = sum(p * weight(b, other) for other, p in enumerate(typical))
+        w = weight(b, a) / (weight(b, a) + (window - 1) * of_typical)
         for c in allowed:
             lift = ov[a] - sum(p * ov[other] for other, p in enumerate(typical))
             effect = float(lift[c] - lift.mean())
-            rows.append(
-                (
-                    effect * w * (1.0 if likelihood is None else float(likelihood[b, c])),
-                    a,
-                    b,
-                    c,
-                    w,
-                    effect,
-                )
-            )
+            chance = 1.0 if likelihood is None else float(likelihood[b, c])
+            rows.append((effect * w * chance, a, b, c, w, effect))
     return rows
 
 
@@ -69,26 +53,26 @@ def best_per_pair(rows, k):
     return [row for row in best.values() if row[0] > 0][:k]
 
 
-@pytest.mark.parametrize("distance", [None, 0, 1, 4])
+@pytest.mark.parametrize("block", [skip.BLOCK, 14])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [2, 15])
-def test_equals_loops(small, distance, weighted, n, monkeypatch):
-    monkeypatch.setattr("circuitkit._blocks._BLOCK", 4)  # two destinations at a time
+def test_ranking_equals_loops_with_and_without_blocks(small, weighted, n, block, monkeypatch):
+    monkeypatch.setattr(skip, "BLOCK", block)  # 14 numbers are two rows of 7 tokens
     generator = torch.Generator().manual_seed(1)
     unigram = torch.rand(7, generator=generator, dtype=torch.float64)
     likelihood = torch.rand(7, 7, generator=generator, dtype=torch.float64) if weighted else None
-    options = {"likelihood": likelihood, "window": 6, "distance": distance}
-    found = skip_trigrams(small, "L0H1", n, unigram=unigram, **options)
-    expected = best_per_pair(by_hand(small, 1, unigram, **options), n)
+    found = strongest(small, "L0H1", n, unigram=unigram, likelihood=likelihood, window=6)
+    expected = best_per_pair(by_hand(small, 1, unigram, likelihood, window=6), n)
     assert len(found) == n
-    for mine, (strength, a, b, c, w, effect) in zip(found, expected, strict=True):
-        assert tuple(mine[:3]) == (a, b, c)
-        assert mine[3:] == pytest.approx((strength, w, effect), abs=1e-10)
+    for triple, (strength, a, b, c, w, effect) in zip(found, expected, strict=True):
+        assert tuple(triple[:3]) == (a, b, c)
+        assert triple[3:6] == pytest.approx((strength, w, effect), abs=1e-10)
+        assert triple.text == f"{a} ... {b} -> {c}"
 
 
 def test_uniform_by_default_and_among(small):
     allowed = torch.tensor([True, False, True, True, False, True, False])
-    found = skip_trigrams(small, "L0H0", 50, among=allowed, window=3)
+    found = strongest(small, "L0H0", 50, among=allowed, window=3)
     expected = best_per_pair(by_hand(small, 0, [1.0] * 7, allowed=[0, 2, 3, 5], window=3), 50)
     assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in expected]
     assert found[0].strength == pytest.approx(expected[0][0], abs=1e-12)
@@ -96,7 +80,7 @@ def test_uniform_by_default_and_among(small):
 
 def test_rare_pairs_are_left_out(small):
     counts = torch.tensor([100.0, 50, 20, 10, 5, 2, 1])
-    found = skip_trigrams(small, "L0H0", 50, unigram=counts, window=4, min_together=20.0)
+    found = strongest(small, "L0H0", 50, unigram=counts, window=4, min_together=20.0)
     assert found
     for triple in found:
         assert counts[triple.source] * counts[triple.destination] * 4 / 188 >= 20
@@ -106,22 +90,6 @@ def test_rare_pairs_are_left_out(small):
         if counts[row[1]] * counts[row[2]] * 4 / 188 >= 20
     ]
     assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in best_per_pair(rows, 50)]
-
-
-def test_what_does_not_fit_is_refused_before_it_is_made(small, monkeypatch):
-    monkeypatch.setattr("circuitkit._blocks.room", lambda like: 3 * 49 * 8 - 1)
-    assert skip_trigrams(small, "L0H0", 3)
-    with pytest.raises(
-        ValueError,
-        match="with likelihood would need 1.1e-06 GiB; expected at most .*among=unigram > 10",
-    ):
-        skip_trigrams(small, "L0H0", 3, likelihood=torch.ones(7, 7))
-
-
-def test_rotary_models_rank_at_a_distance(boot):
-    model = boot(n_layers=1, d_vocab=7, positional_embedding_type="rotary", d_head=4)
-    near, far = (skip_trigrams(model, "L0H0", 3, distance=distance) for distance in (1, 6))
-    assert near[0].attention != far[0].attention
 
 
 def counted(triple, rows, nearest, farthest):
@@ -149,9 +117,9 @@ def test_evidence_equals_loops(shape, window, seed):
     text = torch.randint(0, 4, shape, generator=generator)
     triples = [(0, 1, 2), (0, 1, 3), (1, 1, 1), (3, 2, 0), (0, 1, 2)]
     expected = [counted(triple, text.tolist(), *window) for triple in triples]
-    assert corpus_evidence(triples, text, window=window) == expected
+    assert count_evidence(triples, text, window=window) == expected
     if shape[0] == 1:
-        assert corpus_evidence(triples, text[0], window=window) == expected
+        assert count_evidence(triples, text[0], window=window) == expected
 
 
 def test_evidence_reads_as_shares():
@@ -167,12 +135,11 @@ def test_evidence_reads_as_shares():
 TRIPLES = [(5, 1, 2), (5, 3, 4), (5, 1, 6), (2, 1, 3), (5, 6, 4)]
 
 
-def test_bugs_equal_loops(boot):
+def test_bugs_equal_loops(boot, monkeypatch):
     model = boot(n_layers=2, d_vocab=7)
-    contexts = torch.tensor([[0, 3, 4], [0, 1, 1], [0, 6, 2]])
-    search = skip_trigram_bugs(
-        model, TRIPLES, contexts, 3, first_pass=3, batch=2, occurring=[(5, 3, 6, 99)]
-    )
+    contexts = torch.tensor([[0, 3, 4], [0, 1, 1]])
+    monkeypatch.setattr(skip, "ROWS", 2)
+    search = find_bugs(model, TRIPLES, contexts, 3, occurring=[(5, 3, 6, 99)])
     crossed = {
         (a, b2, c1, c2, b1)
         for (a, b1, c1), (a2, b2, c2) in itertools.product(TRIPLES, repeat=2)
@@ -184,7 +151,7 @@ def test_bugs_equal_loops(boot):
         rows = [torch.tensor([[*context, a, b2]]) for context in contexts.tolist()]
         p = [model(row).detach()[0, -1].softmax(-1) for row in rows]
         chances[a, b2, wrong, right, licensed] = [
-            sum(float(x[i]) for x in p) / 3 for i in (wrong, right)
+            sum(float(x[i]) for x in p) / 2 for i in (wrong, right)
         ]
     for row, p_wrong in zip(search.crossings.tolist(), search.p_wrong.tolist(), strict=True):
         assert p_wrong == pytest.approx(chances[tuple(row)][0], abs=1e-12)
@@ -198,13 +165,8 @@ def test_bugs_equal_loops(boot):
 
 def test_direct_share_of_a_bug(boot):
     model = boot(n_layers=1, d_vocab=7, bias=False)
-    contexts = torch.tensor([[0, 3, 4], [0, 1, 1]])
-    search = skip_trigram_bugs(model, TRIPLES, contexts, 2)
-    for row, alone in zip(search.crossings.tolist(), search.p_wrong_direct.tolist(), strict=True):
-        stream = model.W_E.detach()[row[1]] + model.W_pos.detach()[4]
-        assert alone == pytest.approx(
-            float((stream @ model.W_U.detach()).softmax(-1)[row[2]]), abs=1e-12
-        )
+    search = find_bugs(model, TRIPLES, torch.tensor([[0, 3, 4], [0, 1, 1], [0, 6, 2]]), 2)
+    assert len(search.bugs) == 2
     for bug in search.bugs:
         stream = model.W_E.detach()[bug.destination] + model.W_pos.detach()[4]
         expected = (stream @ model.W_U.detach()).softmax(-1)[bug.wrong]
@@ -234,7 +196,7 @@ def test_a_head_raises_the_same_completion_for_both_destinations(small):
 
 
 def test_shipped_statistics():
-    found = skip_trigram_statistics()
+    found = shipped_statistics()
     assert found.provenance["tokens"] == 5928145
     assert len(found.evidence) > 800
     assert all(evidence.hits_with <= evidence.n_with for evidence in found.evidence.values())
@@ -249,43 +211,29 @@ def test_shipped_statistics():
 
 def test_shipped_statistics_belong_to_the_shipped_model():
     """After new weights, make them again with studies/edition-2/train/skip_trigram_statistics.py."""
-    files = circuitkit.models.model_card("one-layer")["files"]
-    assert (
-        skip_trigram_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]
-    )
+    files = ck.models.model_card("one-layer")["files"]
+    assert shipped_statistics().provenance["weights_sha256"] == list(files.values())[-1]["sha256"]
+
+
+NO_TOKENS = torch.zeros(7, dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "text"),
     [
-        (lambda m: skip_trigrams(m, "L0H9", 5), ["'L0H9'", "L0H0"]),
-        (lambda m: skip_trigrams(m, "L0H0", 0), ["k=0", "at least 1"]),
+        (lambda m: strongest(m, "L0H9", 5), "no head is called 'L0H9'"),
+        (lambda m: strongest(m, "L0H0", 0), "k must be at least 1"),
+        (lambda m: strongest(m, "L0H0", among=NO_TOKENS), "among .* not all of them 0"),
+        (lambda m: strongest(m, "L0H0", unigram=torch.ones(5)), r"unigram has the shape \(5,\)"),
+        (lambda m: strongest(m, "L0H0", unigram=-torch.ones(7)), "unigram .* at least 0"),
         (
-            lambda m: skip_trigrams(m, "L0H0", among=torch.zeros(7, dtype=torch.bool)),
-            ["among of shape (7,)", "not all zero"],
+            lambda m: count_evidence([(1, 2, 3)], torch.zeros(5).long(), window=(3, 2)),
+            r"window=\(3, 2\) holds no token",
         ),
-        (lambda m: skip_trigrams(m, "L0H0", window=0), ["window=0", "at least 1"]),
-        (
-            lambda m: skip_trigrams(m, "L0H0", unigram=-torch.ones(7)),
-            ["unigram of shape (7,)", "7 tokens on each axis, nothing negative"],
-        ),
-        (lambda m: skip_trigrams(m, "L0H0", distance=6), ["distance=6", "0 to 5", "distance=1"]),
-        (
-            lambda m: corpus_evidence([(1, 2, 3)], torch.zeros(5).long(), window=(3, 2)),
-            ["window=(3, 2)", "nearest <= farthest"],
-        ),
-        (
-            lambda m: skip_trigram_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()),
-            ["1 triples", "one source"],
-        ),
-        (
-            lambda m: skip_trigram_bugs(m, TRIPLES, torch.zeros(1, 9).long()),
-            ["(1, 9)", "at most 8", "contexts[:, :8]"],
-        ),
+        (lambda m: find_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()), "No two triples cross"),
+        (lambda m: find_bugs(m, TRIPLES, torch.zeros(1, 9).long()), r"9 tokens. At most 8 fit"),
     ],
 )
-def test_messages(small, call, said):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+def test_wrong_arguments(small, call, text):
+    with pytest.raises(ValueError, match=text):
         call(small)
-    for words in said:
-        assert words in str(error.value)

@@ -1,12 +1,11 @@
-"""Superposition: the capacity by hand, the features as drawn, and what training finds."""
+"""Toy models of superposition: their capacity, the features, and what training finds."""
 
 import math
 
 import pytest
 import torch
 
-from circuitkit.residual import ToyModel, train_toy_models
-from circuitkit.residual._toy import _sample
+from circuitkit.toys import FeatureToys, sample_features, train_toy_models
 
 
 def close(a, b, tolerance=1e-6):
@@ -15,7 +14,7 @@ def close(a, b, tolerance=1e-6):
 
 def toy(W):
     W = torch.tensor(W)
-    return ToyModel(W, torch.zeros(W.shape[:2]), torch.zeros(len(W)))
+    return FeatureToys(W, torch.zeros(W.shape[:2]), torch.zeros(len(W)))
 
 
 def test_capacity_by_hand():
@@ -39,7 +38,7 @@ def test_capacity_against_the_papers_formula():
 
 def test_features_are_on_as_often_as_asked():
     density, generator = torch.tensor([0.1, 0.5, 1.0]), torch.Generator().manual_seed(0)
-    x = _sample(density, 4, 5_000, "independent", generator)
+    x = sample_features(density, 4, 5_000, "independent", generator)
     assert x.shape == (3, 5_000, 4)
     assert (x >= 0).all()
     assert (x <= 1).all()
@@ -51,7 +50,7 @@ def test_features_are_on_as_often_as_asked():
 
 def test_anticorrelated_features_are_never_on_together():
     density, generator = torch.tensor([0.1, 0.5]), torch.Generator().manual_seed(0)
-    on = _sample(density, 6, 5_000, "anticorrelated", generator) > 0
+    on = sample_features(density, 6, 5_000, "anticorrelated", generator) > 0
     close(on.float().mean(1), density[:, None].expand(2, 6), 0.03)
     for pair in range(3):
         assert not (on[..., 2 * pair] & on[..., 2 * pair + 1]).any()
@@ -97,27 +96,20 @@ def test_anticorrelated_pairs_become_antipodal():
 
 def test_seeded_and_free_of_the_global_seed():
     torch.manual_seed(1)
-    one = train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=4)
+    first = train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=4)
     torch.manual_seed(2)
     state = torch.get_rng_state()
     with torch.no_grad():  # also inside a reader's no_grad
         same = train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=4)
-    assert torch.equal(one.W, same.W)
+    assert torch.equal(first.W, same.W)
     assert torch.equal(state, torch.get_rng_state())
-    assert not torch.equal(one.W, train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=5).W)
-    assert not one.W.requires_grad
+    assert not torch.equal(first.W, train_toy_models(torch.tensor([0.3]), 3, 2, steps=5, seed=5).W)
+    assert not first.W.requires_grad
 
 
-def test_errors():
-    density = torch.tensor([0.1])
-    with pytest.raises(
-        ValueError, match=r"pairs='opposite'; expected one of \['independent', 'anticorrelated'\]"
-    ):
-        train_toy_models(density, 4, 2, pairs="opposite")
-    with pytest.raises(
-        ValueError,
-        match="n_features=5; expected an even number of features and a density of at most 0.5",
-    ):
-        train_toy_models(density, 5, 2, pairs="anticorrelated")
-    with pytest.raises(ValueError, match="density of shape .*a density of at most 0.5"):
-        train_toy_models(torch.tensor([0.1, 0.6]), 4, 2, pairs="anticorrelated")
+def test_densities_that_cannot_be_drawn():
+    for density, n_features in ((torch.tensor([0.1]), 5), (torch.tensor([0.1, 0.6]), 4)):
+        with pytest.raises(ValueError, match="a density of at most 0.5 and an even number"):
+            train_toy_models(density, n_features, 2, pairs="anticorrelated")
+    with pytest.raises(ValueError, match="density must hold a probability"):
+        train_toy_models(torch.tensor([1.5]), 4, 2)

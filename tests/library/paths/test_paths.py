@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
-import circuitkit
-from circuitkit.circuits import loss_of_paths, path_logits, term_importance
+import circuitkit as ck
+from circuitkit import paths as paths_module
+from circuitkit.parts import converted_neurons
+from circuitkit.paths import loss_of_paths, path_logits, term_importance
+from tests.support import zoo
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -30,7 +33,7 @@ def test_every_path_of_a_plain_model(plain, tokens):
     paths = path_logits(plain, tokens)
     _, cache = plain.run_with_cache(tokens)
     unembed = plain.state_dict()["unembed.weight"].T
-    assert len(paths) == 1 + 6 + 9
+    assert len(paths) == 1 + 6 + 9  # a model without biases has no path "bias"
     for row, ids in enumerate(tokens):
         x = stream_start(plain, ids)
         expected = {"direct": x @ unembed}
@@ -48,17 +51,6 @@ def test_every_path_of_a_plain_model(plain, tokens):
         assert set(expected) == set(paths)
         for name, value in expected.items():
             torch.testing.assert_close(paths[name][row], value, **CLOSE)
-
-
-def test_sums_to_the_logits(plain, tokens):
-    torch.testing.assert_close(sum(path_logits(plain, tokens).values()), plain(tokens), **CLOSE)
-
-
-def test_float32(boot, tokens):
-    model = boot(dtype=torch.float32)
-    logits = model(tokens)
-    total = path_logits(model, tokens).sum()
-    assert (total - logits).abs().max() <= 1e-5 * logits.abs().max()
 
 
 @pytest.mark.parametrize(
@@ -172,35 +164,23 @@ def test_bias_path_is_what_an_empty_stream_gives(boot, tokens):
     model = boot(seed=5)
     paths = path_logits(model, tokens)
     _, cache = model.run_with_cache(tokens)
-    keep = lambda layer: lambda pattern, hook: cache[f"blocks.{layer}.attn.hook_pattern"]  # noqa: E731
-    hooks = [(f"blocks.{layer}.attn.hook_pattern", keep(layer)) for layer in range(2)]
-    hooks += [
-        (name, lambda x, hook: torch.zeros_like(x)) for name in ("hook_embed", "hook_pos_embed")
-    ]
+
+    def freeze(pattern, hook):
+        return cache[hook.name]
+
+    def silence(x, hook):
+        return torch.zeros_like(x)
+
+    hooks = [(f"blocks.{layer}.attn.hook_pattern", freeze) for layer in range(2)]
+    hooks += [("hook_embed", silence), ("hook_pos_embed", silence)]
     torch.testing.assert_close(
         paths["bias"], model.run_with_hooks(tokens, fwd_hooks=hooks), **CLOSE
     )
 
 
-def test_model_without_biases_has_no_bias_path(plain, tokens):
-    assert "bias" not in path_logits(plain, tokens)
-
-
-def test_names_orders_and_sums(with_norm, tokens):
-    paths = path_logits(with_norm, tokens[0])
-    assert paths["direct"].shape == (1, 9, 37)
-    orders = {"direct": 0, "bias": 0, "L1 MLP": 0, "L1H2": 1, "L0 MLP->L1H2": 1, "L0H1->L1H2": 2}
-    assert {name: paths.order(name) for name in orders} == orders
-    some = paths.sum(["L0H1", "bias", "L0 MLP->L1H2"])
-    torch.testing.assert_close(some, paths["L0H1"] + paths["bias"] + paths["L0 MLP->L1H2"], **CLOSE)
-    assert (paths.sum([]) == 0).all()
-    assert repr(paths) == "PathLogits(22 paths: 4 of order 0, 9 of order 1, 9 of order 2)"
-    assert path_logits(with_norm, tokens, max_order=0).order("rest") == -1
-
-
 def test_shipped_models_in_both_precisions():
     """The promise of the chapter: 1e-5 in float32, 1e-12 in float64."""
-    model = circuitkit.load_model("two-layer")
+    model = ck.load_model("two-layer")
     rows = torch.randint(1, 2048, (2, 40), generator=torch.Generator().manual_seed(0))
     for dtype, bound in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
         model = model.to(dtype)
@@ -219,94 +199,106 @@ def hand_loss(logits, tokens):
     return total / n
 
 
-def test_term_importance(with_norm, tokens):
+def test_term_importance_equals_losses_by_hand(with_norm, tokens):
     paths = path_logits(with_norm, tokens)
     result = term_importance(with_norm, tokens)
-    logits = {name: paths[name] for name in paths}
-    order = {
-        name: 0 if name in ("direct", "L0 MLP", "L1 MLP") else 2 if name.count("H") == 2 else 1
-        for name in paths
-    }
-    pick = lambda wanted: sum(v for name, v in logits.items() if name == "bias" or wanted(name))  # noqa: E731
-    assert result.tokens == 16
+    orders = {}
+    for name in paths:
+        is_start = name in ("direct", "L0 MLP", "L1 MLP")
+        orders[name] = 0 if is_start else 2 if name.count("H") == 2 else 1
+
+    def loss_with(is_wanted):
+        wanted = [name for name in paths if name == "bias" or is_wanted(name)]
+        return hand_loss(sum(paths[name] for name in wanted), tokens)
+
     assert result.full == pytest.approx(hand_loss(with_norm(tokens), tokens), abs=1e-12)
     for k in range(3):
-        assert result.kept[k] == pytest.approx(
-            hand_loss(pick(lambda n, k=k: order[n] <= k), tokens), abs=1e-12
-        )
-        assert result.removed[k] == pytest.approx(
-            hand_loss(pick(lambda n, k=k: order[n] != k), tokens), abs=1e-12
-        )
-    for name in ("direct", "L1H2", "L0 MLP->L1H0", "L0H2->L1H1"):
-        without = hand_loss(pick(lambda n, name=name: n != name), tokens)
-        assert result.by_path[name] == pytest.approx(without - result.full, abs=1e-12)
-    assert list(result.by_path.values()) == sorted(result.by_path.values(), reverse=True)
-    assert len(result.by_path) == len(paths) - 1
-    assert term_importance(with_norm, tokens, by_path=False).by_path == {}
-    assert loss_of_paths(paths, tokens, ["direct", "bias"]) == pytest.approx(
-        hand_loss(logits["direct"] + logits["bias"], tokens), abs=1e-12
+        kept = loss_with(lambda name, k=k: orders[name] <= k)
+        removed = loss_with(lambda name, k=k: orders[name] != k)
+        assert result.kept[k] == pytest.approx(kept, abs=1e-12)
+        assert result.removed[k] == pytest.approx(removed, abs=1e-12)
+    for path in ("direct", "L1H2", "L0 MLP->L1H0", "L0H2->L1H1"):
+        without = loss_with(lambda name, path=path: name != path)
+        assert result.by_path[path] == pytest.approx(without - result.full, abs=1e-12)
+    rise = result.by_path.values.tolist()
+    assert rise == sorted(rise, reverse=True)
+    assert len(rise) == len(paths) - 1
+    assert len(term_importance(with_norm, tokens, by_path=False).by_path) == 0
+    expected = hand_loss(paths["direct"] + paths["bias"], tokens)
+    assert loss_of_paths(paths, ["direct", "bias"]) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox-parallel", "llama", "olmo2"])
+def test_paths_of_other_families_sum_to_their_logits(name):
+    model = zoo.make(name)
+    tokens = torch.randint(50, (2, 7), generator=torch.Generator().manual_seed(0))
+    logits = model(tokens).detach()
+    paths = path_logits(model, tokens)
+    # transformers computes RMS norms in float32
+    most = 1e-6 if name in ("llama", "olmo2") else 1e-12
+    assert (sum(paths.values()) - logits).abs().max() <= most * logits.abs().max()
+    by_order = [1, 0, 0, 0]
+    for _ in range(3):
+        for order in (3, 2, 1):
+            by_order[order] += 4 * by_order[order - 1]
+        by_order[0] += 1
+    assert [sum(paths.order(path) == k and path != "bias" for path in paths) for k in range(4)] == (
+        by_order
     )
 
 
-def test_a_real_library_model():
-    """A random GPT-2 from transformers: names, hooks and biases of another architecture."""
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import GPT2Config, GPT2LMHeadModel
+def test_neurons_of_a_converted_model_start_paths():
+    model = zoo.converted("native-mlp")
+    tokens = torch.arange(6)[None]
+    paths = path_logits(model, tokens, neurons=True)
+    whole = path_logits(model, tokens)
+    close = {"rtol": 0, "atol": 1e-11}
+    torch.testing.assert_close(paths.sum(), model(tokens).detach(), **close)
+    through = [name for name in paths if name.startswith("L0N") and name.endswith("->L1H2")]
+    # what the bias of a converted layer adds is part of the path "bias" only if neurons are apart
+    difference = whole["L0 MLP->L1H2"] - paths.sum(through)
+    bias = converted_neurons(model, 0).b_out.detach()
+    attention = paths_module.FrozenAttention.of(paths.run, 1)
+    z = attention.gather(bias.expand(1, 6, -1))[:, 2]
+    expected = paths.run.final_norm.share(z @ attention.heads.W_O[2]) @ model.W_U.detach()
+    torch.testing.assert_close(difference, expected, **close)
 
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=31, n_positions=20)
-    hugging_face = GPT2LMHeadModel(config).eval().double()
-    with torch.no_grad():
-        for parameter in hugging_face.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
-        hugging_face.save_pretrained(folder)
-        model = TransformerBridge.boot_transformers(folder, dtype=torch.float64)
-    tokens = torch.randint(0, 31, (2, 7), generator=torch.Generator().manual_seed(0))
-    paths = path_logits(model, tokens)
-    assert len(paths) == 1 + 4 + 4 + 2 + 2 + 1
-    reference = hugging_face(tokens).logits
-    assert (sum(paths.values()) - reference).abs().max() <= 1e-10 * reference.abs().max()
+def test_names_orders_and_sums(with_norm, tokens):
+    paths = path_logits(with_norm, tokens[0])
+    assert paths["direct"].shape == (1, 9, 37)
+    assert paths.order("L0H1->L1H2") == 2
+    some = ["L0H1", "bias", "L0 MLP->L1H2"]
+    expected = sum(paths[name] for name in some)
+    torch.testing.assert_close(paths.sum(some), expected, **CLOSE)
+    torch.testing.assert_close(paths.sum(some, at=-1), expected[:, -1], **CLOSE)
+    assert (paths.sum([]) == 0).all()
+    assert repr(paths) == "PathLogits(22 paths: 4 of order 0, 9 of order 1, 9 of order 2)"
+    assert path_logits(with_norm, tokens, max_order=0).order("rest") == -1
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "text"),
     [
-        (lambda m, t: path_logits(m, t[:0]), ["(0, 9)", "[batch, pos]", "model.to_tokens(text)"]),
-        (lambda m, t: path_logits(m, t, max_order=-1), ["max_order=-1", "at least 0"]),
-        (
-            lambda m, t: path_logits(m, t, most=10),
-            ["16 paths", "at most 10", "max_order=1", "'rest'"],
-        ),
-        (lambda m, t: path_logits(m, t)["L9H9"], ["'L9H9'", "the nearest of 16"]),
-        (
-            lambda m, t: path_logits(m, t).sum(["direct", "L0H1", "direct"]),
-            ["named twice", "each once"],
-        ),
-        (
-            lambda m, t: term_importance(m, t[:, :1]),
-            ["(2, 1)", "at least 2 positions", "tokens[None]"],
-        ),
-        (lambda m, t: path_logits(torch.nn.Linear(2, 2), t), ["Linear", "TransformerBridge"]),
+        (lambda m, t: path_logits(m, t)["L9H9"], "no path is called 'L9H9'.*nearest of 16"),
+        (lambda m, t: path_logits(m, t).sum(["direct", "direct"]), "named twice.*add up"),
+        (lambda m, t: term_importance(m, t[:, :1]), "at least two positions"),
     ],
 )
-def test_messages(plain, tokens, call, said):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+def test_wrong_arguments(plain, tokens, call, text):
+    with pytest.raises(ValueError, match=text):
         call(plain, tokens)
-    for words in said:
-        assert words in str(error.value)
 
 
-def test_old_names_are_read(with_norm, tokens):
-    paths = path_logits(with_norm, tokens)
-    assert "MLP0>L1H2" in paths
-    assert torch.equal(paths["MLP0>L1H2"], paths["L0 MLP->L1H2"])
-
-
-def test_capped_logits_are_refused(boot, tokens):
-    with pytest.raises(
-        ValueError, match=r"path_logits got a model whose logits are no sum over parts.*capped at 3"
-    ):
+def test_what_cannot_be_expanded(boot, tokens, monkeypatch):
+    with pytest.raises(ValueError, match="no sum over its parts.*capped at 3"):
         path_logits(boot(output_logits_soft_cap=3.0), tokens)
+    model = boot()
+    monkeypatch.setattr(paths_module, "MOST_PATHS", 10)
+    with pytest.raises(ValueError, match="16 paths through up to 2 heads.* Write max_order=1"):
+        path_logits(model, tokens)
+    with (
+        model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: 0 * z)]),
+        pytest.raises(ValueError, match="This model has hooks"),
+    ):
+        path_logits(model, tokens)

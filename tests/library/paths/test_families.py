@@ -1,6 +1,6 @@
 """Score tables of nine families in float32, against what the models themselves attend to and say.
 
-    PYTHONPATH=.:src:tests/support python tests/library/circuits/test_families.py      prints what was measured
+    PYTHONPATH=.:src:tests/support python tests/library/paths/test_families.py      prints what was measured
 
 The reference is the model as transformers runs it: its logits, and its patterns, whose logarithms are its scores up to a
 constant for each destination. Errors are relative: to the largest logit, and to the largest score of the head.
@@ -31,31 +31,32 @@ PAIRS = [(10, 10), (10, 8), (9, 7), (6, 5), (3, 0)]  # inside every window of 5
 
 
 def measured(shape, cap, dtype):
-    """Largest relative errors: of logits, of tables against scores, and of scores against the model's own attention."""
+    """Largest relative errors: of logits, and of the sums of tables against the model's own attention."""
     model = make(shape, dtype)
     tokens = torch.randint(50, (2, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits, cache = model.run_with_cache(tokens)
     run = ck.anatomy(model).run(tokens)
     said = (run.logits - logits).abs().max() / logits.abs().max()
-    summed, own = 0.0, 0.0
+    own = 0.0
     for head in [name for name in run.model.head_names if name[:2] in ("L1", "L2")]:
         layer, number = int(head[1]), int(head[3:])
         pattern = cache[f"blocks.{layer}.attn.hook_pattern"][1, number].double()
         pairs = {*PAIRS, *((dst, dst) for dst, _ in PAIRS)}
         of = {
-            pair: ck.circuits.score_decomposition(model, tokens, head, *pair, row=1)
+            pair: ck.paths.score_decomposition(model, tokens[1], head, *pair).values.double()
             for pair in pairs
         }
         found = {pair: of[pair] for pair in PAIRS}
-        largest = max(abs(one.score) for one in found.values())
+        largest = max(abs(float(one.sum())) for one in found.values())
         for (dst, src), one in found.items():
-            summed = max(summed, abs(float(one.table.double().sum()) - one.score) / largest)
-            first = of[dst, dst].score
-            told = [s if cap is None else cap * math.tanh(s / cap) for s in (one.score, first)]
+            first = float(of[dst, dst].sum())
+            told = [
+                s if cap is None else cap * math.tanh(s / cap) for s in (float(one.sum()), first)
+            ]
             wanted = float(pattern[dst, src].log() - pattern[dst, dst].log())
             own = max(own, abs(told[0] - told[1] - wanted) / largest)
-    return float(said), summed, own
+    return float(said), own
 
 
 @pytest.mark.weekly
@@ -73,7 +74,7 @@ def test_another_head_s_table_is_noticed():
     with torch.no_grad():
         pattern = model.run_with_cache(tokens)[1]["blocks.1.attn.hook_pattern"][1]
     scores = [
-        ck.circuits.score_decomposition(model, tokens, "L1H0", 9, src, row=1).score
+        float(ck.paths.score_decomposition(model, tokens[1], "L1H0", 9, src).values.sum())
         for src in (7, 9)
     ]
     gaps = [float(one[9, 7].log() - one[9, 9].log()) for one in pattern]
@@ -89,5 +90,5 @@ if __name__ == "__main__":
             for v in measured(shape, cap, dtype)
         ]
         print(
-            f"{name:8s} float32 logits {found[0]}, table {found[1]}, score {found[2]} | float64 {', '.join(found[3:])}"
+            f"{name:8s} float32 logits {found[0]}, score {found[1]} | float64 {', '.join(found[2:])}"
         )

@@ -1,0 +1,511 @@
+"""Exact sums over paths, with the attention patterns and norms of one run frozen.
+
+How the logits are expanded. The embeddings start the path `direct`, and each MLP starts a path of
+its own. Layer by layer, each head reads each path that exists so far, and what it writes is a new
+path. What biases add is followed in one path, `bias`. The sum of all paths is the last residual
+stream, and the unembedding of each path is its share of the logits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitkit.ablation import Run, run, user_hooks
+from circuitkit.checks import checked, to_tokens
+from circuitkit.heads import Heads, heads_of
+from circuitkit.names import parse, unknown
+from circuitkit.parts import FrozenNorm, in_layer, n_heads
+from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
+from circuitkit.rows import token_losses
+from circuitkit.tables import Table
+
+__all__ = [
+    "PathLogits",
+    "TermImportance",
+    "loss_of_paths",
+    "path_logits",
+    "score_decomposition",
+    "term_importance",
+]
+
+DIRECT, BIAS, REST = "direct", "bias", "rest"
+MOST_PATHS = 4096
+"""The largest number of paths that are followed one by one."""
+Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
+
+
+@dataclass(frozen=True)
+class Path:
+    """One path, and what it has left in the last residual stream.
+
+    Parameters
+    ----------
+    name : where the path starts and which heads it passes, such as `"L0 MLP->L1H3"`
+    order : how many heads it passes; -1 for the rest
+    z : what its last head has gathered, `[batch, pos, d_head]`, which is smaller than the stream;
+        for a path without heads, the stream itself
+    W_O : the output matrix of its last head
+    norm_behind : the norm through which that head writes (OLMo 2)
+    """
+
+    name: str
+    order: int
+    z: Tensor
+    W_O: Tensor | None = None
+    norm_behind: FrozenNorm | None = None
+
+    @torch.no_grad()
+    def stream(self) -> Float[Tensor, "batch pos d_model"]:
+        """What the path has left in the residual stream."""
+        written = self.z if self.W_O is None else self.z @ self.W_O
+        return written if self.norm_behind is None else self.norm_behind.share(written)
+
+
+class PathLogits(Mapping):
+    """The logits of each path, `[batch, pos, d_vocab]`, by name; computed when they are read.
+
+    `"direct"` leads from the token straight to the logits, `"L0H1->L1H3"` through two heads (a
+    virtual head), and `"L0 MLP->L1H3"` starts with what an MLP wrote. `"bias"` holds all that
+    biases add, and `"rest"` the paths through more heads than were asked for. The sum of all is
+    the model's logits.
+
+    Notes
+    -----
+    Source: see `path_logits`.
+    """
+
+    def __init__(self, model_run: Run, paths: dict[str, Path]):
+        self.run = model_run
+        self.paths = paths
+
+    def __getitem__(self, name: str) -> Float[Tensor, "batch pos d_vocab"]:
+        return self.sum([name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.paths
+
+    def __repr__(self) -> str:
+        orders = [path.order for path in self.paths.values()]
+        counts = [f"{orders.count(k)} of order {k}" for k in sorted(set(orders) - {-1})]
+        counts += ["the rest"] if REST in self.paths else []
+        return f"PathLogits({len(self)} paths: {', '.join(counts)})"
+
+    def order(self, name: str) -> int:
+        """How many heads a path passes; -1 for `"rest"`."""
+        return self.path(name).order
+
+    def stream(self, name: str) -> Float[Tensor, "batch pos d_model"]:
+        """What a path has left in the last residual stream."""
+        return self.path(name).stream()
+
+    def path(self, name: str) -> Path:
+        """The path with this name; a `ValueError` with the nearest names if there is none."""
+        if name not in self.paths:
+            raise unknown("path", name, self.paths)
+        return self.paths[name]
+
+    def sum(
+        self, names: str | Sequence[str] | None = None, *, at: int | slice = slice(None)
+    ) -> Float[Tensor, "..."]:
+        """The logits of several paths together.
+
+        Parameters
+        ----------
+        names : the paths; all of them by default
+        at : a position, or a slice of positions
+
+        Returns
+        -------
+        Logits `[batch, pos, d_vocab]`, or `[batch, d_vocab]` for one position.
+
+        Raises
+        ------
+        ValueError : for unknown names, and for names that are given twice
+        """
+        names = [names] if isinstance(names, str) else list(self) if names is None else names
+        if len(set(names)) < len(names):
+            raise ValueError("A path is named twice. Name each path once, because logits add up.")
+        model, norm = self.run.model, self.run.final_norm
+        stream = torch.zeros_like(self.run.stream("unembed"))
+        for name in names:
+            stream = stream + self.stream(name)  # in float32 for a model in half precision
+        if norm is not None:
+            stream = norm.share(stream)
+            if BIAS in names:
+                stream = stream + norm.bias
+        logits = stream[:, at] @ model.W_U.detach().to(stream)
+        return logits + model.b_U.detach() if BIAS in names else logits
+
+
+@checked
+def path_logits(
+    model: Any, tokens: Text, *, max_order: int | None = None, neurons: bool = False
+) -> PathLogits:
+    r"""Write the logits as a sum over paths, with every attention pattern frozen.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` whose logits are not capped
+    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    max_order : the largest number of heads on a path; longer paths are summed in `"rest"`
+    neurons : whether each neuron of a converted MLP starts a path of its own
+
+    Returns
+    -------
+    A mapping from the names of the paths to their logits `[batch, pos, d_vocab]`.
+
+    Raises
+    ------
+    ValueError : for more than 4,096 paths, for logits that are no sum, and for models with hooks
+
+    Notes
+    -----
+    For two attention-only layers without biases: $W_E W_U + \sum_h A^h \otimes W_{OV}^h +
+    \sum_{h_2, h_1} (A^{h_2} A^{h_1}) \otimes W_{OV}^{h_1} W_{OV}^{h_2}$, read from the token to the
+    logits. Norms keep the divisors that the model used: this is exact for the sum, but the share of
+    a path then depends on the others. Error: exact up to rounding (1e-5 of the largest logit in
+    float32, 1e-12 in float64). Source: "A Mathematical Framework for Transformer Circuits", path
+    expansion; the treatment of norms and MLPs is this book's.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> path_logits(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.")
+    PathLogits(25 paths: 1 of order 0, 8 of order 1, 16 of order 2)
+    """
+    tokens = to_tokens(model, tokens)
+    require_sum_of_logits(model)
+    if user_hooks(model):
+        raise ValueError(
+            "This model has hooks, which would change some paths and not others. "
+            "Call model.reset_hooks() first."
+        )
+    n_layers = len(model.blocks)
+    max_order = n_layers if max_order is None else max_order
+    model_run = run(model, tokens)
+    parts = model_run.parts(neurons=neurons)
+    require_few_paths(model, list(parts), max_order)
+    return PathLogits(model_run, expand(model_run, parts, max_order))
+
+
+def require_few_paths(model: Any, parts: Sequence[str], max_order: int) -> None:
+    """Raise a `ValueError` if the paths are too many to be followed one by one."""
+    starts = [parse(name)[0] for name in parts]
+    n_paths = [1] + [0] * len(model.blocks)  # by order
+    for layer in range(len(model.blocks)):
+        for order in range(len(n_paths) - 1, 0, -1):
+            n_paths[order] += n_heads(model, layer) * n_paths[order - 1]
+        n_paths[0] += sum(part.layer == layer and part.kind in ("MLP", "N") for part in starts)
+    if sum(n_paths[: max_order + 1]) > MOST_PATHS:
+        orders = range(len(n_paths))
+        possible = [order for order in orders if sum(n_paths[: order + 1]) <= MOST_PATHS]
+        advice = f"Write max_order={possible[-1]}" if possible else "Write neurons=False"
+        raise ValueError(
+            f"There are {sum(n_paths[: max_order + 1])} paths through up to {max_order} heads, and "
+            f"at most {MOST_PATHS} are followed one by one. {advice}."
+        )
+
+
+@dataclass(frozen=True)
+class FrozenAttention:
+    """The heads of one layer, with the patterns and norms of a run."""
+
+    heads: Heads
+    pattern: Float[Tensor, "batch head dst src"]
+    norm_before: FrozenNorm | None
+    norm_behind: FrozenNorm | None
+
+    @classmethod
+    def of(cls, model_run: Run, layer: int) -> "FrozenAttention":
+        """Read from a run what is frozen."""
+        names = [f"L{layer}H{head}" for head in range(n_heads(model_run.model, layer))]
+        heads = heads_of(model_run.model, names)
+        # half precision is too coarse for sums over many paths
+        heads = heads.to(torch.promote_types(heads.W_Q.dtype, torch.float32))
+        pattern = torch.stack([model_run.pattern(name) for name in names], dim=1).to(heads.W_Q)
+        before, behind = (frozen_norm(model_run, layer, norm) for norm in ("ln1", "ln1_post"))
+        return cls(heads, pattern, before, behind)
+
+    def gather(
+        self, stream: Float[Tensor, "batch pos d_model"], with_biases: bool = False
+    ) -> Float[Tensor, "batch head pos d_head"]:
+        """What each head gathers of a share of the stream, and because of biases."""
+        read = stream if self.norm_before is None else self.norm_before.share(stream)
+        if with_biases and self.norm_before is not None:
+            read = read + self.norm_before.bias
+        values = torch.einsum("bpm,hmd->bhpd", read.to(self.pattern), self.heads.W_V)
+        if with_biases and self.heads.b_V is not None:
+            values = values + self.heads.b_V[:, None]
+        return self.pattern @ values
+
+
+def frozen_norm(model_run: Run, layer: int, norm: str) -> FrozenNorm | None:
+    """A norm of a layer with the divisor that it had in a run, or None if there is no norm."""
+    module = model_run.model.blocks[layer]._modules.get(norm)
+    if module is None or isinstance(module.original_component, torch.nn.Identity):
+        return None
+    return model_run.recording.frozen(in_layer(layer, norm))
+
+
+@torch.no_grad()
+def expand(model_run: Run, parts: dict[str, Tensor], max_order: int) -> dict[str, Path]:
+    """All paths through at most `max_order` heads, in the order of how many heads they pass."""
+    model = model_run.model
+    by_layer = {layer: [] for layer in [None, *range(len(model.blocks))]}
+    for name, stream in parts.items():
+        part = parse(name)[0]
+        by_layer[part.layer].append((part.kind, name, stream))
+
+    paths = [Path(DIRECT, 0, sum(stream for _, _, stream in by_layer[None]))]
+    bias = torch.zeros_like(paths[0].z)
+    for layer in range(len(model.blocks)):
+        attention = FrozenAttention.of(model_run, layer)
+        extended = []
+        for path in paths:
+            if path.order < max_order:
+                extended.extend(through_heads(path, attention))
+        paths.extend(extended)
+        bias = bias + through_all_heads(bias, attention)
+        for kind, name, stream in by_layer[layer]:
+            if kind in ("MLP", "N"):
+                paths.append(Path(name, 0, stream))
+            elif kind in ("bias", "MLP bias"):
+                bias = bias + stream
+
+    paths.sort(key=lambda path: path.order)
+    if has_bias(model_run, bias):
+        paths.append(Path(BIAS, 0, bias))
+    if max_order < len(model.blocks):
+        followed = sum(path.stream() for path in paths)
+        paths.append(Path(REST, -1, model_run.stream("unembed") - followed))
+    return {path.name: path for path in paths}
+
+
+def through_heads(path: Path, attention: FrozenAttention) -> Iterator[Path]:
+    """The paths that continue through each head of a layer."""
+    z = attention.gather(path.stream())
+    for number, head in enumerate(attention.heads.names):
+        name = head if path.name == DIRECT else f"{path.name}->{head}"
+        W_O = attention.heads.W_O[number]
+        yield Path(name, path.order + 1, z[:, number], W_O, attention.norm_behind)
+
+
+def through_all_heads(
+    bias: Float[Tensor, "batch pos d_model"], attention: FrozenAttention
+) -> Float[Tensor, "batch pos d_model"]:
+    """What all heads of a layer write because of biases."""
+    z = attention.gather(bias, with_biases=True)
+    written = torch.einsum("bhpd,hdm->bpm", z, attention.heads.W_O)
+    return written if attention.norm_behind is None else attention.norm_behind.share(written)
+
+
+def has_bias(model_run: Run, bias: Tensor) -> bool:
+    """Whether biases add anything to the logits."""
+    norm, b_U = model_run.final_norm, model_run.model.b_U
+    return bool(bias.any() or b_U.any() or (norm is not None and norm.bias.any()))
+
+
+@checked
+def loss_of_paths(paths: PathLogits, names: Sequence[str] | None = None) -> float:
+    """Return the next-token loss if only some paths make the logits, in nats for each token.
+
+    Parameters
+    ----------
+    paths : the result of `path_logits`
+    names : the paths that are added up; all of them by default
+
+    Notes
+    -----
+    The loss is the mean of `-log softmax(sum of the paths)[next token]`. Error: rounding. Source:
+    "A Mathematical Framework for Transformer Circuits", term importance analysis.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> paths = path_logits(ck.load_model("one-layer"), "The house belonged to Mr. Dorling.")
+    >>> loss_of_paths(paths) < loss_of_paths(paths, ["direct"])
+    True
+    """
+    return token_losses(paths.sum(names), paths.run.tokens).mean().item()
+
+
+class TermImportance(NamedTuple):
+    """Losses in nats for each token; the order of a path is the number of heads that it passes.
+
+    Notes
+    -----
+    Source: see `term_importance`.
+    """
+
+    full: float
+    """The loss of the model."""
+    kept: tuple[float, ...]
+    """`kept[k]`: the loss with only the paths of order at most `k`; the last one is `full`."""
+    removed: tuple[float, ...]
+    """`removed[k]`: the loss without the paths of order `k`."""
+    by_path: Table
+    """By how much the loss rises if one path is removed, largest first."""
+
+
+@checked
+def term_importance(model: Any, tokens: Text, *, by_path: bool = True) -> TermImportance:
+    """Measure the loss with and without the paths through 0, 1, 2, ... heads.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` whose logits are not capped
+    tokens : a text, or token ids `[pos]` or `[batch, pos]`, at least two positions
+    by_path : whether each single path is removed as well
+
+    Raises
+    ------
+    ValueError : as in `path_logits`, and for a single position
+
+    Notes
+    -----
+    MLPs start paths of order 0; biases are always kept. The patterns are those of the whole model,
+    so this measures what paths write, not where heads attend. The losses of two orders do not add
+    up. Error: as in `path_logits`. Source: "A Mathematical Framework for Transformer Circuits",
+    "Term importance analysis".
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> terms = term_importance(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.")
+    >>> len(terms.kept), len(terms.by_path)
+    (3, 25)
+    """
+    tokens = to_tokens(model, tokens)
+    if tokens.shape[1] < 2:
+        raise ValueError("A loss needs at least two positions: the second is predicted.")
+    paths = path_logits(model, tokens)
+    orders = {name: paths.order(name) for name in paths if name != BIAS}
+    always = [BIAS] if BIAS in paths else []
+    full_logits = paths.sum()
+    full = loss_of_paths(paths)
+
+    kept, removed = [], []
+    for k in range(max(orders.values()) + 1):
+        up_to = [name for name, order in orders.items() if order <= k]
+        without = [name for name, order in orders.items() if order != k]
+        kept.append(loss_of_paths(paths, up_to + always))
+        removed.append(loss_of_paths(paths, without + always))
+    rise = []
+    for name in orders if by_path else ():
+        rise.append(token_losses(full_logits - paths[name], tokens).mean().item() - full)
+    names = tuple(orders)[: len(rise)]
+    table = Table(torch.tensor(rise, dtype=torch.float64), {"path": names}, "rise in nats")
+    return TermImportance(full, tuple(kept), tuple(removed), table.top(len(names)))
+
+
+@checked
+def score_decomposition(
+    model: Any, tokens: Text, head: str, dst: int, src: int, *, neurons: bool = False
+) -> Table:
+    r"""Split the attention score of a head for one source into pairs of parts.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : a text, or the token ids of one text
+    head : the name of an attention head, such as `"L1H3"`
+    dst, src : the positions of the destination and the source; -1 is the last one
+    neurons : whether each neuron of a converted MLP is a part of its own
+
+    Returns
+    -------
+    A `Table` of `[query, key]`: the entry `(i, j)` is the product of what part `i` has written at
+    the destination, read as a query, and what part `j` has written at the source, read as a key.
+    All entries add up to the score before mask and softmax. `"bias"`, the last name on each side,
+    holds the biases of the head and of the norm before it.
+
+    Raises
+    ------
+    ValueError : for positions outside the text, and for a source behind the destination
+
+    Notes
+    -----
+    $s = \sum_{i,j} (c_i W_Q) (c_j W_K)^\top / \sqrt{d_{head}}$, where $c$ are the parts of the stream
+    at the destination and at the source. Norms are frozen; rotary positions are applied; a cap of
+    the scores (Gemma 2) comes after the sum. Error: exact up to rounding. Source: "A Mathematical
+    Framework for Transformer Circuits", the table behind Q- and K-composition.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
+    >>> table = score_decomposition(ck.load_model("two-layer"), text, "L1H3", dst=-1, src=8)
+    >>> table.axes["query"][:3], len(table.axes["key"])
+    (('embed', 'pos', 'L0H0'), 7)
+    """
+    tokens = to_tokens(model, tokens)
+    require_one_text(tokens)
+    dst, src = require_position(dst, tokens, "dst"), require_position(src, tokens, "src")
+    attention_head = heads_of(model, head)
+    if src > dst and attention_head.mask == "causal":
+        raise ValueError(
+            f"The source {src} comes after the destination {dst}, and this head only looks back. "
+            "Choose src <= dst."
+        )
+    model_run = run(model, tokens)
+    parts = model_run.parts(before=head, neurons=neurons)
+    queries = side_of_parts(model_run, parts, head, "Q", dst)
+    keys = side_of_parts(model_run, parts, head, "K", src)
+    names = (*parts, BIAS)
+    products = queries @ keys.mT / attention_head.scale
+    return Table(products, {"query": names, "key": names}, f"score of {head}")
+
+
+@torch.no_grad()
+def side_of_parts(
+    model_run: Run, parts: Mapping[str, Tensor], head: str, side: str, position: int
+) -> Float[Tensor, "part d_head"]:
+    """What each part and, as the last row, all biases add to a query or key at one position."""
+    name = parse(head)[0]
+    layer = [f"L{name.layer}H{number}" for number in range(n_heads(model_run.model, name.layer))]
+    heads = heads_of(model_run.model, layer)
+    read = torch.stack([part[0, position] for part in parts.values()])  # [part, d_model]
+    bias = torch.zeros_like(read[:1])
+    norm = frozen_norm(model_run, name.layer, "ln1")
+    if norm is not None:
+        read = replace(norm, scale=norm.scale[0, position]).share(read)
+        bias = norm.bias[None]
+    rows = torch.cat([read, bias.to(read)]) @ getattr(heads, f"W_{side}")[name.number].to(read)
+    b = getattr(heads, f"b_{side}")
+    if b is not None:
+        rows[-1] += b[name.number]
+    if getattr(heads, f"norm_{side}") is not None:
+        rows = through_head_norm(rows, heads, side, name.number, model_run.read(head)[0], position)
+    if heads.turn is None:
+        return rows
+    return heads.turn(rows, torch.full((len(rows),), position, device=rows.device))
+
+
+def through_head_norm(
+    rows: Float[Tensor, "part d_head"],
+    heads: Heads,
+    side: str,
+    number: int,
+    read: Float[Tensor, "pos d_model"],
+    position: int,
+) -> Float[Tensor, "part d_head"]:
+    """Shares of a query or key behind the norm of queries or keys, whose divisor is frozen."""
+    norm = getattr(heads, f"norm_{side}")
+    without_norm = replace(heads, norm_Q=None, norm_K=None, turn=None, positions="absolute")
+    divisors = norm.divisor(without_norm.side(side, read))  # [head or 1, pos, 1]
+    if norm.centred:
+        rows = rows - rows.mean(-1, keepdim=True)
+    rows = rows / divisors.expand(len(heads), -1, -1)[number, position] * norm.gain[number]
+    if norm.bias is not None:
+        rows[-1] += norm.bias[number, 0]
+    return rows

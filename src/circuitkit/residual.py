@@ -1,0 +1,830 @@
+"""The residual stream as a sum: what each part adds, what it adds to a logit, what it deletes.
+
+A part writes to the stream and later parts read from it, so the weights of a writer and a reader
+can be multiplied without running the model: these products are the virtual weights.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens import FactoredMatrix
+from transformer_lens.model_bridge.sources import boot_native
+from transformer_lens.model_bridge.sources.native.model import NativeModel
+
+from circuitkit.ablation import run
+from circuitkit.checks import checked, to_token, to_tokens
+from circuitkit.heads import Heads
+from circuitkit.names import parse, unknown
+from circuitkit.parts import (
+    FrozenNorm,
+    converted_neurons,
+    in_layer,
+    n_heads,
+    norm_before,
+    norms_close_layers,
+    start_names,
+    step_of,
+)
+from circuitkit.tables import Table
+
+__all__ = [
+    "MemoryScores",
+    "components",
+    "decompose",
+    "logit_attribution",
+    "memory_scores",
+    "principal_cosines",
+    "random_rotation",
+    "rotate_basis",
+    "subspace_overlap",
+    "virtual_weight_table",
+    "virtual_weights",
+    "why",
+]
+
+Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
+Answer = int | str | Int[Tensor, "..."]
+Side = Literal["Q", "K", "V"]
+
+
+# The stream as a sum
+
+
+@checked
+def decompose(model: Any, tokens: Text) -> Table:
+    """Split the last residual stream into what each part has left in it.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+
+    Returns
+    -------
+    A `Table` of `[part, batch, pos, d_model]`, which sums over the parts to the stream before the
+    last norm. The parts are the embeddings, each head, the output bias of each layer, and each MLP.
+    A converted MLP is one part.
+
+    Notes
+    -----
+    `x_final = embed + pos + sum_h z_h W_O^h + sum_l b_O^l + sum_l mlp^l`. A norm behind a layer
+    (Gemma 2) or of the whole stream (BERT) keeps the divisor that it had in this run.
+    Error: exact up to rounding. Source: "A Mathematical Framework for Transformer Circuits", the
+    residual stream as a sum.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> split = decompose(ck.load_model("one-layer"), "The house")
+    >>> split.names[:3], split["L0H1"].shape[-1]
+    (('embed', 'pos', 'L0H0'), 128)
+    """
+    parts = run(model, to_tokens(model, tokens)).parts()
+    return Table(torch.stack(list(parts.values())), {"part": tuple(parts)}, "residual stream")
+
+
+class MemoryScores(NamedTuple):
+    """What `memory_scores` returns: two tables with the axes `later` and `earlier`.
+
+    Notes
+    -----
+    Source: see `memory_scores`.
+    """
+
+    deletion: Table
+    """How much of what the earlier part wrote the later part takes away again: 1 is all of it, 0
+    none, a negative number amplifies it. NaN where the first part is not later than the second."""
+    cosine: Table
+    """Mean cosine of the two outputs at the same position. NaN also where a part writes nothing."""
+
+
+@checked
+def memory_scores(model: Any, tokens: Text, *, skip: int = 1) -> MemoryScores:
+    """Measure which parts delete from the stream what earlier parts have written.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    skip : how many positions at the beginning are left out, because heads without a better target
+        attend to the first token and write unusually long vectors there
+
+    Raises
+    ------
+    ValueError : if no position is left
+
+    Notes
+    -----
+    The deletion of `a` by `b` is `-<r_b, r_a> / <r_a, r_a>`, where the products are summed over
+    batch and positions. Heads of one layer write at the same time, so none is later than another.
+    Error: rounding. Source: "A Mathematical Framework for Transformer Circuits", heads and neurons
+    that manage memory; the score is this book's.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> memory = memory_scores(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.")
+    >>> memory.deletion.axes["later"] == memory.cosine.axes["earlier"]
+    True
+    """
+    tokens = to_tokens(model, tokens)
+    if not 0 <= skip < tokens.shape[1]:
+        raise ValueError(
+            f"skip={skip} positions cannot be left out of {tokens.shape[1]}. "
+            f"Write a number from 0 to {tokens.shape[1] - 1}, or give a longer text."
+        )
+    split = decompose(model, tokens)
+    outputs = split.values[:, :, skip:].flatten(1, 2)  # [part, place, d_model]
+    products = torch.einsum("apm,bpm->ab", outputs, outputs)  # [later, earlier]
+    # the floor keeps the direction of a part that writes nothing at 0 instead of 0 / 0
+    sizes = outputs.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(outputs.dtype).tiny)
+    directions = outputs / sizes
+    cosine = torch.einsum("apm,bpm->ab", directions, directions) / outputs.shape[1]
+
+    is_silent = products.diagonal() == 0
+    cosine = cosine.masked_fill(is_silent[:, None] | is_silent, torch.nan)
+    steps = steps_of(model, split.names).to(products.device)
+    is_not_later = steps[:, None] <= steps
+    deletion = (-products / products.diagonal()).masked_fill(is_not_later, torch.nan)
+    axes = {"later": split.names, "earlier": split.names}
+    return MemoryScores(
+        Table(deletion, axes, "deletion"),
+        Table(cosine.masked_fill(is_not_later, torch.nan), axes, "cosine"),
+    )
+
+
+def steps_of(model: Any, names: Sequence[str]) -> Int[Tensor, " name"]:
+    """The steps at which parts, or the parts of inputs, read and write."""
+    return torch.tensor([step_of(model, parse(name)[-1]) for name in names])
+
+
+# A logit as a sum
+
+
+def require_sum_of_logits(model: Any) -> None:
+    """Raise a `ValueError` for a model whose logits are no sum over its parts."""
+    cap = getattr(model.cfg, "output_logits_soft_cap", -1.0)
+    if cap is not None and cap > 0:
+        raise ValueError(
+            f"The logits of this model are no sum over its parts, because they are capped at "
+            f"{cap:g} (output_logits_soft_cap); residual.decompose splits its residual stream."
+        )
+    if "mlm_head" in model._modules:
+        raise ValueError(
+            "The logits of this model are no sum over its parts, because a network stands before "
+            "its unembedding (mlm_head); residual.decompose splits its residual stream."
+        )
+
+
+@checked
+def logit_attribution(
+    model: Any,
+    tokens: Text,
+    answer: Answer,
+    versus: Answer | None = None,
+    *,
+    neurons: bool = False,
+) -> Table:
+    """Split a logit at every position into what each part adds to it.
+
+    A softmax does not change if all logits rise by the same number, so a part that raises every
+    logit seems to support any answer. Compare with another token, or with the mean of all logits.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` whose logits are not capped
+    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    answer : a token id or a string that is one token; or an id for each position, with the shape
+        of `tokens`
+    versus : what is subtracted: the logit of another answer, given in the same ways, or with
+        `"mean"` the mean over the vocabulary; nothing if it is None
+    neurons : whether each neuron of a converted MLP is a part of its own
+
+    Returns
+    -------
+    A `Table` of `[part, batch, pos]` in logits, which sums over the parts to the model's logit. The
+    entries `"norm bias"` and `"unembed bias"` follow if the model has these biases.
+
+    Raises
+    ------
+    ValueError : for an answer that is not one token or has another shape, and for a model whose
+        logits are capped or that has a network before its unembedding
+
+    Notes
+    -----
+    Without a norm, `logit = sum_c r_c . W_U[:, answer]`. The last norm is frozen at the divisor of
+    this run, `r_c -> (r_c - mean) / scale * gain`, so that a part also changes the divisor is
+    attributed to no part. Error: exact up to rounding. Source: "A Mathematical Framework for
+    Transformer Circuits", logits as a sum over paths; the treatment of norms is this book's.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> shares = logit_attribution(ck.load_model("one-layer"), "The house", " is", "mean")
+    >>> shares["L0H1"].shape
+    torch.Size([1, 3])
+    """
+    tokens = to_tokens(model, tokens)
+    require_sum_of_logits(model)
+    direction, constant = logit_direction(model, tokens, answer, versus)
+    model_run = run(model, tokens)
+    norm = model_run.final_norm
+    read = direction
+    if norm is not None:
+        read = norm.fold(direction[..., None])[..., 0] / norm.scale  # [batch, pos, d_model]
+    shares = model_run.contributions(read.to(direction), neurons=neurons)
+    if norm is not None and norm.bias.any():
+        shares["norm bias"] = direction @ norm.bias
+    if model.b_U is not None and model.b_U.any():
+        shares["unembed bias"] = constant
+    return Table(torch.stack(list(shares.values())), {"part": tuple(shares)}, "logit")
+
+
+def logit_direction(
+    model: Any, tokens: Tensor, answer: Answer, versus: Answer | None
+) -> tuple[Float[Tensor, "batch pos d_model"], Float[Tensor, "batch pos"]]:
+    """What the normalised stream is multiplied by to give the logit, and what is added to that."""
+    W_U = model.W_U.detach().mT  # [d_vocab, d_model]
+    b_U = torch.zeros_like(W_U[:, 0]) if model.b_U is None else model.b_U.detach()
+    ids = answer_ids(model, tokens, answer)
+    direction, constant = W_U[ids], b_U[ids]
+    if versus is None:
+        return direction, constant
+    if isinstance(versus, str) and versus == "mean":
+        return direction - W_U.mean(0), constant - b_U.mean()
+    ids = answer_ids(model, tokens, versus)
+    return direction - W_U[ids], constant - b_U[ids]
+
+
+def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
+    """The token whose logit is taken at each position."""
+    if isinstance(answer, Tensor) and answer.ndim == 0:
+        answer = int(answer)
+    if not isinstance(answer, Tensor):
+        return torch.full_like(tokens, to_token(model, answer))
+    ids = to_tokens(model, answer)
+    if ids.shape != tokens.shape:
+        raise ValueError(
+            f"The answers have the shape {tuple(answer.shape)}, and the tokens have the shape "
+            f"{tuple(tokens.shape)}. Give one answer (a token id or a string), or an id for each "
+            "position."
+        )
+    return ids
+
+
+@checked
+def why(
+    model: Any,
+    text: Text,
+    answer: int | str | Int[Tensor, ""],
+    *,
+    versus: int | str | Int[Tensor, ""] | None = "mean",
+    position: int = -1,
+    neurons: bool = False,
+) -> Table:
+    """Split the logit of one answer into what each part adds to it, at one position.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` whose logits are not capped
+    text : a text, or the token ids of one text
+    answer : the next token: an id, or a string that is one token
+    versus : what is subtracted: by default the mean of all logits; another answer, or None
+    position : where the answer is predicted; the last position by default
+    neurons : whether each neuron of a converted MLP is a part of its own
+
+    Returns
+    -------
+    A `Table` with one number for each part; `.top(5)` ranks them.
+
+    Raises
+    ------
+    ValueError : for several texts, a position outside the text, and as in `logit_attribution`
+
+    Notes
+    -----
+    Error: exact up to rounding; see `logit_attribution`. Source: "A Mathematical Framework for
+    Transformer Circuits", logits as a sum over paths.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
+    >>> list(why(ck.load_model("two-layer"), text, "or").top(1).names)
+    ['L1H3']
+    """
+    tokens = to_tokens(model, text)
+    require_one_text(tokens)
+    position = require_position(position, tokens)
+    shares = logit_attribution(model, tokens, answer, versus, neurons=neurons)
+    minus = {"mean": " minus the mean logit", None: ""}.get(versus, f" minus that of {versus!r}")
+    return Table(shares.values[:, 0, position], shares.axes, f"logit of {answer!r}{minus}")
+
+
+def require_one_text(tokens: Int[Tensor, "batch pos"]) -> None:
+    """Raise a `ValueError` for a batch of several texts."""
+    if len(tokens) != 1:
+        raise ValueError(
+            f"One text is needed, and these are {len(tokens)} rows of tokens. "
+            "Choose a row, such as tokens[0]."
+        )
+
+
+def require_position(
+    position: int, tokens: Int[Tensor, "batch pos"], name: str = "position"
+) -> int:
+    """A position counted from the beginning; a `ValueError` if the text does not have it."""
+    n_positions = tokens.shape[1]
+    if not -n_positions <= position < n_positions:
+        raise ValueError(
+            f"{name}={position} is outside the text, which has {n_positions} tokens. Write a "
+            f"number from 0 to {n_positions - 1}, or -1 for the last position."
+        )
+    return position % n_positions
+
+
+# What weights say about the stream
+
+
+@checked
+def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the matrices of all parts that write to the stream, and of all inputs that read it.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge` whose stream is not normalised between the layers
+
+    Returns
+    -------
+    Writers `[rows, d_model]`: `"embed"`, `"pos"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out).
+    Readers `[d_model, columns]`: `"L1H0.Q"`, `"L1H0.K"`, `"L1H0.V"`, `"L1 MLP"` (its W_in; if it
+    is gated, `"L1 MLP.Q"` is the gate and `"L1 MLP.V"` what it multiplies), `"unembed"`.
+
+    Raises
+    ------
+    ValueError : for a model that normalises the whole stream between its layers (BERT)
+
+    Notes
+    -----
+    The gain and the centring of a norm before a reader are multiplied in, `(I - 1/d) diag(gain) W`;
+    its divisor is a number for each position and is not. Error: rounding. Source: "A Mathematical
+    Framework for Transformer Circuits", where every layer reads and writes linearly.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> writers, readers = components(ck.load_model("one-layer"))
+    >>> list(writers)[:3], list(readers)[:3]
+    (['embed', 'pos', 'L0H0'], ['L0H0.Q', 'L0H0.K', 'L0H0.V'])
+    """
+    writers, readers = component_names(model)
+    return (
+        {name: writer_matrix(model, name) for name in writers},
+        {name: reader_matrix(model, name) for name in readers},
+    )
+
+
+def component_names(model: Any) -> tuple[list[str], list[str]]:
+    """The names of all writers and all readers, in order; a converted MLP is one of them."""
+    if len(model.blocks) and norms_close_layers(model):
+        raise ValueError(
+            "This model normalises its whole stream between its layers (as BERT does), so the "
+            "weights of a writer and a reader cannot be multiplied. Use residual.decompose."
+        )
+    writers, readers = [str(name) for name in start_names(model)], []
+    for layer, block in enumerate(model.blocks):
+        for number in range(n_heads(model, layer)):
+            head = f"L{layer}H{number}"
+            writers.append(head)
+            readers.extend(f"{head}.{side}" for side in "QKV")
+        if "mlp" in block._modules:
+            mlp = f"L{layer} MLP"
+            writers.append(mlp)
+            is_gated = mlp_of(model, layer).W_gate is not None
+            readers.extend([f"{mlp}.Q", f"{mlp}.V"] if is_gated else [mlp])
+    return writers, [*readers, "unembed"]
+
+
+def mlp_of(model: Any, layer: int) -> Any:
+    """What holds W_in, W_gate and W_out of a layer: its MLP, or the neurons it was converted to."""
+    return converted_neurons(model, layer) or model.blocks[layer].mlp
+
+
+def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
+    """What a part writes with, behind the gain of a norm behind its layer."""
+    (part,) = parse(name)
+    if part.kind == "embed":
+        ids = torch.arange(model.cfg.d_vocab, device=model.W_E.device)
+        return model.embed(ids[None])[0].detach()  # with the gain that Gemma gives its embedding
+    if part.kind == "pos":
+        return model.W_pos.detach()
+    block = model.blocks[part.layer]
+    if part.kind == "H":
+        W, norm = block.attn.W_O[part.number], block._modules.get("ln1_post")
+    else:
+        W, norm = mlp_of(model, part.layer).W_out, block._modules.get("ln2_post")
+    norm = undivided(model, norm)
+    return W.detach() if norm is None else norm.share(W.detach())
+
+
+def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
+    """What an input reads with, with the gain and the centring of the norm before it."""
+    (part,) = parse(name)
+    if part.kind == "unembed":
+        W, norm = model.W_U, model._modules.get("ln_final")
+    elif part.kind == "H":
+        groups = getattr(
+            model.blocks[part.layer].attn, f"W_{part.side}"
+        )  # [group, d_model, d_head]
+        group = part.number * len(groups) // n_heads(model, part.layer)
+        W, norm = groups[group], norm_before(model, part)
+    else:
+        mlp = mlp_of(model, part.layer)
+        W, norm = mlp.W_gate if part.side == "Q" else mlp.W_in, norm_before(model, part)
+    norm = undivided(model, norm)
+    return W.detach() if norm is None else norm.fold(W.detach())
+
+
+def undivided(model: Any, norm: Any) -> FrozenNorm | None:
+    """A norm of the model without its division; None if there is no norm."""
+    if norm is None or isinstance(norm.original_component, torch.nn.Identity):
+        return None
+    like = model.W_E[:1].detach()[None]  # [1, 1, d_model]
+    with torch.no_grad():
+        return FrozenNorm.of(norm.original_component, torch.ones_like(like[0, 0, :1]), like)
+
+
+@checked
+def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
+    """Multiply what a part writes with by what a later input reads with.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    writer, reader : names as in `components`, such as `"L0H1"` and `"L1H0.K"`
+
+    Returns
+    -------
+    `W_out @ W_in` as its two factors: for `("L0H1", "L1H0.K")`, `W_O^{0.1} W_K^{1.0}`; for
+    `("embed", "unembed")`, the direct path `W_E W_U`.
+
+    Raises
+    ------
+    ValueError : for unknown names, and if the writer does not come before the reader
+
+    Notes
+    -----
+    Error: exact up to the divisor of a norm, and rounding. Source: "A Mathematical Framework for
+    Transformer Circuits", virtual weights.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> virtual_weights(ck.load_model("two-layer"), "L0H1", "L1H3.K").AB.shape
+    torch.Size([32, 32])
+    """
+    writers, readers = component_names(model)
+    if writer not in writers:
+        raise unknown("writer", writer, writers)
+    if reader not in readers:
+        raise unknown("reader", reader, readers)
+    written_at, read_at = steps_of(model, [writer, reader])
+    if written_at >= read_at:
+        raise ValueError(
+            f"{writer!r} writes after {reader!r} has read. Give a writer that comes before the "
+            "reader."
+        )
+    return FactoredMatrix(writer_matrix(model, writer), reader_matrix(model, reader))
+
+
+@checked
+def virtual_weight_table(model: Any) -> Table:
+    """Measure how strongly each input is aligned with each part that writes before it.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+
+    Returns
+    -------
+    A `Table` with the axes `writer` and `reader` (names as in `components`); NaN where the writer
+    does not come before the reader.
+
+    Notes
+    -----
+    The alignment is `||W_out W_in||_F / (||W_out||_F ||W_in||_F)`; random matrices score about
+    `1 / sqrt(d_model)`. Error: rounding. Source: "A Mathematical Framework for Transformer
+    Circuits", virtual weights; the ratio is its composition score.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> table = virtual_weight_table(ck.load_model("two-layer"))
+    >>> list(table.top(1).names)
+    ['L1H0, unembed']
+    """
+    writers, readers = components(model)
+    columns = [rows_with_same_products(W.mT) for W in readers.values()]
+    all_columns = torch.cat(columns).mT  # [d_model, columns of all readers]
+    widths = [len(rows) for rows in columns]
+    strengths = []
+    for W in writers.values():
+        product = rows_with_same_products(W) @ all_columns
+        squares = product.square().sum(0).split(widths)
+        strengths.append(torch.stack([square.sum() for square in squares]).sqrt())
+    written = torch.stack([W.norm() for W in writers.values()])
+    read = torch.stack([W.norm() for W in readers.values()])
+    table = torch.stack(strengths) / (written[:, None] * read)  # [writer, reader]
+    is_too_late = steps_of(model, list(writers))[:, None] >= steps_of(model, list(readers))
+    table = table.masked_fill(is_too_late.to(table.device), torch.nan)
+    return Table(table, {"writer": tuple(writers), "reader": tuple(readers)}, "alignment")
+
+
+def rows_with_same_products(W: Float[Tensor, "rows d_model"]) -> Float[Tensor, "few d_model"]:
+    """At most `d_model` rows `R` with `R^T R = W^T W`, so that `||R M|| = ||W M||` for every `M`.
+
+    The embedding of a large vocabulary becomes a triangle, and no product has `d_vocab` rows.
+    """
+    W = in_full_precision(W)
+    return W if len(W) <= W.shape[1] else torch.linalg.qr(W, mode="r").R
+
+
+def in_full_precision(W: Tensor) -> Tensor:
+    """The same numbers, in float32 if they are in half precision, which `qr` cannot use."""
+    return W.to(torch.promote_types(W.dtype, torch.float32))
+
+
+# Subspaces
+
+
+def written_rows(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
+    """The rows that span what each head can write: those of W_O."""
+    return in_full_precision(heads.W_O)
+
+
+def read_rows(heads: Heads, side: Side) -> Float[Tensor, "head d_head d_model"]:
+    """The rows that span what each head can read with its queries, keys or values."""
+    return in_full_precision(getattr(heads, f"W_{side}")).mT
+
+
+def require_one_stream(earlier: Heads, later: Heads) -> None:
+    """Raise a `ValueError` for heads of streams with different numbers of dimensions."""
+    if earlier.d_model != later.d_model:
+        raise ValueError(
+            f"The earlier heads write to a stream of {earlier.d_model} dimensions and the later "
+            f"heads read one of {later.d_model}. Give heads of one model."
+        )
+
+
+@checked
+def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
+    """Measure which share of what each later head can read each earlier head can write to.
+
+    Parameters
+    ----------
+    earlier, later : heads of one model
+    side : whether the later heads read with their queries, keys or values
+
+    Returns
+    -------
+    A `Table` of `[writer, reader]`, between 0 and 1.
+
+    Raises
+    ------
+    ValueError : for heads of streams with different numbers of dimensions
+
+    Notes
+    -----
+    The overlap is the mean squared cosine of the principal angles, `||A^T B||_F^2 / d_head`, where
+    the columns of A and B are orthonormal bases of the two subspaces. It does not depend on how
+    strongly they are used. Two random subspaces score `d_head / d_model`, with d_head of the
+    earlier head. Error: rounding. Source: this book; angles: Bjorck and Golub 1973.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> heads = ck.heads_of(ck.load_model("two-layer"))
+    >>> overlap = subspace_overlap(heads[:4], heads[4:], "K")
+    >>> list(overlap.top(1).names)
+    ['L0H1, L1H3']
+    """
+    require_one_stream(earlier, later)
+    written = torch.linalg.qr(written_rows(earlier).mT).Q  # [writer, d_model, d_head]
+    read = torch.linalg.qr(read_rows(later, side).mT).Q  # [reader, d_model, d_head]
+    all_read = read.transpose(0, 1).flatten(1)  # [d_model, reader * d_head]
+    shares = []
+    # one writer at a time, because all products together are as large as writers times readers
+    for basis in written:
+        squares = (basis.mT @ all_read).square().sum(0)
+        shares.append(squares.unflatten(0, (len(later), -1)).mean(1))
+    axes = {"writer": earlier.names, "reader": later.names}
+    return Table(torch.stack(shares), axes, f"overlap with {side}")
+
+
+@checked
+def principal_cosines(earlier: Heads, later: Heads, side: Side = "V") -> Float[Tensor, " angle"]:
+    r"""Return the cosines of the angles between what some heads write together and others read.
+
+    Parameters
+    ----------
+    earlier, later : heads of one model
+    side : whether the later heads read with their queries, keys or values
+
+    Returns
+    -------
+    One cosine for each dimension of the smaller joint space, largest first.
+
+    Raises
+    ------
+    ValueError : for heads of streams with different numbers of dimensions
+
+    Notes
+    -----
+    $\sum_i \cos^2\theta_i$ is the projection kernel of the two spaces; divided by the number of
+    angles, it is the share of the smaller space that lies in the larger one. Random spaces of
+    dimensions $r \le s$ share $s/d_{model}$. Error: rounding; directions smaller than the rounding
+    error of the largest one belong to neither space. Source: Bjorck and Golub 1973.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> heads = ck.heads_of(ck.load_model("two-layer"))
+    >>> principal_cosines(heads[["L0H0", "L0H1"]], heads["L1H3"], "K").shape
+    torch.Size([32])
+    """
+    require_one_stream(earlier, later)
+    written = joint_basis(written_rows(earlier))
+    read = joint_basis(read_rows(later, side))
+    return torch.linalg.svdvals(written @ read.mT).clamp(max=1)
+
+
+def joint_basis(rows: Float[Tensor, "head d_head d_model"]) -> Float[Tensor, "rank d_model"]:
+    """Orthonormal rows that span the rows of all heads together."""
+    triangle = torch.linalg.qr(rows.flatten(0, 1), mode="r").R
+    _, sizes, directions = torch.linalg.svd(triangle, full_matrices=False)
+    smallest = sizes[0] * max(triangle.shape) * torch.finfo(rows.dtype).eps
+    return directions[sizes > smallest]
+
+
+# No privileged basis
+
+
+@checked
+def random_rotation(
+    d_model: int,
+    *,
+    seed: int,
+    fix: Float[Tensor, " d_model"] | None = None,
+) -> Float[Tensor, "d_model d_model"]:
+    """Draw a random orthogonal matrix in float64.
+
+    Parameters
+    ----------
+    d_model : number of dimensions
+    seed : the same seed gives the same matrix
+    fix : a direction that the matrix leaves as it is
+
+    Raises
+    ------
+    ValueError : if `fix` has another number of dimensions
+
+    Notes
+    -----
+    Error: `R^T R = I` up to rounding. Source: QR decomposition of a Gaussian matrix, with signs as
+    in Mezzadri 2007 (Haar measure).
+
+    Examples
+    --------
+    >>> R = random_rotation(4, seed=0)
+    >>> bool(torch.allclose(R @ R.T, torch.eye(4).double()))
+    True
+    """
+    if fix is not None and len(fix) != d_model:
+        raise ValueError(f"fix has {len(fix)} dimensions. It must have d_model={d_model}.")
+    generator = torch.Generator().manual_seed(seed)
+    size = d_model if fix is None else d_model - 1
+    Q, R = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+    rotation = Q * R.diagonal().sign()  # without the signs, a QR decomposition is not uniform
+    if fix is None:
+        return rotation
+    # a basis whose first vector is the fixed direction; the others are rotated among themselves
+    identity = torch.eye(d_model, dtype=torch.float64)
+    frame = torch.cat([fix.cpu().double()[:, None], identity], dim=1)
+    basis = torch.linalg.qr(frame).Q
+    inside = torch.block_diag(identity[:1, :1], rotation)
+    return basis @ inside @ basis.T
+
+
+@checked
+def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
+    """Return a copy of a model whose residual stream is rotated.
+
+    Parameters
+    ----------
+    model : a native `TransformerBridge`: one of this book's, one made by hand, or one made by
+        `TransformerBridge.boot_native`
+    rotation : an orthogonal matrix `R`
+
+    Returns
+    -------
+    A `TransformerBridge` in which every writer `W` became `W R` and every reader `R^T W`. Gains and
+    biases of norms are moved into the readers.
+
+    Raises
+    ------
+    ValueError : for a matrix that is not orthogonal, and for models of other kinds
+
+    Notes
+    -----
+    The stream `x` becomes `x R`, and `(x R)(R^T W) = x W`, so without norms the logits stay the
+    same. A LayerNorm also subtracts the mean over coordinates, which singles out the direction
+    `(1, ..., 1)`. Error: rounding. Source: "A Mathematical Framework for Transformer Circuits", no
+    privileged basis; the test by rotation is this book's.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> model = ck.load_model("one-layer")
+    >>> rotated = rotate_basis(model, random_rotation(128, seed=0))
+    >>> bool(torch.allclose(rotated(torch.arange(5)[None]), model(torch.arange(5)[None]), atol=1e-3))
+    True
+    """
+    require_rotation(model, rotation)
+    rotation = rotation.to(model.W_E)
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    for name in weights.keys() & {"embed.weight", "pos_embed.weight"}:
+        weights[name] = weights[name] @ rotation
+    for layer in range(len(model.blocks)):
+        rotate_writer(weights, in_layer(layer, "attn.o"), rotation)
+        rotate_writer(weights, in_layer(layer, "mlp.out"), rotation)
+        attention = [in_layer(layer, f"attn.{side}") for side in "qkv"]
+        rotate_readers(weights, in_layer(layer, "ln1"), attention, rotation)
+        mlp = [in_layer(layer, "mlp.in"), in_layer(layer, "mlp.gate")]
+        rotate_readers(weights, in_layer(layer, "ln2"), mlp, rotation)
+    rotate_readers(weights, "ln_final", ["unembed"], rotation)
+
+    with torch.random.fork_rng(devices=[]):  # boot_native draws weights, which are replaced
+        rotated = boot_native(model.cfg, model.tokenizer, model.cfg.device, model.W_E.dtype)
+    rotated.load_state_dict(weights)
+    return rotated.eval().requires_grad_(False)
+
+
+def require_rotation(model: Any, rotation: Tensor) -> None:
+    """Raise a `ValueError` for a matrix or a model that `rotate_basis` cannot use."""
+    is_converted = any(converted_neurons(model, layer) for layer in range(len(model.blocks)))
+    if not isinstance(model.original_model, NativeModel) or is_converted:
+        raise ValueError(
+            "rotate_basis needs a native model: one of this book's, one made by hand, or one made "
+            "by TransformerBridge.boot_native."
+        )
+    if len(rotation) != model.cfg.d_model:
+        raise ValueError(
+            f"The rotation has {len(rotation)} dimensions and the stream of this model has "
+            f"{model.cfg.d_model}. Write random_rotation({model.cfg.d_model}, seed=0)."
+        )
+    identity = torch.eye(len(rotation)).to(rotation)
+    error = float((rotation @ rotation.mT - identity).abs().max())
+    if error > 1e-4:
+        raise ValueError(
+            f"The matrix is not orthogonal: R R^T differs from the identity by {error:.2g}. "
+            "Write random_rotation(d_model, seed=0)."
+        )
+
+
+def rotate_writer(weights: dict[str, Tensor], name: str, rotation: Tensor) -> None:
+    """Rotate what a layer adds to the stream; its weight is stored as `[d_model, inputs]`."""
+    if f"{name}.weight" in weights:
+        weights[f"{name}.weight"] = rotation.mT @ weights[f"{name}.weight"]
+    if f"{name}.bias" in weights:
+        weights[f"{name}.bias"] = weights[f"{name}.bias"] @ rotation
+
+
+def rotate_readers(
+    weights: dict[str, Tensor], norm: str, readers: Sequence[str], rotation: Tensor
+) -> None:
+    """Let readers, stored as `[outputs, d_model]`, read the rotated stream.
+
+    The gain and the bias of the norm before them belong to the old coordinates, so they are moved
+    into the readers: `(y gain + bias) W = y (gain W) + bias W`.
+    """
+    identity = {"weight": torch.ones_like(rotation[0]), "bias": torch.zeros_like(rotation[0])}
+    gain = weights.get(f"{norm}.weight", identity["weight"])
+    bias = weights.get(f"{norm}.bias", identity["bias"])
+    for name in readers:
+        if f"{name}.weight" not in weights:
+            continue
+        W = weights[f"{name}.weight"]
+        if bias.any() and f"{name}.bias" not in weights:
+            raise ValueError(
+                f"{name} has no bias that could hold the bias of {norm}, so this model cannot "
+                "be rotated. Use a model with biases, or set the bias of the norm to 0."
+            )
+        if bias.any():
+            weights[f"{name}.bias"] = weights[f"{name}.bias"] + W @ bias
+        weights[f"{name}.weight"] = (W * gain) @ rotation
+    for kind in ("weight", "bias"):
+        if f"{norm}.{kind}" in weights:
+            weights[f"{norm}.{kind}"] = identity[kind]

@@ -1,0 +1,132 @@
+"""Toy models that store more sparse features than they have dimensions, trained side by side."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit.checks import checked
+from circuitkit.training import cosine_decay, fit
+
+__all__ = ["FeatureToys", "train_toy_models"]
+
+Pairs = Literal["independent", "anticorrelated"]
+
+
+class FeatureToys(NamedTuple):
+    """Trained toy models `x -> ReLU(x W W^T + b)`, one for each density.
+
+    Notes
+    -----
+    Source: Elhage et al. 2022, "Toy Models of Superposition".
+    """
+
+    W: Float[Tensor, "instance feature hidden"]
+    """Row `i` is the direction that stores feature `i`."""
+    b: Float[Tensor, "instance feature"]
+    loss: Float[Tensor, " instance"]
+    """Squared error of the last training step, weighted by importance and summed over features."""
+
+    @property
+    def capacity(self) -> Float[Tensor, "instance feature"]:
+        """The share of a dimension that each feature has: `|w_i|^4 / sum_j (w_i . w_j)^2`.
+
+        It is 1 for a feature with a dimension of its own, 0.5 for each of an antipodal pair, and 0
+        for a feature that is not stored. Source: "Toy Models of Superposition", feature
+        dimensionality, where it is written with unit vectors.
+        """
+        products = self.W @ self.W.mT  # [instance, feature, feature]
+        own = products.diagonal(dim1=-2, dim2=-1) ** 2
+        shared = products.square().sum(-1)
+        # the floor keeps a feature that is not stored at 0 instead of 0 / 0
+        return (own / shared.clamp_min(1e-12)).clamp(max=1.0)
+
+
+@checked
+def train_toy_models(
+    density: Float[Tensor, " instance"],
+    n_features: int,
+    n_hidden: int,
+    *,
+    importance: float = 1.0,
+    pairs: Pairs = "independent",
+    steps: int = 3_000,
+    batch: int = 256,
+    learning_rate: float = 1e-2,
+    seed: int = 0,
+) -> FeatureToys:
+    """Train one toy model for each feature density, all side by side.
+
+    A feature that is on has a uniform value from 0 to 1. The optimizer is Adam with a learning
+    rate that decays along a cosine.
+
+    Parameters
+    ----------
+    density : for each model, the probability that a feature is on
+    n_features, n_hidden : number of features, and of dimensions that store them
+    importance : the factor from the weight of one feature in the loss to the weight of the next
+    pairs : with `"anticorrelated"`, features 2k and 2k+1 are never on together
+    steps, batch, learning_rate, seed : settings of the training
+
+    Raises
+    ------
+    ValueError : for densities that are no probabilities or that pairs cannot have
+
+    Notes
+    -----
+    Source: Elhage et al. 2022, "Toy Models of Superposition", sections 2 to 4.
+
+    Examples
+    --------
+    >>> toys = train_toy_models(torch.tensor([0.1, 0.5]), 5, 2, steps=10)
+    >>> toys.W.shape
+    torch.Size([2, 5, 2])
+    """
+    require_density(density, n_features, pairs)
+    # drawn on the CPU, so that the numbers are the same on every device
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(len(density), n_features, n_hidden, generator=generator) / n_hidden**0.5
+    W = start.to(density.device).requires_grad_()
+    b = torch.zeros(W.shape[:2], device=density.device, requires_grad=True)
+    weights = importance ** torch.arange(n_features, device=density.device)
+
+    def loss_function(step: int) -> Float[Tensor, " instance"]:
+        x = sample_features(density.cpu(), n_features, batch, pairs, generator).to(density.device)
+        rebuilt = torch.relu(x @ W @ W.mT + b[:, None])  # [instance, batch, feature]
+        return ((rebuilt - x).square() @ weights.to(x)).mean(1)
+
+    losses = fit([W, b], loss_function, steps, learning_rate=cosine_decay(learning_rate, steps))
+    return FeatureToys(W.detach(), b.detach(), losses[-1])
+
+
+def require_density(density: Tensor, n_features: int, pairs: Pairs) -> None:
+    """Raise a `ValueError` for densities that cannot be drawn."""
+    if len(density) == 0 or not bool(((density >= 0) & (density <= 1)).all()):
+        raise ValueError(
+            "density must hold a probability from 0 to 1 for each model, such as "
+            "torch.tensor([0.1, 0.5])."
+        )
+    if pairs == "anticorrelated" and (n_features % 2 == 1 or float(density.max()) > 0.5):
+        raise ValueError(
+            f"Two features that are never on together need a density of at most 0.5 and an even "
+            f"number of features; these are {float(density.max()):g} and {n_features}."
+        )
+
+
+def sample_features(
+    density: Float[Tensor, " instance"],
+    n_features: int,
+    batch: int,
+    pairs: Pairs,
+    generator: torch.Generator,
+) -> Float[Tensor, "instance batch feature"]:
+    """Draw feature values: 0 where a feature is off, uniform from 0 to 1 where it is on."""
+    shape = (len(density), batch, n_features)
+    value = torch.rand(shape, generator=generator)
+    if pairs == "independent":
+        return value * (torch.rand(shape, generator=generator) < density[:, None, None])
+    draw = torch.rand(len(density), batch, n_features // 2, generator=generator)
+    first_is_on = draw < density[:, None, None]
+    second_is_on = draw >= 1 - density[:, None, None]
+    return value * torch.stack([first_is_on, second_is_on], dim=-1).flatten(-2)

@@ -1,0 +1,135 @@
+"""The decomposition of one attention score."""
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit.paths import score_decomposition
+from tests.support import zoo
+
+
+def head_weights(model, layer, head):
+    d, state = model.cfg.d_head, model.state_dict()
+    rows = slice(head * d, (head + 1) * d)
+    q, k, v = (state[f"blocks.{layer}.attn.{side}.weight"][rows].T for side in "qkv")
+    return q, k, v, state[f"blocks.{layer}.attn.o.weight"][:, rows].T
+
+
+def test_every_pair_of_a_plain_model(plain, tokens):
+    dst, src = 7, 4
+    _, cache = plain.run_with_cache(tokens)
+    q, k, *_ = head_weights(plain, 1, 2)
+    state = plain.state_dict()
+    for row in range(2):
+        table = score_decomposition(plain, tokens[row], "L1H2", dst, src)
+        assert table.names == ("embed", "pos", "L0H0", "L0H1", "L0H2", "bias")
+        parts = [state["embed.weight"][tokens[row]], state["pos_embed.weight"][:9]]
+        for head in range(3):
+            _, _, v, o = head_weights(plain, 0, head)
+            pattern = cache["blocks.0.attn.hook_pattern"][row, head]
+            parts.append(pattern @ (parts[0] + parts[1]) @ v @ o)
+        for i, on_query in zip(table.names, parts, strict=False):
+            for j, on_key in zip(table.names, parts, strict=False):
+                expected = (on_query[dst] @ q) @ (on_key[src] @ k) / 5**0.5
+                assert table[i, j] == pytest.approx(expected.item(), abs=1e-12)
+        assert not table["bias"].any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_layers": 3},
+        {"attn_only": False, "normalization_type": "LN"},
+        {"attn_only": False, "normalization_type": "LNPre"},
+        {"n_heads": 4, "n_key_value_heads": 2},
+    ],
+    ids=str,
+)
+def test_pairs_sum_to_the_score(boot, tokens, changes):
+    model = boot(**changes)
+    _, cache = model.run_with_cache(tokens)
+    share = 2 if "n_key_value_heads" in changes else 1
+    last = model.cfg.n_layers - 1
+    for layer, head, dst, src, row in ((0, 1, 5, 5, 0), (1, 2, 8, 0, 1), (last, 0, 6, 2, 1)):
+        table = score_decomposition(model, tokens[row], f"L{layer}H{head}", dst, src)
+        queries = cache[f"blocks.{layer}.attn.hook_q"][row, dst, head]
+        keys = cache[f"blocks.{layer}.attn.hook_k"][row, src, head // share]
+        score = (queries @ keys / 5**0.5).item()
+        assert table.values.sum().item() == pytest.approx(score, abs=1e-11)
+
+
+def test_norms_and_biases_by_hand(with_norm, tokens):
+    """The share of L0 MLP as a query times all biases as a key, with the frozen norm written out."""
+    model, dst, src = with_norm, 7, 3
+    _, cache = model.run_with_cache(tokens)
+    table = score_decomposition(model, tokens[1], "L1H1", dst, src)
+    norm, state = model.blocks[1].ln1, model.state_dict()
+    q, k, *_ = head_weights(model, 1, 1)
+
+    def through(vector, place):
+        x = cache["blocks.1.ln1.hook_in"][1, place]
+        scale = ((x - x.mean()).square().mean() + 1e-5).sqrt()
+        return (vector - vector.mean()) / scale * norm.weight.detach()
+
+    written = cache["blocks.0.hook_mlp_out"][1, dst]
+    of_layer = through(state["blocks.0.attn.o.bias"], src) @ k
+    of_head = norm.bias.detach() @ k + state["blocks.1.attn.k.bias"][5:10]
+    for column, constant in (("L0 bias", of_layer), ("bias", of_head)):
+        expected = (through(written, dst) @ q) @ constant / 5**0.5
+        assert table["L0 MLP", column] == pytest.approx(expected.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positional_embedding_type": "rotary", "d_head": 4, "normalization_type": "LN"},
+        {"attn_scores_soft_cap": 1.0},
+    ],
+    ids=str,
+)
+def test_scores_give_the_pattern_of_the_model(boot, tokens, changes):
+    """Rotated queries and keys; and a cap of the scores, which comes after the sum."""
+    model = boot(**changes)
+    _, cache = model.run_with_cache(tokens)
+    pattern = cache["blocks.1.attn.hook_pattern"][0, 2, 6]
+    tables = [score_decomposition(model, tokens[0], "L1H2", 6, src) for src in range(7)]
+    scores = torch.stack([table.values.sum() for table in tables])
+    if "attn_scores_soft_cap" in changes:
+        scores = scores.tanh()
+    # transformer-lens computes the angles in float32
+    torch.testing.assert_close(scores.softmax(-1).double(), pattern[:7], rtol=0, atol=1e-6)
+
+
+def test_neurons_of_a_converted_model_add_up_to_their_mlp():
+    model, tokens = zoo.converted("native-mlp"), torch.arange(7)
+    whole = score_decomposition(model, tokens, "L1H1", 5, 2)
+    split = score_decomposition(model, tokens, "L1H1", 5, 2, neurons=True)
+    inside = [name for name in split.names if name.startswith(("L0N", "L0 MLP bias"))]
+    rows = [split.names.index(name) for name in inside]
+    expected = whole["L0 MLP", "embed"]
+    column = split.names.index("embed")
+    assert split.values[rows, column].sum().item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_positions_are_counted_from_the_end_and_text_is_read():
+    model = ck.load_model("two-layer")
+    text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
+    tokens = model.to_tokens(text)
+    n = tokens.shape[1]
+    table = score_decomposition(model, text, "L1H3", -1, 8)
+    assert torch.equal(table.values, score_decomposition(model, tokens, "L1H3", n - 1, 8).values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("L1H0", 2, 5), "source 5 comes after the destination 2"),
+        (("L1H0", 9, 5), "dst=9 is outside the text, which has 9 tokens"),
+        (("L5H0", 3, 2), "no head is called 'L5H0'"),
+    ],
+)
+def test_wrong_arguments(plain, tokens, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        score_decomposition(plain, tokens[0], *arguments)
+    with pytest.raises(ValueError, match="2 rows of tokens"):
+        score_decomposition(plain, tokens, "L1H0", 3, 2)

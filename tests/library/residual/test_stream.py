@@ -1,0 +1,173 @@
+"""The stream as a sum of parts, and what later parts delete from it."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit.heads import heads_of
+from circuitkit.residual import decompose, memory_scores
+from tests.support import slow_tools, tiny_models
+
+
+def test_parts_by_hand(boot, close):
+    """One head that attends to every earlier token alike, in a stream of three dimensions."""
+    model = boot(d_model=3, d_head=1, n_heads=1, n_layers=1, d_vocab=2, n_ctx=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        state = model.state_dict()
+        state["embed.weight"].copy_(torch.tensor([[1.0, 0, 0], [3.0, 0, 0]]))
+        state["pos_embed.weight"].copy_(torch.tensor([[0.0, 0, 1], [0.0, 0, 5]]))
+        state["blocks.0.attn.v.weight"].copy_(torch.tensor([[1.0, 0, 0]]))
+        state["blocks.0.attn.o.weight"].copy_(torch.tensor([[0.0], [2.0], [0.0]]))
+        state["blocks.0.attn.o.bias"].copy_(torch.tensor([0.0, 0.5, 0.0]))
+    split = decompose(model, torch.tensor([[0, 1]]))
+    assert split.names == ("embed", "pos", "L0H0", "L0 bias")
+    close(split["embed"], [[[1, 0, 0], [3, 0, 0]]])
+    close(split["pos"], [[[0, 0, 1], [0, 0, 5]]])
+    close(split["L0H0"], [[[0, 2, 0], [0, 4, 0]]])  # twice 1, and twice the mean of 1 and 3
+    close(split["L0 bias"], [[[0, 0.5, 0], [0, 0.5, 0]]])
+
+
+@pytest.mark.parametrize("settings", [{}, {"attn_only": False, "normalization_type": "LN"}])
+def test_parts_equal_those_of_a_slow_forward_pass(boot, tokens, close, settings):
+    model = boot(**settings)
+    split = decompose(model, tokens)
+    for row, ids in enumerate(tokens):
+        slow = slow_tools.native(model).run(ids)
+        assert {*split.names} == {*slow.parts}
+        for name, part in slow.parts.items():
+            close(split[name][row], part)
+
+
+@pytest.mark.parametrize("model", ["with_norm", "gpt2"])
+def test_parts_equal_those_of_transformer_lens(model, tokens, request, close):
+    model = request.getfixturevalue(model)
+    tolerance = 1e-12 if model.W_E.dtype == torch.float64 else 1e-5
+    split = decompose(model, tokens)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+    close(split.values.sum(0), cache["ln_final.hook_in"], tolerance)
+    for part, label in zip(*cache.stack_head_results(return_labels=True), strict=True):
+        close(split[label], part, tolerance)
+    parts, labels = cache.decompose_resid(layer=2, return_labels=True)
+    for part, label in zip(parts, labels, strict=True):
+        if label.endswith("mlp_out"):
+            close(split[f"L{label[0]} MLP"], part, tolerance)
+
+
+def test_heads_of_the_library_write_the_parts(with_norm, tokens, close):
+    split, heads = decompose(with_norm, tokens), heads_of(with_norm)
+    with torch.no_grad():
+        _, cache = with_norm.run_with_cache(tokens)
+    for layer in range(2):
+        results = heads[3 * layer : 3 * layer + 3].results(cache[f"blocks.{layer}.ln1.hook_out"])
+        for h in range(3):
+            close(split[f"L{layer}H{h}"], results[:, h])
+
+
+def test_text_and_a_single_row_are_accepted(plain, tokens):
+    assert decompose(ck.load_model("zero-layer"), "The house").values.shape[:3] == (2, 1, 3)
+    assert torch.equal(decompose(plain, tokens[0]).values, decompose(plain, tokens[:1]).values)
+
+
+def test_what_hooks_do_is_in_the_parts(with_norm, tokens):
+    def silence(z, hook):
+        z[:, :, 1] = 0
+        return z
+
+    before = decompose(with_norm, tokens)
+    with with_norm.hooks(fwd_hooks=[("blocks.0.attn.hook_z", silence)]):
+        split = decompose(with_norm, tokens)
+    assert not split["L0H1"].any()
+    assert torch.equal(split["L0H0"], before["L0H0"])
+    assert (split["L1H0"] - before["L1H0"]).abs().max() > 1e-3
+    assert not split.values.requires_grad
+
+
+def test_norms_of_the_whole_stream_are_frozen(tmp_path, close):
+    """BERT normalises after it adds; what is left of each part adds up to its stream."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    original = BertForMaskedLM(BertConfig(**tiny_models.HUGGING_FACE))
+    model = tiny_models.from_folder(tmp_path, original)
+    tokens = torch.tensor([[1, 2, 3]])
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        split = decompose(model, tokens)
+        _, cache = model.run_with_cache(tokens)
+    close(split.values.sum(0), cache["blocks.1.hook_resid_post"], 1e-5)
+    assert "embed bias" in split
+
+
+# Deletion
+
+
+@pytest.fixture
+def chain(boot):
+    """One head writes 4 to the second axis, and the next one takes `share` of it away."""
+
+    def make(share):
+        model = boot(d_model=2, d_head=1, n_heads=1, d_vocab=1, n_ctx=1, bias=False)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+            state = model.state_dict()
+            state["embed.weight"].copy_(torch.tensor([[1.0, 0.0]]))
+            state["blocks.0.attn.v.weight"].copy_(torch.tensor([[1.0, 0.0]]))
+            state["blocks.0.attn.o.weight"].copy_(torch.tensor([[0.0], [4.0]]))
+            state["blocks.1.attn.v.weight"].copy_(torch.tensor([[0.0, 1.0]]))
+            state["blocks.1.attn.o.weight"].copy_(torch.tensor([[0.0], [-share]]))
+        return memory_scores(model, torch.tensor([[0]]), skip=0)
+
+    return make
+
+
+@pytest.mark.parametrize("share", [0.75, 1.0, -0.5])
+def test_deletion_by_hand(chain, share):
+    deletion, cosine = chain(share)
+    assert deletion["L1H0", "L0H0"] == pytest.approx(share, abs=1e-15)
+    assert cosine["L1H0", "L0H0"] == pytest.approx(-math.copysign(1, share), abs=1e-15)
+    assert deletion["L1H0", "embed"] == cosine["L1H0", "embed"] == 0.0
+
+
+def test_deletion_of_parts_that_write_nothing(chain):
+    deletion, cosine = chain(0.0)  # positions are zero, and so is what the second head writes
+    assert deletion["L1H0", "L0H0"] == 0.0
+    assert math.isnan(cosine["L1H0", "L0H0"])
+    assert math.isnan(deletion["L1H0", "pos"])
+
+
+@pytest.mark.parametrize("skip", [0, 4])
+def test_deletion_equals_loops(with_norm, tokens, skip):
+    deletion, cosine = memory_scores(with_norm, tokens, skip=skip)
+    split = decompose(with_norm, tokens)
+    place = {"embed": 0, "pos": 0}
+    for layer in range(2):
+        place |= {f"L{layer}{part}": 10 * layer + 1 for part in ("H0", "H1", "H2", " bias")}
+        place[f"L{layer} MLP"] = 10 * layer + 2
+    n_compared = 0
+    for later in split.names:
+        for earlier in split.names:
+            if place[later] <= place[earlier]:
+                assert math.isnan(deletion[later, earlier])
+                assert math.isnan(cosine[later, earlier])
+                continue
+            product = size = angles = 0.0
+            for b in range(2):
+                for i in range(skip, 9):
+                    x, y = split[later][b, i], split[earlier][b, i]
+                    product, size = product + float(x @ y), size + float(y @ y)
+                    angles += float(x @ y / (x.norm() * y.norm()))
+            assert deletion[later, earlier] == pytest.approx(-product / size, abs=1e-12)
+            assert cosine[later, earlier] == pytest.approx(angles / (2 * (9 - skip)), abs=1e-12)
+            n_compared += 1
+    assert n_compared > 30
+
+
+def test_no_position_is_left(plain, tokens):
+    with pytest.raises(ValueError, match="skip=9 positions cannot be left out of 9"):
+        memory_scores(plain, tokens, skip=9)
