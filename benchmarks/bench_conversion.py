@@ -11,11 +11,11 @@ import time
 
 import torch
 import torch.nn.functional as F
+from circuitkit.conversion._head_sum import gate_sums
 
 from circuitkit import anatomy, to_attention_only
 from circuitkit.anatomy import Neurons
 from circuitkit.conversion import neuron_heads
-from circuitkit.conversion._head_sum import gate_sums
 
 
 def seconds(work) -> float:

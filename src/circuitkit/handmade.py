@@ -73,7 +73,7 @@ def bridge_of(
     if n_ctx is None and W_pos is None:
         raise ValueError("bridge_of needs n_ctx, the number of positions, or W_pos.")
     n_ctx = len(W_pos) if n_ctx is None else n_ctx
-    require_native(heads, n_ctx, W_pos)
+    require_native(heads, W_E, n_ctx, W_pos)
     n_layers = max(heads.layers) + 1
     config = TransformerBridgeConfig(
         d_model=heads.d_model,
@@ -122,13 +122,17 @@ def attention_state(heads: Heads, layer: int) -> dict[str, Tensor]:
     return state
 
 
-def require_native(heads: Heads, n_ctx: int, W_pos: Tensor | None) -> None:
+def require_native(heads: Heads, W_E: Tensor, n_ctx: int, W_pos: Tensor | None) -> None:
     """Raise a `ValueError` if a native model cannot hold these heads."""
     counts = [heads.layers.count(layer) for layer in range(max(heads.layers, default=-1) + 1)]
     if not counts or len(set(counts)) > 1:
         raise ValueError(
             f"The layers 0, 1, ... have {counts} heads. Every layer needs the same number of "
             "heads; fill the smaller layers with heads of zeros."
+        )
+    if W_E.shape[1] != heads.d_model:
+        raise ValueError(
+            f"The heads read and write {heads.d_model} coordinates, and W_E has {W_E.shape[1]}."
         )
     if W_pos is not None and n_ctx > len(W_pos):
         raise ValueError(f"n_ctx={n_ctx} is more than the {len(W_pos)} positions of W_pos.")

@@ -22,6 +22,8 @@ from circuitkit.names import Name, parse, unknown
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
+__all__ = ["HeadNorm", "Heads", "Rotary", "allowed_pairs", "heads_of", "stack"]
+
 Mask = Literal["causal", "full", "self_or_first"]
 Positions = Literal["absolute", "rotary", "other"]
 Side = Literal["Q", "K", "V"]
@@ -206,8 +208,8 @@ class Heads:
         the shared matrices are repeated.
     W_O : `[head, d_head, d_model]`
     b_Q, b_K, b_V : `[head, d_head]`, or None for zero. An output bias belongs to a layer.
-    layers : the layer of each head, by default 0; a head composes only with heads of earlier layers
-    scale : scores are divided by this, by default `sqrt(d_head)`
+    layers : the layer of each head, by default 0; a head composes only with heads of lower layers
+    scale : scores are divided by this; 0, the default, stands for `sqrt(d_head)`
     mask : see `allowed_pairs`
     positions : `"absolute"` if positions are in the stream, `"rotary"` if queries and keys are
         rotated, `"other"` if scores depend on more than this class holds (ALiBi, or heads of
@@ -239,8 +241,8 @@ class Heads:
     b_K: Float[Tensor, "head d_head"] | None = None
     b_V: Float[Tensor, "head d_head"] | None = None
     _: KW_ONLY
-    layers: tuple[int, ...] | None = None
-    scale: float | None = None
+    layers: tuple[float, ...] = ()
+    scale: float = 0.0
     mask: Mask = "causal"
     positions: Positions = "absolute"
     turn: Rotary | None = None
@@ -251,8 +253,8 @@ class Heads:
     of: str = ""
 
     def __post_init__(self) -> None:
-        layers = (0,) * len(self.names) if self.layers is None else tuple(self.layers)
-        scale = math.sqrt(self.W_Q.shape[-1]) if self.scale is None else float(self.scale)
+        layers = tuple(self.layers) or (0,) * len(self.names)
+        scale = float(self.scale) or math.sqrt(self.W_Q.shape[-1])
         # a frozen dataclass fills in defaults that depend on other fields in this way
         object.__setattr__(self, "names", tuple(self.names))
         object.__setattr__(self, "layers", layers)
@@ -589,8 +591,8 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     stream. If the heads do not all score alike (windows in some layers, attention heads together
     with neuron-heads), they have weights and no patterns, and `positions` is `"other"`.
     Neuron-heads read and write `d_model + 1` coordinates, of which the last is 1 on the bias token.
-    Attention heads that are read together with neuron-heads have a last coordinate of 0, and
-    `layers` counts steps: the attention of layer l is step 2 l and its MLP is step 2 l + 1.
+    Their `layers` is l + 0.5 in layer l, because they read what the heads of layer l wrote.
+    Attention heads that are read together with neuron-heads get the same coordinates.
 
     Raises
     ------
@@ -646,9 +648,9 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
             heads = widened(heads) if with_neurons else heads
         else:
             heads = neuron_heads(model, layer, list(group))
-        if with_neurons:
-            is_later_step = not is_attention and not model.cfg.parallel_attn_mlp
-            heads = replace(heads, layers=(2 * layer + is_later_step,) * len(heads))
+            # neurons read what the heads of their layer wrote, unless both read the same stream
+            place = layer if model.cfg.parallel_attn_mlp else layer + 0.5
+            heads = replace(heads, layers=(place,) * len(heads))
         parts.append(heads)
     return parts
 
@@ -698,7 +700,8 @@ def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
             rows.extend(rows_of[str(name)])
         else:
             raise unknown("neuron-head", str(name), rows_of)
-    return converted.heads(rows)
+    with torch.no_grad():
+        return converted.heads(rows)
 
 
 def converted_layer(model: Any, layer: int) -> Any:
@@ -862,12 +865,11 @@ def rotary_of(model: Any, module: Any) -> Rotary | None:
 
 def native_rotary(table: Any, cfg: Any) -> Rotary | None:
     """The rotation of a native model: neighbouring dimensions (0, 1), (2, 3), ... are a plane."""
-    scaling = cfg.rope_scaling if isinstance(getattr(cfg, "rope_scaling", None), dict) else {}
-    if "llama3" in (scaling.get("rope_type"), scaling.get("type")):
+    if isinstance(getattr(cfg, "rope_scaling", None), dict):
         return None
     dims = torch.arange(0, table.rotary_dim, 2, device=table.cos_cached.device)
-    speed = 1.0 / table.effective_base ** (dims.float() / table.rotary_dim)
-    return Rotary(torch.stack([dims, dims + 1], 1), speed / table.position_scale)
+    angles = 1.0 / table.effective_base ** (dims.float() / table.rotary_dim)
+    return Rotary(torch.stack([dims, dims + 1], 1), angles)
 
 
 def half_split_rotary(table: Any, module: Any) -> Rotary | None:

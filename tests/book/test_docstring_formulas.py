@@ -80,27 +80,41 @@ def principal_cosines(kernel, chance):
     assert abs(torch.stack(shares).mean() - expected) < 0.05  # five standard errors
 
 
-def composition_scores(score, chance):
+def composition_scores(score):
     sentence = re.search(r"with \$M\^l(.*)kind Q, K, V", circuits.composition_scores.__doc__, re.S)
     named = matrices_for(sentence[0].replace("M^l = ", ""))
     assert set(named) == {"Q", "K", "V"}
     for kind, matrix in named.items():
         score_with_matrix(score, kind, matrix)
-    early, late = two_heads()
-    found = circuits.composition_scores(early, late, "K", baseline="analytic").baseline
-    close(found, value(chance, {"d_{model}": D}))
 
 
-def copying_score(share, circuit, own, read_back):
+def composition_baseline(chance):
+    early = circuits.random_heads(1, 64, 8)
+    expected = value(chance, {"d_{model}": 64})
+    assert abs(circuits.composition_baseline(early) / expected - 1) < 0.02
+
+
+def copying_score(share, own):
+    tiny = model()
+    head = ck.heads_of(tiny)["L0H0"]
+    of_weights = torch.linalg.eigvals(value(own, matrices(head)))
+    close(circuits.copying_score(head).values[0], share_of_positive(share, of_weights))
+    full = torch.linalg.eigvals(circuits.full_ov(tiny, "L0H0").AB)
+    close(circuits.copying_score(tiny).values[0], share_of_positive(share, full))
+
+
+def ov_eigenvalues(circuit, own, read_back):
     tiny = model()
     head = ck.heads_of(tiny)["L0H0"]
     symbols = matrices(head) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
-    full = torch.linalg.eigvals(value(circuit, symbols))
-    close(circuits.copying_score(tiny).score[0], share_of_positive(share, full))
-    of_weights = torch.linalg.eigvals(value(own, symbols))
-    close(circuits.copying_score(head).score[0], share_of_positive(share, of_weights))
-    turned = torch.linalg.eigvals(value(own, symbols) @ value(read_back, symbols))
-    close(share_of_positive(share, full), share_of_positive(share, turned))
+    changed = value(own, symbols) @ value(read_back, symbols)
+    for formula, result in (
+        (value(own, symbols), circuits.ov_eigenvalues(head)),
+        (value(circuit, symbols), circuits.ov_eigenvalues(tiny)),
+        (changed, circuits.ov_eigenvalues(tiny)),
+    ):
+        expected = torch.linalg.eigvals(formula).abs().sort(descending=True).values
+        close(result["L0H0"].abs(), expected[: len(result["L0H0"])])
 
 
 def full_ov(circuit):
@@ -236,10 +250,12 @@ def scores(prefix, duplicate, share, copying):
 
 TIES = {
     "residual.principal_cosines": principal_cosines,
+    "circuits.composition_baseline": composition_baseline,
     "circuits.composition_scores": composition_scores,
     "circuits.copying_score": copying_score,
     "circuits.full_ov": full_ov,
     "circuits.full_qk": full_qk,
+    "circuits.ov_eigenvalues": ov_eigenvalues,
     "circuits.random_heads": random_heads,
     "paths.score_decomposition": score_decomposition,
     "skip_trigrams.strongest": skip_trigrams,

@@ -226,7 +226,7 @@ def score_with_matrix(latex, kind, matrix):
     symbols = {f"W_{{OV}}^{early_name}": early.OV.AB[0] for early_name in ("{early}", "e")}
     symbols |= {"W_{QK}^{late\\,\\top}": later["W_{QK}"].T, "W_{QK}^{late}": later["W_{QK}"]}
     ((value,),) = sides(latex, symbols | {"M": M, "M^l": M})
-    close(circuits.composition_scores(early, late, kind).score[0, 0], value)
+    close(circuits.composition_scores(early, late, kind).values[0, 0], value)
 
 
 def first_layer_score(latex):

@@ -86,11 +86,11 @@ def test_many_occurrences_share_the_attention():
 def test_heads_compose_through_the_named_input_only():
     for method, kind in (("k-composition", "K"), ("pointer", "Q")):
         stack = heads_of(build_induction_model(7, 11, method=method))
-        found = {k: composition_scores(stack["L0H0"], stack["L1H0"], k).score.item() for k in "QKV"}
+        found = {k: composition_scores(stack, kind=k)["L0H0", "L1H0"] for k in "QKV"}
         assert all((value > 0.1) == (k == kind) for k, value in found.items()), (method, found)
         assert all(value == 0 for k, value in found.items() if k != kind)
     stack = heads_of(build_virtual_head_model(7, 11))
-    found = {k: composition_scores(stack["L0H0"], stack["L1H0"], k).score.item() for k in "QKV"}
+    found = {k: composition_scores(stack, kind=k)["L0H0", "L1H0"] for k in "QKV"}
     assert found["V"] > 0.1
     assert found["Q"] == found["K"] == 0
 

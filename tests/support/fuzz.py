@@ -106,9 +106,6 @@ def factored() -> Any:
 #: What a class is made by, for arguments of that class and for calls of its methods.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "Anatomy": lambda: ck.anatomy(model()),
-    "Composition": lambda: ck.circuits.composition_scores(
-        ck.heads_of(model())[0:3], ck.heads_of(model())[3:6], baseline="analytic"
-    ),
     "CorpusStatistics": lambda: ck.models.CorpusStatistics(
         torch.ones(3).long(), torch.ones(3, 3).long()
     ),

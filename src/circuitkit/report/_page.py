@@ -20,7 +20,7 @@ _LINES = {
     "logits": "tokens = {tokens}\nanswer = int(model(tokens)[0, -1].argmax())\nck.why(model, tokens, answer)",
     "behaviour": "rows = {rows8}\neach = [ck.induction.scores(model, one[None]) for one in rows.tokens]\ntorch.stack([one.prefix_matching for one in each]).mean(0)",
     "worth": "ck.induction.effect(model, {rows4}, {names}, draws=10)",
-    "composition": "heads = ck.heads_of(model)\nck.circuits.composition_scores(heads, heads, 'K').strongest(10)",
+    "composition": "ck.circuits.composition_scores(model, kind='K', above_baseline=True).top(10)",
     "mlps": "twin = ck.to_attention_only(model, heads_per_neuron={k})\nprint(twin.report)",
     "words": "ov = ck.circuits.full_ov(model, '{head}')\nqk = ck.circuits.full_qk(model, '{head}'{offset})\ntokens = {tokens}\n((ov.A[tokens[0, -1]] - ov.A.mean(0)) @ ov.B).topk(4)",
     "trigrams": "tokens = {tokens}\namong = torch.arange({d_vocab}) < 1024\namong[tokens[0]] = True\namong[{specials}] = False\nck.skip_trigrams.strongest(model, '{head}', 5, among=among)",

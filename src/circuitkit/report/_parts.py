@@ -105,7 +105,7 @@ def behaviour(asked: Asked) -> list[dict]:
     some = heads_of(model)
     chance = (
         circuits.copying_score(circuits.random_heads(64, some.d_model, some.d_head, seed=1))
-        .score.abs()
+        .values.abs()
         .quantile(0.95)
     )
     out = []
@@ -191,11 +191,11 @@ def patterns(asked: Asked, names: list[str]) -> dict[str, list]:
 def composition(asked: Asked, kind: Any) -> list[dict]:
     """The strongest wires between heads, beside the score of heads that have nothing to do with each other."""
     stack = heads_of(model_of(asked))
-    found = circuits.composition_scores(stack, stack, kind)
-    chance = float(found.baseline)
+    scores = circuits.composition_scores(stack, kind=kind).top(200)
+    baseline = circuits.composition_baseline(stack)
     return [
-        row(f"{early}->{late}.{kind}", "composition", excess + chance, control=chance)
-        for early, late, excess in found.strongest(200)
+        row(f"{pair.replace(', ', '->')}.{kind}", "composition", scores[pair], control=baseline)
+        for pair in scores
     ]
 
 
@@ -206,8 +206,8 @@ def words(asked: Asked, layer: int) -> list[dict]:
     rows = []
     for name in _in_layer(value, layer):
         for measure, table in (
-            ("looks for", circuits.full_qk(value, name, offset=_offset(value[name]))),
-            ("raises", circuits.full_ov(value, name)),
+            ("looks for", circuits.full_qk(model, name, offset=_offset(heads_of(model, name)))),
+            ("raises", circuits.full_ov(model, name)),
         ):
             best = ((table.A[chosen] - table.A.mean(0)) @ table.B).topk(4)
             for token, values, ids in zip(

@@ -144,7 +144,7 @@ def skip_trigrams_in_text() -> list[float]:
 
 def copying_heads() -> list[float]:
     """Eigenvalue copying scores of the four heads of the one-layer model."""
-    return circuits.copying_score(model("one-layer")).score.tolist()
+    return circuits.copying_score(model("one-layer")).values.tolist()
 
 
 def made_up_words() -> list:
@@ -167,18 +167,20 @@ def term_importance() -> list[float]:
 def chance_composition() -> list[float]:
     """Composition score of unrelated heads of the two-layer model's shape, and 1 / sqrt(d_model)."""
     stack = heads_of(model("two-layer"))
-    scored = circuits.composition_scores(stack[:4], stack[4:], "K")
-    return [float(scored.baseline), 1 / math.sqrt(stack.d_model)]
+    return [circuits.composition_baseline(stack), 1 / math.sqrt(stack.d_model)]
 
 
 def scores_and_signals() -> list:
     """The pair with the highest K-composition and what its wire carries in nats; L0H1->L1H3.Q, above chance and carried."""
     stack = heads_of(model("two-layer"))
-    scored = {kind: circuits.composition_scores(stack[:4], stack[4:], kind) for kind in KINDS[:2]}
-    early, late, _ = scored["K"].strongest(1)[0]
+    above = {
+        kind: circuits.composition_scores(stack, kind=kind, above_baseline=True)
+        for kind in KINDS[:2]
+    }
+    early, late = above["K"].top(1).names[0].split(", ")
     whole = second_pass().second
     loud, quiet = f"{early}->{late}.K", "L0H1->L1H3.Q"
-    excess = float(scored["Q"].excess[1, 3])
+    excess = above["Q"]["L0H1", "L1H3"]
     return [
         loud,
         second_pass(loud).second - whole,
@@ -216,7 +218,7 @@ def induction_eigenvalues() -> list:
     values = torch.linalg.eigvals(match)
     matches, copies = (
         float(values.real.sum() / values.abs().sum()),
-        float(circuits.copying_score(two).score[7]),
+        circuits.copying_score(two)["L1H3"],
     )
     return [min(matches, copies) > 0.95, matches, copies]
 

@@ -180,10 +180,14 @@ def three_wires() -> list[str]:
         handmade.build_virtual_head_model(words, n_ctx=12),
     ]
     stacks = [heads_of(one) for one in built]
-    score = lambda stack, kind: (
-        circuits.composition_scores(stack["L0H0"], stack["L1H0"], kind).score
-    )
-    return ["".join(kind for kind in "QKV" if score(stack, kind) > 0) for stack in stacks]
+    return [
+        "".join(
+            kind
+            for kind in "QKV"
+            if circuits.composition_scores(stack, kind=kind)["L0H0", "L1H0"] > 0
+        )
+        for stack in stacks
+    ]
 
 
 def factored_differently() -> list:
@@ -198,20 +202,14 @@ def factored_differently() -> list:
         float((written @ b.W_V[0]).norm() / (written.norm() * b.W_V[0].norm()))
         for b in (late, again)
     ]
-    tight = [float(circuits.composition_scores(early, b, "V").score) for b in (late, again)]
+    tight = [circuits.composition_scores(early, b, "V")["L0H3", "L1H0"] for b in (late, again)]
     return [abs(loose[0] - loose[1]) < 1e-6, *loose, *tight]
 
 
 def chance_scores() -> list[float]:
     """Composition score of random heads with d_model 64, 160 and 768."""
     sizes = ((64, 16), (160, 32), (768, 64))
-    early, late = (
-        [circuits.random_heads(1, m, d, layer=layer) for m, d in sizes] for layer in (0, 1)
-    )
-    return [
-        float(circuits.composition_scores(a, b, "K").baseline)
-        for a, b in zip(early, late, strict=True)
-    ]
+    return [circuits.composition_baseline(circuits.random_heads(1, m, d)) for m, d in sizes]
 
 
 def wires_cut() -> list[float]:

@@ -407,18 +407,18 @@ def check_copying_score(c):
         sizes = values.abs()
         kept = sizes > 1e-9 * sizes.max()
         score = values[kept].real.sum() / sizes[kept].sum() if sizes.any() else torch.tensor(0.0)
-        same(found.score[found.names.index(name)], score, 1e-5)
+        same(found[name], score, 1e-5)
     between = c.slow.W_U @ c.slow.W_E
     for name in some(c.slow.neurons):
         found = ck.circuits.copying_score(ck.heads_of(c.model, name), c.model)
         layer, neuron, (_, _, a, _) = c.slow.neurons[name]
         sign = torch.sign(a * layer.mlp.W_out[neuron] @ between @ layer.mlp.W_in[:, neuron])
-        same(found.score[found.names.index(name)], sign, 1e-9)
+        same(found.values[0], sign, 1e-9)
 
 
 def check_composition_scores(c):
-    every = ck.heads_of(c.model)
-    width, d = every.d_model, c.slow.W_E.shape[1]
+    d = c.slow.W_E.shape[1]
+    width = d + bool(c.neuron)
     late = [head for head in c.heads if head.startswith("L1")]
 
     def wide(W, bias=0.0):
@@ -438,14 +438,16 @@ def check_composition_scores(c):
 
     earlier = [c.earlier] + ([c.neuron] if c.neuron else [])
     for kind in "QKV":
-        found = ck.circuits.composition_scores(every[earlier], every[late], kind)
+        found = ck.circuits.composition_scores(
+            ck.heads_of(c.model, earlier), ck.heads_of(c.model, late), kind
+        )
         for i, first in enumerate(earlier):
             for j, second in enumerate(late):
                 head = c.slow.heads[second]
                 QK = wide(head.W_Q @ head.W_K.T)
                 M = {"Q": QK, "K": QK.T, "V": OV(second)}[kind]
                 size = OV(first).norm() * M.norm()
-                same(found.score[i, j], (OV(first) @ M).norm() / size if size else 0.0, 1e-6)
+                same(found.values[i, j], (OV(first) @ M).norm() / size if size else 0.0, 1e-6)
 
 
 def check_score_decomposition(c):

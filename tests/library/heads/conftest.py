@@ -1,4 +1,4 @@
-"""Random heads, and tiny models with every parameter drawn at random, biases and gains included."""
+"""Random heads, tiny models with random biases and gains, and one head computed by loops."""
 
 import math
 
@@ -34,8 +34,11 @@ def draw():
     """`draw(n, d_model, d_head, ...)`: float64 heads with random weights and biases."""
 
     def make(n, d_model, d_head, *, seed=0, bias=True, layer=0, prefix="", **fields):
-        g = torch.Generator().manual_seed(seed)
-        random = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape):
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
         biases = {f"b_{kind}": random(n, d_head) for kind in "QKV"} if bias else {}
         return Heads(
             names=tuple(f"{prefix}L{layer}H{i}" for i in range(n)),
@@ -51,45 +54,62 @@ def draw():
     return make
 
 
+def normalized(row, norm, head):
+    if norm is None:
+        return row
+    return row / (row.pow(2).mean() + norm.eps).sqrt() * norm.gain[head, 0]
+
+
+def dot(q, k, heads, dst, src):
+    """The product of a query and a key; pairs of rotated dimensions are complex numbers."""
+    if heads.turn is None:
+        return float(q @ k)
+    total = 0.0
+    planes = heads.turn.planes.tolist()
+    for (i, j), angle in zip(planes, heads.turn.angles.tolist(), strict=True):
+        at_query = complex(q[i], q[j]) * complex(math.cos(dst * angle), math.sin(dst * angle))
+        at_key = complex(k[i], k[j]) * complex(math.cos(src * angle), math.sin(src * angle))
+        total += heads.turn.gain**2 * (at_query * at_key.conjugate()).real
+    rotated = [dimension for plane in planes for dimension in plane]
+    return total + sum(float(q[i] * k[i]) for i in range(heads.d_head) if i not in rotated)
+
+
 @pytest.fixture(scope="session")
 def slow():
-    """One head on one row, one number at a time: `slow(head, x)` gives its scores, pattern and result as lists."""
+    """Scores, patterns and results of all heads on one row, one pair of tokens at a time."""
 
-    def product(row, matrix, bias):
-        columns = range(matrix.shape[1])
-        return [
-            sum(float(row[i]) * float(matrix[i][j]) for i in range(len(row))) + bias[j]
-            for j in columns
-        ]
+    def bias(heads, kind, head):
+        value = getattr(heads, f"b_{kind}")
+        return 0.0 if value is None else value[head]
 
-    def allowed(mask, dst, src):
-        return {"causal": src <= dst, "full": True, "self_or_first": src in (0, dst)}[mask]
+    def is_allowed(heads, dst, src):
+        by_mask = {"causal": src <= dst, "full": True, "self_or_first": src in (0, dst)}
+        is_near = heads.window is None or dst - src < heads.window
+        return by_mask[heads.mask] and is_near
 
-    def one(head, x):
-        (W_Q,), (W_K,), (W_V,), (W_O,) = head.W_Q, head.W_K, head.W_V, head.W_O
-        width, n_pos = W_Q.shape[1], len(x)
-        biases = [
-            [0.0] * width if b is None else b[0].tolist() for b in (head.b_Q, head.b_K, head.b_V)
-        ]
-        q, k, v = (
-            [product(row, matrix, bias) for row in x]
-            for matrix, bias in zip((W_Q, W_K, W_V), biases, strict=True)
-        )
-        scores, pattern, result = [], [], []
-        for dst in range(n_pos):
-            scores.append(
-                [
-                    sum(a * b for a, b in zip(q[dst], k[s], strict=True)) / head.scale
-                    for s in range(n_pos)
-                ]
+    def compute(heads, x):
+        n_pos = len(x)
+        scores = torch.zeros(len(heads), n_pos, n_pos, dtype=torch.float64)
+        pattern, results = torch.zeros_like(scores), torch.zeros(len(heads), n_pos, x.shape[1])
+        results = results.double()
+        for head in range(len(heads)):
+            q, k, v = (
+                x @ getattr(heads, f"W_{kind}")[head] + bias(heads, kind, head) for kind in "QKV"
             )
-            top = max(s for src, s in enumerate(scores[-1]) if allowed(head.mask, dst, src))
-            grown = [
-                math.exp(s - top) * allowed(head.mask, dst, src) for src, s in enumerate(scores[-1])
-            ]
-            pattern.append([value / sum(grown) for value in grown])
-            z = [sum(pattern[-1][src] * v[src][d] for src in range(n_pos)) for d in range(width)]
-            result.append(product(z, W_O, [0.0] * W_O.shape[1]))
-        return scores, pattern, result
+            for dst in range(n_pos):
+                query = normalized(q[dst], heads.norm_Q, head)
+                for src in range(n_pos):
+                    key = normalized(k[src], heads.norm_K, head)
+                    score = dot(query, key, heads, dst, src) / heads.scale
+                    if heads.cap is not None:
+                        score = heads.cap * math.tanh(score / heads.cap)
+                    scores[head, dst, src] = score
+                sources = [src for src in range(n_pos) if is_allowed(heads, dst, src)]
+                weights = [math.exp(scores[head, dst, src]) for src in sources]
+                for src, weight in zip(sources, weights, strict=True):
+                    pattern[head, dst, src] = weight / sum(weights)
+                    moved = v[src] @ heads.W_O[head]
+                    results[head, dst] += weight / sum(weights) * moved
+        return scores, pattern, results
 
-    return one
+    return compute

@@ -101,7 +101,7 @@ def test_copying_is_the_papers_score_where_both_are_defined(boot):
     assert scores(model, whole).copying == pytest.approx(paper, abs=1e-9)
     model.embed.weight.copy_(centred)
     model.unembed.weight.copy_(columns.T)
-    assert scores(model, whole).copying == pytest.approx(copying_score(model).score, abs=1e-9)
+    assert scores(model, whole).copying == pytest.approx(copying_score(model).values, abs=1e-9)
 
 
 def test_a_head_that_writes_nothing_copies_nothing(boot):

@@ -1,0 +1,577 @@
+"""QK and OV circuits from weights: what a head looks for, what it writes, how heads compose.
+
+A matrix from tokens to tokens is returned as two thin factors (a `FactoredMatrix`), because a
+vocabulary of 50,000 tokens has 2.5 billion pairs.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from circuitkit.checks import checked
+from circuitkit.heads import Heads, heads_of, model_name, require_scores, widened
+from circuitkit.names import join
+from circuitkit.tables import Table
+
+if TYPE_CHECKING:
+    from transformer_lens import FactoredMatrix
+
+__all__ = [
+    "composition_baseline",
+    "composition_scores",
+    "copying_score",
+    "full_ov",
+    "full_qk",
+    "ov_eigenvalues",
+    "random_heads",
+    "top_per_row",
+    "virtual_head",
+]
+
+Row = Literal["token", "position"]
+
+
+# Full circuits: from tokens to scores and logits
+
+
+@checked
+def full_ov(model: Any, head: str | Sequence[str] | Heads) -> "FactoredMatrix":
+    """What attending to a token adds to every logit: $W_E W_V W_O W_U$.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    head : a name, a list of names, or `Heads` of this model (after a change, for example)
+
+    Returns
+    -------
+    `[d_vocab, d_vocab]` with source tokens as rows and logits as columns. A list of names, or
+    `Heads`, gives `[head, d_vocab, d_vocab]`. Neuron-heads have one more row and column, the last,
+    for the bias token.
+
+    Notes
+    -----
+    Exact up to rounding in a model without norms; biases are left out. In a model with norms, fold
+    their gains into the weights first. Heads of later layers also read what earlier ones wrote.
+    Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", one-layer
+    models; transposed.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> full_ov(ck.load_model("one-layer"), "L0H0").shape
+    torch.Size([2048, 2048])
+    """
+    heads = head if isinstance(head, Heads) else heads_of(model, head)
+    W_U = model.W_U.detach()
+    if heads.d_model == len(W_U) + 1:
+        W_U = pad(W_U, (0, 1, 0, 1))  # the bias token raises no logit
+    left = input_rows(model, heads, "token") @ heads.W_V  # [head, token, d_head]
+    return factored(head, left, heads.W_O @ W_U)
+
+
+@checked
+def full_qk(
+    model: Any,
+    head: str | Sequence[str] | Heads,
+    *,
+    query: Row = "token",
+    key: Row = "token",
+    offset: int | None = None,
+) -> "FactoredMatrix":
+    r"""The score that a destination gives a source: $W_E W_Q W_K^\top W_E^\top / \sqrt{d_{head}}$.
+
+    Where positions are added to the stream, the score of token $a$ at $i$ for token $b$ at $j$ is
+    the sum of four tables: token and token $(a,b)$, token and position $(a,j)$, position and
+    token $(i,b)$, position and position $(i,j)$.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    head : a name, a list of names, or `Heads` of this model
+    query, key : `"token"` ($W_E$) or `"position"` ($W_{pos}$) on the side of the destination and
+        of the source
+    offset : with rotary positions, how many tokens back the source is (0: the token itself)
+
+    Returns
+    -------
+    `[destination, source]`; a list of names, or `Heads`, gives `[head, destination, source]`
+
+    Raises
+    ------
+    ValueError : without `offset` if queries and keys are rotated; with it if they are not
+
+    Notes
+    -----
+    Exact up to rounding in a model without norms; biases and norms of queries and keys are left
+    out (see `full_ov`).
+    Source: Elhage et al. 2021, one-layer models; the scale is written out here.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> full_qk(ck.load_model("one-layer"), "L0H0", key="position").shape
+    torch.Size([2048, 256])
+    """
+    heads = head if isinstance(head, Heads) else heads_of(model, head)
+    require_scores(heads)
+    require_offset(heads, offset)
+    left = input_rows(model, heads, query) @ heads.W_Q  # [head, destination, d_head]
+    right = input_rows(model, heads, key) @ heads.W_K  # [head, source, d_head]
+    if heads.turn is not None:
+        left = left @ heads.turn.matrix(offset or 0, heads.d_head).to(left)
+    return factored(head, left / heads.scale, right.mT)
+
+
+def require_offset(heads: Heads, offset: int | None) -> None:
+    """Raise a `ValueError` if a distance is needed and missing, or given and meaningless."""
+    if heads.turn is not None and (offset is None or offset < 0):
+        raise ValueError(
+            f"full_qk was given offset={offset}. These heads rotate queries and keys by position, "
+            "so a table holds for one distance only. Write offset=1 for the previous token, or "
+            "offset=0 for the token itself."
+        )
+    if heads.turn is None and offset is not None:
+        raise ValueError(
+            f"full_qk was given offset={offset}, but these heads do not rotate queries and keys: "
+            "positions are in the stream. Leave offset out, and write query='position' or "
+            "key='position'."
+        )
+
+
+def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_model"]:
+    """What tokens or positions put into the stream, on the coordinates that these heads read."""
+    if kind == "token":
+        rows = embedding(model)
+    elif "pos_embed" in model._modules:
+        rows = model.W_pos.detach()[: model.cfg.n_ctx]
+    else:
+        raise ValueError(
+            "This model has no position embedding. Write query='token' and key='token', and "
+            "offset=1 if its positions are rotary."
+        )
+    has_bias_token = heads.d_model == rows.shape[1] + 1
+    return torch.block_diag(rows, rows.new_ones(1, 1)) if has_bias_token else rows
+
+
+def embedding(model: Any) -> Float[Tensor, "d_vocab d_model"]:
+    """What tokens put into the stream: `W_E`, multiplied by the scale that Gemma has."""
+    scale = getattr(model.embed.original_component, "embed_scale", 1.0)
+    return model.W_E.detach() * scale
+
+
+def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> "FactoredMatrix":
+    """Two factors as one matrix; without a leading axis if a single name was asked for."""
+    from transformer_lens import FactoredMatrix
+
+    return (
+        FactoredMatrix(left[0], right[0]) if isinstance(head, str) else FactoredMatrix(left, right)
+    )
+
+
+class TopPerRow(NamedTuple):
+    """The largest entries of each row: `values[r, i]` is the entry at `[r, columns[r, i]]`."""
+
+    values: Float[Tensor, "row k"]
+    columns: Int[Tensor, "row k"]
+
+
+def top_per_row(matrix: "FactoredMatrix", k: int = 10) -> TopPerRow:
+    """The `k` largest entries of each row of a factored matrix, without forming the whole.
+
+    Parameters
+    ----------
+    matrix : `[row, column]`, such as `full_ov(model, "L0H1")`; for columns write `matrix.T`
+    k : how many entries
+
+    Notes
+    -----
+    Exact; takes 512 rows at a time. Source: this book.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> top_per_row(full_ov(ck.load_model("one-layer"), "L0H0"), 6).columns.shape
+    torch.Size([2048, 6])
+    """
+    left, right = matrix.A, matrix.B
+    if left.ndim != 2 or not 1 <= k <= right.shape[1]:
+        raise ValueError(
+            f"top_per_row was given a matrix of the shape {tuple(matrix.shape)} and k={k}. It "
+            "needs one matrix, such as full_ov(model, 'L0H1'), and k of at least 1 and at most "
+            "the number of columns."
+        )
+    tops = [(rows @ right).topk(k) for rows in left.split(512)]
+    values = torch.cat([top.values for top in tops])
+    return TopPerRow(values, torch.cat([top.indices for top in tops]))
+
+
+# Copying
+
+
+def copying_score(heads: Any, model: Any = None) -> Table:
+    r"""Whether heads raise the token that they attend to: $\sum_i \lambda_i / \sum_i |\lambda_i|$.
+
+    The $\lambda_i$ are the eigenvalues of a head's OV circuit (see `ov_eigenvalues`). The score is
+    1 if all are positive (copying), -1 if all are negative, and 0 for a head that writes nothing.
+
+    Parameters
+    ----------
+    heads : a model, for all its attention heads, or `Heads`
+    model : the model of these heads, for the circuit from tokens to logits; without it, the score
+        is that of $W_V W_O$
+
+    Notes
+    -----
+    Exact up to rounding; biases and norms are left out. A high score alone does not make an
+    induction head. Source: Elhage et al. 2021, "Copying / primitive induction" and eigenvalues.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> round(copying_score(ck.load_model("one-layer"))["L0H0"], 2)
+    0.89
+    """
+    table = ov_eigenvalues(heads, model)
+    eigenvalues = table.values
+    total = eigenvalues.abs().sum(-1)
+    smallest = torch.finfo(total.dtype).tiny  # a head of zeros scores 0 / tiny = 0
+    score = eigenvalues.real.sum(-1) / total.clamp_min(smallest)
+    return Table(score, table.axes, "copying score")
+
+
+def ov_eigenvalues(heads: Any, model: Any = None) -> Table:
+    """The eigenvalues of each head's OV circuit that are not trivially zero.
+
+    With a model the circuit is $W_E W_V W_O W_U$: an eigenvector with a positive eigenvalue is a
+    mixture of tokens whose logits rise when the head attends to it. Without one it is $W_V W_O$: a
+    direction of the stream that the head writes back with its own sign. The two agree only if
+    $W_U W_E$ is near a multiple of the identity on the vectors that the head handles.
+
+    Parameters
+    ----------
+    heads, model : see `copying_score`
+
+    Returns
+    -------
+    A table `[head, d_head]` of complex numbers, largest absolute value first
+
+    Notes
+    -----
+    Exact up to rounding: the non-zero eigenvalues of $AB$ are those of $BA$, so a `d_head` by
+    `d_head` product has them all. Source: Elhage et al. 2021.
+
+    Examples
+    --------
+    >>> ov_eigenvalues(random_heads(2, 8, 3)).values.shape
+    torch.Size([2, 3])
+    """
+    if not isinstance(heads, Heads):
+        heads, model = heads_of(heads), heads
+    middle = heads.W_O  # [head, d_head, d_model]
+    if model is not None:
+        require_heads_of_model(heads, model)
+        W_E, W_U = embedding(model), model.W_U.detach()
+        extra = heads.d_model - W_E.shape[1]
+        middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
+    product = middle @ heads.W_V  # [head, d_head, d_head]
+    eigenvalues = torch.linalg.eigvals(product.to(at_least_single(product.dtype)))
+    order = eigenvalues.abs().argsort(dim=-1, descending=True)
+    return Table(eigenvalues.gather(-1, order), {"head": heads.names}, "eigenvalues of OV")
+
+
+def require_heads_of_model(heads: Heads, model: Any) -> None:
+    """Raise a `ValueError` if heads cannot be of this model."""
+    d_model, name = model.W_E.shape[1], model_name(model)
+    if heads.d_model not in (d_model, d_model + 1) or heads.of not in ("", name):
+        raise ValueError(
+            f"These heads (d_model {heads.d_model}, of {heads.of or 'no model'}) do not write into "
+            f"the stream of this model (d_model {d_model}, {name}). Give heads_of(model)."
+        )
+    if model.W_U.shape[1] != model.W_E.shape[0]:
+        raise ValueError(
+            f"The model reads {model.W_E.shape[0]} tokens and predicts {model.W_U.shape[1]}, so "
+            "no logit belongs to the token that a head reads. Leave the model out."
+        )
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """The dtype, or float32 for half precision, in which torch has no decompositions."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+# Composition
+
+
+@checked
+def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int = 0) -> Heads:
+    """Heads of independent Gaussian weights with variance $1/d_{model}$, to compare with.
+
+    Parameters
+    ----------
+    n, d_model, d_head : how many heads, and their sizes
+    layer : they are called `L{layer}H0`, `L{layer}H1`, ...
+    seed : of the weights
+
+    Notes
+    -----
+    Source: this book.
+
+    Examples
+    --------
+    >>> random_heads(3, 16, 2).W_Q.shape
+    torch.Size([3, 16, 2])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(n, d_model, d_head)] * 3 + [(n, d_head, d_model)]
+    weights = [torch.randn(*shape, generator=generator) / math.sqrt(d_model) for shape in shapes]
+    names = tuple(f"L{layer}H{head}" for head in range(n))
+    return Heads(names, *weights, layers=(layer,) * n)
+
+
+def composition_scores(
+    earlier: Any,
+    later: Any = None,
+    kind: Literal["Q", "K", "V"] = "K",
+    *,
+    above_baseline: bool = False,
+) -> Table:
+    r"""How strongly later heads read what earlier heads write, from weights alone.
+
+    The score is $\|W_{OV}^e M^l\|_F / (\|W_{OV}^e\|_F \|M^l\|_F)$ with $M^l = W_{QK}$,
+    $W_{QK}^\top$ or $W_{OV}$ of the later head for kind Q, K, V. It lies between 0 and 1.
+
+    Parameters
+    ----------
+    earlier : a model, for all its attention heads, or `Heads`
+    later : the same; by default the heads of `earlier` among themselves
+    kind : the input of the later head: `"Q"`, `"K"` or `"V"`
+    above_baseline : subtract `composition_baseline`, the score of random heads of these sizes
+
+    Returns
+    -------
+    A table `[earlier, later]`: `scores["L0H1", "L1H3"]`. It holds NaN where the first head does
+    not lie in an earlier layer than the second.
+
+    Raises
+    ------
+    ValueError : if no pair is in order, or the heads belong to different models
+
+    Notes
+    -----
+    Exact up to rounding; half precision is computed in float32. Biases and a norm between the two
+    heads are left out. A high score says that two heads could communicate, not that they do.
+    Source: Elhage et al. 2021, two-layer models; there in column vectors and without a baseline.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> scores = composition_scores(ck.load_model("two-layer"), kind="K", above_baseline=True)
+    >>> scores.top(1).names, round(scores["L0H3", "L1H1"], 2)
+    (('L0H3, L1H1',), 0.13)
+    """
+    earlier, later = two_stacks(earlier, later)
+    if kind not in ("Q", "K", "V"):
+        raise ValueError(f"composition_scores was given kind={kind!r}; write 'Q', 'K' or 'V'.")
+    if kind != "V" and bool(later.W_Q.isnan().any()):
+        raise ValueError("Virtual heads have no QK circuit. Write kind='V'.")
+    possible = in_order(earlier, later)
+    writes, reads = written_rows(earlier), read_columns(later, kind)
+    sizes = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))  # [earlier, later]
+    products = product_norms(writes, reads, possible)
+    # the products of a head of zeros are zero
+    scores = products / sizes.clamp_min(torch.finfo(sizes.dtype).tiny)
+    title = f"{kind}-composition"
+    if above_baseline:
+        scores = scores - composition_baseline(earlier, later)
+        title = f"{title} above that of random heads"
+    scores = scores.masked_fill(~possible, torch.nan)
+    return Table(scores, {"earlier": earlier.names, "later": later.names}, title)
+
+
+def product_norms(
+    writes: Float[Tensor, "earlier any d_model"],
+    reads: Float[Tensor, "later d_model any"],
+    possible: Bool[Tensor, "earlier later"],
+) -> Float[Tensor, "earlier later"]:
+    """The Frobenius norms of `writes[i] @ reads[j]` for all possible pairs; 0 for the others.
+
+    One earlier head at a time, so that 384 heads of a large model need no more memory than their
+    weights do.
+    """
+    norms = torch.zeros(possible.shape, dtype=writes.dtype, device=writes.device)
+    columns_before = None
+    for row in range(len(writes)):
+        columns = possible[row]
+        if columns_before is None or not torch.equal(columns, columns_before):
+            chosen, columns_before = reads[columns], columns  # copied once for each layer
+        products = writes[row] @ chosen  # [later, d_head, d_head]
+        norms[row, columns] = products.norm(dim=(1, 2))
+    return norms
+
+
+def written_rows(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
+    """`R W_O` where `R` is the triangle of `W_V`: products with it are as long as with `W_OV`."""
+    dtype = at_least_single(heads.W_V.dtype)
+    triangle = torch.linalg.qr(heads.W_V.detach().to(dtype), mode="r").R
+    return triangle @ heads.W_O.detach().to(dtype)
+
+
+def read_columns(heads: Heads, kind: str) -> Float[Tensor, "head d_model d_head"]:
+    """What heads read through one input, times the triangle of the matrix behind it."""
+    behind = {"Q": heads.W_K, "K": heads.W_Q, "V": heads.W_O.mT}[kind]
+    dtype = at_least_single(behind.dtype)
+    triangle = torch.linalg.qr(behind.detach().to(dtype), mode="r").R
+    return getattr(heads, f"W_{kind}").detach().to(dtype) @ triangle.mT
+
+
+def composition_baseline(earlier: Any, later: Any = None) -> float:
+    r"""The composition score that unrelated heads of these sizes have.
+
+    Parameters
+    ----------
+    earlier, later : see `composition_scores`
+
+    Returns
+    -------
+    The mean score of all pairs of two stacks of `random_heads`, 12 by 12 wide heads up to 64 by 64
+    narrow ones
+
+    Notes
+    -----
+    It is close to $1/\sqrt{d_{model}}$, the root mean square of the score of a head whose output is
+    rotated at random. Source: this book.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> round(composition_baseline(ck.load_model("two-layer")), 3)
+    0.079
+    """
+    earlier, later = two_stacks(earlier, later)
+    return random_composition(earlier.d_model, earlier.d_head, later.d_head)
+
+
+@cache
+def random_composition(d_model: int, d_earlier: int, d_later: int) -> float:
+    """The mean composition score of random heads of these sizes."""
+    n = min(64, max(12, 512 // max(d_earlier, d_later)))
+    earlier = random_heads(n, d_model, d_earlier)
+    later = random_heads(n, d_model, d_later, layer=1, seed=1)
+    return composition_scores(earlier, later).values.double().mean().item()
+
+
+@checked
+def virtual_head(earlier: Heads, later: Heads) -> Heads:
+    """V-composition: what each later head moves of what each earlier head wrote.
+
+    $W_{OV} = W_{OV}^e W_{OV}^l$ and, with frozen patterns, $A = A^l A^e$.
+
+    Parameters
+    ----------
+    earlier, later : heads of lower and of higher layers
+
+    Returns
+    -------
+    Heads called `"L0H1->L1H3"`, with all later heads of the first earlier head first. `d_head` is
+    the smaller of the two, and `b_V` carries the earlier head's value bias. A product of two
+    patterns is in general no softmax of scores, so `W_Q` and `W_K` are NaN: write
+    `results(x, pattern=A_later @ A_earlier)`.
+
+    Raises
+    ------
+    ValueError : if an earlier head does not lie in a lower layer than every later one
+
+    Notes
+    -----
+    Exact up to rounding. Source: Elhage et al. 2021, virtual attention heads.
+
+    Examples
+    --------
+    >>> virtual_head(random_heads(1, 12, 2), random_heads(2, 12, 3, layer=1)).names
+    ('L0H0->L1H0', 'L0H0->L1H1')
+    """
+    earlier, later = two_stacks(earlier, later)
+    if not in_order(earlier, later).all():
+        raise ValueError(order_message(earlier, later, "every earlier head"))
+    n_earlier, n_later = len(earlier), len(later)
+    between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
+    value = earlier.W_V[:, None].expand(-1, n_later, -1, -1)  # [earlier, later, d_model, d_head]
+    output = later.W_O[None].expand(n_earlier, -1, -1, -1)
+    bias = None if earlier.b_V is None else earlier.b_V[:, None, None].expand(-1, n_later, -1, -1)
+    if earlier.d_head <= later.d_head:
+        output = between @ output
+    else:
+        value = value @ between
+        bias = None if bias is None else bias @ between
+    value, output = value.flatten(0, 1), output.flatten(0, 1)
+    never = torch.full_like(value, torch.nan)
+    return Heads(
+        tuple(join(first, second) for first in earlier.names for second in later.names),
+        never,
+        never.clone(),
+        value,
+        output,
+        b_V=None if bias is None else bias.flatten(0, 2),
+        layers=later.layers * n_earlier,
+        mask=later.mask,
+    )
+
+
+def two_stacks(earlier: Any, later: Any) -> tuple[Heads, Heads]:
+    """Two stacks of heads of one dtype that share a stream, from heads or models."""
+    earlier = earlier if isinstance(earlier, Heads) else heads_of(earlier)
+    if later is None:
+        return earlier, earlier
+    if isinstance(later, str):
+        raise TypeError(
+            f"The second argument is the later heads, not {later!r}. Write kind={later!r} for the "
+            "kind of composition."
+        )
+    later = later if isinstance(later, Heads) else heads_of(later)
+    if earlier.of and later.of and earlier.of != later.of:
+        raise ValueError(
+            f"These heads belong to different models, {earlier.of} and {later.of}, which share no "
+            "stream. Give heads of one model."
+        )
+    # neuron-heads have one coordinate more, for the bias token
+    if earlier.d_model == later.d_model + 1:
+        later = widened(later)
+    elif later.d_model == earlier.d_model + 1:
+        earlier = widened(earlier)
+    if earlier.d_model != later.d_model:
+        raise ValueError(
+            f"The earlier heads write {earlier.d_model} coordinates and the later heads read "
+            f"{later.d_model}. Give heads of one model."
+        )
+    dtype = torch.promote_types(earlier.W_Q.dtype, later.W_Q.dtype)
+    return earlier.to(dtype), later.to(dtype)
+
+
+def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
+    """True where a head of `earlier` lies in a lower layer; an error if none does."""
+    first = torch.tensor(earlier.layers, device=earlier.W_Q.device)
+    second = torch.tensor(later.layers, device=earlier.W_Q.device)
+    possible = first[:, None] < second
+    if not possible.any():
+        raise ValueError(order_message(earlier, later, "at least one earlier head"))
+    return possible
+
+
+def order_message(earlier: Heads, later: Heads, which: str) -> str:
+    """The error for heads whose layers are in the wrong order."""
+    shown = []
+    for heads in (earlier, later):
+        pairs = list(zip(heads.names, heads.layers, strict=True))[:4]
+        shown.append(", ".join(f"{name} (layer {layer})" for name, layer in pairs))
+    return (
+        f"The earlier heads are {shown[0]} and the later heads {shown[1]}. A head reads only what "
+        f"lower layers wrote, so {which} must lie in a lower layer. Swap the two arguments, or set "
+        "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
+    )
