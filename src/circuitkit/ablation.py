@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -33,6 +34,8 @@ from circuitkit.parts import (
     Recording,
     converted_neurons,
     final_hook,
+    heads_per_key,
+    hooks_to_record,
     in_layer,
     n_heads,
     neuron_rows,
@@ -107,9 +110,11 @@ def only_permanent_hooks(module: Any) -> Iterator[None]:
 @contextmanager
 def evaluated(model: Any) -> Iterator[None]:
     """Inside, the model is in evaluation mode, so that dropout is off."""
-    # the wrapped model is no submodule of a bridge
-    modules = [*model.modules(), *model.original_model.modules()]
-    training = [module for module in modules if module.training]
+    training = []
+    if model.training or model.original_model.training:
+        # the wrapped model is no submodule of a bridge
+        modules = [*model.modules(), *model.original_model.modules()]
+        training = [module for module in modules if module.training]
     try:
         for module in training:
             module.training = False
@@ -119,37 +124,91 @@ def evaluated(model: Any) -> Iterator[None]:
             module.training = True
 
 
-def attention_with_inputs(
-    attention: Any, arguments: tuple[tuple, dict], inputs: dict[str, Tensor]
-) -> tuple[Float[Tensor, "batch pos head d_head"], Float[Tensor, "batch head dst src"]]:
-    """z and pattern of a layer's heads if some of the queries, keys and values are these."""
-    positional, named = arguments
-    # without the cache of earlier keys and values, which the second call would let grow twice
-    named = {key: None if "past" in key else value for key, value in named.items()}
-    result: dict[str, Tensor] = {}
+@dataclass(repr=False)
+class AttentionCall:
+    """What an attention module was called with, and what its projections then computed."""
 
-    def put_in(value: Tensor) -> Callable:
-        def hook_fn(_: Tensor, hook: HookPoint) -> Tensor:
-            return value
+    attention: Any
+    arguments: tuple[tuple, dict] = ((), {})
+    projections: dict[str, Tensor] = field(default_factory=dict)
+    """Queries, keys and values before any hook, `[batch, pos, head * d_head]`."""
 
-        return hook_fn
+    def linear(self, side: str) -> Any:
+        """The module that computes queries (`"Q"`), keys, values or outputs (`"O"`)."""
+        return getattr(self.attention, side.lower()).original_component
 
-    def take_out(place: str) -> Callable:
-        def hook_fn(value: Tensor, hook: HookPoint) -> None:
-            result[place] = value
+    def listen(self) -> list[Any]:
+        """Add the listeners; returns the handles that remove them."""
 
-        return hook_fn
+        def take_arguments(module: Any, args: tuple, kwargs: dict) -> None:
+            self.arguments = args, kwargs
 
-    with only_permanent_hooks(attention):
-        for side, value in inputs.items():
-            # before permanent hooks, which belong to the model and act on the new value, too
-            getattr(attention, side.lower()).hook_out.add_hook(put_in(value), prepend=True)
-        attention.hook_pattern.add_hook(take_out("pattern"))
-        attention.o.hook_in.add_hook(take_out("z"))
-        attention.forward(*positional, **named)
-    z = result["z"]
-    z = z if z.ndim == 4 else z.unflatten(-1, (attention.W_O.shape[0], -1))
-    return z, result["pattern"]
+        handles = [self.attention.register_forward_pre_hook(take_arguments, with_kwargs=True)]
+        for side in "QKV":
+
+            def take_projection(module: Any, args: tuple, value: Tensor, side: str = side) -> None:
+                self.projections.setdefault(side, value)  # only of the first call
+
+            handles.append(self.linear(side).register_forward_hook(take_projection))
+        return handles
+
+    def again(
+        self, projections: dict[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch pos head d_head"], Float[Tensor, "batch head dst src"]]:
+        """z and pattern of all heads in a second call with these queries, keys and values."""
+        positional, named = self.arguments
+        # without the cache of earlier keys and values, which the second call would let grow twice
+        named = {key: None if "past" in key else value for key, value in named.items()}
+        points = self.attention.o.hook_in, self.attention.hook_pattern
+        values: dict[HookPoint, Tensor] = {}
+
+        def keep(value: Tensor, hook: HookPoint) -> None:
+            values[hook] = value
+
+        with only_permanent_hooks(self.attention), ExitStack() as stack:
+            for side, value in projections.items():
+                stack.enter_context(constant(self.linear(side), value))
+            for point in points:
+                point.add_hook(keep)
+            self.attention.forward(*positional, **named)
+        z, pattern = (values[point] for point in points)
+        z = z if z.ndim == 4 else z.unflatten(-1, (self.attention.W_O.shape[0], -1))
+        return z, pattern
+
+
+@contextmanager
+def constant(module: Any, value: Tensor) -> Iterator[None]:
+    """Inside, a module returns this value without computing anything; its hooks act on it."""
+    before = vars(module).get("forward")
+    module.forward = lambda *_: value
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
+
+
+def joined(
+    wanted: dict[tuple[Name, Inputs], tuple[Reading, ...]], group: int
+) -> list[dict[tuple[Name, Inputs], tuple[Reading, ...]]]:
+    """Distribute heads over calls: heads that read different inputs must not share a key.
+
+    Parameters
+    ----------
+    wanted : what the inputs of each head miss
+    group : how many heads share a key
+    """
+    calls: list[dict[tuple[Name, Inputs], tuple[Reading, ...]]] = []
+    for (head, inputs), readings in wanted.items():
+        for call in calls:
+            together = {(name.number or 0) // group: missing for (name, _), missing in call.items()}
+            if together.get((head.number or 0) // group, readings) == readings:
+                call[head, inputs] = readings
+                break
+        else:
+            calls.append({(head, inputs): readings})
+    return calls
 
 
 def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
@@ -178,7 +237,8 @@ class CutRun:
     cuts: Cuts
     replaced: Replacement
     recording: Recording
-    arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
+    attention_calls: dict[int, AttentionCall] = field(default_factory=dict)
+    """By layer, of the layers that are called a second time."""
     alternative: dict[tuple[Name, Inputs], Tensor] = field(default_factory=dict)
     """What a part would have computed (its `raw` value) with other inputs."""
     user_hooks: dict[int, list[str]] = field(default_factory=dict)
@@ -281,56 +341,65 @@ class CutRun:
 
     # Attention
 
-    def listen_to_arguments(self, attention: Any, layer: int) -> Any:
-        """Note what the model calls an attention module with, for the second call."""
-
-        def hook_fn(module: Any, args: tuple, kwargs: dict) -> None:
-            self.arguments[layer] = args, kwargs
-
-        return attention.register_forward_pre_hook(hook_fn, with_kwargs=True)
-
-    def second_call(
-        self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """z and patterns of all heads of a layer if their queries, keys and values miss this.
-
-        Only the inputs that miss something are computed again, or all of them with `all_inputs`.
-        """
-        attention = self.model.blocks[layer].attn
-        inputs = {}
-        for side, reading in zip("QKV", readings, strict=True):
-            if reading != NOTHING or all_inputs:
-                stream = self.stream_with(Name("H", layer, 0), reading)
-                linear = getattr(attention, side.lower()).original_component
-                as_it_was = self.recording[in_layer(layer, f"attn.hook_{side.lower()}")]
-                inputs[side] = linear(stream).reshape(as_it_was.shape)
-        return attention_with_inputs(attention, self.arguments[layer], inputs)
+    def projections(
+        self, layer: int, readings: Sequence[tuple[int, tuple[Reading, ...]]]
+    ) -> dict[str, Tensor]:
+        """Queries, keys and values of a layer in which some heads, by number, miss something."""
+        call = self.attention_calls[layer]
+        total = n_heads(self.model, layer)
+        result = {"O": self.recording.stream(Name("H", layer, 0))}  # the output is not needed
+        streams = {}
+        for reading in {reading for _, of_head in readings for reading in of_head} - {NOTHING}:
+            streams[reading] = self.stream_with(Name("H", layer, 0), reading)
+        for place, side in enumerate("QKV"):
+            as_it_was = call.projections[side]
+            missing = {number: of_head[place] for number, of_head in readings}
+            tables = {NOTHING: as_it_was}
+            for reading in set(missing.values()) - {NOTHING}:
+                tables[reading] = call.linear(side)(streams[reading])
+            if len(set(missing.values())) == 1:
+                result[side] = tables[next(iter(missing.values()))]
+                continue
+            d_head = self.model.blocks[layer].attn.W_O.shape[1]
+            table = as_it_was.unflatten(-1, (-1, d_head)).clone()  # [batch, pos, head, d_head]
+            for number, reading in missing.items():
+                row = number * table.shape[2] // total  # heads of a group share keys and values
+                table[:, :, row] = tables[reading].view_as(table)[:, :, row]
+            result[side] = table.flatten(-2)
+        return result
 
     def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
         layer, shape = layer_of(hook), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
-        if layer in self.user_hooks and self.reads_otherwise(layer, ("H",)):
-            again, _ = self.second_call(layer, (NOTHING, NOTHING, NOTHING), all_inputs=True)
-            self.require_same(layer, again, z)
-        calls: dict[tuple[Reading, ...], tuple[Tensor, Tensor]] = {}
-
-        def called(head: Name, inputs: Inputs) -> tuple[Tensor, Tensor]:
-            readings = self.readings(head, inputs, "QKV")
-            if readings not in calls:  # heads that miss the same share one call
-                calls[readings] = self.second_call(layer, readings)
-            new_z, pattern = calls[readings]
-            return new_z[:, :, head.number], pattern[:, head.number]
-
+        self.check_heads(layer, z)
+        wanted = {}
         for head, inputs in self.alternatives_in(layer, ("H",)):
-            self.alternative[head, inputs], _ = called(head, inputs)
+            wanted[head, inputs] = self.readings(head, inputs, "QKV")
         for head in self.readers_in(layer, ("H",)):
-            z[:, :, head.number], self.recording.new_patterns[head] = called(head, frozenset())
+            wanted[head, NOTHING] = self.readings(head, NOTHING, "QKV")
+        for call in joined(wanted, heads_per_key(self.model, layer)):
+            numbers = [(head.number or 0, readings) for (head, _), readings in call.items()]
+            new_z, patterns = self.attention_calls[layer].again(self.projections(layer, numbers))
+            for head, inputs in call:
+                if inputs:
+                    self.alternative[head, inputs] = new_z[:, :, head.number]
+                else:
+                    z[:, :, head.number] = new_z[:, :, head.number]
+                    self.recording.new_patterns[head] = patterns[:, head.number]
         for head in self.parts_in(layer, ("H",)):
             now = z[:, :, head.number].clone()
             z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
         self.before_user_hooks[str(hook.name)] = z.view(shape)
         return z.view(shape)
+
+    def check_heads(self, layer: int, z: Tensor) -> None:
+        """Require that a user's hooks have left what a second call of the attention computes."""
+        if layer not in self.user_hooks or not self.reads_otherwise(layer, ("H",)):
+            return
+        call, stream = self.attention_calls[layer], self.stream_with(Name("H", layer, 0), NOTHING)
+        again, _ = call.again({side: call.linear(side)(stream) for side in "QKV"})
+        self.require_same(layer, again, z)
 
     # MLPs and neurons
 
@@ -461,15 +530,16 @@ def layer_of(hook: HookPoint) -> int:
 
 
 @contextmanager
-def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
-    """Inside, the model's hooks change and record what `cut_run` asks for.
+def hooked(
+    model: Any, cut_run: CutRun, points: dict[str, HookPoint], recorded: set[str]
+) -> Iterator[None]:
+    """Inside, the model's hooks change what `cut_run` asks for, and record their values.
 
     Changes come before a user's own hooks, which therefore see the changed values, and the
     recording after them.
     """
     added = []
-    points = model.hook_dict
-    cut_run.user_hooks = user_hooks(model)
+    cut_run.user_hooks = user_hooks(points)
     with ExitStack() as stack:
         stack.callback(remove, added)
         for name, hook_fn in cut_run.hooks():
@@ -477,19 +547,20 @@ def hooked(model: Any, cut_run: CutRun) -> Iterator[None]:
             added.append((point, point.add_hook(hook_fn, prepend=True)))
         for name in cut_run.checks():
             added.append((points[name], points[name].add_hook(cut_run.check_user_hooks)))
-        for name, point in points.items():
-            if name == point.name:  # a hook has several names
-                added.append((point, point.add_hook(cut_run.record)))
+        for name in recorded:
+            added.append((points[name], points[name].add_hook(cut_run.record)))
         for layer, block in enumerate(model.blocks):
-            if "attn" in block._modules:
-                stack.callback(cut_run.listen_to_arguments(block.attn, layer).remove)
+            if cut_run.reads_otherwise(layer, ("H",)):
+                call = cut_run.attention_calls[layer] = AttentionCall(block.attn)
+                for handle in call.listen():
+                    stack.callback(handle.remove)
         yield
 
 
-def user_hooks(model: Any) -> dict[int, list[str]]:
+def user_hooks(points: dict[str, HookPoint]) -> dict[int, list[str]]:
     """By layer, the hook points that have hooks which are not permanent."""
     places = defaultdict(list)
-    for name, point in model.hook_dict.items():
+    for name, point in points.items():
         if not point.fwd_hooks or name != point.name or not name.startswith("blocks."):
             continue
         if any(not handle.is_permanent for handle in point.fwd_hooks):
@@ -513,7 +584,8 @@ class Run:
     model : the model that ran
     tokens : what it ran on
     logits : its logits
-    recording : what its hooks saw
+    recording : what its hooks saw, as far as parts are read from them
+    cuts, replacement : what was ablated, and by what it was replaced
 
     Notes
     -----
@@ -525,20 +597,39 @@ class Run:
     tokens: Tokens
     logits: Float[Tensor, "batch pos d_vocab"]
     recording: Recording
+    cuts: Cuts
+    replacement: Replacement
 
     def __repr__(self) -> str:
         batch, pos = self.tokens.shape
         return f"Run({batch} rows of {pos} tokens, {len(self.model.blocks)} layers)"
 
-    @property
+    @cached_property
     def cache(self) -> ActivationCache:
-        """The values at all hooks, under all their names."""
+        """The values at all hooks, under all their names.
+
+        Most of them are not kept during a run. When `cache` is first read, the model runs again.
+
+        Raises
+        ------
+        ValueError : if the model computes other logits by now
+        """
+        points = self.model.hook_dict
+        recorded = {str(point.name) for point in points.values()}
+        gradient = torch.set_grad_enabled(self.logits.requires_grad)
+        with gradient, only_permanent_hooks(self.model):
+            again = run_with(self.model, self.tokens, self.cuts, self.replacement, recorded)
+        if not torch.allclose(again.logits, self.logits, equal_nan=True):
+            raise ValueError(
+                "The model has changed since this run (its weights or its hooks), so the cache "
+                "cannot be completed. Run it again, and read run.cache before the change."
+            )
         values = {}
-        for name, point in self.model.hook_dict.items():
-            if point.name in self.recording.values:
-                values[name] = self.recording.values[point.name]
-        for layer in {head.layer for head in self.recording.new_patterns}:
-            values[in_layer(layer, "attn.hook_pattern")] = self.recording.patterns(layer)
+        for name, point in points.items():
+            if point.name in again.recording.values:
+                values[name] = again.recording.values[str(point.name)]
+        for layer in {head.layer for head in again.recording.new_patterns}:
+            values[in_layer(layer, "attn.hook_pattern")] = again.recording.patterns(layer or 0)
         return ActivationCache(values, self.model)
 
     def part(self, name: str, before: str | None = None) -> Float[Tensor, "batch pos d_model"]:
@@ -766,13 +857,22 @@ def run(
         return run_with(model, tokens, resolve(model, names), replacement)
 
 
-def run_with(model: Any, tokens: Tokens, cuts: Cuts, replacement: Replacement) -> Run:
-    """Run a model with cuts that are resolved already."""
-    recording = Recording(model, {name: p.name for name, p in model.hook_dict.items()})
+def run_with(
+    model: Any,
+    tokens: Tokens,
+    cuts: Cuts,
+    replacement: Replacement,
+    recorded: set[str] | None = None,
+) -> Run:
+    """Run a model with cuts that are resolved already; by default, record what parts need."""
+    points = model.hook_dict
+    recording = Recording(model, {name: point.name for name, point in points.items()})
     cut_run = CutRun(model, cuts, replacement, recording)
-    with evaluated(model), hooked(model, cut_run):
+    if recorded is None:
+        recorded = hooks_to_record(model, points)
+    with evaluated(model), hooked(model, cut_run, points, recorded):
         logits = model(tokens)
-    return Run(model, tokens, logits, recording)
+    return Run(model, tokens, logits, recording, cuts, replacement)
 
 
 def require_arguments(tokens: Tokens, fill: Any, patch: Any, at: Any) -> None:

@@ -28,8 +28,16 @@ def in_layer(layer: int | None, hook: str) -> str:
 
 def n_heads(model: Any, layer: int) -> int:
     """How many query heads a layer has."""
-    block = model.blocks[layer]
-    return block.attn.W_O.shape[0] if "attn" in block._modules else 0
+    return model.cfg.n_heads if "attn" in model.blocks[layer]._modules else 0
+
+
+def heads_per_key(model: Any, layer: int) -> int:
+    """How many heads of a layer share a key, or a norm of queries and keys."""
+    attention = model.blocks[layer].attn
+    if "q_norm" in attention._modules:
+        return n_heads(model, layer)
+    keys = getattr(model.cfg, "n_key_value_heads", None) or n_heads(model, layer)
+    return max(1, n_heads(model, layer) // keys)
 
 
 def converted_neurons(model: Any, layer: int | None) -> Any:
@@ -210,6 +218,41 @@ class FrozenNorm:
         if self.centred:
             x = x - x.mean(-1, keepdim=True)
         return x / self.scale * self.gain
+
+
+READ_AT_ENDS = (
+    "embed.hook_out",
+    "embed_ln.hook_in",
+    "embed_ln.hook_scale",
+    "pos_embed.hook_out",
+    "token_type_embed.hook_out",
+    "ln_final.hook_in",
+    "ln_final.hook_scale",
+    "mlm_head.hook_in",
+)
+READ_IN_LAYERS = (
+    "hook_in",
+    "attn.hook_v",
+    "attn.hook_pattern",
+    "attn.hook_z",
+    "attn.o.hook_out",
+    "mlp.hook_in",
+    "mlp.hook_out",
+    "mlp.out.hook_in",
+)
+
+
+def hooks_to_record(model: Any, points: dict[str, Any]) -> set[str]:
+    """The hooks, among `points` by name, that a `Recording` reads; each by its first name."""
+    names = set(READ_AT_ENDS)
+    for layer in range(len(model.blocks)):
+        names.update(in_layer(layer, hook) for hook in READ_IN_LAYERS)
+        for norm in ("ln1", "ln1_post", "ln2", "ln2_post"):
+            if norm in model.blocks[layer]._modules:
+                names.update(
+                    in_layer(layer, f"{norm}.{hook}") for hook in ("hook_in", "hook_scale")
+                )
+    return {points[name].name for name in names if name in points}
 
 
 @dataclass(repr=False)
