@@ -9,7 +9,7 @@ import time
 import torch
 
 from circuitkit import induction
-from circuitkit.induction._scores import default_rows
+from circuitkit.rows import default_rows
 
 
 def gpt2_shaped():
@@ -51,4 +51,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    print(f"induction-train-two-layers-seconds {seconds(lambda: induction.train(2)):.1f} 60")
+    print(
+        f"induction-train-two-layers-seconds {seconds(lambda: induction.train_induction_model(2)):.1f} 60"
+    )

@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import superposition as superposition
     from circuitkit import toys as toys
     from circuitkit import training as training
-    from circuitkit._work import kept_in as kept_in
-    from circuitkit._work import plan as plan
     from circuitkit.ablation import run as run
     from circuitkit.conversion import to_attention_only as to_attention_only
     from circuitkit.effects import attribution as attribution
@@ -37,7 +35,7 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit.heads import stack as stack
     from circuitkit.models import list_models as list_models
     from circuitkit.models import load_model as load_model
-    from circuitkit.report import report as report
+    from circuitkit.reports import report as report
     from circuitkit.residual import why as why
 
 __version__ = "0.1.0"
@@ -53,7 +51,6 @@ MODULES = (
     "induction",
     "models",
     "paths",
-    "report",
     "residual",
     "skip_trigrams",
     "superposition",
@@ -66,10 +63,9 @@ HOMES = {
     "attribution": "effects",
     "effect": "effects",
     "heads_of": "heads",
-    "kept_in": "_work",
     "list_models": "models",
     "load_model": "models",
-    "plan": "_work",
+    "report": "reports",
     "run": "ablation",
     "stack": "heads",
     "to_attention_only": "conversion",

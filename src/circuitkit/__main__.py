@@ -16,13 +16,13 @@ def main(arguments: list[str] | None = None) -> int:
     report.add_argument("--from-hub", action="store_true", help="NAME is on the Hugging Face Hub")
     report.add_argument("--out", required=True, type=Path, help="the page to write")
     report.add_argument("--prompt", help="a text whose next token is explained")
-    report.add_argument("--plan", action="store_true", help="say what it would take, and stop")
+    report.add_argument("--cache", type=Path, help="a folder that keeps finished parts")
     given = parser.parse_args(arguments)
     try:
         model = given.name
         if given.from_hub:
             model = circuitkit.load_model(given.name, from_hub=True)
-        made = circuitkit.report(model, given.out, prompt=given.prompt, plan=given.plan)
+        made = circuitkit.report(model, given.out, prompt=given.prompt, cache=given.cache)
     except (OSError, ValueError) as problem:
         print(problem, file=sys.stderr)  # noqa: T201
         return 2

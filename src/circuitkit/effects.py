@@ -167,7 +167,7 @@ class Experiment:
     def log_norm(self, part: str) -> float:
         """The logarithm of the norm of what a part writes in the untouched model."""
         if part not in self.sizes:
-            self.sizes[part] = float(self.base.part(part).norm().clamp_min(1e-30).log())
+            self.sizes[part] = float(self.base.part(part).detach().norm().clamp_min(1e-30).log())
         return self.sizes[part]
 
 

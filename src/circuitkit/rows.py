@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_bridge
 
 __all__ = [
     "Repeated",
@@ -122,6 +122,7 @@ def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
     -----
     Source: see `repeated_tokens`.
     """
+    require_bridge(model)
     bos = getattr(model.tokenizer, "bos_token_id", None)
     n_opening = int(bos is not None)
     period = min(period, (model.cfg.n_ctx - n_opening) // 2, model.cfg.d_vocab - n_opening)

@@ -192,7 +192,7 @@ def attribution(guess):
         for z, slope in zip(kept[0].unbind(1), kept.grad[0].unbind(1), strict=True):
             symbols = {r"\nabla_z m": slope.flatten(), "z'": 0 * z.flatten(), "z": z.flatten()}
             guessed.append(value(guess, symbols).detach())
-    close(induction.attribution(tiny, tokens(), fill="zero").values, torch.stack(guessed))
+    close(ck.attribution(tiny, tokens(), fill="zero").values, torch.stack(guessed))
 
 
 def build_induction_model(bound, epsilon, pointer, first, at_least, share, difference, example):
@@ -237,15 +237,15 @@ def scores(prefix, duplicate, share, copying):
             terms = [{r"A_{t,\,p+1}": A[t, p + 1], r"A_{t,\,p}": A[t, p]} for p in places]
             for formula, values in sums.items():
                 values.append(value(formula, {r"\sum_{p \in P_t}": terms}))
-        close(found.prefix_matching[2 + h], torch.stack(sums[prefix]).mean())
-        close(found.duplicate_token[2 + h], torch.stack(sums[duplicate]).mean())
+        close(found.values[2 + h, 0], torch.stack(sums[prefix]).mean())
+        close(found.values[2 + h, 2], torch.stack(sums[duplicate]).mean())
         sources = sorted({p + 1 for places in earlier.values() for p in places})
         v, U = cache["v", 1][0, sources, h], tiny.W_U[:, row[0, sources]]
         v, U = v - v.mean(0), U - U.mean(1, keepdim=True)
         W_O = ck.heads_of(tiny)[f"L1H{h}"].W_O[0]
         rows = {"v_i": v, "W_O": W_O, "U": U}
         table = value(copying.split("=")[1].replace("W_U[:, x_j]", "U"), rows)
-        close(found.copying[2 + h], share_of_positive(share, torch.linalg.eigvals(table)))
+        close(found.values[2 + h, 3], share_of_positive(share, torch.linalg.eigvals(table)))
 
 
 TIES = {
@@ -260,7 +260,7 @@ TIES = {
     "paths.score_decomposition": score_decomposition,
     "skip_trigrams.strongest": skip_trigrams,
     "circuits.virtual_head": virtual_head,
-    "induction.attribution": attribution,
+    "effects.attribution": attribution,
     "handmade.build_induction_model": build_induction_model,
     "handmade.build_virtual_head_model": build_virtual_head_model,
     "induction.scores": scores,

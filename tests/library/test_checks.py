@@ -59,6 +59,8 @@ def test_texts_and_ids_become_rows_of_tokens(model):
 
 
 def test_unusable_tokens_are_refused(model):
+    with pytest.raises(TypeError, match="TransformerBridge is needed, not 'gpt2'"):
+        to_tokens("gpt2", "text")
     with pytest.raises(ValueError, match="different numbers of tokens"):
         to_tokens(model, ["Mr.", "Mr. Dorling"])
     for too_long in ("the " * 300, torch.zeros(1, 257, dtype=torch.long)):

@@ -64,7 +64,7 @@ def test_the_error_shrinks_with_sharpness():
     missing = []
     for sharpness in (8.0, 10.0, 12.0):
         model = build_induction_model(9, 18, sharpness=sharpness).double()
-        missing.append(1 - induction.scores(model).prefix_matching[1].item())
+        missing.append(1 - induction.scores(model)["L1H0", "prefix matching"])
     assert missing[0] > missing[1] > missing[2] > 0
     assert missing[1] / missing[0] == pytest.approx(math.exp(-2), rel=0.1)
 

@@ -129,11 +129,10 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Recipe": recipe,
     "Repeated": lambda: ck.induction.repeated_tokens(23, 4),
     "Run": lambda: ck.anatomy(model()).run(tokens()),
-    "Scores": lambda: ck.induction.scores(model(), tokens()),
     "SkipTrigramTask": lambda: ck.superposition.SkipTrigramTask(2),
     "ToyModel": toy,
-    "Training": lambda: ck.induction.train(
-        1, steps=2, d_vocab=8, n_ctx=8, batch=4, d_content=8, d_head=4, d_pos=2
+    "InductionTraining": lambda: ck.induction.train_induction_model(
+        1, steps=2, d_vocab=8, n_ctx=8, batch=4
     ),
     "Verdict": lambda: ck.superposition.head_verdict(toy(), toy().task, rows=5),
     "dtype": lambda: torch.float32,
@@ -238,7 +237,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "load_original.n_trigrams": lambda: 5,
     "Address.kind": lambda: "embed",
     "claims": lambda: ck.claims.load()[:1],
-    "found": lambda: {"a cut": ck.induction.effect(model(), tokens(), "L0H1", draws=1)},
+    "found": lambda: {"a cut": ck.effect(model(), tokens(), "L0H1", draws=1)},
     "circuit.values": lambda: {"L0H1->L1H3.K": 2.1},
     "predict.words": lambda: ["a"],
     "draw": lambda: figure,

@@ -20,7 +20,6 @@ MODEL, TEXT, ANSWER = "two-layer", "Mr. Dursley had a neighbour who disliked Mr.
 def effects() -> tuple[float, dict[str, tuple[float, float]]]:
     """The probability of the answer; what each head and wire adds to its logit, and the probability without it."""
     import circuitkit as ck
-    from circuitkit import induction
 
     model = ck.load_model(MODEL)
     tokens, answer, parts = model.to_tokens(TEXT), model.to_single_token(ANSWER), ck.anatomy(model)
@@ -32,7 +31,7 @@ def effects() -> tuple[float, dict[str, tuple[float, float]]]:
     whole, probability = without([])
     names = [
         *ck.heads_of(model).names,
-        *(wire for kind in "QKV" for wire in induction.paths(model, kind)),
+        *(wire for kind in "QKV" for wire in ck.effects.wires(model, kind)),
     ]
     return probability, {
         name: (whole - logit, p) for name in names for logit, p in [without([name])]

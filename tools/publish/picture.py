@@ -22,11 +22,9 @@ def main() -> None:
 
     figures.style()
     model = ck.load_model("two-layer")
-    found = induction.scores(model)
-    (previous, _), (inducer, _) = (
-        found.top("previous_token", 1)[0],
-        found.top("prefix_matching", 1)[0],
-    )
+    scores = induction.scores(model)
+    (previous,) = scores.select(behaviour="previous token").top(1)
+    (inducer,) = scores.select(behaviour="prefix matching").top(1)
     _, cache = model.run_with_cache(TEXT)
     tokens = [
         token.replace(" ", "·").replace("<|endoftext|>", "start")

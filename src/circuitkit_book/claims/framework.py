@@ -192,11 +192,10 @@ def scores_and_signals() -> list:
 
 def induction_circuit() -> list:
     """Best previous-token head and induction head with their scores; nats lost when the wire into the keys is cut."""
-    found = induction.scores(model("two-layer"), repeats())
-    (early, looks_back), (late, matches) = (
-        found.top("previous_token", 1)[0],
-        found.top("prefix_matching", 1)[0],
-    )
+    table = induction.scores(model("two-layer"), repeats())
+    (early,) = table.select(behaviour="previous token").top(1)
+    (late,) = table.select(behaviour="prefix matching").top(1)
+    looks_back, matches = table[early, "previous token"], table[late, "prefix matching"]
     lost = [second_pass(f"{early}->{late}.{kind}").second - second_pass().second for kind in "KQV"]
     return [early, looks_back, late, matches, *lost]
 
@@ -228,7 +227,7 @@ def birth_of_induction() -> list[float]:
     rows, out = models.heldout_rows(16, seed=2), []
     for step in (4200, 5700):
         two = models.load_model("two-layer", step=step)
-        matching = float(induction.scores(two, repeats()).prefix_matching[7])
+        matching = induction.scores(two, repeats())["L1H3", "prefix matching"]
         text = float(induction.losses_by_position(two, rows).mean())
         out += [matching, induction.induction_loss(two, repeats()).second, text]
     return out

@@ -6,6 +6,7 @@ import torch
 
 from circuitkit import (
     circuits,
+    effects,
     handmade,
     induction,
     models,
@@ -216,7 +217,7 @@ def wires_cut() -> list[float]:
     """Loss on the second pass with all wires into queries, into keys and into values cut, and with none, in nats."""
     two = model("two-layer")
     return [
-        *(second_pass(*induction.paths(two, kind)).second for kind in KINDS),
+        *(second_pass(*effects.wires(two, kind)).second for kind in KINDS),
         second_pass().second,
     ]
 
@@ -231,7 +232,7 @@ def loss_falls() -> list:
 def what_is_copied() -> list:
     """Whether copying needs layer 0 in the values of L1H3: accuracy on the second pass, whole, without it, without it in the keys."""
     two = model("two-layer")
-    cuts = [(), *(induction.paths(two, kind, into="L1H3") for kind in KINDS[:0:-1])]
+    cuts = [(), *(effects.wires(two, kind, into="L1H3") for kind in KINDS[:0:-1])]
     whole, no_values, no_keys = (second_pass(*cut).accuracy for cut in cuts)
     return [no_values < 0.5 * whole, whole, no_values, no_keys]
 
@@ -295,8 +296,8 @@ def virtual_heads_worth() -> list[float]:
 def one_layer_fails() -> list[bool]:
     """Whether a two-layer model learns to repeat and a one-layer model with four heads does not, 150 steps each."""
     deep, flat = (
-        induction.train(2, steps=150, batch=32),
-        induction.train(1, n_heads=4, steps=150, batch=32),
+        induction.train_induction_model(2, steps=150, batch=32),
+        induction.train_induction_model(1, n_heads=4, steps=150, batch=32),
     )
     return [float(deep.accuracy[-10:].mean()) > 0.9, float(flat.accuracy[-10:].mean()) < 0.3]
 

@@ -6,9 +6,9 @@ The same on a real one: `python -m pytest tests -m cuda`, which is skipped where
 import pytest
 import torch
 
-from circuitkit import anatomy, induction, superposition
+from circuitkit import superposition
 from circuitkit.superposition._layer import LayerRecord
-from tests.support import fuzz, tiny_models
+from tests.support import fuzz
 from tests.support.elsewhere import Clash, elsewhere, moved
 
 TARGETS = {
@@ -106,14 +106,3 @@ def test_training_waits_for_no_step(form):
         asked(lambda n=n: superposition.train_gated(**given | {"steps": n})) for n in (8, 16)
     )
     assert few == many
-
-
-def test_scores_wait_for_no_layer():
-    rows, size = (
-        moved(induction.repeated_tokens(23, 6, batch=2)),
-        {"d_model": 8, "d_head": 3, "n_heads": 2, "n_ctx": 16, "d_vocab": 23},
-    )
-    shallow, deep = (moved(anatomy(tiny_models.boot(n_layers=n, **size))) for n in (1, 4))
-    assert asked(lambda: induction.scores(shallow, rows)) == asked(
-        lambda: induction.scores(deep, rows)
-    )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, conversion, induction, models, superposition
+from circuitkit import circuits, conversion, models, superposition
 from tests.support import tiny_models
 
 pytestmark = pytest.mark.usefixtures("as_a_reader")
@@ -36,10 +36,6 @@ SILENT = {
     "a context of -3": (
         lambda m: conversion.choose_omega(-3, torch.float32),
         "n_pos=-3; expected an integer of at least 1",
-    ),
-    "a learning rate without end": (
-        lambda m: induction.train(1, steps=1, lr=math.inf),
-        "lr=inf; expected a number above 0",
     ),
     "a verdict on -1 rows": (
         lambda m: superposition.head_verdict(
@@ -80,11 +76,3 @@ def test_it_is_refused(model, name):
     call, words = SILENT[name]
     with pytest.raises(ValueError, match=words):
         call(model)
-
-
-def test_other_integers_are_the_same_ids(model):
-    """int16 and uint8 crashed inside torch; any integers are ids."""
-    for dtype in (torch.int8, torch.int16, torch.int32, torch.uint8):
-        assert induction._stream.earlier_occurrences(TOKENS.to(dtype)).equal(
-            induction._stream.earlier_occurrences(TOKENS)
-        )

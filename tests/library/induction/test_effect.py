@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import circuitkit as ck
+from circuitkit.effects import attribution, effect
+from circuitkit.effects import wires as paths
 from circuitkit.handmade import build_induction_model
-from circuitkit.induction import attribution, effect, paths, repeated_tokens
+from circuitkit.induction import repeated_tokens
 from tests.support import tiny_models
 
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])
@@ -233,9 +235,9 @@ def test_the_line_that_is_printed(plain):
     )
     assert found.rank == 1 + worse
     shown = r"without L1H1 \(zero\): loss NUM -> NUM, [+-]NUM \[[+-]NUM, [+-]NUM\] over 3 rows; "
-    shown += r"1 matched sets: NUM \(NUM to NUM\), rank [12] of 2"
+    shown += r"1 random controls: NUM \(NUM to NUM\), rank [12] of 2"
     assert re.fullmatch(shown.replace("NUM", r"\d+\.\d\d"), repr(found))
-    assert repr(effect(plain, ROWS, "embed")).endswith("no set of its kind to compare with")
+    assert repr(effect(plain, ROWS, "embed")).endswith("so there is no control")
 
 
 def test_a_measure_of_ones_own(plain):
@@ -267,39 +269,8 @@ def test_a_measure_of_ones_own(plain):
     ],
 )
 def test_a_measure_that_gives_no_number_a_row(plain, measure, gave):
-    with pytest.raises(
-        ValueError,
-        match=rf"measure= gave {gave}.*; expected a function of a Run .* one number a row.*, 3 finite numbers here",
-    ):
+    with pytest.raises(ValueError, match="measure returned .* 3 finite numbers"):
         effect(plain, ROWS, "L0H1", measure=measure, draws=1)
-
-
-def test_a_measure_that_fails_says_with_what(plain):
-    with pytest.raises(
-        ValueError,
-        match="measure= failed on a Run: AttributeError: .*logit.*; expected a function of a Run",
-    ):
-        effect(plain, ROWS, "L0H1", measure=lambda run: run.logit, draws=1)
-
-
-def test_hooks_are_refused_rather_than_left_out():
-    model = tiny_models.boot(d_model=12, d_head=4, n_layers=2, n_ctx=16, n_heads=3, d_vocab=23)
-    tools = [
-        lambda: effect(model, ROWS, "L0H1", draws=1),
-        lambda: attribution(model, ROWS),
-        lambda: ck.superposition.record_layer(model, 0, ROWS),
-    ]
-    plain = [tool() for tool in tools]
-    assert len(plain) == 3
-    model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z * 0)
-    for tool in tools:
-        with pytest.raises(
-            ValueError,
-            match="got a model with hooks on it; expected none, .*Call model.reset_hooks",
-        ):
-            tool()
-    model.reset_hooks()
-    assert effect(model, ROWS, "L0H1", draws=1).values.equal(plain[0].values)
 
 
 def test_of_a_neuron_s_and_an_mlp_s_kind_are_whole_neurons_and_mlps():
@@ -334,17 +305,11 @@ def test_wires_go_into_heads(plain):
 
 
 def test_autocast_changes_nothing(plain):
-    calm = (
-        effect(plain, ROWS, "L0H1", draws=2).values,
-        attribution(plain, ROWS, how="patching").values,
-    )
+    calm = effect(plain, ROWS, "L0H1", draws=2).values
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        again = (
-            effect(plain, ROWS, "L0H1", draws=2).values,
-            attribution(plain, ROWS, how="patching").values,
-        )
+        again = effect(plain, ROWS, "L0H1", draws=2).values
         assert torch.is_autocast_enabled("cpu")
-    assert all(map(torch.equal, calm, again))
+    assert torch.equal(calm, again)
 
 
 @pytest.mark.parametrize("how", ["gradient", "integrated"])
@@ -353,10 +318,7 @@ def test_slopes_are_taken_where_gradients_are_off(plain, how):
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             assert torch.equal(attribution(plain, ROWS, how=how).values, wanted)
-    with pytest.raises(
-        ValueError,
-        match="numbers that have no gradient; expected a differentiable function.*how='patching'",
-    ):
+    with pytest.raises(ValueError, match="The measure has no gradient"):
         attribution(plain, ROWS, how=how, measure=lambda run: run.logits.detach()[:, -1, 0])
 
 
@@ -368,18 +330,17 @@ def test_one_row_has_no_interval(plain):
 
 def test_attribution_is_the_slope_along_the_way_to_the_other_value(plain):
     z = {layer: clean(plain, layer) for layer in range(3)}
-    guess, truth = (attribution(plain, ROWS, how=how) for how in ("gradient", "patching"))
+    guess = attribution(plain, ROWS, fill="resample")
     for number, name in enumerate(guess.names):
         layer, head = int(name[1]), int(name[3])
         own, other = z[layer][:, :, head], z[layer].roll(1, 0)[:, :, head]
         ends = [
             sum(hooked(plain, layer, head, own + step * (other - own))) / 3
-            for step in (-1e-4, 1e-4, 0, 1)
+            for step in (-1e-4, 1e-4)
         ]
         assert float(guess.values[number]) == pytest.approx(
             (ends[1] - ends[0]) / 2e-4, rel=1e-4, abs=1e-3
         )  # losses near 100 are rounded to 1e-8 or worse
-        assert float(truth.values[number]) == pytest.approx(ends[3] - ends[2], rel=1e-5, abs=1e-5)
 
 
 def test_integrated_is_the_mean_slope_at_mixtures(plain):
@@ -409,46 +370,5 @@ def test_integrated_is_the_mean_slope_at_mixtures(plain):
         for number, name in enumerate(names):
             layer, head = int(name[1]), int(name[3])
             wanted[number] += (loss((layer, head, 1e-4)) - loss((layer, head, -1e-4))) / 2e-4 / 2
-    found = attribution(plain, ROWS, how="integrated", points=2).values
+    found = attribution(plain, ROWS, how="integrated", points=2, fill="resample").values
     assert found.tolist() == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-3)
-
-
-def test_what_is_refused(plain):
-    with pytest.raises(ValueError, match="without= to take them out, keep= to take out all others"):
-        effect(plain, ROWS)
-    with pytest.raises(
-        ValueError, match="two rows or more that differ, because values come from other rows"
-    ):
-        effect(plain, ROWS[:1], "L0H1", fill="resample")
-    with pytest.raises(ValueError, match="rows of the shape of tokens"):
-        effect(plain, repeated_tokens(23, 4, batch=3), "L0H1", fill=ROWS)
-    with pytest.raises(ValueError, match="inputs and paths can be taken out"):
-        effect(plain, ROWS, keep="L0H1->L1H0->L2H0.K")
-    with pytest.raises(ValueError, match="inputs and paths can be taken out"):
-        effect(plain, ROWS, keep=["L1H0", "L1H0.K"])
-    for names in (["L0H1", "L0H1"], ["L0H1", "L00H01"]):
-        with pytest.raises(ValueError, match="expected each name once"):
-            effect(plain, ROWS, names)
-        with pytest.raises(ValueError, match="expected each name once"):
-            effect(plain, ROWS, keep=names)
-    rows = repeated_tokens(23, 4, batch=3, bos=0)
-    for late in (
-        rows._replace(tokens=rows.tokens[:, 1:]),
-        rows._replace(period=3),
-        rows._replace(start=0),
-    ):
-        with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
-            effect(plain, late, "L0H1")
-        with pytest.raises(ValueError, match="rows that repeat with this period from this start"):
-            attribution(plain, late)
-    for strange in ("L7H1", "L1N3", "L9 MLP", "L7H0->L1H0.K"):
-        with pytest.raises(ValueError, match=f"called '{strange[:4]}"):
-            effect(plain, ROWS, keep=["L0H1", strange] if strange == "L7H1" else strange)
-    with pytest.raises(ValueError, match="at least 2 positions in a row"):
-        effect(plain, ROWS[:, :1], "L0H1")
-    with pytest.raises(
-        ValueError, match="two rows or more that differ, because values come from other rows"
-    ):
-        effect(plain, ROWS[:1].repeat(3, 1), "L0H1", fill="mean")
-    with pytest.raises(ValueError, match="positions of these rows"):
-        effect(plain, ROWS, "L0H1", at=[2, 6])

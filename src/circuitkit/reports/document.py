@@ -1,0 +1,261 @@
+"""Compute the parts of a report, and write them as one page and one table."""
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from circuitkit.checks import checked
+from circuitkit.names import parse
+from circuitkit.reports import parts
+from circuitkit.reports.page import page_of
+from circuitkit.reports.parts import Subject
+
+COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")
+TEXT = (
+    "When Mary and John went to the store, John gave a drink to Mary. "
+    "When Mary and John went to the school, John gave a book to"
+)
+"""The prompt, if none is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelReport:
+    """A finished report, which a notebook shows as a page.
+
+    Parameters
+    ----------
+    title : the name of the model
+    table : all numbers, a DataFrame with the columns `part`, `name`, `measure`, `value`, `low`,
+        `high`, `control` and `text`
+    problems : what could not be computed, and why, by part
+    html : the page, one file that opens without a network
+
+    Notes
+    -----
+    Source: see `report`.
+    """
+
+    title: str
+    table: pd.DataFrame
+    problems: dict[str, str]
+    html: str
+
+    def __repr__(self) -> str:
+        lines = [f"Report of {self.title}: {len(self.table)} numbers"]
+        for part, problem in self.problems.items():
+            lines.append(f"  not computed: {part}: {problem}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows."""
+        style = "width:100%;height:40rem;border:1px solid"
+        page = escape(self.html)
+        return f'<iframe title="{escape(self.title)}" srcdoc="{page}" style="{style}"></iframe>'
+
+
+@dataclass(frozen=True)
+class Job:
+    """One part of a report: its name, and the function that computes it."""
+
+    part: str
+    function: Callable[..., Any]
+    arguments: tuple = ()
+
+
+@checked
+def report(
+    model: Any,
+    out: str | Path | None = None,
+    *,
+    prompt: str | None = None,
+    cache: str | Path | None = None,
+) -> ModelReport:
+    """Apply the tools of this library to a model, and write the results as one page and one table.
+
+    The report scores heads by behaviour, with intervals and controls; ablates the heads that show
+    a behaviour; scores composition; reads words and skip trigrams from QK and OV circuits; converts
+    MLPs into heads; and divides the logit of the next token after the prompt into components.
+    A part that fails is named on the page, and the others are computed.
+
+    Parameters
+    ----------
+    model : a name or folder that `load_model` takes, or a `TransformerBridge`
+    out : where the page is written, a name that ends in `.html`; the table is written with the same
+        name and `.csv`. If it is None, nothing is written
+    prompt : the text whose next token is examined
+    cache : a folder in which finished parts are kept, so that a report that was stopped continues
+
+    Returns
+    -------
+    A `ModelReport`, whose `table` holds all numbers.
+
+    Raises
+    ------
+    ValueError : if the page cannot be written at `out`, or the prompt does not fit the model
+
+    Notes
+    -----
+    Parts are computed through joblib: inside `joblib.parallel_config("dask")` or
+    `joblib.parallel_config(n_jobs=2)` they run in other processes, which load the model by its
+    name. Error: that of each tool. Source: this book.
+
+    Examples
+    --------
+    >>> result = report("zero-layer")
+    >>> list(result.table["part"].unique())
+    ['next token']
+    """
+    if out is not None:
+        require_page(Path(out))
+    subject = subject_of(model, prompt)
+    fingerprint = None if cache is None else fingerprint_of(subject)
+    results, problems = computed(first_jobs(subject), subject, cache, fingerprint)
+
+    clear = parts.clear_heads(results.get("behaviour", []))
+    strongest = list(dict.fromkeys(names[0] for names in clear.values() if names))
+    later = [Job("patterns", parts.patterns, (strongest,))] if strongest else []
+    for kind, names in clear.items():
+        if names:
+            later.append(Job(f"ablation {kind}", parts.ablation, (kind, names)))
+    more_results, more_problems = computed(later, subject, cache, fingerprint)
+
+    patterns = more_results.pop("patterns", {})
+    results |= more_results
+    problems |= more_problems
+    title = title_of(model)
+    html = page_of(title, results, patterns, problems, subject)
+    result = ModelReport(title, table_of(results), problems, html)
+    if out is not None:
+        Path(out).write_text(result.html, "utf-8")
+        # texts are quoted, because a token may be a carriage return, which would end a row
+        csv_file = Path(out).with_suffix(".csv")
+        result.table.to_csv(csv_file, index=False, quoting=csv.QUOTE_NONNUMERIC)
+    return result
+
+
+def require_page(out: Path) -> None:
+    """Raise a `ValueError` if no page can be written there."""
+    if out.suffix != ".html" or out.is_dir():
+        raise ValueError(f"out={str(out)!r} is no name of a page. Write a name that ends in .html.")
+    if not out.parent.is_dir():
+        raise ValueError(f"There is no folder {str(out.parent)!r}. Make it first.")
+
+
+def title_of(model: Any) -> str:
+    """Return the name of a model, or of the folder that holds it."""
+    if not isinstance(model, str | Path):
+        return getattr(model.cfg, "model_name", None) or type(model).__name__
+    return Path(model).name if Path(model).is_dir() else str(model)
+
+
+def subject_of(model: Any, prompt: str | None) -> Subject:
+    """Return the model and its prompt; without a tokenizer, the prompt is random tokens."""
+    # a path means a folder, even where a shipped model has the same name
+    name_or_model = str(model.absolute()) if isinstance(model, Path) else model
+    subject = Subject(name_or_model, (), os.urandom(8).hex())
+    bridge = subject.load()
+    n_ctx = bridge.cfg.n_ctx
+    if bridge.tokenizer is not None:
+        tokens = bridge.to_tokens(TEXT if prompt is None else prompt, truncate=prompt is None)[0]
+    elif prompt is None:
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(bridge.cfg.d_vocab, (min(24, n_ctx),), generator=generator)
+    else:
+        raise ValueError(
+            "The model has no tokenizer, so it cannot read a prompt. Leave prompt out, or save the "
+            "tokenizer with the weights: tokenizer.save_pretrained(folder)."
+        )
+    if not 0 < len(tokens) <= n_ctx:
+        raise ValueError(
+            f"The prompt has {len(tokens)} tokens, and this model reads 1 to {n_ctx}. "
+            "Write another prompt."
+        )
+    return Subject(name_or_model, tuple(tokens.tolist()), subject.call)
+
+
+def first_jobs(subject: Subject) -> list[Job]:
+    """Return the parts that need nothing but the model, quick ones first."""
+    model = subject.load()
+    jobs = [Job("next token", parts.next_token)]
+    layers = sorted({parse(name)[0].layer for name in parts.head_names(model)})
+    if layers:
+        jobs.append(Job("behaviour", parts.behaviour))
+    if len(layers) > 1:
+        jobs += [Job(f"composition {side}", parts.composition, (side,)) for side in "KQV"]
+    jobs += [Job(f"mlps {k}", parts.mlps, (k,)) for k in parts.heads_per_neuron(model)]
+    jobs += [Job(f"words L{layer}", parts.words, (layer,)) for layer in layers]
+    jobs += [Job(f"trigrams L{layer}", parts.trigrams, (layer,)) for layer in layers]
+    return jobs
+
+
+def computed(
+    jobs: Sequence[Job], subject: Subject, cache: Any, fingerprint: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the results of all parts by name, and what went wrong, by name."""
+    compute = compute_part
+    if cache is not None:
+        # the model itself is not hashed at each call, its fingerprint stands for it
+        compute = joblib.Memory(cache, verbose=0).cache(compute_part, ignore=["subject"])
+    parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+    attempts = parallel(joblib.delayed(attempt)(compute, job, subject, fingerprint) for job in jobs)
+    by_part, problems = {}, {}
+    # TQDM_DISABLE=1 hides the bar, which appears only if a report takes more than five seconds
+    for part, result, problem in tqdm(
+        attempts, desc="report", total=len(jobs), delay=5, leave=False
+    ):
+        if problem:
+            problems[part] = problem
+        else:
+            by_part[part] = result
+    return {job.part: by_part[job.part] for job in jobs if job.part in by_part}, problems
+
+
+def attempt(
+    compute: Callable, job: Job, subject: Subject, fingerprint: str | None
+) -> tuple[str, Any, str]:
+    """Return a part's name, its result, and the first line of the error if there was one."""
+    try:
+        return job.part, compute(job.function, job.arguments, subject, fingerprint), ""
+    except Exception as problem:  # one part that fails must not stop the others
+        first_line = next(iter(str(problem).strip().splitlines()), "")
+        return job.part, None, f"{type(problem).__name__}: {first_line}"
+
+
+def compute_part(
+    function: Callable, arguments: tuple, subject: Subject, fingerprint: str | None
+) -> Any:
+    """Return the result of one part."""
+    return function(subject, *arguments)
+
+
+def fingerprint_of(subject: Subject) -> str:
+    """Return what tells one model, prompt and version of this library from another."""
+    from circuitkit import __version__
+
+    model = subject.load()
+    if any(not hook.is_permanent for point in model.hook_dict.values() for hook in point.fwd_hooks):
+        raise ValueError(
+            "The model has hooks, which a cache cannot tell from others. "
+            "Call model.reset_hooks() first, or leave cache out."
+        )
+    weights = {
+        name: weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for name, weight in model.state_dict().items()
+    }
+    settings = repr(sorted((key, str(value)) for key, value in vars(model.cfg).items()))
+    return joblib.hash((__version__, subject.prompt, settings, weights))
+
+
+def table_of(results: dict[str, list[parts.Row]]) -> pd.DataFrame:
+    """Return all rows of all parts as one table."""
+    rows = [{"part": part, **row} for part, part_rows in results.items() for row in part_rows]
+    return pd.DataFrame(rows, columns=list(COLUMNS))

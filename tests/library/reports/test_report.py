@@ -1,0 +1,271 @@
+"""`ck.report`: its numbers are those of the tools, a part that fails stops no other, and the page opens by itself."""
+
+import ast
+import html
+import math
+import os
+import re
+import shutil
+import signal
+import threading
+import warnings
+
+import joblib
+import pandas as pd
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit.__main__ import main
+from circuitkit.reports import document, parts
+from tests.support import tiny_models
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    return ck.report("two-layer", folder / "two.html")
+
+
+def entry(report, part, name, measure):
+    table = report.table
+    chosen = (table["part"] == part) & (table["name"] == name) & (table["measure"] == measure)
+    (row,) = table[chosen].to_dict("records")
+    return row
+
+
+def test_scores_by_hand(made):
+    """From transformer-lens patterns: one period less one back, one back, and the first token."""
+    model, period = ck.load_model("two-layer"), 64
+    bos = model.tokenizer.bos_token_id
+    rows = ck.induction.repeated_tokens(model.cfg.d_vocab, period, batch=8, bos=bos)
+    _, cache = model.run_with_cache(rows.tokens)
+    seen = torch.cat([cache["pattern", 0], cache["pattern", 1]], dim=1)
+    n = rows.tokens.shape[1]
+    second = range(rows.start + period, n)
+    expected = {
+        "prefix matching": sum(seen[:, :, t, t - period + 1] for t in second) / period,
+        "previous token": sum(seen[:, :, t, t - 1] for t in range(1, n)) / (n - 1),
+        "first token": sum(seen[:, :, t, 0] for t in range(1, n)) / (n - 1),
+    }
+    for kind, by_row in expected.items():
+        for i, name in enumerate(ck.heads_of(model).names):
+            row, error = entry(made, "behaviour", name, kind), by_row[:, i].std() / 8**0.5
+            assert row["value"] == pytest.approx(float(by_row[:, i].mean()), abs=2e-5)
+            assert row["high"] - row["low"] == pytest.approx(float(2 * 2.36 * error), abs=2e-5)
+    even = sum(1 / (t + 1) for t in range(1, n)) / (n - 1)
+    control = entry(made, "behaviour", "L0H0", "first token")["control"]
+    assert control == pytest.approx(even, abs=1e-5)
+
+
+def test_the_control_of_prefix_matching_is_on_rows_that_do_not_repeat(made):
+    row = entry(made, "behaviour", "L1H3", "prefix matching")
+    assert row["low"] > 0.7 > 0.1 > row["control"]
+    ablated = entry(made, "ablation prefix matching", "prefix matching", "loss without")
+    assert ablated["low"] > 4 * abs(ablated["control"])
+
+
+def test_no_head_of_a_one_layer_model_is_said_to_do_induction(folder):
+    report = ck.report("one-layer", folder / "one.html")
+    scores = report.table[report.table["part"] == "behaviour"].to_dict("records")
+    assert parts.clear_heads(scores)["prefix matching"] == []
+    assert "so no head does induction" in report.html
+    assert not any("prefix matching" in part for part in report.table["part"])
+
+
+def test_a_head_is_listed_only_above_its_control_and_the_threshold():
+    def score(name, value, low, control):
+        return {"name": name, "measure": "copying", "value": value, "low": low, "control": control}
+
+    scores = [score("L0H0", 0.5, 0.3, 0.4), score("L0H1", 0.3, 0.2, 0.0)]
+    assert parts.clear_heads(scores)["copying"] == []
+    scores += [score("L0H2", 0.5, 0.45, 0.4), score("L0H3", 0.9, 0.8, 0.1)]
+    assert parts.clear_heads(scores)["copying"] == ["L0H3", "L0H2"]
+
+
+def test_the_terms_of_the_logit_add_up(made):
+    model = ck.load_model("two-layer")
+    logits = model(model.to_tokens(document.TEXT))[0, -1].double()
+    terms = made.table[made.table["measure"] == "adds to the logit"]["value"]
+    assert terms.sum() == pytest.approx(float(logits.max() - logits.mean()), abs=1e-3)
+
+
+def test_mlps_as_heads_err_by_no_more_than_promised(folder):
+    report = ck.report("two-layer-mlp", folder / "mlp.html")
+    assert not report.problems
+    errors = report.table[report.table["measure"] == "measured error"]
+    promises = report.table[report.table["measure"] == "promised error"]
+    assert len(errors) == len(promises) == 8
+    assert (errors["value"].to_numpy() <= promises["value"].to_numpy()).all()
+
+
+def test_the_table_on_disk_is_the_table_of_the_report(made, folder):
+    table = pd.read_csv(folder / "two.csv", keep_default_na=False)
+    assert list(table) == list(document.COLUMNS)
+    assert len(table) == len(made.table)
+    assert all(math.isfinite(value) for value in table["value"])
+    assert {path.name for path in folder.iterdir()} >= {"two.html", "two.csv"}
+    assert not [path for path in folder.iterdir() if path.is_dir()]
+
+
+def test_finished_parts_are_read_from_the_cache_and_failed_ones_are_computed(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(ck.skip_trigrams, "strongest", fails)
+    first = ck.report("one-layer", cache=tmp_path)
+    assert first.problems == {"trigrams L0": "IndexError: list index out of range"}
+    assert "trigrams L0</b>: IndexError" in first.html
+    assert {"behaviour", "words L0", "next token"} <= set(first.table["part"])
+    monkeypatch.undo()
+    monkeypatch.setattr(ck.circuits, "full_ov", fails)
+    monkeypatch.setattr(ck.circuits, "copying_score", fails)
+    second = ck.report("one-layer", cache=tmp_path)
+    assert second.problems == {}
+    kept = second.table[second.table["part"] != "trigrams L0"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, first.table)
+
+
+def test_a_cache_tells_changed_weights_and_hooks_apart(tmp_path):
+    config = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
+    model = tiny_models.boot(torch.float32, **config)
+    first = ck.report(model, cache=tmp_path)
+    assert not first.problems
+    model.blocks[0].attn.o.weight.data.mul_(0.5)
+    second = ck.report(model, cache=tmp_path)
+    assert not second.table["value"].equals(first.table["value"])
+    model.add_hook("blocks.0.hook_in", lambda x, hook: x)
+    with pytest.raises(ValueError, match="hooks, which a cache cannot tell"):
+        ck.report(model, cache=tmp_path)
+
+
+def test_a_folder_is_read_again_in_every_report(tmp_path):
+    """Under one name in one process: the weights of a folder change between two reports."""
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    config = transformers.GPT2Config(
+        **tiny_models.GPT2 | {"vocab_size": 4096}, architectures=["GPT2LMHeadModel"]
+    )
+    tiny_models.from_folder(tmp_path / "gpt2", transformers.GPT2LMHeadModel(config))
+    first = ck.report(tmp_path / "gpt2")
+    weights = load_file(tmp_path / "gpt2" / "model.safetensors")
+    bias = next(w for name, w in weights.items() if name.endswith("h.0.ln_1.bias"))
+    bias[3] += 0.5
+    save_file(weights, tmp_path / "gpt2" / "model.safetensors", metadata={"format": "pt"})
+    second = ck.report(str(tmp_path / "gpt2"))
+    assert first.title == second.title == "gpt2"
+    assert not second.table["value"].equals(first.table["value"])
+    assert f"model = ck.load_model({str(tmp_path / 'gpt2')!r})" in html.unescape(second.html)
+    shutil.rmtree(tmp_path / "gpt2")
+
+
+def code_behind(report, key):
+    """What the code under a section gives when it is run: the value of its last line."""
+    (shown,) = re.findall(
+        rf'<section id="{key}">.*?<pre tabindex="0">(.*?)</pre>', report.html, re.DOTALL
+    )
+    names = {}
+    *before, last = ast.parse(html.unescape(shown)).body
+    exec(compile(ast.Module(before, []), "code", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "code", "eval"), names), names
+
+
+def test_the_code_behind_a_section_computes_its_numbers(made, folder):
+    ablated, names = code_behind(made, "behaviour")
+    for head in names["table"]:
+        score = names["table"][head, "prefix matching"]
+        told = entry(made, "behaviour", head, "prefix matching")["value"]
+        assert score == pytest.approx(told, abs=2e-5)
+    assert ablated.sets[0] == ("L1H3",)
+    terms, _ = code_behind(made, "next-token")
+    told = entry(made, "next token", "L1H3", "adds to the logit")["value"]
+    assert terms["L1H3"] == pytest.approx(told, abs=1e-3)
+    wires, _ = code_behind(made, "composition")
+    told = entry(made, "composition K", "L0H1->L1H3.K", "composition")
+    above = told["value"] - told["control"]
+    assert wires["L0H1, L1H3"] == pytest.approx(above, abs=1e-4)
+    pattern, names = code_behind(made, "patterns")
+    assert float(pattern.sum()) == pytest.approx(names["run"].tokens.shape[1], abs=1e-3)
+    assert len(code_behind(made, "heads")[0]) >= 1
+    code_behind(ck.report("two-layer-mlp"), "mlps")
+
+
+@pytest.mark.parametrize(
+    ("name", "out", "says"),
+    [
+        ("no-such-model", "x.html", "no-such-model"),
+        ("./nowhere", "x.html", "nowhere"),
+        ("one-layer", "x.txt", "ends in .html"),
+        ("one-layer", "none/x.html", "Make it first"),
+    ],
+)
+def test_a_bad_name_is_one_clear_sentence(tmp_path, capsys, name, out, says):
+    assert main(["report", name, "--out", str(tmp_path / out)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert says in told
+    assert "Traceback" not in told
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_command_makes_the_same_page(made, tmp_path, capsys):
+    assert main(["report", "two-layer", "--out", str(tmp_path / "two.html")]) == 0
+    assert (tmp_path / "two.html").read_text("utf-8") == made.html
+    assert "Report of two-layer: " in capsys.readouterr().out
+
+
+def test_a_prompt_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="this model reads 1 to 256"):
+        ck.report("one-layer", prompt="the " * 300)
+
+
+def test_the_page_loads_nothing_and_finds_a_head(made, folder, browser):
+    assert not re.search(r'(?:src|href)="(?!#|data:)', made.html)
+    requests, errors = [], []
+    page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((folder / "two.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.fill("#find", "L1H3")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('article')].filter(e => !e.hidden).map(e => e.id)"
+    )
+    assert shown == ["L1H3"]
+    assert page.inner_text("#count") == "1 head"
+    assert [url for url in requests if not url.startswith("data:")] == [page.url]
+    assert not errors
+    page.close()
+
+
+def test_tokens_of_a_model_are_text_and_not_markup(monkeypatch):
+    monkeypatch.setattr(parts, "visible", lambda text: "<script>x</script>")
+    assert "<script>x" not in ck.report("one-layer").html
+
+
+@pytest.mark.weekly
+def test_a_report_on_a_cluster_survives_a_killed_worker(made, tmp_path):
+    """Two processes of a dask cluster, one of which is killed while it works: the numbers are the same."""
+    distributed = pytest.importorskip("distributed", reason="pip install dask distributed")
+
+    def kill(worker):
+        while not [*tmp_path.rglob("output.pkl")]:
+            threading.Event().wait(0.01)
+        os.kill(worker, signal.SIGKILL)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ports, event loops and lost connections of the cluster
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        )
+        with cluster, distributed.Client(cluster) as client, joblib.parallel_config("dask"):
+            thread = threading.Thread(target=kill, args=([*client.run(os.getpid).values()][0],))
+            thread.start()
+            report = ck.report("two-layer", cache=tmp_path)
+            thread.join()
+    assert not report.problems
+    pd.testing.assert_frame_equal(report.table, made.table, rtol=1e-5)
