@@ -412,7 +412,7 @@ class Recording:
             )
         neurons = converted_neurons(self.model, name.layer)
         gate, _ = neurons.reads(self[in_layer(name.layer, "mlp.hook_in")])
-        return neurons.looks(gate)[..., rows[0]]
+        return torch.sigmoid(neurons.terms.queries(gate))[..., rows[0]]
 
     # Dot products, without the outputs of single heads and neurons
 

@@ -10,7 +10,7 @@ the scripts that fitted the others.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +20,6 @@ from torch import Tensor
 
 from circuitkit.checks import checked
 from circuitkit.models import stored
-
-__all__ = ["HeadSum", "gate_sum", "generalized_silu", "head_sum"]
 
 QUICK_GELU_SCALE = 1.702
 
@@ -67,8 +65,7 @@ ACTIVATIONS = {
 # The largest |relu(x) - silu(x)|; it is reached where |x| = 1 + exp(-|x|), at |x| = 1.27846.
 RELU_MINUS_SILU = 0.27846454276107367
 DEFAULT_SHARPNESS = 2.0**14
-MOST_HEADS = 8
-MOST_GATE_HEADS = 32
+DEFAULT_HEADS = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,6 +87,7 @@ class HeadSum:
     errors : the largest difference from the activation for `|x| <= reach` in exact arithmetic, for
         each row
     reach : the range on which the errors hold
+    is_gate : whether it is the sum of a gate
 
     Notes
     -----
@@ -105,6 +103,7 @@ class HeadSum:
     coefficients: Float[Tensor, "4 neuron head"]
     errors: Float[Tensor, " neuron"]
     reach: float = math.inf
+    is_gate: bool = False
 
     def __len__(self) -> int:
         """How many heads a neuron has."""
@@ -135,6 +134,17 @@ class HeadSum:
         """The coefficients in the dtype and on the device of another tensor."""
         return self.coefficients.to(like)
 
+    def queries(self, gate: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch head"]:
+        """The query of each head of the neurons, `b g + c`."""
+        b, c, _, _ = self.columns(gate)
+        return (b * gate[..., None] + c).flatten(-2)
+
+    def values(self, value: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch head"]:
+        """The value of each head at its own token: `a v + d`, or `d v` in a gated MLP."""
+        _, _, a, d = self.columns(value)
+        wide = value[..., None]
+        return (d * wide if self.is_gate else a * wide + d).flatten(-2)
+
     def __call__(self, x: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch neuron"]:
         """The sum, entry by entry. Half precision is summed in float32 and rounded once."""
         if x.dtype in (torch.bfloat16, torch.float16):
@@ -145,7 +155,7 @@ class HeadSum:
         total = torch.zeros_like(x)
         for b, c, a, d in self.columns(x).unbind(-1):  # each [neuron]
             weight_on_itself = torch.sigmoid(b * x + c)
-            total = total + weight_on_itself * (a * x + d)
+            total += weight_on_itself * (d if self.is_gate else a * x + d)
         return total
 
 
@@ -157,29 +167,28 @@ def require_activation(name: str) -> None:
         )
 
 
-def same_for_all_neurons(activation: str, terms: list, error: float) -> HeadSum:
+def same_for_all_neurons(
+    activation: str, terms: Iterable, error: float, *, is_gate: bool = False
+) -> HeadSum:
     """The sum whose heads have these rows (b, c, a, d), on the whole line."""
-    rows = torch.tensor(terms, dtype=torch.float64)  # [head, 4]
-    return HeadSum(activation, rows.T[:, None], torch.tensor([error], dtype=torch.float64))
+    coefficients = torch.tensor(list(terms), dtype=torch.float64).T[:, None]  # [4, 1, head]
+    errors = torch.tensor([error], dtype=torch.float64)
+    return HeadSum(activation, coefficients, errors, is_gate=is_gate)
 
 
 @checked
-def generalized_silu(
-    a1: float | int, a2: float | int, activation: str = "generalized silu", error: float = 0.0
-) -> HeadSum:
+def generalized_silu(a1: float, a2: float) -> HeadSum:
     """The activations of the paper, which one head computes: `a1 SiLU(a2 x)`.
 
     Parameters
     ----------
     a1, a2 : the two factors; the paper's GELU has `1 / 1.702` and `1.702`
-    activation : the name of the function that this shall follow
-    error : its largest difference from that function
 
     Notes
     -----
     Source: "Attention-Only Transformers", section 2.
     """
-    return same_for_all_neurons(activation, [[a2, 0.0, a1 * a2, 0.0]], error)
+    return same_for_all_neurons("generalized silu", [[a2, 0.0, a1 * a2, 0.0]], 0.0)
 
 
 @checked
@@ -187,8 +196,8 @@ def head_sum(
     activation: str,
     heads_per_neuron: int | None = None,
     *,
-    max_error: float | int | None = None,
-    sharpness: float | int | None = None,
+    max_error: float | None = None,
+    sharpness: float = DEFAULT_SHARPNESS,
 ) -> HeadSum:
     """The heads that compute an activation function on the whole line.
 
@@ -199,9 +208,9 @@ def head_sum(
     Parameters
     ----------
     activation : `"silu"`, `"quick_gelu"`, `"relu"`, `"gelu"` (by erf) or `"gelu_new"` (by tanh)
-    heads_per_neuron : how many heads; 5 where it matters and neither number is given
+    heads_per_neuron : at most how many heads; 5 unless this or `max_error` is given
     max_error : instead of that, the largest error allowed; the fewest heads within it are taken
-    sharpness : of ReLU; 16384 unless given or set by `max_error`
+    sharpness : of ReLU, unless `max_error` is given
 
     Raises
     ------
@@ -220,58 +229,61 @@ def head_sum(
     require_activation(activation)
     if activation == "sigmoid":
         raise ValueError("A sigmoid alone has no x in its value. Use gate_sum('sigmoid', reach).")
-    if heads_per_neuron is not None and not 1 <= heads_per_neuron <= MOST_HEADS:
-        raise ValueError(
-            f"A neuron has 1 to {MOST_HEADS} heads, not heads_per_neuron={heads_per_neuron}."
-        )
+    if activation == "relu":
+        if max_error is not None:
+            if max_error <= 0:
+                raise ValueError("One head follows ReLU up to an error that is never 0.")
+            # a power of two scales without rounding
+            sharpness = 2.0 ** math.ceil(math.log2(RELU_MINUS_SILU / max_error))
+        if not 0 < sharpness < math.inf:
+            raise ValueError(f"The sharpness of ReLU is positive and finite, not {sharpness}.")
+        error = RELU_MINUS_SILU / sharpness
+        return same_for_all_neurons("relu", [[sharpness, 0.0, 1.0, 0.0]], error)
     scale = ACTIVATIONS[activation].silu_scale
     if scale is not None:
         return same_for_all_neurons(activation, [[scale, 0.0, 1.0, 0.0]], 0.0)
-    if activation == "relu":
-        return relu_sum(max_error, sharpness)
-    fits = {
-        int(k): fit
-        for k, fit in stored("conversion", "activations.json")["fits"][activation].items()
-    }
-    if max_error is not None:
-        heads_per_neuron = fewest_heads(activation, fits, max_error)
-    fit = fits[heads_per_neuron or 5]
-    rows = zip(fit["b"], fit["c"], fit["a"], fit["d"], strict=True)
-    return same_for_all_neurons(activation, list(rows), fit["error"])
+    fits = {}
+    for number, fit in stored("conversion", "activations.json")["fits"][activation].items():
+        rows = zip(fit["b"], fit["c"], fit["a"], fit["d"], strict=True)
+        fits[int(number)] = same_for_all_neurons(activation, rows, fit["error"])
+    if max_error is None and heads_per_neuron is None:
+        heads_per_neuron = DEFAULT_HEADS
+    return chosen(fits, heads_per_neuron, max_error)
 
 
-def fewest_heads(activation: str, fits: dict[int, dict], max_error: float) -> int:
-    """The smallest number of heads whose fit is within an error."""
-    for heads_per_neuron in sorted(fits):
-        if fits[heads_per_neuron]["error"] <= max_error:
-            return heads_per_neuron
+def chosen(
+    fits: dict[int, HeadSum], heads_per_neuron: int | None, max_error: float | None
+) -> HeadSum:
+    """The fit with the most heads that are allowed, or with the fewest within an error."""
+    counts, best = sorted(fits), fits[max(fits)]
+    if (heads_per_neuron is None) == (max_error is None):
+        raise ValueError(
+            "Give either heads_per_neuron or max_error, because each decides the other. Write for "
+            f"example heads_per_neuron={counts[-1]}."
+        )
+    if heads_per_neuron is not None:
+        if heads_per_neuron < counts[0]:
+            raise ValueError(
+                f"With {best.activation!r}, a neuron has {counts[0]} to {counts[-1]} heads, not "
+                f"heads_per_neuron={heads_per_neuron}."
+            )
+        return fits[max(count for count in counts if count <= heads_per_neuron)]
+    for count in counts:
+        if fits[count].error <= (max_error or 0.0):
+            return fits[count]
     raise ValueError(
-        f"An error of {max_error:.3g} cannot be met for {activation!r}: {MOST_HEADS} heads per "
-        f"neuron reach {fits[MOST_HEADS]['error']:.3g}. Allow that much, or write "
-        f"heads_per_neuron={MOST_HEADS}."
+        f"An error of {max_error:.3g} cannot be met for {best.activation!r}: {counts[-1]} heads per "
+        f"neuron reach {best.error:.3g}. Allow that much, or write heads_per_neuron={counts[-1]}."
     )
-
-
-def relu_sum(max_error: float | None, sharpness: float | None) -> HeadSum:
-    """`SiLU(s x) / s`, which follows ReLU the more closely the larger s."""
-    s = DEFAULT_SHARPNESS if sharpness is None else float(sharpness)
-    if max_error is not None:
-        if max_error <= 0:
-            raise ValueError("One head follows ReLU up to an error that is never 0. Allow some.")
-        # a power of two scales without rounding
-        s = 2.0 ** math.ceil(math.log2(RELU_MINUS_SILU / max_error))
-    if not 0 < s < math.inf:
-        raise ValueError(f"The sharpness of ReLU is a positive, finite number, not {s}.")
-    return same_for_all_neurons("relu", [[s, 0.0, 1.0, 0.0]], RELU_MINUS_SILU / s)
 
 
 @checked
 def gate_sum(
     activation: str,
-    reach: float | int | Float[Tensor, " neuron"],
+    reach: float | Float[Tensor, " neuron"],
     heads_per_neuron: int | None = None,
     *,
-    max_error: float | int | None = None,
+    max_error: float | None = None,
 ) -> HeadSum:
     """Sigmoids that follow the activation of a gate: `f(g) = sum_i d_i sigmoid(b_i g + c_i)`.
 
@@ -302,47 +314,21 @@ def gate_sum(
     """
     require_activation(activation)
     if activation == "sigmoid":
-        return same_for_all_neurons("sigmoid", [[1.0, 0.0, 0.0, 1.0]], 0.0)
-    if (heads_per_neuron is None) == (max_error is None):
-        raise ValueError(
-            "gate_sum needs either heads_per_neuron or max_error, because each decides the other. "
-            "Write for example heads_per_neuron=16."
-        )
+        return same_for_all_neurons("sigmoid", [[1.0, 0.0, 0.0, 1.0]], 0.0, is_gate=True)
     reaches = torch.as_tensor(reach, dtype=torch.float64).reshape(-1)
-    tables = gate_tables(activation)
-    if heads_per_neuron is not None:
-        if not min(tables) <= heads_per_neuron <= MOST_GATE_HEADS:
-            raise ValueError(
-                f"A neuron with a {activation!r} gate has {min(tables)} to {MOST_GATE_HEADS} heads, "
-                f"not heads_per_neuron={heads_per_neuron}."
-            )
-        most = max(k for k in tables if k <= heads_per_neuron)
-        return gate_fit(activation, tables[most], reaches)
-    for k in sorted(tables):
-        fit = gate_fit(activation, tables[k], reaches)
-        if fit.error <= (max_error or 0.0):
-            return fit
-    raise ValueError(
-        f"An error of {max_error:.3g} cannot be met for a {activation!r} gate on "
-        f"[-{float(reaches.max()):.3g}, {float(reaches.max()):.3g}]: {max(tables)} heads per neuron "
-        f"reach {fit.error:.3g}. Allow more, or state a smaller range that holds."
-    )
-
-
-def gate_tables(activation: str) -> dict[int, Float[Tensor, "range column"]]:
-    """The stored fits of a gate by heads per neuron; a row is the range, the error, b, c and d."""
-    # a quick GELU is a scaled SiLU
     fitted = "silu" if ACTIVATIONS[activation].silu_scale is not None else activation
-    tables = {}
+    fits = {}
     for name, rows in stored("conversion", "gates.safetensors").items():
-        gate, heads_per_neuron = name.rsplit(".", 1)
+        gate, count = name.rsplit(".", 1)
         if gate == fitted:
-            tables[int(heads_per_neuron)] = rows[rows[:, 0].argsort()]
-    return tables
+            fits[int(count)] = gate_fit(activation, rows[rows[:, 0].argsort()], reaches)
+    return chosen(fits, heads_per_neuron, max_error)
 
 
-def gate_fit(activation: str, rows: Tensor, reaches: Float[Tensor, " neuron"]) -> HeadSum:
-    """For each neuron the stored fit of the next larger range; `rows` are the fits of one size."""
+def gate_fit(
+    activation: str, rows: Float[Tensor, "range column"], reaches: Float[Tensor, " neuron"]
+) -> HeadSum:
+    """For each neuron the fit of the next larger range; a row is a range, its error, b, c and d."""
     ranges = rows[:, 0].contiguous()
     if activation == "relu":
         # s ReLU(g / s) = ReLU(g), so one stored range serves all
@@ -350,21 +336,15 @@ def gate_fit(activation: str, rows: Tensor, reaches: Float[Tensor, " neuron"]) -
         place = torch.zeros_like(reaches, dtype=torch.long)
     else:
         scale = torch.full_like(reaches, ACTIVATIONS[activation].silu_scale or 1.0)
-        require_stored_range(activation, reaches, float(ranges[-1] / scale[0]))
+        largest, stored_up_to = float(reaches.max()), float(ranges[-1] / scale[0])
+        if not largest <= stored_up_to:
+            raise ValueError(
+                f"Heads follow a {activation!r} gate up to {stored_up_to:.3g}, and this one can "
+                f"meet {largest:.3g}."
+            )
         place = torch.searchsorted(ranges, reaches * scale)
     errors, reach = rows[place, 1] / scale, ranges[place] / scale  # [neuron]
     b, c, d = rows[place, 2:].unflatten(-1, (3, -1)).unbind(-2)  # [neuron, head]
     b, d = b * scale[:, None], d / scale[:, None]
-    return HeadSum(
-        activation, torch.stack([b, c, torch.zeros_like(b), d]), errors, float(reach.max())
-    )
-
-
-def require_stored_range(activation: str, reaches: Tensor, stored_up_to: float) -> None:
-    """Raise a `ValueError` if a gate can meet more than the fits were made for."""
-    largest = float(reaches.max())
-    if not largest <= stored_up_to:
-        raise ValueError(
-            f"A {activation!r} gate can meet {largest:.3g} here, and fits are stored up to "
-            f"{stored_up_to:.3g}. State a smaller range that holds, or leave this layer as it is."
-        )
+    coefficients = torch.stack([b, c, torch.zeros_like(b), d])
+    return HeadSum(activation, coefficients, errors, float(reach.max()), is_gate=True)

@@ -18,8 +18,6 @@ from circuitkit.parts import FrozenNorm
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ConversionReport", "LayerReport", "stored_study"]
-
 SLACK = 1.01  # covers products of two rounding errors, which are left out below
 
 
@@ -235,8 +233,7 @@ class LayerReport:
         same input
     measured : the largest such error on the probe tokens, rounding included
     rounding : how much rounding can add to the bound on the probe tokens
-    reach : of a gated layer: no gate leaves this range, by the layer's norm or as it was stated
-    measured_reach : the largest gate on the probe tokens
+    reach : of a gated layer: no gate leaves this range, by the layer's norm
 
     Notes
     -----
@@ -253,7 +250,6 @@ class LayerReport:
     measured: float
     rounding: float
     reach: float | None = None
-    measured_reach: float | None = None
 
     @property
     def neuron_heads(self) -> int:

@@ -17,7 +17,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from circuitkit.checks import checked, require_finite, to_tokens
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
-    RELU_MINUS_SILU,
     HeadSum,
     gate_sum,
     head_sum,
@@ -30,11 +29,9 @@ from circuitkit.conversion.bounds import (
     promise,
 )
 from circuitkit.conversion.neurons import NeuronLayer, Neurons, bias_of, with_bias_token
-from circuitkit.heads import Heads, allowed_pairs, heads_of, widened
+from circuitkit.heads import has_heads, layer_heads
 from circuitkit.names import Name
 from circuitkit.parts import converted_neurons, n_heads, norm_before, norms_close_layers
-
-__all__ = ["literal_route", "literal_stream", "neuron_heads_of", "to_attention_only"]
 
 
 @checked
@@ -42,9 +39,8 @@ def to_attention_only(
     model: TransformerBridge,
     *,
     heads_per_neuron: int | None = None,
-    max_error: float | int | None = None,
-    activation_error: float | int | None = None,
-    gate_range: float | int | None = None,
+    max_error: float | None = None,
+    activation_error: float | None = None,
     probe: Int[Tensor, "batch pos"] | None = None,
 ) -> TransformerBridge:
     """A copy of a model with attention heads in the place of every MLP.
@@ -61,11 +57,10 @@ def to_attention_only(
     Parameters
     ----------
     model : a `TransformerBridge` with MLPs. It is not changed, and hooks on it are not copied.
-    heads_per_neuron : how many heads a neuron becomes. Give this number or one of the next two.
+    heads_per_neuron : at most how many heads a neuron becomes. Give this number or one of the next
+        two.
     max_error : the largest error allowed in an entry of a layer's output, in exact arithmetic
     activation_error : the largest error allowed in an activation
-    gate_range : of gated MLPs: the largest size of a gate's pre-activation. By default it follows
-        from the norm.
     probe : token ids `[batch, pos]` on which errors are measured; by default two rows of random
         tokens
 
@@ -91,7 +86,7 @@ def to_attention_only(
     5128
     """
     goals = (heads_per_neuron, max_error, activation_error)
-    if sum(number is not None for number in goals) != 1:
+    if sum(goal is not None for goal in goals) != 1:
         raise ValueError(
             "to_attention_only needs exactly one of heads_per_neuron, max_error and "
             "activation_error, because each decides the others. Write for example "
@@ -104,24 +99,13 @@ def to_attention_only(
     converted.eval()
     with torch.no_grad():
         logits = converted(tokens)
-    goal = Goal(*goals, gate_range)
     for mlp in find_mlps(converted):
-        put_heads(mlp, heads_for(mlp, goal))
+        put_heads(mlp, *goals)
     # the new hooks get their names
     converted.clear_hook_registry()
     converted._initialize_hook_registry()
     converted.report = report_of(converted, tokens, logits)
     return converted.train(is_training)
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What was asked of a conversion; see `to_attention_only`."""
-
-    heads_per_neuron: int | None
-    max_error: float | None
-    activation_error: float | None
-    gate_range: float | None
 
 
 # The MLPs of a model
@@ -195,9 +179,8 @@ def find_mlp(model: TransformerBridge, layer: int) -> FoundMLP:
         raise ValueError(
             "A LayerNorm between activation and output mixes the neurons, so they are not heads."
         )
-    for name in ("W_in", "W_out", "W_gate"):
-        if getattr(block.mlp, name) is not None:
-            require_finite(getattr(block.mlp, name).detach(), f"{name} of block {layer}")
+    for name, weight in block.mlp.named_parameters():
+        require_finite(weight.detach(), name.replace("_original_component.", ""))
     is_gated = block.mlp.W_gate is not None
     activation = name_of_activation(getattr(owner, attribute), is_gated)
     norm = norm_before(model, Name("MLP", layer))
@@ -256,71 +239,53 @@ def name_of_activation(function: Any, is_gated: bool) -> str:
 # Heads for an MLP
 
 
-def heads_for(mlp: FoundMLP, goal: Goal) -> HeadSum:
-    """The heads that each neuron of an MLP becomes."""
-    bridge, error = mlp.bridge, goal.activation_error
-    if goal.max_error is not None:
-        error = allowed_activation_error(mlp, goal.max_error)
+def put_heads(
+    mlp: FoundMLP,
+    heads_per_neuron: int | None,
+    max_error: float | None,
+    activation_error: float | None,
+) -> None:
+    """Replace the activation function of an MLP by the heads of its neurons."""
+    bridge = mlp.bridge
+    values = largest_reads(mlp.norm, bridge.W_in, bias_of(bridge, "in"))
+    if max_error is not None:
+        # the error of the output for an error of 1 in every activation
+        factor = output_bound(bridge.W_out, torch.ones(1), values if mlp.is_gated else None)
+        activation_error = max_error / factor if factor > 0 else math.inf
     try:
         if mlp.is_gated:
-            reaches = largest_reads(mlp.norm, bridge.W_gate, bias_of(bridge, "gate"))
-            return gate_heads(mlp, reaches, goal, error)
-        if mlp.activation == "relu":
-            reaches = largest_reads(mlp.norm, bridge.W_in, bias_of(bridge, "in"))
-            return relu_heads(reaches, bridge.W_in.dtype, error)
-        return head_sum(mlp.activation, goal.heads_per_neuron, max_error=error)
+            terms = gate_heads(mlp, heads_per_neuron, activation_error)
+        elif mlp.activation == "relu" and activation_error is None:
+            terms = sharpest_relu(values, bridge.W_in.dtype)
+        else:
+            terms = head_sum(mlp.activation, heads_per_neuron, max_error=activation_error)
     except ValueError as problem:
         raise ValueError(f"Block {mlp.layer}: {problem}") from None
+    neurons = NeuronLayer(bridge, terms, mlp.layer)
+    setattr(mlp.owner, mlp.attribute, neurons)
+    bridge.add_module("neurons", neurons)
 
 
-def allowed_activation_error(mlp: FoundMLP, max_error: float) -> float:
-    """How wrong an activation can be without an output entry being wrong by more than `max_error`."""
-    bridge = mlp.bridge
-    largest_value = None
-    if mlp.is_gated:
-        largest_value = largest_reads(mlp.norm, bridge.W_in, bias_of(bridge, "in"))
-    error_of_output = output_bound(bridge.W_out, torch.ones(1), largest_value)
-    return max_error / error_of_output if error_of_output > 0 else math.inf
-
-
-def gate_heads(mlp: FoundMLP, reaches: Tensor, goal: Goal, error: float | None) -> HeadSum:
-    """The heads of a gated MLP."""
-    if goal.gate_range is not None:
-        if goal.gate_range <= 0:
-            raise ValueError(f"gate_range is positive, not {goal.gate_range}.")
-        reaches = torch.full_like(reaches, goal.gate_range)
-    if mlp.activation != "sigmoid" and not bool(reaches.isfinite().all()):
+def gate_heads(mlp: FoundMLP, heads_per_neuron: int | None, error: float | None) -> HeadSum:
+    """The heads of a gated MLP, fitted to what each gate can read."""
+    gates = largest_reads(mlp.norm, mlp.bridge.W_gate, bias_of(mlp.bridge, "gate"))
+    if mlp.activation != "sigmoid" and not bool(gates.isfinite().all()):
         raise ValueError(
             f"Heads follow a {mlp.activation!r} gate on a finite range, and no norm in front of "
-            "this MLP limits the gate. State gate_range=..., the largest gate that can occur."
+            "this MLP limits what the gate reads."
         )
-    return gate_sum(mlp.activation, reaches, goal.heads_per_neuron, max_error=error)
+    return gate_sum(mlp.activation, gates, heads_per_neuron, max_error=error)
 
 
-def relu_heads(reaches: Tensor, dtype: torch.dtype, error: float | None) -> HeadSum:
-    """One head that is as sharp as the precision can show, or as an error asks for."""
-    # without a norm there is no limit; 4096 is more than neurons usually read
-    largest = max(1.0, float(reaches.max())) if bool(reaches.isfinite().all()) else 4096.0
-    if error is None:
-        # past this sharpness, rounding of what is stored is larger than the error
-        sharpest = 8 / (torch.finfo(dtype).eps * largest)
-        return head_sum("relu", sharpness=2.0 ** math.floor(math.log2(sharpest)))
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    sharpest = torch.finfo(wide).max / (2 * largest)
-    if error < RELU_MINUS_SILU / sharpest:
-        raise ValueError(
-            f"ReLU within {error:.3g} takes scores that overflow where a neuron reads "
-            f"{largest:.3g}. Allow more error."
-        )
-    return head_sum("relu", max_error=error)
+def sharpest_relu(largest_values: Float[Tensor, " d_mlp"], dtype: torch.dtype) -> HeadSum:
+    """One head that is as close to ReLU as the precision can show.
 
-
-def put_heads(mlp: FoundMLP, terms: HeadSum) -> None:
-    """Replace the activation function of an MLP by the heads of its neurons."""
-    neurons = NeuronLayer(mlp.bridge, terms, mlp.layer)
-    neurons.train(mlp.bridge.training)
-    setattr(mlp.owner, mlp.attribute, neurons)
-    mlp.bridge.add_module("neurons", neurons)
+    Past this sharpness, the rounding of what is stored is larger than the error. Without a norm
+    there is no limit of what is read; 4096 is more than neurons usually read.
+    """
+    largest = max(1.0, float(largest_values.nan_to_num(posinf=4096.0).max()))
+    sharpest = 8 / (torch.finfo(dtype).eps * largest)
+    return head_sum("relu", sharpness=2.0 ** math.floor(math.log2(sharpest)))
 
 
 # The copy
@@ -402,14 +367,7 @@ def report_of_layer(model: Any, layer: int, cache: Any) -> LayerReport:
     terms, norm = neurons.terms, norm_before(model, Name("MLP", layer))
     promised = promise(neurons, cache[f"blocks.{layer}.mlp.hook_in"])
     output = cache[f"blocks.{layer}.mlp.hook_out"].double()
-    is_gated = neurons.W_gate is not None
-    largest_value = largest_reads(norm, neurons.W_in, neurons.b_in) if is_gated else None
-    gates = cache[f"blocks.{layer}.mlp.neurons.hook_in"].abs().max()
-    if gates > terms.reach:
-        raise ValueError(
-            f"Block {layer}: A gate reads {float(gates):.3g} on the probe tokens, and its heads "
-            f"hold up to {terms.reach:.3g}. State a larger gate_range, or none."
-        )
+    largest_value = largest_reads(norm, neurons.W_in, neurons.b_in) if terms.is_gate else None
     return LayerReport(
         layer=layer,
         activation=terms.activation,
@@ -420,8 +378,7 @@ def report_of_layer(model: Any, layer: int, cache: Any) -> LayerReport:
         bound=output_bound(neurons.W_out, terms.errors, largest_value),
         measured=float((output - promised.exact).abs().max()),
         rounding=float(promised.rounding.max()),
-        reach=terms.reach if is_gated else None,
-        measured_reach=float(gates) if is_gated else None,
+        reach=terms.reach if terms.is_gate else None,
     )
 
 
@@ -497,7 +454,8 @@ def literal_stream(
     """The stream before the first sublayer and after each one, bias token first, from heads alone.
 
     Each sublayer adds the results of its heads on the normalized stream, and its output bias on the
-    tokens. Norms act on the original coordinates. Attention heads have the mask `[1] (+) causal`.
+    tokens. Norms act on the original coordinates. Attention heads see the tokens only, as with the
+    mask `[1] (+) causal` and no value at the bias token.
 
     Parameters
     ----------
@@ -521,43 +479,23 @@ def literal_stream(
     _, cache = model.run_with_cache(tokens[None], names_filter="blocks.0.hook_in")
     stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
     for layer, block in enumerate(blocks):
-        if "attn" in block._modules:
-            names = [f"L{layer}H{head}" for head in range(n_heads(model, layer))]
-            x = normalized(block, "ln1", stream[-1])
-            results = results_on_tokens(heads_of(model, names), x)
-            stream.append(with_bias(stream[-1] + results.sum(0), block.attn.b_O))
+        if has_heads(model, layer):
+            heads = layer_heads(model, layer)
+            written = heads.results(normalized(block, "ln1", stream[-1])).sum(0)
+            stream.append(stream[-1] + on_tokens(written, block.attn.b_O))
         neurons = neuron_heads_of(model, layer)
-        results = neurons.heads().results(normalized(block, "ln2", stream[-1]))
-        stream.append(with_bias(stream[-1] + results.sum(0), neurons.b_out))
+        wide = with_bias_token(normalized(block, "ln2", stream[-1]))
+        bias = on_tokens(torch.zeros_like(wide[1:, :-1]), neurons.b_out)
+        stream.append(stream[-1] + neurons.heads().results(wide).sum(0) + bias)
     return torch.stack(stream)
 
 
-def normalized(block: Any, norm: str, stream: Tensor) -> Float[Tensor, "pos_and_bias d_wide"]:
-    """The stream behind a norm that acts on the tokens and on the original coordinates only."""
-    if norm not in block._modules:
-        return stream
-    out = stream.clone()
-    out[1:, :-1] = block._modules[norm](stream[None, 1:, :-1])[0]
-    return out
+def normalized(block: Any, norm: str, stream: Tensor) -> Float[Tensor, "pos d_model"]:
+    """The tokens of a stream with a bias token, on the original coordinates, behind a norm."""
+    tokens = stream[1:, :-1]
+    return block._modules[norm](tokens[None])[0] if norm in block._modules else tokens
 
 
-def with_bias(stream: Tensor, bias: Tensor | None) -> Tensor:
-    """The stream with an output bias added at the tokens."""
-    return (
-        stream if bias is None else stream + F.pad(bias.expand(len(stream) - 1, -1), (0, 1, 1, 0))
-    )
-
-
-def results_on_tokens(heads: Heads, x: Tensor) -> Float[Tensor, "head pos_and_bias d_wide"]:
-    """What attention heads write on a stream with a bias token, which they do not see.
-
-    The bias token sees itself and holds no value. Where values have a bias `b_V`, the row of `W_V`
-    that only the bias token reads takes it away there.
-    """
-    wide = widened(heads)
-    if wide.b_V is not None:
-        wide.W_V[:, -1] = -wide.b_V
-    allowed = torch.block_diag(torch.ones(1, 1), torch.ones(len(x) - 1, len(x) - 1)).bool()
-    allowed = allowed.to(x.device) & allowed_pairs(heads.mask, len(x), x.device)
-    pattern = wide.pattern_of(wide.scores(x).masked_fill(~allowed, -torch.inf))
-    return wide.results(x, pattern)
+def on_tokens(written: Float[Tensor, "pos d_model"], bias: Tensor | None) -> Tensor:
+    """What is written at tokens, and an output bias, on a stream with a bias token."""
+    return F.pad(written if bias is None else written + bias, (0, 1, 1, 0))

@@ -18,8 +18,6 @@ from circuitkit.checks import checked
 from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
 from circuitkit.heads import Heads, allowed_pairs
 
-__all__ = ["Neurons", "neuron_heads", "with_bias_token"]
-
 HEADS_AT_ONCE = 64  # whole patterns are computed for so many heads at a time
 
 
@@ -85,20 +83,15 @@ class Neurons:
     ) -> Float[Tensor, "*batch pos d_model"]:
         """The output of the MLP by two keys for each token: itself and the bias token."""
         gate, value = self.reads(x)
-        gathered = self.terms(gate) if self.W_gate is None else self.terms(gate) * value
-        return F.linear(gathered, self.W_out.T, self.b_out)
+        return self.written(self.terms(gate) * value if self.terms.is_gate else self.terms(gate))
 
     def literal(
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch pos d_model"]:
-        """The same output from the whole masked patterns of the heads on the stream with bias token."""
-        wide = with_bias_token(x)
-        written = torch.zeros_like(wide)
-        for first in range(0, len(self), HEADS_AT_ONCE):
-            rows = range(first, min(first + HEADS_AT_ONCE, len(self)))
-            written = written + self.heads(rows).results(wide).sum(-3)
-        output = written[..., 1:, :-1]
-        return output if self.b_out is None else output + self.b_out
+        """The same output from the whole masked pattern of each head."""
+        gate, value = self.reads(x)
+        z = whole_patterns(self.terms.queries(gate), self.terms.values(value))
+        return self.written(z.unflatten(-1, (value.shape[-1], len(self.terms))).sum(-1))
 
     def pattern(
         self, x: Float[Tensor, "*batch pos d_model"], rows: Iterable[int] | None = None
@@ -116,14 +109,11 @@ class Neurons:
         self, gate: Float[Tensor, "*batch neuron"], value: Float[Tensor, "*batch neuron"]
     ) -> Float[Tensor, "*batch head"]:
         """What each head gathers: its attention to the token itself, times the value there."""
-        b, c, a, d = self.coefficients(gate)
-        weight_on_itself = torch.sigmoid(b * gate[..., None] + c)  # [..., neuron, head]
-        return (weight_on_itself * (a * value[..., None] + d)).flatten(-2)
+        return torch.sigmoid(self.terms.queries(gate)) * self.terms.values(value)
 
-    def coefficients(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """b, c, a and d, `[neuron or 1, head]` each, such that a value is `a v + d`, gated or not."""
-        b, c, a, d = self.terms.columns(like)
-        return (b, c, a, d) if self.W_gate is None else (b, c, d, a)
+    def written(self, gathered: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch d_model"]:
+        """The output of the MLP, from what the heads of each neuron gathered together."""
+        return F.linear(gathered, self.W_out.T, self.b_out)
 
     def neuron(self, number: int) -> Heads:
         """The heads of one neuron."""
@@ -143,10 +133,11 @@ class Neurons:
         k = len(self.terms)
         number = self.W_in.new_tensor(rows, dtype=torch.long)
         neuron, term = number // k, number % k
-        b, c, a, d = (
-            column[neuron if len(column) > 1 else torch.zeros_like(neuron), term][:, None]
-            for column in self.coefficients(self.W_in)
-        )  # [head, 1]
+        columns = self.terms.columns(self.W_in)
+        columns = columns.expand(-1, self.W_in.shape[1], -1)[:, neuron, term]
+        b, c, a, d = columns[..., None]  # [head, 1] each
+        if self.terms.is_gate:
+            a, d = d, a  # the value is d times the other branch
         zero = torch.zeros_like(b)
         w_value = self.W_in.T[neuron]  # [head, d_model]
         b_value = zero if self.b_in is None else self.b_in[neuron][:, None]
@@ -210,7 +201,6 @@ class NeuronLayer(nn.Module):
     def neurons(self) -> Neurons:
         """The heads of this layer with the weights that the model holds now."""
         mlp: Any = self.mlp
-        is_gated = mlp.W_gate is not None
         return Neurons(
             mlp.W_in,
             mlp.W_out,
@@ -219,7 +209,7 @@ class NeuronLayer(nn.Module):
             self.terms,
             self.layer,
             mlp.W_gate,
-            bias_of(mlp, "gate") if is_gated else None,
+            bias_of(mlp, "gate"),
         )
 
     def heads(self, rows: Iterable[int] | None = None) -> Heads:
@@ -232,11 +222,11 @@ class NeuronLayer(nn.Module):
         if not self.is_literal and not any(hook.has_hooks() for hook in self.hooks()):
             return self.terms(reads)
         is_half = reads.dtype in (torch.bfloat16, torch.float16)
-        wide = (reads.float() if is_half else reads)[..., None]
-        b, c, a, d = self.terms.columns(wide)
-        # a gate's other factor is multiplied in behind this module
-        query, value = (b * wide + c).flatten(-2), (a * wide + d).flatten(-2)  # [batch, pos, head]
-        z = whole_patterns(query, value) if self.is_literal else self.two_keys(query, value)
+        gate = reads.float() if is_half else reads
+        # the other factor of a gated neuron is multiplied in behind this module
+        value = torch.ones_like(gate) if self.terms.is_gate else gate
+        heads = self.terms.queries(gate), self.terms.values(value)  # [batch, pos, head] each
+        z = whole_patterns(*heads) if self.is_literal else self.two_keys(*heads)
         return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1).to(reads.dtype)
 
     def two_keys(self, query: Tensor, value: Tensor) -> Float[Tensor, "batch pos head"]:
@@ -268,7 +258,7 @@ def whole_patterns(
 
 def bias_of(mlp: Any, name: str) -> Tensor | None:
     """The bias of an MLP's matrix `in`, `out` or `gate`; None where the checkpoint has none."""
-    bias = getattr(getattr(mlp, name), "bias", None)
+    bias = getattr(getattr(mlp, name, None), "bias", None)
     return bias if isinstance(bias, Tensor) else None
 
 

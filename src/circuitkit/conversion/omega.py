@@ -17,8 +17,6 @@ from torch import Tensor
 
 from circuitkit.checks import checked
 
-__all__ = ["OmegaMLP", "OmegaWarning", "choose_omega", "omega_mlp", "omega_window"]
-
 
 class OmegaWarning(UserWarning):
     """Omega lies outside `omega_window`, so leak or rounding is large.

@@ -15,25 +15,6 @@ from torch import Tensor
 from circuitkit.checks import checked
 from circuitkit.heads import Heads
 
-__all__ = [
-    "MaskedHead",
-    "augmented_head",
-    "bias_trick",
-    "centred_with_gain",
-    "direct_sum",
-    "layer_norm",
-    "mask_as_weights",
-    "masked_softmax",
-    "norm_of_first",
-    "post_norm_layers",
-    "remark3",
-    "rms_norm",
-    "rms_with_gain",
-    "theorem2",
-    "theorem6",
-    "theorem7",
-]
-
 NormFunction = Callable[[Tensor], Tensor]
 
 

@@ -138,10 +138,10 @@ def test_one_neuron_by_hand(tokens, kind):
     less = run.streams[3] - run.part("L0H1")
     norm = anatomy.sublayers[3].before
     v2 = norm(less) @ held.W_in[:, 5] + shift
-    if kind == "gated":
-        expected = terms(gate) * v2
-    else:
-        expected = sum(torch.sigmoid(gate * b + c) * (v2 * a + d) for b, c, a, d in numbers.T)
+    expected = 0
+    for b, c, a, d in numbers.T:
+        value = v2 * d if kind == "gated" else v2 * a + d
+        expected = expected + torch.sigmoid(gate * b + c) * value
     cut = anatomy.run(tokens, without="L0H1->L1N5.V")
     close(cut.part("L1N5"), expected[..., None] * held.W_out[5])
     close(cut.part("L1N4"), run.part("L1N4"))

@@ -206,7 +206,7 @@ def test_heads_by_neuron_and_name(draw):
 
 def test_a_head_sum_of_ones_own(draw):
     x, W_in, W_out, *_ = parts(draw, 11, 2, 3, 5)
-    mlp = neuron_heads(W_in, W_out, activation=generalized_silu(1 / 1.702, 1.702, "gelu", 0.0204))
+    mlp = neuron_heads(W_in, W_out, activation=generalized_silu(1 / 1.702, 1.702))
     expected = torch.nn.functional.silu(1.702 * x @ W_in) / 1.702 @ W_out
     assert torch.allclose(mlp(x), expected, atol=1e-13)
 
