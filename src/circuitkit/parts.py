@@ -190,7 +190,7 @@ class FrozenNorm:
         signs = torch.ones_like(like[:1, :1])  # [1, 1, d_model]
         signs[..., 1::2] = -1
         bias = norm(torch.zeros_like(signs))
-        constant = norm(1e4 * torch.ones_like(signs))
+        constant = norm(torch.ones_like(signs))
         # a LayerNorm maps a constant vector to its bias
         centred = torch.allclose(constant, bias, atol=1e-2)
         normalized = signs - signs.mean() if centred else signs
