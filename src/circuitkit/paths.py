@@ -185,7 +185,7 @@ def path_logits(
     """
     tokens = to_tokens(model, tokens)
     require_sum_of_logits(model)
-    if user_hooks(model):
+    if user_hooks(model.hook_dict):
         raise ValueError(
             "This model has hooks, which would change some paths and not others. "
             "Call model.reset_hooks() first."
