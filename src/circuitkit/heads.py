@@ -433,6 +433,8 @@ def require_matching(heads: Heads) -> None:
             f"A stack of heads needs one unique name and one layer for each head; it was given the "
             f"names {heads.names} and the layers {heads.layers}."
         )
+    if heads.scale < 0:
+        raise ValueError(f"scale is {heads.scale}; scores are divided by a positive number.")
     if heads.W_Q.ndim != 3:
         raise ValueError(
             f"W_Q has the shape {tuple(heads.W_Q.shape)}; [head, d_model, d_head] is needed. "

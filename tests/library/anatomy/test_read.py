@@ -11,7 +11,7 @@ import circuitkit as ck
 from circuitkit.anatomy import Anatomy, _read, from_heads
 from circuitkit.circuits import random_heads
 from tests.support import tiny_models
-from tests.support.zoo import SHAPES, converted, make
+from tests.support.zoo import converted, make
 
 
 def close(a, b, tolerance=1e-12):
@@ -34,23 +34,6 @@ def test_names_of_an_ordinary_model():
     assert anatomy._ipython_key_completions_() == [
         name for name in parts if name[-1].isdigit() or "MLP" in name
     ]
-
-
-def test_heads_by_name_are_the_models():
-    model = make("llama")
-    anatomy = ck.anatomy(model)
-    attn = model.blocks[1].attn
-    one = anatomy["L1H3"]
-    assert one.names == ("L1H3",)
-    assert torch.equal(one.W_Q[0], attn.W_Q[3])
-    assert torch.equal(one.W_K[0], attn.W_K[1])  # four heads share two keys
-    two = anatomy[["L1H0", "L1H3"]]
-    assert torch.equal(two.by_head("W_V"), attn.W_V[[0, 1]])
-    close(two.OV.AB[1], attn.W_V[1] @ attn.W_O[3])
-    with pytest.raises(ValueError, match="'L1 MLP' is no head; heads are called 'L3H5'"):
-        anatomy["L1 MLP"]
-    with pytest.raises(ValueError, match="no part is called 'L1H4'; the nearest of .* are L1H3"):
-        anatomy["L1H4"]
 
 
 @pytest.mark.parametrize("kind", ["native-mlp", "gated"])
@@ -166,34 +149,6 @@ def test_what_a_toy_says_is_checked():
         ck.anatomy(Other(toy.heads, toy.task, toy.W_E, toy.W_U))
 
 
-UNKNOWN = {
-    "alibi": (
-        "BloomForCausalLM",
-        "BloomConfig",
-        {"hidden_size": 24, "n_layer": 2, "n_head": 3, "vocab_size": 50},
-    ),
-    "scaled": (
-        "GraniteForCausalLM",
-        "GraniteConfig",
-        {"logits_scaling": 8.0, "residual_multiplier": 0.2},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_architectures_with_something_else_between_the_blocks_are_refused(name, tmp_path):
-    import transformers
-
-    from tests.support.zoo import SIZES
-
-    model, config, settings = UNKNOWN[name]
-    settings = settings if name == "alibi" else SIZES | settings
-    torch.manual_seed(0)
-    original = getattr(transformers, model)(getattr(transformers, config)(**settings))
-    with pytest.raises(ValueError, match="anatomy cannot read this model"):
-        ck.anatomy(tiny_models.from_folder(tmp_path, original))
-
-
 def test_a_model_in_training_is_read_without_dropout_and_left_in_training():
     model = make("gpt2", torch.float32)
     model.train()
@@ -232,17 +187,6 @@ def test_positions_that_begin_later_in_their_table():
     anatomy = ck.anatomy(make("opt"))
     table = make("opt").original_model.model.decoder.embed_positions.weight
     assert torch.equal(anatomy.W_pos, table[2:])
-
-
-def test_windows_and_groups_are_those_of_the_configuration():
-    windows = {
-        name: [sub.inside.window for sub in ck.anatomy(make(name)).sublayers[::2]]
-        for name in ("gemma3", "mistral", "llama")
-    }
-    assert windows == {"gemma3": [5, None, 5], "mistral": [5, 5, 5], "llama": [None] * 3}
-    assert ck.anatomy(make("gemma1")).sublayers[0].inside.groups == (0, 0, 0, 0)
-    assert ck.anatomy(make("gpt2")).sublayers[0].inside.groups is None
-    assert SHAPES["gemma3"][2]["sliding_window"] == 5
 
 
 def test_no_weight_is_copied_when_neurons_are_read():

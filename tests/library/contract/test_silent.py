@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, conversion, models, superposition
+from circuitkit import conversion, models, superposition
 from tests.support import tiny_models
 
 pytestmark = pytest.mark.usefixtures("as_a_reader")
@@ -29,10 +29,6 @@ SILENT = {
         lambda m: SHARES.log_probs(5.0),
         "discount=5.0; expected a number above 0 and at most 1",
     ),
-    "blocks of -1 rows": (
-        lambda m: circuits.top_per_row(circuits.full_ov(m, "L0H0"), 3, block=-1),
-        "block=-1; expected an integer of at",
-    ),
     "a context of -3": (
         lambda m: conversion.choose_omega(-3, torch.float32),
         "n_pos=-3; expected an integer of at least 1",
@@ -43,14 +39,6 @@ SILENT = {
         ),
         "rows=-1; expected an integer of at least 1",
     ),
-    "a scale of 0": (
-        lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale=0),
-        "scale=0; expected a positive, finite number",
-    ),
-    "a scale in letters": (
-        lambda m: ck.Heads(("A",), *[torch.ones(1, 2, 2)] * 4, scale="1"),
-        "scale='1'; expected a positive, finite",
-    ),
     "a negative sharpness": (
         lambda m: ck.to_attention_only(m, heads_per_neuron=1, sharpness=-5),
         "sharpness=-5; expected a positive, finite",
@@ -59,15 +47,6 @@ SILENT = {
         lambda m: superposition.SkipTrigramTask(math.nan),
         "n_trigrams=nan; expected an integer from 1",
     ),
-    "NaN for a seed": (
-        lambda m: circuits.random_heads(2, 4, 2, seed=math.nan),
-        "seed=nan; expected an integer from 0",
-    ),
-    "True for a count": (
-        lambda m: circuits.random_heads(True, 4, 2),
-        "n=True; expected an integer of at least 1",
-    ),
-    "True for a head": (lambda m: ck.heads_of(m)[True], "key=True; expected a name, a number"),
 }
 
 
