@@ -99,14 +99,12 @@ class Rotary:
 
 @dataclass(frozen=True, eq=False)
 class HeadNorm:
-    """A norm of the queries or keys of each head: `x / sqrt(mean(x^2) + eps) * gain + bias`.
+    """An RMSNorm of the queries or keys of each head: `x / sqrt(mean(x^2) + eps) * gain`.
 
     Parameters
     ----------
     gain : `[head, 1, d_head]`
-    bias : like `gain`, or None
     eps : added to the mean square
-    centred : whether the mean is subtracted first (LayerNorm), or not (RMSNorm)
     over_layer : whether the mean is taken over all heads of the layer together (OLMo 2)
 
     Notes
@@ -115,18 +113,14 @@ class HeadNorm:
     """
 
     gain: Float[Tensor, "head 1 d_head"]
-    bias: Float[Tensor, "head 1 d_head"] | None = None
     eps: float = 1e-6
-    centred: bool = False
     over_layer: bool = False
 
     def __call__(
         self, x: Float[Tensor, "*batch head pos d_head"]
     ) -> Float[Tensor, "*batch head pos d_head"]:
         """The normalised queries or keys."""
-        centred = x - x.mean(-1, keepdim=True) if self.centred else x
-        out = centred / self.divisor(x) * self.gain
-        return out if self.bias is None else out + self.bias
+        return x / self.divisor(x) * self.gain
 
     def divisor(
         self, x: Float[Tensor, "*batch head pos d_head"]
@@ -137,31 +131,21 @@ class HeadNorm:
                 f"This norm divides by the size of all {len(self.gain)} heads of a layer together, "
                 f"and it was given {x.shape[-3]}. Take all heads of the layer."
             )
-        centred = x - x.mean(-1, keepdim=True) if self.centred else x
-        mean_square = centred.square().mean((-3, -1) if self.over_layer else -1, keepdim=True)
+        mean_square = x.square().mean((-3, -1) if self.over_layer else -1, keepdim=True)
         return (mean_square + self.eps).sqrt()
 
     def take(self, rows: Any) -> "HeadNorm":
         """The norm of some heads; a norm over the whole layer cannot be divided and stays."""
-        if self.over_layer:
-            return self
-        bias = None if self.bias is None else self.bias[rows]
-        return replace(self, gain=self.gain[rows], bias=bias)
+        return self if self.over_layer else replace(self, gain=self.gain[rows])
 
     def to(self, *args: Any, **kwargs: Any) -> "HeadNorm":
         """The norm on another device or in another dtype."""
-        bias = None if self.bias is None else self.bias.to(*args, **kwargs)
-        return replace(self, gain=self.gain.to(*args, **kwargs), bias=bias)
+        return replace(self, gain=self.gain.to(*args, **kwargs))
 
     def same_kind(self, other: "HeadNorm | None") -> bool:
-        """Whether two norms differ in gains and biases only, so that they can be stacked."""
-        return (
-            other is not None
-            and (self.eps, self.centred) == (other.eps, other.centred)
-            and (self.bias is None) == (other.bias is None)
-            and not self.over_layer
-            and not other.over_layer
-        )
+        """Whether two norms differ in their gains only, so that they can be stacked."""
+        is_over_layer = self.over_layer or (other is not None and other.over_layer)
+        return other is not None and self.eps == other.eps and not is_over_layer
 
 
 @checked
@@ -328,19 +312,6 @@ class Heads:
         from transformer_lens import FactoredMatrix
 
         return FactoredMatrix(self.W_Q, self.W_K.mT)
-
-    def QK_at(self, distance: int) -> "FactoredMatrix":
-        """`W_Q R W_K^T` for a source `distance` tokens back; `QK` if nothing is rotated.
-
-        Biases and norms of queries and keys are left out.
-        """
-        from transformer_lens import FactoredMatrix
-
-        require_scores(self)
-        if self.turn is None:
-            return self.QK
-        rotation = self.turn.matrix(distance, self.d_head).to(self.W_Q)
-        return FactoredMatrix(self.W_Q @ rotation, self.W_K.mT)
 
     @property
     def OV(self) -> "FactoredMatrix":
@@ -549,8 +520,7 @@ def joined_norms(norms: Sequence[HeadNorm | None]) -> HeadNorm | None:
     first = norms[0]
     if first is None:
         return None
-    bias = None if first.bias is None else torch.cat([norm.bias for norm in norms])
-    return replace(first, gain=torch.cat([norm.gain for norm in norms]), bias=bias)
+    return replace(first, gain=torch.cat([norm.gain for norm in norms]))
 
 
 # Heads of a model
@@ -620,8 +590,7 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     if names is not None:
         parts = named_heads(model, [names] if isinstance(names, str) else list(names))
     else:
-        layers = [number for number in range(len(model.blocks)) if has_heads(model, number)]
-        parts = [layer_heads(model, layer) for layer in layers]
+        parts = [layer_heads(model, layer) for layer in attention_layers(model)]
     if not parts:
         empty = model.W_E.new_zeros(0, model.cfg.d_model, model.cfg.d_head)
         return Heads((), empty, empty, empty, empty.mT)
@@ -631,9 +600,9 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     return stacked.to(stacked.W_Q.dtype, copy=len(parts) == 1)
 
 
-def has_heads(model: Any, layer: int) -> bool:
-    """Whether a layer has attention heads."""
-    return 0 <= layer < len(model.blocks) and "attn" in model.blocks[layer]._modules
+def attention_layers(model: Any) -> list[int]:
+    """The layers that have attention heads."""
+    return [layer for layer, block in enumerate(model.blocks) if "attn" in block._modules]
 
 
 def named_heads(model: Any, names: list[str]) -> list[Heads]:
@@ -641,12 +610,11 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
     parsed = [head_name(model, name) for name in names]
     with_neurons = any(name.kind != "H" for name in parsed)
     parts = []
-    for (layer, is_attention), group in groupby(
+    for (layer, in_attention), group in groupby(
         parsed, lambda name: (name.layer, name.kind == "H")
     ):
-        if is_attention:
-            rows = [name.number for name in group]
-            heads = layer_heads(model, layer).take(rows)
+        if in_attention:
+            heads = layer_heads(model, layer)[[str(name) for name in group]]
             heads = widened(heads) if with_neurons else heads
         else:
             heads = neuron_heads(model, layer, list(group))
@@ -657,27 +625,16 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
     return parts
 
 
-def head_name(model: Any, name: str) -> Name:
+def head_name(model: Any, text: str) -> Name:
     """The parsed name of an attention head, a neuron, a neuron-head or a converted layer."""
-    chain = parse(name)
-    part = chain[0]
-    is_head = len(chain) == 1 and part.side is None and part.kind in ("H", "N", "MLP")
-    is_in_model = part.layer is not None and part.layer < len(model.blocks)
-    if is_head and is_in_model:
-        if part.kind != "H":
-            return part
-        if (
-            has_heads(model, part.layer)
-            and part.number < model.blocks[part.layer].attn.W_Q.shape[0]
-        ):
-            return part
-    layers = [number for number in range(len(model.blocks)) if has_heads(model, number)]
-    heads = [
-        f"L{layer}H{number}"
-        for layer in layers
-        for number in range(model.blocks[layer].attn.W_Q.shape[0])
-    ]
-    raise unknown("head", name, heads)
+    name = parse(text)[0]
+    is_head = name.kind in ("H", "N", "MLP") and str(name) == text
+    layers = attention_layers(model) if name.kind == "H" else range(len(model.blocks))
+    if not is_head or name.layer not in layers:
+        numbers = range(model.cfg.n_heads)
+        heads = [f"L{layer}H{n}" for layer in attention_layers(model) for n in numbers]
+        raise unknown("head", text, heads)
+    return name
 
 
 def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
@@ -746,7 +703,6 @@ def weights_only(parts: list[Heads]) -> list[Heads]:
 def layer_heads(model: Any, layer: int) -> Heads:
     """All heads of one layer, with all that happens to their queries and keys; weights are views."""
     attention = model.blocks[layer].attn
-    module = attention.original_component
     W_Q, W_O = attention.W_Q.detach(), attention.W_O.detach()
     n_heads, _, d_head = W_Q.shape
     shared = group_rows(n_heads, attention.W_K.shape[0])
@@ -758,17 +714,13 @@ def layer_heads(model: Any, layer: int) -> Heads:
     for name, value in weights.items():
         if value is not None:
             require_finite(value, f"{name} of layer {layer}")
-    scoring: dict[str, Any] = {"positions": "other"}
-    if str(model.cfg.architecture) in ARCHITECTURES:
-        scoring = scoring_of(model, layer)
-        scoring |= {
-            "norm_Q": head_norm(model, attention, "q_norm", n_heads),
-            "norm_K": head_norm(model, attention, "k_norm", n_heads),
-        }
-    names = tuple(f"L{layer}H{head}" for head in range(n_heads))
-    scale = score_divisor(module, d_head)
     return Heads(
-        names, layers=(layer,) * n_heads, scale=scale, of=model_name(model), **weights, **scoring
+        tuple(f"L{layer}H{head}" for head in range(n_heads)),
+        **weights,
+        **scoring_of(model, layer),
+        layers=(layer,) * n_heads,
+        scale=score_divisor(attention.original_component, d_head),
+        of=model_name(model),
     )
 
 
@@ -787,18 +739,24 @@ def given_bias(attention: Any, name: str) -> Tensor | None:
 
 def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     """How the heads of a layer turn queries and keys into patterns."""
-    module = model.blocks[layer].attn.original_component
+    attention = model.blocks[layer].attn
+    module = attention.original_component
+    kind = model.cfg.positional_embedding_type
+    turn = rotary_of(model, module) if kind == "rotary" else None
+    norms = {name for name in module._modules if "norm" in name}
+    is_read = str(model.cfg.architecture) in ARCHITECTURES and norms <= {"q_norm", "k_norm"}
+    if not is_read or (kind != "standard" and turn is None):
+        return {"positions": "other"}
     is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
-    scoring: dict[str, Any] = {
+    return {
+        "positions": "absolute" if turn is None else "rotary",
+        "turn": turn,
+        "norm_Q": head_norm(model, attention, "q_norm"),
+        "norm_K": head_norm(model, attention, "k_norm"),
         "mask": "full" if is_encoder else "causal",
         "window": window_of(module, layer),
         "cap": soft_cap(model, module),
     }
-    kind = model.cfg.positional_embedding_type
-    if kind == "standard":
-        return scoring | {"positions": "absolute"}
-    turn = rotary_of(model, module) if kind == "rotary" else None
-    return scoring | {"positions": "other" if turn is None else "rotary", "turn": turn}
 
 
 def score_divisor(module: Any, d_head: int) -> float:
@@ -831,7 +789,7 @@ def soft_cap(model: Any, module: Any) -> float | None:
     return float(cap) if cap is not None and cap > 0 else None
 
 
-def head_norm(model: Any, attention: Any, name: str, n_heads: int) -> HeadNorm | None:
+def head_norm(model: Any, attention: Any, name: str) -> HeadNorm | None:
     """The norm of queries or keys, or None."""
     if name not in attention._modules:
         return None
@@ -839,23 +797,11 @@ def head_norm(model: Any, attention: Any, name: str, n_heads: int) -> HeadNorm |
     gain = norm.weight.detach()
     if model.cfg.rmsnorm_uses_offset:
         gain = 1 + gain  # Gemma stores the difference from 1
-    bias = getattr(norm, "bias", None)
-    d_head = attention.W_Q.shape[-1]
+    n_heads, _, d_head = attention.W_Q.shape
+    rows = gain.view(-1, 1, d_head)  # one for all heads, for each group, or for each head
+    rows = rows.expand(n_heads, -1, -1) if len(rows) == 1 else rows[group_rows(n_heads, len(rows))]
     eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-
-    def by_head(vector: Tensor) -> Tensor:  # [d_head] or [head * d_head] to [head, 1, d_head]
-        rows = vector.view(-1, 1, d_head)
-        if len(rows) == 1:
-            return rows.expand(n_heads, -1, -1)
-        return rows[group_rows(n_heads, len(rows))]
-
-    return HeadNorm(
-        by_head(gain),
-        None if bias is None else by_head(bias.detach()),
-        eps=float(eps),
-        centred=isinstance(norm, torch.nn.LayerNorm),
-        over_layer=len(gain) > d_head,
-    )
+    return HeadNorm(rows, float(eps), over_layer=len(gain) > d_head)
 
 
 def rotary_of(model: Any, module: Any) -> Rotary | None:

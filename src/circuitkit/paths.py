@@ -16,7 +16,7 @@ from torch import Tensor
 
 from circuitkit.ablation import Run, run, user_hooks
 from circuitkit.checks import checked, to_tokens
-from circuitkit.heads import Heads, heads_of
+from circuitkit.heads import Heads, heads_of, require_scores
 from circuitkit.names import parse, unknown
 from circuitkit.parts import FrozenNorm, in_layer, n_heads
 from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
@@ -452,6 +452,7 @@ def score_decomposition(
     require_one_text(tokens)
     dst, src = require_position(dst, tokens, "dst"), require_position(src, tokens, "src")
     attention_head = heads_of(model, head)
+    require_scores(attention_head)
     if src > dst and attention_head.mask == "causal":
         raise ValueError(
             f"The source {src} comes after the destination {dst}, and this head only looks back. "
@@ -503,9 +504,4 @@ def through_head_norm(
     norm = getattr(heads, f"norm_{side}")
     without_norm = replace(heads, norm_Q=None, norm_K=None, turn=None, positions="absolute")
     divisors = norm.divisor(without_norm.side(side, read))  # [head or 1, pos, 1]
-    if norm.centred:
-        rows = rows - rows.mean(-1, keepdim=True)
-    rows = rows / divisors.expand(len(heads), -1, -1)[number, position] * norm.gain[number]
-    if norm.bias is not None:
-        rows[-1] += norm.bias[number, 0]
-    return rows
+    return rows / divisors.expand(len(heads), -1, -1)[number, position] * norm.gain[number]

@@ -329,11 +329,11 @@ class Run:
             table = torch.cat([table, constant if b is None else constant + b])[None]
             norm = getattr(own, f"norm_{kind}")
             if norm is not None:
-                whole = replace(heads, norm_Q=None, norm_K=None, turn=None).side(
-                    kind, here.read_by(sub, here.streams[step])
-                )[0]
+                whole = replace(
+                    heads, norm_Q=None, norm_K=None, turn=None, positions="absolute"
+                ).side(kind, here.read_by(sub, here.streams[step]))[0]
                 norm = getattr(heads, f"norm_{kind}")
-                norm = Norm(norm.gain, norm.bias, norm.eps, norm.centred, norm.over_layer)
+                norm = Norm(norm.gain, None, norm.eps, False, norm.over_layer)
                 norm = norm.freeze(whole).only(rows[0])
                 table = norm.linear(table)
                 if norm.bias is not None:

@@ -200,7 +200,15 @@ def check_heads(c):
                 torch.stack([head.turned(v, 2) for v in head.W_Q])
                 @ torch.stack([head.turned(v, 0) for v in head.W_K]).T
             )
-            same(found[name].QK_at(2).AB[0], there, 1e-5)
+            same(
+                (
+                    found[name].W_Q
+                    @ found[name].turn.matrix(2, found[name].d_head).to(found[name].W_Q)
+                    @ found[name].W_K.mT
+                )[0],
+                there,
+                1e-5,
+            )
     for name, (layer, neuron, (b, _, a, _)) in c.slow.neurons.items():
         row, mlp = found.names.index(name), layer.mlp
         gate = mlp.W_in if mlp.W_gate is None else mlp.W_gate

@@ -81,38 +81,6 @@ def test_score_tables_add_up_to_scores(shape):
         close((queries @ keys.T).sum(), scores[dst, src], 1e-11)
 
 
-def test_scores_at_a_distance(shape):
-    """QK at a distance is the score of two vectors so far apart, where nothing but a rotation stands between them."""
-    _, anatomy, _, _, _, _ = shape
-    heads = anatomy[["L1H1", "L1H2"]]
-    heads = dataclasses.replace(heads, b_Q=None, b_K=None, norm_Q=None, norm_K=None, cap=None)
-    x = torch.randn(
-        6, anatomy.d_model, generator=torch.Generator().manual_seed(3), dtype=torch.float64
-    )
-    scores = heads.scores(x) * heads.scale
-    for dst, src in ((5, 5), (4, 1), (5, 0)):
-        close(
-            x[dst] @ heads.QK_at(dst - src).AB @ x[src], scores[:, dst, src], 1e-6
-        )  # angles are float32
-
-
-def test_weights_are_views(shape):
-    """Reading a model copies nothing that the model holds in one piece."""
-    name, anatomy, _, _, _, _ = shape
-    owned = {parameter.untyped_storage().data_ptr() for parameter in make(name).parameters()}
-    held = [anatomy.W_E, anatomy.W_U]
-    for sub in anatomy.sublayers:
-        if isinstance(sub.inside, ck.Heads):
-            held += [
-                sub.inside.W_Q,
-                sub.inside.W_K,
-                sub.inside.W_V,
-                sub.inside.W_O,
-                sub.inside[["L0H1"] if sub.layer == 0 else 1].W_Q,
-            ]
-    assert all(weight.untyped_storage().data_ptr() in owned for weight in held)
-
-
 @pytest.mark.parametrize("kind", ["native-mlp", "gated"])
 def test_converted_models(kind, tokens):
     model = converted(kind)
