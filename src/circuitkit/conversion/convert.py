@@ -29,7 +29,7 @@ from circuitkit.conversion.bounds import (
     promise,
 )
 from circuitkit.conversion.neurons import NeuronLayer, Neurons, bias_of, with_bias_token
-from circuitkit.heads import has_heads, layer_heads
+from circuitkit.heads import attention_layers, layer_heads
 from circuitkit.names import Name
 from circuitkit.parts import converted_neurons, n_heads, norm_before, norms_close_layers
 
@@ -479,7 +479,7 @@ def literal_stream(
     _, cache = model.run_with_cache(tokens[None], names_filter="blocks.0.hook_in")
     stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
     for layer, block in enumerate(blocks):
-        if has_heads(model, layer):
+        if layer in attention_layers(model):
             heads = layer_heads(model, layer)
             written = heads.results(normalized(block, "ln1", stream[-1])).sum(0)
             stream.append(stream[-1] + on_tokens(written, block.attn.b_O))
