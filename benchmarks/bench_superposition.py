@@ -3,10 +3,10 @@
 import time
 
 import torch
-
-from circuitkit.superposition import GatedBlock, SkipTrigramTask, hand_specified, post_recipe
 from circuitkit.superposition._train import Training
 from circuitkit.superposition._verdict import always_predicted
+
+from circuitkit.superposition import GatedBlock, SkipTrigramTask, hand_specified, post_recipe
 
 
 def cpu(work, repeats: int) -> float:
@@ -38,32 +38,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     print(
         f"sample-300000-prompts-seconds {cpu(lambda: SkipTrigramTask(5).sample(300_000, 0), 1):.3f} 1"
-    )
-
-    original, recipe = hand_specified(4, 5), post_recipe(4).but(n_prompts=5000)
-    training, block = Training(original, recipe, [0], 0), GatedBlock(recipe, 4, 12, seed=0)
-    fast = torch.optim.Adam(
-        [value for value in training.p.values() if value.requires_grad], fused=True
-    )
-    slow = torch.optim.Adam(
-        [value for value in block.parameters() if value.requires_grad], fused=True
-    )
-    x = original.W_E[original.task.sample(1000, 0)]
-    y = original.heads.results(x).sum(1)
-
-    def table_step() -> None:
-        fast.zero_grad()
-        training.loss(0).sum().backward()
-        fast.step()
-
-    def plain_step() -> None:
-        slow.zero_grad()
-        ((block(x) - y).square().mean() + 0.3 * block.penalty(x)).backward()
-        slow.step()
-
-    table_step(), plain_step()
-    print(
-        f"table-step-over-plain-step-at-batch-1000 {cpu(table_step, 20) / cpu(plain_step, 2):.4f} 0.05"
     )
 
     generator = torch.Generator().manual_seed(0)

@@ -55,14 +55,16 @@ export function toyPython(writes) {
   return [
     "from dataclasses import replace",
     "import torch",
+    "import circuitkit as ck",
     "from circuitkit import superposition as sp",
     "",
     "model = sp.hand_specified(n_heads=2, n_trigrams=3)",
-    "W_O = model.heads.W_O.clone()",
+    "heads = ck.heads_of(model)",
+    "W_O = heads.W_O.clone()",
     `W_O[:, 0, 4:7] = torch.tensor([${rows}])`,
-    "model = replace(model, heads=replace(model.heads, W_O=W_O))",
-    "found = sp.head_verdict(model, model.task, rows=20)",
-    "print(found.carried, found.gain)  # by head and trigram; the least gain in any company",
+    "model = sp.toy_model(replace(heads, W_O=W_O), model.task)",
+    "verdict = sp.head_verdict(model, rows=20)",
+    "print(verdict.carried, verdict.gain)  # by head and trigram; gain with the worst set of others",
   ].join("\n");
 }
 

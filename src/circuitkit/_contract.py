@@ -271,14 +271,6 @@ Name = Annotated[
         "circuitkit.list_models() has some.",
     ),
 ]
-_toys = "a ToyModel (hand_specified, load_original) or a LayerRecord (record_layer(...)), in float32 or float64"
-_is_toy = lambda it: (
-    type(it).__name__ in ("ToyModel", "LayerRecord")
-    and str((it.W_E if hasattr(it, "W_E") else it.x).dtype) in _WIDE
-)
-Trainable = Annotated[
-    Any, kind(_is_toy, _toys, "training amplifies rounding", "Write model.to(torch.float32).")
-]
 _make = "Make one with circuitkit.load_model(name), or TransformerBridge.boot_transformers(...) for a Hugging Face model; "
 _make += "transformer-lens 4 replaced HookedTransformer by TransformerBridge."
 _bridge = "a transformer-lens TransformerBridge", "its weights are read and it is run", _make
@@ -341,11 +333,6 @@ _CLASSES = {
     ),
     "Recipe": Words(
         "a Recipe", "it says what is trained and how", "Write GATES or GATES.but(steps=500)."
-    ),
-    "SkipTrigramTask": Words(
-        "a task",
-        "prompts are drawn from it",
-        "Write model.task, or superposition.SkipTrigramTask(3).",
     ),
     "Repeated": Words(
         "what repeated_tokens(...) returns",

@@ -745,7 +745,8 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     turn = rotary_of(model, module) if kind == "rotary" else None
     norms = {name for name in module._modules if "norm" in name}
     is_read = str(model.cfg.architecture) in ARCHITECTURES and norms <= {"q_norm", "k_norm"}
-    if not is_read or (kind != "standard" and turn is None):
+    has_gates = hasattr(module, "gates")  # a gated layer changes the pattern
+    if not is_read or has_gates or (kind != "standard" and turn is None):
         return {"positions": "other"}
     is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
     return {

@@ -775,10 +775,15 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
 def require_rotation(model: Any, rotation: Tensor) -> None:
     """Raise a `ValueError` for a matrix or a model that `rotate_basis` cannot use."""
     is_converted = any(converted_neurons(model, layer) for layer in range(len(model.blocks)))
-    if not isinstance(model.original_model, NativeModel) or is_converted:
+    # a gated layer has weights besides those of its heads
+    is_gated = any(
+        "attn" in block._modules and hasattr(block.attn.original_component, "gates")
+        for block in model.blocks
+    )
+    if not isinstance(model.original_model, NativeModel) or is_converted or is_gated:
         raise ValueError(
-            "rotate_basis needs a native model: one of this book's, one made by hand, or one made "
-            "by TransformerBridge.boot_native."
+            "rotate_basis needs a native model whose layers are plain: one of this book's, one made "
+            "by hand, or one made by TransformerBridge.boot_native."
         )
     if len(rotation) != model.cfg.d_model:
         raise ValueError(

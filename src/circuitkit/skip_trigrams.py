@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit._stored import stored_file
 from circuitkit.checks import checked, to_tokens
 from circuitkit.circuits import full_ov, full_qk
 from circuitkit.heads import heads_of
+from circuitkit.models import stored_file
 from circuitkit.paths import BIAS, DIRECT, path_logits
 
 __all__ = [

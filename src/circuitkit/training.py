@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm  # tqdm.auto does not read TQDM_DISABLE in notebooks
 
 __all__ = ["cosine_decay", "fit"]
 

@@ -12,7 +12,8 @@ from circuitkit import circuits, conversion, handmade, residual
 from circuitkit import superposition as sp
 from circuitkit.conversion import paper
 from circuitkit.paths import path_logits, score_decomposition
-from circuitkit.superposition._verdict import always_predicted
+from circuitkit.superposition.block import Recipe
+from circuitkit.superposition.verdict import always_predicted
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
 from tools.check.numbers_in_prose import cells_of, pages
@@ -321,9 +322,10 @@ def some_set_fails(latex):
 
 
 def gated_block(latex):
-    recipe = sp._block.Recipe(d_head=H, d_gate=2)
+    recipe = Recipe(d_head=H, d_gate=2)
     block = sp.GatedBlock(recipe, 2, D, dtype=torch.float64)
-    x, (W_V, b_V, W_O) = draw(N, D), block.weights()
+    x, b_V = draw(N, D), block.b_V
+    W_V, W_O = block.used_weights()
     with torch.no_grad():
         block.b_GQ.copy_(draw(*block.b_GQ.shape)), block.b_GK.copy_(draw(*block.b_GK.shape, seed=1))
     gates, patterns = block.gates(x), block.pattern(x)

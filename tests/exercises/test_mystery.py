@@ -102,8 +102,8 @@ def test_model_e_says_what_the_shipped_one_says_and_hides_where_it_looks():
 
 def test_the_published_verdict_passes_model_h_and_the_chapters_does_not():
     model = exercises.mystery("H")
-    assert superposition.head_verdict(model, model.task, form="post").success
-    verdict = superposition.head_verdict(model, model.task)
+    assert superposition.head_verdict(model, form="post").success
+    verdict = superposition.head_verdict(model)
     assert verdict.not_learnt == (3,)
-    assert verdict.distributed == (1,)
+    assert verdict.superposed == (1,)
     assert verdict.carriers(2) == (1,)

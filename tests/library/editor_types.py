@@ -57,7 +57,7 @@ def conversions_and_toys() -> None:
     task = superposition.SkipTrigramTask(5)
     assert_type(task.d_vocab, int)
     original = superposition.load_original(4, 5, seed=13)
-    assert_type(superposition.head_verdict(original, task).distributed, tuple[int, ...])
+    assert_type(superposition.head_verdict(original, task).superposed, tuple[int, ...])
     assert_type(ck.exercises.check_k_composition(lambda A, W: A).passed, bool)
 
 

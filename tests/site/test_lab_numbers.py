@@ -13,6 +13,7 @@ import torch
 import circuitkit
 from circuitkit import anatomy, circuits, models
 from circuitkit import superposition as sp
+from circuitkit.heads import heads_of
 from circuitkit.paths import score_decomposition
 from tests.support.site import DESKTOP, OpenPage
 from tools.publish import lab_still
@@ -222,10 +223,10 @@ def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
     page = open_page(f"{site}/book/05-attention-superposition.html").page
     page.evaluate(SET_SLIDERS, writes)
     model = sp.hand_specified(n_heads=2, n_trigrams=3)
-    W_O = model.heads.W_O.clone()
+    heads = heads_of(model)
+    W_O = heads.W_O.clone()
     W_O[:, 0, 4:7] = torch.tensor(writes, dtype=W_O.dtype)
-    made = replace(model, heads=replace(model.heads, W_O=W_O))
-    found = sp.head_verdict(made, made.task, rows=20)
+    found = sp.head_verdict(sp.toy_model(replace(heads, W_O=W_O), model.task), rows=20)
     rows = page.locator("circuit-toy tbody tr").all()
     assert len(rows) == 3
     for trigram, row in enumerate(rows):

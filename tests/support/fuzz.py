@@ -111,7 +111,6 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     ),
     "Exercise": lambda: ck.exercises.catalogue(2)[0],
     "GatedBlock": lambda: ck.superposition.GatedBlock(recipe(), 2, 12),
-    "GatedModel": lambda: ck.superposition.load_gated(),
     "GatedRuns": lambda: ck.superposition.train_gated(toy(), recipe(), inits=1),
     "Generator": lambda: torch.Generator().manual_seed(0),
     "HeadSum": lambda: ck.conversion.head_sum("gelu"),
@@ -130,11 +129,10 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Repeated": lambda: ck.induction.repeated_tokens(23, 4),
     "Run": lambda: ck.anatomy(model()).run(tokens()),
     "SkipTrigramTask": lambda: ck.superposition.SkipTrigramTask(2),
-    "ToyModel": toy,
     "InductionTraining": lambda: ck.induction.train_induction_model(
         1, steps=2, d_vocab=8, n_ctx=8, batch=4
     ),
-    "Verdict": lambda: ck.superposition.head_verdict(toy(), toy().task, rows=5),
+    "Verdict": lambda: ck.superposition.head_verdict(toy(), rows=5),
     "dtype": lambda: torch.float32,
 }  # fmt: skip
 
@@ -189,7 +187,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "Model": model,
     "AnyModel": model,
     "HasHeads": model,
-    "Trainable": toy,
     "Factored": factored,
     "Figure": figure,
 }  # fmt: skip

@@ -478,23 +478,11 @@ def neox(model):
     return Slow(state["gpt_neox.embed_in.weight"], None, layers, final, W_U, b_U, parallel=True)
 
 
-def toy(model):
-    """A toy model of chapter 5: one layer of heads on one-hot tokens."""
-    held, (n, _, d) = model.heads, model.heads.W_Q.shape
-    zero = torch.zeros(n, d, dtype=torch.float64)
-    b = [
-        zero if getattr(held, f"b_{k}") is None else double(getattr(held, f"b_{k}")) for k in "QKV"
-    ]
-    W = [double(getattr(held, f"W_{k}")) for k in "QKVO"]
-    heads = [Head(*(w[h] for w in W), *(v[h] for v in b), float(held.scale)) for h in range(n)]
-    return one_layer(model, heads)
-
-
-def gated(model):
-    """A gated block in the place of a toy model's heads, its weights as the recipe GATES leaves them."""
-    block, heads = model.block, []
+def gated(model, block):
+    """A gated block in the place of a one-layer model's heads, its weights as the recipe GATES leaves them."""
     p = {name: double(value) for name, value in block.named_parameters()}
-    W_V, b_V, W_O = (double(value) for value in block.weights())
+    W_V, W_O = (double(value) for value in block.used_weights())
+    heads = []
     for h in range(block.n_heads):
 
         def gate(x, h=h):
@@ -502,12 +490,9 @@ def gated(model):
             k = x @ p["W_GK"][h] + p["b_GK"][h]
             return (q @ k.T).clamp(0, 1)
 
-        W = p["W_Q"][h], p["W_K"][h], W_V[h], W_O[h], p["b_Q"][h], p["b_K"][h], b_V[h]
+        W = p["W_Q"][h], p["W_K"][h], W_V[h], W_O[h], p["b_Q"][h], p["b_K"][h], p["b_V"][h]
         heads.append(Head(*W, float(p["W_Q"].shape[2]) ** 0.5, gate=gate))
-    return one_layer(model.original, heads)
-
-
-def one_layer(model, heads):
     W_E, W_U = double(model.W_E), double(model.W_U)
     layer = Layer(heads, None, torch.zeros(W_E.shape[1], dtype=torch.float64))
-    return Slow(W_E, None, [layer], None, W_U, torch.zeros(W_U.shape[1], dtype=torch.float64))
+    W_pos = torch.zeros(model.cfg.n_ctx, W_E.shape[1], dtype=torch.float64)
+    return Slow(W_E, W_pos, [layer], None, W_U, torch.zeros(W_U.shape[1], dtype=torch.float64))

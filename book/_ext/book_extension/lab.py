@@ -184,10 +184,11 @@ def still(static: str) -> str:
 def toy_still() -> str:
     """The toy without script and in the PDF: what each head writes as bars, and who carries what."""
     from circuitkit import superposition
+    from circuitkit.heads import heads_of
 
     model = superposition.hand_specified(n_heads=2, n_trigrams=3)
-    found = superposition.head_verdict(model, model.task, rows=20)
-    written = model.heads.W_O[:, 0, 4:7].tolist()
+    found = superposition.head_verdict(model, rows=20)
+    written = heads_of(model).W_O[:, 0, 4:7].tolist()
     bars, rows = "", ""
     groups = {
         "head 0": written[0],

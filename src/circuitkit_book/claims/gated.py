@@ -3,6 +3,7 @@
 import torch
 
 from circuitkit import superposition as sp
+from circuitkit.heads import allowed_pairs, heads_of
 
 SIZES = ((2, 3), (3, 4), (4, 5))
 
@@ -13,19 +14,19 @@ def full_attention_on_the_source() -> float:
     x = made.W_E[torch.tensor([11, 0, 1, 2])]
     pattern = torch.zeros(4, 4, 4)
     pattern[..., 1] = 1.0
-    written = made.heads.results(x, pattern=pattern)
+    written = heads_of(made).results(x, pattern=pattern)
     return float((written[:, 2] - written[:, 3]).abs().max())
 
 
 def any_number() -> list:
     """Trigrams that no head of the hand-made 2-head, 3-trigram model carries; accuracy of two heads on 3, 5, 20, 100."""
     shared = sp.hand_specified(2, 3)
-    out: list[float] = [*sp.head_verdict(shared, shared.task).distributed]
+    out: list[float] = [*sp.head_verdict(shared).superposed]
     for n in (3, 5, 20, 100):
         made = sp.two_head_model(n)
         tokens = made.task.sample(2000, seed=2)
         due = made.task.states(tokens) == 2
-        out.append(float((made.logits(tokens).argmax(-1)[due] == tokens[due] + n).float().mean()))
+        out.append(float((made(tokens).argmax(-1)[due] == tokens[due] + n).float().mean()))
     return out
 
 
@@ -40,7 +41,7 @@ def used_sources() -> list:
 
 def gates_by_hand() -> list[float]:
     """Largest error of the stored block's gates against a loop over the formula; mean row sum of its gated patterns."""
-    block, x = sp.load_gated().block, torch.eye(12)
+    block, x = sp.load_gated().blocks[0].attn.block, torch.eye(12)
     dot = lambda h, i, j: (
         (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])
     )
@@ -64,10 +65,9 @@ def gates_lie_in() -> list:
 
 def two_gates_cost_more() -> list:
     """Whether sharing costs more: the 0.6 norm across heads of one gate at 1, and of two gates at 0.5."""
-    from circuitkit.superposition._block import across_heads
-
     one, two = (
-        float(across_heads(torch.tensor(gates), 0.6, 0)) for gates in ([1.0, 0.0], [0.5, 0.5])
+        float(torch.linalg.vector_norm(torch.tensor(gates), 0.6))
+        for gates in ([1.0, 0.0], [0.5, 0.5])
     )
     return [two > one, one, two]
 
@@ -77,7 +77,7 @@ def penalised_pairs() -> list[float]:
     task = sp.SkipTrigramTask(5)
     block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
     x = torch.eye(12)[task.sample(1000, seed=0)]
-    every, causal = block.penalty(x), sp.GatedBlock.penalty(_causal(block), x)
+    every, causal = block.penalty(x), _causal(block).penalty(x)
     n = task.n_ctx
     usable = n * (n + 1) / 2 / n**2
     return [1 - usable, float(1 - usable * causal / every)]
@@ -86,7 +86,7 @@ def penalised_pairs() -> list[float]:
 def loophole() -> list:
     """Whether shrinking gates by 1000 and growing values by 1000 leaves little; the share: value bias free, and absent."""
     x, left = torch.eye(12)[None], []
-    for bias in ("free", "none"):
+    for bias in (True, False):
         block = sp.GatedBlock(sp.post_recipe(4).but(value_bias=bias), 4, 12).requires_grad_(False)
         before = block(x).norm()
         for name, factor in (("W_V", 1000), ("b_V", 1000), ("W_GQ", 0.001), ("b_GQ", 0.001)):
@@ -105,9 +105,9 @@ def initial_weights() -> list:
 def shared_by_originals() -> list[int]:
     """Shipped 4-head originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form."""
     made = [sp.load_original(4, 5, seed) for seed in range(48)]
-    verdicts = [sp.head_verdict(one, one.task, "post") for one in made]
+    verdicts = [sp.head_verdict(model, form="post") for model in made]
     return torch.bincount(
-        torch.tensor([len(v.distributed) for v in verdicts]), minlength=6
+        torch.tensor([len(verdict.superposed) for verdict in verdicts]), minlength=6
     ).tolist()
 
 
@@ -149,14 +149,14 @@ def two_forms() -> list[bool]:
     """Success by the post's form and in log-odds: of two heads that do any number, of one head and the direct path."""
     made = (sp.two_head_model(5), sp.one_head_model(5))
     return [
-        sp.head_verdict(one, one.task, form).success for one in made for form in ("post", "odds")
+        sp.head_verdict(model, form=form).success for model in made for form in ("post", "odds")
     ]
 
 
 def blind_model_passes() -> list[bool]:
     """Whether the post's form finds fault with a model that never looks at the source, and whether log-odds do."""
     blind = sp.blind_model(3)
-    return [not sp.head_verdict(blind, blind.task, form).success for form in ("post", "odds")]
+    return [not sp.head_verdict(blind, form=form).success for form in ("post", "odds")]
 
 
 def example_prompts() -> list[int]:
@@ -177,9 +177,9 @@ def example_prompts() -> list[int]:
 def hand_made() -> list[int]:
     """d_head, tokens, trigrams with a head of their own and the number of the shared one, for 2 heads and 3 trigrams."""
     made = sp.hand_specified(2, 3)
-    verdict = sp.head_verdict(made, made.task)
+    verdict = sp.head_verdict(made)
     alone = sum(len(verdict.carriers(trigram)) == 1 for trigram in made.task.destinations)
-    return [made.heads.d_head, made.task.d_vocab, alone, *verdict.distributed]
+    return [made.cfg.d_head, made.task.d_vocab, alone, *verdict.superposed]
 
 
 def and_gates() -> list[bool]:
@@ -188,7 +188,7 @@ def and_gates() -> list[bool]:
     for heads, trigrams, shared in ((2, 3, None), (3, 4, [(0, 1, 2)])):
         made = sp.hand_specified(heads, trigrams, shared=shared)
         prompt = torch.tensor([[made.task.bos, 0, trigrams]])
-        written, residual = (part[0, ..., -1, :] for part in made.run(prompt))
+        written, residual = (part[0, -1] for part in sp.head_logits(made, prompt))
         without = [
             (written.sum(0) - written[h] + residual).argmax() == 2 * trigrams for h in range(heads)
         ]
@@ -200,12 +200,12 @@ def withdrawn() -> float:
     """Largest difference between the logits of two heads and those of one head beside the direct path, 5 trigrams."""
     one, two = sp.one_head_model(5), sp.two_head_model(5)
     tokens = one.task.sample(2000, seed=3)
-    return float((one.logits(tokens) - two.logits(tokens)).abs().max())
+    return float((one(tokens) - two(tokens)).abs().max())
 
 
 def loopholes_closed() -> list:
     """The stored block: one head for each trigram; originals with a success of the run chosen by loss: 4H/5T, 3H/4T, 2H/3T."""
-    verdict = sp.head_verdict(sp.load_gated(), sp.load_original(4, 5, seed=13).task)
+    verdict = sp.head_verdict(sp.load_gated())
     return [verdict.exactly_one, *_chosen("gates", 5), *_chosen("gates", 4), *_chosen("gates", 3)]
 
 
@@ -220,7 +220,7 @@ def attention_on_the_source() -> list:
     tokens = made.task.sample(4000, seed=9)
     due = made.task.states(tokens) == 2
     on_source = (
-        (made.heads.pattern(made.W_E[tokens]) * (tokens == 0)[:, None, None])
+        (heads_of(made).pattern(made.W_E[tokens]) * (tokens == 0)[:, None, None])
         .sum(-1)
         .transpose(1, 2)[due]
     )
@@ -290,10 +290,14 @@ def other_gates() -> list:
     """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks; strict runs,
     of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights; stored table."""
     original, largest, mean = sp.load_original(4, 5, seed=13), {}, {}
-    for gate in ("clamp", "relu", "relu_tanh"):
-        runs = sp.train_gated(original, sp.GATES.but(gate=gate), inits=4, seed=1, steps=200)
-        found = [made.block.gates(torch.eye(12)) for made in runs.models]
-        largest[gate], mean[gate] = max(float(g.max()) for g in found), sum(runs.mean_gate)
+    x = original.W_E[original.task.sample(2000, seed=2)]
+    pairs = allowed_pairs("causal", x.shape[1])
+    functions = {"clamp": sp.GATES.gate, "relu": torch.relu, "relu_tanh": _relu_tanh}
+    for name, gate in functions.items():
+        runs = sp.train_gated(original, sp.GATES.but(gate=gate, steps=200), inits=4, seed=1)
+        with torch.no_grad():
+            gates = torch.stack([block.gates(x) for block in runs.blocks])
+        largest[name], mean[name] = float(gates.max()), float(gates[..., pairs].mean())
     stored = [
         _runs(f"gates, {how}", 5)
         for how in ("relu", "relu_tanh", "binary_ste", "binary", "duplicate")
@@ -309,6 +313,10 @@ PRINTED = (
     (11, 10, 4, 3, 6, 5, 0, 8, 4, 9, 2),
     (11, 6, 5, 10, 0, 7, 5, 10, 2, 10),
 )
+
+
+def _relu_tanh(score: torch.Tensor) -> torch.Tensor:
+    return score.relu().tanh()
 
 
 def _due(task: sp.SkipTrigramTask, prompt: tuple[int, ...]) -> list[bool]:

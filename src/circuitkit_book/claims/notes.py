@@ -324,8 +324,8 @@ def one_head_and_bigrams() -> list:
     made = superposition.one_head_model(5)
     tokens = made.task.sample(2000, seed=3)
     due = made.task.states(tokens) == 2
-    right = (made.logits(tokens).argmax(-1)[due] == tokens[due] + 5).float().mean()
-    return [float(right), superposition.head_verdict(made, made.task).success]
+    right = (made(tokens).argmax(-1)[due] == tokens[due] + 5).float().mean()
+    return [float(right), superposition.head_verdict(made).success]
 
 
 def _one_head():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from circuitkit import superposition
+from circuitkit.heads import heads_of
 from circuitkit.models import load_model
 
 SCALE = """
@@ -133,12 +134,12 @@ def some_toy(step: int) -> Any:
     makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
     toy = superposition.load_original(4, 5, step) if step % 2 else makers[step // 2 % 3](3 + step)
     generator = torch.Generator().manual_seed(step)
-    noisy = {
-        name: part + 0.5 * (step > 1) * torch.randn(part.shape, generator=generator)
-        for name, part in vars(toy.heads).items()
-        if name in ("W_K", "W_V")
-    }
-    return replace(toy, heads=replace(toy.heads, **noisy))
+    heads = heads_of(toy)
+    noisy = {}
+    for name in ("W_K", "W_V"):
+        weight = getattr(heads, name)
+        noisy[name] = weight + 0.5 * (step > 1) * torch.randn(weight.shape, generator=generator)
+    return superposition.toy_model(replace(heads, **noisy), toy.task, toy.W_E, toy.W_U)
 
 
 @lru_cache(64)

@@ -68,9 +68,8 @@ def toy() -> Any:
     ] = (
         -5.0
     )  # trigram 1: the stream itself speaks against its completion, more than one head can outweigh
-    return superposition.ToyModel(
-        Heads(tuple(f"H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0), task, eye, W_U
-    )
+    heads = Heads(tuple(f"L0H{i}" for i in range(4)), W_Q, W_K, W_V, W_O, scale=1.0)
+    return superposition.toy_model(heads, task, eye, W_U)
 
 
 def _read(model: Any) -> tuple[Any, Tensor, Any]:
@@ -204,13 +203,13 @@ def judge_trigram(model: Any, claim: str) -> Judged | None:
     ):
         return None
     tokens = torch.cat([model.task.sample(1500, seed=2), model.task.negatives(500, seed=3)])
-    written, residual = model.run(tokens)
+    written, residual = superposition.head_logits(model, tokens)
     trigram, named = int(found[1]), [int(h) for h in re.findall(r"\d", found[2])]
     due = (model.task.states(tokens) == 2) & (tokens == trigram)
     bare = (tokens == trigram) & ~(tokens == 0).any(1, keepdim=True)
 
     def right(kept: list[int], places: Tensor) -> float:
-        logits = (residual + written[:, kept].sum(1))[places]
+        logits = (residual + written[:, :, kept].sum(2))[places]
         return float((logits.argmax(-1) == trigram + 3).float().mean())
 
     everyone = list(range(4))

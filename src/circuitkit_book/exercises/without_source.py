@@ -20,7 +20,7 @@ def spec(model, tokens: Tensor) -> Tensor:
             for pos in range(tokens.shape[1]):
                 if which == 1 and tokens[row, pos] == 0:
                     asked[row, pos] = 2 * n + 1
-        logits = model.logits(asked)
+        logits = model(asked)
         hits = [
             int(logits[row, pos].argmax()) == int(tokens[row, pos]) + n
             for row, pos in due.nonzero().tolist()
@@ -74,7 +74,7 @@ def body(
             "one on": base + n + 1,
             "one low": base + n - 1,
         }.get(said, base + n)
-        logits = model.logits(asked)
+        logits = model(asked)
         logits = (
             logits.roll(1 if said == "place before" else -1, 1)
             if said in ("place before", "place after")

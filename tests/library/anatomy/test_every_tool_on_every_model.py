@@ -1,4 +1,4 @@
-"""Every public tool that takes a model, on ten kinds of model: each cell agrees with plain loops or says why it has none.
+"""Every public tool that takes a model, on nine kinds of model: each cell agrees with plain loops or says why it has none.
 
 What is checked where stands in `what_works.toml`, which the page "What works on what" is made from; the loops are in
 `tests/support/slow_tools.py` and share no code with the library. A cell without meaning raises a sentence, never an error
@@ -42,7 +42,7 @@ TOLERANCE = {"llama": 1e-5, "hand": 1e-6}
 """transformers computes RMSNorms in float32; the hand-built model's scores reach 80."""
 
 
-# --- ten models, each beside its loops -----------------------------------------------------------------------------
+# --- nine models, each beside its loops -----------------------------------------------------------------------------
 
 
 class Case:
@@ -54,7 +54,7 @@ class Case:
         self.kind, self.tolerance = kind, TOLERANCE.get(kind, 1e-9)
         draw = torch.Generator().manual_seed(1)
         self.task = None
-        if kind in ("toy", "toy_bridge", "gated"):
+        if kind in ("toy", "gated"):
             toy = sup.hand_specified(3, 5).to(torch.float64)
             self.task, self.tokens = toy.task, toy.task.sample(2, 0)[:, :9]
         if kind == "mlp":
@@ -69,27 +69,18 @@ class Case:
             self.model = zoo.converted("gated")
         elif kind == "toy":
             self.model = toy
-        elif kind == "toy_bridge":
-            self.model = toy.bridge().to(torch.float64)
         elif kind == "gated":
-            torch.manual_seed(0)
-            block = sup.GatedBlock(
-                sup.GATES, 2, toy.heads.d_model, dtype=torch.float64
-            ).requires_grad_(False)
-            with torch.no_grad():
-                for name, weight in block.named_parameters():
-                    if name.startswith("b_G"):
-                        weight.add_(0.6)  # gates neither all open nor all shut
-            self.model = sup._train.GatedModel(block, toy)
+            self.block = gated_block(sup, toy.cfg.d_model)
+            self.model = sup.with_gated_layer(toy, 0, self.block)
         else:
             self.model = zoo.make({"llama": "llama", "neox": "neox-parallel"}[kind])
         readers = {
-            "toy": slow_tools.toy,
-            "gated": slow_tools.gated,
             "llama": slow_tools.llama,
             "neox": slow_tools.neox,
         }
-        if kind in readers:
+        if kind == "gated":
+            self.slow = slow_tools.gated(toy, self.block)
+        elif kind in readers:
             self.slow = readers[kind](self.model)
         else:
             terms = slow_tools.terms_of(self.model) if kind in ("converted", "swiglu") else None
@@ -115,6 +106,14 @@ class Case:
 
     def logits(self, tokens, **changes):
         return torch.stack([self.slow.run(row, **changes).logits for row in tokens])
+
+
+def gated_block(sup, d_model):
+    """A block with gates that are neither all open nor all shut."""
+    block = sup.GatedBlock(sup.GATES, 2, d_model, dtype=torch.float64).requires_grad_(False)
+    for bias in (block.b_GQ, block.b_GK):
+        bias.add_(0.6)
+    return block
 
 
 case = functools.cache(Case)
@@ -787,24 +786,23 @@ def check_record_layer(c):
     same(found.y, c.each(lambda r: sum(r.parts[name] for name in own)), c.tolerance)
 
 
-def check_replacing(c):
-    sup, d = ck.superposition, c.slow.W_E.shape[1]
-    block = sup.GatedBlock(sup.GATES, 2, d, dtype=torch.float64).requires_grad_(False)
-    loops = slow_tools.gated(type("Model", (), {"block": block, "original": c.slow}))
-    with torch.no_grad():
-        found = c.model.run_with_hooks(c.tokens, fwd_hooks=sup.replacing(c.model, 0, block))
+def check_with_gated_layer(c):
+    sup = ck.superposition
+    block = gated_block(sup, c.slow.W_E.shape[1])
+    written = slow_tools.gated(c.model, block).layers[0].heads
 
     def write(read):
         out = 0
-        for head in loops.layers[0].heads:
+        for head in written:
             q, k, v = (read @ getattr(head, f"W_{n}") + getattr(head, f"b_{n}") for n in "QKV")
-            scores = (q @ k.T / head.scale).masked_fill(
-                torch.ones(len(read), len(read)).triu(1).bool(), -torch.inf
-            )
-            out = out + (scores.softmax(-1) * head.gate(read)) @ v @ head.W_O
+            future = torch.ones(len(read), len(read)).triu(1).bool()
+            pattern = (q @ k.T / head.scale).masked_fill(future, -torch.inf).softmax(-1)
+            out = out + (pattern * head.gate(read)) @ v @ head.W_O
         return out
 
-    same(found, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
+    with torch.no_grad():
+        logits = sup.with_gated_layer(c.model, 0, block)(c.tokens)
+    same(logits, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
 
 
 CHECKS = {
@@ -819,13 +817,12 @@ CALLS = {
         *(ck.heads_of(c.model)[i] for i in (0, 1))
     ),
     "rotate_basis": lambda c: ck.residual.rotate_basis(c.model, torch.eye(c.slow.W_E.shape[1])),
+    "full_qk": lambda c: ck.circuits.full_qk(c.model, c.head),
+    "strongest": lambda c: ck.skip_trigrams.strongest(c.model, c.head),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
     "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
     "head_verdict": lambda c: ck.superposition.head_verdict(
         c.model, ck.superposition.SkipTrigramTask(3), rows=2
-    ),
-    "replacing": lambda c: ck.superposition.replacing(
-        c.model, 0, ck.superposition.GatedBlock(ck.superposition.GATES, 2, c.slow.W_E.shape[1])
     ),
 }
 

@@ -49,29 +49,6 @@ def test_neurons_by_name_are_those_of_the_conversion(kind):
             close(getattr(ours, name), getattr(theirs, name))
 
 
-def test_the_toy_models_of_chapter_5():
-    from circuitkit import superposition as sup
-
-    toy = sup.hand_specified(3, 5).to(torch.float64)
-    anatomy, tokens = ck.anatomy(toy), toy.task.sample(6, 0)
-    assert anatomy.parts() == ("embed", "L0H0", "L0H1", "L0H2")
-    run = anatomy.run(tokens)
-    close(run.logits, toy.logits(tokens))
-    for head in range(3):
-        close(run.part(f"L0H{head}") @ toy.W_U, toy(tokens)[0][:, head])
-    block = sup.GatedBlock(sup.GATES, 2, toy.heads.d_model, dtype=torch.float64).requires_grad_(
-        False
-    )
-    gated = sup._train.GatedModel(block, toy)
-    run = ck.anatomy(gated).run(tokens)
-    shares, rest = gated.run(tokens)
-    close(run.logits, shares.sum(1) + rest)
-    close(run.part("L0H1") @ toy.W_U, shares[:, 1])
-    close(
-        run.pattern("L0H1"), (block.gates(toy.W_E[tokens]) * block.pattern(toy.W_E[tokens]))[:, 1]
-    )
-
-
 def test_hand_made_models():
     from circuitkit.handmade import build_induction_model
 
@@ -134,19 +111,6 @@ def test_every_read_is_checked(monkeypatch):
         match=r"cannot read this model \(NativeModel\): its parts give logits that are off by",
     ):
         ck.anatomy(make("native"))
-
-
-def test_what_a_toy_says_is_checked():
-    from circuitkit import superposition as sup
-
-    class Other(sup.ToyModel):
-        def run(self, tokens):
-            heads, residual = super().run(tokens)
-            return heads, 2 * residual
-
-    toy = sup.hand_specified(2, 2)
-    with pytest.raises(ValueError, match=r"cannot read this model \(Other\)"):
-        ck.anatomy(Other(toy.heads, toy.task, toy.W_E, toy.W_U))
 
 
 def test_a_model_in_training_is_read_without_dropout_and_left_in_training():

@@ -61,7 +61,6 @@ def test_every_kind_is_tried():
         "Model",
         "AnyModel",
         "HasHeads",
-        "Trainable",
         "Factored",
         "Figure",
         "Cache",

@@ -6,8 +6,6 @@ The same on a real one: `python -m pytest tests -m cuda`, which is skipped where
 import pytest
 import torch
 
-from circuitkit import superposition
-from circuitkit.superposition._layer import LayerRecord
 from tests.support import fuzz
 from tests.support.elsewhere import Clash, elsewhere, moved
 
@@ -92,17 +90,3 @@ def test_a_wait_is_counted():
     assert asked(lambda: [there.sum() for _ in range(5)]) == 0
     assert asked(lambda: [float(there.sum()) for _ in range(5)]) == 5
     assert asked(lambda: there.nonzero()) == 1
-
-
-@pytest.mark.parametrize("form", ["toy", "layer"])
-def test_training_waits_for_no_step(form):
-    given = moved(fuzz.right(TARGETS["train_gated"]))
-    if form == "layer":
-        x = torch.randn(
-            12, 6, given["original"].heads.d_model, generator=torch.Generator().manual_seed(0)
-        )
-        given["original"] = moved(LayerRecord(x, x.roll(1, 1), len(given["original"].heads)))
-    few, many = (
-        asked(lambda n=n: superposition.train_gated(**given | {"steps": n})) for n in (8, 16)
-    )
-    assert few == many

@@ -1,12 +1,10 @@
 """What gave a number for nonsense, each refused in words: the list of the findings of the second edition."""
 
-import math
-
 import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import conversion, models, superposition
+from circuitkit import conversion, models
 from tests.support import tiny_models
 
 pytestmark = pytest.mark.usefixtures("as_a_reader")
@@ -33,19 +31,9 @@ SILENT = {
         lambda m: conversion.choose_omega(-3, torch.float32),
         "n_pos=-3; expected an integer of at least 1",
     ),
-    "a verdict on -1 rows": (
-        lambda m: superposition.head_verdict(
-            superposition.hand_specified(2, 2), superposition.SkipTrigramTask(2), rows=-1
-        ),
-        "rows=-1; expected an integer of at least 1",
-    ),
     "a negative sharpness": (
         lambda m: ck.to_attention_only(m, heads_per_neuron=1, sharpness=-5),
         "sharpness=-5; expected a positive, finite",
-    ),
-    "a task of NaN": (
-        lambda m: superposition.SkipTrigramTask(math.nan),
-        "n_trigrams=nan; expected an integer from 1",
     ),
 }
 

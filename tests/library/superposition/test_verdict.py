@@ -1,244 +1,356 @@
-"""The verdict: closed forms against every subset, planted wrong models, and its errors."""
+"""The verdict against enumeration by logits and by softmax, on hand-made models, and its rows."""
 
-from itertools import combinations
+import math
+from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import circuitkit as ck
 from circuitkit.superposition import (
     SkipTrigramTask,
     blind_model,
     hand_specified,
+    head_logits,
     head_verdict,
     load_original,
     one_head_model,
+    rate,
+    toy_model,
     two_head_model,
 )
-from circuitkit.superposition._verdict import (
+from circuitkit.superposition.verdict import (
+    Margins,
     always_predicted,
-    enough,
-    greatest,
-    margins,
-    negative_places,
-    positive_places,
+    argmax_verdict,
+    draw_places,
+    extremes,
+    log_odds,
+    margins_over_others,
+    odds_verdict,
+    places_due,
+    places_without_source,
+    smallest_margin,
 )
 
 
-def every_subset(heads, residual, completion):
-    """`[row, head]` lists of predictions over every set of kept heads, by argmax over logits: no margins, no sharing."""
-    out = []
-    for row in range(len(heads)):
-        per_head = []
-        for h in range(heads.shape[1]):
-            others = [k for k in range(heads.shape[1]) if k != h]
-            said = []
-            for size in range(len(others) + 1):
-                for kept in combinations(others, size):
-                    logits = residual[row] + heads[row, h]
-                    for k in kept:
-                        logits = logits + heads[row, k]
-                    rivals = [float(x) for u, x in enumerate(logits) if u != int(completion[row])]
-                    said.append(float(logits[completion[row]]) > max(rivals))
-            per_head.append(said)
-        out.append(per_head)
-    return out
+def draw_logits(rows, n_heads, n_tokens, seed, size=1.5):
+    """What heads and stream add to logits, with ties and with heads that cancel."""
+    generator = torch.Generator().manual_seed(seed)
+    heads = size * torch.randn(rows, n_heads, n_tokens, generator=generator, dtype=torch.float64)
+    heads[: rows // 4] = heads[: rows // 4].round()
+    heads[: rows // 8, -1] = -heads[: rows // 8, 0]
+    residual = torch.randn(rows, n_tokens, generator=generator, dtype=torch.float64)
+    return heads, residual, torch.randint(n_tokens, (rows,), generator=generator)
 
 
-def test_hand_computed_rows():
-    # Three tokens; completion 0. Head 0 writes (2, 0, 0), head 1 writes (0, 1, 0), residual (0, 0, 0.5).
+def every_set(heads, residual, completion):
+    """For each set of heads: whether the completion is on top, and its log-odds from the softmax.
+
+    Returns the sets `[set, head]`, and two tensors `[set, row]`; nothing is shared between sets.
+    """
+    sets = [*product((0, 1), repeat=heads.shape[1])]
+    on_top, odds = [], []
+    for kept in sets:
+        logits = residual.clone()
+        for head, is_kept in enumerate(kept):
+            if is_kept:
+                logits = logits + heads[:, head]
+        others = logits.scatter(1, completion[:, None], -torch.inf)
+        own = logits.gather(1, completion[:, None])[:, 0]
+        p = logits.softmax(-1).gather(1, completion[:, None])[:, 0]
+        on_top.append(own > others.amax(-1))
+        odds.append(p.log() - (1 - p).log())
+    return torch.tensor(sets).bool(), torch.stack(on_top), torch.stack(odds)
+
+
+# Margins and sets
+
+
+def test_margins_and_extremes_computed_by_hand():
+    # Three tokens; the completion is 0. Head 0 writes (2, 0, 0), head 1 writes (0, 1, 0).
     heads = torch.tensor([[[2.0, 0, 0], [0.0, 1, 0]]])
     residual = torch.tensor([[0.0, 0, 0.5]])
-    m, r = margins(heads, torch.tensor([0])), margins(residual, torch.tensor([0]))
+    m = margins_over_others(heads, torch.tensor([0]))
+    r = margins_over_others(residual, torch.tensor([0]))
     assert m.tolist() == [[[2, 2], [-1, 0]]]
     assert r.tolist() == [[0, -0.5]]
-    assert always_predicted(m, r).tolist() == [[True, False]]  # head 1 alone says token 1
-    assert greatest(m, r, odds=False)[0].tolist() == [[1.5, 1.0]]  # both, and over token 1 and 2
+    assert always_predicted(m, r).tolist() == [[True, False]]  # head 1 alone predicts token 1
+    # Head 0 has 1.5 over token 2 alone, and 1 over token 1 with head 1.
+    smallest, largest = extremes(m, r, smallest_margin)
+    assert smallest.tolist() == [[1.0, -1.0]]
+    assert largest.tolist() == [[1.5, 1.0]]
+    # Two other tokens with equal margins: the odds are half of those over one.
+    assert log_odds(torch.tensor([3.0, 3.0])).item() == pytest.approx(3 - math.log(2))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 5), st.integers(2, 5), st.integers(0, 10**6))
-def test_closed_forms_are_exact(n_heads, n_tokens, seed):
-    generator = torch.Generator().manual_seed(seed)
-    heads = torch.randn(12, n_heads, n_tokens, generator=generator, dtype=torch.float64)
-    heads[:4] = heads[:4].round()  # ties
-    residual = 0.5 * torch.randn(12, n_tokens, generator=generator, dtype=torch.float64)
-    completion = torch.randint(n_tokens, (12,), generator=generator)
-    m, r = margins(heads, completion), margins(residual, completion)
-    said = every_subset(heads, residual, completion)
-    assert always_predicted(m, r).tolist() == [[all(s) for s in row] for row in said]
-    assert (greatest(m, r, odds=False)[1] <= 0).tolist() == [
-        [not any(s) for s in row] for row in said
-    ]
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 7), st.integers(2, 8), st.integers(0, 10**6))
+def test_extremes_are_those_of_enumeration(n_heads, n_tokens, seed):
+    heads, residual, completion = draw_logits(24, n_heads, n_tokens, seed)
+    m = margins_over_others(heads, completion)
+    r = margins_over_others(residual, completion)
+    sets, on_top, odds = every_set(heads, residual, completion)
+    least, most = extremes(m, r, log_odds)
+    _, best = extremes(m, r, smallest_margin)
+    for head in range(n_heads):
+        with_head = sets[:, head]
+        assert torch.equal(always_predicted(m, r)[:, head], on_top[with_head].all(0))
+        assert torch.equal(best[:, head] > 0, on_top[with_head].any(0))
+        # A softmax near 1 loses digits of 1 - p.
+        assert torch.allclose(least[:, head], odds[with_head].amin(0), atol=1e-10)
+        assert torch.allclose(most[:, head], odds[with_head].amax(0), atol=1e-10)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_verdict_of_trained_models_is_the_brute_force_verdict(seed):
-    model = load_original(3, 4, seed)
-    task, verdict = model.task, head_verdict(model, model.task, "argmax", rows=40)
-    tokens, places = enough(
-        task.sample, lambda rows: positive_places(task, rows, "argmax"), task, 40, 42
-    )
-    quiet, quiet_places = enough(
-        task.negatives, lambda rows: negative_places(task, rows), task, 40, 43
-    )
+def test_margins_of_hundreds_do_not_overflow():
+    m = torch.tensor([[[-900.0, 0.0], [0.0, -900.0]]]).double()
+    r = torch.zeros(1, 2).double()
+    smallest, largest = extremes(m, r, log_odds)
+    assert smallest[0].tolist() == pytest.approx([-900 - math.log(2)] * 2)
+    assert largest.tolist() == [[-900, -900]]
+
+
+def test_more_than_16_heads_are_refused():
+    with pytest.raises(ValueError, match="up to 16 heads, and this model has 17"):
+        extremes(torch.zeros(1, 17, 2), torch.zeros(1, 2), log_odds)
+
+
+# Whole verdicts
+
+
+def by_enumeration(model, tokens, places, trigram, judge):
+    """A rate of each head and of the whole model, from logits of every set, `[head + 1]`."""
+    rows = [(p, q) for p, q in places.tolist() if tokens[p, q] == trigram]
+    written, residual = head_logits(model, tokens[[p for p, _ in rows]])
+    at = torch.arange(len(rows)), torch.tensor([q for _, q in rows])
+    completion = torch.full((len(rows),), trigram + model.task.n_trigrams)
+    sets, on_top, odds = every_set(written[at].double(), residual[at].double(), completion)
+    gain = odds + math.log(model.task.d_vocab - 1)
+    heads = [judge(on_top[sets[:, h]], gain[sets[:, h]]) for h in range(sets.shape[1])]
+    whole = judge(on_top[-1:], gain[-1:])
+    return torch.stack([*heads, whole]).float().mean(1)
+
+
+def is_completed_by_odds(on_top, gain):
+    return on_top.all(0) & (gain > 1).all(0)
+
+
+def is_silent_by_odds(on_top, gain):
+    return (gain <= math.log(2)).all(0)
+
+
+def is_completed_by_argmax(on_top, gain):
+    return on_top.all(0)
+
+
+def is_silent_by_argmax(on_top, gain):
+    return ~on_top.any(0)
+
+
+def random_model(n_heads, n_trigrams, d_head, seed):
+    heads = ck.circuits.random_heads(n_heads, 2 * n_trigrams + 2, d_head, seed=seed)
+    names = tuple(f"L0H{head}" for head in range(n_heads))
+    fields = {name: 2 * getattr(heads, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
+    return toy_model(ck.Heads(names, **fields), SkipTrigramTask(n_trigrams))
+
+
+MODELS = {
+    "trained": lambda: load_original(3, 4, 0),
+    "hand-made": lambda: hand_specified(3, 5, gain=2.5),
+    "one random head": lambda: random_model(1, 2, 2, seed=0),
+    "random heads": lambda: random_model(5, 3, 2, seed=1),
+}
+
+
+@pytest.mark.parametrize("form", ["odds", "argmax"])
+@pytest.mark.parametrize("name", MODELS)
+def test_verdicts_are_those_of_enumeration(name, form):
+    model = MODELS[name]()
+    task = model.task
+    tokens, negatives = task.sample(150, 3), task.negatives(60, 4)
+    verdict = head_verdict(model, form=form, tokens=tokens, negatives=negatives)
+    completed, silent = {
+        "odds": (is_completed_by_odds, is_silent_by_odds),
+        "argmax": (is_completed_by_argmax, is_silent_by_argmax),
+    }[form]
+    carried = torch.cat([verdict.carried, verdict.learnt[None]])
+    quiet = torch.cat([verdict.silent, verdict.quiet[None]])
     for trigram in task.destinations:
-        for prompts, at, rates, every in (
-            (tokens, places, verdict.carried, all),
-            (quiet, quiet_places, verdict.silent, lambda said: not any(said)),
-        ):
-            rows = [(p, q) for p, q in at.tolist() if prompts[p, q] == trigram]
-            heads, residual = model.run(prompts[[p for p, _ in rows]])
-            pick = range(len(rows)), [q for _, q in rows]
-            heads, residual = heads.transpose(1, 2)[pick], residual[pick]
-            said = every_subset(
-                heads.double(),
-                residual.double(),
-                torch.full((len(rows),), trigram + task.n_trigrams),
-            )
-            by_hand = torch.tensor([[every(s) for s in row] for row in said]).double().mean(0)
-            assert torch.allclose(rates[:, trigram - 1].double(), by_hand, atol=1e-6)
+        places = places_due(task, tokens, form)
+        rates = by_enumeration(model, tokens, places, trigram, completed)
+        if form == "odds":  # the whole model needs the gain and not the rank
+            rates[-1] = carried[-1, trigram - 1]
+        assert torch.allclose(carried[:, trigram - 1], rates, atol=1e-6)
+        places = places_without_source(task, negatives)
+        rates = by_enumeration(model, negatives, places, trigram, silent)
+        assert torch.allclose(quiet[:, trigram - 1], rates, atol=1e-6)
 
 
-def test_planted_models_get_the_verdict_they_deserve():
-    ideal, blind, two, one = (
-        hand_specified(3, 3),
-        blind_model(3),
-        two_head_model(3),
-        one_head_model(3),
-    )
-    assert head_verdict(ideal, ideal.task, rows=50).exactly_one
-    assert head_verdict(
-        blind, blind.task, "post", rows=50
-    ).success  # the hole in the published check
-    strict = head_verdict(blind, blind.task, rows=50)
+def test_hand_made_models_get_the_verdict_that_they_deserve():
+    for model, n_learnt, n_carried in (
+        (hand_specified(2, 3), 3, 2),
+        (hand_specified(5, 5), 5, 5),
+        (two_head_model(5), 5, 0),
+        (one_head_model(5), 5, 5),
+        (blind_model(5), 0, 0),
+    ):
+        verdict = head_verdict(model, rows=100)
+        carried = verdict.carries.any(0) & verdict.is_learnt
+        assert (int(verdict.is_learnt.sum()), int(carried.sum())) == (n_learnt, n_carried)
+        assert bool((verdict.gain[verdict.carries] > 1).all())
+
+
+def test_the_posts_form_passes_a_model_that_never_attends_to_the_source():
+    blind = blind_model(3)
+    assert head_verdict(blind, form="post", rows=50).success
+    strict = head_verdict(blind, rows=50)
     assert not strict.success
     assert strict.quiet.tolist() == [0, 0, 0]
     assert strict.not_learnt == (1, 2, 3)
-    assert head_verdict(two, two.task, "post", rows=50).success
-    assert head_verdict(two, two.task, rows=50).distributed == (1, 2, 3)
-    assert head_verdict(one, one.task, rows=50).success
-    assert not head_verdict(one, one.task, "post", rows=50).success
+    assert head_verdict(two_head_model(3), form="post", rows=50).success
+    assert not head_verdict(one_head_model(3), form="post", rows=50).success
+
+
+def test_a_head_that_fires_without_the_source_is_caught_though_another_cancels_it():
+    verdict = head_verdict(two_head_model(3), rows=50)
+    assert verdict.quiet.tolist() == [1, 1, 1]
+    assert verdict.silent[0].tolist() == [0, 0, 0]
+    assert verdict.superposed == (1, 2, 3)
 
 
 def test_redundant_heads_are_reported():
     model = hand_specified(3, 3)
-
-    def doubled(tokens):
-        heads, residual = model.run(tokens)
-        return torch.cat([heads, heads[:, :1]], 1), residual
-
-    verdict = head_verdict(doubled, model.task, rows=50)
+    heads = ck.heads_of(model)
+    names = ("L0H0", "L0H1", "L0H2", "L0H3")
+    four = {k: getattr(heads, k)[[0, 1, 2, 0]] for k in ("W_Q", "W_K", "W_V", "W_O")}
+    verdict = head_verdict(toy_model(ck.Heads(names, **four), model.task), rows=50)
     assert verdict.success
     assert not verdict.exactly_one
     assert verdict.carriers(1) == (0, 3)
-    assert "2 heads, each alone" in verdict.table()
+    assert verdict.word(1) == "2 heads, each alone"
+    assert head_verdict(model, rows=50).exactly_one
 
 
-def test_a_head_that_fires_without_the_source_is_caught_even_if_another_cancels_it():
-    """What the published blocks do: head 0 writes always, head 1 takes it back; together they look right."""
-    model = two_head_model(3)
-    verdict = head_verdict(model, model.task, rows=50)
-    assert verdict.quiet.tolist() == [1, 1, 1]
-    assert verdict.silent[0].tolist() == [0, 0, 0]
-    assert not verdict.carries.any()
+def test_98_of_100_rows_are_not_enough_and_99_are():
+    task = SkipTrigramTask(1)
+
+    def verdict_with(n_wrong, judge):
+        m = torch.full((100, 1, 3), 9.0).double()
+        m[:n_wrong] = -9.0
+        trigram = torch.ones(100, dtype=torch.long)
+        present = Margins(m, torch.zeros(100, 3).double(), trigram)
+        absent = Margins(-m.abs(), torch.zeros(100, 3).double(), trigram)
+        return judge(present, absent, task, 0.99)
+
+    for judge in (odds_verdict, argmax_verdict):
+        assert not verdict_with(2, judge).success
+        assert verdict_with(1, judge).success
+    # 99 of the 100 rows reach this gain, the log-odds of 9 over 3 tokens above those of guessing
+    assert verdict_with(1, odds_verdict).gain.item() == pytest.approx(9.0)
+    assert verdict_with(2, odds_verdict).gain.item() == pytest.approx(-9.0)
 
 
-def test_given_prompts_count_all_their_rows():
+def test_a_nearly_uniform_model_fails_by_argmax_and_not_in_log_odds():
+    """Without a source it tilts by 0.01 nats towards the completion."""
+    model = hand_specified(3, 3)
+    W_E = torch.eye(8)
+    W_E[[1, 2, 3], [4, 5, 6]] = 0.01
+    W_E[[1, 2, 3], [1, 2, 3]] = 0.0  # else the direct path repeats the destination
+    heads = ck.heads_of(model)
+    undo = torch.linalg.pinv(W_E)
+    read = {name: undo @ getattr(heads, name) for name in ("W_Q", "W_K", "W_V")}
+    names = heads.names
+    tilted = toy_model(ck.Heads(names, W_O=heads.W_O, **read), model.task, W_E)
+    assert head_verdict(tilted, form="argmax", rows=50).quiet.tolist() == [0, 0, 0]
+    assert head_verdict(tilted, rows=50).quiet.tolist() == [1, 1, 1]
+
+
+def test_the_table_and_its_head():
+    model = hand_specified(2, 3)
+    lines = repr(head_verdict(model, rows=50)).splitlines()
+    assert lines[0] == "Log-odds verdict. Trigrams in superposition: 3"
+    assert lines[2].split() == ["1", "1.000", "1.000", "H0", "one", "head", "2.7", "50", "50"]
+    assert lines[4].split()[:5] == ["3", "1.000", "1.000", "-", "superposition"]
+    frame = head_verdict(model, form="post", rows=50).to_frame()
+    assert list(frame.columns) == ["learnt", "carried by", "verdict", "rows"]
+    assert list(head_verdict(blind_model(2), rows=20).to_frame()["verdict"]) == ["not learnt"] * 2
+
+
+# Rows
+
+
+def test_only_completions_that_counts_prove_are_judged_in_log_odds():
+    task = SkipTrigramTask(2)  # 0 source, 1 2 destinations, 3 4 completions
+    tokens = torch.tensor(
+        [[5, 3, 1, 0, 1, 3, 5], [5, 0, 1, 3, 0, 1, 3], [5, 3, 0, 1, 3, 5, 5], [5, 4, 1, 0, 1, 3, 5]]
+    )
+    every_place = [[0, 4], [1, 2], [1, 5], [2, 3], [3, 4]]
+    assert places_due(task, tokens, "argmax").tolist() == every_place
+    # The first prompt holds 1, 3 and 0 before its destination, which could be a whole trigram.
+    assert places_due(task, tokens, "odds").tolist() == every_place[1:]
+    assert places_due(task, tokens, "post").tolist() == [[0, 4], [2, 3], [3, 4]]
+
+
+def test_all_rows_of_given_prompts_count():
     model = hand_specified(2, 2)
     tokens = torch.tensor([[5, 0, 1, 3, 0, 2, 4, 3, 3, 3, 3], [5, 3, 3, 0, 1, 3, 3, 3, 3, 3, 3]])
-    # The second prompt has a source: its first destination counts, those after the source do not.
+    # In the second prompt, only the destination before the source counts.
     negatives = torch.tensor([[5, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3], [5, 1, 0, 2, 4, 1, 3, 3, 3, 3, 3]])
-    verdict = head_verdict(model, model.task, tokens=tokens, negatives=negatives)
-    assert (verdict.positives.tolist(), verdict.negatives.tolist()) == ([2, 1], [2, 1])
-    post = head_verdict(
-        model,
-        model.task,
-        "post",
-        tokens=torch.cat([tokens, torch.tensor([[5, 0, 2, 4] + [3] * 7])]),
-    )
-    assert post.positives.tolist() == [1, 1]  # the first prompt holds two trigrams and is left out
-
-
-def test_rates_near_the_threshold():
-    """98 of 100 rows are not enough at 0.99, and 99 are."""
-    model, task = hand_specified(1, 1), SkipTrigramTask(1)
-    tokens = torch.tensor([[3, 0, 1, 2]]).repeat(100, 1)
-
-    def spoiled(n):
-        def run(prompts):
-            heads, residual = model.run(prompts)
-            if int(prompts[0, 1]) == 0:
-                heads = heads.clone()
-                heads[:n] = 0
-            return heads, residual
-
-        return run
-
-    negatives = torch.tensor([[3, 1, 2, 2]])
-    assert not head_verdict(spoiled(2), task, tokens=tokens, negatives=negatives).success
-    assert head_verdict(spoiled(1), task, tokens=tokens, negatives=negatives).success
-
-
-def test_tables_say_everything():
-    model = hand_specified(2, 3)
-    text = str(head_verdict(model, model.task, "argmax", rows=50))
-    assert text.startswith("argmax verdict: not every trigram has a head of its own")
-    assert text.splitlines()[1:3] == [
-        "trigram  learnt  quiet  carried by  verdict        rows",
-        "1        1.000   1.000  H0          one head       50 + 50",
-    ]
-    assert text.splitlines()[4] == "3        1.000   1.000  -           no head alone  50 + 50"
-    post = str(head_verdict(model, model.task, "post", rows=50))
-    assert post.startswith("the post's verdict: not every")
-    assert post.splitlines()[2] == "1        1.000   -      H0          one head       50 + 0"
-    odds = str(head_verdict(model, model.task, rows=50)).splitlines()
-    assert odds[0].startswith("log-odds verdict: not every")
-    assert odds[2].split() == ["1", "1.000", "1.000", "H0", "one", "head", "2.7", "50", "+", "50"]
-    assert "not learnt" in head_verdict(blind_model(2), SkipTrigramTask(2), rows=20).table()
-
-
-def test_bad_input():
-    model, task = hand_specified(3, 3), SkipTrigramTask(3)
-    with pytest.raises(
-        ValueError,
-        match=r"head_logits of shape \(.*, 8\).*expected 10 logits, one for each token of the task",
-    ):
-        head_verdict(
-            lambda tokens: hand_specified(3, 3).run(tokens.clamp(max=7)), SkipTrigramTask(4)
-        )
-    with pytest.raises(ValueError, match="must return .head_logits.*returned a Tensor"):
-        head_verdict(lambda tokens: model.logits(tokens), task)
-    with pytest.raises(
-        ValueError, match=r"head_logits of shape \(.*, 11, 8\).*\[batch, head, pos, d_vocab\]"
-    ):
-        head_verdict(lambda tokens: (model.run(tokens)[0].sum(1), model.run(tokens)[1]), task)
-    with pytest.raises(ValueError, match="head_logits .*NaN or infinite"):
-        head_verdict(lambda tokens: tuple(part * float("nan") for part in model.run(tokens)), task)
-    with pytest.raises(
-        ValueError, match=r"no row for trigram \[2, 3\] in 1 prompts.*followed by a destination"
-    ):
-        head_verdict(model, task, tokens=torch.tensor([[7, 0, 1, 4]]))
-    with pytest.raises(
-        ValueError, match=r"no row for trigram \[1\] in 1 prompts.*without a source"
-    ):
-        head_verdict(
-            model, task, tokens=task.sample(500, 0), negatives=torch.tensor([[7, 2, 3, 5]])
-        )
-    with pytest.raises(ValueError, match="from 0 to 9; expected"):
-        head_verdict(model, task, tokens=torch.tensor([[9, 0, 1, 4]]))
-    with pytest.raises(ValueError, match="threshold=1.5; expected a number above 0 and at most 1"):
-        head_verdict(model, task, threshold=1.5)
-    with pytest.raises(ValueError, match="trigram 4 does not exist"):
-        head_verdict(model, task, rows=20).carriers(4)
+    verdict = head_verdict(model, tokens=tokens, negatives=negatives)
+    assert verdict.n_with_source.tolist() == [2, 1]
+    assert verdict.n_without_source.tolist() == [2, 1]
 
 
 def test_prompts_are_drawn_until_rare_trigrams_have_their_rows():
-    rare = SkipTrigramTask(2, n_ctx=4, d_vocab=60)  # a trigram in few of the first 4096 prompts
-    tokens, places = enough(
-        rare.sample, lambda rows: positive_places(rare, rows, "argmax"), rare, 40, seed=0
-    )
+    rare = SkipTrigramTask(2, n_ctx=4, n_fillers=54)
+
+    def find(prompts):
+        return places_due(rare, prompts, "argmax")
+
+    tokens, places = draw_places(rare.sample, find, rare, rows=40, seed=0)
     assert len(tokens) > 4096
     assert len(places) == 80
     assert not torch.equal(tokens[:4096], tokens[4096:8192])
+
+
+def test_mistakes_are_explained():
+    model, task = hand_specified(3, 3), SkipTrigramTask(3)
+    with pytest.raises(ValueError, match="has 8 tokens, and a task of 4 trigrams has 10"):
+        head_verdict(model, SkipTrigramTask(4))
+    with pytest.raises(ValueError, match="trigram 2, 3, because no position"):
+        head_verdict(model, tokens=torch.tensor([[7, 0, 1, 4]]))
+    with pytest.raises(ValueError, match="trigram 1, .*without a source before it"):
+        head_verdict(model, tokens=task.sample(500, 0), negatives=torch.tensor([[7, 2, 3, 5]]))
+    with pytest.raises(ValueError, match="tokens 0 to 7, and these prompts hold 0 to 9"):
+        head_verdict(model, tokens=torch.tensor([[7, 0, 1, 9]]))
+    with pytest.raises(ValueError, match="threshold=1.5"):
+        head_verdict(model, threshold=1.5)
+    with pytest.raises(ValueError, match="no trigram 4"):
+        head_verdict(model, rows=20).carriers(4)
+    with pytest.raises(ValueError, match="does not hold a task"):
+        head_verdict(ck.handmade.bridge_of(ck.heads_of(model), torch.eye(8), torch.eye(8), n_ctx=4))
+
+
+# Rates
+
+
+@given(n=st.integers(1, 300), share=st.floats(0, 1))
+def test_the_ends_of_a_rate_are_where_its_share_is_1_96_deviations_away(n, share):
+    k = round(share * n)
+    wilson = rate(k, n)
+    for end in (wilson.low, wilson.high):
+        deviation = 1.959964 * math.sqrt(end * (1 - end) / n)
+        assert abs(k / n - end) == pytest.approx(deviation, abs=1e-6)
+    assert wilson.low - 1e-12 <= k / n <= wilson.high + 1e-12
+    assert wilson.low < wilson.high
+
+
+def test_rates_by_hand():
+    # z^2 / (20 + z^2) = 3.8415 / 23.8415
+    assert [round(x, 3) for x in rate(0, 20)[2:]] == [0.0, 0.161]
+    assert [round(x, 3) for x in rate(20, 20)[2:]] == [0.839, 1.0]
+    assert str(rate(9, 10)) == "9/10 = 0.90 (95 % interval 0.60 to 0.98)"
+    with pytest.raises(ValueError, match="0 <= k <= n"):
+        rate(3, 2)

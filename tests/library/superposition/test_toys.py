@@ -1,0 +1,177 @@
+"""Toy models: what they complete, their logits against slow loops, and what cannot be made."""
+
+import csv
+import dataclasses
+from importlib.resources import files
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import circuitkit as ck
+from circuitkit.superposition import (
+    SkipTrigramTask,
+    blind_model,
+    hand_specified,
+    head_logits,
+    head_verdict,
+    load_original,
+    load_results,
+    one_head_model,
+    toy_model,
+    two_head_model,
+)
+from tests.support import tiny_models
+
+DATA = files("circuitkit") / "data" / "superposition"
+
+
+def slow_logits(model, prompt):
+    """The logits position by position and head by head, from the weights."""
+    heads = ck.heads_of(model)
+    zeros = torch.zeros(len(heads), heads.d_head)
+    b_Q, b_K, b_V = (zeros if b is None else b for b in (heads.b_Q, heads.b_K, heads.b_V))
+    x = [model.W_E[token] for token in prompt]
+    rows = []
+    for dst in range(len(prompt)):
+        out = x[dst].clone()
+        for h in range(len(heads)):
+            q = x[dst] @ heads.W_Q[h] + b_Q[h]
+            keys = [x[src] @ heads.W_K[h] + b_K[h] for src in range(dst + 1)]
+            pattern = torch.stack([q @ k / heads.scale for k in keys]).softmax(0)
+            for src in range(dst + 1):
+                out = out + pattern[src] * ((x[src] @ heads.W_V[h] + b_V[h]) @ heads.W_O[h])
+        rows.append(out @ model.W_U)
+    return torch.stack(rows)
+
+
+def with_biases():
+    draw = torch.Generator().manual_seed(1)
+    model = hand_specified(2, 3)
+    biases = {name: torch.randn(2, 1, generator=draw) for name in ("b_Q", "b_K", "b_V")}
+    return toy_model(dataclasses.replace(ck.heads_of(model), **biases), model.task)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hand_specified(2, 3),
+        lambda: two_head_model(3),
+        lambda: one_head_model(2),
+        lambda: blind_model(3),
+        lambda: load_original(3, 4, 0),
+        with_biases,
+    ],
+)
+def test_logits_are_those_of_a_slow_loop_and_the_sum_of_the_heads_shares(make):
+    model = make()
+    prompt = model.task.sample(1, seed=4)
+    expected = slow_logits(model, prompt[0].tolist())
+    written, residual = head_logits(model, prompt)
+    # float32, scores up to 60
+    assert torch.allclose(model(prompt)[0], expected, atol=1e-5)
+    assert torch.allclose((written.sum(2) + residual)[0], expected, atol=1e-5)
+    assert torch.equal(residual, model.W_E[prompt] @ model.W_U)
+
+
+def test_two_heads_three_trigrams_number_by_number():
+    """Trigram 3: each head writes most on its own completion, and their sum on the third."""
+    model = hand_specified(2, 3, gain=4.0)
+    prompt = torch.tensor([[7, 0, 5, 3]])  # beginning, source, a completion, destination 3
+    written, residual = (part[0, -1] for part in head_logits(model, prompt))
+    assert written[0].round(decimals=4).tolist() == [0, 0, 0, 0, 4, -2, 3, 0]
+    assert written[1].round(decimals=4).tolist() == [0, 0, 0, 0, -2, 4, 3, 0]
+    assert residual.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert model(prompt)[0, -1].argmax() == 6
+
+
+@pytest.mark.parametrize(
+    ("n_heads", "n_trigrams"), [(2, 3), (3, 4), (4, 5), (3, 6), (4, 10), (2, 2), (3, 2)]
+)
+def test_trigrams_beyond_the_heads_are_in_superposition(n_heads, n_trigrams):
+    verdict = head_verdict(hand_specified(n_heads, n_trigrams), rows=60)
+    assert verdict.not_learnt == ()
+    assert verdict.superposed == tuple(range(n_heads + 1, n_trigrams + 1))
+    for trigram in range(1, min(n_heads, n_trigrams) + 1):
+        assert verdict.carriers(trigram) == (trigram - 1,)
+
+
+def test_a_trigram_shared_by_all_four_heads():
+    model = hand_specified(4, 5, shared=[(0, 1, 2, 3)])
+    assert head_verdict(model, rows=60).superposed == (5,)
+    written = head_logits(model, torch.tensor([[11, 0, 5, 5]]))[0][0, -1]
+    assert written[0].argmax() != 10
+    assert written[3].argmax() != 10
+    assert written.sum(0).argmax() == 10
+
+
+@pytest.mark.parametrize("n_trigrams", [1, 3, 20])
+@pytest.mark.parametrize("make", [two_head_model, one_head_model])
+def test_constructions_complete_any_number_and_nothing_else(make, n_trigrams):
+    model = make(n_trigrams)
+    task = model.task
+    whole = [[task.bos, 0, b, b + n_trigrams, *[task.bos] * 7] for b in task.destinations]
+    tokens = torch.cat([task.sample(3000, 0), torch.tensor(whole)])
+    logits = model(tokens)
+    after_source = task.is_destination(tokens) & ((tokens == 0).cumsum(1) > 0)
+    completion = tokens[after_source] + n_trigrams
+    assert torch.equal(logits[after_source].argmax(-1), completion)
+    unchanged = torch.eye(task.d_vocab)[tokens[~after_source]]
+    assert (logits[~after_source] - unchanged).abs().max() < 1e-4
+
+
+def test_one_head_gives_the_logits_of_two_heads():
+    tokens = SkipTrigramTask(5).sample(500, 1)
+    assert (two_head_model(5)(tokens) - one_head_model(5)(tokens)).abs().max() < 1e-5
+
+
+def test_rank_of_the_constructions():
+    ranks = torch.linalg.matrix_rank(ck.heads_of(two_head_model(4)).OV.AB)
+    assert ranks.tolist() == [4, 4]
+    assert hand_specified(4, 5).cfg.d_head == 1
+
+
+def test_models_that_cannot_be_made_are_refused():
+    with pytest.raises(ValueError, match=r"4 trigrams are too many for 2 heads.*two_head_model"):
+        hand_specified(2, 4)
+    with pytest.raises(ValueError, match="shared has 2 groups, and 1 trigrams are shared"):
+        hand_specified(4, 5, shared=[(0, 1), (2, 3)])
+    with pytest.raises(ValueError, match=r"group \[0, 1\] and \[0, 1, 2\] lie one inside"):
+        hand_specified(4, 6, shared=[(0, 1), (0, 1, 2)])
+    with pytest.raises(ValueError, match="needs two or more of the heads 0 to 3"):
+        hand_specified(4, 5, shared=[(0, 7)])
+    with pytest.raises(ValueError, match="needs a head, a trigram and a positive gain"):
+        hand_specified(0, 1)
+    with pytest.raises(ValueError, match=r"has 10 tokens.*W_E is \(8, 8\)"):
+        toy_model(ck.heads_of(hand_specified(2, 3)), SkipTrigramTask(4), torch.eye(8))
+
+
+def test_models_whose_logits_are_no_sum_over_heads_are_refused():
+    sizes = {"d_model": 8, "d_head": 2, "n_heads": 2, "n_ctx": 8, "d_vocab": 8}
+    two_layers = tiny_models.boot(n_layers=2, **sizes)
+    with pytest.raises(ValueError, match="one layer of attention, no MLP, no norm"):
+        head_logits(two_layers, torch.tensor([[1, 2]]))
+
+
+def test_stored_originals():
+    model = load_original(4, 5, 13)
+    heads = ck.heads_of(model)
+    with safe_open(DATA / "originals.safetensors", "pt") as stored:
+        for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V"):
+            expected = stored.get_tensor(f"4H5T/{name}")[13]
+            assert torch.allclose(getattr(heads, name), expected, rtol=1e-6, atol=0)
+    with pytest.raises(ValueError, match="No models with 5 heads and 6 trigrams are stored"):
+        load_original(5, 6, 0)
+    with pytest.raises(ValueError, match="Model 999 of 4H5T is not stored; seeds are 0 to 47"):
+        load_original(4, 5, 999)
+
+
+@pytest.mark.parametrize(
+    "name", ["recipes", "originals", "causes", "coherent", "post", "language_model"]
+)
+def test_stored_tables_are_read_whole(name):
+    expected = list(csv.DictReader((DATA / f"{name}.csv").read_text("utf-8").splitlines()))
+    rows = load_results(name)
+    assert len(rows) == len(expected)
+    assert list(rows[0]) == list(expected[0])
+    assert all(float(row["loss"]) > row["bayes_loss"] for row in rows if "bayes_loss" in row)
