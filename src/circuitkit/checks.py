@@ -16,7 +16,14 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
 from torch import Tensor
 
-__all__ = ["checked", "require_bridge", "require_finite", "to_token", "to_tokens"]
+__all__ = [
+    "checked",
+    "require_at_least",
+    "require_bridge",
+    "require_finite",
+    "to_token",
+    "to_tokens",
+]
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -139,6 +146,11 @@ def to_tokens(
     Source: this book.
     """
     require_bridge(model)
+    if getattr(model, "tokenizer", None) is None and not isinstance(text, Tensor):
+        raise ValueError(
+            "This model has no tokenizer, so it reads token ids [batch, pos] and no text: "
+            "torch.tensor([[5, 7, 5]])."
+        )
     if isinstance(text, str):
         tokens = model.to_tokens(text, truncate=False)
     elif isinstance(text, Sequence) and text and all(isinstance(row, str) for row in text):
@@ -192,6 +204,10 @@ def to_token(model: Any, answer: str | int) -> int:
     Source: this book.
     """
     require_bridge(model)
+    if isinstance(answer, str) and getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            f"This model has no tokenizer, so an answer is a token id, not {answer!r}."
+        )
     if isinstance(answer, str):
         pieces = model.to_tokens(answer, prepend_bos=False)[0].tolist()
         if len(pieces) != 1:
@@ -208,6 +224,13 @@ def to_token(model: Any, answer: str | int) -> int:
             f"The answer {answer} is outside the vocabulary, 0 to {model.cfg.d_vocab - 1}."
         )
     return answer
+
+
+def require_at_least(minimum: int, **numbers: int) -> None:
+    """Raise a `ValueError` if a number is below a minimum: `require_at_least(1, steps=steps)`."""
+    for name, number in numbers.items():
+        if number < minimum:
+            raise ValueError(f"{name}={number} is too small: it must be at least {minimum}.")
 
 
 def require_finite(tensor: Tensor, what: str) -> None:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least, require_bridge
 from circuitkit.heads import Heads, heads_of, model_name, require_scores, widened
 from circuitkit.names import join
 from circuitkit.tables import Table
@@ -182,6 +182,7 @@ class TopPerRow(NamedTuple):
     columns: Int[Tensor, "row k"]
 
 
+@checked
 def top_per_row(matrix: "FactoredMatrix", k: int = 10) -> TopPerRow:
     """The `k` largest entries of each row of a factored matrix, without forming the whole.
 
@@ -288,6 +289,7 @@ def ov_eigenvalues(heads: Any, model: Any = None) -> Table:
 
 def require_heads_of_model(heads: Heads, model: Any) -> None:
     """Raise a `ValueError` if heads cannot be of this model."""
+    require_bridge(model)
     d_model, name = model.W_E.shape[1], model_name(model)
     if heads.d_model not in (d_model, d_model + 1) or heads.of not in ("", name):
         raise ValueError(
@@ -328,6 +330,8 @@ def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int
     >>> random_heads(3, 16, 2).W_Q.shape
     torch.Size([3, 16, 2])
     """
+    require_at_least(1, n=n, d_model=d_model, d_head=d_head)
+    require_at_least(0, layer=layer)
     generator = torch.Generator().manual_seed(seed)
     shapes = [(n, d_model, d_head)] * 3 + [(n, d_head, d_model)]
     weights = [torch.randn(*shape, generator=generator) / math.sqrt(d_model) for shape in shapes]

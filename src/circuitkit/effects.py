@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from circuitkit.ablation import Replacement, Run, run, run_with
-from circuitkit.checks import checked, require_bridge, shown, to_tokens
+from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.cuts import resolve
 from circuitkit.names import Name, join, parse, unknown
 from circuitkit.parts import in_layer, n_heads, part_names, step_of
@@ -239,6 +239,7 @@ def effect(
     >>> effect(build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
     True
     """
+    require_at_least(0, draws=draws)
     rows = rows_of(model, tokens)
     given = normalized(without) + normalized(keep)
     require_choices(without, keep, fill, rows, at)
@@ -506,6 +507,7 @@ def attribution(
     >>> attribution(ck.load_model("two-layer"), torch.arange(12).view(2, 6)).values.shape
     torch.Size([8])
     """
+    require_at_least(1, points=points)
     rows = rows_of(model, tokens)
     require_choices("L0H0", (), fill, rows, None)
     experiment = Experiment(model, rows, fill, measure, None)

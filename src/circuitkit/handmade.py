@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least
 from circuitkit.heads import Heads, stack
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def bridge_of(
     if n_ctx is None and W_pos is None:
         raise ValueError("bridge_of needs n_ctx, the number of positions, or W_pos.")
     n_ctx = len(W_pos) if n_ctx is None else n_ctx
+    require_at_least(1, n_ctx=n_ctx)
     require_native(heads, W_E, n_ctx, W_pos)
     n_layers = max(heads.layers) + 1
     config = TransformerBridgeConfig(

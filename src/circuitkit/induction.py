@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from circuitkit.ablation import Run, run
-from circuitkit.checks import checked, to_tokens
+from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.effects import Effect
 from circuitkit.handmade import bridge_of
 from circuitkit.heads import Heads
@@ -551,6 +551,7 @@ def train_induction_model(
     >>> training.names, training.loss.shape
     (('L0H0',), torch.Size([2]))
     """
+    require_at_least(1, n_layers=n_layers, n_heads=n_heads, batch=batch)
     if n_ctx < 8 or d_vocab < n_ctx // 2:
         raise ValueError(
             f"n_ctx={n_ctx} and d_vocab={d_vocab} do not fit: n_ctx must be at least 8, and d_vocab "

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import Run, run, user_hooks
-from circuitkit.checks import checked, to_tokens
+from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import Heads, heads_of, require_scores
 from circuitkit.names import parse, unknown
 from circuitkit.parts import FrozenNorm, in_layer, n_heads
@@ -192,6 +192,7 @@ def path_logits(
         )
     n_layers = len(model.blocks)
     max_order = n_layers if max_order is None else max_order
+    require_at_least(0, max_order=max_order)
     model_run = run(model, tokens)
     parts = model_run.parts(neurons=neurons)
     require_few_paths(model, list(parts), max_order)

@@ -15,7 +15,7 @@ from transformer_lens.model_bridge.sources import boot_native
 from transformer_lens.model_bridge.sources.native.model import NativeModel
 
 from circuitkit.ablation import run
-from circuitkit.checks import checked, to_token, to_tokens
+from circuitkit.checks import checked, require_at_least, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads
 from circuitkit.names import parse, unknown
 from circuitkit.parts import (
@@ -380,6 +380,7 @@ def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     >>> list(writers)[:3], list(readers)[:3]
     (['embed', 'pos', 'L0H0'], ['L0H0.Q', 'L0H0.K', 'L0H0.V'])
     """
+    require_bridge(model)
     writers, readers = component_names(model)
     return (
         {name: writer_matrix(model, name) for name in writers},
@@ -486,6 +487,7 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     >>> virtual_weights(ck.load_model("two-layer"), "L0H1", "L1H3.K").AB.shape
     torch.Size([32, 32])
     """
+    require_bridge(model)
     writers, readers = component_names(model)
     if writer not in writers:
         raise unknown("writer", writer, writers)
@@ -526,6 +528,7 @@ def virtual_weight_table(model: Any) -> Table:
     >>> list(table.top(1).names)
     ['L1H0, unembed']
     """
+    require_bridge(model)
     writers, readers = components(model)
     columns = [rows_with_same_products(W.mT) for W in readers.values()]
     all_columns = torch.cat(columns).mT  # [d_model, columns of all readers]
@@ -702,6 +705,7 @@ def random_rotation(
     >>> bool(torch.allclose(R @ R.T, torch.eye(4).double()))
     True
     """
+    require_at_least(1, d_model=d_model)
     if fix is not None and len(fix) != d_model:
         raise ValueError(f"fix has {len(fix)} dimensions. It must have d_model={d_model}.")
     generator = torch.Generator().manual_seed(seed)
@@ -752,6 +756,7 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     >>> bool(torch.allclose(rotated(torch.arange(5)[None]), model(torch.arange(5)[None]), atol=1e-3))
     True
     """
+    require_bridge(model)
     require_rotation(model, rotation)
     rotation = rotation.to(model.W_E)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.checks import checked, require_bridge
+from circuitkit.checks import checked, require_at_least, require_bridge
 
 __all__ = [
     "Repeated",
@@ -82,6 +82,7 @@ def repeated_tokens(
     >>> rows.tokens.shape, bool((rows.tokens[:, 1:4] == rows.tokens[:, 4:7]).all())
     (torch.Size([1, 7]), True)
     """
+    require_at_least(1, d_vocab=d_vocab)
     if period < 2 or batch < 1:
         raise ValueError(
             f"repeated_tokens was given period={period} and batch={batch}. "

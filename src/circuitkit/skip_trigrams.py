@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.checks import checked, to_tokens
+from circuitkit.checks import checked, require_at_least, require_bridge, to_tokens
 from circuitkit.circuits import full_ov, full_qk
 from circuitkit.heads import heads_of
 from circuitkit.models import stored_file
@@ -111,6 +111,7 @@ def strongest(
     >>> strongest(ck.load_model("one-layer"), "L0H0", 1)[0].text
     "' cong' ... ' LORD' -> 'reg'"
     """
+    require_bridge(model)
     d_vocab = model.cfg.d_vocab
     require_tables(d_vocab, unigram=unigram, likelihood=likelihood, among=among)
     if window < 1 or k < 1:
@@ -340,7 +341,7 @@ def count_evidence(
             f"window={window} holds no token. Write (nearest, farthest) with "
             "1 <= nearest <= farthest, such as (1, 32)."
         )
-    rows = torch.atleast_2d(tokens)
+    rows = tokens.reshape(-1, tokens.shape[-1])
     counts_before: dict[int, Tensor] = {}
     evidence = []
     for triple in triples:
@@ -474,6 +475,7 @@ def find_bugs(
     (`count_evidence`). Source: "A Mathematical Framework for Transformer Circuits", skip-trigram
     bugs; the search is this book's.
     """
+    require_at_least(1, k=k)
     contexts = to_tokens(model, contexts)
     if contexts.shape[1] > model.cfg.n_ctx - 2:
         raise ValueError(

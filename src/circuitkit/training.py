@@ -8,9 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm  # tqdm.auto does not read TQDM_DISABLE in notebooks
 
+from circuitkit.checks import checked, require_at_least
+
 __all__ = ["cosine_decay", "fit"]
 
 
+@checked
 def fit(
     parameters: Iterable[Tensor],
     loss_function: Callable[[int], Float[Tensor, "*run"]],
@@ -56,6 +59,7 @@ def fit(
     >>> bool((x - 3).abs() < 0.5), losses[0].item()
     (True, 9.0)
     """
+    require_at_least(1, steps=steps)
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     rate_at = learning_rate if callable(learning_rate) else lambda step: learning_rate
     descent = optimizer(trained, lr=rate_at(0))
@@ -78,6 +82,7 @@ def fit(
     return torch.stack(losses)
 
 
+@checked
 def cosine_decay(learning_rate: float, steps: int) -> Callable[[int], float]:
     """Return the schedule that falls from `learning_rate` to 0 along half a cosine.
 
@@ -100,4 +105,5 @@ def cosine_decay(learning_rate: float, steps: int) -> Callable[[int], float]:
     >>> round(rate(0), 3), round(rate(5), 3), round(rate(10), 3)
     (0.1, 0.05, 0.0)
     """
+    require_at_least(1, steps=steps)
     return lambda step: learning_rate * (1 + math.cos(math.pi * step / steps)) / 2

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least
 from circuitkit.models import stored
 
 QUICK_GELU_SCALE = 1.702
@@ -227,6 +227,8 @@ def head_sum(
     0.0139
     """
     require_activation(activation)
+    if heads_per_neuron is not None:
+        require_at_least(1, heads_per_neuron=heads_per_neuron)
     if activation == "sigmoid":
         raise ValueError("A sigmoid alone has no x in its value. Use gate_sum('sigmoid', reach).")
     if activation == "relu":

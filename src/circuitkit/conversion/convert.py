@@ -476,7 +476,8 @@ def literal_stream(
         raise ValueError("literal_stream needs serial layers with norms in front of them only.")
     if norms_close_layers(model):
         raise ValueError("literal_stream needs norms in front of layers, not behind them.")
-    _, cache = model.run_with_cache(tokens[None], names_filter="blocks.0.hook_in")
+    rows = to_tokens(model, tokens)  # [1, pos]
+    _, cache = model.run_with_cache(rows, names_filter="blocks.0.hook_in")
     stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
     for layer, block in enumerate(blocks):
         if layer in attention_layers(model):

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least
 from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
 from circuitkit.heads import Heads, allowed_pairs
 
@@ -304,6 +304,7 @@ def neuron_heads(
     >>> mlp(torch.tensor([[0.0, 1.0]]))
     tensor([[0.0000, 0.7311]])
     """
+    require_at_least(0, layer=layer)
     weights = [w for w in (W_in, W_out, b_in, b_out, W_gate, b_gate) if w is not None]
     if len({w.dtype for w in weights}) > 1:
         dtypes = sorted({str(w.dtype) for w in weights})
@@ -322,6 +323,7 @@ def neuron_heads(
     return Neurons(W_in, W_out, b_in, b_out, terms, layer, W_gate, b_gate)
 
 
+@checked
 def with_bias_token(
     x: Float[Tensor, "*batch pos d_model"],
 ) -> Float[Tensor, "*batch pos_and_bias d_model_and_1"]:

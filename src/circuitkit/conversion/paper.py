@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least
 from circuitkit.heads import Heads
 
 NormFunction = Callable[[Tensor], Tensor]
@@ -126,6 +126,7 @@ def theorem2(
     its appendix, with two slips corrected: the blocks have the sizes d_model and 1 (it says N and
     1), and a token's score is 0 for itself and -x for the bias token, not the reverse.
     """
+    require_at_least(1, n_pos=n_pos)
     mask = torch.eye(n_pos + 1, dtype=V1.dtype, device=V1.device)
     mask[:, -1] = 1
     heads = []
@@ -149,6 +150,7 @@ def theorem6(W: Float[Tensor, "d_model d_model"], n_pos: int) -> MaskedHead:
     -----
     Error: rounding. Source: "Attention-Only Transformers", Theorem 6.
     """
+    require_at_least(1, n_pos=n_pos)
     return MaskedHead(torch.zeros_like(W), W, torch.eye(n_pos, dtype=W.dtype, device=W.device))
 
 
@@ -175,6 +177,7 @@ def theorem7(
     -----
     Error: rounding. Source: "Attention-Only Transformers", Theorem 7, whose `X I_N` must be `X I_D`.
     """
+    require_at_least(1, d_model=d_model, n_pos=n_pos)
     like = torch.zeros(()) if like is None else like
     eye = torch.eye(d_model, dtype=like.dtype, device=like.device)
     heads = theorem2(eye, eye, n_pos, a1, a2)
@@ -317,6 +320,7 @@ def rms_norm(
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
+@checked
 def norm_of_first(norm: NormFunction, n_extra: int = 1) -> NormFunction:
     """Repair (c), for every norm: normalize the original coordinates only.
 
@@ -332,6 +336,7 @@ def norm_of_first(norm: NormFunction, n_extra: int = 1) -> NormFunction:
     -----
     Error: none. Source: this book, a repair of Theorem 4.
     """
+    require_at_least(0, n_extra=n_extra)
 
     def repaired(x: Tensor) -> Tensor:
         stream, extra = x[..., :-n_extra], x[..., -n_extra:]
@@ -342,6 +347,7 @@ def norm_of_first(norm: NormFunction, n_extra: int = 1) -> NormFunction:
     return repaired
 
 
+@checked
 def rms_with_gain(d_model: int, eps: float = 0.0) -> NormFunction:
     """Repair (a): RMSNorm on all `D + 1` coordinates with a fixed gain, exact on `X (+) [1]`.
 
@@ -358,9 +364,11 @@ def rms_with_gain(d_model: int, eps: float = 0.0) -> NormFunction:
     -----
     Error: rounding. Source: this book, a repair of Theorem 4.
     """
+    require_at_least(1, d_model=d_model)
     return with_gain(rms_norm, d_model, 1, eps)
 
 
+@checked
 def centred_with_gain(d_model: int, eps: float = 0.0) -> NormFunction:
     """Repair (b): LayerNorm on `D + 2` coordinates, exact if rows are centred.
 
@@ -377,6 +385,7 @@ def centred_with_gain(d_model: int, eps: float = 0.0) -> NormFunction:
     -----
     Error: rounding. Source: this book, a repair of Theorem 4.
     """
+    require_at_least(1, d_model=d_model)
     return with_gain(layer_norm, d_model, 2, eps)
 
 

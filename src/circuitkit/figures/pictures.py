@@ -38,8 +38,11 @@ MOST_LINES = 12  # in the description of one panel
 def to_array(values: Numbers) -> np.ndarray:
     """A tensor, an array or a nested list as a float64 array on the CPU."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu().double().numpy()
-    return np.asarray(values, dtype=np.float64)
+        values = values.detach().cpu().numpy()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"Real numbers are needed for a figure, not {array.dtype} values.")
+    return array.astype(np.float64)
 
 
 def mark(values: Numbers) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
 from circuitkit.reports import parts
 from circuitkit.reports.page import page_of
@@ -163,6 +163,7 @@ def subject_of(model: Any, prompt: str | None) -> Subject:
     name_or_model = str(model.absolute()) if isinstance(model, Path) else model
     subject = Subject(name_or_model, (), os.urandom(8).hex())
     bridge = subject.load()
+    require_bridge(bridge)
     n_ctx = bridge.cfg.n_ctx
     if bridge.tokenizer is not None:
         tokens = bridge.to_tokens(TEXT if prompt is None else prompt, truncate=prompt is None)[0]
