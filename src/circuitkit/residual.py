@@ -80,7 +80,7 @@ def decompose(model: Any, tokens: Text) -> Table:
     >>> import circuitkit as ck
     >>> split = decompose(ck.load_model("one-layer"), "The house")
     >>> split.names[:3], split["L0H1"].shape[-1]
-    (('embed', 'pos', 'L0H0'), 128)
+    (('embed', 'pos', 'L0H0'), 160)
     """
     parts = run(model, to_tokens(model, tokens)).parts()
     return Table(torch.stack(list(parts.values())), {"part": tuple(parts)}, "residual stream")
@@ -752,7 +752,7 @@ def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
     --------
     >>> import circuitkit as ck
     >>> model = ck.load_model("one-layer")
-    >>> rotated = rotate_basis(model, random_rotation(128, seed=0))
+    >>> rotated = rotate_basis(model, random_rotation(160, seed=0))
     >>> bool(torch.allclose(rotated(torch.arange(5)[None]), model(torch.arange(5)[None]), atol=1e-3))
     True
     """

@@ -109,7 +109,7 @@ def strongest(
     --------
     >>> import circuitkit as ck
     >>> strongest(ck.load_model("one-layer"), "L0H0", 1)[0].text
-    "' cong' ... ' LORD' -> 'reg'"
+    "' gu' ... ' cur' -> ' morning'"
     """
     require_bridge(model)
     d_vocab = model.cfg.d_vocab
