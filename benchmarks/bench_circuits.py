@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 
 import circuitkit
-from circuitkit.circuits import _composition, composition_scores, path_logits, random_heads
+from circuitkit.circuits import _composition, composition_scores, random_heads
+from circuitkit.paths import path_logits
 
 
 def gpt2_shaped():

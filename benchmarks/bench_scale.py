@@ -18,12 +18,11 @@ from circuitkit._blocks import largest_entries
 from circuitkit.circuits import (
     composition_scores,
     full_ov,
-    largest_paths,
-    path_logits,
     random_heads,
-    skip_trigrams,
 )
+from circuitkit.paths import path_logits
 from circuitkit.residual import logit_attribution, subspace_overlap, virtual_weights
+from circuitkit.skip_trigrams import strongest
 
 
 class Largest(TorchDispatchMode):
@@ -94,8 +93,6 @@ def beside_a_forward_pass():
         lambda: model(few), lambda: path_logits(model, few, max_order=1).sum(at=-1)
     )
     print(f"paths-order-1-over-forward-32-tokens {paths / forward:.3g} 3")
-    forward, paths = seconds(lambda: model(few), lambda: largest_paths(model, few[0], 7))
-    print(f"largest-of-130000-paths-order-2-over-forward-32-tokens {paths / forward:.3g} 3")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kept = path_logits(model, few, max_order=1)
     print(
@@ -127,7 +124,7 @@ def beside_a_forward_pass():
 def at_full_size():
     """What the issue of scale asks in seconds of one thread: one head, 50,257 tokens."""
     model = plain(50_257, 768)
-    (taken,) = seconds(lambda: skip_trigrams(model, "L0H0"), times=1)
+    (taken,) = seconds(lambda: strongest(model, "L0H0"), times=1)
     print(f"skip-trigrams-50257-tokens-seconds {taken:.3g} 60")
     table = full_ov(model, "L0H0")
     (taken,) = seconds(lambda: largest_entries(table.A, table.B, 10), times=1)
@@ -151,12 +148,12 @@ def at_full_size():
 def laws():
     sizes = [4096, 6144, 8192, 12288]
     models = {n: plain(n) for n in sizes}
-    taken = seconds(*(lambda n=n: skip_trigrams(models[n], "L0H0") for n in sizes), times=2)
+    taken = seconds(*(lambda n=n: strongest(models[n], "L0H0") for n in sizes), times=2)
     print(f"skip-trigrams-vocabulary-exponent {exponent(sizes, taken):.3g} 2.15")
     largest = []
     for n in sizes:
         with Largest() as seen:
-            skip_trigrams(models[n], "L0H0")
+            strongest(models[n], "L0H0")
         largest.append(seen.numbers)
     print(f"skip-trigrams-largest-tensor-exponent {exponent(sizes, largest):.3g} 0.15")
     tables = {n: full_ov(models[n], "L0H0") for n in sizes}
