@@ -297,7 +297,7 @@ class ConversionReport:
     def __repr__(self) -> str:
         columns = ["activation", "attention_heads", "neuron_heads", "bound", "rounding", "measured"]
         frame = self.to_frame()[columns]
-        table = frame.to_string(float_format=lambda number: f"{number:.1e}")
+        table = frame.to_string(float_format="%.1e")
         return (
             f"{table}\n{self.heads} heads, {self.parameters} parameters; "
             f"largest logit error {self.logit_error:.1e}"

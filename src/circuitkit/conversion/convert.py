@@ -123,6 +123,7 @@ class FoundMLP:
     owner : the module that applies the activation function
     attribute : the name of the function there
     activation : which function it is
+    is_gated : whether a neuron has a gate in addition to its value
     """
 
     layer: int
@@ -131,11 +132,7 @@ class FoundMLP:
     owner: nn.Module
     attribute: str
     activation: str
-
-    @property
-    def is_gated(self) -> bool:
-        """Whether a neuron has a gate besides its value."""
-        return self.bridge.W_gate is not None
+    is_gated: bool
 
 
 def find_mlps(model: TransformerBridge) -> list[FoundMLP]:
@@ -181,10 +178,10 @@ def find_mlp(model: TransformerBridge, layer: int) -> FoundMLP:
         )
     for name, weight in block.mlp.named_parameters():
         require_finite(weight.detach(), name.replace("_original_component.", ""))
-    is_gated = block.mlp.W_gate is not None
+    is_gated = getattr(block.mlp, "W_gate", None) is not None
     activation = name_of_activation(getattr(owner, attribute), is_gated)
     norm = norm_before(model, Name("MLP", layer))
-    return FoundMLP(layer, block.mlp, norm, owner, attribute, activation)
+    return FoundMLP(layer, block.mlp, norm, owner, attribute, activation, is_gated)
 
 
 # What transformers and transformer-lens call the activation function of an MLP.

@@ -83,15 +83,20 @@ class Neurons:
     ) -> Float[Tensor, "*batch pos d_model"]:
         """The output of the MLP by two keys for each token: itself and the bias token."""
         gate, value = self.reads(x)
-        return self.written(self.terms(gate) * value if self.terms.is_gate else self.terms(gate))
+        gathered = self.terms(gate) * value if self.terms.is_gate else self.terms(gate)
+        return F.linear(gathered, self.W_out.T, self.b_out)
 
     def literal(
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch pos d_model"]:
-        """The same output from the whole masked pattern of each head."""
-        gate, value = self.reads(x)
-        z = whole_patterns(self.terms.queries(gate), self.terms.values(value))
-        return self.written(z.unflatten(-1, (value.shape[-1], len(self.terms))).sum(-1))
+        """The same output from the heads and their whole patterns on the stream with a bias token."""
+        wide = with_bias_token(x)
+        written = torch.zeros_like(wide)
+        for first in range(0, len(self), HEADS_AT_ONCE):
+            rows = range(len(self))[first : first + HEADS_AT_ONCE]
+            written = written + self.heads(rows).results(wide).sum(-3)
+        output = written[..., 1:, :-1]
+        return output if self.b_out is None else output + self.b_out
 
     def pattern(
         self, x: Float[Tensor, "*batch pos d_model"], rows: Iterable[int] | None = None
@@ -110,10 +115,6 @@ class Neurons:
     ) -> Float[Tensor, "*batch head"]:
         """What each head gathers: its attention to the token itself, times the value there."""
         return torch.sigmoid(self.terms.queries(gate)) * self.terms.values(value)
-
-    def written(self, gathered: Float[Tensor, "*batch neuron"]) -> Float[Tensor, "*batch d_model"]:
-        """The output of the MLP, from what the heads of each neuron gathered together."""
-        return F.linear(gathered, self.W_out.T, self.b_out)
 
     def neuron(self, number: int) -> Heads:
         """The heads of one neuron."""
@@ -211,10 +212,6 @@ class NeuronLayer(nn.Module):
             mlp.W_gate,
             bias_of(mlp, "gate"),
         )
-
-    def heads(self, rows: Iterable[int] | None = None) -> Heads:
-        """The heads with these numbers; see `Neurons.heads`."""
-        return self.neurons.heads(rows)
 
     def forward(self, reads: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
         """What the heads of each neuron gather, added up."""
@@ -319,6 +316,11 @@ def neuron_heads(
         raise ValueError(
             f"A {activation!r} gate is followed by a sum of heads on a finite range. Write "
             f"activation=gate_sum({activation!r}, reach, heads_per_neuron)."
+        )
+    if terms.is_gate != (W_gate is not None):
+        raise ValueError(
+            "The heads of a gated MLP come from gate_sum, and those of another from head_sum. Give "
+            "W_gate with the first and not with the second."
         )
     return Neurons(W_in, W_out, b_in, b_out, terms, layer, W_gate, b_gate)
 

@@ -1,6 +1,4 @@
-"""Tiny native models with every parameter drawn at random, seeded tensors, scalar activations."""
-
-import math
+"""Tiny native models with every parameter drawn at random, and seeded tensors."""
 
 import pytest
 import torch
@@ -38,16 +36,3 @@ def draw():
         ).to(dtype)
 
     return _draw
-
-
-@pytest.fixture(scope="session")
-def scalar():
-    """Activation functions of one number, written with `math`."""
-    root = math.sqrt(2 / math.pi)
-    return {
-        "silu": lambda x: x / (1 + math.exp(-x)) if x > -700 else 0.0,
-        "relu": lambda x: max(x, 0.0),
-        "gelu": lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2)),
-        "gelu_new": lambda x: 0.5 * x * (1 + math.tanh(root * (x + 0.044715 * x**3))),
-        "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)) if x > -400 else 0.0,
-    }

@@ -15,18 +15,10 @@ from circuitkit import to_attention_only
 from circuitkit.conversion import gate_sum, neuron_heads, neuron_heads_of, stored_study
 from circuitkit.conversion.activations import head_sum
 from circuitkit.conversion.bounds import largest_reads, promise
+from tests.support.activations import EXACT, WHOLE_LINE
 
 MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-EXACT = {
-    "silu": lambda t: t * torch.sigmoid(t),
-    "relu": lambda t: t.clamp_min(0),
-    "gelu": lambda t: 0.5 * t * torch.special.erfc(-t / math.sqrt(2)),
-    "gelu_new": lambda t: (
-        0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)))
-    ),
-    "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
-}
 
 
 def layer(seed):
@@ -66,7 +58,7 @@ def test_no_layer_exceeds_its_promise(dtype):
     exceeded, loose = [], []
     for seed in range(MANY):
         W_gate, W_in, W_out, b_in, b_out, x = (tensor.to(dtype) for tensor in layer(seed))
-        name = list(EXACT)[seed % 5]
+        name = WHOLE_LINE[seed % 5]
         reads = x.double() @ W_in.double() + b_in.double()
         if seed % 4 == 3:
             gate = x.double() @ W_gate.double()

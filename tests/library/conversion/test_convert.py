@@ -12,6 +12,7 @@ from circuitkit import to_attention_only
 from circuitkit.conversion import gate_sum, literal_route, literal_stream, neuron_heads_of
 from circuitkit.conversion.convert import copy_model
 from tests.support import zoo
+from tests.support.activations import EXACT
 
 
 def exact_mlp(model, layer, x):
@@ -27,14 +28,7 @@ def exact_mlp(model, layer, x):
         bias = next((v for n, v in state.items() if n.endswith(f"mlp.{part}.bias")), 0)
         return value @ weight.T + bias
 
-    act = {
-        "silu": lambda t: t * torch.sigmoid(t),
-        "relu": lambda t: t.clamp_min(0),
-        "gelu": lambda t: 0.5 * t * torch.special.erfc(-t / math.sqrt(2)),
-        "gelu_new": lambda t: (
-            0.5 * t * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)))
-        ),
-    }[model.cfg.act_fn]
+    act = EXACT[model.cfg.act_fn]
     x = x.double()
     if model.cfg.gated_mlp:
         return linear("out", act(linear("gate", x)) * linear("in", x))

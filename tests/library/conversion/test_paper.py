@@ -50,18 +50,6 @@ def test_theorem_2_pattern_by_hand():
     assert torch.allclose(pattern, torch.tensor([[0.75, 0.25], [0.0, 1.0]]))
 
 
-def test_the_sketchs_two_slips_cancel():
-    x = torch.tensor([0.7], dtype=torch.float64)
-    sketch = torch.stack([-x, torch.zeros_like(x)]).softmax(0)[
-        :, 0
-    ]  # own score -x, bias 0, as the sketch says
-    assert torch.allclose(
-        sketch, torch.sigmoid(torch.stack([-x, x]))[:, 0]
-    )  # not [sigmoid(x), sigmoid(-x)]
-    appendix = torch.stack([torch.zeros_like(x), -x]).softmax(0)[:, 0]
-    assert torch.allclose(appendix, torch.sigmoid(torch.stack([x, -x]))[:, 0])
-
-
 def test_biases_by_the_bias_trick(draw):
     X, V1, b_in, V2, b_out = draw(0, 5, 7), draw(1, 7, 3), draw(2, 3), draw(3, 3, 7), draw(4, 7)
     wide1, wide2 = bias_trick(V1, b_in, V2)
