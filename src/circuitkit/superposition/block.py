@@ -23,6 +23,7 @@ from transformer_lens.model_bridge.sources.native import NativeAttention
 
 from circuitkit.checks import checked, to_tokens
 from circuitkit.conversion.convert import copy_model
+from circuitkit.handmade import attention_state
 from circuitkit.heads import Heads, allowed_pairs
 from circuitkit.models import stored
 from circuitkit.superposition.task import SkipTrigramTask
@@ -349,15 +350,10 @@ class GatedAttention(NativeAttention):
         )
         super().__init__(config)
         self.block = block
-        heads = block.ungated_heads()
-        weights = {"o.weight": heads.W_O.flatten(0, 1).T, "o.bias": bias}
-        for side in "QKV":
-            W = getattr(heads, f"W_{side}")  # [head, d_model, d_head]
-            weights[f"{side.lower()}.weight"] = W.transpose(1, 2).flatten(0, 1)
-            weights[f"{side.lower()}.bias"] = getattr(heads, f"b_{side}").flatten()
-        self.to(bias)
+        prefix = "blocks.0.attn."
+        weights = attention_state(block.ungated_heads(), layer=0) | {f"{prefix}o.bias": bias}
         for name, value in weights.items():
-            self.get_parameter(name).data = value.detach().clone().to(bias)
+            self.get_parameter(name.removeprefix(prefix)).data = value.detach().clone().to(bias)
         self.requires_grad_(False)
 
     def gates(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
@@ -497,10 +493,6 @@ class LayerRecord:
     x: Float[Tensor, "row pos d_model"]
     y: Float[Tensor, "row pos d_model"]
     n_heads: int
-
-    def __repr__(self) -> str:
-        rows, positions, _ = self.x.shape
-        return f"LayerRecord({rows} rows of {positions} positions, {self.n_heads} heads)"
 
 
 @checked
@@ -698,7 +690,8 @@ def split_record(record: LayerRecord) -> tuple[LayerRecord, LayerRecord]:
     n = len(record.x) * 9 // 10
     if n == 0:
         raise ValueError(
-            f"{record} is too short. Record two rows or more, of which one is held back."
+            f"A record of {len(record.x)} rows is too short. Record two rows or more, of which one "
+            "is held back."
         )
     return (
         replace(record, x=record.x[:n], y=record.y[:n]),

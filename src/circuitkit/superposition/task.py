@@ -32,11 +32,10 @@ class SkipTrigramTask:
     ----------
     n_trigrams : T, the number of destinations
     n_ctx : length of a prompt, the beginning token included
-    n_fillers : tokens without a meaning, between the completions and the beginning token
 
     Raises
     ------
-    ValueError : for less than 1 trigram, less than 4 positions, or a negative number of fillers
+    ValueError : for less than 1 trigram or less than 4 positions
 
     Notes
     -----
@@ -51,20 +50,18 @@ class SkipTrigramTask:
 
     n_trigrams: int
     n_ctx: int = 11
-    n_fillers: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_trigrams < 1 or self.n_ctx < 4 or self.n_fillers < 0:
+        if self.n_trigrams < 1 or self.n_ctx < 4:
             raise ValueError(
-                f"A task with {self.n_trigrams} trigrams, {self.n_ctx} positions and "
-                f"{self.n_fillers} fillers is not possible. It needs n_trigrams >= 1, "
-                "n_ctx >= 4 (a beginning and one trigram) and n_fillers >= 0."
+                f"A task with {self.n_trigrams} trigrams and {self.n_ctx} positions is not "
+                "possible. It needs n_trigrams >= 1, and n_ctx >= 4 for a beginning and one trigram."
             )
 
     @property
     def d_vocab(self) -> int:
         """Number of tokens."""
-        return 2 * self.n_trigrams + 2 + self.n_fillers
+        return 2 * self.n_trigrams + 2
 
     @property
     def source(self) -> int:

@@ -30,9 +30,13 @@ LEAST_GAIN = 1.0
 """A completion is predicted if its log-odds exceed those of guessing by this, in nats."""
 MOST_GAIN_WITHOUT_SOURCE = math.log(2)
 """A head is silent if it raises the log-odds over those of guessing by no more than this."""
+THRESHOLD = 0.99
+"""The share of rows on which an answer must be right."""
 MOST_HEADS = 16
 """All `2^16` sets of so many heads can be tried in seconds."""
 MOST_PROMPTS = 400_000
+SEED = 42
+"""Of the prompts: every model of a task is judged on the same rows."""
 
 
 # Margins of sets of heads
@@ -182,7 +186,10 @@ def draw_places(
     while True:
         places = find(tokens)
         trigram = tokens[places[:, 0], places[:, 1]]
-        if n >= MOST_PROMPTS or int(rows_per_trigram(trigram, task).min()) >= rows:
+        fewest = int(rows_per_trigram(trigram, task).min())
+        if n >= MOST_PROMPTS and fewest == 0:
+            raise ValueError(f"{n} prompts hold no row of some trigram. Use a smaller task.")
+        if n >= MOST_PROMPTS or fewest >= rows:
             chosen = [places[trigram == b][:rows] for b in task.destinations]
             return tokens, torch.cat(chosen)
         n_more = min(4 * n, MOST_PROMPTS - n)
@@ -213,16 +220,6 @@ def margins_at(
     )
 
 
-def require_rows(counts: list[int], where: str) -> None:
-    """Raise a `ValueError` if a trigram has no row."""
-    missing = [str(trigram) for trigram, n in enumerate(counts, start=1) if n == 0]
-    if missing:
-        raise ValueError(
-            f"These prompts say nothing about trigram {', '.join(missing)}, because no position "
-            f"with its destination is {where}. Give more prompts, or leave them out."
-        )
-
-
 # The verdict
 
 
@@ -233,14 +230,13 @@ class Verdict:
     Parameters
     ----------
     form : `"odds"`, `"argmax"` or `"post"`, see `head_verdict`
-    threshold : the share of rows that a head needs
     learnt : share of rows with a source on which the whole model predicts the completion
     quiet : share of rows without a source on which the whole model does not
     carried : share of rows with a source on which the head predicts the completion with every set
         of other heads, `[head, trigram]`
     silent : share of rows without a source on which the head does not, with any set
-    gain : log-odds over guessing with the worst set of other heads, in nats, that `threshold` of the
-        rows with a source reach
+    gain : log-odds over guessing with the worst set of other heads, in nats, that 99% of the rows
+        with a source reach
     n_with_source, n_without_source : rows of each trigram
 
     Notes
@@ -250,7 +246,6 @@ class Verdict:
     """
 
     form: Form
-    threshold: float
     learnt: Float[Tensor, " trigram"]
     carried: Float[Tensor, "head trigram"]
     n_with_source: Int[Tensor, " trigram"]
@@ -262,14 +257,14 @@ class Verdict:
     @property
     def carries(self) -> Bool[Tensor, "head trigram"]:
         """Whether the head alone carries the trigram."""
-        carries = self.carried >= self.threshold
-        return carries if self.silent is None else carries & (self.silent >= self.threshold)
+        carries = self.carried >= THRESHOLD
+        return carries if self.silent is None else carries & (self.silent >= THRESHOLD)
 
     @property
     def is_learnt(self) -> Bool[Tensor, " trigram"]:
         """Whether the whole model has learnt the trigram."""
-        is_learnt = self.learnt >= self.threshold
-        return is_learnt if self.quiet is None else is_learnt & (self.quiet >= self.threshold)
+        is_learnt = self.learnt >= THRESHOLD
+        return is_learnt if self.quiet is None else is_learnt & (self.quiet >= THRESHOLD)
 
     def carriers(self, trigram: int) -> tuple[int, ...]:
         """The heads that alone carry this trigram (1 .. T)."""
@@ -346,9 +341,7 @@ def shares(
     return torch.stack(per_trigram, -1)
 
 
-def odds_verdict(
-    present: Margins, absent: Margins, task: SkipTrigramTask, threshold: float
-) -> Verdict:
+def odds_verdict(present: Margins, absent: Margins, task: SkipTrigramTask) -> Verdict:
     """The verdict by log-odds over guessing, in rows with a source and in rows without one."""
     guessing = -math.log(task.d_vocab - 1)  # log-odds of a completion when all tokens are equal
     gain_of_model = log_odds(present.whole_model) - guessing
@@ -361,40 +354,33 @@ def odds_verdict(
     silent = most - guessing <= MOST_GAIN_WITHOUT_SOURCE
     return Verdict(
         "odds",
-        threshold,
         learnt=shares(gain_of_model > LEAST_GAIN, present.trigram, task),
         carried=shares(carried, present.trigram, task),
         n_with_source=rows_per_trigram(present.trigram, task),
         quiet=shares(gain_of_silent_model <= MOST_GAIN_WITHOUT_SOURCE, absent.trigram, task),
         silent=shares(silent, absent.trigram, task),
         n_without_source=rows_per_trigram(absent.trigram, task),
-        gain=gain_reached(gain, present.trigram, task, threshold),
+        gain=gain_reached(gain, present.trigram, task),
     )
 
 
 def gain_reached(
-    gain: Float[Tensor, "row head"],
-    trigram: Int[Tensor, " row"],
-    task: SkipTrigramTask,
-    threshold: float,
+    gain: Float[Tensor, "row head"], trigram: Int[Tensor, " row"], task: SkipTrigramTask
 ) -> Float[Tensor, "head trigram"]:
-    """The gain that this share of the rows of each trigram reach."""
+    """The gain that 99% of the rows of each trigram reach."""
     columns = []
     for b in task.destinations:
         largest_first = gain[trigram == b].sort(0, descending=True).values
-        columns.append(largest_first[math.ceil(threshold * len(largest_first)) - 1])
+        columns.append(largest_first[math.ceil(THRESHOLD * len(largest_first)) - 1])
     return torch.stack(columns, 1)
 
 
-def argmax_verdict(
-    present: Margins, absent: Margins, task: SkipTrigramTask, threshold: float
-) -> Verdict:
+def argmax_verdict(present: Margins, absent: Margins, task: SkipTrigramTask) -> Verdict:
     """The verdict by the most likely token, in rows with a source and in rows without one."""
     _, most = extremes(absent.heads, absent.residual, smallest_margin)
     carried = always_predicted(present.heads, present.residual)
     return Verdict(
         "argmax",
-        threshold,
         learnt=shares(smallest_margin(present.whole_model) > 0, present.trigram, task),
         carried=shares(carried, present.trigram, task),
         n_with_source=rows_per_trigram(present.trigram, task),
@@ -404,12 +390,11 @@ def argmax_verdict(
     )
 
 
-def post_verdict(present: Margins, task: SkipTrigramTask, threshold: float) -> Verdict:
+def post_verdict(present: Margins, task: SkipTrigramTask) -> Verdict:
     """The published verdict: heads alone, without the residual stream, in rows with a source."""
     carried = always_predicted(present.heads, torch.zeros_like(present.residual))
     return Verdict(
         "post",
-        threshold,
         learnt=shares(smallest_margin(present.whole_model) > 0, present.trigram, task),
         carried=shares(carried, present.trigram, task),
         n_with_source=rows_per_trigram(present.trigram, task),
@@ -433,10 +418,6 @@ def head_verdict(
     form: Form = "odds",
     *,
     rows: int = 300,
-    threshold: float = 0.99,
-    seed: int = 42,
-    tokens: Int[Tensor, "prompt pos"] | None = None,
-    negatives: Int[Tensor, "prompt_2 pos_2"] | None = None,
 ) -> Verdict:
     """Which head alone carries which trigram, when *every* set of the other heads is removed.
 
@@ -457,11 +438,7 @@ def head_verdict(
     model : a `TransformerBridge` with one layer of attention, no MLP and no norm, see `head_logits`
     task : by default the model's own, `model.task`
     form : one of the three above
-    rows : how many rows of each trigram are drawn
-    threshold : the share of rows on which an answer must be right
-    seed : for the prompts
-    tokens : prompts in place of drawn ones, `[prompt, pos]`; all their rows count
-    negatives : the same for rows without a source
+    rows : how many rows of each trigram are judged, drawn from the task
 
     Returns
     -------
@@ -469,7 +446,7 @@ def head_verdict(
 
     Raises
     ------
-    ValueError : for a model whose logits are no sum over at most 16 heads, or prompts without rows
+    ValueError : for a model whose logits are no sum over at most 16 heads, or another task's model
 
     Notes
     -----
@@ -489,38 +466,23 @@ def head_verdict(
             f"The model has {model.W_U.shape[1]} tokens, and a task of {task.n_trigrams} trigrams "
             f"has {task.d_vocab}. Use the task that the model was made for."
         )
-    if rows < 1 or not 0 < threshold <= 1:
-        raise ValueError(
-            f"rows={rows} and threshold={threshold}: at least one row is needed, and the threshold "
-            "is a share of rows above 0 and at most 1."
-        )
+    if rows < 1:
+        raise ValueError(f"rows={rows}, and at least one row of each trigram is needed.")
 
-    def rows_due(prompts: Tensor) -> Tensor:
+    def due(prompts: Tensor) -> Tensor:
         return places_due(task, prompts, form)
 
-    def rows_without_source(prompts: Tensor) -> Tensor:
+    def without_source(prompts: Tensor) -> Tensor:
         return places_without_source(task, prompts)
 
-    if tokens is None:
-        tokens, places = draw_places(task.sample, rows_due, task, rows, seed)
-    else:
-        task.require_tokens(tokens)
-        places = rows_due(tokens)
-    present = margins_at(model, task, tokens, places)
-    require_rows(
-        rows_per_trigram(present.trigram, task).tolist(), "reached while a source is unused"
-    )
+    present = margins_at(model, task, *draw_places(task.sample, due, task, rows, SEED))
     if form == "post":
-        return post_verdict(present, task, threshold)
-    if negatives is None:
-        negatives, places = draw_places(task.negatives, rows_without_source, task, rows, seed + 1)
-    else:
-        task.require_tokens(negatives)
-        places = rows_without_source(negatives)
-    absent = margins_at(model, task, negatives, places)
-    require_rows(rows_per_trigram(absent.trigram, task).tolist(), "without a source before it")
+        return post_verdict(present, task)
+    absent = margins_at(
+        model, task, *draw_places(task.negatives, without_source, task, rows, SEED + 1)
+    )
     judge = odds_verdict if form == "odds" else argmax_verdict
-    return judge(present, absent, task, threshold)
+    return judge(present, absent, task)
 
 
 # Rates of success

@@ -730,49 +730,6 @@ def check_literal_stream(c):
     assert not found[:, 0, :-1].any()
 
 
-def slow_verdict(c, tokens, negatives):
-    """Which head predicts the completion whatever other heads are removed, subset by subset."""
-    n, T = len(c.heads), c.task.n_trigrams
-
-    def rows(prompts, wanted):
-        kept = {b: [] for b in range(1, T + 1)}
-        for prompt in prompts:
-            run, pending, clean, forced = c.slow.run(prompt), False, True, False
-            rest = sum(run.parts[name] for name in run.parts if "H" not in name) @ c.slow.W_U
-            shares = torch.stack([run.parts[name] @ c.slow.W_U for name in c.heads])
-            for pos, token in enumerate(prompt.tolist()[:-1]):
-                if forced:
-                    pending = forced = False
-                else:
-                    forced = pending and 1 <= token <= T
-                    pending = pending or token == 0
-                clean = clean and token != 0
-                if 1 <= token <= T and (forced if wanted else clean):
-                    predicted = {}
-                    for keep in itertools.product((False, True), repeat=n):
-                        logits = rest[pos] + sum(shares[h, pos] for h in range(n) if keep[h])
-                        others = torch.cat([logits[: token + T], logits[token + T + 1 :]])
-                        predicted[keep] = bool(logits[token + T] > others.max())
-                    kept[token].append(
-                        [
-                            all(p == wanted for keep, p in predicted.items() if keep[h])
-                            for h in range(n)
-                        ]
-                        + [predicted[(True,) * n] == wanted]
-                    )
-        return torch.stack([torch.tensor(kept[b]).double().mean(0) for b in range(1, T + 1)], 1)
-
-    return rows(tokens, True), rows(negatives, False)
-
-
-def check_head_verdict(c):
-    tokens, negatives = c.task.sample(30, 3), c.task.negatives(12, 4)
-    found = ck.superposition.head_verdict(c.model, c.task, tokens=tokens, negatives=negatives)
-    yes, no = slow_verdict(c, tokens, negatives)
-    same(torch.cat([found.carried, found.learnt[None]]), yes, 1e-6)
-    same(torch.cat([found.silent, found.quiet[None]]), no, 1e-6)
-
-
 def check_record_layer(c):
     layer = c.layers - 1
     found = ck.superposition.record_layer(c.model, layer, c.tokens)
@@ -821,9 +778,6 @@ CALLS = {
     "strongest": lambda c: ck.skip_trigrams.strongest(c.model, c.head),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
     "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
-    "head_verdict": lambda c: ck.superposition.head_verdict(
-        c.model, ck.superposition.SkipTrigramTask(3), rows=2
-    ),
 }
 
 
