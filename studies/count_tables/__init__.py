@@ -1,0 +1,1 @@
+"""Training gated blocks of toy models more than ten times faster, by counting tokens."""
