@@ -18,7 +18,7 @@ from circuitkit.ablation import Run, run, user_hooks
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import Heads, heads_of, require_scores
 from circuitkit.names import parse, unknown
-from circuitkit.parts import FrozenNorm, in_layer, n_heads
+from circuitkit.parts import FrozenNorm, in_layer, n_heads, norms_close_layers
 from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
 from circuitkit.rows import token_losses
 from circuitkit.tables import Table
@@ -251,11 +251,12 @@ class FrozenAttention:
 
 
 def frozen_norm(model_run: Run, layer: int, norm: str) -> FrozenNorm | None:
-    """A norm of a layer with the divisor that it had in a run, or None if there is no norm."""
-    module = model_run.model.blocks[layer]._modules.get(norm)
-    if module is None or isinstance(module.original_component, torch.nn.Identity):
+    """The norm `ln1` before, or `ln1_post` behind the heads of a layer, as it was in a run."""
+    hook = in_layer(layer, norm)
+    is_behind = norm == "ln1" and norms_close_layers(model_run.model)
+    if is_behind or f"{hook}.hook_scale" not in model_run.recording.hook_names:
         return None
-    return model_run.recording.frozen(in_layer(layer, norm))
+    return model_run.recording.frozen(hook)
 
 
 @torch.no_grad()

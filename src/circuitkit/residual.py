@@ -530,26 +530,21 @@ def virtual_weight_table(model: Any) -> Table:
     """
     require_bridge(model)
     writers, readers = components(model)
-    columns = [rows_with_same_products(W.mT) for W in readers.values()]
-    all_columns = torch.cat(columns).mT  # [d_model, columns of all readers]
-    widths = [len(rows) for rows in columns]
-    strengths = []
-    for W in writers.values():
-        product = rows_with_same_products(W) @ all_columns
-        squares = product.square().sum(0).split(widths)
-        strengths.append(torch.stack([square.sum() for square in squares]).sqrt())
-    written = torch.stack([W.norm() for W in writers.values()])
-    read = torch.stack([W.norm() for W in readers.values()])
-    table = torch.stack(strengths) / (written[:, None] * read)  # [writer, reader]
-    is_too_late = steps_of(model, list(writers))[:, None] >= steps_of(model, list(readers))
-    table = table.masked_fill(is_too_late.to(table.device), torch.nan)
+    written = [rows_with_same_products(W) for W in writers.values()]
+    read = [rows_with_same_products(W.mT) for W in readers.values()]
+    written_at, read_at = steps_of(model, list(writers)), steps_of(model, list(readers))
+    table = torch.full((len(written), len(read)), torch.nan).to(written[0])
+    for i, rows in enumerate(written):
+        for j, columns in enumerate(read):
+            if written_at[i] < read_at[j]:
+                table[i, j] = (rows @ columns.mT).norm() / (rows.norm() * columns.norm())
     return Table(table, {"writer": tuple(writers), "reader": tuple(readers)}, "alignment")
 
 
 def rows_with_same_products(W: Float[Tensor, "rows d_model"]) -> Float[Tensor, "few d_model"]:
     """At most `d_model` rows `R` with `R^T R = W^T W`, so that `||R M|| = ||W M||` for every `M`.
 
-    The embedding of a large vocabulary becomes a triangle, and no product has `d_vocab` rows.
+    The embedding of a large vocabulary becomes a triangle, so no product has `d_vocab` rows.
     """
     W = in_full_precision(W)
     return W if len(W) <= W.shape[1] else torch.linalg.qr(W, mode="r").R
@@ -561,16 +556,6 @@ def in_full_precision(W: Tensor) -> Tensor:
 
 
 # Subspaces
-
-
-def written_rows(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
-    """The rows that span what each head can write: those of W_O."""
-    return in_full_precision(heads.W_O)
-
-
-def read_rows(heads: Heads, side: Side) -> Float[Tensor, "head d_head d_model"]:
-    """The rows that span what each head can read with its queries, keys or values."""
-    return in_full_precision(getattr(heads, f"W_{side}")).mT
 
 
 def require_one_stream(earlier: Heads, later: Heads) -> None:
@@ -615,8 +600,9 @@ def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
     ['L0H1, L1H3']
     """
     require_one_stream(earlier, later)
-    written = torch.linalg.qr(written_rows(earlier).mT).Q  # [writer, d_model, d_head]
-    read = torch.linalg.qr(read_rows(later, side).mT).Q  # [reader, d_model, d_head]
+    W_read = in_full_precision(getattr(later, f"W_{side}"))
+    written = torch.linalg.qr(in_full_precision(earlier.W_O).mT).Q  # [writer, d_model, d_head]
+    read = torch.linalg.qr(W_read).Q  # [reader, d_model, d_head]
     all_read = read.transpose(0, 1).flatten(1)  # [d_model, reader * d_head]
     shares = []
     # one writer at a time, because all products together are as large as writers times readers
@@ -659,8 +645,8 @@ def principal_cosines(earlier: Heads, later: Heads, side: Side = "V") -> Float[T
     torch.Size([32])
     """
     require_one_stream(earlier, later)
-    written = joint_basis(written_rows(earlier))
-    read = joint_basis(read_rows(later, side))
+    written = joint_basis(in_full_precision(earlier.W_O))
+    read = joint_basis(in_full_precision(getattr(later, f"W_{side}")).mT)
     return torch.linalg.svdvals(written @ read.mT).clamp(max=1)
 
 
@@ -820,9 +806,9 @@ def rotate_readers(
     The gain and the bias of the norm before them belong to the old coordinates, so they are moved
     into the readers: `(y gain + bias) W = y (gain W) + bias W`.
     """
-    identity = {"weight": torch.ones_like(rotation[0]), "bias": torch.zeros_like(rotation[0])}
-    gain = weights.get(f"{norm}.weight", identity["weight"])
-    bias = weights.get(f"{norm}.bias", identity["bias"])
+    nothing = {"weight": torch.ones_like(rotation[0]), "bias": torch.zeros_like(rotation[0])}
+    gain = weights.get(f"{norm}.weight", nothing["weight"])
+    bias = weights.get(f"{norm}.bias", nothing["bias"])
     for name in readers:
         if f"{name}.weight" not in weights:
             continue
@@ -837,4 +823,4 @@ def rotate_readers(
         weights[f"{name}.weight"] = (W * gain) @ rotation
     for kind in ("weight", "bias"):
         if f"{norm}.{kind}" in weights:
-            weights[f"{norm}.{kind}"] = identity[kind]
+            weights[f"{norm}.{kind}"] = nothing[kind]

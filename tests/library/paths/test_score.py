@@ -100,6 +100,17 @@ def test_scores_give_the_pattern_of_the_model(boot, tokens, changes):
     torch.testing.assert_close(scores.softmax(-1).double(), pattern[:7], rtol=0, atol=1e-6)
 
 
+def test_a_norm_of_the_whole_stream_stands_before_no_head():
+    """BERT: the parts are shares of a stream that was normalised already, and heads look ahead."""
+    model, tokens = zoo.make("bert"), torch.arange(7)
+    _, cache = model.run_with_cache(tokens[None])
+    queries, keys = (cache[f"blocks.1.attn.hook_{side}"][0] for side in "qk")
+    for dst, src in ((2, 5), (6, 1)):
+        table = score_decomposition(model, tokens, "L1H2", dst, src)
+        score = queries.view(7, 4, 6)[dst, 2] @ keys.view(7, 4, 6)[src, 2] / 6**0.5
+        assert table.values.sum().item() == pytest.approx(score.item(), abs=1e-10)
+
+
 def test_neurons_of_a_converted_model_add_up_to_their_mlp():
     model, tokens = zoo.converted("native-mlp"), torch.arange(7)
     whole = score_decomposition(model, tokens, "L1H1", 5, 2)
