@@ -4,10 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import circuitkit as ck
 from circuitkit.superposition import GATES, WRITES, GatedBlock, post_recipe
 from circuitkit.superposition.block import Recipe
 
@@ -123,32 +120,6 @@ def test_the_value_bias_escapes_normalisation_and_nothing_does_without_it():
             parameter.mul_(1000)
         grows = bool(block(x).norm() > 100 * before)
         assert grows == value_bias
-
-
-def test_weights_of_gates_start_orthonormal_across_heads():
-    flat = GatedBlock(post_recipe(4), 4, 12).W_GQ.flatten(1)
-    assert torch.allclose(flat @ flat.T, torch.eye(8), atol=1e-5)
-
-
-def test_a_block_without_gates_is_ordinary_heads():
-    block = GatedBlock(WRITES.but(gate=None), 2, 8, seed=1).requires_grad_(False)
-    x = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
-    heads = block.ungated_heads()
-    assert isinstance(heads, ck.Heads)
-    assert torch.allclose(heads.results(x).sum(1), block(x), atol=1e-5)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.floats(0, 1), st.floats(0.01, 1), st.integers(10, 2000))
-def test_schedules_stay_below_their_largest_values_and_end_low(warmup, tail, steps):
-    recipe = GATES.but(alpha_warmup=warmup, alpha_tail=tail, steps=steps)
-    alphas = [recipe.alpha_at(step) for step in range(steps)]
-    assert max(alphas) <= recipe.alpha
-    if tail * steps >= 1:
-        assert alphas[-1] == 0.1 * recipe.alpha
-    rates = [recipe.lr_at(step) for step in range(steps)]
-    assert max(rates) <= recipe.lr * (1 + 1e-9)
-    assert rates[-1] == pytest.approx(0, abs=1e-12)
 
 
 def test_schedules_by_hand():

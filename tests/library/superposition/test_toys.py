@@ -120,17 +120,6 @@ def test_constructions_complete_any_number_and_nothing_else(make, n_trigrams):
     assert (logits[~after_source] - unchanged).abs().max() < 1e-4
 
 
-def test_one_head_gives_the_logits_of_two_heads():
-    tokens = SkipTrigramTask(5).sample(500, 1)
-    assert (two_head_model(5)(tokens) - one_head_model(5)(tokens)).abs().max() < 1e-5
-
-
-def test_rank_of_the_constructions():
-    ranks = torch.linalg.matrix_rank(ck.heads_of(two_head_model(4)).OV.AB)
-    assert ranks.tolist() == [4, 4]
-    assert hand_specified(4, 5).cfg.d_head == 1
-
-
 def test_models_that_cannot_be_made_are_refused():
     with pytest.raises(ValueError, match=r"4 trigrams are too many for 2 heads.*two_head_model"):
         hand_specified(2, 4)
