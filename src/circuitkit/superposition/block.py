@@ -1,6 +1,7 @@
 """The gated attention block: attention whose pattern is multiplied by gates, trained to replace a
 layer with more heads, of which few are open at a time."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -349,7 +350,7 @@ class GatedAttention(NativeAttention):
             architecture="TransformerLensNative",
         )
         super().__init__(config)
-        self.block = block
+        self.block = copy.deepcopy(block)  # the caller's stays trainable
         prefix = "blocks.0.attn."
         weights = attention_state(block.ungated_heads(), layer=0) | {f"{prefix}o.bias": bias}
         for name, value in weights.items():
