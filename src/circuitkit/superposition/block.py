@@ -612,44 +612,23 @@ def train_gated(
         training, held_back = split_record(original)
     else:
         training, held_back = toy_records(original, recipe, seed)
-    mean_square = float(training.y.square().sum(-1).mean())
-    if not mean_square > 0:
-        raise ValueError("The layer writes nothing on these rows, so there is nothing to learn.")
-    n_rows, _, d_model = training.x.shape
-    objectives = [
-        Objective(
-            GatedBlock(
-                recipe,
-                training.n_heads,
-                d_model,
-                target_rms=math.sqrt(mean_square),
-                seed=seed_of(seed, run),
-                dtype=training.x.dtype,
-            ).to(training.x.device),
-            error_unit=mean_square if recipe.relative_error else d_model,
-            write_unit=float(training.y.abs().sum(-1).mean()),
-        )
-        for run in range(inits)
-    ]
+    seeds = [seed_of(seed, run) for run in range(inits)]
+    objectives = [objective_of(training, recipe, run_seed) for run_seed in seeds]
     parameters, buffers = stack_module_state(objectives)
-    template = objectives[0]
 
     def terms(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return functional_call(template, (parameters, buffers), (x, y))
+        return functional_call(objectives[0], (parameters, buffers), (x, y))
 
     terms_of_all = vmap(terms, in_dims=(0, 0, None, None))
 
     def loss_at(step: int) -> Float[Tensor, " run"]:
-        rows = torch.arange(step * recipe.batch, (step + 1) * recipe.batch) % n_rows
+        rows = torch.arange(step * recipe.batch, (step + 1) * recipe.batch) % len(training.x)
         error, penalty = terms_of_all(parameters, buffers, training.x[rows], training.y[rows])
         return error + recipe.alpha_at(step) * penalty
 
+    adam = partial(torch.optim.Adam, fused=True)
     training_loss = fit(
-        parameters.values(),
-        loss_at,
-        recipe.steps,
-        learning_rate=recipe.lr_at,
-        optimizer=partial(torch.optim.Adam, fused=True),
+        parameters.values(), loss_at, recipe.steps, learning_rate=recipe.lr_at, optimizer=adam
     )
     for run, objective in enumerate(objectives):
         own = {name: value[run].detach() for name, value in parameters.items()}
@@ -659,10 +638,25 @@ def train_gated(
         error, penalty = terms_of_all(parameters, buffers, held_back.x, held_back.y)
     loss = error + recipe.alpha * penalty
     centred = held_back.y - held_back.y.mean((0, 1))
-    variance = float(centred.square().sum(-1).mean())
-    unexplained = error * template.error_unit / variance
+    unexplained = error * objectives[0].error_unit / float(centred.square().sum(-1).mean())
     blocks = tuple(objective.block for objective in objectives)
     return GatedRuns(blocks, tuple(loss.tolist()), tuple(unexplained.tolist()), training_loss)
+
+
+def objective_of(training: LayerRecord, recipe: Recipe, seed: int) -> "Objective":
+    """A new block with its loss."""
+    mean_square = float(training.y.square().sum(-1).mean())
+    if not mean_square > 0:
+        raise ValueError("The layer writes nothing on these rows, so there is nothing to learn.")
+    d_model = training.x.shape[-1]
+    rms = math.sqrt(mean_square)
+    dtype = training.x.dtype
+    block = GatedBlock(
+        recipe, training.n_heads, d_model, target_rms=rms, seed=seed, dtype=dtype
+    ).to(training.x.device)
+    error_unit = mean_square if recipe.relative_error else d_model
+    write_unit = float(training.y.abs().sum(-1).mean())
+    return Objective(block, error_unit=error_unit, write_unit=write_unit)
 
 
 class Objective(nn.Module):
