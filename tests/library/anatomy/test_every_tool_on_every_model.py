@@ -769,6 +769,9 @@ CHECKS = {
 }
 #: The shortest call of each tool: for cells without meaning, which must answer with a sentence.
 CALLS = {
+    "score_decomposition": lambda c: ck.paths.score_decomposition(
+        c.model, c.tokens[0], c.head, 3, 2
+    ),
     "to_bridge": lambda c: ck.anatomy.to_bridge(ck.anatomy(c.model)),
     "composition_scores": lambda c: ck.circuits.composition_scores(
         *(ck.heads_of(c.model)[i] for i in (0, 1))
