@@ -580,8 +580,6 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     >>> ck.heads_of(ck.load_model("two-layer"), ["L0H1", "L1H3"])
     Heads([L0H1, L1H3], n=2, d_model=64, d_head=16, mask='causal')
     """
-    if isinstance(getattr(model, "heads", None), Heads):
-        return model.heads
     if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
         raise TypeError(
             f"heads_of reads a TransformerBridge, and it was given a {type(model).__name__}. "
