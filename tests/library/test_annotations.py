@@ -4,11 +4,11 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from circuitkit import _blocks
+from circuitkit import rows
 
 
 @pytest.mark.weekly
-def test_private_functions_refuse_a_tensor_of_the_wrong_dtype():
+def test_functions_that_no_notebook_calls_refuse_a_tensor_of_the_wrong_dtype():
     with pytest.raises(TypeCheckError):
-        _blocks._bands(torch.ones(2, 3))
-    assert _blocks._bands(torch.ones(2, 3, dtype=torch.bool))
+        rows.earlier_occurrences(torch.ones(2, 3))
+    assert not rows.earlier_occurrences(torch.tensor([[1, 2]])).any()

@@ -140,6 +140,13 @@ CALLS = {
     "unsigned": lambda: {"values": normal(3).abs()},
     "score_decomposition": lambda: {"tokens": tokens()[:1]},
     "loss_of_paths": lambda: {"paths": ck.paths.path_logits(model(), tokens()), "names": ["L0H1"]},
+    "head_logits": lambda: {
+        "model": ck.superposition.load_original(4, 5, 0),
+        "tokens": tokens() % 9,
+    },
+    "head_verdict": lambda: {"model": ck.superposition.load_original(4, 5, 0), "rows": 4},
+    "rate": lambda: {"k": 2},
+    "load_results": lambda: {"name": "post"},
     "frames": lambda: {"draw": lambda step: figure(), "steps": [1, 2], "alt": lambda step: ALT},
     "attention": lambda: {"tokens": ["a"], "patterns": normal(1, 1, 1)},
     "circuit": lambda: {"values": {"L0H1->L1H2.K": 2.0}},

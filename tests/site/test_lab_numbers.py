@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import circuitkit
-from circuitkit import anatomy, circuits, models
+from circuitkit import circuits, models
 from circuitkit import superposition as sp
 from circuitkit.heads import heads_of
 from circuitkit.paths import score_decomposition
@@ -92,13 +92,19 @@ def texts() -> list[str]:
     return [tokenizer.decode(row[1:]) for row in models.heldout_rows(30, 30, seed=7)]
 
 
-def difference(page, text: str, model: str = "two-layer", step=None, edit=None, **more) -> float:
-    """The largest difference between a logit of the lab and PyTorch's, over all positions."""
+def difference(page, text: str, model: str = "two-layer", step=None, hooks=(), **more) -> float:
+    """The largest difference between a logit of the lab and PyTorch's, over all positions.
+
+    With hooks, PyTorch runs the whole model with them, and only the lab cuts.
+    """
     name = model if step is None else f"{model}-step{step:05d}"
     answer = ask(page, "run", request(text, name, all=True, **more))
     tokens = torch.tensor([[token["id"] for token in answer["tokens"]]])
-    cuts = () if edit else more.get("cuts", ())
-    theirs = anatomy(load_model(model, step)).run(tokens, without=cuts, edit=edit).logits[0]
+    bridge = load_model(model, step)
+    if hooks:
+        theirs = bridge.run_with_hooks(tokens, fwd_hooks=hooks).detach()[0]
+    else:
+        theirs = circuitkit.run(bridge, tokens, without=more.get("cuts", ())).logits[0]
     return float(np.abs(np.reshape(answer["logits"], theirs.shape) - theirs.numpy()).max())
 
 
@@ -139,14 +145,15 @@ def test_logits_of_the_other_models_are_those_of_pytorch(page, model, step, cuts
 
 
 def test_head_replaced_by_its_mean_gives_the_logits_of_pytorch(page):
-    held_out = anatomy(load_model("two-layer")).run(models.heldout_rows(8))
+    held_out = load_model("two-layer").run_with_cache(models.heldout_rows(8))[1]
 
-    def average(sublayer, z):
-        z[:, 1] = held_out.gathered[sublayer.name][:, 1].mean((0, 1))
-        return z
+    def average(z, hook):
+        mean = held_out[hook.name][:, :, 1].mean((0, 1))
+        return torch.cat([z[:, :, :1], mean.expand_as(z[:, :, 1:2]), z[:, :, 2:]], dim=2)
 
     cuts = ["L0H1", "L1H1"]
-    assert difference(page, texts()[0], cuts=cuts, fill="mean", edit=average) < TOLERANCE
+    hooks = [(f"blocks.{layer}.attn.hook_z", average) for layer in (0, 1)]
+    assert difference(page, texts()[0], cuts=cuts, fill="mean", hooks=hooks) < TOLERANCE
     assert difference(page, texts()[0], cuts=cuts, fill="mean") > 0.1
 
 
@@ -164,9 +171,9 @@ def test_logit_attribution_is_that_of_the_library(page):
     answer = ask(page, "run", request(cuts=cuts))
     direction = model.W_U[:, answer["answer"]["id"]] - model.W_U.mean(1)
     for when, without in (("before", []), ("after", cuts)):
-        run = anatomy(model).run(model.to_tokens(TEXT), without=without)
+        run = circuitkit.run(model, model.to_tokens(TEXT), without=without)
         ours = {part["name"]: part["value"] for part in answer["parts"][when]}
-        theirs = {name: float(run.part(name)[0, -1] @ direction) for name in run.model.parts()}
+        theirs = {name: float(part[0, -1] @ direction) for name, part in run.parts().items()}
         theirs.pop("pos")  # the lab leaves out this part, which is 0
         assert ours == pytest.approx(theirs, abs=TOLERANCE)
 
@@ -189,7 +196,7 @@ def test_effect_of_each_head_and_wire_is_that_of_its_ablation(page, cuts):
     effects = ask(page, "worths", request(at=last, answer=token, cuts=cuts))
 
     def logit(without) -> float:
-        row = anatomy(model).run(tokens, without=without).logits[0, -1]
+        row = circuitkit.run(model, tokens, without=without).logits[0, -1]
         return float(row[token] - row.mean())
 
     assert set(effects) == {*HEADS, *WIRES}

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import expect
 
-from circuitkit import anatomy, load_model
+from circuitkit import load_model, run
 from tests.support.site import DESKTOP
 
 TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
@@ -60,7 +60,7 @@ def open_lab(open_page, site):
 
 def probability(*cuts) -> str:
     model = load_model("two-layer")
-    logits = anatomy(model).run(model.to_tokens(TEXT), without=list(cuts)).logits[0, -1]
+    logits = run(model, model.to_tokens(TEXT), without=cuts).logits[0, -1]
     value = 100 * float(logits.softmax(-1)[model.to_single_token("ur")])
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
 

@@ -22,7 +22,7 @@ from transformer_lens.model_bridge.component_setup import (
 from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
 from transformer_lens.model_bridge.sources.native import NativeAttention
 
-from circuitkit.checks import checked, to_tokens
+from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.conversion.convert import copy_model
 from circuitkit.handmade import attention_state
 from circuitkit.heads import Heads, allowed_pairs
@@ -521,6 +521,7 @@ def record_layer(
     -----
     Source: this book.
     """
+    require_at_least(1, batch=batch)
     require_layer(model, layer)
     tokens = to_tokens(model, tokens)
     attention = model.blocks[layer].attn
