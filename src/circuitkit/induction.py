@@ -39,6 +39,7 @@ __all__ = [
     "InductionTraining",
     "Repeated",
     "Survey",
+    "default_rows",
     "in_context_score",
     "induction_loss",
     "losses_by_position",
@@ -620,60 +621,59 @@ class InductionNet(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
 
-        def normal(*shape: int, std: float) -> nn.Parameter:
-            draw = torch.randn(*shape, generator=generator, dtype=torch.float64)
-            return nn.Parameter(draw * std)
+        def normal(*shape: int, std: float) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64) * std
 
-        self.n_heads, width = n_heads, n_heads * D_HEAD
+        def by_head(columns: Tensor) -> nn.Parameter:  # [d, head * d_head] -> [head, d, d_head]
+            return nn.Parameter(columns.unflatten(1, (n_heads, -1)).transpose(0, 1).contiguous())
+
+        width = n_heads * D_HEAD
         self.W_pos = sinusoids(n_ctx, D_POSITION)
-        self.W_E = normal(d_vocab, D_CONTENT, std=1.0)
-        self.W_U = normal(D_CONTENT, d_vocab, std=0.02)
+        self.W_E = nn.Parameter(normal(d_vocab, D_CONTENT, std=1.0))
+        self.W_U = nn.Parameter(normal(D_CONTENT, d_vocab, std=0.02))
         self.layers = nn.ModuleList()
         for _ in range(n_layers):
-            W_Q = normal(D_CONTENT + D_POSITION, width, std=0.09)
-            W_K = normal(D_CONTENT + D_POSITION, width, std=0.09)
-            W_V = normal(D_CONTENT, width, std=0.09)
-            W_O = normal(width, D_CONTENT, std=0.06)
+            W_Q = by_head(normal(D_CONTENT + D_POSITION, width, std=0.09))
+            W_K = by_head(normal(D_CONTENT + D_POSITION, width, std=0.09))
+            W_V = by_head(normal(D_CONTENT, width, std=0.09))
+            W_O = nn.Parameter(normal(width, D_CONTENT, std=0.06).unflatten(0, (n_heads, -1)))
             self.layers.append(nn.ParameterList([W_Q, W_K, W_V, W_O]))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits `[batch, pos, d_vocab]` and patterns `[batch, head, dst, src]`."""
-        batch, n_pos = tokens.shape
-        x, patterns = self.W_E[tokens], []  # [batch, pos, d_content]
+        n_pos = tokens.shape[1]
+        x = self.W_E[tokens]  # [batch, pos, d_content]
+        positions = self.W_pos[:n_pos].expand(len(x), -1, -1)
         future = torch.full((n_pos, n_pos), -math.inf, dtype=x.dtype).triu(1)
-
-        def by_head(y: Tensor) -> Tensor:  # [batch, head, pos, d_head]
-            return y.view(batch, n_pos, self.n_heads, -1).transpose(1, 2)
-
+        patterns = []
         for W_Q, W_K, W_V, W_O in self.layers:
-            q, k = (
-                by_head(x @ W[:D_CONTENT] + self.W_pos[:n_pos] @ W[D_CONTENT:]) for W in (W_Q, W_K)
-            )
-            v = by_head(x @ W_V)
+            reads = torch.cat([x, positions], dim=-1)  # [batch, pos, d_model]
+            q, k = (torch.einsum("bpm,hmd->bhpd", reads, W) for W in (W_Q, W_K))
+            v = torch.einsum("bpc,hcd->bhpd", x, W_V)
             scores = future + q @ k.mT / math.sqrt(D_HEAD)
             patterns.append(scores.softmax(-1))
-            x = x + (patterns[-1] @ v).transpose(1, 2).reshape(batch, n_pos, -1) @ W_O
+            x = x + torch.einsum("bhpd,hdc->bpc", patterns[-1] @ v, W_O)
         return x @ self.W_U, torch.cat(patterns, dim=1)
 
     def to_bridge(self) -> Any:
         """Return the same function as a `TransformerBridge`; the stream is content, then position."""
         pad = nn.functional.pad
-        after_content = (0, D_POSITION)
-        W_Q, W_K, W_V, W_O = [], [], [], []
-        for layer in self.layers:
-            of_q, of_k, of_v, of_o = (W.detach() for W in layer)
-            W_Q.append(of_q.unflatten(1, (self.n_heads, -1)).transpose(0, 1))
-            W_K.append(of_k.unflatten(1, (self.n_heads, -1)).transpose(0, 1))
-            of_v = pad(of_v, (0, 0, *after_content))
-            W_V.append(of_v.unflatten(1, (self.n_heads, -1)).transpose(0, 1))
-            W_O.append(pad(of_o, after_content).unflatten(0, (self.n_heads, -1)))
-        layers = tuple(i for i in range(len(self.layers)) for _ in range(self.n_heads))
-        names = tuple(map(str, range(len(layers))))
-        heads = Heads(names, *map(torch.cat, (W_Q, W_K, W_V, W_O)), layers=layers)
+        n_heads = len(self.layers[0][0])
+        weights = zip(*self.layers, strict=True)
+        W_Q, W_K, W_V, W_O = (torch.cat(of_layers).detach() for of_layers in weights)
+        layers = tuple(layer for layer in range(len(self.layers)) for _ in range(n_heads))
+        heads = Heads(
+            tuple(map(str, range(len(layers)))),
+            W_Q,
+            W_K,
+            pad(W_V, (0, 0, 0, D_POSITION)),
+            pad(W_O, (0, D_POSITION)),
+            layers=layers,
+        )
         return bridge_of(
             heads,
-            pad(self.W_E.detach(), after_content),
-            pad(self.W_U.detach(), (0, 0, *after_content)),
+            pad(self.W_E.detach(), (0, D_POSITION)),
+            pad(self.W_U.detach(), (0, 0, 0, D_POSITION)),
             pad(self.W_pos, (D_CONTENT, 0)),
         )
 

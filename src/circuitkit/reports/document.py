@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,6 +19,8 @@ from circuitkit.reports import parts
 from circuitkit.reports.page import page_of
 from circuitkit.reports.parts import Subject
 
+Jobs = dict[str, tuple]
+"""For each part of a report, the function that computes it and its arguments behind the subject."""
 COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")
 TEXT = (
     "When Mary and John went to the store, John gave a drink to Mary. "
@@ -60,15 +62,6 @@ class ModelReport:
         style = "width:100%;height:40rem;border:1px solid"
         page = escape(self.html)
         return f'<iframe title="{escape(self.title)}" srcdoc="{page}" style="{style}"></iframe>'
-
-
-@dataclass(frozen=True)
-class Job:
-    """One part of a report: its name, and the function that computes it."""
-
-    part: str
-    function: Callable[..., Any]
-    arguments: tuple = ()
 
 
 @checked
@@ -120,12 +113,15 @@ def report(
     fingerprint = None if cache is None else fingerprint_of(subject)
     results, problems = computed(first_jobs(subject), subject, cache, fingerprint)
 
-    clear = parts.clear_heads(results.get("behaviour", []))
-    strongest = list(dict.fromkeys(names[0] for names in clear.values() if names))
-    later = [Job("patterns", parts.patterns, (strongest,))] if strongest else []
-    for kind, names in clear.items():
+    later: Jobs = {}
+    strongest = []
+    for kind, rows in parts.clear_heads(results.get("behaviour", [])).items():
+        names = [row["name"] for row in rows]
         if names:
-            later.append(Job(f"ablation {kind}", parts.ablation, (kind, names)))
+            later[f"ablation {kind}"] = (parts.ablation, kind, names)
+            strongest.append(names[0])
+    if strongest:
+        later["patterns"] = (parts.patterns, list(dict.fromkeys(strongest)))
     more_results, more_problems = computed(later, subject, cache, fingerprint)
 
     patterns = more_results.pop("patterns", {})
@@ -183,58 +179,58 @@ def subject_of(model: Any, prompt: str | None) -> Subject:
     return Subject(name_or_model, tuple(tokens.tolist()), subject.call)
 
 
-def first_jobs(subject: Subject) -> list[Job]:
+def first_jobs(subject: Subject) -> Jobs:
     """Return the parts that need nothing but the model, quick ones first."""
     model = subject.load()
-    jobs = [Job("next token", parts.next_token)]
     layers = sorted({parse(name)[0].layer for name in parts.head_names(model)})
+    jobs: Jobs = {"next token": (parts.next_token,)}
     if layers:
-        jobs.append(Job("behaviour", parts.behaviour))
+        jobs["behaviour"] = (parts.behaviour,)
     if len(layers) > 1:
-        jobs += [Job(f"composition {side}", parts.composition, (side,)) for side in "KQV"]
-    jobs += [Job(f"mlps {k}", parts.mlps, (k,)) for k in parts.heads_per_neuron(model)]
-    jobs += [Job(f"words L{layer}", parts.words, (layer,)) for layer in layers]
-    jobs += [Job(f"trigrams L{layer}", parts.trigrams, (layer,)) for layer in layers]
+        jobs["composition"] = (parts.composition,)
+    for k in parts.heads_per_neuron(model):
+        jobs[f"mlps {k}"] = (parts.mlps, k)
+    for layer in layers:
+        jobs[f"words L{layer}"] = (parts.words, layer)
+        jobs[f"trigrams L{layer}"] = (parts.trigrams, layer)
     return jobs
 
 
 def computed(
-    jobs: Sequence[Job], subject: Subject, cache: Any, fingerprint: str | None
+    jobs: Jobs, subject: Subject, cache: Any, fingerprint: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the results of all parts by name, and what went wrong, by name."""
     compute = compute_part
     if cache is not None:
         # the model itself is not hashed at each call, its fingerprint stands for it
         compute = joblib.Memory(cache, verbose=0).cache(compute_part, ignore=["subject"])
-    parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-    attempts = parallel(joblib.delayed(attempt)(compute, job, subject, fingerprint) for job in jobs)
-    by_part, problems = {}, {}
+    attempts = joblib.Parallel(return_as="generator", batch_size=1)(
+        joblib.delayed(attempt)(compute, job, subject, fingerprint) for job in jobs.values()
+    )
     # TQDM_DISABLE=1 hides the bar, which appears only if a report takes more than five seconds
-    for part, result, problem in tqdm(
-        attempts, desc="report", total=len(jobs), delay=5, leave=False
-    ):
+    attempts = tqdm(attempts, desc="report", total=len(jobs), delay=5, leave=False)
+    results, problems = {}, {}
+    for part, (result, problem) in zip(jobs, attempts, strict=True):
         if problem:
             problems[part] = problem
         else:
-            by_part[part] = result
-    return {job.part: by_part[job.part] for job in jobs if job.part in by_part}, problems
+            results[part] = result
+    return results, problems
 
 
 def attempt(
-    compute: Callable, job: Job, subject: Subject, fingerprint: str | None
-) -> tuple[str, Any, str]:
-    """Return a part's name, its result, and the first line of the error if there was one."""
+    compute: Callable, job: tuple, subject: Subject, fingerprint: str | None
+) -> tuple[Any, str]:
+    """Return the result of a part, and the first line of the error if there was one."""
     try:
-        return job.part, compute(job.function, job.arguments, subject, fingerprint), ""
+        return compute(job, subject, fingerprint), ""
     except Exception as problem:  # one part that fails must not stop the others
-        first_line = next(iter(str(problem).strip().splitlines()), "")
-        return job.part, None, f"{type(problem).__name__}: {first_line}"
+        return None, f"{type(problem).__name__}: {problem}".splitlines()[0]
 
 
-def compute_part(
-    function: Callable, arguments: tuple, subject: Subject, fingerprint: str | None
-) -> Any:
+def compute_part(job: tuple, subject: Subject, fingerprint: str | None) -> Any:
     """Return the result of one part."""
+    function, *arguments = job
     return function(subject, *arguments)
 
 

@@ -151,15 +151,13 @@ def attention_to(done: Run, names: tuple[str, ...], marked: Tensor) -> Float[Ten
     return torch.stack(columns, dim=1)
 
 
-def clear_heads(scores: list[Row]) -> dict[str, list[str]]:
-    """Return the heads that clearly show each behaviour, strongest first, at most eight."""
-    heads: dict[str, list[str]] = {kind: [] for kind in BEHAVIOURS}
+def clear_heads(scores: list[Row]) -> dict[str, list[Row]]:
+    """Return the scores of the heads that clearly show each behaviour, strongest first."""
+    clear: dict[str, list[Row]] = {kind: [] for kind in BEHAVIOURS}
     for score in sorted(scores, key=lambda score: -score["value"]):
-        listed = heads[score["measure"]]
-        is_clear = score["value"] >= CLEAR and score["low"] > score["control"]
-        if is_clear and len(listed) < MOST_HEADS:
-            listed.append(score["name"])
-    return heads
+        if score["value"] >= CLEAR and score["low"] > score["control"]:
+            clear[score["measure"]].append(score)
+    return {kind: rows[:MOST_HEADS] for kind, rows in clear.items()}
 
 
 def ablation(subject: Subject, kind: str, names: list[str]) -> list[Row]:
@@ -190,16 +188,17 @@ def patterns(subject: Subject, names: list[str]) -> dict[str, Tensor]:
 # What the weights do
 
 
-def composition(subject: Subject, side: str) -> list[Row]:
+def composition(subject: Subject) -> list[Row]:
     """Score the strongest wires between heads, with the score of random heads as control."""
     heads = heads_of(subject.load())
-    scores = circuits.composition_scores(heads, kind=side).top(N_WIRES)
     baseline = circuits.composition_baseline(heads)
     result = []
-    for pair in scores:
-        wire = f"{pair.replace(', ', '->')}.{side}"
-        result.append(row(wire, "composition", scores[pair], control=baseline))
-    return result
+    for side in "QKV":
+        scores = circuits.composition_scores(heads, kind=side).top(N_WIRES)
+        for pair in scores:
+            wire = f"{pair.replace(', ', '->')}.{side}"
+            result.append(row(wire, "composition", scores[pair], control=baseline))
+    return sorted(result, key=lambda row: -row["value"])
 
 
 def words(subject: Subject, layer: int) -> list[Row]:
@@ -224,10 +223,11 @@ def trigrams(subject: Subject, layer: int) -> list[Row]:
     """Find the strongest skip trigrams of each head of a layer."""
     model = subject.load()
     spelled = speller(model)
+    special_ids = getattr(model.tokenizer, "all_special_ids", [])
     among = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
     among[:N_TRIGRAM_TOKENS] = True
     among[list(subject.prompt)] = True
-    among[special_ids(model)] = False
+    among[[i for i in special_ids if i < model.cfg.d_vocab]] = False
     result = []
     for name in heads_in(model, layer):
         for entry in skip_trigrams.strongest(model, name, 5, among=among):
@@ -245,12 +245,6 @@ def head_names(model: Any) -> list[str]:
 def heads_in(model: Any, layer: int) -> list[str]:
     """Return the names of the heads of a layer."""
     return [name for name in head_names(model) if parse(name)[0].layer == layer]
-
-
-def special_ids(model: Any) -> list[int]:
-    """Return the ids of the tokenizer's special tokens, as far as the model has them."""
-    ids = getattr(model.tokenizer, "all_special_ids", [])
-    return [i for i in ids if i < model.cfg.d_vocab]
 
 
 # MLPs, and the next token
@@ -297,6 +291,7 @@ def next_token(subject: Subject) -> list[Row]:
     for probability, token in zip(likely.values, likely.indices.tolist(), strict=True):
         result.append(row("next token", "probability", probability, text=spelled(token)))
     shares = residual.why(model, tokens, likely.indices[0].item())
+    shares = shares.top(len(shares), absolute=True)
     for name in shares:
         result.append(row(name, "adds to the logit", shares[name]))
     return result

@@ -84,7 +84,7 @@ def test_a_head_is_listed_only_above_its_control_and_the_threshold():
     scores = [score("L0H0", 0.5, 0.3, 0.4), score("L0H1", 0.3, 0.2, 0.0)]
     assert parts.clear_heads(scores)["copying"] == []
     scores += [score("L0H2", 0.5, 0.45, 0.4), score("L0H3", 0.9, 0.8, 0.1)]
-    assert parts.clear_heads(scores)["copying"] == ["L0H3", "L0H2"]
+    assert [row["name"] for row in parts.clear_heads(scores)["copying"]] == ["L0H3", "L0H2"]
 
 
 def test_the_terms_of_the_logit_add_up(made):
@@ -186,7 +186,7 @@ def test_the_code_behind_a_section_computes_its_numbers(made, folder):
     told = entry(made, "next token", "L1H3", "adds to the logit")["value"]
     assert terms["L1H3"] == pytest.approx(told, abs=1e-3)
     wires, _ = code_behind(made, "composition")
-    told = entry(made, "composition K", "L0H1->L1H3.K", "composition")
+    told = entry(made, "composition", "L0H1->L1H3.K", "composition")
     above = told["value"] - told["control"]
     assert wires["L0H1, L1H3"] == pytest.approx(above, abs=1e-4)
     pattern, names = code_behind(made, "patterns")
