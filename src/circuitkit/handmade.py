@@ -7,7 +7,7 @@ compares, and by which subspace it copies into which.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -67,7 +67,6 @@ def bridge_of(
     >>> bridge_of(heads, torch.eye(8), torch.eye(8), n_ctx=4).cfg.n_layers
     2
     """
-    from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources.native import boot
 
     if n_ctx is None and W_pos is None:
@@ -75,15 +74,34 @@ def bridge_of(
     n_ctx = len(W_pos) if n_ctx is None else n_ctx
     require_at_least(1, n_ctx=n_ctx)
     require_native(heads, W_E, n_ctx, W_pos)
-    n_layers = max(heads.layers) + 1
-    config = TransformerBridgeConfig(
+    config = native_config(heads, len(W_E), W_U.shape[1], n_ctx)
+    with torch.random.fork_rng(devices=[]):  # boot draws weights, which are overwritten below
+        bridge = boot(config, dtype=W_E.dtype)
+    state = {name: torch.zeros_like(value) for name, value in bridge.state_dict().items()}
+    state["embed.weight"] = W_E
+    state["unembed.weight"] = W_U.T
+    if W_pos is not None:
+        state["pos_embed.weight"] = W_pos[:n_ctx]
+    for layer in range(config.n_layers):
+        state |= attention_state(heads, layer)
+    copies = {name: value.detach().clone().contiguous() for name, value in state.items()}
+    bridge.load_state_dict(copies)
+    return bridge.eval().requires_grad_(False)
+
+
+def native_config(heads: Heads, d_vocab: int, d_vocab_out: int, n_ctx: int) -> Any:
+    """The configuration of a native model with these heads and nothing else."""
+    from transformer_lens.config import TransformerBridgeConfig
+
+    n_layers = int(max(heads.layers)) + 1
+    return TransformerBridgeConfig(
         d_model=heads.d_model,
         d_head=heads.d_head,
         n_layers=n_layers,
         n_heads=len(heads) // n_layers,
         n_ctx=n_ctx,
-        d_vocab=len(W_E),
-        d_vocab_out=W_U.shape[1],
+        d_vocab=d_vocab,
+        d_vocab_out=d_vocab_out,
         attn_only=True,
         attention_dir="bidirectional" if heads.mask == "full" else "causal",
         normalization_type=None,
@@ -93,18 +111,6 @@ def bridge_of(
         seed=0,
         architecture="TransformerLensNative",
     )
-    with torch.random.fork_rng(devices=[]):  # boot draws weights, which are overwritten below
-        bridge = boot(config, dtype=W_E.dtype)
-    state = {name: torch.zeros_like(value) for name, value in bridge.state_dict().items()}
-    state["embed.weight"] = W_E
-    state["unembed.weight"] = W_U.T
-    if W_pos is not None:
-        state["pos_embed.weight"] = W_pos[:n_ctx]
-    for layer in range(n_layers):
-        state |= attention_state(heads, layer)
-    copies = {name: value.detach().clone().contiguous() for name, value in state.items()}
-    bridge.load_state_dict(copies)
-    return bridge.eval().requires_grad_(False)
 
 
 def attention_state(heads: Heads, layer: int) -> dict[str, Tensor]:
@@ -125,6 +131,12 @@ def attention_state(heads: Heads, layer: int) -> dict[str, Tensor]:
 
 def require_native(heads: Heads, W_E: Tensor, n_ctx: int, W_pos: Tensor | None) -> None:
     """Raise a `ValueError` if a native model cannot hold these heads."""
+    has_more = heads.turn or heads.window or heads.norm_Q or heads.norm_K
+    if has_more or heads.positions != "absolute" or heads.mask == "self_or_first":
+        raise ValueError(
+            "bridge_of takes heads that attend by QK alone: without rotation, window, norms of "
+            f"queries and keys, and with the mask 'causal' or 'full' (it is {heads.mask!r})."
+        )
     counts = [heads.layers.count(layer) for layer in range(max(heads.layers, default=-1) + 1)]
     if not counts or len(set(counts)) > 1:
         raise ValueError(
@@ -137,12 +149,6 @@ def require_native(heads: Heads, W_E: Tensor, n_ctx: int, W_pos: Tensor | None) 
         )
     if W_pos is not None and n_ctx > len(W_pos):
         raise ValueError(f"n_ctx={n_ctx} is more than the {len(W_pos)} positions of W_pos.")
-    has_more = heads.turn or heads.window or heads.norm_Q or heads.norm_K
-    if has_more or heads.positions != "absolute" or heads.mask == "self_or_first":
-        raise ValueError(
-            "bridge_of takes heads that attend by QK alone: without rotation, window, norms of "
-            f"queries and keys, and with the mask 'causal' or 'full' (it is {heads.mask!r})."
-        )
 
 
 # Heads described by what they compare and copy

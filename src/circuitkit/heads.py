@@ -578,7 +578,7 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     --------
     >>> import circuitkit as ck
     >>> ck.heads_of(ck.load_model("two-layer"), ["L0H1", "L1H3"])
-    Heads([L0H1, L1H3], n=2, d_model=64, d_head=16, mask='causal')
+    Heads([L0H1, L1H3], n=2, d_model=160, d_head=32, mask='causal')
     """
     if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
         raise TypeError(
@@ -746,6 +746,7 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     has_gates = hasattr(module, "gates")  # a gated layer changes the pattern
     if not is_read or has_gates or (kind != "standard" and turn is None):
         return {"positions": "other"}
+    cap = float(model.cfg.attn_scores_soft_cap or 0)  # transformer-lens writes -1 for none
     is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
     return {
         "positions": "absolute" if turn is None else "rotary",
@@ -754,7 +755,7 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
         "norm_K": head_norm(model, attention, "k_norm"),
         "mask": "full" if is_encoder else "causal",
         "window": window_of(module, layer),
-        "cap": soft_cap(model, module),
+        "cap": cap if cap > 0 else None,
     }
 
 
@@ -778,14 +779,6 @@ def window_of(module: Any, layer: int) -> int | None:
     if hasattr(module, "sliding_window"):
         return module.sliding_window
     return getattr(config, "sliding_window", None)
-
-
-def soft_cap(model: Any, module: Any) -> float | None:
-    """The cap of attention scores; transformer-lens writes -1 for none."""
-    cap = getattr(module, "attn_logit_softcapping", None)
-    if cap is None:
-        cap = getattr(model.cfg, "attn_scores_soft_cap", None)
-    return float(cap) if cap is not None and cap > 0 else None
 
 
 def head_norm(model: Any, attention: Any, name: str) -> HeadNorm | None:
