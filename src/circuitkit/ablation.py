@@ -250,6 +250,8 @@ class CutRun:
         """What an input reads: the stream with some parts' outputs replaced, behind the norm."""
         stream = self.recording.stream(name)
         step = step_of(self.model, name)
+        if reading and self.user_hooks:
+            self.check_writers(name, stream)
         if reading is None:
             stream = self.replaced(stream, lambda run: run.stream(name))
         for writer, inputs in reading or ():
@@ -320,6 +322,30 @@ class CutRun:
                 "A wire into this layer is cut in a second call of the layer, in which only "
                 "permanent hooks act. Remove the hook with model.reset_hooks(), or add it to its "
                 "hook point with add_hook(..., is_permanent=True)."
+            )
+
+    def check_writers(self, reader: Name, stream: Float[Tensor, "batch pos d_model"]) -> None:
+        """Require that a user's hooks have left what parts add to the stream of a reader."""
+        step = step_of(self.model, reader)
+        gaps = [stream]
+        for text in part_names(self.model, neurons=False):
+            (part,) = parse(text)
+            if step_of(self.model, part) >= step:
+                continue
+            gaps[0] = gaps[0] - self.recording.share(part, step)
+            if part.kind == "bias" and part not in self.cuts.parts:
+                # it is measured as what heads have not written, so it would hide an edit
+                b_O = getattr(self.model.blocks[part.layer].attn, "b_O", None)
+                gaps.append(self.recording.raw(part) - (0.0 if b_O is None else b_O))
+        # some families compute norms in float32
+        rounding = max(1e-4, min(100 * torch.finfo(stream.dtype).eps, 5e-2))
+        largest = max(float(gap.abs().max()) for gap in gaps)
+        if largest > rounding * float(stream.abs().max()):
+            places = ", ".join(place for of_layer in self.user_hooks.values() for place in of_layer)
+            raise ValueError(
+                f"a hook that is not permanent changes what a layer adds to the stream (hooks: "
+                f"{places}), so the parts do not add up to what {reader} reads, and no wire into "
+                "it can be cut. Remove the hook with model.reset_hooks()."
             )
 
     def check_user_hooks(self, value: Tensor, hook: HookPoint) -> None:

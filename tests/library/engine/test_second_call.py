@@ -181,6 +181,10 @@ def halve(value, hook):
     return value / 2
 
 
+def look(value, hook):
+    pass
+
+
 @pytest.mark.parametrize(("wire", "place"), EDITED)
 def test_a_temporary_hook_that_changes_a_cut_layer_is_refused(tokens, wire, place):
     model = make("native-mlp")
@@ -189,6 +193,27 @@ def test_a_temporary_hook_that_changes_a_cut_layer_is_refused(tokens, wire, plac
         run(model, tokens, without="L1H3")  # nothing is computed a second time
         with pytest.raises(ValueError, match=message):
             run(model, tokens, without=wire)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("gpt2", "blocks.0.attn.o.hook_out"),
+        ("gpt2", "blocks.0.hook_resid_post"),
+        ("bert", "blocks.0.ln1.hook_out"),
+        ("gemma2", "blocks.0.ln1_post.hook_out"),
+    ],
+)
+def test_a_temporary_hook_between_writer_and_reader_is_refused(tokens, name, place):
+    """There, what L0H1 has written is no longer what its z and W_O give."""
+    model = make(name)
+    expected = run(model, tokens, without="L0H1->L1H3.K").logits
+    with model.hooks(fwd_hooks=[(place, look)]):
+        close(run(model, tokens, without="L0H1->L1H3.K").logits, expected, 0)
+    with model.hooks(fwd_hooks=[(place, halve)]):
+        run(model, tokens, without="L0H1")
+        with pytest.raises(ValueError, match="changes what a layer adds to the stream"):
+            run(model, tokens, without="L0H1->L1H3.K")
 
 
 @pytest.mark.parametrize("place", ["blocks.1.mlp.hook_in", "blocks.1.mlp.out.hook_in"])
