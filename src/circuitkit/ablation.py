@@ -252,6 +252,8 @@ class CutRun:
         step = step_of(self.model, name)
         if reading and self.user_hooks:
             self.check_writers(name, stream)
+        if reading:
+            self.recording.require_additive(step)
         if reading is None:
             stream = self.replaced(stream, lambda run: run.stream(name))
         for writer, inputs in reading or ():
@@ -680,6 +682,7 @@ class Run:
                 f"{name!r} has written nothing into the stream that {before or 'unembed'!r} reads. "
                 "Write the name of an earlier part, such as 'embed'."
             )
+        self.recording.require_additive(step)
         with torch.set_grad_enabled(self.logits.requires_grad):
             return self.recording.share(part, step)
 
@@ -695,6 +698,7 @@ class Run:
             layer is one part, `"L0 MLP"`
         """
         step = self.step_before(before)
+        self.recording.require_additive(step)
         names = self.names(step, neurons)
         with torch.set_grad_enabled(self.logits.requires_grad):
             return {str(name): self.recording.share(name, step) for name in names}
@@ -722,6 +726,7 @@ class Run:
         self, direction: Float[Tensor, "batch pos d_model"], step: int, neurons: bool
     ) -> dict[str, Float[Tensor, "batch pos"]]:
         """The dot product of every part's share of the stream of a step with a direction."""
+        self.recording.require_additive(step)
         result = {}
         for name in self.names(step, neurons=False):
             layer = converted_neurons(self.model, name.layer) if name.kind == "MLP" else None
@@ -912,7 +917,7 @@ def require_arguments(tokens: Tokens, fill: Any, patch: Any, at: Any) -> None:
         raise ValueError(
             f"patch must have the shape of tokens, {tuple(tokens.shape)}, not {tuple(other.shape)}."
         )
-    if fill == "resample" and len(tokens) < 2:
-        raise ValueError("fill='resample' takes values from other rows. Give two rows or more.")
+    if fill != "zero" and len(tokens) < 2:
+        raise ValueError(f"fill={fill!r} takes values from other rows. Give two rows or more.")
     if at is not None and not all(0 <= pos < tokens.shape[1] for pos in at):
         raise ValueError(f"at must be positions from 0 to {tokens.shape[1] - 1}, not {list(at)}.")

@@ -249,9 +249,9 @@ def hooks_to_record(model: Any, points: dict[str, Any]) -> set[str]:
         names.update(in_layer(layer, hook) for hook in READ_IN_LAYERS)
         for norm in ("ln1", "ln1_post", "ln2", "ln2_post"):
             if norm in model.blocks[layer]._modules:
-                names.update(
-                    in_layer(layer, f"{norm}.{hook}") for hook in ("hook_in", "hook_scale")
-                )
+                hooks = ("hook_in", "hook_scale", "hook_out")
+                names.update(in_layer(layer, f"{norm}.{hook}") for hook in hooks)
+    names.add(in_layer(len(model.blocks) - 1, "hook_out"))
     return {points[name].name for name in names if name in points}
 
 
@@ -270,6 +270,8 @@ class Recording:
     """What neuron-heads gathered where it was changed, `[batch, pos, head]`."""
     new_patterns: dict[Name, Tensor] = field(default_factory=dict)
     """Patterns of heads that read other inputs than the rest of their layer, `[batch, dst, src]`."""
+    n_additive: int = 0
+    """So many layers are known to add what they write to the stream."""
 
     def __getitem__(self, hook: str) -> Tensor:
         """The value at a hook, by any of its names."""
@@ -283,6 +285,36 @@ class Recording:
             return self[in_layer(name.layer, "hook_in")]
         reads_through_norm = norm_before(self.model, name) is not None
         return self[in_layer(name.layer, "ln2.hook_in" if reads_through_norm else "mlp.hook_in")]
+
+    def require_additive(self, before: int) -> None:
+        """Raise a `ValueError` if a layer does anything but add its output to the stream.
+
+        Some families multiply what layers write (Granite) in a way that no hook shows.
+        """
+        if norms_close_layers(self.model):
+            return
+        blocks = self.model.blocks
+        for layer in range(self.n_additive, min(before // 2, len(blocks))):
+            is_last = layer == len(blocks) - 1
+            stream = self[in_layer(layer, "hook_in")]
+            after = self[in_layer(layer, "hook_out") if is_last else in_layer(layer + 1, "hook_in")]
+            change, size = after - stream, stream.new_zeros(())
+            for part, norm, hook in (
+                ("attn", "ln1_post", "attn.o.hook_out"),
+                ("mlp", "ln2_post", "mlp.hook_out"),
+            ):
+                if part in blocks[layer]._modules:
+                    hook = f"{norm}.hook_out" if norm in blocks[layer]._modules else hook
+                    written = self[in_layer(layer, hook)].view_as(stream)
+                    change, size = change - written, size + written.abs().max()
+            rounding = max(1e-3, 4 * torch.finfo(stream.dtype).eps)
+            if change.abs().max() > rounding * (size + stream.abs().max()):
+                raise ValueError(
+                    f"layer {layer} of this model does not simply add its output to the residual "
+                    "stream, so the stream is not the sum of its parts. A hook may change it "
+                    "(remove it with model.reset_hooks()), or this kind of model is not supported."
+                )
+            self.n_additive = layer + 1
 
     def heads_z(self, layer: int | None) -> Float[Tensor, "batch pos head d_head"]:
         """What the heads of a layer gathered."""
