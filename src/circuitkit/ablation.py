@@ -591,9 +591,19 @@ def user_hooks(points: dict[str, HookPoint]) -> dict[int, list[str]]:
     for name, point in points.items():
         if not point.fwd_hooks or name != point.name or not name.startswith("blocks."):
             continue
+        if any(is_hook_of_a_run(handle.user_hook) for handle in point.fwd_hooks):
+            raise ValueError(
+                "Another run of this model is under way, in a thread or around a hook, and both "
+                "would change the same hooks. Run the model once at a time, or copy it."
+            )
         if any(not handle.is_permanent for handle in point.fwd_hooks):
             places[layer_of(point)].append(name)
     return dict(places)
+
+
+def is_hook_of_a_run(hook_fn: Any) -> bool:
+    """Whether a hook is a method of `CutRun`."""
+    return isinstance(getattr(hook_fn, "__self__", None), CutRun)
 
 
 def remove(added: list[tuple[HookPoint, Any]]) -> None:

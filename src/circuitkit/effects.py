@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from jaxtyping import Float, Int
 from joblib import Parallel, delayed
+from joblib.parallel import get_active_backend
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -187,7 +188,7 @@ def measured_by_user(measure: Callable[[Run], Tensor], result: Run) -> Float[Ten
 @checked
 def effect(
     model: Any,
-    tokens: str | Sequence[str] | Int[Tensor, "batch pos"] | Repeated,
+    tokens: str | Sequence[str] | Int[Tensor, "*batch pos"] | Repeated,
     without: str | Sequence[str] = (),
     *,
     keep: str | Sequence[str] = (),
@@ -228,7 +229,8 @@ def effect(
     Notes
     -----
     A layer has one MLP and one bias, so their controls come from other layers. The interval is that of
-    a normal mean over rows. `joblib.parallel_config` moves the runs to other processes or machines.
+    a normal mean over rows. `joblib.parallel_config` moves the runs to other processes or machines;
+    threads would share the hooks of the model, so in threads one set is measured after another.
     Source: Wang et al. 2022, "Interpretability in the Wild", patching; the controls are this book's.
 
     Examples
@@ -253,7 +255,10 @@ def effect(
         [name for name in everything if name not in names] if keep else names for names in sets
     ]
     jobs = tqdm([[], *replaced], desc="effect", delay=5, leave=False)
-    values = Parallel()(delayed(experiment.without)(names) for names in jobs)
+    # threads would add their hooks to the same model
+    backend, _ = get_active_backend()
+    n_jobs = 1 if getattr(backend, "supports_sharedmem", False) else None
+    values = Parallel(n_jobs)(delayed(experiment.without)(names) for names in jobs)
     done = description(given, keep=bool(keep), total=len(everything), fill=fill, at=at)
     label = measure if isinstance(measure, str) else "measure"
     return Effect(done, label, tuple(tuple(names) for names in sets), torch.stack(list(values)))
@@ -261,10 +266,16 @@ def effect(
 
 def rows_of(model: Any, tokens: Any) -> Int[Tensor, "batch pos"] | Repeated:
     """Rows on the model's device: repeated ones, or token ids from a text."""
-    if not isinstance(tokens, Repeated):
-        return to_tokens(model, tokens)
-    require_repeating(tokens)
-    return tokens._replace(tokens=to_tokens(model, tokens.tokens))
+    if isinstance(tokens, Repeated):
+        require_repeating(tokens)
+        return tokens._replace(tokens=to_tokens(model, tokens.tokens))
+    rows = to_tokens(model, tokens)
+    if rows.shape[1] < 2:
+        raise ValueError(
+            "Each token is compared with the prediction before it, so every row needs at least 2 "
+            "tokens. Give longer rows."
+        )
+    return rows
 
 
 def normalized(names: str | Sequence[str]) -> list[str]:
@@ -468,7 +479,7 @@ def wires(
 @torch.enable_grad()
 def attribution(
     model: Any,
-    tokens: str | Sequence[str] | Int[Tensor, "batch pos"] | Repeated,
+    tokens: str | Sequence[str] | Int[Tensor, "*batch pos"] | Repeated,
     *,
     how: Literal["gradient", "integrated"] = "gradient",
     fill: Source = "zero",

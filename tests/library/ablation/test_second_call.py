@@ -5,10 +5,7 @@ import math
 import pytest
 import torch
 
-import circuitkit as ck
 from circuitkit.ablation import run
-from circuitkit.anatomy import from_heads, to_bridge
-from circuitkit.circuits import random_heads
 from tests.support.zoo import converted, make
 
 
@@ -79,13 +76,14 @@ def test_a_permanent_hook_acts_in_both_calls(tokens):
     def halve(pattern, hook):
         return pattern / 2
 
+    whole = run(model, tokens)
     point = model.blocks[1].attn.hook_pattern
     handle = point.add_hook(halve, is_permanent=True)
     try:
         gated = run(model, tokens)
         # at no position: the second call happens, and changes nothing
         close(run(model, tokens, without="L0H1->L1H3.K", at=[]).logits, gated.logits)
-        assert (gated.logits - ck.anatomy(model).run(tokens).logits).abs().max() > 1e-3
+        assert (gated.logits - whole.logits).abs().max() > 1e-3
     finally:
         handle.hook.remove()
         point.fwd_hooks.remove(handle)
@@ -103,14 +101,6 @@ def test_the_cache_of_keys_does_not_grow(tokens):
     model = make("llama")
     cut = run(model, tokens, without="L0H1->L1H3.K")
     assert cut.cache["blocks.2.attn.hook_pattern"].shape[-1] == tokens.shape[1]
-    expected = ck.anatomy(model).run(tokens, without="L0H1->L1H3.K").logits
-    close(cut.logits, expected, 1e-4)  # the model's rotations are float32
-
-
-def test_a_norm_behind_a_layer_acts_on_what_is_cut(tokens):
-    model = make("gemma2")
-    expected = ck.anatomy(model).run(tokens, without="L0H1->L1H3.K").logits
-    close(run(model, tokens, without="L0H1->L1H3.K").logits, expected, 1e-4)
 
 
 def test_the_mode_of_the_model_is_left_as_it_was(tokens):
@@ -153,12 +143,6 @@ def test_names_that_cannot_be_cut(tokens, without, message):
 def test_arguments_that_cannot_be_meant(tokens, arguments, message, as_a_reader):
     with pytest.raises(ValueError, match=message):
         run(make("native-mlp"), tokens, without="L0H1", **arguments)
-
-
-def test_a_hand_made_model_as_a_bridge(tokens):
-    made = from_heads(random_heads(4, 50, 3).to(torch.float64), *[torch.eye(50).double()] * 2)
-    bridge = to_bridge(made, n_ctx=12)
-    close(run(bridge, tokens, without="L0H1").logits, made.run(tokens, without="L0H1").logits)
 
 
 WIRES = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L0H1->L1 MLP"]
@@ -264,3 +248,15 @@ def test_the_bias_of_a_closing_norm_is_cut_by_wires_only(tokens, bias):
 def test_a_bias_that_is_not_there_is_no_part(tokens, bias):
     with pytest.raises(ValueError, match="no part is called"):
         run(make("native-mlp"), tokens, without=bias)
+
+
+def test_a_run_inside_a_hook_of_a_run_is_refused(tokens):
+    """Two runs at once, here or in threads, would change each other's hooks."""
+    model = make("native-mlp")
+
+    def run_again(value, hook):
+        run(model, tokens)
+
+    with model.hooks(fwd_hooks=[("blocks.1.hook_in", run_again)]):
+        with pytest.raises(ValueError, match="Another run of this model is under way"):
+            run(model, tokens, without="L0H1->L1H3.K")

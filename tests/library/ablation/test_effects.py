@@ -1,0 +1,353 @@
+"""Effects against hooks of transformer-lens, their random controls, and attribution against small steps."""
+
+import re
+
+import joblib
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit.ablation import run
+from circuitkit.effects import attribution, effect, wires
+from circuitkit.handmade import build_induction_model
+from circuitkit.rows import repeated_tokens
+from tests.support import tiny_models
+
+ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])
+SIZES = {"d_model": 14, "d_head": 5, "n_layers": 3, "n_ctx": 16, "n_heads": 2, "d_vocab": 23}
+
+
+def boot(**changes):
+    return tiny_models.boot(size=0.5, **SIZES | changes).requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Three layers of attention, biases but no norms."""
+    return boot()
+
+
+def mean_losses(logits, rows=ROWS):
+    """The mean loss of each row, by hand."""
+    losses = []
+    for row, ids in zip(logits, rows, strict=True):
+        each = [-row[t].log_softmax(-1)[ids[t + 1]] for t in range(len(ids) - 1)]
+        losses.append(float(sum(each)) / len(each))
+    return losses
+
+
+def clean(model, layer, rows=ROWS):
+    return model.run_with_cache(rows)[1][f"blocks.{layer}.attn.hook_z"].clone()
+
+
+def with_z(layer, head, values):
+    """A hook that replaces what one head gathered."""
+
+    def put(z, hook):
+        z = z.clone()
+        z[:, :, head] = values
+        return z
+
+    return f"blocks.{layer}.attn.hook_z", put
+
+
+def losses_with(model, *hooks, rows=ROWS):
+    return mean_losses(model.run_with_hooks(rows, fwd_hooks=list(hooks)), rows)
+
+
+def changed(found):
+    return found.values[1].tolist()
+
+
+# What is measured
+
+
+def test_values_of_other_rows_are_those_of_the_untouched_model(plain):
+    z = clean(plain, 1)
+    donors = ROWS.flip(1)
+    expected = {"resample": z.roll(1, 0)[:, :, 0], "mean": z.mean(0, keepdim=True)[:, :, 0]}
+    for fill, values in expected.items():
+        losses = losses_with(plain, with_z(1, 0, values))
+        found = effect(plain, ROWS, "L1H0", fill=fill, draws=1)
+        assert changed(found) == pytest.approx(losses, abs=1e-10)
+        assert found.values[0].tolist() == pytest.approx(mean_losses(plain(ROWS)), abs=1e-10)
+    losses = losses_with(plain, with_z(1, 0, clean(plain, 1, donors)[:, :, 0]))
+    found = effect(plain, ROWS, "L1H0", fill=donors, draws=1)
+    assert changed(found) == pytest.approx(losses, abs=1e-10)
+
+
+def test_an_untouched_value_is_not_one_of_the_changed_run(plain):
+    """Two heads in a row: the second's value is what it had when the first was whole."""
+    hooks = [with_z(layer, 1, clean(plain, layer).roll(1, 0)[:, :, 1]) for layer in (0, 1)]
+    found = effect(plain, ROWS, ["L0H1", "L1H1"], fill="resample", draws=1)
+    assert changed(found) == pytest.approx(losses_with(plain, *hooks), abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", "QKV")
+def test_an_input_is_all_that_it_reads(plain, kind):
+    x = plain.run_with_cache(ROWS)[1]["blocks.1.hook_resid_pre"]
+    W = getattr(plain.blocks[1].attn, f"W_{kind}")[1]
+
+    def add(value, hook):
+        value = value.clone()
+        value[:, :, 1] += (x.roll(1, 0) - x) @ W
+        return value
+
+    losses = losses_with(plain, (f"blocks.1.attn.hook_{kind.lower()}", add))
+    found = effect(plain, ROWS, f"L1H1.{kind}", fill="resample", draws=1)
+    assert changed(found) == pytest.approx(losses, abs=1e-10)
+    assert found.sets[1] == (f"L1H0.{kind}",)
+
+
+def test_donors_at_chosen_positions(plain):
+    donors, chosen = ROWS.flip(1), [1, 4]
+    values = clean(plain, 1)[:, :, 1]
+    values[:, chosen] = clean(plain, 1, donors)[:, chosen, 1]
+    found = effect(plain, ROWS, "L1H1", fill=donors, at=chosen, draws=1)
+    assert changed(found) == pytest.approx(losses_with(plain, with_z(1, 1, values)), abs=1e-10)
+    assert "(from other rows, at 2 positions)" in repr(found)
+    everything = effect(plain, ROWS, "unembed", fill=donors, draws=1)
+    assert changed(everything) == pytest.approx(mean_losses(plain(donors)), abs=1e-10)
+
+
+def test_keeping_is_taking_out_all_others_of_the_kind(plain):
+    kept = effect(plain, ROWS, keep=["L0H0", "L2H1"], draws=1)
+    cut = effect(plain, ROWS, ["L0H1", "L1H0", "L1H1", "L2H0"], draws=1)
+    assert torch.equal(kept.values[:2], cut.values[:2])
+    assert "keeping L0H0, L2H1 of 6 (zero)" in repr(kept)
+    names = wires(plain, "K")
+    kept = effect(plain, ROWS, keep=names[0], draws=1)
+    cut = effect(plain, ROWS, names[1:], draws=1)
+    assert torch.equal(kept.values[:2], cut.values[:2])
+
+
+def test_the_circuit_is_needed_and_enough():
+    """The hand-made model is right by its one wire; by chance, 1 in 7 predictions is right at most."""
+    model, rows = build_induction_model(20, 16), repeated_tokens(20, 8)
+
+    def change(*names, **how):
+        return effect(model, rows, *names, measure="accuracy", **how).change
+
+    assert change("L0H0->L1H0.K") < -0.9
+    assert change("L0H0->L1H0.V") == 0
+    assert change(keep=["L0H0->L1H0.K"]) == 0
+    assert change(keep=["L0H0"]) < -0.5
+
+
+def test_a_measure_of_ones_own(plain):
+    def attention(result):
+        return result.pattern("L1H0")[:, -1, 0]
+
+    found = effect(plain, ROWS, "L0H1", fill="resample", measure=attention, draws=1)
+    pattern = plain.run_with_cache(ROWS)[1]["blocks.1.attn.hook_pattern"][:, 0, -1, 0]
+    assert found.values[0].tolist() == pytest.approx(pattern.tolist(), abs=1e-10)
+
+    def best(result):
+        return result.logits[:, -1].argmax(-1)
+
+    whole = effect(plain, ROWS, "L0H1", measure=best, draws=1)
+    assert whole.values[0].tolist() == plain(ROWS)[:, -1].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("returned", [3.0, None, "logits", "nan"])
+def test_a_measure_that_gives_no_number_a_row_is_explained(plain, returned):
+    def measure(result):
+        own = {"logits": result.logits, "nan": result.logits[:, 0, 0] / 0}
+        return own.get(returned, returned)
+
+    with pytest.raises(ValueError, match="It must return 3 finite numbers, one for each row"):
+        effect(plain, ROWS, "L0H1", measure=measure, draws=1)
+
+
+def test_threads_and_processes_give_the_same_values():
+    model = ck.load_model("two-layer")
+    rows = repeated_tokens(model.cfg.d_vocab, 8, batch=2)
+    alone = effect(model, rows, ["L0H1", "L1H1"], draws=3)
+    for backend in ("threading", "loky"):
+        with joblib.parallel_config(backend, n_jobs=2):
+            values = effect(model, rows, ["L0H1", "L1H1"], draws=3).values
+        torch.testing.assert_close(values, alone.values)
+
+
+# Random controls
+
+
+def test_controls_stand_in_the_same_layers():
+    model = boot(n_heads=7, n_layers=2, d_model=16, d_head=3)
+    names = ("L0H2", "L0H5", "L1H1")
+    found = effect(model, ROWS, names, draws=9)
+    assert found.sets[0] == names
+    assert len({frozenset(names) for names in found.sets}) == 10
+    for drawn in found.sets[1:]:
+        assert sorted(name[:2] for name in drawn) == ["L0", "L0", "L1"]
+        assert not {*drawn} & {*names}
+    wire = effect(model, ROWS, "L0H2->L1H1.K", draws=9)
+    assert all(re.fullmatch(r"L0H\d->L1H\d\.K", *drawn) for drawn in wire.sets[1:])
+    path = effect(model, ROWS, "embed->L0H1.K->L1H0.V", draws=3)
+    assert all(re.fullmatch(r"embed->L0H\d\.K->L1H\d\.V", *drawn) for drawn in path.sets[1:])
+    crowded = effect(model, ROWS, [f"L0H{n}" for n in range(5)], draws=4)
+    assert len(crowded.sets) == 5
+    assert all(len({*drawn}) == 5 for drawn in crowded.sets)
+    assert effect(model, ROWS, names, draws=9, seed=1).sets[1:] != found.sets[1:]
+
+
+def test_controls_by_size_are_the_nearest():
+    """30 heads, of which 20 and the head itself come into question."""
+    model = boot(n_heads=15, n_layers=2, d_model=30, d_head=2)
+    whole = run(model, ROWS)
+    size = {name: float(whole.part(name).norm().log()) for name in ck.heads_of(model).names}
+    near = sorted(size, key=lambda name: abs(size[name] - size["L1H3"]))[:21]
+    sets = effect(model, ROWS, "L1H3", against="size", draws=20).sets[1:]
+    drawn = {name for names in sets for name in names}
+    assert drawn <= {*near} - {"L1H3"}
+    assert any(name.startswith("L0") for name in drawn)
+
+
+def test_controls_by_both_are_the_nearest_of_the_same_layers():
+    """Three sources with seven readers each, without the wire itself."""
+    model = boot(n_heads=7, n_layers=2, d_model=16, d_head=3)
+    whole, wire = run(model, ROWS), "L0H2->L1H1.K"
+    size = {f"L0H{n}": float(whole.part(f"L0H{n}").norm().log()) for n in range(7)}
+    near = sorted(size, key=lambda name: abs(size[name] - size["L0H2"]))[:3]
+    sets = effect(model, ROWS, wire, against="both", draws=20).sets[1:]
+    expected = {f"{source}->L1H{n}.K" for source in near for n in range(7)} - {wire}
+    assert sorted(name for names in sets for name in names) == sorted(expected)
+
+
+def test_controls_of_neurons_and_mlps_are_whole():
+    sizes = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_heads": 3, "d_mlp": 7}
+    original = boot(attn_only=False, **sizes)
+    model = ck.to_attention_only(original, heads_per_neuron=3)
+    for name, dots in (("L0N3", 0), ("L0N3.1", 1)):
+        for against in ("layers", "size", "both"):
+            sets = effect(model, ROWS, name, against=against, draws=4).sets
+            assert len(sets) == 5
+            assert {control.count(".") for (control,) in sets} == {dots}
+    one, both = (effect(model, ROWS, names).change for names in ("L0 MLP", ["L0 MLP", "L1 MLP"]))
+    assert one != pytest.approx(both, abs=1e-3)
+    kept = effect(model, ROWS, keep="L1 MLP")
+    assert kept.change == pytest.approx(one, abs=1e-9)
+    assert "keeping L1 MLP of 2 " in repr(kept)
+    assert effect(original, ROWS, "L0 MLP").change == pytest.approx(one, abs=0.05)
+    neurons = [f"L{layer}N{n}" for layer in (0, 1) for n in range(7)]
+    assert effect(model, ROWS, keep=neurons).change == pytest.approx(0, abs=1e-12)
+
+
+# How it is shown, and what is refused
+
+
+def test_the_line_and_the_table(plain):
+    found = effect(plain, ROWS, "L1H1", draws=20)
+    paired = found.values[1] - found.values[0]
+    low, high = found.interval
+    assert found.change == pytest.approx(float(paired.mean()))
+    assert (high - low) / 2 == pytest.approx(1.96 * float(paired.std()) / 3**0.5)
+    changes = [abs(float((row - found.values[0]).mean())) for row in found.values[2:]]
+    assert found.rank == 1 + sum(change >= abs(found.change) for change in changes)
+    line = r"without L1H1 \(zero\): loss N -> N, [+-]N \[[+-]N, [+-]N\] over 3 rows; "
+    line += r"1 random controls: N \(N to N\), rank [12] of 2"
+    assert re.fullmatch(line.replace("N", r"\d+\.\d\d"), repr(found))
+    assert "there is no control" in repr(effect(plain, ROWS, "embed"))
+    assert "without an interval" in repr(effect(plain, ROWS[:1], "L0H1", draws=1))
+    frame = found.to_frame()
+    assert frame.loc["given", "change"] == pytest.approx(found.change)
+    assert frame.loc["control 1", "names"] == "L1H0"
+
+
+def test_names_of_wires(plain):
+    assert len(wires(plain, "K")) == 2 * 2 + 4 * 2
+    assert wires(plain, "V", into="L1H0") == ("L0H0->L1H0.V", "L0H1->L1H0.V")
+    assert wires(plain, "Q", out_of="L1H1") == ("L1H1->L2H0.Q", "L1H1->L2H1.Q")
+    for name in ("L1H1.K", "L9H9", "embed"):
+        with pytest.raises(ValueError, match=f"no head is called '{name}'"):
+            wires(plain, "K", into=name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "Give names in one of two places"),
+        ({"without": "L0H1", "keep": "L1H1"}, "Give names in one of two places"),
+        ({"without": "L0H1", "fill": ROWS[:, :3]}, "effect was given fill=a tensor"),
+        ({"without": "L0H1", "at": [2, 6]}, "at must be positions from 0 to 5"),
+        ({"without": "L7H1"}, "no part is called 'L7H1'"),
+        ({"keep": "L7H1"}, "no part or wire is called 'L7H1'"),
+        ({"keep": "L0H1->L1H0->L2H0.K"}, "keep cannot take"),
+        ({"keep": "L1H0.K"}, "keep cannot take"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(plain, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        effect(plain, ROWS, **arguments)
+
+
+def test_rows_that_cannot_be_meant(plain):
+    for rows in (ROWS[:1], ROWS[:1].repeat(3, 1)):
+        with pytest.raises(ValueError, match="takes values from other rows"):
+            effect(plain, rows, "L0H1", fill="mean")
+    with pytest.raises(ValueError, match="at least 2 tokens"):
+        effect(plain, ROWS[:, :1], "L0H1")
+    rows = repeated_tokens(23, 4, batch=3, bos=0)
+    for measure in (effect, attribution):
+        with pytest.raises(ValueError, match="The rows do not hold the same 3 tokens"):
+            measure(plain, rows._replace(period=3), *["L0H1"] * (measure is effect))
+
+
+# Attribution
+
+
+def test_attribution_is_the_slope_along_the_way_to_the_other_value(plain):
+    estimate = attribution(plain, ROWS, fill="resample")
+    for name in estimate.names:
+        layer, head = int(name[1]), int(name[3])
+        z = clean(plain, layer)[:, :, head]
+        other = z.roll(1, 0)
+        ends = []
+        for step in (-1e-4, 1e-4):
+            hook = with_z(layer, head, z + step * (other - z))
+            ends.append(sum(losses_with(plain, hook)) / 3)
+        # losses near 100 are rounded to 1e-8 or worse
+        assert estimate[name] == pytest.approx((ends[1] - ends[0]) / 2e-4, rel=1e-4, abs=1e-3)
+
+
+def test_integrated_attribution_is_the_mean_slope_at_mixtures(plain):
+    """At each mixture every z is where it shall be, and one of them a small step further."""
+    z = {layer: clean(plain, layer) for layer in range(3)}
+    names = ck.heads_of(plain).names
+    expected = dict.fromkeys(names, 0.0)
+
+    def loss(share, offset, step=(None, 0, 0.0)):
+        def move(now, hook):
+            layer = hook.layer()
+            aim = (1 - share) * z[layer] + share * z[layer].roll(1, 0)
+            # a constant, so that a later z still follows the step of an earlier one
+            new = now + offset.setdefault(layer, aim - now)
+            if step[0] == layer:
+                new[:, :, step[1]] += step[2] * (z[layer].roll(1, 0) - z[layer])[:, :, step[1]]
+            return new
+
+        return sum(losses_with(plain, *[(f"blocks.{n}.attn.hook_z", move) for n in range(3)])) / 3
+
+    for share in (0.25, 0.75):
+        offset = {}
+        loss(share, offset)
+        for name in names:
+            layer, head = int(name[1]), int(name[3])
+            up, down = (loss(share, offset, (layer, head, step)) for step in (1e-4, -1e-4))
+            expected[name] += (up - down) / 2e-4 / 2
+    found = attribution(plain, ROWS, how="integrated", fill="resample", points=2)
+    for name in names:
+        assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_slopes_are_taken_where_gradients_are_off(plain, off):
+    expected = attribution(plain, ROWS).values
+    with off():
+        assert torch.equal(attribution(plain, ROWS).values, expected)
+
+
+def test_one_prompt_is_enough_and_a_measure_needs_a_gradient(plain):
+    assert attribution(plain, ROWS[0]).values.shape == (6,)
+    with pytest.raises(ValueError, match="The measure has no gradient"):
+        attribution(plain, ROWS, measure=lambda result: result.logits.detach()[:, -1, 0])
