@@ -34,32 +34,39 @@ export function pythonFor(state, seen) {
   ];
   if (byMean)
     lines.push(
-      "held_out = ck.anatomy(model).run(ck.models.heldout_rows(8))",
-      "def average(sublayer, z):  # they say what they read out of held-out text on average",
-      `    for head in {*${list(heads)}} & {*sublayer.parts}:`,
-      "        row = sublayer.parts.index(head)",
-      "        z[:, row] = held_out.gathered[sublayer.name][:, row].mean((0, 1))",
+      "_, held_out = model.run_with_cache(ck.models.heldout_rows(8))",
+      "def average(z, hook, head):  # what a head gathers in held-out text on average",
+      "    z[:, :, head] = held_out[hook.name][:, :, head].mean((0, 1))",
       "    return z",
+      `for name in ${list(heads)}:`,
+      "    layer, head = int(name[1]), int(name[3:])",
+      "    model.add_hook(f\"blocks.{layer}.attn.hook_z\", partial(average, head=head), is_permanent=True)",
     );
-  const changes = [
-    ...(byMean ? (wires.length ? [`without=${list(wires)}`] : []) : cuts.length ? [`without=${list(cuts)}`] : []),
-    ...(byMean ? ["edit=average"] : []),
-  ];
-  lines.push(`run = ck.anatomy(model).run(${["tokens", ...changes].join(", ")})`, `logits = run.logits[0, ${seen.at}]`, "print(*zip(model.to_str_tokens(logits.topk(5).indices), logits.softmax(-1).topk(5).values.tolist()), sep=\"\\n\")");
+  const without = byMean ? wires : cuts;
+  const changes = without.length ? [`without=${list(without)}`] : [];
+  lines.push(`run = ck.run(${["model", "tokens", ...changes].join(", ")})`, `logits = run.logits[0, ${seen.at}]`, "print(*zip(model.to_str_tokens(logits.topk(5).indices), logits.softmax(-1).topk(5).values.tolist()), sep=\"\\n\")");
   const said = (/** @type {string} */ text) => `  # ${quoted(text)}`;
   const parts = [
     `toward = model.W_U[:, ${seen.answer}] - model.W_U.mean(1)${said(seen.text)}`,
-    `parts = {name: float(run.part(name)[0, ${seen.at}] @ toward) for name in run.model.parts()}`,
+    `parts = {name: float(value[0, ${seen.at}]) for name, value in run.contributions(toward).items()}`,
     "print({name: round(value, 1) for name, value in parts.items()})",
   ];
-  // The library takes the score of a whole model apart; here its two sides are those of the run with the cuts.
+  // The library splits the score of a whole model; here the two sides come from the run with the cuts.
   const into = wires.flatMap((wire) => {
     const [from, to] = wire.split("->");
     const side = { [`${head}.Q`]: "queries", [`${head}.K`]: "keys" }[to];
     return side ? [`${side}[names.index("${from}")] = 0  # the wire ${wire} is cut`] : [];
   });
   const score = cuts.length
-    ? [`names, queries, keys = run.score_sides("${head}", ${seen.at}, ${seen.source})`, ...into, "score = queries @ keys.T", "print(names, score, sep=\"\\n\")"]
+    ? [
+        `shares, weights = run.parts(before="${head}"), ck.heads_of(model)["${head}"]`,
+        "names = list(shares)",
+        `queries = torch.stack([part[0, ${seen.at}] for part in shares.values()]) @ weights.W_Q[0] / weights.scale`,
+        `keys = torch.stack([part[0, ${seen.source}] for part in shares.values()]) @ weights.W_K[0]`,
+        ...into,
+        "score = queries @ keys.T",
+        "print(names, score, sep=\"\\n\")",
+      ]
     : [`score = ck.paths.score_decomposition(model, tokens, "${head}", dst=${seen.at}, src=${seen.source})`, "print(score)"];
   const words = [
     `raises = circuits.full_ov(model, "${head}")[${seen.sourceToken}].AB${said(seen.sourceText)}`,
@@ -74,7 +81,7 @@ export function pythonFor(state, seen) {
     "    print(model.to_str_tokens(row.flatten().topk(8).indices))",
   ];
   return {
-    first: ["import circuitkit as ck", "from circuitkit import circuits"],
+    first: ["from functools import partial", "import torch", "import circuitkit as ck", "from circuitkit import circuits"],
     lines,
     parts,
     score: head ? score : [],

@@ -22,10 +22,10 @@ def effects() -> tuple[float, dict[str, tuple[float, float]]]:
     import circuitkit as ck
 
     model = ck.load_model(MODEL)
-    tokens, answer, parts = model.to_tokens(TEXT), model.to_single_token(ANSWER), ck.anatomy(model)
+    tokens, answer = model.to_tokens(TEXT), model.to_single_token(ANSWER)
 
     def without(cuts):
-        logits = parts.run(tokens, without=cuts).logits[0, -1]
+        logits = ck.run(model, tokens, without=cuts).logits[0, -1]
         return float(logits[answer] - logits.mean()), float(logits.softmax(-1)[answer])
 
     whole, probability = without([])

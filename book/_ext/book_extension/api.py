@@ -70,7 +70,11 @@ def words_below_names(app, what, name, obj, options, lines) -> None:
             result += [entry[1], f"    {entry[2]}"]
         elif section == "Returns" and line == "Returns":
             result += ["", ".. rubric:: Returns", ""]
-        elif section != "Returns" or not SECTION.match(line):
+        elif section == "Returns" and entry:
+            result += ["", f"**{entry[1]}**: {entry[2]}"]
+        elif section == "Returns":
+            result += [] if SECTION.match(line) else [line.strip()]
+        else:
             result.append(line)
     lines[:] = result
 

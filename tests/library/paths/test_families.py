@@ -36,10 +36,9 @@ def measured(shape, cap, dtype):
     tokens = torch.randint(50, (2, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits, cache = model.run_with_cache(tokens)
-    run = ck.anatomy(model).run(tokens)
-    said = (run.logits - logits).abs().max() / logits.abs().max()
+    said = (ck.run(model, tokens).logits - logits).abs().max() / logits.abs().max()
     own = 0.0
-    for head in [name for name in run.model.head_names if name[:2] in ("L1", "L2")]:
+    for head in [name for name in ck.heads_of(model).names if name[:2] in ("L1", "L2")]:
         layer, number = int(head[1]), int(head[3:])
         pattern = cache[f"blocks.{layer}.attn.hook_pattern"][1, number].double()
         pairs = {*PAIRS, *((dst, dst) for dst, _ in PAIRS)}
