@@ -1,17 +1,18 @@
-"""Exercises that say what went wrong: each `check_...` takes an answer and names the likely mistake.
+"""The checks of the exercises: each `check_...` tries an answer and says which mistake it makes.
 
-Each compares with plain loops of its own, and shares no code with the rooms that it teaches. A mistake that somebody made
-may be added at any time.
+An answer is a function. A check compares what it returns with the right result on a few generated
+cases. If it differs, the check looks for a known mistake that gives the same result, and shows the
+hint for it. `predict` notes a prediction, `picture` draws numbers, `mystery` and `try_claim` belong to
+the last exercise of each chapter, and `toolkit` returns the functions that a reader has written.
 """
 
 from circuitkit_book.exercises.average_out import check_average_out as check_average_out
 from circuitkit_book.exercises.checking import Result as Result
+from circuitkit_book.exercises.contents import catalogue as catalogue
 from circuitkit_book.exercises.copying_head import check_copying_head as check_copying_head
 from circuitkit_book.exercises.copying_score import check_copying_score as check_copying_score
 from circuitkit_book.exercises.cut_wire import check_cut_wire as check_cut_wire
 from circuitkit_book.exercises.exercise import Exercise as Exercise
-from circuitkit_book.exercises.exercise import Mistake as Mistake
-from circuitkit_book.exercises.exercise import catalogue as catalogue
 from circuitkit_book.exercises.find_induction import check_find_induction as check_find_induction
 from circuitkit_book.exercises.first_share import check_first_share as check_first_share
 from circuitkit_book.exercises.heard_part import check_heard_part as check_heard_part
@@ -40,13 +41,10 @@ from circuitkit_book.exercises.where_they_part import check_where_they_part as c
 from circuitkit_book.exercises.without_source import check_without_source as check_without_source
 
 __all__ = [
-    "Exercise", "Mistake", "Result", "catalogue", "check_average_out",
-    "check_copying_head", "check_copying_score", "check_cut_wire", "check_find_induction",
-    "check_first_share", "check_heard_part",
-    "check_induction_head", "check_k_composition", "check_logit_in_parts",
-    "check_logit_through_norm", "check_mlp_as_heads", "check_neuron_as_head", "check_norm_gain", "check_note_mover",
-    "check_omega_window", "check_one_pair_gate", "check_patch",
-    "check_strict_verdict", "check_turned_stream", "check_two_heads",
-    "check_where_they_part", "check_without_source", "mystery",
-    "picture", "predict", "toolkit", "try_claim",
+    "Exercise", "Result", "catalogue", "check_average_out", "check_copying_head", "check_copying_score",
+    "check_cut_wire", "check_find_induction", "check_first_share", "check_heard_part", "check_induction_head",
+    "check_k_composition", "check_logit_in_parts", "check_logit_through_norm", "check_mlp_as_heads",
+    "check_neuron_as_head", "check_norm_gain", "check_note_mover", "check_omega_window", "check_one_pair_gate",
+    "check_patch", "check_strict_verdict", "check_turned_stream", "check_two_heads", "check_where_they_part",
+    "check_without_source", "mystery", "picture", "predict", "toolkit", "try_claim",
 ]  # fmt: skip

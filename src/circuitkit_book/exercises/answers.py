@@ -1,9 +1,11 @@
-"""Call an answer with everything in hand that may go wrong: time, changed inputs, an untouched stub, odd return values."""
+"""Calls a reader's answer on one case. The answer may raise, print, not end, or change its inputs."""
 
-import ctypes
-import inspect
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -15,143 +17,100 @@ SECONDS = 10.0
 """An answer that takes longer for one case is stopped."""
 
 
-class _TooLong(BaseException):
-    """Raised inside an answer that does not end. No `except Exception` of the answer swallows it."""
+class TooLong(BaseException):
+    """Raised inside an answer that does not end. It is no `Exception`, so that answers do not catch it."""
 
 
-class Run:
-    """One call: what the answer returned and what was observed, or the exception; and the inputs that it changed."""
+@dataclass
+class Attempt:
+    """What an answer gave on one case."""
 
-    def __init__(self, exercise: Exercise, answer: Callable[..., Any], case: Case):
-        own = {
-            name: value.clone() if isinstance(value, Tensor) else value
-            for name, value in case.items()
-        }
-        self.case, self.value, self.outcome, self.error = case, None, None, None
-        self.changed: tuple[str, ...] = ()
-        try:
-            self.value = within(
-                SECONDS, lambda: called(answer, {name: own[name] for name in exercise.asked})
-            )
-            self.changed = tuple(
-                n
-                for n in exercise.asked
-                if isinstance(own[n], Tensor) and not _same(own[n], case[n])
-            )
-            seen = self.value
-            if exercise.observe is not None and self.value is not None and self.value is not ...:
-                seen = exercise.observe(self.value, **case)
-            self.outcome = as_tensor(seen)
-        except _TooLong:
-            self.error = TimeoutError(
-                f"it was stopped after {SECONDS:.0f} seconds; does one of its loops never end?"
-            )
-        except (
-            Exception
-        ) as error:  # a learner's code may raise anything; what it raised is part of the message
-            self.error = error
+    case: Case
+    returned: Any = None
+    outcome: Tensor | None = None
+    """What is compared with the right outcome; None if there are no numbers."""
+    error: BaseException | None = None
+    changed: tuple[str, ...] = ()
+    """Names of the inputs that the answer changed in place."""
 
     @property
-    def finite(self) -> bool:
-        return self.outcome is not None and bool(self.outcome.isfinite().all())
+    def is_missing(self) -> bool:
+        """Whether there is no answer yet: nothing is returned, or the copy's `raise` is still there.
+
+        torch raises `NotImplementedError`, too, but always with a text.
+        """
+        if isinstance(self.error, NotImplementedError):
+            return not self.error.args
+        return self.error is None and (self.returned is None or self.returned is ...)
 
 
-def once(
-    exercise: Exercise, function: Callable[..., Any], case: Case, make: Callable[[], Any]
-) -> Any:
-    """What a function of our own gives on a case, worked out at the first check: the cases are the same at every one."""
-    key = (function, id(case))
-    if exercise.known.get(key, (None,))[0] is not case:
-        exercise.known[key] = (case, make())
-    return exercise.known[key][1]
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TooLong` in the code inside after some seconds.
 
+    It uses a signal, which exists in the main thread of Linux and macOS. Elsewhere there is no limit.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not hasattr(signal, "setitimer") or not in_main_thread:
+        yield
+        return
 
-def right(exercise: Exercise, case: Case) -> Tensor:
-    """What the specification says."""
-    return once(
-        exercise,
-        exercise.spec,
-        case,
-        lambda: torch.as_tensor(exercise.spec(**case), dtype=torch.float64),
-    )
+    def stop(number: int, frame: Any) -> None:
+        raise TooLong
 
-
-def called(answer: Callable[..., Any], given: Case) -> Any:
-    """The answer on these inputs: by name, or in their order where it gives them names of its own."""
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        inspect.signature(answer).bind(**given)
-    except TypeError:
-        return answer(*given.values())
-    except ValueError:  # a function without a signature
-        return answer(**given)
-    return answer(**given)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def attempt(
+    exercise: Exercise, answer: Callable[..., Any], case: Case, *, silent: bool = True
+) -> Attempt:
+    """Call an answer on copies of the inputs of one case."""
+    result = Attempt(case)
+    values = exercise.given(case)
+    try:
+        with time_limit(SECONDS), redirect_stdout(StringIO()) if silent else nullcontext():
+            result.returned = answer(*values)
+        if not result.is_missing:
+            result.outcome = exercise.outcome(result.returned, case)
+    except TooLong:
+        result.error = TimeoutError(f"It was stopped after {SECONDS:.0f} seconds.")
+    except Exception as error:  # the message shows whatever a reader's code raises
+        result.error = error
+    result.changed = tuple(
+        name
+        for name, value in zip(exercise.arguments, values, strict=True)
+        if isinstance(value, Tensor) and not torch.equal(value, case[name])
+    )
+    return result
 
 
 def accepted(exercise: Exercise, answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The answer as it was checked: float64 in, its own copies, tensors of the inputs' number format out."""
+    """Return the answer in the form in which it was checked: float64 copies in, tensors of the inputs' dtype out."""
 
-    def tried(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(exercise.asked, args, strict=False)) | kwargs
-        floats = [v for v in given.values() if isinstance(v, Tensor) and v.is_floating_point()]
-        own = {n: _own(value) for n, value in given.items()}
-        kind = exercise.kind or (floats[0].dtype if floats else torch.get_default_dtype())
-        return _cast(called(answer, own), kind, bool(exercise.parts))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(exercise.arguments, args, strict=False)) | kwargs
+        dtype = torch.get_default_dtype()
+        for name, value in given.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                dtype = value.dtype
+                given[name] = value.detach().double()
+        returned = answer(*exercise.given(given))
+        return cast(returned, dtype, exercise.several)
 
-    tried.__name__ = "accepted"
-    tried.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
-    return tried
-
-
-def _own(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    copy = value.detach().clone()
-    return copy.double() if copy.is_floating_point() else copy
+    call.__name__ = exercise.name
+    call.__doc__ = f"The accepted answer to exercise {exercise.number}, {exercise.title}."
+    return call
 
 
-def _cast(value: Any, kind: torch.dtype, several: bool) -> Any:
-    if several and isinstance(value, (tuple, list)):
-        return tuple(_cast(part, kind, isinstance(part, tuple)) for part in value)
-    tensor = as_tensor(value)
-    return value if tensor is None else tensor.to(kind)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
-def untouched(error: Exception | None) -> bool:
-    """Whether it is the stub's own `raise NotImplementedError`; torch raises that error, too, but with a text."""
-    return type(error) is NotImplementedError and not error.args
-
-
-def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """The result of a call that is stopped after some seconds."""
-    thread, over = ctypes.c_ulong(threading.get_ident()), threading.Event()
-
-    def stop() -> None:
-        if not over.is_set():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_TooLong))
-
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        return call()
-    finally:
-        over.set()
-        timer.cancel()
-
-
-def close(got: Tensor | None, expected: Tensor, tolerance: float = 1e-5) -> bool:
-    """Equal to what float32 holds, relative to the largest expected magnitude; what is not finite has to be so in both.
-
-    The cases are float64. An answer that went through float32 somewhere is a matter of digits and no mistake.
-    """
-    if got is None or got.shape != expected.shape:
-        return False
-    finite = expected[expected.isfinite()]
-    largest = finite.abs().max().item() if finite.numel() else 0.0
-    return torch.allclose(
-        got, expected, rtol=0.0, atol=tolerance * max(largest, 1.0), equal_nan=True
-    )
+def cast(returned: Any, dtype: torch.dtype, several: bool) -> Any:
+    """Return what an answer returned as tensors of one dtype."""
+    if several and isinstance(returned, (tuple, list)):
+        return tuple(cast(part, dtype, isinstance(part, tuple)) for part in returned)
+    tensor = as_tensor(returned)
+    return returned if tensor is None else tensor.to(dtype)

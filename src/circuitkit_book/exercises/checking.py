@@ -1,6 +1,9 @@
-"""Judge an answer: try it on every case, say what came out, and hand the accepted answer back for later cells."""
+"""Judges an answer: compares it with the solution on every case and finds the mistake that it makes.
 
-import math
+A wrong answer is compared with each mistake of its exercise. If a mistake gives the same results on
+every case, its hint is shown. Otherwise the message states what differs.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,32 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitkit_book.exercises.answers import Run, accepted, close, right, untouched
-from circuitkit_book.exercises.diagnosis import diagnosis
-from circuitkit_book.exercises.exercise import Exercise, Misfit
-from circuitkit_book.exercises.exercise import built as built
-from circuitkit_book.exercises.exercise import normal as normal
-from circuitkit_book.exercises.toolkits import keep, name_of
+from circuitkit_book.exercises import answers
+from circuitkit_book.exercises.answers import Attempt
+from circuitkit_book.exercises.exercise import Case, Exercise, Misfit, close
+from circuitkit_book.exercises.reader_file import keep
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
-    """What came out. It is true when the answer is right, prints what to do next when not, and is called like the answer."""
+    """The result of a check: true if the answer is right, printed as a message, and called like the accepted answer."""
 
     exercise: str
     """Number and title."""
     passed: bool
-    done: bool
-    """False while the answer is still the untouched stub."""
-    diagnosis: str
-    """Name of the recognised mistake; empty when the answer is right or the mistake was not recognised."""
     message: str
-    hint: str = ""
-    """What was found out about a mistake, recognised or not."""
+    done: bool = True
+    """False while there is no answer yet."""
+    mistake: str = ""
+    """The name of the recognised mistake, if there is one."""
     answer: Any = None
     """The answer that was checked."""
     accepted: Callable[..., Any] | None = None
-    """The answer in the form its exercise promises: tensors out, inputs untouched; none unless it passed."""
+    """The answer, with float64 copies of its inputs and tensors as its results; None unless it passed."""
 
     def __bool__(self) -> bool:
         return self.passed
@@ -42,153 +41,179 @@ class Result:
         return self.message
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the accepted answer."""
         if self.accepted is None:
-            raise ValueError(
-                f"{self.exercise}: not accepted yet, so there is nothing to run.\n{self.message}"
-            )
+            raise ValueError(f"The answer to {self.exercise} is not accepted yet.\n{self.message}")
         return self.accepted(*args, **kwargs)
 
 
-_REPLACE = "Replace the stub and run this cell again."
-_RETURN = "Your function returned nothing (None). Does it end with `return`?"
-
-
 def check(exercise: Exercise, answer: Any) -> Result:
-    """Try `answer` on all cases of `exercise` and say what came out."""
-    answer = answer.answer if isinstance(answer, Result) else answer
+    """Try an answer on all cases of an exercise.
+
+    Parameters
+    ----------
+    exercise : the exercise
+    answer : a function, or the result of an earlier check
+
+    Returns
+    -------
+    What a reader is told, with the accepted answer if it is right.
+    """
+    if isinstance(answer, Result):
+        answer = answer.answer
     title = f"Exercise {exercise.number}, {exercise.title}"
     if answer is None or answer is ...:
-        return Result(title, False, False, "", f"{title}: not done yet. {_REPLACE}", answer=answer)
+        return Result(title, False, f"{title}: No answer yet.", done=False)
     if not callable(answer):
-        kind = type(answer).__name__
-        text = f"{title}: not yet.\nIt got {kind}; expected a function. Give the function itself, not a result."
-        return Result(title, False, True, "", text, answer=answer)
-    runs, expected, first, said = [], [], None, ""
-    for case in exercise.tried[0]:
-        run = Run(exercise, answer, case)
-        if untouched(run.error) or (run.error is None and (run.value is None or run.value is ...)):
-            why = _RETURN if run.error is None and run.value is None else _REPLACE
-            return Result(title, False, False, "", f"{title}: not done yet. {why}", answer=answer)
-        runs.append(run)
-        expected.append(right(exercise, case))
-        if not said and (said := _fault(exercise, run, expected[-1])):
-            first = run
-        if isinstance(run.error, TimeoutError):
+        text = f"The answer is of type {type(answer).__name__}. Give the function, not its result."
+        return Result(title, False, f"{title}: not yet.\n{text}", answer=answer)
+    attempts, expected = [], []
+    for number, case in enumerate(exercise.all_cases()):
+        trial = answers.attempt(exercise, answer, case, silent=number > 0)
+        if trial.is_missing:
+            text = "No answer yet. The function returns nothing."
+            return Result(title, False, f"{title}: {text}", done=False, answer=answer)
+        attempts.append(trial)
+        expected.append(right_outcome(exercise, case))
+        if isinstance(trial.error, TimeoutError):
             break
-    name, hint = "", ""
-    if first is None:
-        changed = sorted({name for run in runs for name in run.changed})
-        if exercise.way is not None and (said := exercise.way(answer, runs[-1].case)):
-            return Result(title, False, True, "", f"{title}: not yet.\n{said}", said, answer)
-        if not changed:
-            text = f"{title}: right, on all {len(runs)} cases."
-            return Result(
-                title,
-                True,
-                True,
-                "",
-                text + keep(exercise, answer),
-                answer=answer,
-                accepted=accepted(exercise, answer),
-            )
-        name = "an input is changed in place"
-        said = f"The numbers are right, but your function changes its input `{'`, `'.join(changed)}` in place."
-        hint = "Whoever calls it finds other numbers afterwards: write `x = x - r`, not `x -= r`, and do not assign to x[...]."
-    elif not isinstance(first.error, TimeoutError):
-        name, hint = diagnosis(exercise, answer, runs, expected)
-    parts = [f"{title}: not yet.", said, hint, f"Read again: {_place(exercise.read)}"]
-    return Result(title, False, True, name, "\n".join(part for part in parts if part), hint, answer)
+    problem, mistake = problem_of(exercise, answer, attempts, expected)
+    if problem:
+        text = f"{title}: not yet.\n{problem}\nRead again: {place(exercise.section)}"
+        return Result(title, False, text, mistake=mistake, answer=answer)
+    text = f"{title}: right, on all {len(attempts)} cases.{keep(exercise, answer)}"
+    return Result(title, True, text, answer=answer, accepted=answers.accepted(exercise, answer))
 
 
-def checks(exercise: Exercise, says: str | None) -> Callable[[Any], Result]:
-    """The check of an exercise, named after its file, with what a reader is told about the answer."""
-
-    def check_(answer: Any) -> Result:
-        return check(exercise, answer)
-
-    check_.__name__ = check_.__qualname__ = f"check_{name_of(exercise)}"
-    check_.__doc__ = says
-    vars(check_)["exercise"] = exercise
-    return check_
+def right_outcome(exercise: Exercise, case: Case) -> Tensor:
+    """Return what a right answer gives on a case."""
+    outcome = exercise.outcome(exercise.solution(*exercise.given(case)), case)
+    if outcome is None:
+        raise TypeError(f"The solution of exercise {exercise.number} returns no numbers.")
+    return outcome
 
 
-def _place(read: str) -> str:
-    """A section in words: `02-qk-and-ov-circuits#a-b` is chapter 2, "a b"."""
-    page, _, section = read.partition("#")
-    name = f"chapter {int(page[:2])}" if page[:2].isdigit() else f"the page on {page}"
-    return (
-        f'{name}, "{section.replace("-", " ")}" ({page}.ipynb)'
-        if section
-        else f"{name} ({page}.ipynb)"
-    )
+def problem_of(
+    exercise: Exercise, answer: Any, attempts: list[Attempt], expected: list[Tensor]
+) -> tuple[str, str]:
+    """Return what is wrong in a few lines, and the name of the mistake; both are empty if the answer is right."""
+    for trial, right in zip(attempts, expected, strict=True):
+        difference = difference_of(exercise, trial, right)
+        if difference:
+            hint, mistake = recognised(exercise, attempts)
+            hint = hint or relation(attempts, expected)
+            lines = [f"On the first wrong case ({describe(trial.case)}): {difference}", hint]
+            return "\n".join(line for line in lines if line), mistake
+    for trial in attempts:
+        if trial.changed:
+            names = " and ".join(f"`{name}`" for name in trial.changed)
+            text = f"The numbers are right, but your function changes its input {names} in place."
+            return f"{text} Write `x = x - r`, not `x -= r`.", "input_changed"
+    if exercise.objection is not None:
+        return exercise.objection(answer, attempts[-1].case), "objection"
+    return "", ""
 
 
-def _fault(exercise: Exercise, run: Run, expected: Tensor) -> str:
-    """What is wrong on this case; empty when nothing is."""
-    where = f"On the smallest failing case ({_describe(exercise, run)})"
-    if isinstance(run.error, (Misfit, TimeoutError)):
-        return f"{where} {run.error}"
-    if run.error is not None:
-        return f"{where} it raised {type(run.error).__name__}: {run.error}{_remark(run.error)}"
-    if run.outcome is None:
-        return f"{where} it gave {type(run.value).__name__}; expected {_wanted(exercise, expected)}"
-    if run.outcome.shape != expected.shape:
-        return f"{where} it gave shape {tuple(run.outcome.shape)}; expected {_wanted(exercise, expected)}"
-    if not close(run.outcome, expected):
-        return f"{where} {_difference(exercise, run.outcome, expected)}"
+def recognised(exercise: Exercise, attempts: list[Attempt]) -> tuple[str, str]:
+    """Return the hints and the names of the mistakes that give what the answer gave on every case."""
+    mistakes = [mistake for mistake in exercise.mistakes if is_same(exercise, mistake, attempts)]
+    hints = [str(mistake.__doc__) for mistake in mistakes]
+    return " Or: ".join(hints), " or ".join(mistake.__name__ for mistake in mistakes)
+
+
+def is_same(exercise: Exercise, mistake: Callable[..., Any], attempts: list[Attempt]) -> bool:
+    """Return whether a mistake gives what the answer gave on every case, and numbers on one of them at least.
+
+    Where the answer raised an exception, the mistake has to raise one, too.
+    """
+    compared = 0
+    for trial in reversed(attempts):  # the largest cases differ most
+        outcome = answers.attempt(exercise, mistake, trial.case).outcome
+        if outcome is None and trial.outcome is None:
+            continue
+        if outcome is None or not close(trial.outcome, outcome):
+            return False
+        compared += 1
+    return compared > 0
+
+
+def relation(attempts: list[Attempt], expected: list[Tensor]) -> str:
+    """Return a simple relation between all results and the right ones, if there is one."""
+    pairs = [(trial.outcome, right) for trial, right in zip(attempts, expected, strict=True)]
+    if all(close(value, -right) for value, right in pairs):
+        return "Your result has the opposite sign on every case."
+    if all(
+        value is not None and close(value.mT, right) for value, right in pairs if right.ndim > 1
+    ):
+        if expected[0].ndim > 1:
+            return "Your result is transposed: it is the expected one with its last two axes exchanged."
+    value, right = pairs[-1]
+    largest = right.abs().argmax()
+    if value is None or value.shape != right.shape or right.flatten()[largest] == 0:
+        return ""
+    factor = float(value.flatten()[largest] / right.flatten()[largest])
+    if factor and all(close(value, factor * right) for value, right in pairs):
+        return f"Your result is {factor:.4g} times the expected one on every case."
     return ""
 
 
-def _remark(error: Exception) -> str:
-    """What to do about an exception that says too little to a beginner."""
-    if "dtype" in str(error):
-        return ". The inputs are float64: what you make yourself needs dtype=torch.float64, too."
-    return ""
+def difference_of(exercise: Exercise, trial: Attempt, right: Tensor) -> str:
+    """Return what is wrong on one case in a sentence; empty if nothing is."""
+    error, outcome = trial.error, trial.outcome
+    if isinstance(error, TimeoutError):
+        return f"{error} Does one of its loops never end?"
+    if isinstance(error, Misfit):
+        return str(error)
+    if error is not None:
+        hint = " Create new tensors with dtype=torch.float64." if "dtype" in str(error) else ""
+        return f"it raised {type(error).__name__}: {error}.{hint}"
+    axes = f" [{', '.join(exercise.axes)}]" if exercise.axes else ""
+    if outcome is None:
+        return f"it returned {type(trial.returned).__name__}; expected numbers{axes}."
+    if outcome.shape != right.shape:
+        return f"the shape is {list(outcome.shape)}; expected {list(right.shape)}{axes}."
+    if close(outcome, right):
+        return ""
+    text = largest_difference(exercise, outcome, right)
+    if right.isfinite().all() and not outcome.isfinite().all():
+        text += " The result contains NaN or infinity. Is something divided by 0?"
+    return text
 
 
-def _describe(exercise: Exercise, run: Run) -> str:
+def largest_difference(exercise: Exercise, outcome: Tensor, right: Tensor) -> str:
+    """Return where two tensors differ most, with both values."""
+    if outcome.ndim == 0:
+        return f"the result is {float(outcome):.6g}; expected {float(right):.6g}."
+    gap = (outcome - right).abs().nan_to_num(float("inf"))
+    if exercise.columns:
+        first_wrong = int((gap > 0).any(0).int().argmax())
+        gap[:, :first_wrong], gap[:, first_wrong + 1 :] = 0, 0
+    place = [int(index) for index in torch.unravel_index(gap.argmax(), gap.shape)]
+    axes = exercise.axes or tuple(f"axis {axis}" for axis in range(outcome.ndim))
+    words = ", ".join(f"{axis} {index}" for axis, index in zip(axes, place, strict=True))
+    if exercise.columns:
+        words = f"{axes[0]} {place[0]}: {exercise.columns[place[1]]}"
+    value, wanted = float(outcome[tuple(place)]), float(right[tuple(place)])
+    return f"the entry [{words}] is {value:.6g}; expected {wanted:.6g}."
+
+
+def describe(case: Case) -> str:
+    """Return the inputs of a case in words: short ones in full, and the shapes of the others."""
     words = []
-    for name in exercise.inputs:
-        value = run.case[name]
-        if isinstance(value, Tensor):
-            short = value.ndim == 1 and not value.is_floating_point() and len(value) <= 24
-            words.append(f"{name} = {value.tolist()}" if short else f"{name} {tuple(value.shape)}")
-        else:
-            told = repr(value)
-            short = (
-                f"{value:.4g}"
-                if isinstance(value, float)
-                else told
-                if "\n" not in told
-                else f"a {type(value).__name__}"
+    for name, value in case.items():
+        if isinstance(value, Tensor) and (value.numel() > 24 or value.is_floating_point()):
+            words.append(f"{name} {list(value.shape)}")
+        elif isinstance(value, Tensor):
+            words.append(f"{name} = {value.tolist()}")
+        elif isinstance(value, (int, float, tuple)):
+            words.append(
+                f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
             )
-            words.append(f"{name} = {short}")
     return ", ".join(words)
 
 
-def _wanted(exercise: Exercise, expected: Tensor) -> str:
-    if expected.ndim == 0:
-        return "one number"
-    axes = f" [{', '.join(exercise.names)}]" if exercise.names else ""
-    return f"shape {tuple(expected.shape)}{axes}"
-
-
-def _difference(exercise: Exercise, got: Tensor, expected: Tensor) -> str:
-    """Where the two differ most, in the exercise's own words for the axes."""
-    if got.ndim == 0:
-        return f"it gave {got.item():.6g}; expected {expected.item():.6g}"
-    gap = (got - expected).abs().nan_to_num(math.inf)
-    if exercise.columns:  # each depends on those before it, so the first wrong one is the cause
-        wrong = gap > 1e-5 * expected.abs().max().clamp_min(1)
-        column = wrong.flatten(0, -2).any(0).int().argmax()
-        gap = wrong * (torch.arange(wrong.shape[-1]) == column).double()
-    place = [int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)]
-    axes = (
-        exercise.names
-        if len(exercise.names) == got.ndim
-        else [f"axis {i}" for i in range(got.ndim)]
-    )
-    words = [f"{axis} {index}" for axis, index in zip(axes, place, strict=True)]
-    if exercise.columns:
-        words[-1] = exercise.columns[place[-1]]
-    return f"entry [{', '.join(words)}] is {got[tuple(place)].item():.6g}; expected {expected[tuple(place)].item():.6g}"
+def place(section: str) -> str:
+    """Return a section in words: `02-qk-and-ov-circuits#a-b` is `chapter 2, "a b"`."""
+    page, _, heading = section.partition("#")
+    name = f"chapter {int(page[:2])}" if page[:2].isdigit() else f"the page {page}"
+    return f'{name}, "{heading.replace("-", " ")}"'

@@ -1,91 +1,210 @@
-"""Exercise 3.5. `answer(x, r, W_Q, W_K)` returns a causal head's pattern when its keys do not see `r`.
+"""Exercise 3.5: the pattern of a head whose keys do not read an earlier head."""
 
-**Shapes**: the stream `x [pos, d_model]`, which contains what an earlier head wrote, `r [pos, d_model]`; `W_Q` and
-`W_K [d_model, d_head]`; the result is `[destination, source]`. The queries still see all of `x`.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-from circuitkit_book.exercises.shared import AXIS, MASK, SCALE, head_pattern
-
-
-def spec(x: Tensor, r: Tensor, W_Q: Tensor, W_K: Tensor) -> Tensor:
-    pos = x.shape[0]
-    root = torch.tensor(float(W_Q.shape[1]), dtype=torch.float64).sqrt()
-    out = torch.zeros(pos, pos, dtype=torch.float64)
-    for dst in range(pos):
-        query = x[dst] @ W_Q
-        weights = [
-            torch.exp(torch.dot(query, (x[src] - r[src]) @ W_K) / root) for src in range(dst + 1)
-        ]
-        for src in range(dst + 1):
-            out[dst, src] = weights[src] / sum(weights)
-    return out
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal
 
 
-def body(
-    x,
-    r,
-    W_Q,
-    W_K,
-    *,
-    queries="x",
-    keys="cut",
-    roles="right",
-    cut="before",
-    scale="root",
-    mask="before",
-    axis=-1,
-):
-    along = r / r.norm(dim=1, keepdim=True)
-    inputs = {
-        "projected": x - (x * along).sum(1, keepdim=True) * along,
-        "x": x,
-        "cut": x - r,
-        "r": r,
-        "added": x + r,
-        "twice": x - 2 * r,
-        "turned": r - x,
-    }
-    q, k = inputs[queries], inputs[keys]
-    if roles == "wires":
-        q, k = k, q
+def solution(x: Tensor, r: Tensor, W_Q: Tensor, W_K: Tensor) -> Tensor:
+    """Take r out of what the keys read; attend to positions up to the destination."""
+    queries, keys = x @ W_Q, (x - r) @ W_K
+    pattern = torch.zeros(len(x), len(x), dtype=x.dtype)  # [dst, src]
+    for dst in range(len(x)):
+        scores = keys[: dst + 1] @ queries[dst] / W_Q.shape[1] ** 0.5
+        pattern[dst, : dst + 1] = scores.softmax(0)
+    return pattern
 
-    def pattern(q, k):
-        q, k = q @ W_Q, k @ W_K
-        q, k = {"swapped": (k, q), "queries": (q, q), "keys": (k, k)}.get(roles, (q, k))
-        return head_pattern(q, k, x.shape[1], scale=scale, mask=mask, axis=axis)
 
-    if roles == "swapped matrices":
-        return head_pattern(q @ W_K, k @ W_Q, x.shape[1], scale=scale, mask=mask, axis=axis)
-    if cut == "after":
-        return pattern(q, x) - pattern(q, r)
-    return pattern(q, x) - pattern(q, k) if cut == "difference" else pattern(q, k)
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random streams and matrices."""
+    for pos, d_model, d_head in [(3, 4, 2), (4, 5, 3), (6, 4, 2), (5, 7, 4), (4, 4, 4)]:
+        yield {
+            "x": normal(generator, pos, d_model),
+            "r": normal(generator, pos, d_model),
+            "W_Q": normal(generator, d_model, d_head),
+            "W_K": normal(generator, d_model, d_head),
+        }
+
+
+def scaled_scores(x, r, W_Q, W_K):
+    """Return the right scores before the mask."""
+    return (x @ W_Q) @ ((x - r) @ W_K).T / W_Q.shape[1] ** 0.5
+
+
+def future(scores):
+    """Return where a source is later than its destination."""
+    return torch.ones_like(scores).triu(1).bool()
+
+
+def attend(scores):
+    """Return the causal pattern of scores."""
+    return scores.masked_fill(future(scores), -torch.inf).softmax(-1)
+
+
+def nothing_cut(x, r, W_Q, W_K):
+    """Nothing is cut: this is the pattern of the whole model. What do the keys read without r?"""
+    return solution(x, 0 * r, W_Q, W_K)
+
+
+def keys_read_r(x, r, W_Q, W_K):
+    """Your keys read r alone. Take r out of the stream."""
+    return solution(x, x - r, W_Q, W_K)
+
+
+def r_added(x, r, W_Q, W_K):
+    """You add r to what the keys read. The stream already contains r, so subtract it."""
+    return solution(x, -r, W_Q, W_K)
+
+
+def difference_reversed(x, r, W_Q, W_K):
+    """Your keys read r - x. Take r out of x: x - r."""
+    return solution(x, 2 * x - r, W_Q, W_K)
+
+
+def queries_cut_too(x, r, W_Q, W_K):
+    """Your queries do not read r either. Only the keys have to lose it."""
+    return solution(x - r, 0 * r, W_Q, W_K)
+
+
+def queries_cut_instead(x, r, W_Q, W_K):
+    """You cut the wire into the queries. The source's keys have to lose r, and the queries keep it."""
+    return attend(((x - r) @ W_Q) @ (x @ W_K).T / W_Q.shape[1] ** 0.5)
+
+
+def direction_removed(x, r, W_Q, W_K):
+    """You remove everything along the direction of r. Other heads may write in the same direction; subtract only r."""
+    unit = r / r.norm(dim=1, keepdim=True)
+    return solution(x, (x * unit).sum(1, keepdim=True) * unit, W_Q, W_K)
+
+
+def queries_and_keys_exchanged(x, r, W_Q, W_K):
+    """Queries and keys are exchanged. Rows are destinations, and a destination uses W_Q."""
+    keys = (x - r) @ W_K
+    return attend(keys @ (x @ W_Q).T / W_Q.shape[1] ** 0.5)
+
+
+def matrices_exchanged(x, r, W_Q, W_K):
+    """W_Q and W_K are exchanged. A destination uses W_Q, and a source uses W_K."""
+    return solution(x, r, W_K, W_Q)
+
+
+def W_Q_twice(x, r, W_Q, W_K):
+    """Your keys use W_Q. Keys are made with W_K."""
+    return solution(x, r, W_Q, W_Q)
+
+
+def cut_after_softmax(x, r, W_Q, W_K):
+    """You subtract patterns. The softmax is not linear, so r has to go before it."""
+    return nothing_cut(x, r, W_Q, W_K) - keys_read_r(x, r, W_Q, W_K)
+
+
+def difference_returned(x, r, W_Q, W_K):
+    """You return the change. Return the pattern after the cut."""
+    return nothing_cut(x, r, W_Q, W_K) - solution(x, r, W_Q, W_K)
+
+
+def change_returned(x, r, W_Q, W_K):
+    """You return the change. Return the pattern after the cut."""
+    return solution(x, r, W_Q, W_K) - nothing_cut(x, r, W_Q, W_K)
+
+
+def not_divided(x, r, W_Q, W_K):
+    """The scores are not divided by sqrt(d_head)."""
+    return solution(x, r, W_Q * W_Q.shape[1] ** 0.5, W_K)
+
+
+def divided_by_root_of_d_model(x, r, W_Q, W_K):
+    """You divide the scores by sqrt(d_model). A query has d_head numbers, so divide by sqrt(d_head)."""
+    return solution(x, r, W_Q * (W_Q.shape[1] / W_Q.shape[0]) ** 0.5, W_K)
+
+
+def divided_by_d_head(x, r, W_Q, W_K):
+    """You divide the scores by d_head. Divide by its square root."""
+    return solution(x, r, W_Q / W_Q.shape[1] ** 0.5, W_K)
+
+
+def no_mask(x, r, W_Q, W_K):
+    """Your attention looks at later tokens: entries above the diagonal must be 0. Is the causal mask missing?"""
+    return scaled_scores(x, r, W_Q, W_K).softmax(-1)
+
+
+def mask_after_softmax(x, r, W_Q, W_K):
+    """You mask after the softmax, so the rows do not sum to 1. Mask the scores with -inf before it."""
+    return scaled_scores(x, r, W_Q, W_K).softmax(-1).tril()
+
+
+def masked_with_zero(x, r, W_Q, W_K):
+    """You mask scores with 0. exp(0) is 1, so later tokens still get attention; use -inf."""
+    return scaled_scores(x, r, W_Q, W_K).tril().softmax(-1)
+
+
+def past_masked(x, r, W_Q, W_K):
+    """Your mask hides earlier tokens. Rows are destinations: which triangle is the future of a row?"""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.masked_fill(future(scores).T, -torch.inf).softmax(-1)
+
+
+def diagonal_masked(x, r, W_Q, W_K):
+    """Your mask hides the destination itself, so the first row has nothing left. Use triu(1), not triu(0)."""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.masked_fill(torch.ones_like(scores).triu().bool(), -torch.inf).softmax(-1)
+
+
+def softmax_over_destinations(x, r, W_Q, W_K):
+    """Your softmax runs over destinations. Each destination distributes its attention, so rows have to sum to 1."""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.masked_fill(future(scores), -torch.inf).softmax(0)
+
+
+def no_softmax(x, r, W_Q, W_K):
+    """The softmax is missing: these are masked scores."""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.masked_fill(future(scores), -torch.inf)
+
+
+def scores_returned(x, r, W_Q, W_K):
+    """These are scores. Mask the future, and take the softmax over sources."""
+    return scaled_scores(x, r, W_Q, W_K)
+
+
+def not_normalised(x, r, W_Q, W_K):
+    """You do not divide by the sum of the exponentials. Rows have to sum to 1."""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.exp().tril()
 
 
 EXERCISE = Exercise(
-    about="3.5 cut one wire | medium | 15 minutes | 03-induction-heads#q-k-and-v-composition-and-a-score-that-misleads",
-    spec=spec, body=body, axes="pos, d_model, d_head",
-    inputs={"x": "pos d_model", "r": "pos d_model", "W_Q": "d_model d_head", "W_K": "d_model d_head"},
-    names=("destination", "source"),
-    choices="""
-    keys = x | nothing is cut | This is the pattern of the whole model. What do the keys read when the earlier head is silent for them?
-    keys = r | the keys read the earlier head alone | That keeps the wire and cuts all others.
-    keys = added / twice / turned | the keys read another sum of x and r than x - r | The stream x holds r once. How does one get it out?
-    keys = projected | all that points along r is taken out of the keys | The other heads may have written in the same direction. Take out r, no more.
-    queries = cut | the queries do not see r either | That tells what the earlier head is worth to this pattern altogether. Leave the queries as they are.
-    queries = r / added | the queries read the earlier head alone, or twice | Leave the queries as they are.
-    roles = wires | the wire into the queries is cut, not that into the keys | The destination asks, the source answers. Whose input was to lose r?
-    roles = swapped | queries and keys are exchanged | Rows are destinations, and a destination asks with W_Q.
-    roles = swapped matrices | W_Q and W_K are exchanged | A destination asks with W_Q, a source answers with W_K.
-    roles = queries / keys | queries or keys are compared with themselves | The destination asks with W_Q; the source answers with W_K.
-    cut = after | the cut is made after the softmax | Scores are linear in the key's input, attention is not: take r out before the softmax. Rows have to sum to 1.
-    cut = difference | it is the difference that the cut makes | Return the pattern after the cut.
-    """
-    + SCALE
-    + MASK
-    + AXIS,
+    number="3.5",
+    name="cut_wire",
+    title="cut one wire",
+    section="03-induction-heads#q-k-and-v-composition-and-a-score-that-misleads",
+    solution=solution,
+    cases=cases,
+    axes=("destination", "source"),
+    mistakes=(
+        nothing_cut, keys_read_r, r_added, difference_reversed, queries_cut_too, queries_cut_instead,
+        direction_removed, queries_and_keys_exchanged, matrices_exchanged, W_Q_twice, cut_after_softmax,
+        difference_returned, change_returned, not_divided, divided_by_root_of_d_model, divided_by_d_head,
+        no_mask, mask_after_softmax, masked_with_zero, past_masked, diagonal_masked,
+        softmax_over_destinations, no_softmax, scores_returned, not_normalised,
+    ),
 )  # fmt: skip
-check_cut_wire = checks(EXERCISE, __doc__)
+
+
+def check_cut_wire(answer: Any) -> Result:
+    """Exercise 3.5: `answer(x, r, W_Q, W_K)` returns a head's causal pattern when its keys do not read `r`.
+
+    Parameters
+    ----------
+    answer : function of the stream `x [pos, d_model]`, which contains `r [pos, d_model]`, the output of an earlier
+        head, and `W_Q` and `W_K [d_model, d_head]`. The queries still read all of `x`. It returns
+        `[destination, source]`.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,123 +1,194 @@
-"""Exercise 3.2. `answer(model, tokens, period, start)` returns each head's attention to where a span went on before.
+"""Exercise 3.2: the attention of each head to the token after the earlier copy."""
 
-**Shapes**: `tokens [1, pos]`, a span of `period` tokens at positions `start` and on, and again directly after; the
-result is `[layer, head]`: the mean, over the second pass, of the attention to the token after the copy one period back,
-whatever else the span holds twice.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-from circuitkit_book.exercises.shared import cached, shipped
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise
+from circuitkit_book.exercises.models_to_try import patterns, shipped
 
 
-def spec(model, tokens: Tensor, period: int, start: int) -> Tensor:
-    model.reset_hooks()
+def solution(model: Any, tokens: Tensor, period: int, start: int) -> Tensor:
+    """Sum the attention of each destination in the second pass to the token after its copy."""
     _, cache = model.run_with_cache(tokens)
-    out = torch.zeros(model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
+    scores = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
     for layer in range(model.cfg.n_layers):
-        for head in range(model.cfg.n_heads):
-            for dst in range(start + period, start + 2 * period):
-                source = dst - period + 1  # the copy of dst stands at dst - period
-                out[layer, head] += (
-                    float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, source]) / period
-                )
-    return out
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0]  # [head, dst, src]
+        for dst in range(start + period, start + 2 * period):
+            copy = dst - period
+            scores[layer] += pattern[:, dst, copy + 1] / period
+    return scores
 
 
-def body(
-    model,
-    tokens,
-    period,
-    start,
-    *,
-    away=1,
-    span="second",
-    opening=True,
-    reduce="mean",
-    turned=False,
-):
-    cache = cached(model, tokens)
-    begin = start if opening else 0
-    low, high = {
-        "first": (0, 1),
-        "both": (0, 2),
-    }.get(span, (1, 2))
-    dst = torch.arange(begin + low * period, begin + high * period)
-    dst = {
-        "late": dst[1:],
-        "early": dst[:-1],
-        "wide": torch.cat([dst[:1] - 1, dst]),
-        "last": dst[-1:],
-        "begin": dst[:1],
-    }.get(span, dst)
-    src = (
-        {
-            "itself": dst,
-            "before": dst - 1,
-            "first": 0 * dst,
-            "clamped": (dst - period - 1).clamp_min(0),
-            "far": dst - 2 * period + 1,
-            "end": (dst - period + 1).clamp_min(0),
-        }[away]
-        if isinstance(away, str)
-        else dst - period + away
-    )
+def cases(generator: Generator) -> Iterator[Case]:
+    """Repeated spans; from the third case on, a token stands twice in the span, and the opening token once."""
+    names = ("two-layer", "two-layer-mlp", "one-layer", "two-layer")
+    for step, (period, name) in enumerate(zip((5, 7, 9, 12), names, strict=True)):
+        span = torch.randint(1, 2048, (period,), generator=generator)
+        if step > 1:
+            span[3], span[2] = span[1], 0
+        start = 1 - step % 2
+        opening = torch.zeros(start, dtype=torch.long)
+        tokens = torch.cat([opening, span, span])[None]
+        yield {"model": shipped(name), "tokens": tokens, "period": period, "start": start}
+
+
+def second_pass(period, start):
+    """Return the destinations of the second pass."""
+    return torch.arange(start + period, start + 2 * period)
+
+
+def attention(model, tokens, dst, src):
+    """Return the mean attention from each destination to its source, `[layer, head]`."""
     dst, src = dst[src >= 0], src[src >= 0]
-    found = []
-    for layer in range(model.cfg.n_layers):
-        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0]
-        pattern = pattern.mT if turned else pattern
-        shares = pattern[:, dst, src]
-        won = (pattern[:, dst].argmax(-1) == src).double().mean(1)
-        found.append(
-            {
-                "won": won,
-                "all": shares.sum(1) / pattern.shape[-1],
-                "one less": shares.sum(1) / (period - 1),
-                "sum": shares.sum(1),
-                "max": shares.amax(1),
-                "block": pattern[:, dst][..., src].mean((1, 2)),
-            }.get(reduce, shares.mean(1))
-        )
-    return torch.stack(found)
+    return patterns(model, tokens)[..., dst, src].mean(-1)
 
 
-def _tokens(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
-    span = torch.randint(1, 2048, (case["period"],), generator=generator)
-    if size["step"] > 1:  # a token twice, and the opening token again
-        span[3], span[2] = span[1], 0
-    return torch.cat([torch.zeros(case["start"], dtype=torch.long), span, span])[None]
+def at_copy(model, tokens, period, start):
+    """You measure the attention to the earlier copy. An induction head attends to the token after it."""
+    dst = second_pass(period, start)
+    return attention(model, tokens, dst, dst - period)
+
+
+def before_copy(model, tokens, period, start):
+    """You measure the attention to the token before the earlier copy. Which token follows the copy?"""
+    dst = second_pass(period, start)
+    return attention(model, tokens, dst, dst - period - 1)
+
+
+def two_after_copy(model, tokens, period, start):
+    """Your source is one position too late. The copy is `period` positions back, and the source is the next token."""
+    dst = second_pass(period, start)
+    return attention(model, tokens, dst, dst - period + 2)
+
+
+def previous_token(model, tokens, period, start):
+    """You measure the attention to the previous token. Which token followed the earlier copy?"""
+    dst = second_pass(period, start)
+    return attention(model, tokens, dst, dst - 1)
+
+
+def itself(model, tokens, period, start):
+    """You measure the attention of a destination to itself. Which token followed its earlier copy?"""
+    dst = second_pass(period, start)
+    return attention(model, tokens, dst, dst)
+
+
+def first_position(model, tokens, period, start):
+    """You measure the attention to the first position. Which token followed the earlier copy?"""
+    dst = second_pass(period, start)
+    return attention(model, tokens, dst, 0 * dst)
+
+
+def both_passes(model, tokens, period, start):
+    """You include the first pass, in which nothing has been repeated yet."""
+    dst = torch.arange(start, start + 2 * period)
+    return attention(model, tokens, dst, dst - period + 1)
+
+
+def last_of_first_pass_included(model, tokens, period, start):
+    """You include the last destination of the first pass. The second pass begins at `start + period`."""
+    dst = torch.arange(start + period - 1, start + 2 * period)
+    return attention(model, tokens, dst, dst - period + 1)
+
+
+def first_left_out(model, tokens, period, start):
+    """You leave out the first destination of the second pass. It begins at `start + period`."""
+    dst = second_pass(period, start)[1:]
+    return attention(model, tokens, dst, dst - period + 1)
+
+
+def last_left_out(model, tokens, period, start):
+    """You leave out the last destination. The second pass ends before `start + 2 * period`."""
+    dst = second_pass(period, start)[:-1]
+    return attention(model, tokens, dst, dst - period + 1)
+
+
+def last_destination_only(model, tokens, period, start):
+    """You use only the last destination. Take the mean over the whole second pass."""
+    dst = second_pass(period, start)[-1:]
+    return attention(model, tokens, dst, dst - period + 1)
+
+
+def start_ignored(model, tokens, period, start):
+    """You ignore `start`: the span begins at position `start`, not at 0."""
+    return solution(model, tokens, period, 0)
+
+
+def whole_diagonal(model, tokens, period, start):
+    """Your diagonal includes the first pass or the opening token. Only destinations of the second pass count."""
+    return patterns(model, tokens).diagonal(1 - period, -2, -1).mean(-1)
+
+
+def summed(model, tokens, period, start):
+    """You sum over destinations. A perfect induction head has to score 1, so take the mean."""
+    return solution(model, tokens, period, start) * period
+
+
+def divided_by_all_positions(model, tokens, period, start):
+    """You divide by the number of all positions. How many destinations does the second pass have?"""
+    return solution(model, tokens, period, start) * period / tokens.shape[1]
+
+
+def divided_by_one_less(model, tokens, period, start):
+    """You divide by `period - 1`. How many destinations does the second pass have?"""
+    return solution(model, tokens, period, start) * period / (period - 1)
+
+
+def largest(model, tokens, period, start):
+    """You take the largest attention. The mean over the second pass is asked for."""
+    dst = second_pass(period, start)
+    return patterns(model, tokens)[..., dst, dst - period + 1].amax(-1)
+
+
+def counted(model, tokens, period, start):
+    """You count how often the right position gets the largest attention. The mean attention is asked for."""
+    dst = second_pass(period, start)
+    top = patterns(model, tokens)[..., dst, :].argmax(-1)
+    return (top == dst - period + 1).double().mean(-1)
+
+
+def all_pairs(model, tokens, period, start):
+    """You pair every destination with every source. Index with both lists at once: pattern[:, dst, src]."""
+    dst = second_pass(period, start)
+    return patterns(model, tokens)[..., dst, :][..., dst - period + 1].mean((-1, -2))
+
+
+def axes_exchanged(model, tokens, period, start):
+    """Destinations and sources are exchanged. `hook_pattern` is [row, head, destination, source]."""
+    dst = second_pass(period, start)
+    return patterns(model, tokens)[..., dst - period + 1, dst].mean(-1)
 
 
 EXERCISE = Exercise(
-    about="3.2 find the induction head | medium | 20 minutes | 03-induction-heads#find-the-circuit-in-a-trained-model",
-    spec=spec, body=body, axes="period", smallest=5, trials=4,
-    inputs={
-        "model": lambda size, generator, case: shipped(("two-layer", "two-layer-mlp", "one-layer", "two-layer")[size["step"] % 4]), "period": lambda size, generator, case: size["period"] + 2 * size["step"],
-        "start": lambda size, generator, case: 1 - size["step"] % 2, "tokens": _tokens,
-    },
-    names=("layer", "head"),
-    choices="""
-    away = 0 | the earlier copy itself is counted, not the token after it | An induction head looks at what came *next* the last time.
-    away = -1 / clamped | the token before the earlier copy is counted | An induction head looks at what came *next* the last time.
-    away = 2 | the place is one too late | The copy stands `period` places back. Where is the token after it?
-    away = before | the token before the destination is counted | That is the other head of the circuit. Where did the span go on the last time?
-    away = itself / first | the destination itself or the first place is counted | Where did the span go on the last time?
-    span = first | the first pass is counted instead of the second | Which destinations have seen their token before?
-    span = both | the first pass is counted, too | Nothing has repeated yet in the first pass.
-    span = wide | the last destination of the first pass is counted, too | The second pass begins at `start + period`.
-    span = last / begin | only one destination of the second pass is counted | Take the mean over the whole second pass.
-    span = late | the first destination of the second pass is left out | The second pass begins at `start + period`, and its first token has a copy, too.
-    span = early | the last destination of the second pass is left out | The second pass ends before `start + 2 * period`.
-    opening = False | the opening token is forgotten | The span begins at position `start`, not at 0.
-    reduce = sum | shares are added up, not averaged | A perfect induction head scores 1.
-    reduce = all / one less | shares are divided by another number than that of the second pass's destinations | How many are there? A perfect induction head scores 1.
-    reduce = won | destinations are counted whose largest share it is | How much goes there is asked, not how often it is the most.
-    reduce = block | every destination is paired with every place that some destination should look at | Each destination has one such place: index with both lists at once, or take a diagonal.
-    reduce = max | it is the largest share, not the mean | A perfect induction head looks there every time.
-    turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
-    """,
+    number="3.2",
+    name="find_induction",
+    title="find the induction head",
+    section="03-induction-heads#find-the-circuit-in-a-trained-model",
+    solution=solution,
+    cases=cases,
+    axes=("layer", "head"),
+    mistakes=(
+        at_copy, before_copy, two_after_copy, previous_token, itself, first_position, both_passes,
+        last_of_first_pass_included, first_left_out, last_left_out, last_destination_only, start_ignored,
+        whole_diagonal, summed, divided_by_all_positions, divided_by_one_less, largest, counted, all_pairs,
+        axes_exchanged,
+    ),
 )  # fmt: skip
-check_find_induction = checks(EXERCISE, __doc__)
+
+
+def check_find_induction(answer: Any) -> Result:
+    """Exercise 3.2: `answer(model, tokens, period, start)` returns how much each head attends like an induction head.
+
+    Parameters
+    ----------
+    answer : function of a model, `tokens [1, pos]`, which hold a span of `period` tokens at position `start` and the
+        same span again directly after it. It returns `[layer, head]`: the mean, over the second pass, of the
+        attention to the token after the copy one period back.
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads".
+    """
+    return check(EXERCISE, answer)

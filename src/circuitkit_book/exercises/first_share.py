@@ -1,100 +1,166 @@
-"""Exercise 2.2. `answer(model, tokens)` returns what each head gives to the first place, on average.
+"""Exercise 2.2: the attention of each head to the first position."""
 
-**Shapes**: `tokens [1, pos]`; the result is `[layer, head]`, the mean over all destinations but the first.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-from circuitkit_book.exercises.shared import cached, random_row, shipped
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise
+from circuitkit_book.exercises.models_to_try import patterns, random_row, shipped
 
 
-def spec(model, tokens: Tensor) -> Tensor:
-    model.reset_hooks()
+def solution(model: Any, tokens: Tensor) -> Tensor:
+    """Take the mean of column 0 over all destinations except the first, head by head."""
     _, cache = model.run_with_cache(tokens)
-    out = torch.zeros(model.cfg.n_layers, model.cfg.n_heads, dtype=torch.float64)
+    shares = torch.zeros(model.cfg.n_layers, model.cfg.n_heads)
     for layer in range(model.cfg.n_layers):
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][0]  # [head, dst, src]
         for head in range(model.cfg.n_heads):
-            shares = [
-                float(cache[f"blocks.{layer}.attn.hook_pattern"][0, head, dst, 0])
-                for dst in range(1, tokens.shape[1])
-            ]
-            out[layer, head] = sum(shares) / len(shares)
-    return out
+            shares[layer, head] = pattern[head, 1:, 0].mean()
+    return shares
 
 
-def body(
-    model,
-    tokens,
-    *,
-    place="first",
-    rows="later",
-    reduce="mean",
-    layers="each",
-    turned=False,
-    order=False,
-):
-    patterns = []
-    for layer in range(model.cfg.n_layers):
-        chosen = {"first": 0, "last": model.cfg.n_layers - 1}.get(layers, layer)
-        pattern = cached(model, tokens)[f"blocks.{chosen}.attn.hook_pattern"][0]
-        patterns.append(pattern.mT if turned else pattern)
-    pattern = torch.stack(patterns)
-    at = {
-        "second": lambda p: p[..., 1],
-        "last": lambda p: p[..., -1],
-        "any": lambda p: p.mean(-1),
-        "rest": lambda p: p[..., 1:].sum(-1),
-        "itself": lambda p: p.diagonal(dim1=-2, dim2=-1),
-        "before": lambda p: torch.nn.functional.pad(p.diagonal(-1, -2, -1), (1, 0)),
-    }.get(place, lambda p: p[..., 0])(pattern)
-    at = (
-        at
-        if rows == "all"
-        else at[
-            ...,
-            {"last": slice(-1, None), "third": slice(2, None), "early": slice(1, -1)}.get(
-                rows, slice(1, None)
-            ),
-        ]
-    )
-    out = {
-        "won": (pattern.argmax(-1) == 0)[..., 1:].double().mean(-1),
-        "median": at.median(-1).values,
-        "min": at.amin(-1),
-        "sum": at.sum(-1),
-        "max": at.amax(-1),
-        "rows": at,
-        "all": at.sum(-1) / tokens.shape[1],
-        "root": at.square().mean(-1).sqrt(),
-        "log": at.log().mean(-1).exp(),
-    }.get(reduce, at.mean(-1))
-    return out.mT if order else out
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random rows in three shipped models."""
+    names = ("two-layer", "two-layer-mlp", "one-layer", "two-layer")
+    for pos, name in zip((5, 8, 7, 11), names, strict=True):
+        yield {"model": shipped(name), "tokens": random_row(generator, pos)}
+
+
+def second_position(model, tokens):
+    """You measure the attention to position 1. Positions are counted from 0."""
+    return patterns(model, tokens)[..., 1:, 1].mean(-1)
+
+
+def last_position(model, tokens):
+    """You measure the attention to the last position. Which column is the first?"""
+    return patterns(model, tokens)[..., 1:, -1].mean(-1)
+
+
+def itself(model, tokens):
+    """You measure the attention of each destination to itself. Which column is the first position?"""
+    return patterns(model, tokens).diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
+
+
+def all_sources(model, tokens):
+    """You average over all sources. Only the first source is asked for."""
+    return patterns(model, tokens)[..., 1:, :].mean((-1, -2))
+
+
+def everything_else(model, tokens):
+    """You measure the attention to all positions except the first. Which share goes to the first?"""
+    return patterns(model, tokens)[..., 1:, 1:].sum(-1).mean(-1)
+
+
+def first_destination_included(model, tokens):
+    """The first destination is included. It can only attend to itself, so leave its row out."""
+    return patterns(model, tokens)[..., 0].mean(-1)
+
+
+def two_destinations_left_out(model, tokens):
+    """You leave out two destinations at the beginning. Only the first has no choice."""
+    return patterns(model, tokens)[..., 2:, 0].mean(-1)
+
+
+def last_destination_left_out(model, tokens):
+    """You leave out the last destination. Only the first has no choice."""
+    return patterns(model, tokens)[..., 1:-1, 0].mean(-1)
+
+
+def last_destination_only(model, tokens):
+    """You use only the last destination. Take the mean over all destinations except the first."""
+    return patterns(model, tokens)[..., -1, 0]
+
+
+def summed(model, tokens):
+    """You sum over destinations. Divide by their number: a mean of shares is at most 1."""
+    return patterns(model, tokens)[..., 1:, 0].sum(-1)
+
+
+def divided_by_all_positions(model, tokens):
+    """You divide by the number of all positions. How many destinations are there without the first?"""
+    return patterns(model, tokens)[..., 1:, 0].sum(-1) / tokens.shape[1]
+
+
+def counted(model, tokens):
+    """You count how often the first position gets the largest share. The mean of the shares is asked for."""
+    return (patterns(model, tokens)[..., 1:, :].argmax(-1) == 0).double().mean(-1)
+
+
+def largest(model, tokens):
+    """You take the largest share. The mean over destinations is asked for."""
+    return patterns(model, tokens)[..., 1:, 0].amax(-1)
+
+
+def largest_of_all(model, tokens):
+    """You take the largest share, and the first destination always gives 1. Take the mean over the others."""
+    return patterns(model, tokens)[..., 0].amax(-1)
+
+
+def median(model, tokens):
+    """You take the median. The mean over destinations is asked for."""
+    return patterns(model, tokens)[..., 1:, 0].median(-1).values
+
+
+def each_destination(model, tokens):
+    """There is still one number for each destination. Take the mean over them."""
+    return patterns(model, tokens)[..., 1:, 0]
+
+
+def axes_exchanged(model, tokens):
+    """Destinations and sources are exchanged. `hook_pattern` is [row, head, destination, source]."""
+    return patterns(model, tokens)[..., 0, 1:].mean(-1)
+
+
+def first_layer_for_all(model, tokens):
+    """The first layer stands for all layers. Which name does each row of your result ask the cache for?"""
+    found = solution(model, tokens)
+    return found[:1].expand_as(found)
+
+
+def last_layer_for_all(model, tokens):
+    """The last layer stands for all layers. Which name does each row of your result ask the cache for?"""
+    found = solution(model, tokens)
+    return found[-1:].expand_as(found)
+
+
+def mean_over_heads(model, tokens):
+    """You average over heads. Return one number for each head, [layer, head]."""
+    return solution(model, tokens).mean(1)
+
+
+def flattened(model, tokens):
+    """Your result is one list of heads. Return [layer, head]."""
+    return solution(model, tokens).flatten()
 
 
 EXERCISE = Exercise(
-    about="2.2 how much goes to the first place | easy | 15 minutes | 02-qk-and-ov-circuits#where-a-head-looks-the-qk-circuit",
-    spec=spec, body=body, axes="pos", smallest=5, trials=4,
-    inputs={"model": lambda size, generator, case: shipped(("two-layer", "two-layer-mlp", "one-layer", "two-layer")[size["step"] % 4]), "tokens": random_row(0, 2048)},
-    names=("layer", "head"),
-    choices="""
-    place = second / itself / before | another share than that of the first place is measured | Places are counted from 0. Which column is the first place?
-    place = last | it is what goes to the last place | Places are counted from 0. Which column is the first place?
-    place = any | it is an average over sources | One source is asked for, the first.
-    place = rest | it is what goes to all places but the first | That is the rest. What goes to the first?
-    layers = first / last | one layer stands for all | `blocks.0`, `blocks.1`: which layer's name does each row of the result ask?
-    rows = all | the first place counts as a destination, too | It has nothing else to look at: leave its row out.
-    rows = third / early | one destination too many is left out, the second or the last | Only the first has no choice.
-    rows = last | only the last destination is counted | Take the mean over all destinations but the first.
-    reduce = sum | shares are added up, not averaged | A share of one row is at most 1, and so is a mean of shares.
-    reduce = won | destinations are counted whose largest share it is | How much goes there is asked, not how often it is the most.
-    reduce = median / min | it is the median or the smallest share, not the mean | Add up and divide.
-    reduce = max | it is the largest share, not the mean | One destination that looks there is not yet a habit.
-    reduce = all | it is divided by the number of all places | How many destinations are there without the first?
-    reduce = root / log | it is another mean than the plain one | Add up and divide.
-    reduce = rows | there is still one number for each destination | What is asked for is their mean.
-    turned = True | destinations and sources are exchanged | `hook_pattern` is [row, head, destination, source].
-    """,
+    number="2.2",
+    name="first_share",
+    title="how much goes to the first position",
+    section="02-qk-and-ov-circuits#where-a-head-looks-the-qk-circuit",
+    solution=solution,
+    cases=cases,
+    axes=("layer", "head"),
+    mistakes=(
+        second_position, last_position, itself, all_sources, everything_else, first_destination_included,
+        two_destinations_left_out, last_destination_left_out, last_destination_only, summed,
+        divided_by_all_positions, counted, largest, largest_of_all, median, each_destination,
+        axes_exchanged, first_layer_for_all, last_layer_for_all, mean_over_heads, flattened,
+    ),
 )  # fmt: skip
-check_first_share = checks(EXERCISE, __doc__)
+
+
+def check_first_share(answer: Any) -> Result:
+    """Exercise 2.2: `answer(model, tokens)` returns the attention of each head to the first position.
+
+    Parameters
+    ----------
+    answer : function of a model and `tokens [1, pos]`. It returns `[layer, head]`, the mean over all destinations
+        except the first.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

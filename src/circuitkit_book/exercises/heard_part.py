@@ -1,69 +1,150 @@
-"""Exercise 1.3. `answer(x, W)` returns the part of `x` that a head sees which reads `x @ W`.
+"""Exercise 1.3: the part of the stream that a head can read."""
 
-**Shapes**: `x [pos, d_model]`, `W [d_model, d_head]` of full rank, `d_head < d_model`; the result is `[pos, d_model]`:
-the orthogonal projection of each row on the column space of `W`.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal
 
 
-def spec(x: Tensor, W: Tensor) -> Tensor:
-    basis: list[Tensor] = []  # Gram-Schmidt, column by column
+def solution(x: Tensor, W: Tensor) -> Tensor:
+    """Make the columns of W orthonormal one after another, and sum the parts of x along them."""
+    basis: list[Tensor] = []
+    projection = torch.zeros_like(x)
     for column in W.T:
-        rest = column.clone()
         for direction in basis:
-            rest = rest - torch.dot(rest, direction) * direction
-        basis.append(rest / torch.dot(rest, rest).sqrt())
-    out = torch.zeros_like(x)
-    for pos, row in enumerate(x):
-        for direction in basis:
-            out[pos] += torch.dot(row, direction) * direction
-    return out
+            column = column - (column @ direction) * direction
+        direction = column / column.norm()
+        basis.append(direction)
+        projection = projection + torch.outer(x @ direction, direction)
+    return projection
 
 
-def body(x, W, *, basis="orthonormal", result="projection"):
-    left, size, right = torch.linalg.svd(W, full_matrices=False)
-    inverse = torch.linalg.pinv(W)
-    reads, writes = {
-        "orthonormal": lambda: (left, left.mT), "raw": lambda: (W, W.mT),
-        "length 1": lambda: (W / W.norm(dim=0), (W / W.norm(dim=0)).mT),
-        "length 1 by rows": lambda: (W / W.norm(dim=1, keepdim=True), (W / W.norm(dim=1, keepdim=True)).mT),
-        "whole length": lambda: (W / W.norm(), (W / W.norm()).mT), "singular values": lambda: (left * size, left.mT),
-        "row space": lambda: (torch.linalg.qr(W.mT)[0], torch.linalg.qr(W.mT)[0].mT),
-        "full": lambda: (torch.eye(len(W), dtype=W.dtype), torch.eye(len(W), dtype=W.dtype)),
-        "one short": lambda: (left[:, :-1], left[:, :-1].mT), "first": lambda: (left[:, :1], left[:, :1].mT),
-        "raw and Q": lambda: (W, torch.linalg.qr(W)[0].mT), "Gram twice": lambda: (W @ torch.linalg.inv(W.mT @ W), inverse),
-    }[basis]()  # fmt: skip
-    projection = x @ reads @ writes
-    return {
-        "projection": lambda: projection, "rest": lambda: x - projection, "mirrored": lambda: 2 * projection - x,
-        "seen": lambda: x @ W, "coordinates": lambda: x @ inverse.mT,
-        "length 1": lambda: projection / projection.norm(dim=1, keepdim=True),
-    }[result]()  # fmt: skip
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random streams and matrices of full rank."""
+    for pos, d_model, d_head in [(2, 4, 2), (5, 3, 2), (3, 7, 4), (4, 8, 3), (4, 4, 2)]:
+        yield {"x": normal(generator, pos, d_model), "W": normal(generator, d_model, d_head)}
+
+
+def columns_not_orthonormal(x, W):
+    """You compute x @ W @ W.T. That is a projection only if the columns of W are orthonormal, and they are not."""
+    return x @ W @ W.T
+
+
+def columns_of_length_1(x, W):
+    """Your columns have length 1, but they are not orthogonal. Their common directions are counted twice."""
+    return columns_not_orthonormal(x, W / W.norm(dim=0))
+
+
+def rows_of_length_1(x, W):
+    """You divide by the lengths of the rows of W. The directions that the head reads are its columns."""
+    return columns_not_orthonormal(x, W / W.norm(dim=1, keepdim=True))
+
+
+def divided_by_one_length(x, W):
+    """You divide W by one number. Its columns are still not orthonormal."""
+    return columns_not_orthonormal(x, W / W.norm())
+
+
+def singular_values_left_in(x, W):
+    """The singular values are still in your result. Only the directions are asked for, not how strongly they are read."""
+    left, sizes, _ = torch.linalg.svd(W, full_matrices=False)
+    return x @ left * sizes @ left.T
+
+
+def two_bases(x, W):
+    """You read with W and write with another basis. Both have to be the same orthonormal directions."""
+    return x @ W @ torch.linalg.qr(W)[0].T
+
+
+def two_bases_exchanged(x, W):
+    """You read with an orthonormal basis and write with W. Both have to be the same orthonormal directions."""
+    return x @ torch.linalg.qr(W)[0] @ W.T
+
+
+def row_space(x, W):
+    """You project on the row space. x @ W combines columns of W with x, so the column space lies in the stream."""
+    basis = torch.linalg.qr(W.T)[0]
+    return x @ basis @ basis.T
+
+
+def everything(x, W):
+    """You return x itself. A basis of the column space has d_head vectors; the full U of an SVD has d_model."""
+    return x.clone()
+
+
+def last_direction_missing(x, W):
+    """The last direction of the basis is missing. The column space has d_head dimensions."""
+    basis = torch.linalg.qr(W)[0][:, :-1]
+    return x @ basis @ basis.T
+
+
+def first_direction_only(x, W):
+    """You use only the first direction of the basis. The column space has d_head dimensions."""
+    basis = torch.linalg.svd(W)[0][:, :1]
+    return x @ basis @ basis.T
+
+
+def unread_part(x, W):
+    """This is the part that the head cannot read. Which part of x has the same product with W as x itself?"""
+    return x - solution(x, W)
+
+
+def mirrored(x, W):
+    """You subtract the unread part twice. Subtract it once."""
+    return 2 * solution(x, W) - x
+
+
+def product(x, W):
+    """This is x @ W, which has d_head coordinates. Bring them back into the stream."""
+    return x @ W
+
+
+def coordinates(x, W):
+    """These are coordinates in a basis. Multiply them by the directions of that basis to get back into the stream."""
+    return x @ torch.linalg.qr(W)[0]
+
+
+def coordinates_in_W(x, W):
+    """These are d_head coordinates. Multiply them by W.T to get back into the stream."""
+    return x @ torch.linalg.pinv(W).T
+
+
+def first_dimensions(x, W):
+    """You keep the first d_head coordinates of x. The head reads directions, which mix all coordinates."""
+    projection = torch.zeros_like(x)
+    projection[:, : W.shape[1]] = x[:, : W.shape[1]]
+    return projection
 
 
 EXERCISE = Exercise(
-    about="1.3 what a head can hear | medium | 15 minutes | 01-residual-stream#heads-read-little-and-write-little",
-    spec=spec, body=body, axes="d_head < d_model, pos",
-    inputs={"x": "pos d_model", "W": "d_model d_head"},
-    names=("position", "dimension"),
-    choices="""
-    basis = raw | W is taken as if its columns were orthonormal | Project a second time: a projection changes nothing then, yours does. Columns of W are neither of length 1 nor at right angles.
-    basis = length 1 | the columns have length 1 but are not at right angles | Where two columns point alike, their common direction is counted twice. Make them orthonormal together.
-    basis = length 1 by rows / whole length | W is divided by other lengths than those of its columns | The directions that the head reads are the columns of W, and they need right angles, too.
-    basis = singular values | the singular values are still in it | How loud the head hears a direction is not asked, only whether it hears it at all.
-    basis = raw and Q | numbers that were read with W are taken for coordinates in another basis | What reads and what writes back have to be the same orthonormal directions.
-    basis = Gram twice | the lengths of W's columns are divided out twice | Project a second time: a projection changes nothing then, yours does.
-    basis = row space | it is the row space, not the column space | x @ W combines the rows of x with the columns of W. Which of the two spaces lies in the stream?
-    basis = full | nothing is lost | You return x as it was. A basis of the column space has d_head vectors; one of all d_model dimensions, such as the full U of a singular value decomposition, keeps everything.
-    basis = one short / first | a direction of the basis is missing, or more | The column space has d_head dimensions, all of them.
-    result = rest | the part that the head cannot hear | Which part of x has the same product with W as x itself?
-    result = mirrored | the unheard part is turned round instead of removed | Subtract it once, not twice.
-    result = seen | the numbers that the head sees, not the part of the stream | These are d_head coordinates. Bring them back into the stream, as the part of x that they come from.
-    result = coordinates | the way back into the stream is missing | You have the d_head coordinates of the projection. Multiply the directions that they belong to by them.
-    """,
+    number="1.3",
+    name="heard_part",
+    title="what a head can read",
+    section="01-residual-stream#heads-read-little-and-write-little",
+    solution=solution,
+    cases=cases,
+    axes=("position", "coordinate"),
+    mistakes=(
+        columns_not_orthonormal, columns_of_length_1, rows_of_length_1, divided_by_one_length,
+        singular_values_left_in, two_bases, two_bases_exchanged, row_space, everything,
+        last_direction_missing, first_direction_only, unread_part, mirrored, product, coordinates,
+        coordinates_in_W, first_dimensions,
+    ),
 )  # fmt: skip
-check_heard_part = checks(EXERCISE, __doc__)
+
+
+def check_heard_part(answer: Any) -> Result:
+    """Exercise 1.3: `answer(x, W)` returns the part of `x` that a head can read through `x @ W`.
+
+    Parameters
+    ----------
+    answer : function of `x [pos, d_model]` and `W [d_model, d_head]` of full rank, `d_head < d_model`. It returns
+        `[pos, d_model]`, the orthogonal projection of each row on the column space of `W`.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,169 +1,282 @@
-"""Exercise 3.4. `answer(vocab, n_ctx)` returns two heads, each `(W_Q, W_K, W_V, W_O)`, that make an induction circuit.
+"""Exercise 3.4: two heads by hand that continue a repeated row of tokens."""
 
-The stream has `d_model = 3 * vocab + n_ctx` coordinates, in this order: the word here (`vocab`, one-hot), the place
-(`n_ctx`, one-hot), the note (`vocab`, empty), the output (`vocab`, empty). Head 0 looks one place back and notes the
-word there. Head 1 looks at the place whose note is the word here, and writes the word that stands there to the
-output. The check divides scores by sqrt(d_head), masks the future, and tries two rows whose spans differ in length: each
-head by itself, head 1 on the notes that a right head 0 leaves, then both together.
-
-**Shapes**: `W_Q, W_K, W_V [d_model, d_head]`, `W_O [d_head, d_model]` with any `d_head`. A row begins with token 0,
-which never comes again. Nothing is asked of head 1 before the second pass.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, Misfit, built, checks
-from circuitkit_book.exercises.shared import head_pattern
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, Misfit, built
 
-_CLEAR = 0.9
-_LEVEL, _WEAK = -1, -2
+Head = tuple[Tensor, ...]
+CLEAR = 0.9
+"""Attention, or a share of what is written, counts from here on."""
 
 
-def _rows(vocab: int, n_ctx: int) -> list[tuple[list[int], int, int]]:
-    """Two rows to try the heads on, with where the second pass begins, and the period. Each is token 0, some more words in one of
-    them, and a span of different tokens twice: neither a distance nor a place serves both.
+def directions(vocab: int, n_ctx: int) -> tuple[Tensor, ...]:
+    """Return the directions of the word, the place, the note and the output."""
+    return torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split([vocab, n_ctx, vocab, vocab])
+
+
+def solution(vocab: int, n_ctx: int) -> tuple[Head, Head]:
+    """Query a place with the key of the place before it; query a word with the key of a note."""
+    word, place, note, out = directions(vocab, n_ctx)
+    one_back = (100 * place.T, place.T.roll(1, 1), word.T, note)
+    match = (100 * word.T, note.T, word.T, out)
+    return one_back, match
+
+
+def rows(vocab: int, n_ctx: int) -> list[tuple[list[int], int]]:
+    """Return two rows and the period of each: token 0, perhaps a word, and a span of different words twice.
+
+    The spans differ in length and in where they begin, so no fixed distance and no fixed place fits both.
     """
-    order = (torch.randperm(vocab - 1, generator=torch.Generator().manual_seed(vocab)) + 1).tolist()
-    longest, found = (n_ctx - 1) // 2, []
-    for before, period in ((0, longest), (1, longest - 1)):
-        span = order[before : before + period]
-        found.append(([0, *order[:before], *span, *span], 1 + before + period, period))
-    return found
-
-
-def spec(vocab: int, n_ctx: int) -> Tensor:
-    tables = []
-    for words, again, period in _rows(vocab, n_ctx):
-        out = torch.zeros(len(words), 5, dtype=torch.float64)
-        for dst in range(len(words)):
-            out[dst, 0] = max(dst - 1, 0)
-            out[dst, 1] = words[max(dst - 1, 0)]
-            if dst >= again:  # in the first pass there is nothing to match, and nothing is asked
-                out[dst, 2] = dst - period + 1
-                out[dst, 3] = out[dst, 4] = words[dst - period + 1]
-        tables.append(out)
-    return torch.cat(tables)
-
-
-def observe(pair, vocab: int, n_ctx: int) -> Tensor:
-    """Each head by itself, the second on what a right first one leaves; then, if all that is right, the two together."""
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise Misfit(
-            "it returned no pair of heads; return (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O)"
-        )
-    d_model = 3 * vocab + n_ctx
-    shapes = {
-        "W_Q": (d_model, "d_head"),
-        "W_K": (d_model, "d_head"),
-        "W_V": (d_model, "d_value"),
-        "W_O": ("d_value", d_model),
-    }
-    heads = [
-        built(four, **{f"{name} of head {i}": shape for name, shape in shapes.items()})
-        for i, four in enumerate(pair)
+    order = torch.randperm(vocab - 1, generator=Generator().manual_seed(vocab)) + 1
+    words = order.tolist()
+    longest = (n_ctx - 1) // 2
+    short = words[1:longest]
+    return [
+        ([0, *words[:longest], *words[:longest]], longest),
+        ([0, words[0], *short, *short], longest - 1),
     ]
-    tables, note = [], slice(vocab + n_ctx, 2 * vocab + n_ctx)
-    for words, again, _ in _rows(vocab, n_ctx):
-        x = torch.zeros(len(words), d_model, dtype=torch.float64)
-        x[range(len(words)), words] = x[range(len(words)), range(vocab, vocab + len(words))] = 1
-        noted, found = x.clone(), torch.zeros(len(words), 5, dtype=torch.float64)
-        noted[range(len(words)), [vocab + n_ctx + w for w in (words[0], *words[:-1])]] = 1
-        pattern, left = _run(heads[0], x)
-        found[:, 0], found[:, 1] = _clear(pattern), _said(left[:, note])
-        pattern, ideal = _run(heads[1], noted)
-        found[again:, 2], found[again:, 3] = _clear(pattern[again:]), _said(ideal[again:, -vocab:])
-        found[again:, 4] = _said(_run(heads[1], left)[1][again:, -vocab:])
-        found[:, (found == _WEAK).any(0)] = (
-            _WEAK  # how loud it is differs with the number of places, and is no matter here
-        )
-        found[:again, 2:] = 0
-        tables.append(found)
-    table = torch.cat(tables)
-    if not torch.equal(table[:, :4], spec(vocab, n_ctx)[:, :4]):
-        table[:, 4] = 0  # what follows from a fault that is told already
-    return table
 
 
-def _run(head: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+def run(head: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the causal pattern of a head and the stream after it."""
     W_Q, W_K, W_V, W_O = head
-    pattern = head_pattern(x @ W_Q, x @ W_K, x.shape[1])
+    scores = (x @ W_Q) @ (x @ W_K).T / W_Q.shape[1] ** 0.5
+    future = torch.ones_like(scores).triu(1).bool()
+    pattern = scores.masked_fill(future, -torch.inf).softmax(-1)
     return pattern, x + pattern @ x @ W_V @ W_O
 
 
-def _said(numbers: Tensor) -> Tensor:
+def clear(numbers: Tensor) -> Tensor:
+    """Return the index that has nine tenths of the positive numbers in each row; -1 everywhere if some row has none."""
     positive = numbers.clamp_min(0)
-    return _clear(positive / positive.sum(1, keepdim=True).clamp_min(1e-9))
+    largest, index = positive.max(1)
+    is_clear = largest > CLEAR * positive.sum(1)
+    return index if is_clear.all() else torch.full_like(index, -1)
 
 
-def _clear(shares: Tensor) -> Tensor:
-    """Where nine tenths of each row are; else -1 if several places are level in front, -2 if one is ahead but not enough."""
-    ahead, where = shares.sort(1, descending=True)
-    level = ahead[:, 0] - ahead[:, 1] < 1e-9
-    return torch.where(ahead[:, 0] > _CLEAR, where[:, 0], torch.where(level, _LEVEL, _WEAK))
+def observe(pair: Any, vocab: int, n_ctx: int) -> Tensor:
+    """Compute where each head attends and what it writes: head 0 by itself, head 1 after right notes, then both.
+
+    Before the second pass nothing is asked of head 1. What both write is only asked if each is right.
+    """
+    first, second = built_pair(pair, 3 * vocab + n_ctx)
+    _, _, note, out = directions(vocab, n_ctx)
+    tables = []
+    for words, period in rows(vocab, n_ctx):
+        count, again = len(words), len(words) - period
+        x = torch.zeros(count, 3 * vocab + n_ctx, dtype=torch.float64)
+        x[range(count), words] = 1
+        x[range(count), range(vocab, vocab + count)] = 1
+        noted = x + note[[words[0], *words[:-1]]]
+        pattern_0, written = run(first, x)
+        pattern_1, ideal = run(second, noted)
+        table = torch.zeros(count, 5, dtype=torch.float64)
+        table[:, 0], table[:, 1] = clear(pattern_0), clear(written @ note.T)
+        table[again:, 2], table[again:, 3] = clear(pattern_1[again:]), clear(ideal[again:] @ out.T)
+        right = torch.tensor([words[dst - period + 1] for dst in range(again, count)])
+        if is_right(table, words, period):
+            table[again:, 4] = clear(run(second, written)[1][again:] @ out.T) - right
+        tables.append(table)
+    return torch.cat(tables)
 
 
-ORDERS = {
-    "right": ("word", "place", "note", "out"), "note first": ("word", "note", "place", "out"), "place first": ("place", "word", "note", "out"),
-    "out first": ("word", "place", "out", "note"),
-}  # fmt: skip
+def is_right(table: Tensor, words: list[int], period: int) -> bool:
+    """Return whether each head by itself does what it should on a row."""
+    for dst, (place, note, source, token) in enumerate(table[:, :4].long().tolist()):
+        before = max(dst - 1, 0)
+        if (place, note) != (before, words[before]):
+            return False
+        if dst >= len(words) - period:
+            if (source, token) != (dst - period + 1, words[dst - period + 1]):
+                return False
+    return True
 
 
-def body(
-    vocab, n_ctx, *, place="place", shift=1, loud_0=100.0, V_0="word", note="note", loud_1=100.0, Q="word", K="note", order="right", V="word", out="out",
-    swapped=False, sign_0=1.0, heads="two",
-):  # fmt: skip
-    directions = torch.eye(3 * vocab + n_ctx, dtype=torch.float64).split(
-        [n_ctx if one == "place" else vocab for one in ORDERS[order]]
-    )
-    named: dict[str, Tensor] = dict(zip(ORDERS[order], directions, strict=True))
-    here = named[place].mT
-    carried = named["place"].mT[:, :vocab] if V_0 == "place" else named[V_0].mT
-    first = (loud_0 * sign_0 * here, here.roll(shift, 1), carried, named[note])
-    if K in ("1", "2", "3", "4", "distance"):
-        Q_1, K_1 = (
-            named["place"].mT,
-            named["place"].mT.roll((n_ctx - 1) // 2 - 1 if K == "distance" else int(K), 1),
-        )
-    else:
-        Q_1, K_1 = (named[name].mT[:, :vocab] for name in (Q, K))
-    second = (loud_1 * Q_1, K_1, named[V].mT, named[out])
-    if heads == "same":
-        return first, first
-    return (second, first) if swapped else (first, second)
+def built_pair(pair: Any, d_model: int) -> list[list[Tensor]]:
+    """Return the matrices of both heads."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise Misfit("Return a pair of heads: (W_Q, W_K, W_V, W_O), (W_Q, W_K, W_V, W_O).")
+    heads = []
+    for head, matrices in enumerate(pair):
+        names = [f"{matrix} of head {head}" for matrix in ("W_Q", "W_K", "W_V", "W_O")]
+        shapes = [
+            (d_model, "d_head"),
+            (d_model, "d_head"),
+            (d_model, "d_value"),
+            ("d_value", d_model),
+        ]
+        heads.append(built(matrices, **dict(zip(names, shapes, strict=True))))
+    return heads
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Four sizes."""
+    for step in range(4):
+        yield {"vocab": 6 + step, "n_ctx": 8 + 2 * step}
+
+
+def head_0_at_itself(vocab, n_ctx):
+    """Head 0 attends to its own position. Which key has to match the query of place j?"""
+    word, place, note, _ = directions(vocab, n_ctx)
+    return (100 * place.T, place.T, word.T, note), solution(vocab, n_ctx)[1]
+
+
+def head_0_forward(vocab, n_ctx):
+    """Your shift goes the wrong way, so head 0 looks for a later place. The key of place j has to match the query of place j + 1."""
+    word, place, note, _ = directions(vocab, n_ctx)
+    return (100 * place.T, place.T.roll(-1, 1), word.T, note), solution(vocab, n_ctx)[1]
+
+
+def head_0_two_back(vocab, n_ctx):
+    """Head 0 attends two positions back. The key of place j has to match the query of place j + 1."""
+    word, place, note, _ = directions(vocab, n_ctx)
+    return (100 * place.T, place.T.roll(2, 1), word.T, note), solution(vocab, n_ctx)[1]
+
+
+def head_0_matches_words(vocab, n_ctx):
+    """Head 0 compares words, so it finds copies. One position back is a question of places."""
+    word, _, note, _ = directions(vocab, n_ctx)
+    return (100 * word.T, word.T.roll(1, 1), word.T, note), solution(vocab, n_ctx)[1]
+
+
+def head_0_unclear(vocab, n_ctx):
+    """No position gets nine tenths of head 0's attention. Make its queries larger: scores are divided by sqrt(d_head)."""
+    (W_Q, *rest), second = solution(vocab, n_ctx)
+    return (W_Q / 100, *rest), second
+
+
+def note_holds_the_place(vocab, n_ctx):
+    """Head 0 writes the place into the note. Head 1 has to find a word there."""
+    (W_Q, W_K, _, W_O), second = solution(vocab, n_ctx)
+    place = directions(vocab, n_ctx)[1]
+    return (W_Q, W_K, place.T[:, :vocab], W_O), second
+
+
+def note_empty(vocab, n_ctx):
+    """No word is clear in the note. Into which directions does head 0 write, and with which sign?"""
+    (W_Q, W_K, W_V, W_O), second = solution(vocab, n_ctx)
+    return (W_Q, W_K, W_V, 0 * W_O), second
+
+
+def head_1_matches_words(vocab, n_ctx):
+    """The keys of head 1 read words, so it finds copies, and itself. Where does the note come in?"""
+    word, _, _, out = directions(vocab, n_ctx)
+    return solution(vocab, n_ctx)[0], (100 * word.T, word.T, word.T, out)
+
+
+def head_1_matches_notes(vocab, n_ctx):
+    """Queries and keys of head 1 both read notes. The destination has to query with its own word."""
+    word, _, note, out = directions(vocab, n_ctx)
+    return solution(vocab, n_ctx)[0], (100 * note.T, note.T, word.T, out)
+
+
+def head_1_exchanged(vocab, n_ctx):
+    """Queries and keys of head 1 are exchanged. The destination knows its word, and the source's note is compared with it."""
+    word, _, note, out = directions(vocab, n_ctx)
+    return solution(vocab, n_ctx)[0], (100 * note.T, word.T, word.T, out)
+
+
+def head_1_at_a_fixed_distance(vocab, n_ctx):
+    """Head 1 attends at a fixed distance, and the spans differ in length. What do the word here and the right note share?"""
+    word, place, _, out = directions(vocab, n_ctx)
+    keys = place.T.roll((n_ctx - 1) // 2 - 1, 1)
+    return solution(vocab, n_ctx)[0], (100 * place.T, keys, word.T, out)
+
+
+def head_1_unclear(vocab, n_ctx):
+    """No position gets nine tenths of head 1's attention. Does its key read the note, with the right sign, and are its queries large enough?"""
+    first, (W_Q, *rest) = solution(vocab, n_ctx)
+    return first, (W_Q / 100, *rest)
+
+
+def head_1_copies_the_note(vocab, n_ctx):
+    """Head 1 copies the note, which holds the word that you have already. Copy the word at the source."""
+    first, (W_Q, W_K, _, W_O) = solution(vocab, n_ctx)
+    note = directions(vocab, n_ctx)[2]
+    return first, (W_Q, W_K, note.T, W_O)
+
+
+def output_empty(vocab, n_ctx):
+    """No token is clear in the output. Into which directions does head 1 write, and with which sign?"""
+    first, (W_Q, W_K, W_V, W_O) = solution(vocab, n_ctx)
+    return first, (W_Q, W_K, W_V, 0 * W_O)
+
+
+def heads_exchanged(vocab, n_ctx):
+    """The heads are in the wrong order. The note is first written, then read."""
+    return solution(vocab, n_ctx)[::-1]
+
+
+def same_head_twice(vocab, n_ctx):
+    """Both heads are the same. Head 1 has another task: it finds the place whose note is the word here."""
+    first, _ = solution(vocab, n_ctx)
+    return first, first
+
+
+def both_unclear(vocab, n_ctx):
+    """No position gets nine tenths of the attention of either head. Make the queries larger: scores are divided by sqrt(d_head)."""
+    first, second = head_0_unclear(vocab, n_ctx)[0], head_1_unclear(vocab, n_ctx)[1]
+    return first, second
+
+
+def note_before_place(vocab, n_ctx):
+    """You take the coordinates in another order. It is word, place, note, output."""
+    word, note, place, out = torch.eye(3 * vocab + n_ctx).split([vocab, vocab, n_ctx, vocab])
+    one_back = (100 * place.T, place.T.roll(1, 1), word.T, note)
+    return one_back, (100 * word.T, note.T, word.T, out)
+
+
+def place_before_word(vocab, n_ctx):
+    """You take the coordinates in another order. It is word, place, note, output."""
+    place, word, note, out = torch.eye(3 * vocab + n_ctx).split([n_ctx, vocab, vocab, vocab])
+    one_back = (100 * place.T, place.T.roll(1, 1), word.T, note)
+    return one_back, (100 * word.T, note.T, word.T, out)
 
 
 EXERCISE = Exercise(
-    about="3.4 an induction head by hand | hard | 30 minutes | 03-induction-heads#an-induction-head-by-hand",
-    spec=spec, body=body,
-    inputs={
-        "vocab": lambda size, generator, case: 6 + size["step"],
-        "n_ctx": lambda size, generator, case: 8 + 2 * size["step"],
-    },
-    observe=observe, parts=("head 0", "head 1"), trials=4, names=("destination", "observed"),
-    columns=tuple(f"{word} (-1: several alike, -2: one is ahead, but by too little)" for word in (
-        "place that head 0 looks at", "word that stands in the note after head 0", "place that head 1 looks at, given right notes",
-        "token that stands out in head 1's output, given right notes", "token that stands out in the output of both")),
-    choices="""
-    shift = 0 | the first head looks at its own position | So the note says which word stands here, which is known already. Which key must answer the query of place j?
-    shift = -1 | the shift of the first head goes the wrong way | Its best match lies in the future, where a causal head cannot look. The key of place j has to answer the query of place j + 1.
-    shift = 2 | the first head looks two places back | The key of place j has to answer the query of place j + 1.
-    place = word | the first head matches words instead of places | It looks for copies of a word. One place back is a question of places: which coordinates hold them?
-    V_0 = place | the first head notes the place, not the word | What does head 1 have to find in the note?
-    note = out | nothing legible stands in the note | Head 0 looks one place back. Into which directions does it write what it finds?
-    Q = note / place | the second head asks with something else than its word | The destination knows its own word. What was the place it wants told?
-    K = word | the second head's keys read words | It finds earlier copies, the destination included. One layer can do that; where does the note come in?
-    K = place | the second head's keys read places | Which place fits cannot be known beforehand. Where does the note come in?
-    K = distance / 1 / 2 / 3 / 4 | the second head looks at a fixed distance | The span may have any length, and may begin anywhere. What do the right place and this one have in common?
-    order = note first / place first / out first | the coordinates of the stream are taken in another order | First the word, then the place, the note, and the output.
-    V = note | the second head copies the note instead of the word | At the place it looks at, the note holds the token you know already. What stands there itself?
-    out = word | nothing stands out in the output | No output direction is ahead of the others. From where does head 1 read what it copies, where does it write it, and with which sign?
-    loud_0 = 1.0 / 10.0 | the scores of the first head are too small | The right place is ahead, but not by enough: a softmax gives it nine tenths only when its score is several units above all others, after the division by sqrt(d_head). Make the queries louder.
-    loud_1 = 1.0 / 10.0 | the scores of the second head are too small | The right place is ahead, but not by enough: a softmax needs several units of score, after the division by sqrt(d_head). Make its queries louder.
-    loud_1 = -100.0 | the place that the second head should look at is not ahead of all others | Other places are level with it, or ahead. Does anything else fit its query? Is the sign of its scores right?
-    sign_0 = -1.0 | the place that the first head should look at is not ahead of all others | Other places are level with it, or ahead. Does anything else fit its query? Is the sign of its scores right?
-    swapped = True | the two heads are in the wrong order | First the note is written, then it is read.
-    heads = same | the second head is a copy of the first | It has another task: to find the place whose note is the word here.
-    """,
+    number="3.4",
+    name="induction_head",
+    title="an induction head by hand",
+    section="03-induction-heads#an-induction-head-by-hand",
+    solution=solution,
+    cases=cases,
+    observe=observe,
+    several=True,
+    axes=("destination", "observed"),
+    columns=(
+        "the position that head 0 attends to (-1: none is clear)",
+        "the word in the note after head 0 (-1: none is clear)",
+        "the position that head 1 attends to after right notes (-1: none is clear)",
+        "the token that head 1 writes after right notes (-1: none is clear)",
+        "the token that both heads write, minus the right one",
+    ),
+    mistakes=(
+        head_0_at_itself, head_0_forward, head_0_two_back, head_0_matches_words, head_0_unclear,
+        note_holds_the_place, note_empty, head_1_matches_words, head_1_matches_notes, head_1_exchanged,
+        head_1_at_a_fixed_distance, head_1_unclear, head_1_copies_the_note, output_empty, heads_exchanged,
+        same_head_twice, both_unclear, note_before_place, place_before_word,
+    ),
 )  # fmt: skip
-check_induction_head = checks(EXERCISE, __doc__)
+
+
+def check_induction_head(answer: Any) -> Result:
+    """Exercise 3.4: `answer(vocab, n_ctx)` returns two heads `(W_Q, W_K, W_V, W_O)` that make an induction circuit.
+
+    The stream has `d_model = 3 * vocab + n_ctx` coordinates: the word (one-hot), the place (one-hot), the note and the
+    output (both empty). Head 0 attends to the previous position and writes its word into the note. Head 1 attends to
+    the position whose note is the word here, and writes the word of that position into the output. The check divides
+    scores by sqrt(d_head), masks the future, and tries two rows with spans of different lengths.
+
+    Parameters
+    ----------
+    answer : function of `vocab` and `n_ctx`. `W_Q`, `W_K` and `W_V` are `[d_model, d_head]` and `W_O` is
+        `[d_head, d_model]`, with any `d_head`.
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads".
+    """
+    return check(EXERCISE, answer)

@@ -1,95 +1,169 @@
-"""Exercise 2.5. `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
+"""Exercise 2.5: the K-composition score of two heads."""
 
-**Shapes**: both `[d_model, d_model]`; the result is one number between 0 and 1.
-"""
+from collections.abc import Iterator
+from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.linalg import matrix_norm
 
-from circuitkit_book.exercises.checking import Exercise, checks, normal
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal
 
 
-def spec(W_OV: Tensor, W_QK: Tensor) -> Tensor:
-    # A key of the later head is read from what the earlier one wrote: scores are x_dst W_QK (x_src W_OV)^T.
-    product = torch.zeros(W_QK.shape[0], W_OV.shape[0], dtype=torch.float64)
-    for i in range(W_QK.shape[0]):
-        for j in range(W_OV.shape[0]):
-            product[i, j] = sum(W_QK[i, m] * W_OV[j, m] for m in range(W_OV.shape[1]))
+def solution(W_OV: Tensor, W_QK: Tensor) -> Tensor:
+    """Put the early head's output in as the source of the later head's scores: x_dst W_QK (y W_OV)^T."""
+    product = W_QK @ W_OV.T
     return product.square().sum().sqrt() / (W_QK.square().sum().sqrt() * W_OV.square().sum().sqrt())
 
 
-def body(W_OV, W_QK, *, product="K", norm="frobenius", divide="both", above="norm", ratio="score"):
-    size = {
-        "frobenius": torch.linalg.matrix_norm, "spectral": lambda W: torch.linalg.matrix_norm(W, 2),
-        "nuclear": lambda W: torch.linalg.matrix_norm(W, "nuc"), "sum": lambda W: W.abs().sum(),
-        "max": lambda W: W.abs().max(), "mean": lambda W: W.abs().mean(),
-    }[norm]  # fmt: skip
-    both = {
-        "K": lambda: W_OV @ W_QK.mT, "Q": lambda: W_OV @ W_QK, "later first": lambda: W_QK @ W_OV,
-        "OV transposed": lambda: W_OV.mT @ W_QK, "entries": lambda: W_OV * W_QK,
-        "entries transposed": lambda: W_OV * W_QK.mT, "three": lambda: W_OV @ W_QK.mT @ W_OV.mT,
-        "sum": lambda: W_OV + W_QK, "symmetric": lambda: W_OV @ (W_QK + W_QK.mT) / 2, "symmetric OV": lambda: (W_OV + W_OV.mT) @ W_QK.mT / 2, "gram": lambda: W_OV.mT @ W_OV @ W_QK.mT,
-    }[product]()  # fmt: skip
-    below = {
-        "both": lambda: size(W_OV) * size(W_QK), "none": lambda: torch.ones((), dtype=torch.float64),
-        "QK": lambda: size(W_QK), "OV": lambda: size(W_OV), "sum": lambda: size(W_OV) + size(W_QK),
-        "d_model": lambda: torch.tensor(len(W_OV), dtype=torch.float64),
-        "squares": lambda: (size(W_OV) * size(W_QK)) ** 2, "root": lambda: (size(W_OV) * size(W_QK)).abs().sqrt(), "above": lambda: size(W_OV) * size(W_QK) / size(both), "twice": lambda: size(W_OV) ** 2 * size(W_QK),
-    }[divide]()  # fmt: skip
-    values = torch.linalg.svdvals(both)
-    top = {
-        "norm": lambda: size(both), "spectral": lambda: values[0], "nuclear": lambda: values.sum(), "max": lambda: both.abs().max(), "others": lambda: size(both) * below / torch.linalg.matrix_norm(W_OV, 2) / torch.linalg.matrix_norm(W_QK, 2), "trace": lambda: both.trace(),
-        "trace size": lambda: both.trace().abs(), "sum": both.sum,
-    }[above]()  # fmt: skip
-    score = (
-        values[0] / (values.sum() if ratio == "share" else values.norm())
-        if ratio in ("share", "share of squares")
-        else top / below
-    )
-    width, rank = len(W_OV), int(torch.linalg.matrix_rank(W_OV))
-    return {
-        "baseline": lambda: score * width**0.5, "minus baseline": lambda: score - width**-0.5, "rank": lambda: score / rank**0.5, "all": lambda: score / rank,
-        "times rank": lambda: score * rank**0.5, "mean": lambda: (score + size(W_OV @ W_QK) / below) / 2, "minus Q": lambda: score - size(W_OV @ W_QK) / below,
-        "over Q": lambda: size(both) / size(W_OV @ W_QK), "largest": lambda: torch.maximum(score, size(W_OV @ W_QK) / below),
-    }.get(ratio, lambda: score)()  # fmt: skip
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random matrices of low rank, in part related to each other."""
+    for rank, d_model in [(1, 3), (2, 4), (2, 5), (3, 7), (3, 8)]:
+        W_OV = normal(generator, d_model, rank) @ normal(generator, rank, d_model)
+        W_QK = normal(generator, d_model, rank) @ normal(generator, rank, d_model)
+        yield {"W_OV": W_OV, "W_QK": W_QK}
+
+
+def over_norms(product, W_OV, W_QK):
+    """Return the norm of a product, divided by the norms of both matrices."""
+    return matrix_norm(product) / (matrix_norm(W_OV) * matrix_norm(W_QK))
+
+
+def q_composition(W_OV, W_QK):
+    """This is Q-composition: W_QK is not transposed. Keys are read with the right side of W_QK."""
+    return over_norms(W_OV @ W_QK, W_OV, W_QK)
+
+
+def reading_side_of_OV(W_OV, W_QK):
+    """W_QK meets the side with which the early head reads. The early head writes with the right side of W_OV."""
+    return over_norms(W_QK @ W_OV, W_OV, W_QK)
+
+
+def both_wrong_sides(W_OV, W_QK):
+    """W_OV is transposed, so W_QK meets the side with which the early head reads. It writes with its right side."""
+    return over_norms(W_OV.T @ W_QK, W_OV, W_QK)
+
+
+def entry_by_entry(W_OV, W_QK):
+    """`*` multiplies entry by entry. Heads in a row are a matrix product, `@`."""
+    return over_norms(W_OV * W_QK, W_OV, W_QK)
+
+
+def entry_by_entry_transposed(W_OV, W_QK):
+    """`*` multiplies entry by entry. Heads in a row are a matrix product, `@`."""
+    return over_norms(W_OV * W_QK.T, W_OV, W_QK)
+
+
+def added(W_OV, W_QK):
+    """You add the matrices. Heads in a row multiply."""
+    return over_norms(W_OV + W_QK, W_OV, W_QK)
+
+
+def early_head_twice(W_OV, W_QK):
+    """The early head enters twice, in queries and in keys. K-composition concerns the keys alone."""
+    return over_norms(W_OV @ W_QK @ W_OV.T, W_OV, W_QK)
+
+
+def spectral_norms(W_OV, W_QK):
+    """You use the largest singular value. The Frobenius norm includes all of them."""
+    top = matrix_norm(W_OV @ W_QK.T, 2)
+    return top / (matrix_norm(W_OV, 2) * matrix_norm(W_QK, 2))
+
+
+def spectral_product(W_OV, W_QK):
+    """The product is measured by its largest singular value. Use the Frobenius norm for all three."""
+    return matrix_norm(W_OV @ W_QK.T, 2) / (matrix_norm(W_OV) * matrix_norm(W_QK))
+
+
+def nuclear_norms(W_OV, W_QK):
+    """You sum singular values. The Frobenius norm is the root of their summed squares."""
+    top = matrix_norm(W_OV @ W_QK.T, "nuc")
+    return top / (matrix_norm(W_OV, "nuc") * matrix_norm(W_QK, "nuc"))
+
+
+def sums_of_sizes(W_OV, W_QK):
+    """You sum absolute values of entries. The Frobenius norm is the root of the summed squares."""
+    return (W_OV @ W_QK.T).abs().sum() / (W_OV.abs().sum() * W_QK.abs().sum())
+
+
+def largest_entries(W_OV, W_QK):
+    """You use the largest entries. The Frobenius norm is the root of the summed squares."""
+    return (W_OV @ W_QK.T).abs().max() / (W_OV.abs().max() * W_QK.abs().max())
+
+
+def trace(W_OV, W_QK):
+    """You use a trace, in which entries of both signs cancel. The Frobenius norm squares the entries first."""
+    return (W_OV @ W_QK.T).trace() / (matrix_norm(W_OV) * matrix_norm(W_QK))
+
+
+def squared(W_OV, W_QK):
+    """The score is squared: the root is missing. The Frobenius norm is the root of the summed squares."""
+    return solution(W_OV, W_QK).square()
+
+
+def product_squared(W_OV, W_QK):
+    """The norm of the product is squared, and the other two are not. Take its root."""
+    return (W_OV @ W_QK.T).square().sum() / (matrix_norm(W_OV) * matrix_norm(W_QK))
+
+
+def not_divided(W_OV, W_QK):
+    """You do not divide. Large matrices would always have a high score; divide by both norms."""
+    return matrix_norm(W_OV @ W_QK.T)
+
+
+def over_QK_only(W_OV, W_QK):
+    """You divide only by the norm of W_QK. If W_OV is doubled, the score has to stay the same."""
+    return matrix_norm(W_OV @ W_QK.T) / matrix_norm(W_QK)
+
+
+def over_OV_only(W_OV, W_QK):
+    """You divide only by the norm of W_OV. If W_QK is doubled, the score has to stay the same."""
+    return matrix_norm(W_OV @ W_QK.T) / matrix_norm(W_OV)
+
+
+def over_the_sum(W_OV, W_QK):
+    """You divide by the sum of the norms. Divide by their product."""
+    return matrix_norm(W_OV @ W_QK.T) / (matrix_norm(W_OV) + matrix_norm(W_QK))
+
+
+def over_d_model(W_OV, W_QK):
+    """You divide by d_model. Divide by the norms of both matrices."""
+    return matrix_norm(W_OV @ W_QK.T) / len(W_OV)
+
+
+def wrong_brackets(W_OV, W_QK):
+    """You divide by one norm and multiply by the other. Put brackets around the product of the norms."""
+    return matrix_norm(W_OV @ W_QK.T) / matrix_norm(W_OV) * matrix_norm(W_QK)
+
+
+def over_the_baseline(W_OV, W_QK):
+    """You compare with the score of random matrices. The score itself is asked for."""
+    return solution(W_OV, W_QK) * len(W_OV) ** 0.5
 
 
 EXERCISE = Exercise(
-    about="2.5 K-composition | easy | 10 minutes | 02-qk-and-ov-circuits#heads-in-a-row",
-    spec=spec, body=body,
-    inputs={
-        "W_OV": lambda size, generator, case: _low_rank(size["step"], generator),
-        "W_QK": lambda size, generator, case: _low_rank(size["step"], generator),
-    },
-    choices="""
-    product = Q | W_QK is not transposed: this is Q-composition | The left side of W_QK reads destinations (queries), its right side sources (keys). Which side should meet what the earlier head wrote?
-    product = later first | the later head comes first | The earlier head writes with the right side of W_OV; that is the side the later head has to meet.
-    product = OV transposed | W_OV meets W_QK with the side it reads with | A row y enters W_OV on its left and leaves it on its right.
-    product = entries / entries transposed | the matrices are multiplied entry by entry | `*` multiplies entries; heads in a row are a matrix product, `@`.
-    product = three | the earlier head enters twice | The earlier head's output comes in at the keys, once.
-    product = sum | the matrices are added | Heads side by side add up; heads in a row multiply.
-    product = symmetric / symmetric OV | one of the matrices is made symmetric | Their sides are different things: what is read, and what is written or asked.
-    product = gram | the earlier head enters twice | The earlier head's output comes in at the keys, once.
-    above = spectral / nuclear / max / others | the product is measured in another way than the two matrices below it | One norm for all three: Frobenius.
-    above = trace / trace size / sum | a sum with signs stands above: the product's trace (an inner product of the two matrices), or the sum of its entries | Entries of both signs cancel in a sum. Frobenius squares first.
-    ratio = baseline / minus baseline | the score is held against that of random matrices | The score itself is asked for. What random matrices score is another number.
-    ratio = share / share of squares | it is the share of the largest singular value of the product | How even the product is, is another question. How large is it beside its factors?
-    ratio = rank / times rank / all | the rank of the matrices comes in | The score is a quotient of three norms.
-    ratio = mean / minus Q / over Q / largest | Q-composition comes in, too | K-composition alone is asked for.
-    norm = spectral | the largest singular value instead of the Frobenius norm | The paper's score counts all directions, not only the strongest.
-    norm = nuclear / sum / mean / max | something else is measured than the Frobenius norm | Frobenius squares, sums, and takes the root.
-    divide = none | the norm of the product is not divided by the norms | Large matrices would always compose. A score compares the product with what its factors allow.
-    divide = QK / OV | only one of the two norms is divided out | Doubling either head must leave the score as it is.
-    divide = above | the norm of the product is squared, those below are not | Frobenius squares, sums, and takes the root.
-    divide = twice | the norm of W_OV is divided out twice | How often does the earlier head come in?
-    divide = sum / d_model / squares / root | the product is divided by something else than the two norms | Doubling either head must leave the score as it is.
-    """,
+    number="2.5",
+    name="k_composition",
+    title="K-composition",
+    section="02-qk-and-ov-circuits#heads-in-a-row",
+    solution=solution,
+    cases=cases,
+    mistakes=(
+        q_composition, reading_side_of_OV, both_wrong_sides, entry_by_entry, entry_by_entry_transposed, added,
+        early_head_twice, spectral_norms, spectral_product, nuclear_norms, sums_of_sizes, largest_entries,
+        trace, squared, product_squared, not_divided, over_QK_only, over_OV_only, over_the_sum, over_d_model,
+        wrong_brackets, over_the_baseline,
+    ),
 )  # fmt: skip
 
 
-def _low_rank(step: int, generator: torch.Generator) -> Tensor:
-    d_model, low = 3 + step, 2 + step // 3
-    return normal(generator, d_model, low) @ normal(generator, low, d_model)
+def check_k_composition(answer: Any) -> Result:
+    """Exercise 2.5: `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
 
+    Parameters
+    ----------
+    answer : function of `W_OV` and `W_QK`, both `[d_model, d_model]`. It returns one number between 0 and 1.
 
-check_k_composition = checks(EXERCISE, __doc__)
+    Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
+    """
+    return check(EXERCISE, answer)

@@ -1,64 +1,152 @@
-"""Exercise 1.1. `answer(parts, W_U, token)` returns what each component adds to the token's logit above the mean.
+"""Exercise 1.1: what each component adds to a token's logit, compared with the mean over the vocabulary."""
 
-**Shapes**: `parts [component, d_model]` at one position, `W_U [d_model, vocab]`, `token` an integer; the result is
-`[component]`. The mean is taken over the vocabulary.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-
-
-def spec(parts: Tensor, W_U: Tensor, token: int) -> Tensor:
-    out = torch.zeros(parts.shape[0], dtype=torch.float64)
-    for component, part in enumerate(parts):
-        logits = [torch.dot(part, W_U[:, word]) for word in range(W_U.shape[1])]
-        out[component] = logits[token] - sum(logits) / len(logits)
-    return out
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal, whole
 
 
-def body(parts, W_U, token, *, reference="vocab", column="column", form="logits"):
-    logits = parts @ (W_U if column != "transposed" else W_U.mT)
-    own = parts @ W_U[token] if column == "row" else logits[:, token]
-    if form in ("softmax", "log_softmax", "softmax, mean"):
-        logits = logits.softmax(-1) if form != "log_softmax" else logits.log_softmax(-1)
-        own, reference = (
-            logits[:, token],
-            "none" if reference == "vocab" and form != "softmax, mean" else reference,
-        )
-    average = {
-        "vocab": lambda: logits.mean(1), "added": lambda: -logits.mean(1), "none": lambda: 0 * own,
-        "components": lambda: own.mean(), "others": lambda: (logits.sum(1) - own) / (W_U.shape[1] - 1),
-        "dims": lambda: parts @ W_U.mean(0), "entries": lambda: parts @ W_U.mean().expand(W_U.shape[0]),
-        "whole": lambda: logits.sum(0).mean(), "share": lambda: logits.sum(0).mean() / len(parts),
-        "sum": lambda: logits.sum(1), "max": lambda: logits.max(1).values, "stream": lambda: parts.mean(1), "axis": lambda: parts.sum(1) * W_U[:, token].mean(),
-    }[reference]()  # fmt: skip
-    found = own - average
-    if form == "all":
-        return logits - logits.mean(1, keepdim=True) if reference == "vocab" else logits
-    return found
+def solution(parts: Tensor, W_U: Tensor, token: int) -> Tensor:
+    """Return the logit of the token minus the mean logit, for one component after another."""
+    adds = []
+    for part in parts:
+        logits = part @ W_U
+        adds.append(logits[token] - logits.mean())
+    return torch.stack(adds)
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random parts, unembeddings and tokens."""
+    for components, d_model, vocab in [(2, 3, 4), (4, 2, 5), (3, 6, 4), (6, 4, 9), (5, 5, 5)]:
+        yield {
+            "parts": normal(generator, components, d_model),
+            "W_U": normal(generator, d_model, vocab),
+            "token": whole(generator, vocab),
+        }
+
+
+def no_mean(parts, W_U, token):
+    """The mean over the vocabulary is not subtracted. What does the component add to an average token?"""
+    return parts @ W_U[:, token]
+
+
+def mean_added(parts, W_U, token):
+    """The mean over the vocabulary is added. What is left of a logit when you take the mean away?"""
+    return parts @ (W_U[:, token] + W_U.mean(1))
+
+
+def mean_over_components(parts, W_U, token):
+    """You subtract a mean over components. The mean over tokens is asked for, for each component by itself."""
+    adds = parts @ W_U[:, token]
+    return adds - adds.mean()
+
+
+def mean_of_other_tokens(parts, W_U, token):
+    """Your mean leaves the token itself out. It has to include the whole vocabulary."""
+    logits = parts @ W_U
+    others = (logits.sum(1) - logits[:, token]) / (W_U.shape[1] - 1)
+    return logits[:, token] - others
+
+
+def mean_over_coordinates(parts, W_U, token):
+    """You subtract the mean of a component's coordinates. First compute logits, then take their mean over tokens."""
+    return parts @ W_U[:, token] - parts.mean(1)
+
+
+def mean_of_all_weights(parts, W_U, token):
+    """You subtract the mean of all entries of W_U. The mean has to be taken over tokens only: axis 1 of W_U."""
+    return parts @ (W_U[:, token] - W_U.mean())
+
+
+def wrong_axis_of_W_U(parts, W_U, token):
+    """Your mean of W_U runs over axis 0, the coordinates. Which axis of W_U [d_model, vocab] are the tokens?"""
+    return parts @ (W_U - W_U.mean(0))[:, token]
+
+
+def mean_of_the_sum(parts, W_U, token):
+    """You subtract the mean logit of the whole stream from every part. Which mean logit belongs to one part?"""
+    return parts @ W_U[:, token] - (parts.sum(0) @ W_U).mean()
+
+
+def equal_share_of_the_mean(parts, W_U, token):
+    """You subtract the same share of the mean from each part. Each component has a mean logit of its own."""
+    return parts @ W_U[:, token] - (parts @ W_U).mean()
+
+
+def sum_subtracted(parts, W_U, token):
+    """You subtract the sum over the vocabulary. Divide it by the number of tokens to get the mean."""
+    logits = parts @ W_U
+    return logits[:, token] - logits.sum(1)
+
+
+def largest_subtracted(parts, W_U, token):
+    """You subtract the largest logit. The mean over the vocabulary is asked for."""
+    logits = parts @ W_U
+    return logits[:, token] - logits.max(1).values
+
+
+def median_subtracted(parts, W_U, token):
+    """You subtract the median logit. The mean over the vocabulary is asked for."""
+    logits = parts @ W_U
+    return logits[:, token] - logits.median(1).values
+
+
+def row_of_W_U(parts, W_U, token):
+    """You take a row of W_U. W_U is [d_model, vocab], so a token is a column: W_U[:, token]."""
+    return parts @ (W_U[token] - W_U.mean(1))
+
+
+def probabilities(parts, W_U, token):
+    """You take a softmax of each part. Logits of components add up, but probabilities do not."""
+    return (parts @ W_U).softmax(-1)[:, token]
+
+
+def log_probabilities(parts, W_U, token):
+    """You take a log-softmax of each part. Its normaliser is not a sum over components; the mean logit is."""
+    return (parts @ W_U).log_softmax(-1)[:, token]
+
+
+def all_tokens(parts, W_U, token):
+    """You return one number for every token. Which column is the token that is asked for?"""
+    logits = parts @ W_U
+    return logits - logits.mean(1, keepdim=True)
+
+
+def all_components_together(parts, W_U, token):
+    """You return one number for all components together. Do not sum over the components."""
+    logits = parts.sum(0) @ W_U
+    return logits[token] - logits.mean()
 
 
 EXERCISE = Exercise(
-    about="1.1 a logit in parts | easy | 10 minutes | 01-residual-stream#the-stream-is-a-sum",
-    spec=spec, body=body, axes="component, d_model, vocab",
-    inputs={"parts": "component d_model", "W_U": "d_model vocab", "token": "< vocab"},
-    names=("component",),
-    choices="""
-    reference = none | the mean over the vocabulary is not subtracted | A component that raises all logits alike says nothing about this token. What does it add to an average one?
-    reference = added | the mean over the vocabulary is added, not subtracted | Above the mean: what is left of a logit when the mean is taken away?
-    reference = components | the mean over the components is subtracted | Compare tokens, not components: each part is held against what the same part gives to the average token.
-    reference = others | the token is left out of the mean | The reference is the mean over the whole vocabulary, the token itself included.
-    reference = dims / entries / stream / axis | another mean is subtracted than that over the vocabulary | Nothing is averaged in the stream or in W_U as a whole: first read logits from the part, then compare tokens.
-    reference = whole | the mean logit of the whole stream is subtracted from every part | Then it is subtracted once for each component. Which mean belongs to one part?
-    reference = share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a component brings its own mean along.
-    reference = sum | the sum over the vocabulary is subtracted, not the mean | The reference is an average token. What is the sum divided by?
-    reference = max | the largest logit is subtracted, not the mean | The reference is the average token, not the best one.
-    column = transposed / row | a row of W_U is taken instead of a column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
-    form = softmax / softmax, mean | a softmax is taken of each part | Logits add up over components; probabilities do not. Stay with logits.
-    form = log_softmax | a log-softmax is taken of each part | The logarithm of the normaliser does not split into components. The plain mean over the vocabulary does.
-    form = all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
-    """,
+    number="1.1",
+    name="logit_in_parts",
+    title="a logit in parts",
+    section="01-residual-stream#the-stream-is-a-sum",
+    solution=solution,
+    cases=cases,
+    axes=("component",),
+    mistakes=(
+        no_mean, mean_added, mean_over_components, mean_of_other_tokens, mean_over_coordinates,
+        mean_of_all_weights, wrong_axis_of_W_U, mean_of_the_sum, equal_share_of_the_mean, sum_subtracted,
+        largest_subtracted, median_subtracted, row_of_W_U, probabilities, log_probabilities, all_tokens,
+        all_components_together,
+    ),
 )  # fmt: skip
-check_logit_in_parts = checks(EXERCISE, __doc__)
+
+
+def check_logit_in_parts(answer: Any) -> Result:
+    """Exercise 1.1: `answer(parts, W_U, token)` returns what each component adds to the logit of a token.
+
+    Parameters
+    ----------
+    answer : function of `parts [component, d_model]` at one position, `W_U [d_model, vocab]` and `token`, an integer.
+        It returns `[component]`: logits minus their mean over the vocabulary.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,117 +1,199 @@
-"""Exercise 1.2. `answer(parts, gain, W_U, token, eps)` splits the logit that is read through a LayerNorm.
+"""Exercise 1.2: the parts of a logit that is read through a LayerNorm."""
 
-**Shapes**: `parts [component, d_model]`, `gain [d_model]`, `W_U [d_model, vocab]`, `token` an integer, `eps` the
-number added to the variance; the result is `[component]`. The norm's bias is zero here.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks, normal
-
-
-def spec(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -> Tensor:
-    components, d_model = parts.shape
-    total = [sum(parts[c, i] for c in range(components)) for i in range(d_model)]
-    mean = sum(total) / d_model
-    scale = (sum((number - mean) ** 2 for number in total) / d_model + eps) ** 0.5
-    out = torch.zeros(components, dtype=torch.float64)
-    for c in range(components):
-        own = sum(parts[c]) / d_model
-        for i in range(d_model):
-            out[c] += (parts[c, i] - own) / scale * gain[i] * W_U[i, token]
-    return out
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal, whole
 
 
-def body(
-    parts,
-    gain,
-    W_U,
-    token,
-    eps,
-    *,
-    centre="own",
-    scale="var",
-    eps_at="inside",
-    measure="whole",
-    gain_at="after",
-    tokens="",
-):
-    total = parts.sum(0)
-    if gain_at == "before":
-        parts, total = parts * gain, total * gain
-    measured = {"whole": total, "parts": parts, "mean": parts.mean(0), "all": parts.flatten()}[
-        measure
-    ]
-    mean = measured.mean(-1, keepdim=True)
-    square = {
-        "var": lambda: (measured - mean).square().mean(-1), "sample": lambda: measured.var(-1), "std": lambda: measured.var(-1),
-        "sum": lambda: (measured - mean).square().sum(-1), "rms": lambda: measured.square().mean(-1),
-        "length": lambda: measured.square().sum(-1),
-        "none": lambda: torch.ones_like(mean[..., 0]), "no root": lambda: (measured - mean).square().mean(-1),
-    }[scale]()  # fmt: skip
-    added = (
-        {"inside": eps, "outside": 0.0, "none": 0.0, "squared": eps**2, "minus": -eps}[eps_at]
-        if scale != "std"
-        else 0.0
-    )
-    divisor = square + added
-    divisor = (
-        divisor
-        if scale == "no root"
-        else torch.ones_like(square)
-        if scale == "none"
-        else divisor.sqrt()
-    )
-    divisor = divisor + eps if eps_at == "outside" else divisor
-    centred = {
-        "own": lambda: parts - parts.mean(1, keepdim=True), "whole": lambda: parts - total.mean(),
-        "share": lambda: parts - total.mean() / len(parts), "parts": lambda: parts - parts.mean(0),
-        "none": lambda: parts, "gained": lambda: parts - (parts * gain).mean(1, keepdim=True) / gain,
-    }[centre]()  # fmt: skip
-    scaled = centred / (divisor[:, None] if measure == "parts" else divisor)
-    scaled = {
-        "after": scaled * gain, "before": scaled, "none": scaled, "plus": scaled * (1 + gain), "added": scaled + gain,
-    }[gain_at]  # fmt: skip
-    logits = scaled @ W_U
-    found = scaled @ W_U[token] if tokens == "row" else logits[:, token]
-    return {
-        "mean": found - logits.mean(1), "all": logits, "sum": found.sum(), "softmax": logits.softmax(-1)[:, token],
-    }.get(tokens, found)  # fmt: skip
+def solution(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -> Tensor:
+    """Centre each part, divide all of them by the scale of the sum, and read the token's logit."""
+    divisor = (parts.sum(0).var(correction=0) + eps).sqrt()
+    adds = []
+    for part in parts:
+        normalised = (part - part.mean()) / divisor * gain
+        adds.append(normalised @ W_U[:, token])
+    return torch.stack(adds)
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random parts and weights, with an eps that is large enough to be seen."""
+    for components, d_model, vocab in [(3, 4, 5), (5, 3, 4), (4, 6, 3), (2, 7, 8), (5, 5, 5)]:
+        yield {
+            "parts": normal(generator, components, d_model),
+            "gain": normal(generator, d_model) + 1,
+            "W_U": normal(generator, d_model, vocab),
+            "token": whole(generator, vocab),
+            "eps": 0.01 * components,
+        }
+
+
+def read(centred, divisor, gain, W_U, token):
+    """Return the logits of the token for centred parts, with a divisor."""
+    return (centred / divisor * gain) @ W_U[:, token]
+
+
+def centre(parts):
+    """Return each part without the mean over its coordinates."""
+    return parts - parts.mean(-1, keepdim=True)
+
+
+def scale(parts, eps):
+    """Return what the LayerNorm divides by."""
+    return (parts.sum(0).var(correction=0) + eps).sqrt()
+
+
+def not_centred(parts, gain, W_U, token, eps):
+    """The parts are not centred. The norm subtracts a mean over coordinates; what does that do to each part?"""
+    return read(parts, scale(parts, eps), gain, W_U, token)
+
+
+def centred_by_the_sum(parts, gain, W_U, token, eps):
+    """You subtract the mean of the whole stream from every part. Each part loses only its own mean."""
+    return read(parts - parts.sum(0).mean(), scale(parts, eps), gain, W_U, token)
+
+
+def centred_by_an_equal_share(parts, gain, W_U, token, eps):
+    """You subtract the same number from all parts. Each part has a mean over coordinates of its own."""
+    return read(parts - parts.mean(1).mean(), scale(parts, eps), gain, W_U, token)
+
+
+def centred_over_components(parts, gain, W_U, token, eps):
+    """You subtract a mean over components. A LayerNorm takes the mean over the coordinates of a vector."""
+    return read(parts - parts.mean(0), scale(parts, eps), gain, W_U, token)
+
+
+def sample_variance(parts, gain, W_U, token, eps):
+    """Your variance divides by d_model - 1. Use `var(correction=0)`, because a LayerNorm divides by d_model."""
+    return read(centre(parts), (parts.sum(0).var() + eps).sqrt(), gain, W_U, token)
+
+
+def sample_deviation(parts, gain, W_U, token, eps):
+    """You divide by `std()`. It divides squares by d_model - 1, and eps is missing."""
+    return read(centre(parts), parts.sum(0).std(), gain, W_U, token)
+
+
+def sample_deviation_plus_eps(parts, gain, W_U, token, eps):
+    """You divide by `std() + eps`. `std()` divides squares by d_model - 1, and eps belongs below the root."""
+    return read(centre(parts), parts.sum(0).std() + eps, gain, W_U, token)
+
+
+def sum_of_squares(parts, gain, W_U, token, eps):
+    """Your divisor is a length: it sums squares. A variance is the mean of the squares."""
+    return read(centre(parts), (centre(parts.sum(0)).square().sum() + eps).sqrt(), gain, W_U, token)
+
+
+def length(parts, gain, W_U, token, eps):
+    """You divide by the length of the stream. A LayerNorm divides by the root of the variance plus eps."""
+    return read(centre(parts), parts.sum(0).norm(), gain, W_U, token)
+
+
+def root_mean_square(parts, gain, W_U, token, eps):
+    """Your divisor does not subtract the mean of the stream. A LayerNorm measures the centred stream."""
+    return read(centre(parts), (parts.sum(0).square().mean() + eps).sqrt(), gain, W_U, token)
+
+
+def no_root(parts, gain, W_U, token, eps):
+    """You divide by the variance. A LayerNorm divides by its square root."""
+    return read(centre(parts), parts.sum(0).var(correction=0) + eps, gain, W_U, token)
+
+
+def no_divisor(parts, gain, W_U, token, eps):
+    """You do not divide. One number, computed from the sum of all parts, divides each of them."""
+    return read(centre(parts), 1.0, gain, W_U, token)
+
+
+def no_eps(parts, gain, W_U, token, eps):
+    """eps is missing. The model adds it to the variance, below the root."""
+    return read(centre(parts), scale(parts, 0.0), gain, W_U, token)
+
+
+def eps_outside(parts, gain, W_U, token, eps):
+    """You add eps outside of the root. It has to be added to the variance before you take the root."""
+    return read(centre(parts), scale(parts, 0.0) + eps, gain, W_U, token)
+
+
+def divisor_of_each_part(parts, gain, W_U, token, eps):
+    """You divide each part by a scale of its own. The model normalises only the sum, so all parts share one divisor."""
+    divisor = (parts.var(1, correction=0, keepdim=True) + eps).sqrt()
+    return read(centre(parts), divisor, gain, W_U, token)
+
+
+def divisor_of_the_mean(parts, gain, W_U, token, eps):
+    """Your divisor comes from the mean of the parts. The stream is their sum."""
+    return read(centre(parts), scale(parts / len(parts), eps), gain, W_U, token)
+
+
+def divisor_of_all_numbers(parts, gain, W_U, token, eps):
+    """Your variance runs over all numbers of all parts. The norm sees one vector: the sum of the parts."""
+    return read(centre(parts), (parts.var(correction=0) + eps).sqrt(), gain, W_U, token)
+
+
+def no_gain(parts, gain, W_U, token, eps):
+    """The gain is missing. After dividing, the norm multiplies each coordinate by it."""
+    return read(centre(parts), scale(parts, eps), 1.0, W_U, token)
+
+
+def gain_first(parts, gain, W_U, token, eps):
+    """You multiply by the gain first. The norm centres and divides before it multiplies."""
+    return solution(parts * gain, torch.ones_like(gain), W_U, token, eps)
+
+
+def gain_before_centring(parts, gain, W_U, token, eps):
+    """You centre after the gain. The norm centres and divides before it multiplies by the gain."""
+    return read(centre(parts * gain), scale(parts, eps), 1.0, W_U, token)
+
+
+def mean_over_vocabulary(parts, gain, W_U, token, eps):
+    """You subtract the mean over the vocabulary. Here the parts have to sum to the logit itself."""
+    return read(centre(parts), scale(parts, eps), gain, W_U - W_U.mean(1, keepdim=True), token)
+
+
+def row_of_W_U(parts, gain, W_U, token, eps):
+    """You take a row of W_U. W_U is [d_model, vocab], so a token is a column: W_U[:, token]."""
+    return (centre(parts) / scale(parts, eps) * gain) @ W_U[token]
+
+
+def all_tokens(parts, gain, W_U, token, eps):
+    """You return one number for every token. Which column is the token that is asked for?"""
+    return (centre(parts) / scale(parts, eps) * gain) @ W_U
+
+
+def all_components_together(parts, gain, W_U, token, eps):
+    """You return one number for all components together. Do not sum over the components at the end."""
+    return solution(parts, gain, W_U, token, eps).sum()
 
 
 EXERCISE = Exercise(
-    about="1.2 the same through a LayerNorm | medium | 15 minutes | 01-residual-stream#with-a-norm",
-    spec=spec, body=body, axes="component, d_model, vocab", smallest=3,
-    inputs={
-        "parts": "component d_model", "gain": lambda size, generator, case: normal(generator, size["d_model"]) + 1,
-        "W_U": "d_model vocab", "token": "< vocab", "eps": lambda size, generator, case: 0.01 * (1 + size["step"] % 3),
-    },
-    names=("component",),
-    choices="""
-    centre = none | the parts are not centred | The norm subtracts the mean over the coordinates, and the mean of a sum is the sum of the means.
-    centre = whole | the mean of the whole stream is subtracted from every part | So it is subtracted once for each component. What must you take from each part so that the sum is right?
-    centre = share | each part loses an equal share of the mean | The sum comes out right, the parts do not: a part without a mean of its own loses something, too. Whose mean does each part bring along?
-    centre = gained | the parts are centred after the gain, not before | The norm centres and divides; the gain multiplies what comes out.
-    centre = parts | the mean over the components is subtracted | A LayerNorm knows nothing of components: it averages over the coordinates of one vector.
-    scale = sample | the variance is divided by d_model - 1 | torch's var and std are those of a sample unless told otherwise; a LayerNorm divides by d_model.
-    scale = sum | the squares are summed, not averaged | A length sums the squares, a variance averages them: a factor of sqrt(d_model) lies between.
-    scale = std | it is the plain torch.std | It differs from the model's divisor in two ways: torch.std divides the squares by d_model - 1 unless told otherwise, and eps is missing.
-    scale = length / rms | the divisor is taken before centring | A LayerNorm measures the stream after its mean is gone, and averages the squares.
-    scale = no root | the variance instead of its root | A stream twice as long has four times the variance. What divides a length out?
-    scale = none | nothing is divided | Centring and gain are there, but the divisor is missing: one number, made from the whole sum.
-    eps_at = none | eps is forgotten | The model adds a small number to the variance, under the root; without it the parts do not sum to its logit.
-    eps_at = outside | eps is added outside of the root | It is added to the variance, before the root is taken.
-    eps_at = squared / minus | eps is squared or subtracted | It is added to the variance as it is.
-    measure = parts | each part is divided by its own length | The model normalises once, the sum. Which single number does it divide by, for all parts alike?
-    measure = mean / all | something else is measured than the sum of the parts | The stream is the sum of the parts, one vector. What does the norm see?
-    gain_at = none | the gain is forgotten | After dividing, a LayerNorm multiplies each coordinate by a learned number.
-    gain_at = before | the gain comes before the norm | First centre and divide; the gain multiplies what comes out.
-    gain_at = plus / added | the gain is added to something, not multiplied as it is | Here the number itself multiplies the coordinate.
-    tokens = mean | the mean over the vocabulary is subtracted | That was the exercise before. This time the parts are to sum to the logit itself.
-    tokens = row | the token's row of W_U is taken instead of its column | W_U is [d_model, vocab]. Along which axis do the tokens lie?
-    tokens = all | the logits of all tokens are returned | Each component has a logit for every token here. Which column is asked for?
-    tokens = softmax | a softmax is taken of each part | Logits add up over components; probabilities do not.
-    """,
+    number="1.2",
+    name="logit_through_norm",
+    title="the same through a LayerNorm",
+    section="01-residual-stream#with-a-norm",
+    solution=solution,
+    cases=cases,
+    axes=("component",),
+    mistakes=(
+        not_centred, centred_by_the_sum, centred_by_an_equal_share, centred_over_components, sample_variance,
+        sample_deviation, sample_deviation_plus_eps, sum_of_squares, length, root_mean_square, no_root,
+        no_divisor, no_eps, eps_outside, divisor_of_each_part, divisor_of_the_mean, divisor_of_all_numbers,
+        no_gain, gain_first, gain_before_centring, mean_over_vocabulary, row_of_W_U, all_tokens,
+        all_components_together,
+    ),
 )  # fmt: skip
-check_logit_through_norm = checks(EXERCISE, __doc__)
+
+
+def check_logit_through_norm(answer: Any) -> Result:
+    """Exercise 1.2: `answer(parts, gain, W_U, token, eps)` splits a logit that is read through a LayerNorm.
+
+    Parameters
+    ----------
+    answer : function of `parts [component, d_model]`, `gain [d_model]`, `W_U [d_model, vocab]`, `token`, an integer,
+        and `eps`, the number added to the variance; the norm has no bias. It returns `[component]`.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,106 +1,264 @@
-"""Exercise 4.4. `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neuron-heads.
+"""Exercise 4.4: an MLP as the sum of its neurons' heads."""
 
-**Shapes**: `x [pos, d_model]`, `W_in [d_model, d_mlp]`, `b_in [d_mlp]`, `W_out [d_mlp, d_model]`, `b_out [d_model]`,
-`terms [k, 4]`; the result is `[pos, d_model]`. A row $(b, c, a, d)$ of `terms` is one head of every neuron: reading
-$y$, it looks at itself with weight $\\sigma(by + c)$ and finds the value $ay + d$.
-"""
-
-import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator
+from torch.nn.functional import gelu, silu
 
-from circuitkit_book.exercises.checking import Exercise, checks, normal
-
-
-def spec(
-    x: Tensor, W_in: Tensor, b_in: Tensor, W_out: Tensor, b_out: Tensor, terms: Tensor
-) -> Tensor:
-    out = torch.zeros(x.shape[0], W_out.shape[1], dtype=torch.float64)
-    for pos in range(x.shape[0]):
-        out[pos] = b_out
-        for n in range(W_in.shape[1]):
-            reads = float(torch.dot(x[pos], W_in[:, n]) + b_in[n])
-            for b, c, a, d in terms.tolist():
-                attention = 1 / (1 + math.exp(-(b * reads + c)))
-                out[pos] += attention * (a * reads + d) * W_out[n]
-    return out
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal
 
 
-def body(
-    x, W_in, b_in, W_out, b_out, terms, *, query=1.0, value=1.0, c_is=1.0, d_is="inside", b_is="b", a_is="a", times="once",
-    order="bcad", add="sum", which="all", shape="sigmoid", turned="", chained=False,
-):  # fmt: skip
-    k, d_mlp = len(terms), W_in.shape[1]
-    used = {
-        "all": terms, "but last": terms[:-1], "first": terms[:1], "last": terms[-1:], "silu": terms.new_tensor([[1.0, 0.0, 1.0, 0.0]]),
-        "but first": terms[1:], "gelu": terms[:1],
-    }[which]  # fmt: skip
-    b, c, a, d = (used[:, order.index(name)] for name in "bcad")
-    b, a = torch.ones_like(b) if b_is == "1" else b, torch.ones_like(a) if a_is == "1" else a
-    y, z = (x @ W_in + query * b_in)[..., None], (x @ W_in + value * b_in)[..., None]
-    if turned in ("bias after", "mean bias"):
-        y = z = (x @ W_in + (b_in.mean() if turned == "mean bias" else 0.0))[..., None]
-        c, d = (c + b_in[:, None], d + b_in[:, None]) if turned == "bias after" else (c, d)
-    scores = {"bc": b * (y + c)}.get(b_is, b * y + c_is * c)
-    weight = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "exp": torch.exp, "hard": lambda s: (s > 0).double(), "softmax": lambda s: s.softmax(-1), "none": lambda s: s,
-              "neurons": lambda s: s.softmax(-2), "minus": lambda s: (-s).sigmoid()}[shape](scores)  # fmt: skip
-    values = {"scores": scores * a}.get(a_is, z * a)
-    inside = {"inside": d, "none": 0 * d, "minus": -d}.get(d_is, 0 * d)
-    heads = weight * (a * (z + d) if d_is == "factored" else values + inside) + (
-        d if d_is == "outside" else 0 * d
-    )
-    if which == "gelu":
-        heads = torch.nn.functional.gelu(z)
-    if chained:
-        for b_, c_, a_, d_ in used.tolist():
-            y = (b_ * y + c_).sigmoid() * (a_ * y + d_)
-        heads = y
-    if add == "values":
-        heads = weight.sum(-1, keepdim=True) * (values + inside).sum(-1, keepdim=True)
-    gathered = {"mean": heads.mean(-1), "product": heads.prod(-1)}.get(add, heads.sum(-1))
-    counts = {"once": 1, "none": 0, "terms": k, "heads": k * d_mlp, "neurons": d_mlp}
-    return gathered @ W_out + counts[times] * b_out
+def solution(x, W_in, b_in, W_out, b_out, terms):
+    """Sum the heads of all neurons, term by term, and add the output bias once."""
+    reads = x @ W_in + b_in  # [pos, neuron]
+    gathered = torch.zeros_like(reads)
+    for b, c, a, d in terms:
+        gathered += torch.sigmoid(b * reads + c) * (a * reads + d)
+    return gathered @ W_out + b_out
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random layers and random terms."""
+    for pos, d_model, d_mlp, k in [
+        (2, 3, 4, 2),
+        (3, 4, 5, 2),
+        (4, 2, 6, 3),
+        (5, 7, 3, 4),
+        (4, 4, 4, 4),
+    ]:
+        yield {
+            "x": normal(generator, pos, d_model),
+            "W_in": normal(generator, d_model, d_mlp),
+            "b_in": normal(generator, d_mlp),
+            "W_out": normal(generator, d_mlp, d_model),
+            "b_out": normal(generator, d_model),
+            "terms": normal(generator, k, 4),
+        }
+
+
+def sum_of_heads(head, x, W_in, b_in, W_out, b_out, terms):
+    """Return the layer in which a head of a neuron writes `head(reads, b, c, a, d)`."""
+    reads = x @ W_in + b_in
+    return sum(head(reads, *term) for term in terms) @ W_out + b_out
+
+
+def no_output_bias(x, W_in, b_in, W_out, b_out, terms):
+    """b_out is missing. No head adds it, so add it at the end."""
+    return solution(x, W_in, b_in, W_out, 0 * b_out, terms)
+
+
+def output_bias_for_each_term(x, W_in, b_in, W_out, b_out, terms):
+    """You add b_out for each term. It belongs to the layer, so add it once."""
+    return solution(x, W_in, b_in, W_out, len(terms) * b_out, terms)
+
+
+def no_input_bias(x, W_in, b_in, W_out, b_out, terms):
+    """b_in is missing. A neuron reads x W_in + b_in."""
+    return solution(x, W_in, 0 * b_in, W_out, b_out, terms)
+
+
+def queries_without_bias(x, W_in, b_in, W_out, b_out, terms):
+    """The attention leaves b_in out. Attention and value both use x W_in + b_in."""
+    b, c, a, d = terms.T
+    y, reads = (x @ W_in)[..., None], (x @ W_in + b_in)[..., None]
+    return (torch.sigmoid(b * y + c) * (a * reads + d)).sum(-1) @ W_out + b_out
+
+
+def values_without_bias(x, W_in, b_in, W_out, b_out, terms):
+    """The value leaves b_in out. Attention and value both use x W_in + b_in."""
+    b, c, a, d = terms.T
+    y, reads = (x @ W_in)[..., None], (x @ W_in + b_in)[..., None]
+    return (torch.sigmoid(b * reads + c) * (a * y + d)).sum(-1) @ W_out + b_out
+
+
+def no_c(*inputs):
+    """The offset c is missing. The score is b y + c."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y) * (a * y + d), *inputs)
+
+
+def c_subtracted(*inputs):
+    """You subtract the offset c. The score is b y + c."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y - c) * (a * y + d), *inputs)
+
+
+def no_d(*inputs):
+    """The offset d is missing. The value is a y + d."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * a * y, *inputs)
+
+
+def d_outside(*inputs):
+    """You add d outside of the attention. Put brackets around the value: weight * (a y + d)."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * a * y + d, *inputs)
+
+
+def d_subtracted(*inputs):
+    """You subtract the offset d. The value is a y + d."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * (a * y - d), *inputs)
+
+
+def d_inside_a(*inputs):
+    """Your value is a (y + d). It has to be a y + d."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * a * (y + d), *inputs)
+
+
+def c_inside_b(*inputs):
+    """Your score is b (y + c). It has to be b y + c."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * (y + c)) * (a * y + d), *inputs)
+
+
+def no_a(*inputs):
+    """The slope a is missing. The value is a y + d."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * (y + d), *inputs)
+
+
+def no_b(*inputs):
+    """The slope b is missing. The score is b y + c."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(y + c) * (a * y + d), *inputs)
+
+
+def value_of_the_score(*inputs):
+    """Your value uses the score. Score and value both use y: the value is a y + d."""
+
+    def head(y, b, c, a, d):
+        score = b * y + c
+        return torch.sigmoid(score) * (a * score + d)
+
+    return sum_of_heads(head, *inputs)
+
+
+def no_sigmoid(*inputs):
+    """The sigmoid is missing. The score is not yet a weight."""
+    return sum_of_heads(lambda y, b, c, a, d: (b * y + c) * (a * y + d), *inputs)
+
+
+def other_weight(*inputs):
+    """Your weight is that of the bias token, 1 - sigmoid. The value is at the token itself."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(-b * y - c) * (a * y + d), *inputs)
+
+
+def tanh(*inputs):
+    """You use tanh. A softmax over two positions is a sigmoid."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.tanh(b * y + c) * (a * y + d), *inputs)
+
+
+def silu_of_the_score(*inputs):
+    """You apply SiLU to the score. The weight is a sigmoid of the score."""
+    return sum_of_heads(lambda y, b, c, a, d: silu(b * y + c) * (a * y + d), *inputs)
+
+
+def softmax_over_terms(x, W_in, b_in, W_out, b_out, terms):
+    """Your softmax runs over terms. Each head distributes its attention between itself and the bias token: a sigmoid."""
+    b, c, a, d = terms.T
+    reads = (x @ W_in + b_in)[..., None]
+    return ((b * reads + c).softmax(-1) * (a * reads + d)).sum(-1) @ W_out + b_out
+
+
+def softmax_over_neurons(*inputs):
+    """Your softmax runs over neurons. Each head distributes its attention between itself and the bias token: a sigmoid."""
+    return sum_of_heads(lambda y, b, c, a, d: (b * y + c).softmax(-1) * (a * y + d), *inputs)
+
+
+def reordered(x, W_in, b_in, W_out, b_out, terms, order):
+    """Return the layer when the columns of terms are read in another order."""
+    return solution(x, W_in, b_in, W_out, b_out, terms[:, order])
+
+
+def alphabetical(*inputs):
+    """You read the columns of terms as a, b, c, d. They are b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[1, 2, 0, 3])
+
+
+def value_first(*inputs):
+    """You read the columns of terms as a, d, b, c. They are b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[2, 3, 0, 1])
+
+
+def c_before_b(*inputs):
+    """You read the columns of terms as c, b, a, d. They are b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[1, 0, 2, 3])
+
+
+def d_before_a(*inputs):
+    """You read the columns of terms as b, c, d, a. They are b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[0, 1, 3, 2])
+
+
+def slopes_first(*inputs):
+    """You read the columns of terms as b, a, c, d. They are b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[0, 2, 1, 3])
+
+
+def last_term_only(x, W_in, b_in, W_out, b_out, terms):
+    """Only the last term is used. Does your loop overwrite the sum? Use +=."""
+    return solution(x, W_in, b_in, W_out, b_out, terms[-1:])
+
+
+def first_term_only(x, W_in, b_in, W_out, b_out, terms):
+    """Only the first term is used. Does your loop return too early?"""
+    return solution(x, W_in, b_in, W_out, b_out, terms[:1])
+
+
+def averaged(x, W_in, b_in, W_out, b_out, terms):
+    """You average over terms. Heads add up."""
+    return solution(x, W_in, b_in, W_out / len(terms), b_out, terms)
+
+
+def one_after_another(x, W_in, b_in, W_out, b_out, terms):
+    """You apply the terms one after another. Each head reads y itself, and their outputs add up."""
+    y = x @ W_in + b_in
+    for b, c, a, d in terms:
+        y = torch.sigmoid(b * y + c) * (a * y + d)
+    return y @ W_out + b_out
+
+
+def only_silu(x, W_in, b_in, W_out, b_out, terms):
+    """You compute a SiLU layer. The rows of terms say which heads there are."""
+    return silu(x @ W_in + b_in) @ W_out + b_out
+
+
+def only_gelu(x, W_in, b_in, W_out, b_out, terms):
+    """You compute a GELU layer. The rows of terms say which heads there are."""
+    return gelu(x @ W_in + b_in) @ W_out + b_out
+
+
+def not_written(x, W_in, b_in, W_out, b_out, terms):
+    """You return one number for each neuron. Multiply by W_out and add b_out."""
+    eye = torch.eye(len(b_in), dtype=x.dtype)
+    return solution(x, W_in, b_in, eye, 0 * b_in, terms)
 
 
 EXERCISE = Exercise(
-    about="4.4 an MLP as a sum of heads | medium | 15 minutes | 04-mlps-as-attention#activations-that-are-not-silu",
-    spec=spec, body=body, axes="pos, d_model, d_mlp, k",
-    inputs={
-        "x": "pos d_model", "W_in": "d_model d_mlp", "b_in": "d_mlp", "W_out": "d_mlp d_model", "b_out": "d_model",
-        "terms": lambda size, generator, case: normal(generator, size["k"], 4),
-    },
-    names=("position", "coordinate"),
-    choices="""
-    times = terms | b_out is added once for each term | The output bias belongs to the layer. However many heads there are, it is added once.
-    times = heads / neurons | b_out is added by every neuron or head | The output bias belongs to the layer, not to its neurons. It is added once.
-    times = none | b_out is left out | One bias of the MLP is missing: the one that no head adds.
-    query = 0.0 | the queries leave b_in out | Queries and values read the same number: x W_in + b_in.
-    value = 0.0 | the values leave b_in out | Queries and values read the same number: x W_in + b_in.
-    chained = True | the terms are applied one after another | Each head reads y itself, and their outputs add up.
-    c_is = 0.0 | the offset c is left out | A score is b y + c. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
-    c_is = -1.0 | the offset c is subtracted | A score is b y + c.
-    d_is = none | the offset d is left out | A value is a y + d. Without its offsets a term is a scaled SiLU, and fitted sums need more than that.
-    d_is = outside | d is added outside of the attention | The value is ay + d, and the head's weight multiplies all of it. Are there brackets around the value?
-    d_is = factored | the value is taken as a (y + d) | a multiplies y alone: a y + d.
-    d_is = minus | the offset d is subtracted | A value is a y + d.
-    b_is = 1 | the slope b is left out | A score is b y + c.
-    b_is = bc | the score is taken as b (y + c) | b multiplies y alone: b y + c.
-    a_is = 1 | the slope a is left out | A value is a y + d.
-    a_is = scores | the value is made from the score | Score and value each read y: the value is a y + d.
-    order = adbc / abcd / bacd / bcda / bdac / cbad / acbd / cbda / cdab / dbac / abdc / badc / dcba / bdca / cadb / acdb / adcb / cdba / dacb / dbca / dcab / cabd | the columns of terms are read in another order | The columns are not in the order of the alphabet: first b and c of the score, then a and d of the value.
-    which = silu / gelu | the activation is SiLU or GELU, whatever the terms are | The rows of terms say which heads there are.
-    which = first / last | only one term is used, the first or the last | Every row of terms is a head of every neuron, and heads add up. Is something overwritten in the loop?
-    which = but first / but last | a term is left out, the first or the last | Rows are counted from 0, and each is a head.
-    add = mean | the terms are averaged | Heads add up. Nothing divides them by their number.
-    add = product | the terms are multiplied | Heads add up.
-    add = values | weights and values are summed before they are multiplied | Each head has a weight and a value of its own: multiply first, then add up.
-    shape = softmax / neurons | a softmax runs over the terms or the neurons | Each head shares its attention between itself and the bias token: a sigmoid of its own score.
-    turned = bias after | b_in is added outside of the slopes | The slopes multiply y, and b_in is part of y.
-    turned = mean bias | all neurons get the mean of b_in | Neuron n has entry n of b_in.
-    shape = tanh / relu / silu / gelu / exp / hard | the weight is another function of the score than a sigmoid | A softmax over two places is a sigmoid.
-    shape = none | the sigmoid is missing | The score is not yet a weight.
-    shape = minus | the weight is that of the bias token | The head finds its value at the token itself.
-    """,
+    number="4.4",
+    name="mlp_as_heads",
+    title="an MLP as a sum of heads",
+    section="04-mlps-as-attention#activations-that-are-not-silu",
+    solution=solution,
+    cases=cases,
+    axes=("position", "coordinate"),
+    mistakes=(
+        no_output_bias, output_bias_for_each_term, no_input_bias, queries_without_bias, values_without_bias,
+        no_c, c_subtracted, no_d, d_outside, d_subtracted, d_inside_a, c_inside_b, no_a, no_b,
+        value_of_the_score, no_sigmoid, other_weight, tanh, silu_of_the_score, softmax_over_terms,
+        softmax_over_neurons, alphabetical, value_first, c_before_b, d_before_a, slopes_first,
+        last_term_only, first_term_only, averaged, one_after_another, only_silu, only_gelu, not_written,
+    ),
 )  # fmt: skip
-check_mlp_as_heads = checks(EXERCISE, __doc__)
+
+
+def check_mlp_as_heads(answer: Any) -> Result:
+    """Exercise 4.4: `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neurons' heads.
+
+    A row $(b, c, a, d)$ of `terms` is one head of every neuron. If the neuron reads $y$, the head attends to itself
+    with weight $\\sigma(by + c)$ and its value there is $ay + d$.
+
+    Parameters
+    ----------
+    answer : function of `x [pos, d_model]`, `W_in [d_model, d_mlp]`, `b_in [d_mlp]`, `W_out [d_mlp, d_model]`,
+        `b_out [d_model]` and `terms [k, 4]`. It returns `[pos, d_model]`.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

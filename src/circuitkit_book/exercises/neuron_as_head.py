@@ -1,152 +1,262 @@
-"""Exercise 4.3. `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
+"""Exercise 4.3: a SiLU neuron as an attention head."""
 
-**Shapes**: `w_in` and `w_out [d_model]`, `b_in` a number; `W_Q, W_K, W_V [d_model + 1, 1]`, `W_O [1, d_model + 1]`,
-`b_Q` and `b_V` numbers. The stream has one more coordinate, the last, which is 1 at position 0 (the bias token, zero
-elsewhere) and 0 at the tokens. The head looks at itself and at position 0. It writes
-$\\mathrm{SiLU}(x\\,w_{in} + b_{in})\\,w_{out}$ at a token and nothing at the bias token.
-"""
-
-import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, built, checks, normal
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, built, normal
 
-
-def _silu(value: float) -> float:
-    return value / (1 + math.exp(-value))
-
-
-def spec(w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
-    x, d_model = _some_tokens(w_in), len(w_in)
-    out = torch.zeros(1 + len(x), d_model + 1, dtype=torch.float64)
-    for pos in range(len(x)):
-        reads = sum(float(x[pos, i] * w_in[i]) for i in range(d_model)) + float(b_in)
-        for j in range(d_model):
-            out[1 + pos, j] = _silu(reads) * w_out[j]
-    return out
+Matrices = tuple[Any, ...]
 
 
-def _some_tokens(w_in: Tensor) -> Tensor:
-    return normal(torch.Generator().manual_seed(4), len(w_in) + 2, len(w_in))
+def neuron(
+    asks: Tensor,
+    b_Q: Any,
+    reads: Tensor,
+    b_V: Any,
+    writes: Tensor,
+    key: float = -1.0,
+    erased: Any = None,
+    token_keys: float = 0.0,
+) -> Matrices:
+    """Return a head from its query, value and output directions; the last coordinate is the bias token's.
+
+    `erased` is what the value row of the bias token takes back, `b_V` unless it is given.
+    """
+    zero = torch.zeros(1, dtype=asks.dtype)
+    back = b_V if erased is None else erased
+    W_Q = torch.cat([asks, zero])[:, None]
+    W_K = torch.cat([token_keys + 0 * asks, zero + key])[:, None]
+    W_V = torch.cat([reads, zero - back])[:, None]
+    W_O = torch.cat([writes, zero])[None]
+    return W_Q, b_Q, W_K, W_V, b_V, W_O
 
 
-def observe(answer, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
-    """What the head writes on a stream that begins with the bias token."""
+def solution(w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Matrices:
+    """Score 0 at the token and -y at the bias token, so that the token's weight is sigmoid(y); its value is y."""
+    return neuron(w_in, b_in, w_in, b_in, w_out)
+
+
+def observe(answer: Any, w_in: Tensor, b_in: Tensor, w_out: Tensor) -> Tensor:
+    """Compute what the head writes on some tokens and on the bias token, which comes first."""
     wide = len(w_in) + 1
-    shapes = {
-        "W_Q": (wide, 1),
-        "b_Q": (),
-        "W_K": (wide, 1),
-        "W_V": (wide, 1),
-        "b_V": (),
-        "W_O": (1, wide),
-    }
-    W_Q, b_Q, W_K, W_V, b_V, W_O = built(answer, **shapes)
-    stream = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), _some_tokens(w_in)).roll(-1, 1)
+    W_Q, b_Q, W_K, W_V, b_V, W_O = built(
+        answer, W_Q=(wide, 1), b_Q=(), W_K=(wide, 1), W_V=(wide, 1), b_V=(), W_O=(1, wide)
+    )
+    tokens = normal(Generator().manual_seed(4), wide + 1, wide - 1)
+    stream = torch.zeros(len(tokens) + 1, wide, dtype=torch.float64)
+    stream[0, -1], stream[1:, :-1] = 1.0, tokens
     scores = (stream @ W_Q + b_Q) @ (stream @ W_K).T
-    seen = torch.eye(len(scores), dtype=torch.bool) | (torch.arange(len(scores)) == 0)
-    return scores.masked_fill(~seen, -math.inf).softmax(-1) @ (stream @ W_V + b_V) @ W_O
+    seen = torch.eye(len(stream), dtype=torch.bool)
+    seen[:, 0] = True
+    pattern = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return pattern @ (stream @ W_V + b_V) @ W_O
 
 
-def body(
-    w_in, b_in, w_out, *, key="-1", b_query="b_in", b_value="b_in", reads="w_in", asks="w_in", erase=-1.0, place="last", mark=0.0,
-    writes="w_out", bias_at="number", tokens_key="nothing", slope="silu",
-):  # fmt: skip
-    one = torch.ones(1, dtype=torch.float64)
-    given = {"w_in": w_in, "w_out": w_out, "nothing": 0 * w_in, "minus": -w_in, "minus out": -w_out}
-    number = {"b_in": b_in, "0": 0 * b_in, "minus": -b_in, "1": 1 + 0 * b_in}
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random neurons with biases of both signs."""
+    for d_model, sign in [(2, 1), (3, -1), (4, 1), (6, -1), (7, 1)]:
+        yield {
+            "w_in": normal(generator, d_model),
+            "b_in": sign * (0.5 + normal(generator, 1)[0].abs()),
+            "w_out": normal(generator, d_model),
+        }
 
-    def wide(stream, bias):
-        return torch.cat([bias, stream] if place == "first" else [stream, bias])[:, None]
 
-    k = {
-        "-1": -1.0,
-        "1": 1.0,
-        "paper": -math.sqrt(len(w_in) + 1),
-        "0": 0.0,
-        "-2": -2.0,
-        "-10": -10.0,
-        "b_in": -float(b_in),
-        "plus b_in": float(b_in),
-        "-100": -100.0,
-        "-1000": -1000.0,
-    }[key]
-    b_V = number["1"] if reads == "nothing" else number[b_value]
-    erased = -one if erase == 2.0 else erase * b_V * one
-    b_Q = number[b_query]
-    in_keys = {
-        "nothing": 0 * w_in,
-        "w_in": w_in,
-        "same": 0 * w_in + k,
-        "ones": 0 * w_in + 1,
-        "minus": -w_in,
-    }[tokens_key]
-    steep = {"silu": 1.0, "gelu": 1.702}[slope]
-    if bias_at in ("value", "value taken"):
-        return (
-            wide(given[asks], 0 * one),
-            b_Q,
-            wide(in_keys, k * one),
-            wide(given[reads], (b_in if bias_at == "value" else -b_in) * one),
-            0.0,
-            wide(w_out, 0 * one).mT,
-        )
-    if bias_at == "row":
-        return (
-            wide(given[asks], b_in * one),
-            0.0,
-            wide(in_keys, k * one),
-            wide(given[reads], b_in * one),
-            0.0,
-            wide(w_out, 0 * one).mT,
-        )
-    return (
-        wide(steep * given[asks], 0 * one), steep * b_Q, wide(in_keys, k * one), wide(given[reads], erased), b_V,
-        wide(given[writes], mark * one).mT,
-    )  # fmt: skip
+def key_of_wrong_sign(w_in, b_in, w_out):
+    """The key has the wrong sign, so the neuron is on where it should be off. If x is large, which position must lose?"""
+    return neuron(w_in, b_in, w_in, b_in, w_out, key=1.0)
+
+
+def keys_are_zero(w_in, b_in, w_out):
+    """All keys are 0, so each position gets one half. Which key has to differ?"""
+    return neuron(w_in, b_in, w_in, b_in, w_out, key=0.0)
+
+
+def key_of_the_paper(w_in, b_in, w_out):
+    """The key has the paper's factor sqrt(D + 1). Here scores are divided by sqrt(d_head), which is 1."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, key=-((len(w_in) + 1) ** 0.5))
+
+
+def key_doubled(w_in, b_in, w_out):
+    """The key of the bias token is -2. The difference of the two scores has to be y itself."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, key=-2.0)
+
+
+def key_too_large(w_in, b_in, w_out):
+    """The key of the bias token is too large. The difference of the two scores has to be y itself."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, key=-1000.0)
+
+
+def bias_in_the_key(w_in, b_in, w_out):
+    """b_in is in the key of the bias token. The query carries b_in, and the key is -1."""
+    return neuron(w_in, 0.0, w_in, b_in, w_out, key=-float(b_in))
+
+
+def token_keys_of_one(w_in, b_in, w_out):
+    """The tokens have keys, too. Only the bias token needs one, because the difference of the two scores has to be y."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, token_keys=1.0)
+
+
+def tokens_read_by_keys(w_in, b_in, w_out):
+    """Your keys read the tokens. Only the bias token needs a key."""
+    W_Q, b_Q, W_K, W_V, b_V, W_O = solution(w_in, b_in, w_out)
+    W_K[:-1, 0] = w_in
+    return W_Q, b_Q, W_K, W_V, b_V, W_O
+
+
+def query_of_wrong_sign(w_in, b_in, w_out):
+    """The query reads -x. The score at the bias token has to be -y, and the key has that sign already."""
+    return neuron(-w_in, b_in, w_in, b_in, w_out)
+
+
+def whole_query_of_wrong_sign(w_in, b_in, w_out):
+    """The query has the wrong sign, so the neuron is on where it should be off."""
+    return neuron(-w_in, -b_in, w_in, b_in, w_out)
+
+
+def query_with_w_out(w_in, b_in, w_out):
+    """The query reads with w_out. A neuron reads with w_in and writes with w_out."""
+    return neuron(w_out, b_in, w_in, b_in, w_out)
+
+
+def query_without_x(w_in, b_in, w_out):
+    """The query does not read x. The head's attention depends on what the neuron reads."""
+    return neuron(0 * w_in, b_in, w_in, b_in, w_out)
+
+
+def query_without_bias(w_in, b_in, w_out):
+    """The query leaves b_in out. The neuron reads x w_in + b_in."""
+    return neuron(w_in, 0.0, w_in, b_in, w_out)
+
+
+def query_with_negative_bias(w_in, b_in, w_out):
+    """The query subtracts b_in. The neuron reads x w_in + b_in."""
+    return neuron(w_in, -b_in, w_in, b_in, w_out)
+
+
+def value_without_bias(w_in, b_in, w_out):
+    """The value leaves b_in out. SiLU(y) is sigmoid(y) times y, and y contains b_in."""
+    return neuron(w_in, b_in, w_in, 0.0, w_out)
+
+
+def no_biases(w_in, b_in, w_out):
+    """b_in is missing from the query and from the value. The neuron reads x w_in + b_in."""
+    return neuron(w_in, 0.0, w_in, 0.0, w_out)
+
+
+def value_with_negative_bias(w_in, b_in, w_out):
+    """The value subtracts b_in. The value at a token is x w_in + b_in."""
+    return neuron(w_in, b_in, w_in, -b_in, w_out)
+
+
+def value_is_1(w_in, b_in, w_out):
+    """The value is 1, so the head writes sigmoid(y). A SiLU neuron multiplies it by y."""
+    return neuron(w_in, b_in, 0 * w_in, 1.0, w_out)
+
+
+def value_with_w_out(w_in, b_in, w_out):
+    """The value reads with w_out. A neuron reads with w_in and writes with w_out."""
+    return neuron(w_in, b_in, w_out, b_in, w_out)
+
+
+def value_of_wrong_sign(w_in, b_in, w_out):
+    """The value reads -x. The value at a token is x w_in + b_in."""
+    return neuron(w_in, b_in, -w_in, b_in, w_out)
+
+
+def bias_token_has_a_value(w_in, b_in, w_out):
+    """The bias token has a value, because b_V is added there, too. Which row of W_V can take it back?"""
+    return neuron(w_in, b_in, w_in, b_in, w_out, erased=0.0)
+
+
+def bias_value_doubled(w_in, b_in, w_out):
+    """The value of the bias token is doubled instead of taken back. Mind the sign in the last row of W_V."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, erased=-b_in)
+
+
+def one_taken_back(w_in, b_in, w_out):
+    """You take 1 back at the bias token. b_V puts b_in there."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, erased=1.0)
+
+
+def biases_in_the_rows(w_in, b_in, w_out):
+    """b_in is in the last row of W_V, and b_V is 0. Only the bias token reads that row, but the tokens need b_in."""
+    return neuron(w_in, b_in, w_in, 0.0, w_out, erased=-b_in)
+
+
+def all_biases_in_the_rows(w_in, b_in, w_out):
+    """b_in is in the last rows of W_Q and W_V. Only the bias token reads them, but the tokens need b_in."""
+    W_Q, _, W_K, W_V, _, W_O = neuron(w_in, 0.0, w_in, 0.0, w_out, erased=-b_in)
+    W_Q[-1] = b_in
+    return W_Q, 0.0, W_K, W_V, 0.0, W_O
+
+
+def output_with_w_in(w_in, b_in, w_out):
+    """The head writes with w_in. A neuron reads with w_in and writes with w_out."""
+    return neuron(w_in, b_in, w_in, b_in, w_in)
+
+
+def output_of_wrong_sign(w_in, b_in, w_out):
+    """The head writes with the wrong sign. It has to write SiLU(y) times w_out."""
+    return neuron(w_in, b_in, w_in, b_in, -w_out)
+
+
+def bias_coordinate_written(w_in, b_in, w_out):
+    """The head writes into the bias coordinate, so the next layer would take tokens for bias tokens. Its last entry has to be 0."""
+    *rest, W_O = solution(w_in, b_in, w_out)
+    W_O[0, -1] = 1.0
+    return *rest, W_O
+
+
+def bias_coordinate_first(w_in, b_in, w_out):
+    """You take the bias coordinate to be the first. It is the last; the bias token is the first position."""
+    W_Q, b_Q, W_K, W_V, b_V, W_O = solution(w_in, b_in, w_out)
+    return W_Q.roll(1, 0), b_Q, W_K.roll(1, 0), W_V.roll(1, 0), b_V, W_O.roll(1, 1)
+
+
+def gelu(w_in, b_in, w_out):
+    """The attention is sigmoid(1.702 y), that of a GELU. SiLU(y) is sigmoid(y) times y."""
+    return neuron(1.702 * w_in, 1.702 * b_in, w_in, b_in, w_out)
 
 
 EXERCISE = Exercise(
-    about="4.3 a neuron as a head, by hand | hard | 25 minutes | 04-mlps-as-attention#one-neuron-is-one-head",
-    spec=spec, body=body,
-    inputs={
-        "w_in": lambda size, generator, case: normal(generator, 2 + size["step"]),
-        "b_in": lambda size, generator, case: (-1) ** size["step"] * (0.5 + normal(generator, 1)[0].abs()),
-        "w_out": lambda size, generator, case: normal(generator, 2 + size["step"]),
-    },
-    observe=observe, parts=("W_Q", "b_Q", "W_K", "W_V", "b_V", "W_O"),
-    names=("position", "coordinate"),
-    choices="""
-    key = paper | the keys carry the paper's factor sqrt(D + 1) | The paper divides scores by sqrt(D + 1) and takes it back in W_K. Here, as in every library, scores are divided by sqrt(d_head).
-    key = 1 | the sign of the key is turned around | The neuron is on where it should be off: x sigmoid(-x). When x is large, which place must lose?
-    key = 0 | the keys are zero everywhere | Then every place has the same score and each gets half. Which key must answer at the bias token?
-    key = b_in / plus b_in | b_in stands in the key of the bias token | The query carries b_in; the key only says which place it is.
-    erase = -2.0 | the bias token's value is taken back twice | b_V puts it there once.
-    bias_at = value / value taken | b_in stands in the value's row of the bias coordinate, and nowhere else | That coordinate is 1 at the bias token alone. The tokens need it.
-    key = -2 / -10 / -100 / -1000 | the key of the bias token is too large | The difference of the two scores has to be y itself.
-    tokens_key = w_in / same / ones / minus | the keys of the tokens are not zero | The difference of the two scores has to be y itself. Which place needs a key?
-    slope = gelu | the gate is that of a GELU: sigmoid(1.702 y) | SiLU(y) is sigmoid(y) times y, with no number in it.
-    asks = minus | the query has the wrong sign | When x is large, which place must lose?
-    asks = nothing | the query does not read x | The head has to decide by what the neuron reads.
-    asks = w_out | the query reads with w_out | A neuron reads with w_in and writes with w_out.
-    erase = 0.0 | the bias token has a value | b_V is added at every position, at the bias token, too. Where it is not wanted, something else has to take it back: which number of the stream marks the bias token?
-    erase = 2.0 | 1 is taken back at the bias token, not its value | What does b_V put there?
-    erase = 1.0 | the bias token's value is doubled instead of taken back | Mind the sign in the row of W_V that reads the bias coordinate.
-    bias_at = row | b_in stands in the rows of the bias coordinate | That coordinate is 1 at the bias token alone, so only the bias token gets b_in. The tokens need it.
-    mark = 1.0 / -1.0 | the head writes into the bias coordinate | The next layer would take these tokens for bias tokens. What should the head add to that coordinate?
-    b_query = 0 | the query leaves b_in out | The head decides by x w_in alone. The neuron decides by x w_in + b_in.
-    b_query = minus | the query takes b_in with the wrong sign | The neuron decides by x w_in + b_in.
-    b_value = 0 | the value leaves b_in out | SiLU(y) is sigmoid(y) times y, and y has a bias.
-    b_value = minus | the value takes b_in with the wrong sign | The value at a token is y = x w_in + b_in.
-    b_value = 1 | the value's bias is 1 instead of b_in | The value at a token is y = x w_in + b_in.
-    reads = nothing | the value does not read x | This head writes sigmoid(y), a gate. A SiLU neuron multiplies the gate with y itself.
-    reads = w_out | the value reads with w_out | A neuron reads with w_in and writes with w_out.
-    reads = minus | the value reads -x | The value at a token is y = x w_in + b_in.
-    writes = w_in | the head writes with w_in | A neuron reads with w_in and writes with w_out.
-    writes = minus out | the head writes with the wrong sign | What it writes is SiLU(y) times w_out.
-    place = first | the bias coordinate is taken to be the first | The bias token is the first position, but its coordinate is the last: X + [1] adds a column at the end.
-    """,
+    number="4.3",
+    name="neuron_as_head",
+    title="a neuron as a head, by hand",
+    section="04-mlps-as-attention#one-neuron-is-one-head",
+    solution=solution,
+    cases=cases,
+    observe=observe,
+    several=True,
+    axes=("position", "coordinate"),
+    mistakes=(
+        key_of_wrong_sign, keys_are_zero, key_of_the_paper, key_doubled, key_too_large, bias_in_the_key,
+        token_keys_of_one, tokens_read_by_keys, query_of_wrong_sign, whole_query_of_wrong_sign,
+        query_with_w_out, query_without_x, query_without_bias, query_with_negative_bias, value_without_bias,
+        no_biases, value_with_negative_bias, value_is_1, value_with_w_out, value_of_wrong_sign,
+        bias_token_has_a_value, bias_value_doubled, one_taken_back, biases_in_the_rows,
+        all_biases_in_the_rows, output_with_w_in, output_of_wrong_sign, bias_coordinate_written,
+        bias_coordinate_first, gelu,
+    ),
 )  # fmt: skip
-check_neuron_as_head = checks(EXERCISE, __doc__)
+
+
+def check_neuron_as_head(answer: Any) -> Result:
+    """Exercise 4.3: `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
+
+    The stream has one more coordinate, the last, which is 1 at position 0 (the bias token, 0 elsewhere) and 0 at the
+    tokens. The head attends to itself and to position 0. It has to write $\\mathrm{SiLU}(x w_{in} + b_{in}) w_{out}$ at
+    a token and 0 at the bias token.
+
+    Parameters
+    ----------
+    answer : function of `w_in` and `w_out [d_model]` and the number `b_in`. `W_Q`, `W_K` and `W_V` are
+        `[d_model + 1, 1]`, `W_O` is `[1, d_model + 1]`, and `b_Q` and `b_V` are numbers.
+
+    Source: Huben and Morris 2023, "Attention-Only Transformers and Implementing MLPs with Attention Heads".
+    """
+    return check(EXERCISE, answer)

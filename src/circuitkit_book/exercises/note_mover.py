@@ -1,104 +1,174 @@
-"""Exercise 1.4. `answer(source, target)` returns `W_V, W_O` of a head that moves notes inside the stream.
+"""Exercise 1.4: a head that moves notes from some directions of the stream to others."""
 
-The head looks at its own position, so the stream becomes `x + x @ W_V @ W_O`. After that, what `x` had along row `i`
-of `source` is gone from there and has been added along row `i` of `target`; everything else is as before.
-
-**Shapes**: `source` and `target [note, d_model]`, all rows of both orthonormal; `W_V [d_model, d_head]` and `W_O
-[d_head, d_model]` with any `d_head`.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, built, checks, normal
-
-
-def spec(source: Tensor, target: Tensor) -> Tensor:
-    stream = _notes(source)
-    out = stream.clone()
-    for pos, row in enumerate(stream):
-        for old, new in zip(source, target, strict=True):
-            note = torch.dot(row, old)
-            out[pos] = out[pos] - note * old + note * new
-    return out
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, built, normal, orthonormal_rows
 
 
-def _notes(source: Tensor) -> Tensor:
-    """A stream to try the head on."""
-    return normal(torch.Generator().manual_seed(5), 4, source.shape[1])
+def solution(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Read the notes along the source; write them to the target and take them away from the source."""
+    return source.T, target - source
 
 
-def observe(answer, source: Tensor, target: Tensor) -> Tensor:
-    W_V, W_O = built(answer, W_V=(source.shape[1], "d_head"), W_O=("d_head", source.shape[1]))
-    return _notes(source) + _notes(source) @ W_V @ W_O
+def observe(answer: Any, source: Tensor, target: Tensor) -> Tensor:
+    """Compute the stream after the head has written, `[pos, d_model]`."""
+    d_model = source.shape[1]
+    W_V, W_O = built(answer, W_V=(d_model, "d_head"), W_O=("d_head", d_model))
+    x = normal(torch.Generator().manual_seed(5), 4, d_model)
+    return x + x @ W_V @ W_O
 
 
-def body(
-    source, target, *, reads="source", erase=-1.0, write=1.0, onto="target", mixed="", stream=0.0
-):
-    old, new = source, target if onto == "target" else target.flip(0)
-    W_O = write * new + erase * old
-    W_V = {
-        "source": source,
-        "target": target,
-        "sum": source + target,
-        "difference": target - source,
-    }.get(reads, source).mT
-    if reads == "both":
-        W_V, W_O = torch.cat([source, target]).mT, torch.cat([W_O, source - target])
-    elif reads == "target, too":
-        W_V, W_O = torch.cat([source, target]).mT, torch.cat([W_O, -target])
-    if mixed == "one head":
-        W_V, W_O = W_V.sum(1, keepdim=True), W_O.sum(0, keepdim=True)
-    elif mixed == "first":
-        W_V, W_O = W_V[:, :1], W_O[:1]
-    elif mixed == "average":
-        W_O = W_O / len(source)
-    elif mixed == "turned":
-        W_V, W_O = W_O.mT, W_V.mT
-    if stream:
-        eye = torch.eye(source.shape[1], dtype=source.dtype)
-        W_V, W_O = eye, stream * eye + W_V @ W_O
-    return W_V, W_O
+def cases(generator: Generator) -> Iterator[Case]:
+    """Orthonormal rows, of which the first half are sources."""
+    for notes, d_model in [(1, 4), (2, 6), (3, 8), (1, 5), (2, 7)]:
+        source, target = orthonormal_rows(generator, 2 * notes, d_model).split(notes)
+        yield {"source": source, "target": target}
 
 
-def _source(size, generator, case):
-    """Orthonormal rows, each later case with other numbers of them and of dimensions."""
-    count = 1 + size["step"] % 3
-    return torch.linalg.qr(normal(generator, 2 * count + 2 + size["step"] // 3, count))[0].mT
+def not_erased(source, target):
+    """The note is copied and not erased. What has to be added along the source to take the note away?"""
+    return source.T, target
 
 
-def _target(size, generator, case):
-    """As many orthonormal rows, at right angles to the source."""
-    source = case["source"]
-    rest = normal(generator, *source.shape)
-    return torch.linalg.qr((rest - rest @ source.mT @ source).mT)[0].mT
+def doubled_at_the_source(source, target):
+    """The note is doubled at the source. Mind the sign of what you add there."""
+    return source.T, target + source
+
+
+def erased_twice(source, target):
+    """The note is erased twice. What has to be added along the source so that nothing is left?"""
+    return source.T, target - 2 * source
+
+
+def half_erased(source, target):
+    """Half of the note is left at the source. What has to be added so that nothing is left?"""
+    return source.T, target - source / 2
+
+
+def not_written(source, target):
+    """The note is erased and not written. It has to be added along the target."""
+    return source.T, -source
+
+
+def wrong_sign(source, target):
+    """The note arrives with the wrong sign. It has to be added along the target, not subtracted."""
+    return source.T, -target - source
+
+
+def all_signs_wrong(source, target):
+    """All signs are wrong: the note is doubled at the source and subtracted at the target."""
+    return source.T, source - target
+
+
+def half_written(source, target):
+    """Only half of the note arrives. Nothing has to be divided."""
+    return source.T, (target - source) / 2
+
+
+def target_read(source, target):
+    """The head reads the target. Which directions hold the notes before the head writes?"""
+    return target.T, target - source
+
+
+def moved_backwards(source, target):
+    """The head moves notes from the target to the source. Exchange them."""
+    return target.T, source - target
+
+
+def both_read(source, target):
+    """The head reads a mixture of source and target. A note is what x holds along the source alone."""
+    return (source + target).T, target - source
+
+
+def difference_read(source, target):
+    """The head reads the difference of target and source. A note is what x holds along the source alone."""
+    return (target - source).T, target - source
+
+
+def exchanged(source, target):
+    """Source and target are exchanged. What the target held before has to stay there."""
+    W_O = torch.cat([target - source, source - target])
+    return torch.cat([source, target]).T, W_O
+
+
+def target_cleared(source, target):
+    """What the target held before is erased. The note has to be added to it."""
+    W_O = torch.cat([target - source, -target])
+    return torch.cat([source, target]).T, W_O
+
+
+def reversed_order(source, target):
+    """The notes arrive in reverse order. Row i of source goes to row i of target."""
+    return source.T, target.flip(0) - source
+
+
+def notes_mixed(source, target):
+    """The notes are mixed. Each note needs its own column of W_V and its own row of W_O."""
+    return source.sum(0)[:, None], (target - source).sum(0)[None]
+
+
+def first_note_only(source, target):
+    """Only the first note is moved. Each note needs its own column of W_V and its own row of W_O."""
+    return source[:1].T, (target - source)[:1]
+
+
+def read_and_write_exchanged(source, target):
+    """Reading and writing are exchanged. In x @ W_V @ W_O, W_V reads with its columns and W_O writes with its rows."""
+    return (target - source).T, source
+
+
+def divided_by_notes(source, target):
+    """The notes are divided by their number. Each note moves in full."""
+    return source.T, (target - source) / len(source)
+
+
+def whole_stream_written(source, target):
+    """The head writes the whole new stream. What it writes is added to the old one, so write only the difference."""
+    eye = torch.eye(source.shape[1], dtype=source.dtype)
+    return eye, eye + source.T @ (target - source)
+
+
+def only_notes_left(source, target):
+    """The head takes the rest of the stream away. Everything except the notes has to stay."""
+    return torch.eye(source.shape[1], dtype=source.dtype), source.T @ target - torch.eye(
+        source.shape[1], dtype=source.dtype
+    )
 
 
 EXERCISE = Exercise(
-    about="1.4 a head that moves a note, by hand | hard | 20 minutes | 01-residual-stream#who-deletes",
-    spec=spec, body=body,
-    inputs={"source": _source, "target": _target},
-    observe=observe, parts=("W_V", "W_O"),
-    names=("position", "dimension"),
-    choices="""
-    erase = 0.0 | the note is copied but not erased | Afterwards the stream holds the note twice. It can only be added to: what must be added to take a note away?
-    erase = 1.0 | the note is doubled, not erased | The note arrives at the target. But what you add along the source makes it twice as long there.
-    erase = -2.0 / -0.5 | the note is erased twice over, or by half | What must be added along the source so that nothing is left?
-    write = 0.0 | the note is erased but not written | The note has to arrive somewhere.
-    write = -1.0 | the note arrives with the wrong sign | It is gone from the source, and its negative stands at the target.
-    write = 0.5 | only half of the note arrives | Nothing divides it on the way.
-    reads = target | the head reads the target instead of the source | W_V decides what is read. Which directions hold the note?
-    reads = sum / difference | the head reads a mixture of source and target | The note is what x has along the source, no more and no less.
-    reads = both | source and target are exchanged | What the target held before is to stay there. Read the source alone.
-    reads = target, too | what the target held is erased | The note is added to what the target holds. Nothing was said about clearing the target first.
-    onto = flipped | the notes arrive in reverse order | Row i of source goes to row i of target.
-    mixed = one head | the notes are mixed | With one note this works. With several, each needs its own column of W_V and its own row of W_O.
-    mixed = first | only the first note is moved | Each note needs its own column of W_V and its own row of W_O.
-    mixed = turned | what should be read is written, and what should be written is read | `x @ W_V @ W_O`: the columns of W_V are what is read, the rows of W_O what is written.
-    mixed = average | the notes are divided by their number | Each note moves in full.
-    stream = 1.0 | the head writes the whole new stream | The old stream is still there, and what the head writes is added to it. Write the difference only.
-    stream = -1.0 | the head takes the whole stream away | What the head writes is added to the stream. Everything but the notes stays.
-    """,
+    number="1.4",
+    name="note_mover",
+    title="a head that moves a note, by hand",
+    section="01-residual-stream#who-deletes",
+    solution=solution,
+    cases=cases,
+    observe=observe,
+    several=True,
+    axes=("position", "coordinate"),
+    mistakes=(
+        not_erased, doubled_at_the_source, erased_twice, half_erased, not_written, wrong_sign,
+        all_signs_wrong, half_written, target_read, moved_backwards, both_read, difference_read, exchanged,
+        target_cleared, reversed_order, notes_mixed, first_note_only, read_and_write_exchanged,
+        divided_by_notes, whole_stream_written, only_notes_left,
+    ),
 )  # fmt: skip
-check_note_mover = checks(EXERCISE, __doc__)
+
+
+def check_note_mover(answer: Any) -> Result:
+    """Exercise 1.4: `answer(source, target)` returns `W_V, W_O` of a head that moves notes inside the stream.
+
+    The stream becomes `x + x @ W_V @ W_O`. What `x` held along row `i` of `source` has to move to row `i` of `target`.
+
+    Parameters
+    ----------
+    answer : function of `source` and `target [note, d_model]`, all rows of both orthonormal. It returns
+        `W_V [d_model, d_head]` and `W_O [d_head, d_model]`, with any `d_head`.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,88 +1,166 @@
-"""Exercise 4.5. `answer(n_pos, tolerance, eps)` returns `[smallest, largest]`, the Omegas that keep two errors small.
+"""Exercise 4.5: how large Omega has to be, and how large it may be."""
 
-**Leak**: `n_pos` tokens keep the weight $e^{-2\\Omega}$ each, together at most `tolerance`. **Rounding**: a score near
-$2\\Omega$ is off by at most half of $2\\Omega\\cdot$`eps`, which moves the sigmoid by at most `tolerance`.
-"""
-
-import math
+from collections.abc import Iterator
+from math import exp, log
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Generator
 
-from circuitkit_book.exercises.checking import Exercise, checks
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, whole
 
-
-def spec(n_pos: int, tolerance: float, eps: float) -> Tensor:
-    # Leak: n_pos tokens of weight exp(-2 omega) each. Rounding: a quarter of half the gap between numbers at 2 omega.
-    ends = []
-    for excess in (
-        lambda x: tolerance - n_pos * math.exp(-2 * x),
-        lambda x: (2 * x * eps) / 2 / 4 - tolerance,
-    ):
-        below, above = 0.0, 1e6
-        for _ in range(200):
-            middle = (below + above) / 2
-            below, above = (middle, above) if excess(middle) < 0 else (below, middle)
-        ends.append(below)
-    return torch.tensor(ends, dtype=torch.float64)
+Ends = tuple[float, float]
 
 
-def body(
-    n_pos, tolerance, eps, *, per_omega=2.0, log="e", count="n", quotient="right", half=0.5, slope=0.25, size=2.0, upper="right",
-    order="right",
-):  # fmt: skip
-    take = {"e": math.log, "10": math.log10, "2": math.log2, "none": lambda v: v}[log]
-    tokens = {
-        "n": n_pos,
-        "1": 1,
-        "n - 1": n_pos - 1,
-        "n + 1": n_pos + 1,
-        "one over": 1 / n_pos,
-        "n squared": n_pos**2,
-    }[count]
-    over = {"eps": eps, "none": 1.0}.get(quotient, tolerance)
-    low = take(tokens / over) / per_omega
-    low = -low if quotient == "upside down" else low
-    high = tolerance / (size * eps * half * slope)
-    high = {
-        "right": high, "upside down": 1 / high, "eps": tolerance / (size * half * slope),
-        "tolerance": 1 / (size * half * slope * eps),
-    }[upper]  # fmt: skip
-    ends: Any = {"right": [low, high], "exchanged": [high, low], "smallest": low, "largest": high}[
-        order
-    ]
-    return torch.tensor(ends, dtype=torch.float64)
+def solution(n_pos: int, tolerance: float, eps: float) -> Ends:
+    """Solve n_pos exp(-2 Omega) = tolerance and (2 Omega eps / 2) / 4 = tolerance."""
+    smallest = log(n_pos / tolerance) / 2
+    largest = 4 * tolerance / eps
+    return smallest, largest
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """The rounding of four number formats."""
+    for step, bits in enumerate((4, 10, 23, 52, 8)):
+        eps = 2.0**-bits
+        tolerance = (2 + whole(generator, 15)) * eps
+        yield {"n_pos": 2 + 3 * step, "tolerance": tolerance, "eps": eps}
+
+
+def post(n_pos, tolerance, eps):
+    """Your smallest Omega is twice what is needed. The scores differ by 2 Omega, so solve exp(-2 Omega) n_pos = tolerance."""
+    return log(n_pos / tolerance), 4 * tolerance / eps
+
+
+def one_token(n_pos, tolerance, eps):
+    """Your leak counts one token. There are n_pos of them."""
+    return log(1 / tolerance) / 2, 4 * tolerance / eps
+
+
+def one_token_fewer(n_pos, tolerance, eps):
+    """Your leak counts n_pos - 1 tokens. There are n_pos others."""
+    return log((n_pos - 1) / tolerance) / 2, 4 * tolerance / eps
+
+
+def one_token_more(n_pos, tolerance, eps):
+    """Your leak counts n_pos + 1 tokens. There are n_pos others."""
+    return log((n_pos + 1) / tolerance) / 2, 4 * tolerance / eps
+
+
+def base_10(n_pos, tolerance, eps):
+    """Your logarithm has base 10. The inverse of exp is the natural logarithm."""
+    return log(n_pos / tolerance) / log(10) / 2, 4 * tolerance / eps
+
+
+def base_2(n_pos, tolerance, eps):
+    """Your logarithm has base 2. The inverse of exp is the natural logarithm."""
+    return log(n_pos / tolerance) / log(2) / 2, 4 * tolerance / eps
+
+
+def no_logarithm(n_pos, tolerance, eps):
+    """The logarithm is missing. Solve n_pos exp(-2 Omega) = tolerance for Omega."""
+    return n_pos / tolerance / 2, 4 * tolerance / eps
+
+
+def logarithm_negative(n_pos, tolerance, eps):
+    """Your smallest Omega is negative. Which of the two belongs on top of the quotient?"""
+    return log(tolerance / n_pos) / 2, 4 * tolerance / eps
+
+
+def product_in_the_logarithm(n_pos, tolerance, eps):
+    """You multiply n_pos and tolerance. Solve n_pos exp(-2 Omega) = tolerance for Omega."""
+    return -log(tolerance * n_pos) / 2, 4 * tolerance / eps
+
+
+def eps_in_the_leak(n_pos, tolerance, eps):
+    """Your leak uses eps. It may be as large as the tolerance; eps is about rounding."""
+    return log(n_pos / eps) / 2, 4 * tolerance / eps
+
+
+def no_tolerance_in_the_leak(n_pos, tolerance, eps):
+    """The tolerance is missing from the leak. Together the tokens may keep at most `tolerance`."""
+    return log(n_pos) / 2, 4 * tolerance / eps
+
+
+def no_slope(n_pos, tolerance, eps):
+    """The slope of the sigmoid is missing. It is at most 1/4, so a score that is off by r moves the weight by r / 4."""
+    return log(n_pos / tolerance) / 2, tolerance / eps
+
+
+def slope_inverted(n_pos, tolerance, eps):
+    """You divide by the slope twice over. A small slope makes errors smaller, so Omega may be larger."""
+    return log(n_pos / tolerance) / 2, tolerance / eps / 4
+
+
+def whole_step(n_pos, tolerance, eps):
+    """You count a whole step of rounding. A number is off by at most half a step."""
+    return log(n_pos / tolerance) / 2, 2 * tolerance / eps
+
+
+def score_of_omega(n_pos, tolerance, eps):
+    """You take scores to be Omega when they are rounded. They are near 2 Omega."""
+    return log(n_pos / tolerance) / 2, 8 * tolerance / eps
+
+
+def half_forgotten_twice(n_pos, tolerance, eps):
+    """Your largest Omega is too small by a factor of 8. Write 2 Omega eps / 2 for the error of the score, times 1/4."""
+    return log(n_pos / tolerance) / 2, tolerance / eps / 2
+
+
+def quotient_inverted(n_pos, tolerance, eps):
+    """Your largest Omega is inverted. The coarser the numbers are, the smaller Omega has to be."""
+    return log(n_pos / tolerance) / 2, eps / (4 * tolerance)
+
+
+def no_eps(n_pos, tolerance, eps):
+    """eps is missing from the largest Omega. Numbers near 2 Omega are 2 Omega eps apart."""
+    return log(n_pos / tolerance) / 2, 4 * tolerance
+
+
+def no_tolerance(n_pos, tolerance, eps):
+    """The tolerance is missing from the largest Omega. The more the weight may be off, the larger Omega may be."""
+    return log(n_pos / tolerance) / 2, 4 / eps
+
+
+def ends_exchanged(n_pos, tolerance, eps):
+    """The two ends are exchanged. The leak gives the smallest Omega, and rounding the largest."""
+    smallest, largest = solution(n_pos, tolerance, eps)
+    return largest, smallest
+
+
+def leak_at_omega(n_pos, tolerance, eps):
+    """You return the leak at some Omega. Return the Omega at which it equals the tolerance."""
+    smallest, largest = solution(n_pos, tolerance, eps)
+    return n_pos * exp(-2 * smallest), largest
 
 
 EXERCISE = Exercise(
-    about="4.5 how large Omega should be | medium | 15 minutes | conversion-fine-print#without-a-mask-a-large-number",
-    spec=spec, body=body,
-    inputs={
-        "n_pos": lambda size, generator, case: 2 + 3 * size["step"],
-        "eps": lambda size, generator, case: 2.0 ** -(4, 10, 23, 52)[size["step"] % 4],
-        "tolerance": lambda size, generator, case: (2 + int(torch.randint(0, 15, (), generator=generator))) * case["eps"],
-    },
-    names=("end",),
-    choices="""
-    per_omega = 1.0 | the smallest Omega is the post's, twice what is needed | The post asks exp(Omega) > N / tolerance. But its scores are 2 Omega apart.
-    per_omega = 0.5 / 4.0 | the logarithm is not divided by 2 | exp(-2 Omega) n = tolerance: solve it for Omega.
-    count = 1 | the number of tokens is left out | One hidden token keeps exp(-2 Omega). How many of them are there?
-    count = n - 1 / n + 1 | one token too few or too many is counted | There are n_pos other tokens.
-    count = one over / n squared | the number of tokens is not a factor | n_pos tokens keep exp(-2 Omega) each.
-    log = 10 / 2 | the logarithm has another base than e | A softmax takes powers of e, so the natural logarithm undoes it.
-    log = none | the logarithm is missing | exp(-2 Omega) n = tolerance: solve it for Omega.
-    quotient = upside down | the logarithm is upside down | The smaller the tolerance, the larger Omega has to be. Which of the two belongs on top of the quotient?
-    quotient = eps | eps stands in for the tolerance in the leak | The leak may be as large as the tolerance; eps is about rounding.
-    quotient = none | the tolerance is left out of the leak | Together the tokens may keep at most `tolerance`.
-    slope = 1.0 | the largest Omega leaves out how flat the sigmoid is | A score that is wrong by r moves the weight by less than r. What is the steepest slope of a sigmoid?
-    slope = 4.0 | the slope of the sigmoid divides where it should multiply | A flat sigmoid makes errors smaller, so Omega may be larger.
-    half = 1.0 | rounding is counted as a whole step | Rounding goes to the nearest number, which is at most half a step away.
-    size = 1.0 | scores are taken to be Omega, not 2 Omega, when they are rounded | Rounding grows with the score. How large are the scores of itself and of the bias token?
-    upper = upside down | the largest Omega is upside down | The coarser the numbers, the smaller Omega must stay.
-    upper = eps | eps is left out of the largest Omega | Numbers near 2 Omega stand 2 Omega eps apart.
-    upper = tolerance | the tolerance is left out of the largest Omega | The more may be off, the larger Omega may be.
-    order = exchanged | the two ends are exchanged | Leak says how large Omega must be at least, rounding how large at most. Return them in this order.
-    """,
+    number="4.5",
+    name="omega_window",
+    title="how large Omega should be",
+    section="conversion-fine-print#without-a-mask-a-large-number",
+    solution=solution,
+    cases=cases,
+    axes=("end",),
+    mistakes=(
+        post, one_token, one_token_fewer, one_token_more, base_10, base_2, no_logarithm, logarithm_negative,
+        product_in_the_logarithm, eps_in_the_leak, no_tolerance_in_the_leak, no_slope, slope_inverted,
+        whole_step, score_of_omega, half_forgotten_twice, quotient_inverted, no_eps, no_tolerance,
+        ends_exchanged, leak_at_omega,
+    ),
 )  # fmt: skip
-check_omega_window = checks(EXERCISE, __doc__)
+
+
+def check_omega_window(answer: Any) -> Result:
+    """Exercise 4.5: `answer(n_pos, tolerance, eps)` returns the smallest and the largest useful Omega.
+
+    Leak: `n_pos` tokens keep the weight $e^{-2\\Omega}$ each, together at most `tolerance`. Rounding: a score near
+    $2\\Omega$ is off by at most half of $2\\Omega$ `eps`, which moves the sigmoid by at most `tolerance`.
+
+    Parameters
+    ----------
+    answer : function of an integer and two numbers. It returns two numbers.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

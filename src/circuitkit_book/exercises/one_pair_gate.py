@@ -1,101 +1,224 @@
-"""Exercise 5.5. `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
+"""Exercise 5.5: a gate of rank one that opens for one pair of tokens."""
 
-**Shapes**: `W_E [vocab, d_model]` with `vocab = d_model + 1`, `query` and `key` two tokens; `W_GQ` and `W_GK
-[d_model]`, `b_GQ` and `b_GK` numbers. **Wanted**: the gate, cut off at 0 and 1, is 1 when token `query` looks at
-token `key`, and 0 for every other pair of tokens.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, built, checks, normal
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, built, normal, whole
 
-
-def spec(W_E: Tensor, query: int, key: int) -> Tensor:
-    table = torch.zeros(len(W_E), len(W_E), dtype=torch.float64)
-    table[query, key] = 1.0
-    return table
+Gate = tuple[Any, Any, Any, Any]
 
 
-def observe(answer, W_E: Tensor, query: int, key: int) -> Tensor:
-    """The gate between every two tokens, `[query, key]`."""
+def solution(W_E: Tensor, query: int, key: int) -> Gate:
+    """Solve for a direction and a bias that give 1 at one token and 0 at all others, on each side."""
+    return *reader(W_E, query), *reader(W_E, key)
+
+
+def reader(
+    W_E: Tensor, token: int, at: float = 1.0, elsewhere: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return a direction and a bias that give `at` at one token and `elsewhere` at all others."""
+    wanted = torch.full((len(W_E),), elsewhere, dtype=W_E.dtype)
+    wanted[token] = at
+    ones = torch.ones(len(W_E), 1, dtype=W_E.dtype)
+    solved = torch.linalg.solve(torch.cat([W_E, ones], 1), wanted)
+    return solved[:-1], solved[-1]
+
+
+def observe(answer: Any, W_E: Tensor, query: int, key: int) -> Tensor:
+    """Compute the gate between all tokens, cut off at 0 and 1, `[query, key]`."""
     d_model = W_E.shape[1]
     W_GQ, b_GQ, W_GK, b_GK = built(answer, W_GQ=(d_model,), b_GQ=(), W_GK=(d_model,), b_GK=())
     return torch.outer(W_E @ W_GQ + b_GQ, W_E @ W_GK + b_GK).clamp(0, 1)
 
 
-def _reader(W_E: Tensor, token: int, how: str) -> tuple[Tensor, Tensor]:
-    """A direction and a bias that read 1 at one token and 0 at the others, or what somebody took for it."""
-    zero, one = torch.zeros((), dtype=W_E.dtype), torch.ones((), dtype=W_E.dtype)
-    inverse = torch.linalg.inv(torch.cat([W_E, torch.ones(len(W_E), 1, dtype=W_E.dtype)], 1))
-    front = torch.linalg.inv(torch.cat([torch.ones(len(W_E), 1, dtype=W_E.dtype), W_E], 1))[
-        :, token
-    ]
-    own, mean = W_E[token], W_E.mean(0)
-    return {
-        "solved": lambda: (inverse[:-1, token], inverse[-1, token]), "always": lambda: (0 * own, one),
-        "never": lambda: (0 * own, zero), "negative": lambda: (-inverse[:-1, token], -inverse[-1, token]),
-        "half": lambda: (inverse[:-1, token] / 2, inverse[-1, token] / 2),
-        "no bias": lambda: (inverse[:-1, token], zero), "pinv": lambda: (torch.linalg.pinv(W_E)[:, token], zero),
-        "rows": lambda: (inverse[token, :-1], inverse[token, -1]), "embedding": lambda: (own, zero),
-        "length 1": lambda: (own / own.norm(), zero), "square length": lambda: (own / own.square().sum(), zero),
-        "centred": lambda: (own - mean, zero), "bias 1": lambda: (inverse[:-1, token], one),
-        "front": lambda: (front[:-1], front[-1]), "one minus": lambda: (-inverse[:-1, token], 1 - inverse[-1, token]),
-        "bias minus": lambda: (inverse[:-1, token], -inverse[-1, token]),
-        "signs": lambda: (2 * inverse[:-1, token], 2 * inverse[-1, token] - 1),
-        "steep threshold": lambda: (10 * own / own.square().sum(), -9 * one), "minus half": lambda: (own / own.square().sum(), -one / 2), "minus mean": lambda: (own, -(own @ mean)),
-        "minus one": lambda: (own, 1 - own @ own), "centred pinv": lambda: (torch.linalg.pinv(W_E - mean)[:, token], zero), "bias -1": lambda: (inverse[:-1, token], -one),
-        "square part": lambda: (torch.linalg.inv(W_E[:-1])[:, min(token, len(W_E) - 2)], zero), "square rest": lambda: (torch.linalg.inv(W_E[1:])[:, max(token - 1, 0)], zero),
-        "mean bias": lambda: (own - mean, -((own - mean) @ mean)), "centred length": lambda: ((own - mean) / (own - mean).square().sum(), -(((own - mean) / (own - mean).square().sum()) @ mean)),
-        "threshold": lambda: (own, 1 - own.square().sum()),
-    }[how]()  # fmt: skip
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random embeddings with one token more than dimensions."""
+    for d_model in (2, 3, 4, 5, 7, 8):
+        yield {
+            "W_E": normal(generator, d_model + 1, d_model),
+            "query": whole(generator, d_model + 1),
+            "key": whole(generator, d_model + 1),
+        }
 
 
-def body(W_E, query, key, *, queries="solved", keys="solved", both="", roles="right"):
-    if roles in ("exchanged", "query twice", "key twice"):
-        query, key = {
-            "exchanged": (key, query),
-            "query twice": (query, query),
-            "key twice": (key, key),
-        }[roles]
-    if roles == "next":
-        query, key = (query + 1) % len(W_E), (key + 1) % len(W_E)
-    return *_reader(W_E, query, both or queries), *_reader(W_E, key, both or keys)
+def exchanged(W_E, query, key):
+    """Query and key are exchanged. The token that attends enters through W_GQ."""
+    return solution(W_E, key, query)
 
 
-_SIDE = """
-    queries = no bias / pinv / bias 1 / bias -1 / centred pinv | the query side's bias is not solved for | There is one token more than dimensions, so no direction alone is 1 on one token and 0 on all others. A direction and a bias have one number more.
-    queries = rows | the query side takes a row of the inverse instead of a column | W_E times the inverse is the identity. To get 1 at one token, which part of the inverse do you multiply by?
-    queries = square part / square rest | the query side is solved for without one of the tokens | All tokens have an equation, and the bias is the unknown that this needs.
-    queries = embedding / length 1 / square length / centred / threshold / steep threshold / minus half / minus mean / mean bias / centred length | the query side is made from the token's embedding | Other tokens have a part in this direction, since embeddings are not orthogonal. Ask for values instead: 1 at one token, 0 at the others.
-    queries = always | the query side says 1 to all tokens | It has to be 1 at one token and 0 at the others.
-    queries = never | the gate never opens | The pair has to be 1 on both sides; is one of the two signs wrong, or one side 0?
-"""
+def query_twice(W_E, query, key):
+    """Both sides read the query token. The key side has to read the key token."""
+    return solution(W_E, query, query)
+
+
+def key_twice(W_E, query, key):
+    """Both sides read the key token. The query side has to read the query token."""
+    return solution(W_E, key, key)
+
+
+def next_tokens(W_E, query, key):
+    """The gate opens for the next two tokens. Tokens are counted from 0."""
+    return solution(W_E, (query + 1) % len(W_E), (key + 1) % len(W_E))
+
+
+def half_open(W_E, query, key):
+    """The gate opens only half. Its value at the pair has to be 1."""
+    return *reader(W_E, query, at=0.5), *reader(W_E, key)
+
+
+def quarter_open(W_E, query, key):
+    """The gate opens only a quarter. Each side has to be 1 at its token."""
+    return *reader(W_E, query, at=0.5), *reader(W_E, key, at=0.5)
+
+
+def signs(W_E, query, key):
+    """Each side is -1 at other tokens, and two negative numbers give a positive one. Make it 0 there."""
+    return *reader(W_E, query, elsewhere=-1.0), *reader(W_E, key, elsewhere=-1.0)
+
+
+def one_minus(W_E, query, key):
+    """Each side is 0 at its token and 1 at the others. It has to be the other way round."""
+    return *reader(W_E, query, 0.0, 1.0), *reader(W_E, key, 0.0, 1.0)
+
+
+def key_always(W_E, query, key):
+    """The key side is 1 at all tokens. It has to be 1 at one token and 0 at the others."""
+    return *reader(W_E, query), *reader(W_E, key, elsewhere=1.0)
+
+
+def query_always(W_E, query, key):
+    """The query side is 1 at all tokens. It has to be 1 at one token and 0 at the others."""
+    return *reader(W_E, query, elsewhere=1.0), *reader(W_E, key)
+
+
+def one_side_negative(W_E, query, key):
+    """The gate never opens. Is the sign of one side wrong?"""
+    return *reader(W_E, query, at=-1.0), *reader(W_E, key)
+
+
+def biases_dropped(W_E, query, key):
+    """The biases are solved for and not returned. With them each side is 0 at the other tokens."""
+    (W_GQ, b_GQ), (W_GK, b_GK) = reader(W_E, query), reader(W_E, key)
+    return W_GQ, 0 * b_GQ, W_GK, 0 * b_GK
+
+
+def biases_of_wrong_sign(W_E, query, key):
+    """Both biases have the wrong sign. A bias is added."""
+    (W_GQ, b_GQ), (W_GK, b_GK) = reader(W_E, query), reader(W_E, key)
+    return W_GQ, -b_GQ, W_GK, -b_GK
+
+
+def biases_of_1(W_E, query, key):
+    """Both biases are 1. They have to be solved for, together with the directions."""
+    (W_GQ, b_GQ), (W_GK, b_GK) = reader(W_E, query), reader(W_E, key)
+    return W_GQ, 0 * b_GQ + 1, W_GK, 0 * b_GK + 1
+
+
+def side_by_pinv(W_E, token):
+    """Return the best direction without a bias."""
+    return torch.linalg.pinv(W_E)[:, token], W_E.new_zeros(())
+
+
+def no_bias(W_E, query, key):
+    """You solve without a bias. There is one token more than dimensions, so add a column of ones to W_E."""
+    return *side_by_pinv(W_E, query), *side_by_pinv(W_E, key)
+
+
+def query_without_bias(W_E, query, key):
+    """You solve the query side without a bias. There is one token more than dimensions, so add a column of ones."""
+    return *side_by_pinv(W_E, query), *reader(W_E, key)
+
+
+def key_without_bias(W_E, query, key):
+    """You solve the key side without a bias. There is one token more than dimensions, so add a column of ones."""
+    return *reader(W_E, query), *side_by_pinv(W_E, key)
+
+
+def centred_pinv(W_E, token):
+    """Return the best direction for centred embeddings, without a bias."""
+    return torch.linalg.pinv(W_E - W_E.mean(0))[:, token], W_E.new_zeros(())
+
+
+def no_bias_centred(W_E, query, key):
+    """You centre the embeddings and leave out the bias. Solve for a direction and a bias together."""
+    return *centred_pinv(W_E, query), *centred_pinv(W_E, key)
+
+
+def rows_of_the_inverse(W_E, query, key):
+    """You take rows of the inverse. W_E times the inverse is the identity, so a token is a column of the inverse."""
+    inverse = torch.linalg.inv(torch.cat([W_E, torch.ones_like(W_E[:, :1])], 1))
+    return inverse[query, :-1], inverse[query, -1], inverse[key, :-1], inverse[key, -1]
+
+
+def ones_in_front(W_E, query, key):
+    """Your column of ones comes first, but you take the last number for the bias. Which one belongs to the ones?"""
+    inverse = torch.linalg.inv(torch.cat([torch.ones_like(W_E[:, :1]), W_E], 1))
+    return inverse[:-1, query], inverse[-1, query], inverse[:-1, key], inverse[-1, key]
+
+
+def embeddings(W_E, query, key):
+    """You read along the embeddings. Embeddings are not orthogonal; solve for 1 at one token and 0 at the others."""
+    zero = W_E.new_zeros(())
+    return W_E[query], zero, W_E[key], zero
+
+
+def unit_embeddings(W_E, query, key):
+    """You read along embeddings of length 1, which are not orthogonal. Solve for 1 at one token and 0 at the others."""
+    zero = W_E.new_zeros(())
+    return W_E[query] / W_E[query].norm(), zero, W_E[key] / W_E[key].norm(), zero
+
+
+def scaled_embeddings(W_E, query, key):
+    """You read along the embeddings, scaled to 1 at the token. They are not orthogonal; solve for 0 at the others."""
+    zero = W_E.new_zeros(())
+    return W_E[query] / W_E[query].square().sum(), zero, W_E[key] / W_E[key].square().sum(), zero
+
+
+def thresholds(W_E, query, key):
+    """You read along the embeddings with a threshold, which does not give 0 at the others. Solve for these values."""
+    query_row, key_row = W_E[query], W_E[key]
+    return query_row, 1 - query_row @ query_row, key_row, 1 - key_row @ key_row
+
+
+def centred_embeddings(W_E, query, key):
+    """You read along centred embeddings. They are not orthogonal; solve for 1 at one token and 0 at the others."""
+    centred, zero = W_E - W_E.mean(0), W_E.new_zeros(())
+    return centred[query], zero, centred[key], zero
 
 
 EXERCISE = Exercise(
-    about="5.5 a gate for one pair | medium | 20 minutes | 05-attention-superposition#the-gated-block-and-its-loophole",
-    spec=spec, body=body,
-    inputs={
-        "W_E": lambda size, generator, case: normal(generator, 3 + size["step"], 2 + size["step"]),
-        "query": lambda size, generator, case: int(torch.randint(3 + size["step"], (), generator=generator)),
-        "key": lambda size, generator, case: int(torch.randint(3 + size["step"], (), generator=generator)),
-    },
-    observe=observe, parts=("W_GQ", "b_GQ", "W_GK", "b_GK"), names=("query token", "key token"),
-    choices="""
-    queries = half | the gate opens only half | The gate has to be 1 at the pair.
-    keys = half | the gate opens only half | The gate has to be 1 at the pair.
-    roles = exchanged | query and key are exchanged | The gate opens for the right two tokens in the wrong order. Which comes in through W_GQ?
-    roles = query twice | the gate opens when the query token looks at itself | The key side has to read the key token.
-    roles = key twice | the gate opens when the key token looks at itself | The query side has to read the query token.
-    roles = next | the gate opens for the next two tokens | Tokens are counted from 0.
-    both = front | the column of ones is first, and the last number is taken for the bias | Which number of the solution belongs to the column of ones?
-    both = one minus | each side is 0 at its token and 1 at the others | Ask for 1 at the token.
-    both = signs | each side is 1 at its token and -1 at the others | Two negative numbers make a positive one.
-    both = bias minus | both biases have the wrong sign | The bias is added.
-    """
-    + _SIDE
-    + _SIDE.replace("queries", "keys").replace("query side", "key side")
-    + _SIDE.replace("queries", "both").replace("the query side", "each side"),
+    number="5.5",
+    name="one_pair_gate",
+    title="a gate for one pair",
+    section="05-attention-superposition#the-gated-block-and-its-loophole",
+    solution=solution,
+    cases=cases,
+    observe=observe,
+    several=True,
+    axes=("query token", "key token"),
+    mistakes=(
+        exchanged, query_twice, key_twice, next_tokens, half_open, quarter_open, signs, one_minus,
+        key_always, query_always, one_side_negative, biases_dropped, biases_of_wrong_sign, biases_of_1,
+        no_bias, query_without_bias, key_without_bias, no_bias_centred, rows_of_the_inverse, ones_in_front,
+        embeddings, unit_embeddings, scaled_embeddings, thresholds, centred_embeddings,
+    ),
 )  # fmt: skip
-check_one_pair_gate = checks(EXERCISE, __doc__)
+
+
+def check_one_pair_gate(answer: Any) -> Result:
+    """Exercise 5.5: `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
+
+    The gate is cut off at 0 and 1. It has to be 1 when token `query` attends to token `key`, and 0 for all other pairs.
+
+    Parameters
+    ----------
+    answer : function of `W_E [vocab, d_model]` with `vocab = d_model + 1`, and two tokens. `W_GQ` and `W_GK` are
+        `[d_model]`, `b_GQ` and `b_GK` are numbers.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,106 +1,235 @@
-"""Exercise 3.3. `answer(model, clean, corrupt, layer, head)` runs the corrupt row with one head's clean output put in.
+"""Exercise 3.3: a run in which one head has the output of another run."""
 
-**Shapes**: `clean` and `corrupt [1, pos]`; at all positions the head's `hook_z` is what it is on the clean row; the
-result is `[vocab]`, the logits at the last position.
-"""
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-from circuitkit_book.exercises.shared import HOOK, cached, hooked, random_row, shipped
-
-
-def spec(model, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
-    model.reset_hooks()
-    _, whole = model.run_with_cache(clean)
-    _, other = model.run_with_cache(corrupt)
-    stream = other[f"blocks.{layer}.hook_resid_post"][0].detach().double()
-    for pos in range(clean.shape[1]):
-        change = (
-            whole[f"blocks.{layer}.attn.hook_z"][0, pos, head]
-            - other[f"blocks.{layer}.attn.hook_z"][0, pos, head]
-        )
-        stream[pos] += change.double() @ model.W_O[layer, head].double()
-    for later in range(layer + 1, model.cfg.n_layers):
-        end = stream[-1] + model.b_O[later].double()
-        for h in range(model.cfg.n_heads):
-            q, k, v = (stream @ W[later, h].double() + b[later, h].double() for W, b in (
-                (model.W_Q, model.b_Q), (model.W_K, model.b_K), (model.W_V, model.b_V)))  # fmt: skip
-            weights = (k @ q[-1] / q.shape[1] ** 0.5).softmax(
-                0
-            )  # of the last position, the only one that is read
-            end = end + weights @ v @ model.W_O[later, h].double()
-        stream = torch.cat([stream[:-1], end[None]])
-    return stream[-1] @ model.W_U.double() + model.b_U.double()
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise
+from circuitkit_book.exercises.models_to_try import hooked, random_row, shipped
 
 
-def body(
-    model,
-    clean,
-    corrupt,
-    layer,
-    head,
-    *,
-    rows="right",
-    value="whole",
-    gives="last",
-    heads="one",
-    place="asked",
-    site="z",
-    at="all",
-):
-    base, source = {
-        "exchanged": (clean, corrupt),
-        "corrupt": (corrupt, corrupt),
-        "clean": (clean, clean),
-    }.get(rows, (corrupt, clean))
-    cache = cached(model, source)
+def solution(model: Any, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
+    """Run the clean row for the head's z, and put that into a run of the corrupt row."""
+    return all_logits(model, clean, corrupt, layer, head)[-1]
 
-    def new(z, name):
-        put = cache[name]
-        return {
-            "zero": 0 * z,
-            "half": (z + put) / 2,
-            "sum": z + put,
-            "change": put - z,
-            "mean": put.mean(1, keepdim=True),
-            "below": cache[f"blocks.0.attn.hook_{site}"],
-        }.get(value, put)
 
-    logits = hooked(model, base, layer, head, new, heads=heads, place=place, site=site, at=at)[0]
-    if gives == "change":
-        return logits[-1] - model(base)[0, -1]
-    return {
-        "all": logits,
-        "start": logits[0],
-        "chances": logits[-1].softmax(-1),
-        "mean": logits.mean(0),
-    }.get(gives, logits[-1])
+def all_logits(model: Any, clean: Tensor, corrupt: Tensor, layer: int, head: int) -> Tensor:
+    """Return the patched logits at all positions, `[pos, vocab]`."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: new)
+
+
+def put(
+    model: Any,
+    clean: Tensor,
+    corrupt: Tensor,
+    layer: int,
+    head: int,
+    mix: Callable[[Tensor, Tensor], Tensor],
+    site: str = "z",
+) -> Tensor:
+    """Return all logits of the corrupt run with `mix(clean value, corrupt value)` in one head."""
+    name = f"blocks.{layer}.attn.hook_{site}"
+    new = model.run_with_cache(clean)[1][name]
+
+    def change(value: Tensor) -> Tensor:
+        value[:, :, head] = mix(new[:, :, head], value[:, :, head])
+        return value
+
+    return hooked(model, corrupt, name, change)[0]
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Four heads of the two-layer model."""
+    for pos, layer, head in [(5, 0, 1), (8, 1, 3), (7, 0, 2), (10, 1, 2)]:
+        yield {
+            "model": shipped("two-layer"),
+            "clean": random_row(generator, pos),
+            "corrupt": random_row(generator, pos),
+            "layer": layer,
+            "head": head,
+        }
+
+
+def rows_exchanged(model, clean, corrupt, layer, head):
+    """The rows are exchanged. Run the corrupt row, and take the head's value from the clean one."""
+    return solution(model, corrupt, clean, layer, head)
+
+
+def corrupt_unchanged(model, clean, corrupt, layer, head):
+    """These are the logits of the corrupt row itself. Which row fills the cache, and does the run get the hook?"""
+    return model(corrupt)[0, -1]
+
+
+def clean_unchanged(model, clean, corrupt, layer, head):
+    """These are the logits of the clean row itself. Which row does the run with the hook read?"""
+    return model(clean)[0, -1]
+
+
+def zero(model, clean, corrupt, layer, head):
+    """The head is replaced by 0, which is an ablation. A patch puts in the head's value on the clean row."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: 0 * new)[-1]
+
+
+def both_added(model, clean, corrupt, layer, head):
+    """You add the clean value to the corrupt one. It has to replace it."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: new + old)[-1]
+
+
+def both_averaged(model, clean, corrupt, layer, head):
+    """You average the clean and the corrupt value. The clean value has to replace the other."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: (new + old) / 2)[-1]
+
+
+def difference_put_in(model, clean, corrupt, layer, head):
+    """You put in the difference of the two runs. Put in the clean value itself."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: new - old)[-1]
+
+
+def average_put_in(model, clean, corrupt, layer, head):
+    """You put in the average over positions. Each position has a clean value of its own."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: new.mean(1, keepdim=True))[-1]
+
+
+def last_position_only(model, clean, corrupt, layer, head):
+    """You patch only the last position. The head's value has to be replaced at all positions."""
+
+    def mix(new: Tensor, old: Tensor) -> Tensor:
+        old = old.clone()
+        old[:, -1] = new[:, -1]
+        return old
+
+    return put(model, clean, corrupt, layer, head, mix)[-1]
+
+
+def all_heads(model, clean, corrupt, layer, head):
+    """You patch all heads of the layer. Which index of `hook_z` [row, position, head, d_head] picks one head?"""
+    name = f"blocks.{layer}.attn.hook_z"
+    new = model.run_with_cache(clean)[1][name]
+    return hooked(model, corrupt, name, lambda z: new)[0, -1]
+
+
+def other_heads(model, clean, corrupt, layer, head):
+    """You patch every head except the one that is asked for."""
+    name = f"blocks.{layer}.attn.hook_z"
+    new = model.run_with_cache(clean)[1][name]
+
+    def change(z: Tensor) -> Tensor:
+        patched = new.clone()
+        patched[:, :, head] = z[:, :, head]
+        return patched
+
+    return hooked(model, corrupt, name, change)[0, -1]
+
+
+def next_head(model, clean, corrupt, layer, head):
+    """You patch the next head. Heads are counted from 0."""
+    return solution(model, clean, corrupt, layer, (head + 1) % model.cfg.n_heads)
+
+
+def other_layer(model, clean, corrupt, layer, head):
+    """You patch a head of the other layer. Layers are counted from 0, as in `blocks.0`."""
+    return solution(model, clean, corrupt, 1 - layer, head)
+
+
+def head_as_position(model, clean, corrupt, layer, head):
+    """The number of the head picks a position. `hook_z` is [row, position, head, d_head]."""
+    name = f"blocks.{layer}.attn.hook_z"
+    new = model.run_with_cache(clean)[1][name]
+
+    def change(z: Tensor) -> Tensor:
+        z[:, head] = new[:, head]
+        return z
+
+    return hooked(model, corrupt, name, change)[0, -1]
+
+
+def values_patched(model, clean, corrupt, layer, head):
+    """You patch the values (`hook_v`). `hook_z` is what the head's pattern makes of them."""
+    return put(model, clean, corrupt, layer, head, lambda new, old: new, "v")[-1]
+
+
+def pattern_patched(model, clean, corrupt, layer, head):
+    """You patch the attention pattern. `hook_z` is what the head computes with it."""
+    name = f"blocks.{layer}.attn.hook_pattern"
+    new = model.run_with_cache(clean)[1][name]
+
+    def change(pattern: Tensor) -> Tensor:
+        pattern[:, head] = new[:, head]
+        return pattern
+
+    return hooked(model, corrupt, name, change)[0, -1]
+
+
+def stream_patched(model, clean, corrupt, layer, head):
+    """You patch the whole output of the attention layer. Only one head has to be replaced, in `hook_z`."""
+    name = f"blocks.{layer}.hook_attn_out"
+    new = model.run_with_cache(clean)[1][name]
+    return hooked(model, corrupt, name, lambda value: new)[0, -1]
+
+
+def first_position_returned(model, clean, corrupt, layer, head):
+    """You return the logits of the first position. Return those of the last."""
+    return all_logits(model, clean, corrupt, layer, head)[0]
+
+
+def all_positions_returned(model, clean, corrupt, layer, head):
+    """You return the logits of all positions. Return those of the last, [vocab]."""
+    return all_logits(model, clean, corrupt, layer, head)
+
+
+def all_positions_with_row(model, clean, corrupt, layer, head):
+    """You return the logits of all positions. Return those of the last, [vocab]."""
+    return all_logits(model, clean, corrupt, layer, head)[None]
+
+
+def row_axis_left(model, clean, corrupt, layer, head):
+    """Your result still has the axis of the row. Return [vocab]."""
+    return solution(model, clean, corrupt, layer, head)[None]
+
+
+def averaged_over_positions(model, clean, corrupt, layer, head):
+    """You average the logits over positions. Return those of the last."""
+    return all_logits(model, clean, corrupt, layer, head).mean(0)
+
+
+def probabilities(model, clean, corrupt, layer, head):
+    """You return probabilities. Return logits, without a softmax."""
+    return solution(model, clean, corrupt, layer, head).softmax(-1)
+
+
+def change_returned(model, clean, corrupt, layer, head):
+    """You return the change of the logits. Return the logits of the patched run."""
+    return solution(model, clean, corrupt, layer, head) - model(corrupt)[0, -1]
 
 
 EXERCISE = Exercise(
-    about="3.3 patch one head | medium | 25 minutes | 03-induction-heads#take-it-out-and-measure",
-    spec=spec, body=body, axes="pos", smallest=5, trials=4,
-    inputs={
-        "model": lambda size, generator, case: shipped("two-layer"),
-        "layer": lambda size, generator, case: size["step"] % 2, "head": lambda size, generator, case: (1, 3, 2, 2)[size["step"] % 4],
-        "clean": random_row(0, 2048), "corrupt": random_row(0, 2048),
-    },
-    names=("vocab",),
-    choices="""
-    rows = exchanged | the two rows are exchanged | The run that counts reads the corrupt row; what is put into it comes from the clean one.
-    rows = corrupt | nothing of the clean run comes in: this is the corrupt row as it is | Which row has to be run for the cache, and does the run get the hook?
-    rows = clean | nothing of the corrupt run is left: this is the clean row as it is | Which row does the run read that gets the hook?
-    value = zero | the head is set to zero instead of to its clean value | That is an ablation. A patch puts in what the head does on the other row.
-    value = half / sum / change | what is put in is made from both runs | The clean value comes in the place of the other.
-    value = below | what is put in is what the head of the first layer does | Take the value of the layer that is asked for.
-    value = mean | what is put in is the clean run's average over positions | Each position has a clean value of its own.
-    gives = all | the logits of all positions are returned | Return those of the last position, [vocab].
-    gives = start | the logits of the first position are returned | Return those of the last position, [vocab].
-    gives = mean | the logits are averaged over positions | Return those of the last position, [vocab].
-    gives = change | the change of the logits is returned | Return the logits themselves.
-    """
-    + HOOK,
+    number="3.3",
+    name="patch",
+    title="patch one head",
+    section="03-induction-heads#take-it-out-and-measure",
+    solution=solution,
+    cases=cases,
+    axes=("vocab",),
+    mistakes=(
+        rows_exchanged, corrupt_unchanged, clean_unchanged, zero, both_added, both_averaged,
+        difference_put_in, average_put_in, last_position_only, all_heads, other_heads, next_head,
+        other_layer, head_as_position, values_patched, pattern_patched, stream_patched,
+        first_position_returned, all_positions_returned, all_positions_with_row, row_axis_left,
+        averaged_over_positions, probabilities, change_returned,
+    ),
 )  # fmt: skip
-check_patch = checks(EXERCISE, __doc__)
+
+
+def check_patch(answer: Any) -> Result:
+    """Exercise 3.3: `answer(model, clean, corrupt, layer, head)` runs the corrupt row with one head's clean output.
+
+    Parameters
+    ----------
+    answer : function of a model, `clean` and `corrupt [1, pos]`, a layer and a head. It replaces the head's `hook_z`
+        at all positions by its value on the clean row, and returns the logits at the last position, `[vocab]`.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

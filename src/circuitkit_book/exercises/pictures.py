@@ -1,4 +1,4 @@
-"""Say it first, then see it: a prediction is noted before anything is measured, and a picture sets it beside what came out."""
+"""Predictions that a reader writes down before a measurement, and pictures of what was measured."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -9,63 +9,77 @@ from torch import Tensor
 from circuitkit_book.exercises.checking import Result
 
 
-def predict(guess: Any, words: Sequence[str]) -> Result:
-    """Note a prediction: a number for each of these words. Until it is there, the cells that measure wait.
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and not NaN."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
+
+def predict(guess: Any, words: Sequence[str]) -> Result:
+    """Note a prediction: a number for each word.
+
+    Parameters
+    ----------
+    guess : numbers by word; `None` stands for a number that is missing
+    words : the words that are asked for
+
+    Returns
+    -------
+    A result that passed if every word has a number. Its `answer` holds the numbers.
+
+    Examples
+    --------
     >>> predict({"with": 1, "without": 0}, ["with", "without"]).passed
     True
+
+    Source: this book.
     """
-    given, odd = guess if isinstance(guess, Mapping) else {}, ""
-    lacking = [
-        w
-        for w in words
-        if not isinstance(given.get(w), (int, float))
-        or isinstance(given[w], bool)
-        or given[w] != given[w]
-    ]
-    if lacking:
+    given = guess if isinstance(guess, Mapping) else {}
+    missing = [word for word in words if not is_number(given.get(word))]
+    if missing:
         form = ", ".join(f'"{word}": ...' for word in words)
-        odd = "".join(
-            f" {given[word]!r} is no number: 90 % is 0.9."
-            for word in lacking
-            if isinstance(given.get(word), (str, bool, float))
-        )
-        for word in (str(w) for w in given if w not in words):
-            near = get_close_matches(word, lacking, 1, 0.5)
-            odd += f' "{word}" is none of these words' + (
-                f': did you mean "{near[0]}"?' if near else "."
-            )
-        return Result(
-            "Prediction",
-            False,
-            len(lacking) < len(words),
-            "",
-            f"No prediction yet. Write a number for each: {{{form}}}.{odd}",
-            answer=guess,
-        )
-    said = ", ".join(f"{word} {given[word]:g}" for word in words)
-    said += "." + " If they are shares, they lie between 0 and 1: 90 % is 0.9." * any(
-        not 0 <= given[word] <= 1 for word in words
-    )
-    return Result(
-        "Prediction",
-        True,
-        True,
-        "",
-        f"Noted: {said} Now see.",
-        answer={word: float(given[word]) for word in words},
-    )
+        text = f"No answer yet. Write a number for each word: {{{form}}}.{remarks(given, words)}"
+        done = len(missing) < len(words)
+        return Result("Prediction", False, text, done=done, answer=guess)
+    numbers = {word: float(given[word]) for word in words}
+    listed = ", ".join(f"{word} {number:g}" for word, number in numbers.items())
+    text = f"Your prediction is {listed}."
+    if any(not 0 <= number <= 1 for number in numbers.values()):
+        text += " Write a share as a number between 0 and 1: 90% is 0.9."
+    return Result("Prediction", True, text, answer=numbers)
+
+
+def remarks(given: Mapping[str, Any], words: Sequence[str]) -> str:
+    """Return what is wrong with the entries of a prediction."""
+    text = ""
+    for word, value in given.items():
+        if word not in words:
+            near = get_close_matches(str(word), list(words), 1, 0.5)
+            question = f'; did you mean "{near[0]}"?' if near else "."
+            text += f' "{word}" is not one of the words{question}'
+        elif value is not None and not is_number(value):
+            text += f" {value!r} is not a number: write 90% as 0.9."
+    return text
 
 
 def picture(
-    values: Tensor | Mapping[str, float],
+    values: Tensor | Mapping[str, Any],
     *,
     alt: str,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     label: str = "",
 ) -> None:
-    """Draw numbers: `{word: number}` as bars, `{name: {word: number}}` as bars in groups, a table `[row, column]` in colours."""
+    """Draw numbers as bars, or a table in colours.
+
+    Parameters
+    ----------
+    values : `{word: number}` for bars, `{name: {word: number}}` for groups of bars, or a table `[row, column]`
+    alt : what the picture shows, for readers who do not see it
+    rows, columns : names for the rows and columns of a table
+    label : what the numbers are
+
+    Source: this book.
+    """
     import matplotlib.pyplot as plt
 
     from circuitkit import figures
@@ -73,38 +87,30 @@ def picture(
     figures.style()
     fig, ax = plt.subplots(figsize=(6.4, 2.8))
     if isinstance(values, Mapping):
-        series = values if isinstance(next(iter(values.values())), Mapping) else {"": values}
-        words = list(next(iter(series.values())))
-        for i, (name, numbers) in enumerate(series.items()):
-            ax.bar(
-                [x + 0.8 * (i + 0.5) / len(series) - 0.4 for x in range(len(words))],
-                [float(numbers[w]) for w in words],
-                0.8 / len(series),
-                label=name,
-            )
-        ax.set_xticks(
-            range(len(words)),
-            words,
-            **(
-                {"rotation": 30, "ha": "right"}
-                if max(map(len, map(str, words))) * len(words) > 56
-                else {}
-            ),
-        )
+        is_grouped = isinstance(next(iter(values.values())), Mapping)
+        draw_bars(ax, values if is_grouped else {"": values})
         ax.set_ylabel(label)
-        if len(series) > 1:
-            ax.legend(
-                loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series)
-            )  # above the bars, never on them
     else:
         table = values.detach().double().numpy()
-        image = ax.imshow(
-            table,
-            aspect="auto",
-            **(figures.signed(table) if table.min() < 0 else figures.unsigned(table)),
-        )
-        for axis, names in ((ax.set_xticks, columns), (ax.set_yticks, rows)):
-            if names:
-                axis(range(len(names)), names)
+        colours = figures.signed(table) if table.min() < 0 else figures.unsigned(table)
+        image = ax.imshow(table, aspect="auto", **colours)
+        if columns:
+            ax.set_xticks(range(len(columns)), columns)
+        if rows:
+            ax.set_yticks(range(len(rows)), rows)
         fig.colorbar(image, label=label)
     figures.show(fig, alt=alt)
+
+
+def draw_bars(ax: Any, series: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw one group of bars for each word, with one bar for each series."""
+    words = list(next(iter(series.values())))
+    width = 0.8 / len(series)
+    for index, (name, numbers) in enumerate(series.items()):
+        places = [place + width * (index + 0.5) - 0.4 for place in range(len(words))]
+        ax.bar(places, [float(numbers[word]) for word in words], width, label=name)
+    is_crowded = max(len(str(word)) for word in words) * len(words) > 56
+    slope = {"rotation": 30, "ha": "right"} if is_crowded else {}
+    ax.set_xticks(range(len(words)), words, **slope)
+    if len(series) > 1:  # the legend lies above the bars
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series))

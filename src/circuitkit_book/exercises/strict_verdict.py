@@ -1,142 +1,281 @@
-"""Exercise 5.2. `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
+"""Exercise 5.2: whether a head carries a behaviour alone, with every set of other heads."""
 
-**Shapes**: `written [row, head, vocab]` is what each head adds to the logits, `residual [row, vocab]` the rest of
-them, `completion` a token, `has_source [row]` true or false. **Rates**: the share of rows with a source on which
-the completion is the top logit with *every* set of other heads removed; and the share of rows without a source on
-which it is the top logit with *none*.
-"""
-
+from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks, normal
-
-
-def spec(written: Tensor, residual: Tensor, completion: int, has_source: Tensor) -> Tensor:
-    n_heads, rates = written.shape[1], []
-    for head in range(n_heads):
-        others = [k for k in range(n_heads) if k != head]
-        carried, silent = [], []
-        for row in range(len(written)):
-            outcomes = []
-            for count in range(n_heads):
-                for kept in combinations(others, count):
-                    logits = residual[row] + sum(written[row, k] for k in (head, *kept))
-                    outcomes.append(int(logits.argmax()) == completion)
-            carried += [all(outcomes)] if has_source[row] else []
-            silent += [] if has_source[row] else [not any(outcomes)]
-        rates.append([sum(carried) / len(carried), sum(silent) / len(silent)])
-    return torch.tensor(rates, dtype=torch.float64)
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, normal, whole
 
 
-def body(
-    written, residual, completion, has_source, *, rest=1.0, sets="all", head_in=True, first="all", second="not any", rows_1="with",
-    rows_2="without", hit="top", out="both",
-):  # fmt: skip
-    n_heads, rates = written.shape[1], []
-    for head in range(n_heads):
-        others = [k for k in range(n_heads) if k != head]
-        own = [head] * int(head_in)
-        kept = [(*own, *some) for count in range(n_heads) for some in combinations(others, count)]
-        kept = {
-            "whole": kept[-1:], "alone": kept[:1], "not alone": kept[1:], "not whole": kept[:-1],
-            "one out": [tuple(k for k in (*own, *others) if k != lost) for lost in others],
-            "one in": [(*own, one) for one in others], "ends": [kept[0], kept[-1]],
-            "one out or none": kept[-n_heads:],
-            "one in or none": kept[:n_heads], "any": [some for count in range(n_heads + 1) for some in combinations(range(n_heads), count)],
-        }.get(sets, kept)  # fmt: skip
-        logits = torch.stack(
-            [
-                written[:, list(some)].sum(1) + (len(some) if rest == 2.0 else rest) * residual
-                for some in kept
-            ]
-        )
-        if hit == "positive":
-            top = logits[..., completion] > 0
-        elif hit == "half":
-            top = logits.softmax(-1)[..., completion] > 0.5
-        else:
-            seen = written[:, head].expand_as(logits) if hit == "heads" else logits
-            top = seen.argmax(-1) == completion
-        always, ever, share = top.all(0).double(), top.any(0).double(), top.double().mean(0)
-        kinds = {
-            "all": always, "any": ever, "mean": share, "not any": 1 - ever, "not all": 1 - always,
-            "not mean": 1 - share, "one": 1 + 0 * ever, "whole": 1 - top[-1].double(), "alone": 1 - top[0].double(),
-        }  # fmt: skip
-        rows = {"with": has_source, "without": ~has_source, "every": has_source | True}
-        one, two = kinds[first], kinds[second]
-        carried, silent = one[rows[rows_1]].mean(), two[rows[rows_2]].mean()
-        if out == "of all rows":
-            carried, silent = (one * rows[rows_1]).mean(), (two * rows[rows_2]).mean()
-        elif out == "sets":
-            carried, silent = (
-                top[:, has_source].all(1).double().mean(),
-                1 - top[:, ~has_source].any(1).double().mean(),
-            )
-        elif out == "worst":
-            carried, silent = (
-                top[:, has_source].double().mean(1).min(),
-                1 - top[:, ~has_source].double().mean(1).max(),
-            )
-        rates.append(torch.stack([silent, carried] if out == "exchanged" else [carried, silent]))
-    found = torch.stack(rates)
-    return {"first": found[:, 0], "second": found[:, 1], "turned": found.mT}.get(out, found)
+def solution(written: Tensor, residual: Tensor, completion: int, has_source: Tensor) -> Tensor:
+    """Try every set of other heads; ask for all of them with a source, and for none of them without."""
+    rates = []
+    for head in range(written.shape[1]):
+        hits = predicted(written, residual, completion, sets_with(head, written))
+        always, ever = hits.all(0), hits.any(0)
+        rates.append([share(always[has_source]), share(~ever[~has_source])])
+    return torch.tensor(rates)
 
 
-def _draw(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
-    """Heads that mostly help where there is a source."""
-    written = 0.7 * normal(generator, len(case["has_source"]), size["head"], size["vocab"])
-    written[case["has_source"], :, case["completion"]] += 1.2
-    return written
+def share(truths: Tensor) -> float:
+    """Return how many entries are true, between 0 and 1."""
+    return float(truths.double().mean())
 
 
-def _rest(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
-    residual = 0.7 * normal(generator, len(case["written"]), size["vocab"])
-    residual[~case["has_source"], case["completion"]] -= 1.2
-    return residual
+def sets_with(head: int, written: Tensor) -> list[tuple[int, ...]]:
+    """Return all sets of heads that contain one head, the smallest first."""
+    n_heads = written.shape[1]
+    others = [index for index in range(n_heads) if index != head]
+    return [(head, *rest) for count in range(n_heads) for rest in combinations(others, count)]
+
+
+def predicted(written: Tensor, residual: Tensor, completion: int, sets: Any) -> Tensor:
+    """Return whether the completion has the largest logit, `[set, row]`."""
+    logits = [residual + written[:, list(heads)].sum(1) for heads in sets]
+    return torch.stack(logits).argmax(-1) == completion
+
+
+def rates_of(written, residual, completion, has_source, choose):
+    """Return the two rates when only the sets `choose(sets)` of each head are tried."""
+    rates = []
+    for head in range(written.shape[1]):
+        sets = choose(sets_with(head, written))
+        hits = predicted(written, residual, completion, sets)
+        rates.append([share(hits.all(0)[has_source]), share(~hits.any(0)[~has_source])])
+    return torch.tensor(rates)
+
+
+def all_hits(written, residual, completion):
+    """Return all predictions, `[head, set, row]`."""
+    heads = range(written.shape[1])
+    return torch.stack(
+        [predicted(written, residual, completion, sets_with(head, written)) for head in heads]
+    )
+
+
+def two_rates(always, quiet, rows_1, rows_2):
+    """Return two rates of `[head, row]` truths or shares, each over some rows."""
+    first, second = always.double()[:, rows_1].mean(1), quiet.double()[:, rows_2].mean(1)
+    return torch.stack([first, second], 1)
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random heads that mostly help where there is a source."""
+    for step, (heads, vocab) in enumerate([(2, 3), (3, 4), (3, 5), (4, 5), (4, 6), (3, 3)]):
+        rows = 8 + 2 * step
+        has_source = torch.randperm(rows, generator=generator) > 3 + step // 2
+        completion = whole(generator, vocab)
+        written = 0.7 * normal(generator, rows, heads, vocab)
+        written[has_source, :, completion] += 1.2
+        residual = 0.7 * normal(generator, rows, vocab)
+        residual[~has_source, completion] -= 1.2
+        yield {
+            "written": written,
+            "residual": residual,
+            "completion": completion,
+            "has_source": has_source,
+        }
+
+
+def no_residual(written, residual, completion, has_source):
+    """The residual stream is missing. The logits are the residual stream plus what the heads write."""
+    return solution(written, 0 * residual, completion, has_source)
+
+
+def residual_for_each_head(written, residual, completion, has_source):
+    """You add the residual stream once for each head. It enters the logits once."""
+    return solution(written + residual[:, None], 0 * residual, completion, has_source)
+
+
+def all_heads_only(*inputs):
+    """You never remove another head, so all heads get the same rates. Try every set of the others."""
+    return rates_of(*inputs, choose=lambda sets: sets[-1:])
+
+
+def alone_only(*inputs):
+    """You try only the head alone. Try every set of the other heads."""
+    return rates_of(*inputs, choose=lambda sets: sets[:1])
+
+
+def never_alone(*inputs):
+    """You leave out the head alone. The empty set of other heads is a set, too: where does your range begin?"""
+    return rates_of(*inputs, choose=lambda sets: sets[1:])
+
+
+def never_all(*inputs):
+    """You leave out the set of all heads. Where does your range end?"""
+    return rates_of(*inputs, choose=lambda sets: sets[:-1])
+
+
+def one_removed(*inputs):
+    """You remove one other head at a time. Two heads can do together what neither does alone; try every set."""
+    heads = inputs[0].shape[1]
+    return rates_of(*inputs, choose=lambda sets: sets[-heads:-1])
+
+
+def one_or_none_removed(*inputs):
+    """You remove at most one other head. Two heads can do together what neither does alone; try every set."""
+    heads = inputs[0].shape[1]
+    return rates_of(*inputs, choose=lambda sets: sets[-heads:])
+
+
+def one_kept(*inputs):
+    """You keep at most one other head. Any set of the others has to be tried."""
+    heads = inputs[0].shape[1]
+    return rates_of(*inputs, choose=lambda sets: sets[:heads])
+
+
+def alone_and_all(*inputs):
+    """You try two sets: no other head, and all of them. Any set of the others has to be tried."""
+    return rates_of(*inputs, choose=lambda sets: [sets[0], sets[-1]])
+
+
+def head_removed_too(*inputs):
+    """You remove the head that is judged. Every set has to contain it."""
+    return rates_of(*inputs, choose=lambda sets: [heads[1:] for heads in sets])
+
+
+def head_comes_and_goes(*inputs):
+    """You try sets without the head that is judged. Every set has to contain it."""
+    return rates_of(*inputs, choose=lambda sets: sets + [heads[1:] for heads in sets])
+
+
+def averaged_with_source(written, residual, completion, has_source):
+    """You average over sets in the first rate. One set that fails is enough for a row to fail: use all."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.double().mean(1), ~hits.any(1), has_source, ~has_source)
+
+
+def averaged(written, residual, completion, has_source):
+    """You average over sets. One set decides about a row: use all in the first rate and any in the second."""
+    mean = all_hits(written, residual, completion).double().mean(1)
+    return two_rates(mean, 1 - mean, has_source, ~has_source)
+
+
+def averaged_without_source(written, residual, completion, has_source):
+    """You average over sets in the second rate. One set that predicts is enough for a row to fail: use any."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), 1 - hits.double().mean(1), has_source, ~has_source)
+
+
+def some_set(written, residual, completion, has_source):
+    """Your first rate asks for some set. The completion has to be predicted with every set: use all."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.any(1), ~hits.any(1), has_source, ~has_source)
+
+
+def not_every_set(written, residual, completion, has_source):
+    """Your second rate asks that some set is silent. No set may predict the completion: use not any."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), ~hits.all(1), has_source, ~has_source)
+
+
+def how_often_it_fires(written, residual, completion, has_source):
+    """Your second rate is how often the completion is predicted. A perfect head has to score 1: subtract it from 1."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), hits.any(1), has_source, ~has_source)
+
+
+def always_fires(written, residual, completion, has_source):
+    """Your second rate is how often every set predicts the completion. Ask on which rows no set does."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), hits.all(1), has_source, ~has_source)
+
+
+def first_rate_on_all_rows(written, residual, completion, has_source):
+    """Your first rate uses all rows. Use those with a source."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), ~hits.any(1), has_source | True, ~has_source)
+
+
+def second_rate_on_all_rows(written, residual, completion, has_source):
+    """Your second rate uses all rows. Use those without a source."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), ~hits.any(1), has_source, has_source | True)
+
+
+def second_rate_with_source(written, residual, completion, has_source):
+    """Your second rate uses the rows with a source. It is the control, so use those without."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), ~hits.any(1), has_source, has_source)
+
+
+def rows_exchanged(written, residual, completion, has_source):
+    """The rows are exchanged. The first rate uses rows with a source, the second those without."""
+    return solution(written, residual, completion, ~has_source)
+
+
+def divided_by_all_rows(written, residual, completion, has_source):
+    """You divide by the number of all rows. Each rate is a share of its own rows."""
+    hits = all_hits(written, residual, completion)
+    first = (hits.all(1) & has_source).double().mean(1)
+    return torch.stack([first, (~hits.any(1) & ~has_source).double().mean(1)], 1)
+
+
+def positive_logit(written, residual, completion, has_source):
+    """You count a positive logit. The completion is predicted if its logit is the largest."""
+    rates = []
+    for head in range(written.shape[1]):
+        sets = sets_with(head, written)
+        logits = torch.stack([residual + written[:, list(heads)].sum(1) for heads in sets])
+        hits = logits[..., completion] > 0
+        rates.append([share(hits.all(0)[has_source]), share(~hits.any(0)[~has_source])])
+    return torch.tensor(rates)
+
+
+def sets_counted(written, residual, completion, has_source):
+    """You count sets. For each row, ask whether all sets predict; then take the share of rows."""
+    hits = all_hits(written, residual, completion)
+    with_source = hits[..., has_source].all(2).double().mean(1)
+    without = 1 - hits[..., ~has_source].any(2).double().mean(1)
+    return torch.stack([with_source, without], 1)
+
+
+def worst_set(written, residual, completion, has_source):
+    """You take the worst set over all rows. Another set can fail on each row, so first ask for each row."""
+    hits = all_hits(written, residual, completion).double()
+    with_source = hits[..., has_source].mean(2).amin(1)
+    return torch.stack([with_source, 1 - hits[..., ~has_source].mean(2).amax(1)], 1)
+
+
+def rates_exchanged(*inputs):
+    """The two rates are exchanged. First the rows with a source, then those without."""
+    return solution(*inputs).flip(1)
 
 
 EXERCISE = Exercise(
-    about="5.2 a verdict that can fail | hard | 30 minutes | 05-attention-superposition#a-verdict-that-can-fail",
-    spec=spec, body=body, axes="head < vocab",
-    inputs={
-        "has_source": lambda size, generator, case: torch.randperm(8 + 2 * size["step"], generator=generator) > 3 + size["step"] // 2,
-        "completion": "< vocab", "written": _draw, "residual": _rest,
-    },
-    names=("head", "rate"),
-    choices="""
-    rest = 2.0 | the residual stream is added once for each kept head | The logits are one stream: it comes in once.
-    rest = 0.0 | the residual stream is left out | The published check judges head outputs alone. The model's logits hold the residual stream, too.
-    sets = whole | no other head is ever removed | This judges the model as a whole, and every head gets the same rates. The question is about one head.
-    sets = alone | only the set without any other head is tried | Alone is one of many sets. Two other heads may spoil together what neither spoils by itself.
-    sets = not alone | the set without any other head is not tried | All others removed is a set, too. Where does your range begin?
-    sets = not whole | the set of all heads is not tried | None removed is a set, too. Where does your range end?
-    sets = one out / one out or none | only one other head is removed at a time | Leave-one-out misses what two heads do together: any set of the others may be gone.
-    sets = one in / one in or none | only one other head is kept at a time | Any set of the others may be there, none and all included.
-    sets = any | sets without the head that is judged are tried, too | Every set has to hold the head that is judged; only the others come and go.
-    sets = ends | only two sets are tried: all others, and none of them | Any set of the others may be gone, not all or nothing.
-    head_in = False | the head itself is removed, too | Every set has to hold the head that is judged; only the others come and go.
-    first = mean | the sets are averaged in the first rate | The completion has to stay whatever set is removed. One failing set is enough to fail a row.
-    first = any | the first rate asks for some set, not for every set | Lucky help from other heads would count. The completion has to stay whatever is removed.
-    first = not any | the first rate counts where the completion is never predicted | Which rows pass: those where the completion stays whatever is removed.
-    second = not mean | the sets are averaged in the second rate | One set that predicts is enough to make a row loud.
-    second = whole / alone | one set alone is tried in the second rate | A row is quiet when no set predicts.
-    second = not all | a row counts as silent when some set does not predict | Silent is the opposite of *ever* predicted, not of *always* predicted: turn 'for every set' around with care.
-    second = any / all / mean | the second rate says how often the head fires | Both rates should be 1 for a perfect head. What is the share of rows on which it keeps quiet, with every set?
-    second = one | there is no negative control | The second rate is 1 whatever the rows are: so a head that always fires would pass.
-    rows_1 = every | the first rate is taken over all rows | What a head should do depends on the source: predict with it. `has_source` says which rows have one.
-    rows_1 = without | the first rate is taken over the rows without a source | Where there is no source there is nothing to predict.
-    rows_2 = every | the second rate is taken over all rows | Where there is a source the head should not be quiet. Which rows are the control?
-    rows_2 = with | the second rate is taken over the rows with a source | Where there is a source the head should not be quiet. Which rows are the control?
-    hit = positive | a completion counts as predicted when its logit is positive | Predicted means: above all other tokens. Zero means nothing for a logit.
-    hit = half | a completion counts as predicted when its probability is above one half | Predicted means: above all other tokens.
-    hit = heads | only what the head itself writes is looked at | The logits are a sum: the residual stream and the kept heads belong to it.
-    out = of all rows | both rates are divided by the number of all rows | The first rate is a share of the rows with a source, the second of the rows without.
-    out = sets | sets are counted instead of rows | For each row: does every set complete it? Then take the share of rows.
-    out = worst | the worst set's rate is taken, over all rows | Another set may fail on each row. First ask for each row: do all sets pass?
-    out = exchanged | the two rates are exchanged | First the rows with a source, then those without.
-    """,
+    number="5.2",
+    name="strict_verdict",
+    title="a verdict that can fail",
+    section="05-attention-superposition#a-verdict-that-can-fail",
+    solution=solution,
+    cases=cases,
+    axes=("head", "rate"),
+    mistakes=(
+        no_residual, residual_for_each_head, all_heads_only, alone_only, never_alone, never_all, one_removed,
+        one_or_none_removed, one_kept, alone_and_all, head_removed_too, head_comes_and_goes,
+        averaged_with_source, averaged, averaged_without_source, some_set, not_every_set, how_often_it_fires,
+        always_fires, first_rate_on_all_rows, second_rate_on_all_rows, second_rate_with_source,
+        rows_exchanged, divided_by_all_rows, positive_logit, sets_counted, worst_set, rates_exchanged,
+    ),
 )  # fmt: skip
-check_strict_verdict = checks(EXERCISE, __doc__)
+
+
+def check_strict_verdict(answer: Any) -> Result:
+    """Exercise 5.2: `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
+
+    The first rate is the share of rows with a source on which the completion has the largest logit with every set of
+    other heads removed. The second is the share of rows without a source on which it has the largest logit with none.
+
+    Parameters
+    ----------
+    answer : function of `written [row, head, vocab]`, what each head adds to the logits, `residual [row, vocab]`, the
+        rest of the logits, `completion`, a token, and `has_source [row]`, true or false.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,100 +1,149 @@
-"""Exercise 1.6. `answer(R, W_E, W_V, W_O, W_U)` returns the four matrices of the same model in the stream `x @ R`.
+"""Exercise 1.6: the matrices of the same model when its stream is rotated."""
 
-**Shapes**: `R [d_model, d_model]` orthogonal, `W_E [vocab, d_model]`, `W_V [d_model, d_head]`, `W_O [d_head, d_model]`,
-`W_U [d_model, vocab]`; the results have the same shapes. Compared are the stream, which has to be turned by `R`, and
-the logits, which have to be the same.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, built, checks, normal
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise, built, normal, orthonormal_rows
 
-
-def spec(R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
-    vocab, d_model = W_E.shape
-    out = torch.zeros(vocab, max(vocab, d_model), 2, dtype=torch.float64)
-    for token in range(vocab):
-        stream = W_E[token] + ((W_E[token] @ W_V) @ W_O)
-        for i in range(d_model):
-            out[token, i, 0] = torch.dot(stream, R[:, i])
-        for word in range(vocab):
-            out[token, word, 1] = torch.dot(stream, W_U[:, word])
-    return out
+Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def observe(answer, R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
+def solution(R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Matrices:
+    """What writes x now writes x R; what reads x R takes R away again."""
+    return W_E @ R, R.T @ W_V, W_O @ R, R.T @ W_U
+
+
+def observe(answer: Any, R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Tensor:
+    """Compute the stream before and after the head, and the logits, `[token, coordinate]`."""
     W_E, W_V, W_O, W_U = built(answer, W_E=W_E.shape, W_V=W_V.shape, W_O=W_O.shape, W_U=W_U.shape)
-    (vocab, d_model), stream = W_E.shape, W_E + W_E @ W_V @ W_O
-    out = torch.zeros(vocab, max(vocab, d_model), 2, dtype=torch.float64)
-    out[:, :d_model, 0], out[:, :vocab, 1] = stream, stream @ W_U
-    return out
+    stream = W_E + W_E @ W_V @ W_O
+    return torch.cat([W_E, stream, stream @ W_U], 1)
 
 
-def _turned(W: Tensor, R: Tensor, how: str) -> Tensor:
-    return {
-        "as it was": lambda: W, "x R": lambda: W @ R, "x R^T": lambda: W @ R.mT, "R x": lambda: R @ W,
-        "R^T x": lambda: R.mT @ W, "x R R": lambda: W @ R @ R,
-    }[how]()  # fmt: skip
+def cases(generator: Generator) -> Iterator[Case]:
+    """Random matrices and a random orthogonal R."""
+    for vocab, d_model, d_head in [(3, 4, 2), (4, 5, 3), (5, 7, 2), (6, 8, 4), (4, 4, 4)]:
+        yield {
+            "R": orthonormal_rows(generator, d_model, d_model),
+            "W_E": normal(generator, vocab, d_model),
+            "W_V": normal(generator, d_model, d_head),
+            "W_O": normal(generator, d_head, d_model),
+            "W_U": normal(generator, d_model, vocab),
+        }
 
 
-def body(
-    R,
-    W_E,
-    W_V,
-    W_O,
-    W_U,
-    *,
-    R_is="R",
-    embedding="x R",
-    reads="R^T x",
-    writes="x R",
-    unembedding="R^T x",
-    all_four="",
-):
-    if all_four:
-        embedding = reads = writes = unembedding = all_four
-    R = R.mT if R_is == "inverse" else R
-    return (
-        _turned(W_E, R, embedding),
-        _turned(W_V, R, reads),
-        _turned(W_O, R, writes),
-        _turned(W_U, R, unembedding),
-    )
+def inverse_of_R(R, W_E, W_V, W_O, W_U):
+    """The stream is rotated by the inverse of R. The new stream has to be x @ R."""
+    return solution(R.T, W_E, W_V, W_O, W_U)
 
 
-_WRITES = """
-    writes = as it was | what the head writes with, W_O, is left as it was | The stream has other coordinates now. What does it have to put there?
-    writes = x R^T | what the head writes with, W_O, meets the inverse of R from the right | A writer has to put x R where it used to put x.
-    writes = x R R | what the head writes with, W_O, meets R twice | A writer has to put x R where it used to put x.
-"""
+def nothing_rotated(R, W_E, W_V, W_O, W_U):
+    """Nothing is rotated. The new stream has to be x @ R; start with W_E, which writes into it."""
+    return W_E, W_V, W_O, W_U
 
-_READS = """
-    reads = as it was | what the head reads with, W_V, is left as it was | The stream has other coordinates now. How does it find again what it used to read?
-    reads = x R | what the head reads with, W_V, meets R from the right | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
-    reads = x R^T | what the head reads with, W_V, meets the inverse of R from the right | For a reader, the stream's axis is the first. On which side does it meet R?
-    reads = R x | what the head reads with, W_V, meets R from the left | It has to undo R: write down x R times the new one.
-"""
+
+def all_from_the_right(R, W_E, W_V, W_O, W_U):
+    """All matrices are multiplied by R from the right. W_V and W_U read the stream with their first axis."""
+    return W_E @ R, W_V @ R, W_O @ R, W_U @ R
+
+
+def all_from_the_left(R, W_E, W_V, W_O, W_U):
+    """All matrices are multiplied by R from the left. W_E and W_O write the stream with their last axis."""
+    return R @ W_E, R @ W_V, R @ W_O, R @ W_U
+
+
+def readers_as_they_were(R, W_E, W_V, W_O, W_U):
+    """W_V and W_U are as they were. They read x @ R now, so they have to undo R."""
+    return W_E @ R, W_V, W_O @ R, W_U
+
+
+def readers_with_R(R, W_E, W_V, W_O, W_U):
+    """W_V and W_U are multiplied by R. They have to undo it: what takes R away again?"""
+    return W_E @ R, R @ W_V, W_O @ R, R @ W_U
+
+
+def W_E_as_it_was(R, W_E, W_V, W_O, W_U):
+    """W_E is as it was. It has to write x @ R where it wrote x."""
+    return W_E, R.T @ W_V, W_O @ R, R.T @ W_U
+
+
+def W_E_with_the_inverse(R, W_E, W_V, W_O, W_U):
+    """W_E is multiplied by the inverse of R. It has to write x @ R where it wrote x."""
+    return W_E @ R.T, R.T @ W_V, W_O @ R, R.T @ W_U
+
+
+def W_V_as_it_was(R, W_E, W_V, W_O, W_U):
+    """W_V is as it was. It reads x @ R now, so it has to undo R."""
+    return W_E @ R, W_V, W_O @ R, R.T @ W_U
+
+
+def W_V_with_R(R, W_E, W_V, W_O, W_U):
+    """W_V is multiplied by R. It has to undo R: x @ R @ (the new W_V) must be x @ W_V."""
+    return W_E @ R, R @ W_V, W_O @ R, R.T @ W_U
+
+
+def W_O_as_it_was(R, W_E, W_V, W_O, W_U):
+    """W_O is as it was. It writes into the stream, so it has to write x @ R where it wrote x."""
+    return W_E @ R, R.T @ W_V, W_O, R.T @ W_U
+
+
+def W_O_with_the_inverse(R, W_E, W_V, W_O, W_U):
+    """W_O is multiplied by the inverse of R. It has to write x @ R where it wrote x."""
+    return W_E @ R, R.T @ W_V, W_O @ R.T, R.T @ W_U
+
+
+def W_U_as_it_was(R, W_E, W_V, W_O, W_U):
+    """W_U is as it was. It reads x @ R now, so it has to undo R."""
+    return W_E @ R, R.T @ W_V, W_O @ R, W_U
+
+
+def W_U_with_R(R, W_E, W_V, W_O, W_U):
+    """W_U is multiplied by R. It has to undo R: x @ R @ (the new W_U) must be x @ W_U."""
+    return W_E @ R, R.T @ W_V, W_O @ R, R @ W_U
+
+
+def head_as_it_was(R, W_E, W_V, W_O, W_U):
+    """The head is as it was. W_V reads x @ R now, and W_O has to write x @ R."""
+    return W_E @ R, W_V, W_O, R.T @ W_U
+
+
+def ends_only_as_they_were(R, W_E, W_V, W_O, W_U):
+    """W_E and W_U are as they were. The stream has to be x @ R before the head, too."""
+    return W_E, R.T @ W_V, W_O @ R, W_U
 
 
 EXERCISE = Exercise(
-    about="1.6 turn the stream | medium | 15 minutes | 01-residual-stream#no-privileged-basis",
-    spec=spec, body=body, axes="d_head < vocab < d_model",
-    inputs={
-        "R": lambda size, generator, case: torch.linalg.qr(normal(generator, size["d_model"], size["d_model"]))[0],
-        "W_E": "vocab d_model", "W_V": "d_model d_head", "W_O": "d_head d_model", "W_U": "d_model vocab",
-    },
-    observe=observe, parts=("W_E", "W_V", "W_O", "W_U"),
-    names=("token", "number", "observed"), columns=("in the stream", "in the logits"),
-    choices="""
-    R_is = inverse | the stream is turned by the inverse of R | The new stream was to be x R.
-    all_four = as it was | nothing is turned | The stream was to be x R. Start with the first that writes into it.
-    all_four = x R | R comes from the right everywhere | For a reader, the axis that belongs to the stream is the first. On which side does it meet R?
-    all_four = R x | R comes from the left everywhere | For a writer, the axis that belongs to the stream is the last. On which side does it meet R?
-    """
-    + _WRITES
-    + _WRITES.replace("writes =", "embedding =").replace("what the head writes with, W_O,", "the embedding")
-    + _READS
-    + _READS.replace("reads =", "unembedding =").replace("what the head reads with, W_V,", "the unembedding"),
+    number="1.6",
+    name="turned_stream",
+    title="rotate the stream",
+    section="01-residual-stream#no-privileged-basis",
+    solution=solution,
+    cases=cases,
+    observe=observe,
+    several=True,
+    axes=("token", "number"),
+    mistakes=(
+        inverse_of_R, nothing_rotated, all_from_the_right, all_from_the_left, readers_as_they_were,
+        readers_with_R, W_E_as_it_was, W_E_with_the_inverse, W_V_as_it_was, W_V_with_R, W_O_as_it_was,
+        W_O_with_the_inverse, W_U_as_it_was, W_U_with_R, head_as_it_was, ends_only_as_they_were,
+    ),
 )  # fmt: skip
-check_turned_stream = checks(EXERCISE, __doc__)
+
+
+def check_turned_stream(answer: Any) -> Result:
+    """Exercise 1.6: `answer(R, W_E, W_V, W_O, W_U)` returns the four matrices of the model with the stream `x @ R`.
+
+    The check compares the stream, which has to be rotated by `R`, and the logits, which have to be the same.
+
+    Parameters
+    ----------
+    answer : function of `R [d_model, d_model]`, orthogonal, `W_E [vocab, d_model]`, `W_V [d_model, d_head]`,
+        `W_O [d_head, d_model]` and `W_U [d_model, vocab]`. It returns four matrices of the same shapes.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

@@ -1,91 +1,206 @@
-"""Exercise 4.2. `answer(one, other, tokens)` says how far apart two models are in what each neuron reads.
+"""Exercise 4.2: how far apart two models are in what each neuron reads."""
 
-**Shapes**: `tokens [1, pos]`; the result is `[layer, neuron]`, the largest absolute gap over positions, before the
-activation (`mlp.in.hook_out`).
-"""
-
+from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-from circuitkit_book.exercises.shared import cached, random_row, shipped
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise
+from circuitkit_book.exercises.models_to_try import random_row, shipped
+
+
+def solution(one: Any, other: Any, tokens: Tensor) -> Tensor:
+    """Compare the two caches position by position, and keep the largest gap of each neuron."""
+    _, here = one.run_with_cache(tokens)
+    _, there = other.run_with_cache(tokens)
+    rows = []
+    for layer in range(one.cfg.n_layers):
+        name = f"blocks.{layer}.mlp.in.hook_out"
+        largest = torch.zeros(here[name].shape[-1])
+        for pos in range(tokens.shape[1]):
+            largest = torch.maximum(largest, (here[name][0, pos] - there[name][0, pos]).abs())
+        rows.append(largest)
+    return torch.stack(rows)
 
 
 @cache
-def _changed(seed: int):
-    """The shipped model with MLPs, and some neurons of it moved."""
-    model, generator = deepcopy(shipped("two-layer-mlp")), torch.Generator().manual_seed(seed)
+def altered(seed: int) -> Any:
+    """Return the shipped model with MLPs, in which some neurons read something else."""
+    model, generator = deepcopy(shipped("two-layer-mlp")), Generator().manual_seed(seed)
     with torch.no_grad():
         for layer in (0, 1)[seed % 2 :]:
+            mlp = model.blocks[layer].mlp
             for neuron in torch.randint(512, (2,), generator=generator).tolist():
-                model.blocks[layer].mlp.b_in[neuron] += 1.5 * (-1) ** neuron
-                model.blocks[layer].mlp.W_in[:, neuron] += 0.1 * torch.randn(
-                    len(model.blocks[layer].mlp.W_in), generator=generator
-                )
+                mlp.b_in[neuron] += 1.5 * (-1) ** neuron
+                mlp.W_in[:, neuron] += 0.1 * torch.randn(len(mlp.W_in), generator=generator)
     return model
 
 
-def spec(one, other, tokens: Tensor) -> Tensor:
-    out = torch.zeros(2, 512, dtype=torch.float64)
-    caches = []
-    for model in (one, other):
-        model.reset_hooks()
-        caches.append(model.run_with_cache(tokens)[1])
-    for layer in range(2):
-        here, there = (c[f"blocks.{layer}.mlp.in.hook_out"][0].double() for c in caches)
-        for pos in range(tokens.shape[1]):
-            out[layer] = torch.maximum(out[layer], abs(here[pos] - there[pos]))
-    return out
+def cases(generator: Generator) -> Iterator[Case]:
+    """The shipped model and four altered ones."""
+    for seed, pos in enumerate((3, 6, 8, 11)):
+        tokens = random_row(generator, pos, first=1)
+        yield {"one": shipped("two-layer-mlp"), "other": altered(seed), "tokens": tokens}
 
 
-def body(one, other, tokens, *, hook="mlp.in.hook_out", over="max", sign="abs", shape="both"):
-    caches, out = [cached(model, tokens) for model in (one, other)], []
-    pairs = [[cache[f"blocks.{layer}.{hook}"][0] for cache in caches] for layer in range(2)]
-    place = int(torch.stack([(here - there).abs().sum(1) for here, there in pairs]).sum(0).argmax())
-    for here, there in pairs:
-        gap = here - there
-        gap = {
-            "abs": gap.abs(), "square": gap.square(), "minus": -gap, "sizes": (here.abs() - there.abs()).abs(), "relu": (here.relu() - there.relu()).abs(), "share": (gap / here).abs(), "other share": (gap / there).abs(),
-        }.get(sign, gap)  # fmt: skip
-        out.append({
-            "mean": gap.mean(0), "mean first": (here - there).mean(0).abs(), "last": gap[-1], "first": gap[0], "sum": gap.sum(0), "norm": gap.norm(dim=0),
-            "maxima": here.amax(0) - there.amax(0) if sign == "none" else (here.amax(0) - there.amax(0)).abs(), "place": gap[place],
-            "worst": gap[gap.sum(1).argmax()], "least": gap.amin(0), "later": gap[1:].amax(0), "early": gap[:-1].amax(0), "spread": gap.amax(0) - gap.amin(0), "where": gap.argmax(0),
-            "rms": gap.square().mean(0).sqrt(), "range": (here - there).amax(0) - (here - there).amin(0), "std": (here - there).std(0),
-        }.get(over, gap.amax(0)))  # fmt: skip
-    found = torch.stack(out)
-    return {"largest": found.argmax(1), "twice": found[:1].expand_as(found)}.get(shape, found)
+def readings(model, tokens, hook="in.hook_out"):
+    """Return what each neuron reads, `[layer, pos, neuron]`."""
+    _, cache = model.run_with_cache(tokens)
+    layers = range(model.cfg.n_layers)
+    return torch.stack([cache[f"blocks.{layer}.mlp.{hook}"][0] for layer in layers])
+
+
+def gaps(one, other, tokens):
+    """Return the differences with their signs, `[layer, pos, neuron]`."""
+    return readings(one, tokens) - readings(other, tokens)
+
+
+def behind_the_activation(one, other, tokens):
+    """You compare values behind the activation. A neuron reads before it: `mlp.in.hook_out`."""
+    name = "out.hook_in"
+    return (readings(one, tokens, name) - readings(other, tokens, name)).abs().amax(1)
+
+
+def mean(one, other, tokens):
+    """You take the mean over positions. One token can tell two models apart, so take the largest gap."""
+    return gaps(one, other, tokens).abs().mean(1)
+
+
+def mean_before_absolute(one, other, tokens):
+    """You take the mean before the absolute value, so gaps of both signs cancel. Take the largest absolute gap."""
+    return gaps(one, other, tokens).mean(1).abs()
+
+
+def sign_kept(one, other, tokens):
+    """You keep the sign, so negative gaps are lost. Take absolute values first, then the largest."""
+    return gaps(one, other, tokens).amax(1)
+
+
+def sign_kept_other_way(one, other, tokens):
+    """You keep the sign, so gaps of one sign are lost. Take absolute values first, then the largest."""
+    return (-gaps(one, other, tokens)).amax(1)
+
+
+def absolute_after_largest(one, other, tokens):
+    """You take the absolute value after the largest. A large negative gap is lost; take absolute values first."""
+    return gaps(one, other, tokens).amax(1).abs()
+
+
+def last_position(one, other, tokens):
+    """You compare only the last position. Compare all of them."""
+    return gaps(one, other, tokens)[:, -1].abs()
+
+
+def first_position(one, other, tokens):
+    """You compare only the first position. Compare all of them."""
+    return gaps(one, other, tokens)[:, 0].abs()
+
+
+def first_left_out(one, other, tokens):
+    """You leave out the first position. Compare all of them."""
+    return gaps(one, other, tokens)[:, 1:].abs().amax(1)
+
+
+def summed(one, other, tokens):
+    """You sum over positions. Take the largest gap."""
+    return gaps(one, other, tokens).abs().sum(1)
+
+
+def norm(one, other, tokens):
+    """You take a norm over positions. Take the largest gap."""
+    return gaps(one, other, tokens).norm(dim=1)
+
+
+def largest_squared(one, other, tokens):
+    """You square the gaps. Take absolute values."""
+    return gaps(one, other, tokens).square().amax(1)
+
+
+def smallest(one, other, tokens):
+    """You take the smallest gap. Take the largest."""
+    return gaps(one, other, tokens).abs().amin(1)
+
+
+def largest_readings(one, other, tokens):
+    """You compare the largest readings of both models. Compare position by position, then take the largest gap."""
+    return (readings(one, tokens).amax(1) - readings(other, tokens).amax(1)).abs()
+
+
+def largest_absolute_readings(one, other, tokens):
+    """You compare the largest absolute readings. Compare position by position, then take the largest gap."""
+    return (readings(one, tokens).abs().amax(1) - readings(other, tokens).abs().amax(1)).abs()
+
+
+def absolute_readings(one, other, tokens):
+    """You take absolute values before you subtract, so a change of sign is lost. Subtract first."""
+    return (readings(one, tokens).abs() - readings(other, tokens).abs()).abs().amax(1)
+
+
+def mean_readings(one, other, tokens):
+    """You compare mean readings. Compare position by position, then take the largest gap."""
+    return (readings(one, tokens).mean(1) - readings(other, tokens).mean(1)).abs()
+
+
+def relative(one, other, tokens):
+    """You divide by a reading. The gap itself is asked for."""
+    return (gaps(one, other, tokens) / readings(one, tokens)).abs().amax(1)
+
+
+def positions_returned(one, other, tokens):
+    """You return positions. Return the gaps themselves, [layer, neuron]."""
+    return gaps(one, other, tokens).abs().argmax(1)
+
+
+def one_number_each_layer(one, other, tokens):
+    """You return one number for each layer. Return one for each neuron, [layer, neuron]."""
+    return gaps(one, other, tokens).abs().amax((1, 2))
+
+
+def largest_over_neurons(one, other, tokens):
+    """Your maximum runs over neurons. It has to run over positions; return [layer, neuron]."""
+    return gaps(one, other, tokens).abs().amax(2)
+
+
+def position_axis_left(one, other, tokens):
+    """You return a gap for each position. Take the largest over positions; return [layer, neuron]."""
+    return gaps(one, other, tokens).abs()
+
+
+def first_layer_twice(one, other, tokens):
+    """Both rows are the first layer. Which name does each row ask the cache for?"""
+    return gaps(one, other, tokens).abs().amax(1)[[0, 0]]
 
 
 EXERCISE = Exercise(
-    about="4.2 where two models part | medium | 20 minutes | 04-mlps-as-attention#what-it-costs",
-    spec=spec, body=body, axes="pos", smallest=3, trials=4,
-    inputs={"one": lambda size, generator, case: shipped("two-layer-mlp"), "other": lambda size, generator, case: _changed(size["step"]),
-            "tokens": random_row(1, 2048)},
-    names=("layer", "neuron"),
-    choices="""
-    hook = mlp.out.hook_in | the gap is taken behind the activation | A neuron reads before its activation: which hook comes first, `mlp.in.hook_out` or `mlp.out.hook_in`?
-    over = mean first | the mean over positions is taken first, with signs, and then its absolute value | Gaps of both signs cancel in a mean. Keep the largest.
-    over = mean | it is the mean over positions, not the largest | One token may be enough to tell two models apart, and a mean hides it.
-    over = later / early | a position is left out, the first or the last | Compare them all.
-    over = where | it says where the gap is largest, not how large it is | Return the gaps themselves.
-    over = last / first | one position alone is compared, the first or the last | Compare them all, and keep the largest.
-    over = sum | gaps are added up over positions | Keep the largest.
-    over = norm | it is the root of the summed squares over positions | Keep the largest.
-    over = rms / std | it is a mean square's root or a spread over positions, not the largest gap | Keep the largest.
-    over = range | it is the distance from the lowest to the highest signed gap | Take absolute values first, then the largest.
-    sign = relu | only what is above 0 is compared | A reading counts below 0, too.
-    over = least | it is the smallest gap over positions | Keep the largest.
-    over = maxima | the largest values are compared, wherever they are | Compare position by position, then keep the largest gap.
-    over = place / worst | one position is taken for all neurons | Each neuron has a position of its own at which the gap is largest.
-    sign = none / minus | the sign is kept, so gaps of one sign are lost | How far apart are two numbers?
-    sign = sizes | sizes are compared, so a change of sign is lost | First subtract, then take the absolute value.
-    sign = share / other share | gaps are divided by what a model reads | Return the gaps themselves.
-    shape = twice | the first layer's gaps are returned for both layers | Both layers, one row each.
-    shape = largest | it says which neuron, not how much | Return [layer, neuron], the gaps themselves.
-    """,
+    number="4.2",
+    name="where_they_part",
+    title="where two models differ first",
+    section="04-mlps-as-attention#what-it-costs",
+    solution=solution,
+    cases=cases,
+    axes=("layer", "neuron"),
+    mistakes=(
+        behind_the_activation, mean, mean_before_absolute, sign_kept, sign_kept_other_way,
+        absolute_after_largest, last_position, first_position, first_left_out, summed, norm, largest_squared,
+        smallest, largest_readings, largest_absolute_readings, absolute_readings, mean_readings, relative,
+        positions_returned, one_number_each_layer, largest_over_neurons, position_axis_left,
+        first_layer_twice,
+    ),
 )  # fmt: skip
-check_where_they_part = checks(EXERCISE, __doc__)
+
+
+def check_where_they_part(answer: Any) -> Result:
+    """Exercise 4.2: `answer(one, other, tokens)` returns how far apart two models are in what each neuron reads.
+
+    Parameters
+    ----------
+    answer : function of two models and `tokens [1, pos]`. It returns `[layer, neuron]`, the largest absolute gap over
+        positions, before the activation (`mlp.in.hook_out`).
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)

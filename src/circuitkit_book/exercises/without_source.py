@@ -1,147 +1,276 @@
-"""Exercise 5.4. `answer(model, tokens)` says how often a toy model completes, with its sources and without them.
+"""Exercise 5.4: how often a toy model completes, with its sources and without them."""
 
-**Shapes**: `tokens [prompt, pos]`; the result is `[2]`: of the places where a completion is due, the share at which
-it has the largest logit, first in the prompts as they are, then with every source replaced by token `2n + 1`.
-"""
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from circuitkit_book.exercises.checking import Exercise, checks
-from circuitkit_book.exercises.shared import some_toy
+from circuitkit_book.exercises.checking import Result, check
+from circuitkit_book.exercises.exercise import Case, Exercise
+from circuitkit_book.exercises.models_to_try import toy
 
 
-def spec(model, tokens: Tensor) -> Tensor:
-    n, rates = model.task.n_trigrams, torch.zeros(2, dtype=torch.float64)
+def solution(model: Any, tokens: Tensor) -> Tensor:
+    """Choose the due places first, then count hits in the prompts as they are and without sources."""
     due = model.task.states(tokens) == 2
-    for which in range(2):
-        asked = tokens.clone()
-        for row in range(len(tokens)):
-            for pos in range(tokens.shape[1]):
-                if which == 1 and tokens[row, pos] == 0:
-                    asked[row, pos] = 2 * n + 1
-        logits = model(asked)
-        hits = [
-            int(logits[row, pos].argmax()) == int(tokens[row, pos]) + n
-            for row, pos in due.nonzero().tolist()
-        ]
-        rates[which] = sum(hits) / len(hits)
-    return rates
+    return rates(model, tokens, without(model, tokens), due)
 
 
-def body(
-    model,
-    tokens,
-    *,
-    places="due",
-    order=False,
-    said="completion",
-    changed="all",
-    put="begin",
-    average="places",
-    gives="both",
-):
-    n, due = model.task.n_trigrams, model.task.states(tokens) == 2
-    source, dest = tokens == 0, model.task.is_destination(tokens)
-    gone = source & (source.cumsum(1) == 1) if changed == "first" else source
-    new = {"begin": 2 * n + 1, "filler": 2 * n, "destination": 1, "completion": n + 1}[put]
-    bare = {
-        "none": lambda: tokens, "begin": lambda: tokens.masked_fill(tokens == 2 * n + 1, 0),
-        "negatives": lambda: model.task.negatives(len(tokens), seed=0),
-    }.get(changed, lambda: tokens.masked_fill(gone, new))()  # fmt: skip
-    where = {
-        "destinations": dest,
-        "all": torch.ones_like(due),
-        "after": due.roll(1, 1),
-        "rows": dest & source.any(1, keepdim=True),
-        "waiting": model.task.states(tokens) == 1,
-        "either": model.task.states(tokens) > 0,
-        "last": due & (due.flip(1).cumsum(1).flip(1) == 1),
-        "first": due & (due.cumsum(1) == 1),
-        "end": due & (torch.arange(due.shape[1]) == due.shape[1] - 1),
-        "rest": dest & ~due,
-    }.get(places, due)
-    rates = []
-    for asked in (tokens, bare):
-        here = model.task.states(asked) == 2 if places == "recounted" else where
-        if changed == "negatives" and asked is bare:
-            here, base = model.task.is_destination(bare), bare
-        else:
-            base = tokens
-        wanted = {
-            "itself": base,
-            "next": base.roll(-1, 1),
-            "one on": base + n + 1,
-            "one low": base + n - 1,
-        }.get(said, base + n)
-        logits = model(asked)
-        logits = (
-            logits.roll(1 if said == "place before" else -1, 1)
-            if said in ("place before", "place after")
-            else logits
-        )
-        right = wanted.clamp_max(2 * n + 1)[..., None]
-        hit = {
-            "chance": logits.softmax(-1).gather(-1, right)[..., 0],
-            "top": logits.gather(-1, right)[..., 0],
-        }.get(said, logits.argmax(-1) == wanted)
-        if said in ("positive", "half", "any"):
-            best, own = logits.argmax(-1), logits.gather(-1, right)[..., 0]
-            hit = {"positive": own > 0, "half": (own - logits.logsumexp(-1)).exp() > 0.5,
-                   "any": (best > n) & (best <= 2 * n)}[said]  # fmt: skip
-        if said == "among":
-            hit = logits[..., n + 1 : 2 * n + 1].argmax(-1) + n + 1 == wanted
-        if said == "next":  # nothing follows the last token
-            here = here & (torch.arange(here.shape[1]) < here.shape[1] - 1)
-        hit, some = hit.double() * here, here.any(1)
-        rates.append({
-            "prompts": (hit.sum(1)[some] / here.sum(1)[some]).mean(), "everywhere": hit.mean(), "count": hit.sum(),
-        }.get(average, hit.sum() / here.sum().clamp_min(1)))  # fmt: skip
-    rates = torch.stack(rates[::-1] if order else rates)
-    return {"first": rates[0], "second": rates[1], "gap": rates[0] - rates[1]}.get(gives, rates)
+def without(model: Any, tokens: Tensor) -> Tensor:
+    """Return the prompts in which the token that begins a prompt replaces every source."""
+    return tokens.masked_fill(tokens == 0, 2 * model.task.n_trigrams + 1)
 
 
-def _prompts(size: dict[str, int], generator: torch.Generator, case: dict) -> Tensor:
-    """Prompts of the task, some of their tokens drawn anew: so a due completion does not always follow."""
-    task = case["model"].task
-    tokens = task.sample(40 + 5 * size["step"], seed=30 + size["step"])
-    other = torch.rand(tokens.shape, generator=generator) < 0.3 * (size["step"] > 1)
-    return torch.where(
-        other, torch.randint(2 * task.n_trigrams + 2, tokens.shape, generator=generator), tokens
+def rates(model: Any, tokens: Tensor, changed: Tensor, places: Tensor, offset: int = 0) -> Tensor:
+    """Return the share of places at which the completion has the largest logit, in both kinds of prompts."""
+    completions = tokens + model.task.n_trigrams + offset
+    hits = [model(prompts).argmax(-1) == completions for prompts in (tokens, changed)]
+    return torch.stack([hit[places].double().mean() for hit in hits])
+
+
+def cases(generator: Generator) -> Iterator[Case]:
+    """Prompts of the task. From the third case on, some tokens are random, so that a completion does not always follow."""
+    for step in range(8):
+        task = toy(step).task
+        tokens = task.sample(40 + 5 * step, seed=30 + step)
+        if step > 1:
+            other = torch.randint(2 * task.n_trigrams + 2, tokens.shape, generator=generator)
+            replaced = torch.rand(tokens.shape, generator=generator) < 0.3
+            tokens = torch.where(replaced, other, tokens)
+        yield {"model": toy(step), "tokens": tokens}
+
+
+def due_places(model, tokens):
+    """Return the places at which a completion is due."""
+    return model.task.states(tokens) == 2
+
+
+def all_destinations(model, tokens):
+    """You count every destination. Count those where a completion is due: `model.task.states(tokens) == 2`."""
+    places = model.task.is_destination(tokens)
+    return rates(model, tokens, without(model, tokens), places)
+
+
+def all_positions(model, tokens):
+    """You count every position. Count those where a completion is due: `model.task.states(tokens) == 2`."""
+    return rates(model, tokens, without(model, tokens), torch.ones_like(tokens).bool())
+
+
+def waiting(model, tokens):
+    """You count places with state 1. A completion is due where the state is 2."""
+    return rates(model, tokens, without(model, tokens), model.task.states(tokens) == 1)
+
+
+def waiting_too(model, tokens):
+    """You count places with state 1, too. A completion is due where the state is 2."""
+    return rates(model, tokens, without(model, tokens), model.task.states(tokens) > 0)
+
+
+def rows_with_a_source(model, tokens):
+    """You count destinations in every prompt that has a source. The source may come later, or may be used up."""
+    places = model.task.is_destination(tokens) & (tokens == 0).any(1, keepdim=True)
+    return rates(model, tokens, without(model, tokens), places)
+
+
+def places_after_the_change(model, tokens):
+    """You choose the places after the change. Without a source no completion is due, so choose them before."""
+    first = rates(model, tokens, tokens, due_places(model, tokens))[0]
+    changed = without(model, tokens)
+    return torch.stack([first, rates(model, tokens, changed, due_places(model, changed))[1]])
+
+
+def second_rate_of_0(model, tokens):
+    """Your second rate is always 0. Are the places chosen after the change, when nothing is due?"""
+    return solution(model, tokens) * torch.tensor([1.0, 0.0])
+
+
+def place_before(model, tokens):
+    """You read the prediction one place too early. The logits at a place predict the token that follows it."""
+    return shifted(model, tokens, 1)
+
+
+def place_after(model, tokens):
+    """You read the prediction one place too late. The logits at a place predict the token that follows it."""
+    return shifted(model, tokens, -1)
+
+
+def shifted(model, tokens, step):
+    """Return the rates when the logits of a neighbouring place are read."""
+    places, completions = due_places(model, tokens), tokens + model.task.n_trigrams
+    prompts = (tokens, without(model, tokens))
+    hits = [model(prompt).argmax(-1).roll(step, 1) == completions for prompt in prompts]
+    return torch.stack([hit[places].double().mean() for hit in hits])
+
+
+def destination_itself(model, tokens):
+    """You look for the destination itself. Its completion is b + n."""
+    places = due_places(model, tokens)
+    return rates(model, tokens, without(model, tokens), places, -model.task.n_trigrams)
+
+
+def completion_too_high(model, tokens):
+    """Your completion is one too high. The completion of destination b is b + n."""
+    return rates(model, tokens, without(model, tokens), due_places(model, tokens), 1)
+
+
+def completion_too_low(model, tokens):
+    """Your completion is one too low. The completion of destination b is b + n."""
+    return rates(model, tokens, without(model, tokens), due_places(model, tokens), -1)
+
+
+def next_token(model, tokens):
+    """You look for the token that follows in the prompt. The completion of destination b is b + n."""
+    places = due_places(model, tokens)
+    places[:, -1] = False
+    following = tokens.roll(-1, 1)
+    prompts = (tokens, without(model, tokens))
+    hits = [model(prompt).argmax(-1) == following for prompt in prompts]
+    return torch.stack([hit[places].double().mean() for hit in hits])
+
+
+def counted_by(model, tokens, hit):
+    """Return the means of `hit(logits, completions)` over the due places."""
+    places = due_places(model, tokens)
+    right = (tokens + model.task.n_trigrams).clamp_max(2 * model.task.n_trigrams + 1)[..., None]
+    prompts = (tokens, without(model, tokens))
+    values = [hit(model(prompt), right) for prompt in prompts]
+    return torch.stack([value[places].double().mean() for value in values])
+
+
+def logit(model, tokens):
+    """You return a mean logit. Count how often the completion has the largest one."""
+    return counted_by(model, tokens, lambda logits, right: logits.gather(-1, right)[..., 0])
+
+
+def probability(model, tokens):
+    """You return a mean probability. Count how often the completion has the largest logit."""
+    return counted_by(
+        model, tokens, lambda logits, right: logits.softmax(-1).gather(-1, right)[..., 0]
     )
 
 
+def positive_logit(model, tokens):
+    """You count positive logits. The completion has to have the largest of all tokens."""
+    return counted_by(model, tokens, lambda logits, right: logits.gather(-1, right)[..., 0] > 0)
+
+
+def above_one_half(model, tokens):
+    """You count probabilities above one half. The completion has to have the largest logit."""
+    return counted_by(
+        model, tokens, lambda logits, right: logits.softmax(-1).gather(-1, right)[..., 0] > 0.5
+    )
+
+
+def any_completion(model, tokens):
+    """You count any completion. Destination b has one: b + n."""
+    n = model.task.n_trigrams
+
+    def hit(logits, right):
+        top = logits.argmax(-1)
+        return (top > n) & (top <= 2 * n)
+
+    return counted_by(model, tokens, hit)
+
+
+def first_source_only(model, tokens):
+    """You replace only the first source of a prompt. A prompt may hold several."""
+    is_first = (tokens == 0) & ((tokens == 0).cumsum(1) == 1)
+    changed = tokens.masked_fill(is_first, 2 * model.task.n_trigrams + 1)
+    return rates(model, tokens, changed, due_places(model, tokens))
+
+
+def not_changed(model, tokens):
+    """Both rates are the same, because nothing was replaced. Do you run the changed prompts?"""
+    return rates(model, tokens, tokens, due_places(model, tokens))
+
+
+def filler(model, tokens):
+    """You put token 2n in the place of the source. Put 2n + 1 there."""
+    changed = tokens.masked_fill(tokens == 0, 2 * model.task.n_trigrams)
+    return rates(model, tokens, changed, due_places(model, tokens))
+
+
+def destination_put_in(model, tokens):
+    """You put token 1, a destination, in the place of the source. Put 2n + 1 there."""
+    return rates(model, tokens, tokens.masked_fill(tokens == 0, 1), due_places(model, tokens))
+
+
+def start_replaced(model, tokens):
+    """You replace the token that begins a prompt by the source. It has to be the other way round."""
+    changed = tokens.masked_fill(tokens == 2 * model.task.n_trigrams + 1, 0)
+    return rates(model, tokens, changed, due_places(model, tokens))
+
+
+def averaged_by_prompt(model, tokens):
+    """You average prompts. All places count equally, whatever prompt they belong to."""
+    places = due_places(model, tokens)
+    with_places = places.any(1)
+    completions = tokens + model.task.n_trigrams
+    shares = []
+    for prompts in (tokens, without(model, tokens)):
+        hits = (model(prompts).argmax(-1) == completions) & places
+        shares.append((hits.sum(1) / places.sum(1))[with_places].double().mean())
+    return torch.stack(shares)
+
+
+def divided_by_all_positions(model, tokens):
+    """You divide by the number of all positions. Divide by the number of places where a completion is due."""
+    return solution(model, tokens) * due_places(model, tokens).double().mean()
+
+
+def counts(model, tokens):
+    """You return counts. Divide by the number of places where a completion is due."""
+    return solution(model, tokens) * due_places(model, tokens).sum()
+
+
+def exchanged(model, tokens):
+    """The two rates are exchanged. First the prompts as they are."""
+    return solution(model, tokens).flip(0)
+
+
+def difference(model, tokens):
+    """You return the difference. Return both rates."""
+    return solution(model, tokens)[0] - solution(model, tokens)[1]
+
+
+def first_rate(model, tokens):
+    """You return only the first rate. Return both."""
+    return solution(model, tokens)[0]
+
+
+def second_rate(model, tokens):
+    """You return only the second rate. Return both."""
+    return solution(model, tokens)[1]
+
+
 EXERCISE = Exercise(
-    about="5.4 take the source away | medium | 20 minutes | 05-attention-superposition#the-published-check-passes-a-model-that-never-looks",
-    spec=spec, body=body, trials=8,
-    inputs={"model": lambda size, generator, case: some_toy(size["step"]), "tokens": _prompts},
-    names=("rate",),
-    choices="""
-    places = destinations | every destination is counted | Count where a completion was due in the *first* prompt: `model.task.states(tokens) == 2`.
-    places = all | every position is counted | Count where a completion was due: `model.task.states(tokens) == 2`.
-    places = after | the positions are one too late | The state after a token is written at the token.
-    places = waiting / either / rest | places are counted at which no completion is due | It is due where `model.task.states(tokens) == 2`.
-    places = rows | destinations are counted in every prompt that has a source | A source may come too late, or be used up.
-    places = recounted | the second rate is always 0 | Is it asked anew, after the change, where a completion is due? Nothing is, without a source: count the same places both times.
-    said = itself | a hit is the destination itself | What should follow destination b?
-    said = next | a hit is the token that follows in the prompt | The last place of a prompt has none. The completion of destination b is b + n.
-    said = one on / one low | the completion is taken to be another token than b + n | The completion of destination b is b + n.
-    said = among | the completion is compared with other completions alone | It has to beat every token.
-    said = place before / place after | the prediction is read at the place before, or after | The logits at a place say what follows it.
-    said = positive / half | a completion counts when its logit is positive, or its chance above one half | It has to be the largest of all tokens.
-    said = any | any completion counts as a hit | Destination b has one, b + n.
-    places = last / first / end | only one place of each prompt is counted | Count all at which a completion is due.
-    said = top | it is the completion's logit, not how often it is the largest | Count how often the completion has the largest logit.
-    said = chance | it is the chance, not how often it is the largest | Count how often the completion has the largest logit.
-    order = True | with and without are exchanged | First the prompts as they are.
-    changed = none | nothing was taken away | Do you run the changed prompts?
-    changed = first | only the first source of a prompt is taken away | A prompt may hold several.
-    changed = begin | sources are put in where prompts begin, instead of taken away | Which token is the source, and which one begins a prompt?
-    changed = negatives | the second rate comes from other prompts | Only the source may differ. Change these prompts, and count the same places.
-    put = filler / destination / completion | another token than 2n + 1 is put in the source's place | Replace it by token 2n + 1, which means nothing in the middle of a prompt.
-    average = prompts | each prompt's share is taken first, then their average | Every place counts alike: gather the places of all prompts.
-    average = everywhere / count | hits are not divided by the number of places at which a completion is due | How many such places are there?
-    gives = gap | it is the difference | Return both rates, not their difference.
-    """,
+    number="5.4",
+    name="without_source",
+    title="take the source away",
+    section="05-attention-superposition#the-published-check-passes-a-model-that-never-looks",
+    solution=solution,
+    cases=cases,
+    axes=("rate",),
+    mistakes=(
+        all_destinations, all_positions, waiting, waiting_too, rows_with_a_source, places_after_the_change,
+        second_rate_of_0, place_before, place_after, destination_itself, completion_too_high,
+        completion_too_low, next_token, logit, probability, positive_logit, above_one_half, any_completion,
+        first_source_only, not_changed, filler, destination_put_in, start_replaced, averaged_by_prompt,
+        divided_by_all_positions, counts, exchanged, difference, first_rate, second_rate,
+    ),
 )  # fmt: skip
-check_without_source = checks(EXERCISE, __doc__)
+
+
+def check_without_source(answer: Any) -> Result:
+    """Exercise 5.4: `answer(model, tokens)` returns how often a toy model completes, with its sources and without.
+
+    Parameters
+    ----------
+    answer : function of a toy model and `tokens [prompt, pos]`. It returns two numbers: the share of the places where
+        a completion is due (`model.task.states(tokens) == 2`) at which the completion has the largest of
+        `model(tokens)`, and the same share, at the same places, after token 2n + 1 has replaced every source.
+
+    Source: this book.
+    """
+    return check(EXERCISE, answer)
