@@ -24,7 +24,6 @@ from circuitkit_book.exercises.logit_through_norm import (
 )
 from circuitkit_book.exercises.mlp_as_heads import check_mlp_as_heads as check_mlp_as_heads
 from circuitkit_book.exercises.mysteries import mystery as mystery
-from circuitkit_book.exercises.mysteries import try_claim as try_claim
 from circuitkit_book.exercises.neuron_as_head import check_neuron_as_head as check_neuron_as_head
 from circuitkit_book.exercises.norm_gain import check_norm_gain as check_norm_gain
 from circuitkit_book.exercises.note_mover import check_note_mover as check_note_mover
@@ -37,6 +36,7 @@ from circuitkit_book.exercises.strict_verdict import check_strict_verdict as che
 from circuitkit_book.exercises.toolkits import toolkit as toolkit
 from circuitkit_book.exercises.turned_stream import check_turned_stream as check_turned_stream
 from circuitkit_book.exercises.two_heads import check_two_heads as check_two_heads
+from circuitkit_book.exercises.verdicts import try_claim as try_claim
 from circuitkit_book.exercises.where_they_part import check_where_they_part as check_where_they_part
 from circuitkit_book.exercises.without_source import check_without_source as check_without_source
 
