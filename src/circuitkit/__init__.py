@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what an editor sees
     from circuitkit import ablation as ablation
-    from circuitkit import anatomy as anatomy
     from circuitkit import circuits as circuits
     from circuitkit import conversion as conversion
     from circuitkit import effects as effects
@@ -42,7 +41,6 @@ __version__ = "0.1.0"
 
 MODULES = (
     "ablation",
-    "anatomy",
     "circuits",
     "conversion",
     "effects",

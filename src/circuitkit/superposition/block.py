@@ -1,5 +1,7 @@
-"""The gated attention block: attention whose pattern is multiplied by gates, trained to replace a
-layer with more heads, of which few are open at a time."""
+"""The gated attention block: attention whose pattern is multiplied by gates.
+
+It is trained to replace a layer by more heads, of which few are open at a time.
+"""
 
 import copy
 import math

@@ -43,8 +43,10 @@ SEED = 42
 
 
 class Margins(NamedTuple):
-    """How far the completion leads over each other token in some rows: the shares of the heads,
-    the share of the residual stream, and the trigram of each row."""
+    """How far the completion leads over each other token in some rows.
+
+    The lead is split into the shares of the heads and of the residual stream; each row has a trigram.
+    """
 
     heads: Float[Tensor, "row head other"]
     residual: Float[Tensor, "row other"]

@@ -1,6 +1,7 @@
 """What the post on gated attention blocks says, recomputed on hand-made models, shipped originals and stored tables."""
 
 import torch
+from torch import Tensor
 
 from circuitkit import superposition as sp
 from circuitkit.heads import allowed_pairs, heads_of
@@ -42,9 +43,10 @@ def used_sources() -> list:
 def gates_by_hand() -> list[float]:
     """Largest error of the stored block's gates against a loop over the formula; mean row sum of its gated patterns."""
     block, x = sp.load_gated().blocks[0].attn.block, torch.eye(12)
-    dot = lambda h, i, j: (
-        (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])
-    )
+
+    def dot(h: int, i: int, j: int) -> Tensor:
+        return (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])
+
     wanted = torch.tensor(
         [
             [[min(max(float(dot(h, i, j)), 0.0), 1.0) for j in range(12)] for i in range(12)]
@@ -261,7 +263,8 @@ def low_rank_sparse() -> list[int]:
 def cleaner_heads() -> list:
     """Heads of rank one in layer 1 that look at the place after the last occurrence more cleanly than any of the layer's own
     four: from principal axes after training, before it, from random axes likewise, drawn units and all of these that write;
-    heads that copy a class, trained and drawn; unexplained variance of the first two; stored table, first seed."""
+    heads that copy a class, trained and drawn; unexplained variance of the first two; stored table, first seed.
+    """
     rows = {
         (row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")
     }
@@ -288,7 +291,8 @@ def sharing_by_rank() -> list[float]:
 
 def other_gates() -> list:
     """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks; strict runs,
-    of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights; stored table."""
+    of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights; stored table.
+    """
     original, largest, mean = sp.load_original(4, 5, seed=13), {}, {}
     x = original.W_E[original.task.sample(2000, seed=2)]
     pairs = allowed_pairs("causal", x.shape[1])

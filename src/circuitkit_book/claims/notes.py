@@ -115,7 +115,8 @@ def current_token_only() -> float:
 
 def crossings() -> list[float]:
     """Over 4,000 crossings of two triples: wrong completion above the heads' median; preferred by heads; by the model; and
-    the same for these completions dealt out again at random."""
+    the same for these completions dealt out again at random.
+    """
     one, counted = model("one-layer"), skip_trigrams.shipped_statistics()
     context = models.heldout_rows(20, 6, seed=3)[:1]
     rows = skip_trigrams.find_bugs(

@@ -213,7 +213,7 @@ EXERCISE = Exercise(
 
 
 def check_copying_score(answer: Any) -> Result:
-    """Exercise 2.4: `answer(W_E, W_V, W_O, W_U)` returns the copying score of a head from a `[d_head, d_head]` matrix.
+    r"""Exercise 2.4: `answer(W_E, W_V, W_O, W_U)` returns the copying score of a head from a `[d_head, d_head]` matrix.
 
     Parameters
     ----------

@@ -249,7 +249,7 @@ EXERCISE = Exercise(
 
 
 def check_mlp_as_heads(answer: Any) -> Result:
-    """Exercise 4.4: `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neurons' heads.
+    r"""Exercise 4.4: `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neurons' heads.
 
     A row $(b, c, a, d)$ of `terms` is one head of every neuron. If the neuron reads $y$, the head attends to itself
     with weight $\\sigma(by + c)$ and its value there is $ay + d$.

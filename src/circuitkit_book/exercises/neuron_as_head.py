@@ -246,7 +246,7 @@ EXERCISE = Exercise(
 
 
 def check_neuron_as_head(answer: Any) -> Result:
-    """Exercise 4.3: `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
+    r"""Exercise 4.3: `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
 
     The stream has one more coordinate, the last, which is 1 at position 0 (the bias token, 0 elsewhere) and 0 at the
     tokens. The head attends to itself and to position 0. It has to write $\\mathrm{SiLU}(x w_{in} + b_{in}) w_{out}$ at

@@ -149,7 +149,7 @@ EXERCISE = Exercise(
 
 
 def check_norm_gain(answer: Any) -> Result:
-    """Exercise 4.6: `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
+    r"""Exercise 4.6: `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
 
     With it $\\mathrm{RMSNorm}(X \\oplus [1])$, taken over all `d_model + 1` coordinates, equals
     $\\mathrm{RMSNorm}(X) \\oplus [1]$.

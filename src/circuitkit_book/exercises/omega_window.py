@@ -152,7 +152,7 @@ EXERCISE = Exercise(
 
 
 def check_omega_window(answer: Any) -> Result:
-    """Exercise 4.5: `answer(n_pos, tolerance, eps)` returns the smallest and the largest useful Omega.
+    r"""Exercise 4.5: `answer(n_pos, tolerance, eps)` returns the smallest and the largest useful Omega.
 
     Leak: `n_pos` tokens keep the weight $e^{-2\\Omega}$ each, together at most `tolerance`. Rounding: a score near
     $2\\Omega$ is off by at most half of $2\\Omega$ `eps`, which moves the sigmoid by at most `tolerance`.

@@ -245,7 +245,7 @@ EXERCISE = Exercise(
 
 
 def check_two_heads(answer: Any) -> Result:
-    """Exercise 5.3: `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
+    r"""Exercise 5.3: `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
 
     Tokens are one-hot: 0 is the source, 1 to n the destinations, n + 1 to 2n their completions, and 2n + 1 begins a
     prompt. Scores are $q \\cdot k$, not divided; the mask is causal. At a destination with a source anywhere before it
