@@ -34,6 +34,7 @@ ROOMS = (
     "circuits",
     "paths",
     "skip_trigrams",
+    "effects",
     "induction",
     "conversion",
     "superposition",
@@ -185,8 +186,8 @@ def check_to_bridge(c):
     same(answered(bridge, c.tokens), c.each(lambda r: r.logits), c.tolerance)
 
 
-def check_heads(c):
-    found, d = ck.heads_of(c.model), c.slow.W_E.shape[1]
+def check_heads_of(c):
+    found, d = ck.heads_of(c.model, [*c.heads, *c.slow.neurons]), c.slow.W_E.shape[1]
     assert {*found.names} == {*c.heads, *c.slow.neurons}, found.names[:5]
     QK, OV = found.QK.AB.double(), found.OV.AB.double()
     for name in c.heads:
@@ -611,7 +612,7 @@ def check_scores(c):
             same(found[name], wanted[name], 1e-4)
 
 
-def check_paths(c):
+def check_wires(c):
     for kind in "QKV":
         found = [canonical(name) for name in ck.effects.wires(c.model, kind)]
         wires = [f"{a}->{b}.{kind}" for a in c.heads for b in c.heads if place(a)[0] < place(b)[0]]
@@ -930,7 +931,7 @@ def test_a_function_without_a_row_is_counted(tool):
 def test_the_table_names_tools_and_kinds_that_exist():
     """The page "What works on what" shows a tick for each cell, so that each needs its check."""
     assert {*TOOLS} == {*CHECKS}
-    assert {*TOOLS} <= {*tools_that_take_a_model(), "heads", "composition_scores"}
+    assert {*TOOLS} <= {*tools_that_take_a_model(), "heads_of", "composition_scores"}
     assert {tool for tool, _ in NO_MEANING} == {*CALLS}
     assert {*NO_MEANING.values()} == {*TABLE["reasons"]}
     assert {kind for _, kind in [*NO_MEANING, *FAILING]} | {*EVERY_TIME} <= {*KINDS}
