@@ -98,11 +98,14 @@ def test_one_neuron_by_hand(tokens, kind):
     value = read @ neurons.W_in[:, 5] + shift
     gate = read @ neurons.W_gate[:, 5] if kind == "gated" else value
     # a gate is fitted for its own range
-    b, c, a, d = (column[5 if len(column) > 1 else 0] for column in neurons.coefficients(read))
+    columns = neurons.terms.columns(read)  # [4, neuron, head]
+    b, c, a, d = columns[:, 5 if columns.shape[1] > 1 else 0]
     close(whole.pattern("L1N5.1"), torch.sigmoid(gate * b[1] + c[1]))
 
     def written(value):
-        gathered = torch.sigmoid(gate[..., None] * b + c) * (value[..., None] * a + d)
+        gathered = torch.sigmoid(gate[..., None] * b + c) * (
+            value[..., None] * d if kind == "gated" else value[..., None] * a + d
+        )
         return gathered[..., None] * neurons.W_out[5]  # [batch, pos, head, d_model]
 
     close(whole.part("L1N5.1"), written(value)[..., 1, :])
