@@ -1,6 +1,6 @@
 """The tables of the page "What works on what", made from `tests/library/what_works.toml` when the book is built.
 
-`tests/library/anatomy/test_every_tool_on_every_model.py` checks every cell of that file.
+`tests/library/test_every_tool_on_every_model.py` checks every cell of that file.
 """
 
 import importlib
@@ -12,7 +12,8 @@ FILE = Path(__file__).resolve().parents[3] / "tests/library/what_works.toml"
 PAGE = "book/what-works"
 PACKAGES = {
     "heads": "Heads",
-    "anatomy": "Anatomy",
+    "ablation": "Runs",
+    "effects": "Effects",
     "residual": "The residual stream",
     "circuits": "QK and OV circuits",
     "paths": "Paths",

@@ -19,22 +19,24 @@ import pytest
 import torch
 
 import circuitkit as ck
+from circuitkit.parts import part_names
 from tests.support import slow_tools, zoo
 from tests.support.slow_tools import place, stands_for
 
-TABLE = tomllib.loads(Path(__file__).parents[1].joinpath("what_works.toml").read_text("utf-8"))
+TABLE = tomllib.loads(Path(__file__).with_name("what_works.toml").read_text("utf-8"))
 KINDS = list(TABLE["kinds"])
 EVERY_TIME = ("mlp", "llama", "converted", "gated")
 """The kinds that every change is tried on: plain, with rotated and grouped heads, converted, with gates. All ten weekly."""
 TOOLS = {tool["name"]: tool for tool in TABLE["tool"]}
 ROOMS = (
-    "anatomy",
+    "ablation",
+    "effects",
+    "heads",
     "models",
     "residual",
     "circuits",
     "paths",
     "skip_trigrams",
-    "effects",
     "induction",
     "conversion",
     "superposition",
@@ -148,13 +150,8 @@ def some(names, most=40):
 
 def answered(thing, tokens):
     """Logits of whatever kind of model a tool returned."""
-    if hasattr(thing, "steps"):
-        return thing.run(tokens).logits
-    if hasattr(thing, "logits"):
-        return thing.logits(tokens)
     with torch.no_grad():
-        out = thing(tokens)
-    return out if isinstance(out, torch.Tensor) else out[0].sum(1) + out[1]
+        return thing(tokens)
 
 
 def covers(names, c):
@@ -172,23 +169,21 @@ def covers(names, c):
 # --- one check for each tool ---------------------------------------------------------------------------------------
 
 
-def check_anatomy(c):
-    value = ck.anatomy(c.model)
-    run = value.run(c.tokens)
-    same(run.logits, c.each(lambda r: r.logits), c.tolerance)
-    assert {*value.parts()} == {*c.runs[0].parts}
-    for name in some(value.parts()):
-        same(run.part(name), c.each(lambda r, n=name: r.part(n)), c.tolerance)
-
-
-def check_to_bridge(c):
-    bridge = ck.anatomy.to_bridge(ck.anatomy(c.model), n_ctx=c.tokens.shape[1])
-    same(answered(bridge, c.tokens), c.each(lambda r: r.logits), c.tolerance)
+def check_run(c):
+    whole = ck.run(c.model, c.tokens)
+    same(whole.logits, c.each(lambda r: r.logits), c.tolerance)
+    names = part_names(c.model)
+    assert {*names} == {*c.runs[0].parts}
+    for name in some(names):
+        same(whole.part(name), c.each(lambda r, n=name: r.part(n)), c.tolerance)
+    for names, changes in taken_out(c):
+        cut = ck.run(c.model, c.tokens, without=names).logits
+        same(cut, c.logits(c.tokens, **changes), 10 * c.tolerance)
 
 
 def check_heads_of(c):
+    assert {*ck.heads_of(c.model).names} == {*c.heads}
     found, d = ck.heads_of(c.model, [*c.heads, *c.slow.neurons]), c.slow.W_E.shape[1]
-    assert {*found.names} == {*c.heads, *c.slow.neurons}, found.names[:5]
     QK, OV = found.QK.AB.double(), found.OV.AB.double()
     for name in c.heads:
         row, head = found.names.index(name), c.slow.heads[name]
@@ -773,7 +768,6 @@ CALLS = {
     "score_decomposition": lambda c: ck.paths.score_decomposition(
         c.model, c.tokens[0], c.head, 3, 2
     ),
-    "to_bridge": lambda c: ck.anatomy.to_bridge(ck.anatomy(c.model)),
     "composition_scores": lambda c: ck.circuits.composition_scores(
         *(ck.heads_of(c.model)[i] for i in (0, 1))
     ),
@@ -815,9 +809,7 @@ def test_a_tool_agrees_with_loops(tool, kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         CHECKS[tool](case(kind))
-        if {"tokens", "row", "rows"} & {
-            *inspect.signature(function(tool)).parameters
-        } or tool == "anatomy":
+        if {"tokens", "row", "rows"} & {*inspect.signature(function(tool)).parameters}:
             CHECKS[tool](case(kind, 7))
 
 
@@ -931,7 +923,7 @@ def test_a_function_without_a_row_is_counted(tool):
 def test_the_table_names_tools_and_kinds_that_exist():
     """The page "What works on what" shows a tick for each cell, so that each needs its check."""
     assert {*TOOLS} == {*CHECKS}
-    assert {*TOOLS} <= {*tools_that_take_a_model(), "heads_of", "composition_scores"}
+    assert {*TOOLS} <= {*tools_that_take_a_model(), "composition_scores"}
     assert {tool for tool, _ in NO_MEANING} == {*CALLS}
     assert {*NO_MEANING.values()} == {*TABLE["reasons"]}
     assert {kind for _, kind in [*NO_MEANING, *FAILING]} | {*EVERY_TIME} <= {*KINDS}
