@@ -320,8 +320,17 @@ def why(
     require_one_text(tokens)
     position = require_position(position, tokens)
     shares = logit_attribution(model, tokens, answer, versus, neurons=neurons)
-    minus = {"mean": " minus the mean logit", None: ""}.get(versus, f" minus that of {versus!r}")
-    return Table(shares.values[:, 0, position], shares.axes, f"logit of {answer!r}{minus}")
+    title = f"logit of {answer_in_title(answer)}"
+    if versus == "mean":
+        title += " minus the mean logit"
+    elif versus is not None:
+        title += f" minus that of {answer_in_title(versus)}"
+    return Table(shares.values[:, 0, position], shares.axes, title)
+
+
+def answer_in_title(answer: int | str | Tensor) -> str:
+    """Return an answer as a title names it: a text in quotation marks, an id without its tensor."""
+    return repr(answer) if isinstance(answer, str) else str(int(answer))
 
 
 def require_one_text(tokens: Int[Tensor, "batch pos"]) -> None:

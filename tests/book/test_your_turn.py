@@ -10,7 +10,8 @@ import torch
 CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "book").glob("[0-9]*.ipynb"))
 EMPTY = 'name = ""'
 MEASURES = {
-    1: r"^'\w+': -?[\d.]+ above the mean logit\n(  \S+( MLP| bias)? +[+-][\d.]+\n){3,8}$",
+    1: r"^'\w+': -?[\d.]+ above the mean logit\n +logit of \d+ minus the mean logit\npart +\n"
+    r"(\S+( MLP| bias)? +-?[\d.]+\n){3,8}$",
     2: r"^raise most: L\dH\d -?[\d.]+(, .*)?\nlower most: .*\n\d+% of 4 heads raise what they see\n$",
     3: r"without nothing .*\nwithout induction .*\nwithout previous token .*\nwithout random .*\n$",
     4: r"^644 heads in all, 5 for a neuron\nKL per token -?\d\.\de-\d+ nats, same first choice 100%\n$",

@@ -8,12 +8,6 @@ import pytest
 from tests.support import tiny_models
 
 
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", "real_models: needs pretrained weights that `make real-models` fetches"
-    )
-
-
 SIZES = {
     "d_model": 14,
     "d_head": 5,
