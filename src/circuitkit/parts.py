@@ -47,6 +47,8 @@ def converted_neurons(model: Any, layer: int | None) -> Any:
 
 def norms_close_layers(model: Any) -> bool:
     """Whether `ln1` and `ln2` stand behind the attention and the MLP (BERT), not before them."""
+    if not len(model.blocks):
+        return False
     modules = model.blocks[0]._modules
     return "ln1" in modules and "output" in str(modules["ln1"].name)
 
