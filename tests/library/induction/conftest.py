@@ -7,7 +7,6 @@ import pytest
 
 from tests.support import tiny_models
 
-
 SIZES = {
     "d_model": 14,
     "d_head": 5,
