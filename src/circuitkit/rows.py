@@ -110,6 +110,7 @@ def repeated_tokens(
     return Repeated(torch.cat(parts, dim=1), period, len(parts) - 2)
 
 
+@checked
 def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
     """Draw two passes over a random span for a model, behind its tokenizer's opening token.
 

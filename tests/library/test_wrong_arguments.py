@@ -142,7 +142,7 @@ CALLS = {
     "loss_of_paths": lambda: {"paths": ck.paths.path_logits(model(), tokens()), "names": ["L0H1"]},
     "head_logits": lambda: {
         "model": ck.superposition.load_original(4, 5, 0),
-        "tokens": tokens() % 9,
+        "tokens": tokens()[:, :9] % 9,
     },
     "head_verdict": lambda: {"model": ck.superposition.load_original(4, 5, 0), "rows": 4},
     "rate": lambda: {"k": 2},

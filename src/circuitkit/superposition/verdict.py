@@ -211,8 +211,8 @@ def margins_at(
     written, residual = [], []
     for part in prompts.split(2048):
         part_written, part_residual = head_logits(model, tokens[part])
-        written.append(part_written)
-        residual.append(part_residual)
+        written.append(part_written.cpu())  # where tokens and places lie
+        residual.append(part_residual.cpu())
     trigram = tokens[places[:, 0], places[:, 1]]
     at_place = which, places[:, 1]
     return Margins(
