@@ -17,6 +17,7 @@ MATHJAX = (
 # What these load on demand.
 MATHJAX_FOLDERS = ("input/tex/extensions", "output/chtml/fonts/woff-v2")
 
+
 def folder(package: str) -> Path:
     """Where an installed package keeps its files, without importing it."""
     return Path(find_spec(package).origin).parent

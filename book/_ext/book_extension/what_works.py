@@ -56,7 +56,7 @@ def link(tool: dict) -> str:
     import circuitkit
 
     name, package = tool["name"], tool["room"]
-    home = "circuitkit" if package == "heads" else f"circuitkit.{package}"
+    home = f"circuitkit.{package}"
     importlib.import_module(home)
     at_top = name in circuitkit.__all__
     if at_top and not isinstance(getattr(circuitkit, name), ModuleType):
