@@ -87,12 +87,14 @@ def refuse_namesake() -> None:
     )
 
 
-def __getattr__(name: str) -> Any:
-    if name in MODULES:
-        return import_module(f"circuitkit.{name}")
-    if name in HOMES:
-        return getattr(import_module(f"circuitkit.{HOMES[name]}"), name)
-    raise AttributeError(f"circuitkit has no {name!r}. It has {', '.join(__all__)}.")
+if not TYPE_CHECKING:  # an editor would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name in MODULES:
+            return import_module(f"circuitkit.{name}")
+        if name in HOMES:
+            return getattr(import_module(f"circuitkit.{HOMES[name]}"), name)
+        raise AttributeError(f"circuitkit has no {name!r}. It has {', '.join(__all__)}.")
 
 
 def __dir__() -> list[str]:

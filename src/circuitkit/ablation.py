@@ -302,10 +302,10 @@ class CutRun:
         ablated, readers = self.parts_in(layer, kinds), self.readers_in(layer, kinds)
         return bool(ablated or readers or self.alternatives_in(layer, kinds))
 
-    def record(self, value: Any, hook: HookPoint) -> None:
+    def record(self, tensor: Any, hook: HookPoint) -> None:
         """Keep what a hook sees; a user's listener at the same place has seen it already."""
-        if isinstance(value, Tensor):
-            self.recording.values[str(hook.name)] = value
+        if isinstance(tensor, Tensor):
+            self.recording.values[str(hook.name)] = tensor
 
     # A user's hooks, which do not act in a second call
 
@@ -350,11 +350,11 @@ class CutRun:
                 "it can be cut. Remove the hook with model.reset_hooks()."
             )
 
-    def check_user_hooks(self, value: Tensor, hook: HookPoint) -> None:
+    def check_user_hooks(self, tensor: Tensor, hook: HookPoint) -> None:
         """Require that a user's hooks have left what paths compute a second time."""
         name = str(hook.name)
         if name in self.before_user_hooks:
-            self.require_same(layer_of(hook), self.before_user_hooks[name], value)
+            self.require_same(layer_of(hook), self.before_user_hooks[name], tensor)
 
     def checks(self) -> Iterator[str]:
         """The hooks at which parts on paths must not be changed by a user's hook."""
@@ -382,7 +382,7 @@ class CutRun:
         for place, side in enumerate("QKV"):
             as_it_was = call.projections[side]
             missing = {number: of_head[place] for number, of_head in readings}
-            tables = {NOTHING: as_it_was}
+            tables: dict[Reading, Tensor] = {NOTHING: as_it_was}
             for reading in set(missing.values()) - {NOTHING}:
                 tables[reading] = call.linear(side)(streams[reading])
             if len(set(missing.values())) == 1:

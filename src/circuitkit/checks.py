@@ -164,8 +164,11 @@ def to_tokens(
         tokens = torch.stack(rows)
     else:
         tokens = text
-    is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
-    if not is_ids or tokens.ndim not in (1, 2):
+    if (
+        not isinstance(tokens, Tensor)
+        or tokens.dtype not in (torch.int64, torch.int32)
+        or tokens.ndim not in (1, 2)
+    ):
         raise TypeError(
             f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
             "Write a string, or model.to_tokens(string)."

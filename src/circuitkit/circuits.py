@@ -410,10 +410,10 @@ def product_norms(
     weights do.
     """
     norms = torch.zeros(possible.shape, dtype=writes.dtype, device=writes.device)
-    columns_before = None
+    chosen, columns_before = reads[:0], torch.zeros_like(possible.any(0))
     for row in range(len(writes)):
         columns = possible[row]
-        if columns_before is None or not torch.equal(columns, columns_before):
+        if not torch.equal(columns, columns_before):
             chosen, columns_before = reads[columns], columns  # copied once for each layer
         products = writes[row] @ chosen  # [later, d_head, d_head]
         norms[row, columns] = products.norm(dim=(1, 2))

@@ -17,7 +17,7 @@ Reading = frozenset | None
 part would write with these inputs cut. `None` in place of the set: the whole input is replaced."""
 Inputs = frozenset
 """Pairs `(input, reading)`."""
-NOTHING: Reading = frozenset()
+NOTHING = frozenset()
 
 
 @dataclass(frozen=True)

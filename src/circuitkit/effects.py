@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from circuitkit.ablation import Replacement, Run, run, run_with
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.cuts import resolve
-from circuitkit.names import Name, join, parse, unknown
+from circuitkit.names import SIDES, Name, Side, join, parse, unknown
 from circuitkit.parts import in_layer, n_heads, part_names, step_of
 from circuitkit.rows import Repeated, require_repeating, second_pass, token_losses
 from circuitkit.tables import Table
@@ -258,7 +258,7 @@ def effect(
     # threads would add their hooks to the same model
     backend, _ = get_active_backend()
     n_jobs = 1 if getattr(backend, "supports_sharedmem", False) else None
-    values = Parallel(n_jobs)(delayed(experiment.without)(names) for names in jobs)
+    values: Any = Parallel(n_jobs)(delayed(experiment.without)(names) for names in jobs)
     done = description(given, keep=bool(keep), total=len(everything), fill=fill, at=at)
     label = measure if isinstance(measure, str) else "measure"
     return Effect(done, label, tuple(tuple(names) for names in sets), torch.stack(list(values)))
@@ -409,8 +409,8 @@ def same_kind(model: Any, part: Name, same_layer: bool) -> list[str]:
 def all_of_kind(model: Any, names: Sequence[str]) -> list[str]:
     """All wires between heads into the inputs that are named, and all parts of the kinds that are."""
     chains = [parse(name) for name in names]
-    sides = sorted({chain[-1].side for chain in chains if len(chain) > 1 and chain[-1].side})
-    result = [wire for side in sides for wire in wires(model, side)]
+    ends = {chain[-1].side for chain in chains if len(chain) > 1}
+    result = [wire for side in sorted(SIDES) if side in ends for wire in wires(model, side)]
     for chain in chains:
         if len(chain) == 1:
             result += same_kind(model, chain[0], same_layer=False)
@@ -419,7 +419,7 @@ def all_of_kind(model: Any, names: Sequence[str]) -> list[str]:
 
 def wires(
     model: Any,
-    kind: Literal["Q", "K", "V"],
+    kind: Side,
     *,
     into: str | None = None,
     out_of: str | None = None,

@@ -69,9 +69,10 @@ def bridge_of(
     """
     from transformer_lens.model_bridge.sources.native import boot
 
-    if n_ctx is None and W_pos is None:
-        raise ValueError("bridge_of needs n_ctx, the number of positions, or W_pos.")
-    n_ctx = len(W_pos) if n_ctx is None else n_ctx
+    if n_ctx is None:
+        if W_pos is None:
+            raise ValueError("bridge_of needs n_ctx, the number of positions, or W_pos.")
+        n_ctx = len(W_pos)
     require_at_least(1, n_ctx=n_ctx)
     require_native(heads, W_E, n_ctx, W_pos)
     config = native_config(heads, len(W_E), W_U.shape[1], n_ctx)
@@ -137,7 +138,7 @@ def require_native(heads: Heads, W_E: Tensor, n_ctx: int, W_pos: Tensor | None) 
             "bridge_of takes heads that attend by QK alone: without rotation, window, norms of "
             f"queries and keys, and with the mask 'causal' or 'full' (it is {heads.mask!r})."
         )
-    counts = [heads.layers.count(layer) for layer in range(max(heads.layers, default=-1) + 1)]
+    counts = [heads.layers.count(layer) for layer in range(int(max(heads.layers, default=-1)) + 1)]
     if not counts or len(set(counts)) > 1:
         raise ValueError(
             f"The layers 0, 1, ... have {counts} heads. Every layer needs the same number of "

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from circuitkit.checks import checked, require_finite
-from circuitkit.names import Name, parse, unknown
+from circuitkit.names import Name, Side, parse, unknown
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
@@ -26,7 +26,6 @@ __all__ = ["HeadNorm", "Heads", "Rotary", "allowed_pairs", "heads_of", "stack"]
 
 Mask = Literal["causal", "full", "self_or_first"]
 Positions = Literal["absolute", "rotary", "other"]
-Side = Literal["Q", "K", "V"]
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
 SCORING = ("scale", "mask", "positions", "cap", "window")
@@ -520,7 +519,7 @@ def joined_norms(norms: Sequence[HeadNorm | None]) -> HeadNorm | None:
     first = norms[0]
     if first is None:
         return None
-    return replace(first, gain=torch.cat([norm.gain for norm in norms]))
+    return replace(first, gain=torch.cat([norm.gain for norm in norms if norm is not None]))
 
 
 # Heads of a model
@@ -609,7 +608,7 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
     with_neurons = any(name.kind != "H" for name in parsed)
     parts = []
     for (layer, in_attention), group in groupby(
-        parsed, lambda name: (name.layer, name.kind == "H")
+        parsed, lambda name: (name.layer or 0, name.kind == "H")
     ):
         if in_attention:
             heads = layer_heads(model, layer)[[str(name) for name in group]]
@@ -774,7 +773,7 @@ def window_of(module: Any, layer: int) -> int | None:
     """How many positions a head sees, or None if it sees all that the mask allows."""
     config = getattr(module, "config", None)
     kinds = getattr(config, "attention_layers", None)
-    if kinds:  # GPT-Neo: "global" or "local" for each layer
+    if config is not None and kinds:  # GPT-Neo: "global" or "local" for each layer
         return int(config.window_size) if kinds[layer] == "local" else None
     if hasattr(module, "sliding_window"):
         return module.sliding_window

@@ -631,7 +631,7 @@ class InductionNet(nn.Module):
         self.W_pos = sinusoids(n_ctx, D_POSITION)
         self.W_E = nn.Parameter(normal(d_vocab, D_CONTENT, std=1.0))
         self.W_U = nn.Parameter(normal(D_CONTENT, d_vocab, std=0.02))
-        self.layers = nn.ModuleList()
+        self.layers: Any = nn.ModuleList()
         for _ in range(n_layers):
             W_Q = by_head(normal(D_CONTENT + D_POSITION, width, std=0.09))
             W_K = by_head(normal(D_CONTENT + D_POSITION, width, std=0.09))

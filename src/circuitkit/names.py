@@ -13,6 +13,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 WORDS = (
     "embed",
@@ -28,7 +29,8 @@ WORDS = (
 """Parts that belong to no layer, in the order of the model."""
 KINDS = ("H", "bias", "N", "MLP", "MLP bias")
 """Kinds of parts inside a layer, in the order of the layer: a head, its layer's bias, a neuron, ..."""
-SIDES = ("Q", "K", "V")
+Side = Literal["Q", "K", "V"]
+SIDES: tuple[Side, ...] = ("Q", "K", "V")
 
 EXAMPLES = "'embed', 'L3H5', 'L3 MLP', 'L3N120.2', an input such as 'L1H3.K', or 'L0H1->L1H3.K'"
 PART = re.compile(

@@ -246,7 +246,7 @@ READ_IN_LAYERS = (
 
 def hooks_to_record(model: Any, points: dict[str, Any]) -> set[str]:
     """The hooks, among `points` by name, that a `Recording` reads; each by its first name."""
-    names = set(READ_AT_ENDS)
+    names: set[str] = set(READ_AT_ENDS)
     for layer in range(len(model.blocks)):
         names.update(in_layer(layer, hook) for hook in READ_IN_LAYERS)
         for norm in ("ln1", "ln1_post", "ln2", "ln2_post"):

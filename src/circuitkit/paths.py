@@ -17,7 +17,7 @@ from torch import Tensor
 from circuitkit.ablation import Run, run, user_hooks
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import Heads, heads_of, require_scores
-from circuitkit.names import parse, unknown
+from circuitkit.names import Side, parse, unknown
 from circuitkit.parts import FrozenNorm, in_layer, n_heads, norms_close_layers
 from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
 from circuitkit.rows import token_losses
@@ -268,7 +268,8 @@ def expand(model_run: Run, parts: dict[str, Tensor], max_order: int) -> dict[str
         part = parse(name)[0]
         by_layer[part.layer].append((part.kind, name, stream))
 
-    paths = [Path(DIRECT, 0, sum(stream for _, _, stream in by_layer[None]))]
+    direct = sum((stream for _, _, stream in by_layer[None]), start=torch.zeros(()))
+    paths = [Path(DIRECT, 0, direct)]
     bias = torch.zeros_like(paths[0].z)
     for layer in range(len(model.blocks)):
         attention = FrozenAttention.of(model_run, layer)
@@ -471,24 +472,25 @@ def score_decomposition(
 
 @torch.no_grad()
 def side_of_parts(
-    model_run: Run, parts: Mapping[str, Tensor], head: str, side: str, position: int
+    model_run: Run, parts: Mapping[str, Tensor], head: str, side: Side, position: int
 ) -> Float[Tensor, "part d_head"]:
     """What each part and, as the last row, all biases add to a query or key at one position."""
     name = parse(head)[0]
-    layer = [f"L{name.layer}H{number}" for number in range(n_heads(model_run.model, name.layer))]
-    heads = heads_of(model_run.model, layer)
+    layer, number = name.layer or 0, name.number or 0
+    names = [f"L{layer}H{i}" for i in range(n_heads(model_run.model, layer))]
+    heads = heads_of(model_run.model, names)
     read = torch.stack([part[0, position] for part in parts.values()])  # [part, d_model]
     bias = torch.zeros_like(read[:1])
-    norm = frozen_norm(model_run, name.layer, "ln1")
+    norm = frozen_norm(model_run, layer, "ln1")
     if norm is not None:
         read = replace(norm, scale=norm.scale[0, position]).share(read)
         bias = norm.bias[None]
-    rows = torch.cat([read, bias.to(read)]) @ getattr(heads, f"W_{side}")[name.number].to(read)
+    rows = torch.cat([read, bias.to(read)]) @ getattr(heads, f"W_{side}")[number].to(read)
     b = getattr(heads, f"b_{side}")
     if b is not None:
-        rows[-1] += b[name.number]
+        rows[-1] += b[number]
     if getattr(heads, f"norm_{side}") is not None:
-        rows = through_head_norm(rows, heads, side, name.number, model_run.read(head)[0], position)
+        rows = through_head_norm(rows, heads, side, number, model_run.read(head)[0], position)
     if heads.turn is None:
         return rows
     return heads.turn(rows, torch.full((len(rows),), position, device=rows.device))
@@ -497,7 +499,7 @@ def side_of_parts(
 def through_head_norm(
     rows: Float[Tensor, "part d_head"],
     heads: Heads,
-    side: str,
+    side: Side,
     number: int,
     read: Float[Tensor, "pos d_model"],
     position: int,

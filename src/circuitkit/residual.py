@@ -5,7 +5,7 @@ can be multiplied without running the model: these products are the virtual weig
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from transformer_lens.model_bridge.sources.native.model import NativeModel
 from circuitkit.ablation import run
 from circuitkit.checks import checked, require_at_least, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads
-from circuitkit.names import parse, unknown
+from circuitkit.names import Side, parse, unknown
 from circuitkit.parts import (
     FrozenNorm,
     converted_neurons,
@@ -47,7 +47,6 @@ __all__ = [
 
 Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
 Answer = int | str | Int[Tensor, "..."]
-Side = Literal["Q", "K", "V"]
 
 
 # The stream as a sum
@@ -429,7 +428,7 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
     if part.kind == "embed":
         ids = torch.arange(model.cfg.d_vocab, device=model.W_E.device)
         return model.embed(ids[None])[0].detach()  # with the gain that Gemma gives its embedding
-    if part.kind == "pos":
+    if part.kind == "pos" or part.layer is None:
         return model.W_pos.detach()
     block = model.blocks[part.layer]
     if part.kind == "H":
@@ -443,9 +442,9 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
 def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
     """What an input reads with, with the gain and the centring of the norm before it."""
     (part,) = parse(name)
-    if part.kind == "unembed":
+    if part.kind == "unembed" or part.layer is None:
         W, norm = model.W_U, model._modules.get("ln_final")
-    elif part.kind == "H":
+    elif part.kind == "H" and part.number is not None:
         groups = getattr(
             model.blocks[part.layer].attn, f"W_{part.side}"
         )  # [group, d_model, d_head]

@@ -134,7 +134,7 @@ def strongest(
             a, b, c = row[:, None]
             attention, effect = tables.attention(b, a).item(), tables.effect(a, c).item()
             text = trigram_text(model, row.tolist())
-            ranked.append(SkipTrigram(*row.tolist(), value, attention, effect, text))
+            ranked.append(SkipTrigram(int(a), int(b), int(c), value, attention, effect, text))
     return ranked
 
 

@@ -13,6 +13,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import circuitkit as ck
 from circuitkit import circuits, conversion, induction, models, paths, residual, superposition
+from circuitkit.tables import Table
+from circuitkit_book import exercises
 
 
 def heads_and_models() -> None:
@@ -37,7 +39,7 @@ def tools() -> None:
     heads = ck.heads_of(model)
     tokens = models.heldout_rows(2, 64)
     assert_type(tokens, Tensor)
-    assert_type(circuits.composition_scores(heads["L0H1"], heads["L1H3"], "K"), ck.tables.Table)
+    assert_type(circuits.composition_scores(heads["L0H1"], heads["L1H3"], "K"), Table)
     assert_type(circuits.copying_score(model).values, Tensor)
     assert_type(circuits.full_qk(model, "L1H3", query="position"), FactoredMatrix)
     assert_type(paths.path_logits(model, tokens, max_order=1).sum(), Tensor)
@@ -58,7 +60,7 @@ def conversions_and_toys() -> None:
     assert_type(task.d_vocab, int)
     original = superposition.load_original(4, 5, seed=13)
     assert_type(superposition.head_verdict(original, task).superposed, tuple[int, ...])
-    assert_type(ck.exercises.check_k_composition(lambda A, W: A).passed, bool)
+    assert_type(exercises.check_k_composition(lambda A, W: A).passed, bool)
 
 
 def mistakes() -> None:

@@ -281,7 +281,7 @@ def stream_svg(plan: Plan) -> str:
     """The standing part of the residual stream, and its bands."""
     low = max(end for _, end in plan.bands.values())
     high = min(start for start, _ in plan.bands.values())
-    boxes = [(0.0, high, STREAM, low - high)]
+    boxes: list[tuple[float, float, float, float]] = [(0.0, high, STREAM, low - high)]
     for start, end in plan.bands.values():
         boxes.append((STREAM, start, plan.width - STREAM, end - start))
     svg = ""

@@ -37,7 +37,7 @@ MOST_LINES = 12  # in the description of one panel
 
 def to_array(values: Numbers) -> np.ndarray:
     """A tensor, an array or a nested list as a float64 array on the CPU."""
-    if hasattr(values, "detach"):
+    if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
@@ -311,7 +311,7 @@ def drawn_things(ax: "Axes") -> Iterator[tuple[str, np.ndarray]]:
         yield name_of("line", line), up
         if not (np.diff(across) > 0).all():  # a path in the plane, not a curve over an axis
             yield f"{name_of('line', line)}, across", across
-    bars = [patch for patch in ax.patches if hasattr(patch, "get_height")]
+    bars: list[Any] = [patch for patch in ax.patches if hasattr(patch, "get_height")]
     if bars:
         sizes = [[bar.get_x(), bar.get_width(), bar.get_height()] for bar in bars]
         yield "bars", np.array(sizes, dtype=float).ravel()

@@ -182,7 +182,8 @@ def subject_of(model: Any, prompt: str | None) -> Subject:
 def first_jobs(subject: Subject) -> Jobs:
     """Return the parts that need nothing but the model, quick ones first."""
     model = subject.load()
-    layers = sorted({parse(name)[0].layer for name in parts.head_names(model)})
+    heads = [parse(name)[0] for name in parts.head_names(model)]
+    layers = sorted({head.layer for head in heads if head.layer is not None})
     jobs: Jobs = {"next token": (parts.next_token,)}
     if layers:
         jobs["behaviour"] = (parts.behaviour,)
@@ -204,7 +205,12 @@ def computed(
     if cache is not None:
         # the model itself is not hashed at each call, its fingerprint stands for it
         compute = joblib.Memory(cache, verbose=0).cache(compute_part, ignore=["subject"])
-    attempts = joblib.Parallel(return_as="generator", batch_size=1)(
+    # joblib has no types, and pyright takes batch_size for a string from its default
+    workers = joblib.Parallel(
+        return_as="generator",
+        batch_size=1,  # pyright: ignore[reportArgumentType]
+    )
+    attempts: Any = workers(
         joblib.delayed(attempt)(compute, job, subject, fingerprint) for job in jobs.values()
     )
     # TQDM_DISABLE=1 hides the bar, which appears only if a report takes more than five seconds
@@ -249,7 +255,7 @@ def fingerprint_of(subject: Subject) -> str:
         for name, weight in model.state_dict().items()
     }
     settings = repr(sorted((key, str(value)) for key, value in vars(model.cfg).items()))
-    return joblib.hash((__version__, subject.prompt, settings, weights))
+    return str(joblib.hash((__version__, subject.prompt, settings, weights)))
 
 
 def table_of(results: dict[str, list[parts.Row]]) -> pd.DataFrame:

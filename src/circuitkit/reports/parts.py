@@ -20,7 +20,7 @@ from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
 from circuitkit.heads import allowed_pairs, heads_of
 from circuitkit.models import load_model
-from circuitkit.names import parse
+from circuitkit.names import SIDES, parse
 from circuitkit.parts import part_names
 from circuitkit.rows import after_occurrences, default_rows, earlier_occurrences, repeated_tokens
 
@@ -193,7 +193,7 @@ def composition(subject: Subject) -> list[Row]:
     heads = heads_of(subject.load())
     baseline = circuits.composition_baseline(heads)
     result = []
-    for side in "QKV":
+    for side in SIDES:
         scores = circuits.composition_scores(heads, kind=side).top(N_WIRES)
         for pair in scores:
             wire = f"{pair.replace(', ', '->')}.{side}"
@@ -290,7 +290,7 @@ def next_token(subject: Subject) -> list[Row]:
     likely = done.logits[0, -1].softmax(-1).topk(5)
     for probability, token in zip(likely.values, likely.indices.tolist(), strict=True):
         result.append(row("next token", "probability", probability, text=spelled(token)))
-    shares = residual.why(model, tokens, likely.indices[0].item())
+    shares = residual.why(model, tokens, int(likely.indices[0]))
     shares = shares.top(len(shares), absolute=True)
     for name in shares:
         result.append(row(name, "adds to the logit", shares[name]))

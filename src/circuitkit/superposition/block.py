@@ -329,7 +329,8 @@ class GatedBlock(nn.Module):
         names = tuple(f"L0H{head}" for head in range(self.n_heads))
         biases = {"b_Q": self.b_Q, "b_K": self.b_K, "b_V": self.b_V}
         fields = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": W_V, "W_O": W_O} | biases
-        return Heads(names, **{name: value.detach() for name, value in fields.items()})
+        detached: dict[str, Any] = {name: value.detach() for name, value in fields.items()}
+        return Heads(names, **detached)
 
 
 # A block in a model
@@ -421,7 +422,7 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
     old = twin.blocks[layer].attn
     bias = torch.zeros_like(model.W_E[0]) if old.b_O is None else old.b_O.detach()
     attention = GatedAttention(block, bias)
-    sides = {side: LinearBridge(name=side) for side in "qkvo"}
+    sides: dict[str, Any] = {side: LinearBridge(name=side) for side in "qkvo"}
     bridge = AttentionBridge(name=old.name, config=attention.cfg, submodules=sides)
     bridge.set_original_component(attention)
     setup_submodules(bridge, twin.adapter, attention)

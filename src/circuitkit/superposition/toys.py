@@ -70,7 +70,7 @@ def toy_model(
             f"they must be [{task.d_vocab}, {heads.d_model}] and its transpose."
         )
     model = bridge_of(heads, W_E, W_U, n_ctx=task.n_ctx)
-    model.task = task  # pyright: ignore[reportAttributeAccessIssue]
+    model.task = task
     return model
 
 

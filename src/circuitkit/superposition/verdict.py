@@ -10,7 +10,7 @@ smallest margin is positive.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -323,7 +323,7 @@ class Verdict:
 
     def __repr__(self) -> str:
         form = {"odds": "Log-odds", "argmax": "Argmax", "post": "The post's"}[self.form]
-        shown = {"worst gain": "{:.1f}".format}
+        shown: dict[str | int, Any] = {"worst gain": "{:.1f}".format}
         table = self.to_frame().reset_index()
         text = table.to_string(index=False, float_format="{:.3f}".format, formatters=shown)
         superposed = ", ".join(map(str, self.superposed)) or "none"

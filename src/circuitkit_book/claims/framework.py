@@ -27,7 +27,8 @@ def virtual_weight() -> float:
     """What L0H1 adds to the keys of L1H3, read off the stream, against its z times the virtual weight."""
     two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
     z = two.run_with_cache(rows)[1]["blocks.0.attn.hook_z"][:, :, 1]
-    through_stream = residual.decompose(two, rows)["L0H1"] @ heads_of(two)["L1H3"].W_K[0]
+    written = torch.as_tensor(residual.decompose(two, rows)["L0H1"])
+    through_stream = written @ heads_of(two)["L1H3"].W_K[0]
     direct = z @ residual.virtual_weights(two, "L0H1", "L1H3.K").AB
     return relative(direct - through_stream, through_stream)
 

@@ -17,6 +17,7 @@ from circuitkit import (
     toys,
 )
 from circuitkit.heads import heads_of
+from circuitkit.names import SIDES
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
     model,
@@ -185,7 +186,7 @@ def three_wires() -> list[str]:
     return [
         "".join(
             kind
-            for kind in "QKV"
+            for kind in SIDES
             if circuits.composition_scores(stack, kind=kind)["L0H0", "L1H0"] > 0
         )
         for stack in stacks

@@ -34,8 +34,9 @@ def above_the_mlp(kind: str) -> list[float]:
     """Last validation loss of a kind of decoder above that of the MLP, over three seeds: mean, and the ends of its 95 % interval."""
     from circuitkit.conversion import stored_study
 
-    rows = stored_study("trained")[0].itertuples()
-    last = {(row.kind, row.seed): row.curve[-1][1] for row in rows}
+    trained = stored_study("trained")[0]
+    runs = zip(trained["kind"], trained["seed"], trained["curve"], strict=True)
+    last = {(name, seed): curve[-1][1] for name, seed, curve in runs}
     off = torch.tensor(
         [last[kind, seed] - last["mlp", seed] for seed in range(3)], dtype=torch.float64
     )
