@@ -119,8 +119,9 @@ def judge_parts(letter: str, claim: str) -> Verdict | None:
         return Verdict(measured, against_nothing(gain))
     parts = tuple(dict.fromkeys(re.findall(PART, match[1])))
     helps = match[2].startswith("help")
-    without = gain(parts) + 0.0
-    measured.append(f"Without {' and '.join(parts)}, by {without:.1f} nats.")
+    without = gain(parts)
+    printed = round(without, 1) + 0.0  # a rounding error prints as 0.0, not as -0.0
+    measured.append(f"Without {' and '.join(parts)}, by {printed:.1f} nats.")
     effect = whole - without if helps else without - whole
     against = against_effect(helps, effect, whole, without)
     if against:
