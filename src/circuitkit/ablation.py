@@ -14,7 +14,7 @@ What a set of names means together is in `circuitkit.cuts`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -241,17 +241,19 @@ class CutRun:
     """By layer, of the layers that are called a second time."""
     alternative: dict[tuple[Name, Inputs], Tensor] = field(default_factory=dict)
     """What a part would have computed (its `raw` value) with other inputs."""
-    user_hooks: dict[int, list[str]] = field(default_factory=dict)
-    """By layer: the places of a user's hooks that are not permanent."""
-    before_user_hooks: dict[str, Tensor] = field(default_factory=dict)
-    """By place: a value that a user's hook there may only look at."""
+    readers: list[Name] = field(init=False)
+    """The parts whose inputs miss something."""
+    paths: list[tuple[Name, Inputs]] = field(init=False)
+    """The parts that paths need as they would be with other inputs."""
+
+    def __post_init__(self) -> None:
+        self.readers = list(dict.fromkeys(entry.part for entry, _ in self.cuts.inputs))
+        self.paths = list(dict.fromkeys(alternatives(self.cuts, self.cuts.inputs)))
 
     def stream_with(self, name: Name, reading: Reading) -> Float[Tensor, "batch pos d_model"]:
         """What an input reads: the stream with some parts' outputs replaced, behind the norm."""
         stream = self.recording.stream(name)
         step = step_of(self.model, name)
-        if reading and self.user_hooks:
-            self.check_writers(name, stream)
         if reading:
             self.recording.require_additive(step)
         if reading is None:
@@ -283,89 +285,18 @@ class CutRun:
             result.append(merged(self.cuts.reading(entry), extra))
         return tuple(result)
 
-    def alternatives_in(self, layer: int, kinds: Sequence[str]) -> list[tuple[Name, Inputs]]:
-        """The parts of a layer that paths need as they would be with other inputs."""
-        wanted = dict.fromkeys(alternatives(self.cuts, self.cuts.inputs))
-        return [pair for pair in wanted if pair[0].layer == layer and pair[0].kind in kinds]
+    def paths_in(self, layer: int, kinds: Sequence[str]) -> list[tuple[Name, Inputs]]:
+        """The parts of a layer, of some kinds, that paths need with other inputs."""
+        return [pair for pair in self.paths if pair[0].layer == layer and pair[0].kind in kinds]
 
-    def readers_in(self, layer: int, kinds: Sequence[str]) -> list[Name]:
-        """The parts of a layer, of some kinds, whose inputs miss something."""
-        parts = dict.fromkeys(entry.part for entry, _ in self.cuts.inputs)
-        return [part for part in parts if part.layer == layer and part.kind in kinds]
-
-    def parts_in(self, layer: int, kinds: Sequence[str]) -> list[Name]:
-        """The ablated parts of a layer, of some kinds."""
-        return [part for part in self.cuts.parts if part.layer == layer and part.kind in kinds]
-
-    def changes(self, layer: int, kinds: Sequence[str]) -> bool:
-        """Whether anything is to be done in a layer to parts of some kinds."""
-        ablated, readers = self.parts_in(layer, kinds), self.readers_in(layer, kinds)
-        return bool(ablated or readers or self.alternatives_in(layer, kinds))
+    def reads_otherwise(self, layer: int, kinds: Sequence[str]) -> bool:
+        """Whether parts of a layer are computed a second time, with other inputs."""
+        return bool(named(self.readers, layer, kinds) or self.paths_in(layer, kinds))
 
     def record(self, tensor: Any, hook: HookPoint) -> None:
         """Keep what a hook sees; a user's listener at the same place has seen it already."""
         if isinstance(tensor, Tensor):
             self.recording.values[str(hook.name)] = tensor
-
-    # A user's hooks, which do not act in a second call
-
-    def reads_otherwise(self, layer: int, kinds: Sequence[str]) -> bool:
-        """Whether parts of a layer are computed a second time, with other inputs."""
-        return bool(self.readers_in(layer, kinds) or self.alternatives_in(layer, kinds))
-
-    def require_same(self, layer: int, again: Tensor, now: Tensor) -> None:
-        """Raise a `ValueError` if a layer without a user's hooks computes something else."""
-        # both are the same operations on the same numbers, so they differ by a few roundings at most
-        rounding = min(100 * torch.finfo(now.dtype).eps, 1e-2)
-        if (again.view_as(now) - now).abs().max() > rounding * now.abs().max():
-            places = ", ".join(self.user_hooks[layer][:3])
-            raise ValueError(
-                f"a hook that is not permanent changes values in layer {layer} (hooks: {places}). "
-                "A wire into this layer is cut in a second call of the layer, in which only "
-                "permanent hooks act. Remove the hook with model.reset_hooks(), or add it to its "
-                "hook point with add_hook(..., is_permanent=True)."
-            )
-
-    def check_writers(self, reader: Name, stream: Float[Tensor, "batch pos d_model"]) -> None:
-        """Require that a user's hooks have left what parts add to the stream of a reader."""
-        step = step_of(self.model, reader)
-        gaps = [stream]
-        for text in part_names(self.model, neurons=False):
-            (part,) = parse(text)
-            if step_of(self.model, part) >= step:
-                continue
-            gaps[0] = gaps[0] - self.recording.share(part, step)
-            if part.kind == "bias" and part not in self.cuts.parts:
-                # it is measured as what heads have not written, so it would hide an edit
-                b_O = getattr(self.model.blocks[part.layer].attn, "b_O", None)
-                gaps.append(self.recording.raw(part) - (0.0 if b_O is None else b_O))
-        # some families compute norms in float32
-        rounding = max(1e-4, min(100 * torch.finfo(stream.dtype).eps, 5e-2))
-        largest = max(float(gap.abs().max()) for gap in gaps)
-        if largest > rounding * float(stream.abs().max()):
-            places = ", ".join(place for of_layer in self.user_hooks.values() for place in of_layer)
-            raise ValueError(
-                f"a hook that is not permanent changes what a layer adds to the stream (hooks: "
-                f"{places}), so the parts do not add up to what {reader} reads, and no wire into "
-                "it can be cut. Remove the hook with model.reset_hooks()."
-            )
-
-    def check_user_hooks(self, tensor: Tensor, hook: HookPoint) -> None:
-        """Require that a user's hooks have left what paths compute a second time."""
-        name = str(hook.name)
-        if name in self.before_user_hooks:
-            self.require_same(layer_of(hook), self.before_user_hooks[name], tensor)
-
-    def checks(self) -> Iterator[str]:
-        """The hooks at which parts on paths must not be changed by a user's hook."""
-        for layer in self.user_hooks:
-            if self.alternatives_in(layer, ("H",)):
-                yield in_layer(layer, "attn.hook_z")
-            if converted_neurons(self.model, layer) is None:
-                if self.alternatives_in(layer, ("MLP",)):
-                    yield in_layer(layer, "mlp.hook_out")
-            elif self.alternatives_in(layer, ("N", "MLP")):
-                yield in_layer(layer, "mlp.out.hook_in")
 
     # Attention
 
@@ -400,11 +331,10 @@ class CutRun:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
         layer, shape = layer_of(hook), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
-        self.check_heads(layer, z)
         wanted = {}
-        for head, inputs in self.alternatives_in(layer, ("H",)):
+        for head, inputs in self.paths_in(layer, ("H",)):
             wanted[head, inputs] = self.readings(head, inputs, "QKV")
-        for head in self.readers_in(layer, ("H",)):
+        for head in named(self.readers, layer, ("H",)):
             wanted[head, NOTHING] = self.readings(head, NOTHING, "QKV")
         for call in joined(wanted, heads_per_key(self.model, layer)):
             numbers = [(head.number or 0, readings) for (head, _), readings in call.items()]
@@ -415,19 +345,10 @@ class CutRun:
                 else:
                     z[:, :, head.number] = new_z[:, :, head.number]
                     self.recording.new_patterns[head] = patterns[:, head.number]
-        for head in self.parts_in(layer, ("H",)):
+        for head in named(self.cuts.parts, layer, ("H",)):
             now = z[:, :, head.number].clone()
             z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
-        self.before_user_hooks[str(hook.name)] = z.view(shape)
         return z.view(shape)
-
-    def check_heads(self, layer: int, z: Tensor) -> None:
-        """Require that a user's hooks have left what a second call of the attention computes."""
-        if layer not in self.user_hooks or not self.reads_otherwise(layer, ("H",)):
-            return
-        call, stream = self.attention_calls[layer], self.stream_with(Name("H", layer, 0), NOTHING)
-        again, _ = call.again({side: call.linear(side)(stream) for side in "QKV"})
-        self.require_same(layer, again, z)
 
     # MLPs and neurons
 
@@ -436,30 +357,24 @@ class CutRun:
         layer = layer_of(hook)
         mlp = Name("MLP", layer)
         self.recording.values[str(hook.name)] = read
-        if layer in self.user_hooks:
-            self.require_same(layer, self.stream_with(mlp, NOTHING).view_as(read), read)
-        for _, inputs in self.alternatives_in(layer, ("MLP",)):
+        for _, inputs in self.paths_in(layer, ("MLP",)):
             (reading,) = self.readings(mlp, inputs, (None,))
             changed = self.stream_with(mlp, reading)
             written = mlp_output(self.model.blocks[layer].mlp, changed)
             self.alternative[mlp, inputs] = written
         reading = self.cuts.reading(mlp)
-        read = read if reading == NOTHING else self.stream_with(mlp, reading).view_as(read)
-        if layer in self.user_hooks and self.alternatives_in(layer, ("MLP",)):
-            written = mlp_output(self.model.blocks[layer].mlp, read)
-            self.before_user_hooks[in_layer(layer, "mlp.hook_out")] = written
-        return read
+        return read if reading == NOTHING else self.stream_with(mlp, reading).view_as(read)
 
     def neuron_table(
-        self, layer: int, readings: tuple[Reading, ...], all_inputs: bool = False
+        self, layer: int, readings: tuple[Reading, ...]
     ) -> Float[Tensor, "batch pos head"]:
         """What all neuron-heads of a layer gather if their queries and values miss this."""
         neurons = converted_neurons(self.model, layer)
         gate, value = neurons.reads(self.recording[in_layer(layer, "mlp.hook_in")])
         of_queries, of_values = readings
-        if of_queries != NOTHING or all_inputs:
+        if of_queries != NOTHING:
             gate, _ = neurons.reads(self.stream_with(Name("MLP", layer), of_queries))
-        if of_values != NOTHING or all_inputs:
+        if of_values != NOTHING:
             _, value = neurons.reads(self.stream_with(Name("MLP", layer), of_values))
         return neurons.z(gate, value)
 
@@ -469,39 +384,30 @@ class CutRun:
         neurons = converted_neurons(self.model, layer)
         before = self.neuron_table(layer, (NOTHING, NOTHING))
         z = before.clone()
-        if layer in self.user_hooks:
-            again = self.neuron_table(layer, (NOTHING, NOTHING), all_inputs=True)
-            self.require_same(layer, again.unflatten(-1, (-1, len(neurons.terms))).sum(-1), post)
         by_readings: dict[tuple[Reading, ...], list[int]] = defaultdict(list)
-        for part in self.readers_in(layer, ("N", "MLP")):
+        for part in named(self.readers, layer, ("N", "MLP")):
             rows = neuron_rows(self.model, part)
             by_readings[self.readings(part, frozenset(), "QV")].extend(rows)
         for readings, rows in by_readings.items():
             z[..., rows] = self.neuron_table(layer, readings)[..., rows]
-        for part, inputs in self.alternatives_in(layer, ("N", "MLP")):
+        for part, inputs in self.paths_in(layer, ("N", "MLP")):
             table = self.neuron_table(layer, self.readings(part, inputs, "QV"))
             raw = table[..., neuron_rows(self.model, part)]
             if part.kind == "MLP":
                 raw = raw.unflatten(-1, (-1, len(neurons.terms))).sum(-1) @ neurons.W_out
                 raw = raw if neurons.b_out is None else raw + neurons.b_out
             self.alternative[part, inputs] = raw
-        ablated = self.parts_in(layer, ("N", "MLP"))
+        ablated = named(self.cuts.parts, layer, ("N", "MLP"))
         rows = [row for part in ablated for row in neuron_rows(self.model, part)]
         if rows:
             z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
         self.recording.neuron_z[layer] = z
-        post = post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
-        self.before_user_hooks[str(hook.name)] = post
-        return post
+        return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
 
     # Whole parts, and the unembedding
 
-    def at_start(self, value: Tensor, hook: HookPoint) -> Tensor:
-        """Replace an embedding."""
-        return self.replaced(value, lambda run: run[str(hook.name)])
-
-    def at_mlp_output(self, value: Tensor, hook: HookPoint) -> Tensor:
-        """Replace what an MLP writes."""
+    def at_output(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Replace an embedding, or what an MLP writes."""
         return self.replaced(value, lambda run: run[str(hook.name)])
 
     def at_attention_output(self, value: Tensor, hook: HookPoint) -> Tensor:
@@ -519,37 +425,40 @@ class CutRun:
         unembed = Name("unembed")
         return self.stream_with(unembed, self.cuts.reading(unembed))
 
-    def hooks(self) -> Iterator[tuple[str, Callable]]:
+    def hooks(self) -> dict[str, Callable]:
         """Where something is changed, and the function that changes it."""
-        for part in self.cuts.parts:
-            yield from self.hooks_of_part(part)
-        for layer in range(len(self.model.blocks)):
-            if self.changes(layer, ("H",)):
-                yield in_layer(layer, "attn.hook_z"), self.at_z
-            if self.changes(layer, ("N", "MLP")):
-                is_converted = converted_neurons(self.model, layer) is not None
-                if is_converted:
-                    yield in_layer(layer, "mlp.out.hook_in"), self.at_neurons
-                else:
-                    yield in_layer(layer, "mlp.hook_in"), self.at_mlp_input
-        if self.cuts.reading(Name("unembed")) != NOTHING:
-            yield final_hook(self.model), self.at_end
+        return {
+            place: hook_fn
+            for part in [*self.cuts.parts, *self.readers, *(part for part, _ in self.paths)]
+            for place, hook_fn in self.hooks_of_part(part, part in self.cuts.parts)
+        }
 
-    def hooks_of_part(self, part: Name) -> Iterator[tuple[str, Callable]]:
-        """Where an embedding, an MLP or a bias is ablated."""
-        is_converted = converted_neurons(self.model, part.layer) is not None
-        if part.kind == "embed":
-            yield "embed.hook_out", self.at_start
-        elif part.kind == "pos":
-            for module in ("pos_embed", "token_type_embed"):
+    def hooks_of_part(self, part: Name, is_ablated: bool) -> Iterator[tuple[str, Callable]]:
+        """Where a part is ablated or reads other inputs."""
+        if part.kind in ("embed", "pos"):
+            modules = ("embed",) if part.kind == "embed" else ("pos_embed", "token_type_embed")
+            for module in modules:
                 if module in self.model._modules:
-                    yield f"{module}.hook_out", self.at_start
+                    yield f"{module}.hook_out", self.at_output
+        elif part.kind == "unembed":
+            yield final_hook(self.model), self.at_end
+        elif part.kind == "H":
+            yield in_layer(part.layer, "attn.hook_z"), self.at_z
         elif part.kind == "bias":
             yield in_layer(part.layer, "attn.o.hook_out"), self.at_attention_output
-        elif part.kind in ("MLP", "MLP bias") and is_converted:
-            yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
-        elif part.kind == "MLP":
-            yield in_layer(part.layer, "mlp.hook_out"), self.at_mlp_output
+        elif converted_neurons(self.model, part.layer) is not None:
+            yield in_layer(part.layer, "mlp.out.hook_in"), self.at_neurons
+            if is_ablated and part.kind != "N":
+                yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
+        elif is_ablated:
+            yield in_layer(part.layer, "mlp.hook_out"), self.at_output
+        else:
+            yield in_layer(part.layer, "mlp.hook_in"), self.at_mlp_input
+
+
+def named(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Name]:
+    """The parts of a layer that are of some kinds."""
+    return [part for part in parts if part.layer == layer and part.kind in kinds]
 
 
 def layer_of(hook: HookPoint) -> int:
@@ -567,14 +476,11 @@ def hooked(
     recording after them.
     """
     added = []
-    cut_run.user_hooks = user_hooks(points)
     with ExitStack() as stack:
+        stack.enter_context(guarded(points, cut_run))
         stack.callback(remove, added)
-        for name, hook_fn in cut_run.hooks():
-            point = points[name]
-            added.append((point, point.add_hook(hook_fn, prepend=True)))
-        for name in cut_run.checks():
-            added.append((points[name], points[name].add_hook(cut_run.check_user_hooks)))
+        for name, hook_fn in cut_run.hooks().items():
+            added.append((points[name], points[name].add_hook(hook_fn, prepend=True)))
         for name in recorded:
             added.append((points[name], points[name].add_hook(cut_run.record)))
         for layer, block in enumerate(model.blocks):
@@ -585,25 +491,54 @@ def hooked(
         yield
 
 
-def user_hooks(points: dict[str, HookPoint]) -> dict[int, list[str]]:
-    """By layer, the hook points that have hooks which are not permanent."""
-    places = defaultdict(list)
-    for name, point in points.items():
-        if not point.fwd_hooks or name != point.name or not name.startswith("blocks."):
-            continue
-        if any(is_hook_of_a_run(handle.user_hook) for handle in point.fwd_hooks):
+@contextmanager
+def guarded(points: dict[str, HookPoint], cut_run: CutRun) -> Iterator[None]:
+    """Inside, a user's hook that is not permanent must not change values where wires are cut.
+
+    Such hooks do not act when a layer is computed a second time, so a change would be lost there.
+    """
+    is_computed_again = bool(cut_run.readers) or any(
+        part.kind == "N" for part in cut_run.cuts.parts
+    )
+    before = []
+    try:
+        for name, point in points.items():
+            if name != point.name or not point.fwd_hooks:  # a hook has several names
+                continue
+            for handle in point.fwd_hooks:
+                if isinstance(getattr(handle.user_hook, "__self__", None), CutRun):
+                    raise ValueError(
+                        "Another run of this model is under way, in a thread or around a hook, and "
+                        "both would change the same hooks. Run the model once at a time."
+                    )
+                if is_computed_again and not handle.is_permanent:
+                    hooks, number = point._forward_hooks, handle.hook.id
+                    before.append((hooks, number, hooks[number]))
+                    hooks[number] = only_looking(hooks[number], name)
+        yield
+    finally:
+        for hooks, number, hook_fn in before:
+            hooks[number] = hook_fn
+
+
+def only_looking(hook_fn: Callable, place: str) -> Callable:
+    """A hook of torch that raises a `ValueError` if it changes a value."""
+
+    def full_hook(module: Any, args: Any, value: Any) -> None:
+        before = value.clone() if isinstance(value, Tensor) else value
+        result = hook_fn(module, args, value)
+        after = value if result is None else result
+        is_same = after is before
+        if isinstance(before, Tensor) and isinstance(after, Tensor):
+            is_same = torch.allclose(after, before, rtol=0, atol=0, equal_nan=True)
+        if not is_same:
             raise ValueError(
-                "Another run of this model is under way, in a thread or around a hook, and both "
-                "would change the same hooks. Run the model once at a time, or copy it."
+                f"The hook at {place} changes values. Where wires or inputs are cut, layers are "
+                "computed a second time, in which only permanent hooks act. Remove the hook with "
+                "model.reset_hooks(), or add it with add_hook(..., is_permanent=True)."
             )
-        if any(not handle.is_permanent for handle in point.fwd_hooks):
-            places[layer_of(point)].append(name)
-    return dict(places)
 
-
-def is_hook_of_a_run(hook_fn: Any) -> bool:
-    """Whether a hook is a method of `CutRun`."""
-    return isinstance(getattr(hook_fn, "__self__", None), CutRun)
+    return full_hook
 
 
 def remove(added: list[tuple[HookPoint, Any]]) -> None:
