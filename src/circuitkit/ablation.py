@@ -502,23 +502,29 @@ def guarded(points: dict[str, HookPoint], cut_run: CutRun) -> Iterator[None]:
     )
     before = []
     try:
-        for name, point in points.items():
-            if name != point.name or not point.fwd_hooks:  # a hook has several names
-                continue
-            for handle in point.fwd_hooks:
-                if isinstance(getattr(handle.user_hook, "__self__", None), CutRun):
-                    raise ValueError(
-                        "Another run of this model is under way, in a thread or around a hook, and "
-                        "both would change the same hooks. Run the model once at a time."
-                    )
-                if is_computed_again and not handle.is_permanent:
-                    hooks, number = point._forward_hooks, handle.hook.id
-                    before.append((hooks, number, hooks[number]))
-                    hooks[number] = only_looking(hooks[number], name)
+        for point, handle in temporary_hooks(points):
+            if isinstance(getattr(handle.user_hook, "__self__", None), CutRun):
+                raise ValueError(
+                    "Another run of this model is under way, in a thread or around a hook, and "
+                    "both would change the same hooks. Run the model once at a time."
+                )
+            if is_computed_again:
+                hooks, number = point._forward_hooks, handle.hook.id
+                before.append((hooks, number, hooks[number]))
+                hooks[number] = only_looking(hooks[number], str(point.name))
         yield
     finally:
         for hooks, number, hook_fn in before:
             hooks[number] = hook_fn
+
+
+def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]:
+    """The hooks that are not permanent, each with its hook point."""
+    result = []
+    for name, point in points.items():
+        if name == point.name:  # a hook has several names
+            result += [(point, handle) for handle in point.fwd_hooks if not handle.is_permanent]
+    return result
 
 
 def only_looking(hook_fn: Callable, place: str) -> Callable:

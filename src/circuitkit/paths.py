@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.ablation import Run, run, user_hooks
+from circuitkit.ablation import Run, run, temporary_hooks
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import Heads, heads_of, require_scores
 from circuitkit.names import Side, parse, unknown
@@ -185,7 +185,7 @@ def path_logits(
     """
     tokens = to_tokens(model, tokens)
     require_sum_of_logits(model)
-    if user_hooks(model.hook_dict):
+    if temporary_hooks(model.hook_dict):
         raise ValueError(
             "This model has hooks, which would change some paths and not others. "
             "Call model.reset_hooks() first."
