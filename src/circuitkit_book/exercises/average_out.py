@@ -144,16 +144,6 @@ def last_position_only(model, tokens, layer, head):
     return hooked(model, tokens, f"blocks.{layer}.attn.hook_z", change)
 
 
-def pattern_averaged(model, tokens, layer, head):
-    """You average the attention pattern. `hook_z` is what the head computes with it."""
-
-    def change(pattern: Tensor) -> Tensor:
-        pattern[:, head] = pattern[:, head].mean(1, keepdim=True)
-        return pattern
-
-    return hooked(model, tokens, f"blocks.{layer}.attn.hook_pattern", change)
-
-
 def values_averaged(model, tokens, layer, head):
     """You average the values of the head (`hook_v`). `hook_z` is what the pattern makes of them."""
 
@@ -185,7 +175,7 @@ EXERCISE = Exercise(
     mistakes=(
         zero, average_subtracted, average_added, nothing_replaced, mean_over_numbers, mean_over_everything,
         mean_over_heads, mean_over_heads_and_positions, first_position_left_out, first_value, last_value,
-        summed, all_heads, next_head, other_layer, head_as_position, last_position_only, pattern_averaged,
+        summed, all_heads, next_head, other_layer, head_as_position, last_position_only,
         values_averaged, without_row_axis, last_logits,
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ every case, its hint is shown. Otherwise the message states what differs.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -127,8 +128,8 @@ def is_same(exercise: Exercise, mistake: Callable[..., Any], attempts: list[Atte
     Where the answer raised an exception, the mistake has to raise one, too.
     """
     compared = 0
-    for trial in reversed(attempts):  # the largest cases differ most
-        outcome = answers.attempt(exercise, mistake, trial.case).outcome
+    for number, trial in reversed(list(enumerate(attempts))):  # the largest cases differ most
+        outcome = outcome_of_mistake(exercise, mistake, number)
         if outcome is None and trial.outcome is None:
             continue
         if outcome is None or not close(trial.outcome, outcome):
@@ -137,24 +138,34 @@ def is_same(exercise: Exercise, mistake: Callable[..., Any], attempts: list[Atte
     return compared > 0
 
 
+@cache
+def outcome_of_mistake(
+    exercise: Exercise, mistake: Callable[..., Any], number: int
+) -> Tensor | None:
+    """Return what a mistake gives on a case; None if there are no numbers."""
+    return answers.attempt(exercise, mistake, exercise.all_cases()[number]).outcome
+
+
 def relation(attempts: list[Attempt], expected: list[Tensor]) -> str:
     """Return a simple relation between all results and the right ones, if there is one."""
     pairs = [(trial.outcome, right) for trial, right in zip(attempts, expected, strict=True)]
     if all(close(value, -right) for value, right in pairs):
         return "Your result has the opposite sign on every case."
-    if all(
-        value is not None and close(value.mT, right) for value, right in pairs if right.ndim > 1
-    ):
-        if expected[0].ndim > 1:
-            return "Your result is transposed: it is the expected one with its last two axes exchanged."
+    if all(is_transposed(value, right) for value, right in pairs):
+        return "Your result is transposed: it is the expected one with its last two axes exchanged."
     value, right = pairs[-1]
     largest = right.abs().argmax()
     if value is None or value.shape != right.shape or right.flatten()[largest] == 0:
         return ""
     factor = float(value.flatten()[largest] / right.flatten()[largest])
     if factor and all(close(value, factor * right) for value, right in pairs):
-        return f"Your result is {factor:.4g} times the expected one on every case."
+        return f"Your result is {factor:.6g} times the expected one on every case."
     return ""
+
+
+def is_transposed(value: Tensor | None, right: Tensor) -> bool:
+    """Return whether a result is the right one with its last two axes exchanged."""
+    return value is not None and value.ndim > 1 and right.ndim > 1 and close(value.mT, right)
 
 
 def difference_of(exercise: Exercise, trial: Attempt, right: Tensor) -> str:

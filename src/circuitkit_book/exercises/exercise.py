@@ -122,7 +122,8 @@ def fits(shape: Iterable[int], wanted: tuple[int | str, ...]) -> bool:
 
 
 def as_tensor(value: Any) -> Tensor | None:
-    """Return numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors."""
+    """Return numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors, factored matrices."""
+    value = getattr(value, "AB", value)  # the product of a FactoredMatrix
     if isinstance(value, (list, tuple)) and any(isinstance(part, (Tensor, list)) for part in value):
         rows = [as_tensor(part) for part in value]
         tensors = [row for row in rows if row is not None]

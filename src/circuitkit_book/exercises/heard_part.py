@@ -65,12 +65,6 @@ def two_bases_exchanged(x, W):
     return x @ torch.linalg.qr(W)[0] @ W.T
 
 
-def row_space(x, W):
-    """You project on the row space. x @ W combines columns of W with x, so the column space lies in the stream."""
-    basis = torch.linalg.qr(W.T)[0]
-    return x @ basis @ basis.T
-
-
 def everything(x, W):
     """You return x itself. A basis of the column space has d_head vectors; the full U of an SVD has d_model."""
     return x.clone()
@@ -130,7 +124,7 @@ EXERCISE = Exercise(
     axes=("position", "coordinate"),
     mistakes=(
         columns_not_orthonormal, columns_of_length_1, rows_of_length_1, divided_by_one_length,
-        singular_values_left_in, two_bases, two_bases_exchanged, row_space, everything,
+        singular_values_left_in, two_bases, two_bases_exchanged, everything,
         last_direction_missing, first_direction_only, unread_part, mirrored, product, coordinates,
         coordinates_in_W, first_dimensions,
     ),

@@ -91,9 +91,9 @@ def is_right(table: Tensor, words: list[int], period: int) -> bool:
         before = max(dst - 1, 0)
         if (place, note) != (before, words[before]):
             return False
-        if dst >= len(words) - period:
-            if (source, token) != (dst - period + 1, words[dst - period + 1]):
-                return False
+        expected = dst - period + 1
+        if dst >= len(words) - period and (source, token) != (expected, words[expected]):
+            return False
     return True
 
 

@@ -42,7 +42,7 @@ def mystery(letter: str) -> Any:
     if letter == "H":
         return three_trigrams()
     model = models.load_model("one-layer" if letter == "F" else "two-layer")
-    weights = {
+    weights: Weights = {
         name.replace("._original_component", ""): value for name, value in model.named_parameters()
     }
     with torch.no_grad():

@@ -176,7 +176,7 @@ def one_value_for_all(n, gain):
     return (
         W_Q,
         W_K,
-        (W_V > 0) @ torch.full((n, n), 1 / n, dtype=W_V.dtype),
+        W_V @ torch.full((n, n), 1 / n, dtype=W_V.dtype),
         W_O.sum(1, keepdim=True).expand_as(W_O),
     )
 

@@ -119,9 +119,8 @@ def judge_parts(letter: str, claim: str) -> Verdict | None:
         return Verdict(measured, against_nothing(gain))
     parts = tuple(dict.fromkeys(re.findall(PART, match[1])))
     helps = match[2].startswith("help")
-    without = gain(parts)
-    printed = round(without, 1) + 0.0  # a rounding error prints as 0.0, not as -0.0
-    measured.append(f"Without {' and '.join(parts)}, by {printed:.1f} nats.")
+    without = round(gain(parts), 1) + 0.0
+    measured.append(f"Without {' and '.join(parts)}, by {without:.1f} nats.")
     effect = whole - without if helps else without - whole
     against = against_effect(helps, effect, whole, without)
     if against:
@@ -136,8 +135,8 @@ def judge_parts(letter: str, claim: str) -> Verdict | None:
     if others:
         cut = max(others, key=others.__getitem__)
         names = " and ".join(cut)
-        text = f"Of {len(others)} cuts of other parts, {names} changes most: {others[cut]:.1f} nats"
-        measured.append(f"{text}, and yours {effect:.1f}.")
+        text = f"Of the cuts of other parts ({len(others)} tried), {names} changes most"
+        measured.append(f"{text}: {others[cut]:.1f} nats, and yours {effect:.1f}.")
         if others[cut] > 0.67 * effect:
             against.append(f"cutting {names} changes almost as much. What is special about yours?")
     if letter == "A" and not against and not names_both_ends(parts):
@@ -179,7 +178,7 @@ def against_spare_parts(
     """Return a sentence for each named part without which the effect is as large."""
     effect, against = effect_of(parts), []
     for part in parts if len(parts) > 1 else ():
-        alone = effect_of((part,))
+        alone = round(effect_of((part,)), 1) + 0.0
         rest = effect_of(tuple(other for other in parts if other != part))
         if alone < 0.25 * effect and rest > 0.9 * effect:
             text = f"{part} is not needed: cutting it alone changes {alone:.1f} nats"
