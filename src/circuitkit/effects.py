@@ -129,7 +129,6 @@ class Experiment:
     rows: Int[Tensor, "batch pos"] | Repeated
     fill: Source
     measure: Measure
-    at: tuple[int, ...] | None
     base: Run = field(init=False)
     replacement: Replacement = field(init=False)
     sizes: dict[str, float] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class Experiment:
         source, how = self.base.recording, self.fill
         if isinstance(self.fill, Tensor):
             source, how = run(self.model, self.fill).recording, "patch"
-        self.replacement = Replacement(str(how), source, self.at)
+        self.replacement = Replacement(str(how), source)
 
     @torch.no_grad()
     def without(self, names: Sequence[str]) -> Float[Tensor, " row"]:
@@ -193,7 +192,6 @@ def effect(
     *,
     keep: str | Sequence[str] = (),
     fill: Source = "zero",
-    at: Sequence[int] | None = None,
     measure: Measure = "loss",
     against: Controls = "layers",
     draws: int = 20,
@@ -209,7 +207,6 @@ def effect(
     keep : parts or wires that are not replaced, while all others of their kind are (is it enough?)
     fill : by what: `"zero"`; the untouched model's `"mean"` over rows; its values on the row before,
         `"resample"`; or its values on other rows, given as token ids `[batch, pos]`
-    at : positions at which values are replaced; None for all
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
         positions; or a function of the `Run` that returns one number for each row
     against : where controls come from: names of the same kind in the same `"layers"`; the 20 names whose
@@ -244,8 +241,8 @@ def effect(
     require_at_least(0, draws=draws)
     rows = rows_of(model, tokens)
     given = normalized(without) + normalized(keep)
-    require_choices(without, keep, fill, rows, at)
-    experiment = Experiment(model, rows, fill, measure, None if at is None else tuple(at))
+    require_choices(without, keep, fill, rows)
+    experiment = Experiment(model, rows, fill, measure)
     everything = all_of_kind(model, given) if keep else []
     for name in given:
         if keep and name not in everything:
@@ -259,7 +256,7 @@ def effect(
     backend, _ = get_active_backend()
     n_jobs = 1 if getattr(backend, "supports_sharedmem", False) else None
     values: Any = Parallel(n_jobs)(delayed(experiment.without)(names) for names in jobs)
-    done = description(given, keep=bool(keep), total=len(everything), fill=fill, at=at)
+    done = description(given, keep=bool(keep), total=len(everything), fill=fill)
     label = measure if isinstance(measure, str) else "measure"
     return Effect(done, label, tuple(tuple(names) for names in sets), torch.stack(list(values)))
 
@@ -284,7 +281,7 @@ def normalized(names: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(join(*parse(name)) for name in names))
 
 
-def require_choices(without: Any, keep: Any, fill: Any, rows: Any, at: Any) -> None:
+def require_choices(without: Any, keep: Any, fill: Any, rows: Any) -> None:
     """Raise a `ValueError` for choices that contradict each other or the rows."""
     if bool(without) == bool(keep):
         raise ValueError(
@@ -309,20 +306,14 @@ def require_choices(without: Any, keep: Any, fill: Any, rows: Any, at: Any) -> N
             f"fill={fill!r} takes values from other rows, and all rows are equal. "
             "Give different rows, or write fill='zero'."
         )
-    if at is not None and not all(0 <= pos < tokens.shape[1] for pos in at):
-        raise ValueError(f"at must be positions from 0 to {tokens.shape[1] - 1}, not {list(at)}.")
 
 
-def description(
-    names: Sequence[str], *, keep: bool, total: int, fill: Source, at: Sequence[int] | None
-) -> str:
+def description(names: Sequence[str], *, keep: bool, total: int, fill: Source) -> str:
     """What was done, in words: `without L0H1 (zero)`."""
     what = ", ".join(names)
     if len(names) > 3:
         what = f"{len(names)} {'wires' if '->' in names[0] else 'parts'}"
     how = fill if isinstance(fill, str) else "from other rows"
-    if at is not None:
-        how += f", at {len(at)} positions"
     return f"keeping {what} of {total} ({how})" if keep else f"without {what} ({how})"
 
 
@@ -422,7 +413,6 @@ def wires(
     kind: Side,
     *,
     into: str | None = None,
-    out_of: str | None = None,
 ) -> tuple[str, ...]:
     """List all wires of one kind between attention heads of different layers.
 
@@ -430,7 +420,7 @@ def wires(
     ----------
     model : a `TransformerBridge`
     kind : the input that the wires feed
-    into, out_of : a head at which the wires end or begin; None for all heads
+    into : a head at which the wires end; None for all heads
 
     Returns
     -------
@@ -459,14 +449,13 @@ def wires(
         for head in range(n_heads(model, layer))
     ]
     head_names = [str(head) for head in heads]
-    for head in (into, out_of):
-        if head is not None and head not in head_names:
-            raise unknown("head", head, head_names)
+    if into is not None and into not in head_names:
+        raise unknown("head", into, head_names)
     result = []
     for writer in heads:
         for reader in heads:
-            fits = into in (None, str(reader)) and out_of in (None, str(writer))
-            if fits and step_of(model, writer) < step_of(model, reader):
+            is_earlier = step_of(model, writer) < step_of(model, reader)
+            if is_earlier and into in (None, str(reader)):
                 result.append(f"{writer}->{reader}.{kind}")
     return tuple(result)
 
@@ -520,8 +509,8 @@ def attribution(
     """
     require_at_least(1, points=points)
     rows = rows_of(model, tokens)
-    require_choices("L0H0", (), fill, rows, None)
-    experiment = Experiment(model, rows, fill, measure, None)
+    require_choices("L0H0", (), fill, rows)
+    experiment = Experiment(model, rows, fill, measure)
     layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
     base = {layer: experiment.base.recording.heads_z(layer) for layer in layers}
     change = {
