@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.checks import checked, require_at_least, require_bridge
+from circuitkit.checks import checked, require_at_least, require_bridge, shown
 from circuitkit.heads import Heads, heads_of, model_name, require_scores, widened
 from circuitkit.names import join
 from circuitkit.tables import Table
@@ -55,6 +55,10 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> "FactoredMatrix":
     `Heads`, gives `[head, d_vocab, d_vocab]`. Neuron-heads have one more row and column, the last,
     for the bias token.
 
+    Raises
+    ------
+    ValueError : for heads of another model
+
     Notes
     -----
     Exact up to rounding in a model without norms; biases are left out. In a model with norms, fold
@@ -69,6 +73,7 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> "FactoredMatrix":
     torch.Size([2048, 2048])
     """
     heads = head if isinstance(head, Heads) else heads_of(model, head)
+    require_heads_of_model(heads, model)
     W_U = model.W_U.detach()
     if heads.d_model == len(W_U) + 1:
         W_U = pad(W_U, (0, 1, 0, 1))  # the bias token raises no logit
@@ -105,7 +110,8 @@ def full_qk(
 
     Raises
     ------
-    ValueError : without `offset` if queries and keys are rotated; with it if they are not
+    ValueError : without `offset` if queries and keys are rotated, with it if they are not, and for
+        heads of another model
 
     Notes
     -----
@@ -120,6 +126,7 @@ def full_qk(
     torch.Size([2048, 256])
     """
     heads = head if isinstance(head, Heads) else heads_of(model, head)
+    require_heads_of_model(heads, model)
     require_scores(heads)
     require_offset(heads, offset)
     left = input_rows(model, heads, query) @ heads.W_Q  # [head, destination, d_head]
@@ -201,6 +208,12 @@ def top_per_row(matrix: "FactoredMatrix", k: int = 10) -> TopPerRow:
     >>> top_per_row(full_ov(ck.load_model("one-layer"), "L0H0"), 6).columns.shape
     torch.Size([2048, 6])
     """
+    if not hasattr(matrix, "A") or not hasattr(matrix, "B"):
+        raise TypeError(
+            f"top_per_row reads the two factors of a FactoredMatrix, such as "
+            f"full_ov(model, 'L0H1'), and it was given {shown(matrix)}. For a tensor, write "
+            "matrix.topk(k)."
+        )
     left, right = matrix.A, matrix.B
     if left.ndim != 2 or not 1 <= k <= right.shape[1]:
         raise ValueError(
@@ -227,6 +240,10 @@ def copying_score(heads: Any, model: Any = None) -> Table:
     heads : a model, for all its attention heads, or `Heads`
     model : the model of these heads, for the circuit from tokens to logits; without it, the score
         is that of $W_V W_O$
+
+    Raises
+    ------
+    ValueError : for heads of another model, and for a model and heads in the wrong order
 
     Notes
     -----
@@ -274,10 +291,17 @@ def ov_eigenvalues(heads: Any, model: Any = None) -> Table:
     torch.Size([2, 3])
     """
     if not isinstance(heads, Heads):
+        if model is not None and model is not heads:
+            raise ValueError(
+                "The first argument is a model, and a second one was given as well. Write the "
+                "heads first, copying_score(heads, model), or the model alone, "
+                "copying_score(model)."
+            )
         heads, model = heads_of(heads), heads
     middle = heads.W_O  # [head, d_head, d_model]
     if model is not None:
         require_heads_of_model(heads, model)
+        require_one_vocabulary(model)
         W_E, W_U = embedding(model), model.W_U.detach()
         extra = heads.d_model - W_E.shape[1]
         middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
@@ -296,6 +320,10 @@ def require_heads_of_model(heads: Heads, model: Any) -> None:
             f"These heads (d_model {heads.d_model}, of {heads.of or 'no model'}) do not write into "
             f"the stream of this model (d_model {d_model}, {name}). Give heads_of(model)."
         )
+
+
+def require_one_vocabulary(model: Any) -> None:
+    """Raise a `ValueError` for a model that reads other tokens than it predicts."""
     if model.W_U.shape[1] != model.W_E.shape[0]:
         raise ValueError(
             f"The model reads {model.W_E.shape[0]} tokens and predicts {model.W_U.shape[1]}, so "

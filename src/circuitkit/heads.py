@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.checks import checked, require_finite
+from circuitkit.checks import checked, require_finite, shown
 from circuitkit.names import Name, Side, parse, unknown
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ class Heads:
     of: str = ""
 
     def __post_init__(self) -> None:
+        require_tensors(self)
         layers = tuple(self.layers) or (0,) * len(self.names)
         scale = float(self.scale) or math.sqrt(self.W_Q.shape[-1])
         # a frozen dataclass fills in defaults that depend on other fields in this way
@@ -332,6 +333,9 @@ class Heads:
         self, side: Side, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values of a stream, with biases, norms and rotation."""
+        if side not in ("Q", "K", "V"):
+            raise ValueError(f"A head has the sides 'Q', 'K' and 'V', not {side!r}.")
+        require_stream(self, x)
         out = torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{side}"))
         bias = getattr(self, f"b_{side}")
         if bias is not None:
@@ -390,9 +394,49 @@ class Heads:
         pattern: Float[Tensor, "*batch head pos pos"] | None = None,
     ) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, with its own pattern or a given (frozen) one."""
+        if pattern is not None:
+            require_pattern(self, x, pattern)
         pattern = self.pattern(x) if pattern is None else pattern
         z = pattern @ self.side("V", x)  # [..., head, pos, d_head]
         return z @ self.W_O
+
+
+def require_tensors(heads: Heads) -> None:
+    """Raise a `TypeError` if a weight or bias is no tensor; a bias may be None."""
+    for name in WEIGHTS:
+        value = getattr(heads, name)
+        is_missing_bias = value is None and name.startswith("b_")
+        if not isinstance(value, Tensor) and not is_missing_bias:
+            raise TypeError(
+                f"Heads were given {name}={shown(value)}. Weights and biases are tensors: W_Q, W_K "
+                "and W_V [head, d_model, d_head], W_O [head, d_head, d_model], biases "
+                "[head, d_head] or None."
+            )
+
+
+def require_stream(heads: Heads, x: Any) -> None:
+    """Raise an error if these heads cannot read this stream."""
+    is_tensor = isinstance(x, Tensor)
+    has_shape = is_tensor and x.ndim >= 2 and x.shape[-1] == heads.d_model
+    if not has_shape or x.dtype != heads.W_Q.dtype:
+        error = ValueError if is_tensor else TypeError
+        raise error(
+            f"These heads read a stream [..., pos, {heads.d_model}] of {heads.W_Q.dtype}, and they "
+            f"were given {shown(x)}. Take it from a run, run(model, tokens).read('L0H0'), or "
+            "convert one of the two with .to(dtype)."
+        )
+
+
+def require_pattern(heads: Heads, x: Tensor, pattern: Any) -> None:
+    """Raise an error if a pattern does not fit these heads and the positions of a stream."""
+    require_stream(heads, x)
+    expected = (len(heads), x.shape[-2], x.shape[-2])
+    if not isinstance(pattern, Tensor) or tuple(pattern.shape[-3:]) != expected:
+        error = ValueError if isinstance(pattern, Tensor) else TypeError
+        raise error(
+            f"The pattern is {shown(pattern)}. These heads and this stream need "
+            f"[..., {', '.join(map(str, expected))}], which is [..., head, dst, src]."
+        )
 
 
 def require_matching(heads: Heads) -> None:
@@ -457,6 +501,12 @@ def stack(*parts: Heads) -> Heads:
     >>> stack(Heads(("a",), W, W, W, W.mT), Heads(("b",), W, W, W, W.mT)).names
     ('a', 'b')
     """
+    for part in parts:
+        if not isinstance(part, Heads):
+            raise TypeError(
+                f"stack joins Heads, and it was given {shown(part)}. Give each stack of heads as "
+                "an argument of its own: stack(first, second), or stack(*list_of_heads)."
+            )
     if not parts:
         raise ValueError("stack needs at least one stack of heads; it was given none.")
     first = parts[0]
@@ -584,6 +634,12 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
             f"heads_of reads a TransformerBridge, and it was given a {type(model).__name__}. "
             "Write heads_of(load_model('two-layer'))."
         )
+    is_sequence = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    if names is not None and not is_sequence:
+        raise TypeError(
+            f"heads_of was given names={shown(names)}. Write the name of a head, 'L0H1', or a list "
+            "of names, ['L0H1', 'L1H3']."
+        )
     if names is not None:
         parts = named_heads(model, [names] if isinstance(names, str) else list(names))
     else:
@@ -620,6 +676,14 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
             heads = replace(heads, layers=(place,) * len(heads))
         parts.append(heads)
     return parts
+
+
+def require_attention_head(model: Any, text: str) -> None:
+    """Raise a `ValueError` for the name of a neuron or an MLP where attention is needed."""
+    if head_name(model, text).kind != "H":
+        raise ValueError(
+            f"{text!r} is no attention head, and this function needs one, such as 'L0H1'."
+        )
 
 
 def head_name(model: Any, text: str) -> Name:

@@ -85,7 +85,7 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
 
     Raises
     ------
-    ValueError : if no token recurs
+    ValueError : if no token recurs, and for a model without attention heads
 
     Notes
     -----
@@ -94,9 +94,10 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
     token is the mean of $\sum_{p \in P_t} A_{t,\,p}$, and previous token is the mean of
     $A_{t,\,t-1}$ over $t \ge 1$. Copying is $\sum_i \mathrm{Re}\,\lambda_i / \sum_i |\lambda_i|$ over
     the eigenvalues of the map from the token at a source position to the logits that the head
-    writes if it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$, where $i$ and $j$ are all
-    positions $p + 1$, and values and unembedding vectors are centred over them. Values are the
-    model's own, so norms, MLPs and earlier heads count; cutting a wire into the values of a head
+    writes if it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$. Here $i$ and $j$ are all
+    positions $p + 1$ of all rows together, and values and unembedding vectors are centred over
+    them. The rows of $W_U$ are multiplied by the gain of the final norm, whose divisor is left out.
+    Values are the model's own, so norms, MLPs and earlier heads count; cutting a wire into the values of a head
     changes none of its scores.
 
     Error: float32 rounding, and the sampling error of a mean over about 500 positions. Source:
@@ -129,6 +130,11 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
             copying = copying_scores(done, layer, sources=after.any(1))
             columns.append(torch.stack([*attention_scores(pattern, same, after), copying], dim=1))
             names += layer_names
+    if not names:
+        raise ValueError(
+            "This model has no attention heads, so there is nothing to score. Give a model with "
+            "attention layers, such as load_model('two-layer')."
+        )
     axes = {"head": tuple(names), "behaviour": BEHAVIOURS}
     return Table(torch.cat(columns).cpu(), axes, "score")
 
@@ -216,7 +222,7 @@ def induction_loss(
 
     Raises
     ------
-    ValueError : if the span of `rows` does not come twice
+    ValueError : if the span of `rows` does not come twice, or has fewer than two tokens
 
     Notes
     -----

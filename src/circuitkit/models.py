@@ -66,8 +66,8 @@ def load_model(
 
     Raises
     ------
-    ValueError : for an unknown name or step, a damaged shipped file, and weights that are missing,
-        have other sizes than the configuration says, or are NaN or infinite
+    ValueError : for an unknown name, step or device, a damaged shipped file, and weights that are
+        missing, have other sizes than the configuration says, or are NaN or infinite
     FileNotFoundError : for a folder without `config.json`
 
     Notes
@@ -84,6 +84,7 @@ def load_model(
     >>> model(model.to_tokens("In the beginning")).shape
     torch.Size([1, 5, 2048])
     """
+    require_device(device)
     is_shipped = isinstance(name, str) and name in list_models() and not from_hub
     if step is not None and not is_shipped:
         raise ValueError(
@@ -97,6 +98,17 @@ def load_model(
     else:
         model = load_folder(name)
     return model.to(device, print_details=False).eval()
+
+
+def require_device(device: str | torch.device) -> None:
+    """Raise a `ValueError` for a device that torch does not have on this machine."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as problem:
+        raise ValueError(
+            f"torch cannot use the device {str(device)!r} on this machine. Write device='cpu', or "
+            "device='cuda' where torch.cuda.is_available() is True."
+        ) from problem
 
 
 def load_shipped(name: str, step: int | None) -> "TransformerBridge":

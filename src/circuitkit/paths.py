@@ -16,7 +16,7 @@ from torch import Tensor
 
 from circuitkit.ablation import Run, run, temporary_hooks
 from circuitkit.checks import checked, require_at_least, to_tokens
-from circuitkit.heads import Heads, heads_of, require_scores
+from circuitkit.heads import Heads, heads_of, require_attention_head, require_scores
 from circuitkit.names import Side, parse, unknown
 from circuitkit.parts import FrozenNorm, in_layer, n_heads, norms_close_layers
 from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
@@ -130,11 +130,13 @@ class PathLogits(Mapping):
 
         Raises
         ------
-        ValueError : for unknown names, and for names that are given twice
+        ValueError : for unknown names, names that are given twice, and a position outside the text
         """
         names = [names] if isinstance(names, str) else list(self) if names is None else names
         if len(set(names)) < len(names):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
+        if isinstance(at, int):
+            at = require_position(at, self.run.tokens, "at")
         model, norm = self.run.model, self.run.final_norm
         stream = torch.zeros_like(self.run.stream("unembed"))
         for name in names:
@@ -327,6 +329,10 @@ def loss_of_paths(paths: PathLogits, names: Sequence[str] | None = None) -> floa
     paths : the result of `path_logits`
     names : the paths that are added up; all of them by default
 
+    Raises
+    ------
+    ValueError : as in `PathLogits.sum`, and for a single position
+
     Notes
     -----
     The loss is the mean of `-log softmax(sum of the paths)[next token]`. Error: rounding. Source:
@@ -339,7 +345,17 @@ def loss_of_paths(paths: PathLogits, names: Sequence[str] | None = None) -> floa
     >>> loss_of_paths(paths) < loss_of_paths(paths, ["direct"])
     True
     """
+    require_two_positions(paths.run.tokens)
     return token_losses(paths.sum(names), paths.run.tokens).mean().item()
+
+
+def require_two_positions(tokens: Int[Tensor, "batch pos"]) -> None:
+    """Raise a `ValueError` for rows in which no token is predicted."""
+    if tokens.shape[1] < 2:
+        raise ValueError(
+            "The rows have one token. A loss needs at least two positions, because the second is "
+            "predicted from the first; give a longer text."
+        )
 
 
 class TermImportance(NamedTuple):
@@ -389,8 +405,7 @@ def term_importance(model: Any, tokens: Text, *, by_path: bool = True) -> TermIm
     (3, 25)
     """
     tokens = to_tokens(model, tokens)
-    if tokens.shape[1] < 2:
-        raise ValueError("A loss needs at least two positions: the second is predicted.")
+    require_two_positions(tokens)
     paths = path_logits(model, tokens)
     orders = {name: paths.order(name) for name in paths if name != BIAS}
     always = [BIAS] if BIAS in paths else []
@@ -434,7 +449,8 @@ def score_decomposition(
 
     Raises
     ------
-    ValueError : for positions outside the text, and for a source behind the destination
+    ValueError : for positions outside the text, a source behind the destination, and a name that
+        is no attention head
 
     Notes
     -----
@@ -454,6 +470,7 @@ def score_decomposition(
     tokens = to_tokens(model, tokens)
     require_one_text(tokens)
     dst, src = require_position(dst, tokens, "dst"), require_position(src, tokens, "src")
+    require_attention_head(model, head)
     attention_head = heads_of(model, head)
     require_scores(attention_head)
     if src > dst and attention_head.mask == "causal":

@@ -17,7 +17,7 @@ from transformer_lens.model_bridge.sources.native.model import NativeModel
 from circuitkit.ablation import run
 from circuitkit.checks import checked, require_at_least, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads
-from circuitkit.names import Side, parse, unknown
+from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.parts import (
     FrozenNorm,
     converted_neurons,
@@ -254,8 +254,21 @@ def logit_direction(
         return direction, constant
     if isinstance(versus, str) and versus == "mean":
         return direction - W_U.mean(0), constant - b_U.mean()
-    ids = answer_ids(model, tokens, versus)
+    ids = versus_ids(model, tokens, versus)
     return direction - W_U[ids], constant - b_U[ids]
+
+
+def versus_ids(model: Any, tokens: Tensor, versus: Answer) -> Int[Tensor, "batch pos"]:
+    """The token whose logit is subtracted at each position."""
+    try:
+        return answer_ids(model, tokens, versus)
+    except ValueError as problem:
+        if not isinstance(versus, str):
+            raise
+        raise ValueError(
+            f"versus was given as {versus!r}. It is 'mean' for the mean of all logits, None, a "
+            f"token id, or a string that is one token. {problem}"
+        ) from problem
 
 
 def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
@@ -451,10 +464,18 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
         group = part.number * len(groups) // n_heads(model, part.layer)
         W, norm = groups[group], norm_before(model, part)
     else:
-        mlp = mlp_of(model, part.layer)
-        W, norm = mlp.W_gate if part.side == "Q" else mlp.W_in, norm_before(model, part)
+        W, norm = mlp_input(model, part), norm_before(model, part)
     norm = undivided(model, norm)
     return W.detach() if norm is None else norm.fold(W.detach())
+
+
+def mlp_input(model: Any, part: Name) -> Float[Tensor, "d_model columns"]:
+    """What an MLP, or its gate alone (Q), or what the gate multiplies (V), reads with."""
+    mlp = mlp_of(model, part.layer)
+    if part.side == "Q":
+        return mlp.W_gate
+    is_whole_of_gated = part.side is None and mlp.W_gate is not None
+    return torch.cat([mlp.W_gate, mlp.W_in], dim=1) if is_whole_of_gated else mlp.W_in
 
 
 def undivided(model: Any, norm: Any) -> FrozenNorm | None:
@@ -473,7 +494,8 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     Parameters
     ----------
     model : a `TransformerBridge`
-    writer, reader : names as in `components`, such as `"L0H1"` and `"L1H0.K"`
+    writer, reader : names as in `components`, such as `"L0H1"` and `"L1H0.K"`. For a gated MLP,
+        `"L1 MLP"` is its whole input: the columns of the gate, then those that it multiplies
 
     Returns
     -------
@@ -499,7 +521,8 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     writers, readers = component_names(model)
     if writer not in writers:
         raise unknown("writer", writer, writers)
-    if reader not in readers:
+    is_gated_mlp = f"{reader}.Q" in readers and parse(reader)[0].kind == "MLP"
+    if reader not in readers and not is_gated_mlp:
         raise unknown("reader", reader, readers)
     written_at, read_at = steps_of(model, [writer, reader])
     if written_at >= read_at:
@@ -567,11 +590,16 @@ def in_full_precision(W: Tensor) -> Tensor:
 
 
 def require_one_stream(earlier: Heads, later: Heads) -> None:
-    """Raise a `ValueError` for heads of streams with different numbers of dimensions."""
+    """Raise a `ValueError` for heads of different models."""
     if earlier.d_model != later.d_model:
         raise ValueError(
             f"The earlier heads write to a stream of {earlier.d_model} dimensions and the later "
             f"heads read one of {later.d_model}. Give heads of one model."
+        )
+    if earlier.of and later.of and earlier.of != later.of:
+        raise ValueError(
+            f"These heads belong to different models, {earlier.of} and {later.of}, which share no "
+            "stream. Give heads of one model."
         )
 
 
@@ -590,7 +618,7 @@ def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
 
     Raises
     ------
-    ValueError : for heads of streams with different numbers of dimensions
+    ValueError : for heads of different models
 
     Notes
     -----
@@ -636,7 +664,7 @@ def principal_cosines(earlier: Heads, later: Heads, side: Side = "V") -> Float[T
 
     Raises
     ------
-    ValueError : for heads of streams with different numbers of dimensions
+    ValueError : for heads of different models
 
     Notes
     -----

@@ -1,4 +1,9 @@
-"""Rows of random tokens that repeat, where a token occurred before, and the loss of each token."""
+"""Rows of random tokens in which a span comes twice, to test whether a model uses the first pass.
+
+`repeated_tokens` makes such rows, and `default_rows` makes them to fit a model. The tools for
+induction, `effect` and `attribution` take them as `tokens`. The other functions find the positions
+of earlier occurrences of a token, and measure the loss of each token.
+"""
 
 from typing import Any, NamedTuple
 
@@ -224,7 +229,13 @@ def second_pass(
 
 
 def require_repeating(rows: Repeated) -> None:
-    """Raise a `ValueError` if the span does not come twice where `rows` claims."""
+    """Raise a `ValueError` if the span is too short or does not come twice where `rows` claims."""
+    if rows.period < 2 or rows.start < 0:
+        raise ValueError(
+            f"The rows have period={rows.period} and start={rows.start}. The period must be at "
+            "least 2, because nothing predicts the first token of a span, and the start at least "
+            "0. Make rows with repeated_tokens(...)."
+        )
     first, second = (rows.start + turn * rows.period for turn in (0, 1))
     passes = [rows.tokens[:, begin : begin + rows.period] for begin in (first, second)]
     if passes[1].shape[1] < rows.period or not torch.equal(*passes):

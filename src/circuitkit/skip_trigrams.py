@@ -16,7 +16,7 @@ from torch import Tensor
 
 from circuitkit.checks import checked, require_at_least, require_bridge, to_tokens
 from circuitkit.circuits import full_ov, full_qk
-from circuitkit.heads import heads_of
+from circuitkit.heads import heads_of, require_attention_head
 from circuitkit.models import stored_file
 from circuitkit.paths import BIAS, DIRECT, path_logits
 
@@ -92,7 +92,8 @@ def strongest(
 
     Raises
     ------
-    ValueError : for tables that do not belong to the vocabulary, and for gated heads
+    ValueError : for tables that do not belong to the vocabulary, gated heads, and a name that is no
+        attention head
 
     Notes
     -----
@@ -112,6 +113,7 @@ def strongest(
     "' gu' ... ' cur' -> ' morning'"
     """
     require_bridge(model)
+    require_attention_head(model, head)
     d_vocab = model.cfg.d_vocab
     require_tables(d_vocab, unigram=unigram, likelihood=likelihood, among=among)
     if window < 1 or k < 1:
@@ -322,7 +324,7 @@ def count_evidence(
 
     Raises
     ------
-    ValueError : for a window that is empty
+    ValueError : for a window that is empty, and for a triple with fewer than three tokens
 
     Notes
     -----
@@ -345,7 +347,7 @@ def count_evidence(
     counts_before: dict[int, Tensor] = {}
     evidence = []
     for triple in triples:
-        source, destination, completion = (int(token) for token in triple[:3])
+        source, destination, completion = three_tokens(triple)
         if source not in counts_before:
             seen = (rows == source).cumsum(1, dtype=torch.int32)
             counts_before[source] = F.pad(seen, (1, 0))  # [row, pos + 1], sources before each place
@@ -359,6 +361,17 @@ def count_evidence(
         hits_without = int(is_hit.sum()) - hits_with
         evidence.append(Evidence(n_with, hits_with, len(place) - n_with, hits_without))
     return evidence
+
+
+def three_tokens(triple: Sequence | Tensor) -> tuple[int, int, int]:
+    """Source, destination and completion, which may be followed by other entries."""
+    if len(triple) < 3:
+        raise ValueError(
+            f"The triple {tuple(int(token) for token in triple)} has {len(triple)} entries. Write "
+            "three token ids: (source, destination, completion)."
+        )
+    source, destination, completion = (int(token) for token in triple[:3])
+    return source, destination, completion
 
 
 class Statistics(NamedTuple):
@@ -466,7 +479,8 @@ def find_bugs(
 
     Raises
     ------
-    ValueError : if no two triples cross, and for contexts that leave no room for two tokens
+    ValueError : if no two triples cross, for contexts that leave no room for two tokens, and for
+        token ids outside the vocabulary
 
     Notes
     -----
@@ -488,6 +502,7 @@ def find_bugs(
             "No two triples cross. A bug needs two triples with one source, different "
             "destinations and different completions."
         )
+    to_tokens(model, crossings[:, :3].reshape(-1, 1))  # an error for ids outside the vocabulary
     ranking = mean_probabilities(model, crossings, contexts[:2])[:, 0]
     first_of_triple: dict[tuple[int, ...], int] = {}
     for number in ranking.argsort(descending=True, stable=True).tolist():
@@ -503,9 +518,9 @@ def find_bugs(
 def crossings_of(triples: Triples, occurring: Triples) -> Int[Tensor, "crossing 5"]:
     """(A, B', C, C', B) for every two triples (A, B, C) and (A, B', C') unless (A, B', C) exists."""
     by_source: dict[int, list[tuple[int, int]]] = {}
-    existing = {tuple(int(token) for token in triple[:3]) for triple in occurring}
+    existing = {three_tokens(triple) for triple in occurring}
     for triple in triples:
-        source, destination, completion = (int(token) for token in triple[:3])
+        source, destination, completion = three_tokens(triple)
         by_source.setdefault(source, []).append((destination, completion))
         existing.add((source, destination, completion))
     rows = []

@@ -1,4 +1,9 @@
-"""`Table`: the results of a tool, read by name, ranked, and shown as a table."""
+"""The table of results that most tools return: read by name, ranked, and shown in a notebook.
+
+You get a `Table` from a tool and seldom make one. `table["L1H3"]` is the value of one name,
+`table["L0H1", "L1H3"]` that of a pair, and `table.top(5)` has the five largest values. The names
+are in `table.names`, the tensor is `table.values`, and `table.to_frame()` gives a pandas DataFrame.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

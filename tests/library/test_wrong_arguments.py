@@ -173,7 +173,6 @@ FINE = {
     "layer_norm.x": ("one axis more",),
     "rms_norm.x": ("one axis more",),
     "with_bias_token.x": ("one axis more",),
-    "load_model.device": ("an unknown word",),
     "generalized_silu.activation": ("an unknown word",),
     "build_induction_model.vocab": ("an unknown word", "a text"),  # its letters
     "build_virtual_head_model.vocab": ("an unknown word", "a text"),
