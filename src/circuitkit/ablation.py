@@ -522,7 +522,7 @@ def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]
     """The hooks that are not permanent, each with its hook point."""
     result = []
     for name, point in points.items():
-        if name == point.name:  # a hook has several names
+        if name == point.name and point.fwd_hooks:  # a hook has several names
             result += [(point, handle) for handle in point.fwd_hooks if not handle.is_permanent]
     return result
 
