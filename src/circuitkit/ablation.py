@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.checks import to_tokens
+from circuitkit.checks import shown, to_tokens
 from circuitkit.cuts import NOTHING, Cuts, Inputs, Reading, alternatives, merged, resolve
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
@@ -568,7 +569,10 @@ class Run:
 
     Notes
     -----
-    In a run with cut wires, `pattern` and `z` of a reader are those that it had without the wires.
+    In a run with a wire into a head cut, `stream` and `read` of the head are what all heads of its
+    layer read, before the cut. Its `pattern`, `z` and `part` are those after the cut. A cut into the
+    unembedding, such as `"L1H0->unembed"`, changes `logits`, `stream()` and `read()`, while `parts`
+    and `contributions` are what the parts have written, so they add up to the stream before this cut.
     Source: Elhage et al. 2021, the residual stream as a sum.
     """
 
@@ -642,6 +646,9 @@ class Run:
     ) -> dict[str, Float[Tensor, "batch pos d_model"]]:
         """Every part's share of a stream, in the order of the model; they add up to the stream.
 
+        They add up to the stream before cuts into its reader. So after a run without
+        `"L1H0->unembed"` their sum is not `stream()`, which lacks what L1H0 has written.
+
         Parameters
         ----------
         before : the part that reads the stream, such as `"L1H3"`; None for the last stream
@@ -662,13 +669,29 @@ class Run:
     ) -> dict[str, Float[Tensor, "batch pos"]]:
         """The dot product of every part's share of a stream with a direction.
 
-        The outputs of single heads and neurons are not formed: `z (W_O direction)`.
+        The outputs of single heads and neurons are not formed: `z (W_O direction)`. The sum is the
+        product with the stream before cuts into its reader, as in `parts`.
 
         Parameters
         ----------
-        direction : one vector, or one for each position
+        direction : one vector `[d_model]`, or one for each position, of the model's dtype
         before, neurons : as in `parts`
+
+        Raises
+        ------
+        ValueError : for a direction of another shape or dtype
         """
+        d_model, dtype = self.model.cfg.d_model, self.model.W_E.dtype
+        shapes = (d_model,), (*self.tokens.shape, d_model)
+        if (
+            not isinstance(direction, Tensor)
+            or direction.dtype != dtype
+            or tuple(direction.shape) not in shapes
+        ):
+            raise ValueError(
+                f"direction is {shown(direction)}. Give a tensor of {dtype}, either one vector "
+                f"{shapes[0]} or one for each position {shapes[1]}."
+            )
         with torch.set_grad_enabled(self.logits.requires_grad):
             direction = direction.expand(*self.tokens.shape, direction.shape[-1])
             return self.products(direction, self.step_before(before), neurons)
@@ -692,20 +715,32 @@ class Run:
     def stream(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """The stream that a part reads, before the norm in front of it.
 
+        Cuts into a head, an MLP or a neuron do not show here; cuts into the unembedding do.
+
         Parameters
         ----------
         name : a head, an MLP or a neuron; `"unembed"` for the last stream
+
+        Raises
+        ------
+        ValueError : for a part that reads nothing: an embedding or a bias
         """
-        return self.recording.stream(self.one_part(name)).reshape(*self.tokens.shape, -1)
+        return self.recording.stream(self.reader(name)).reshape(*self.tokens.shape, -1)
 
     def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
 
+        Cuts into a head, an MLP or a neuron do not show here; cuts into the unembedding do.
+
         Parameters
         ----------
         name : a head, an MLP or a neuron; `"unembed"` for what the unembedding multiplies
+
+        Raises
+        ------
+        ValueError : for a part that reads nothing: an embedding or a bias
         """
-        part = self.one_part(name)
+        part = self.reader(name)
         stream = self.stream(name)
         if part.kind == "unembed":
             norm = self.model._modules.get("ln_final")
@@ -717,7 +752,7 @@ class Run:
             return norm(stream)
 
     def pattern(self, name: str) -> Float[Tensor, "batch dst src"] | Float[Tensor, "batch dst"]:
-        """The attention pattern of a head.
+        """The attention pattern of a head, computed from the inputs that cuts have left it.
 
         Parameters
         ----------
@@ -731,7 +766,7 @@ class Run:
         return self.recording.patterns(part.layer or 0)[:, part.number]
 
     def z(self, name: str) -> Float[Tensor, "batch pos d_head"]:
-        """What a head gathered: its pattern times its values, before `W_O`.
+        """What a head gathered, after all cuts: its pattern times its values, before `W_O`.
 
         Parameters
         ----------
@@ -755,7 +790,16 @@ class Run:
 
     def step_before(self, reader: str | None) -> int:
         """The step at which a part reads; behind all layers without a reader."""
-        return step_of(self.model, self.one_part(reader or "unembed"))
+        return step_of(self.model, self.reader(reader or "unembed"))
+
+    def reader(self, name: str) -> Name:
+        """The part of this name, if it reads the stream."""
+        part = self.one_part(name)
+        if part.kind not in ("H", "N", "MLP", "unembed"):
+            raise ValueError(
+                f"{name!r} reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
+            )
+        return part
 
     def one_part(self, name: str) -> Name:
         """The part of this name."""
@@ -791,14 +835,21 @@ def run(
     whole: `x_new` in place of `x`. A path `"embed->L0H1->L1H3.K"` replaces `y` by what L0H1 would
     have written with the wire `"embed->L0H1"` cut.
 
+    Parts are `"embed"`, `"pos"`, `"L0H1"`, `"L0 bias"`, `"L0 MLP"`, and of a converted layer
+    `"L0N12"` and `"L0N12.0"`. A wire or path ends in one input of a head (`"L0H1->L1H3.K"`), in all
+    three (`"L0H1->L1H3"`), in an MLP, whose one input has no letter (`"L0H1->L1 MLP"`), in a
+    neuron-head (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`).
+
     Parameters
     ----------
     model : a `TransformerBridge`
     tokens : a text, or token ids `[batch, pos]`
     without : names of what is replaced; an input covers its wires, a wire its paths, a part all
-    fill : `"zero"`, `"mean"` over rows, or `"resample"` (the row before); biases become zero
-    patch : other tokens of the same shape, or their run: the values come from there
-    at : positions at which values are replaced; all of them if it is None
+    fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
+        rows, or those of the row before (`"resample"`). Biases become zero.
+    patch : other tokens of the same shape, or their run on this model: the values come from there
+    at : positions at which values are replaced, such as `[3]`; all of them if it is None. Of a path,
+        they are those of its first part; what follows from it may change at all later positions.
 
     Returns
     -------
@@ -806,7 +857,9 @@ def run(
 
     Raises
     ------
-    ValueError : for unknown names, missing values, and temporary hooks that change a cut layer
+    ValueError : for unknown names, `fill` from other rows if all rows are equal, a `patch` from
+        another model, positions outside the rows, `fill`, `patch` or `at` where nothing is replaced,
+        and temporary hooks that change a cut layer
 
     Notes
     -----
@@ -824,17 +877,23 @@ def run(
     >>> cut.logits.shape == model(torch.tensor([[1, 2, 3]])).shape
     True
     """
+    if not isinstance(without, Iterable):
+        raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {without!r}.")
     names = [without] if isinstance(without, str) else list(without)
     tokens = to_tokens(model, tokens)
     if patch is not None and not isinstance(patch, Run):
         patch = to_tokens(model, patch)
-    require_arguments(tokens, fill, patch, at)
-    source = None
-    if patch is not None:
-        source = patch.recording if isinstance(patch, Run) else run(model, patch).recording
+    require_arguments(tokens, names, fill, patch, at)
+    require_same_model(model, patch)
+    source = patch if isinstance(patch, Run) else None
+    if isinstance(patch, Tensor):
+        source = run(model, patch)
+    elif fill != "zero":
+        source = run(model, tokens)  # the values before any replacement
     # patching takes the other run's values as they are
     how = "patch" if patch is not None else fill
-    replacement = Replacement(how, source, None if at is None else tuple(at))
+    recording = None if source is None else source.recording
+    replacement = Replacement(how, recording, positions_of(at, tokens.shape[1]))
     with torch.no_grad():
         return run_with(model, tokens, resolve(model, names), replacement)
 
@@ -857,18 +916,55 @@ def run_with(
     return Run(model, tokens, logits, recording, cuts, replacement)
 
 
-def require_arguments(tokens: Tokens, fill: Any, patch: Any, at: Any) -> None:
-    """Raise a `ValueError` for a fill, a patch or positions that do not fit the tokens."""
+def require_arguments(tokens: Tokens, names: Sequence[str], fill: Any, patch: Any, at: Any) -> None:
+    """Raise a `ValueError` for a fill, a patch or positions that do not fit the rest."""
     if fill not in ("zero", "mean", "resample"):
         raise ValueError(f"fill is 'zero', 'mean' or 'resample', not {fill!r}.")
     if patch is not None and fill != "zero":
         raise ValueError("patch takes values from other tokens, so leave out fill.")
+    if not names and (patch is not None or fill != "zero" or at is not None):
+        raise ValueError(
+            "fill, patch and at say how values are replaced, and nothing is replaced. "
+            "Name what is replaced in without=, such as without='L0H1'."
+        )
     other = patch.tokens if isinstance(patch, Run) else patch
     if other is not None and other.shape != tokens.shape:
         raise ValueError(
             f"patch must have the shape of tokens, {tuple(tokens.shape)}, not {tuple(other.shape)}."
         )
-    if fill != "zero" and len(tokens) < 2:
-        raise ValueError(f"fill={fill!r} takes values from other rows. Give two rows or more.")
-    if at is not None and not all(0 <= pos < tokens.shape[1] for pos in at):
-        raise ValueError(f"at must be positions from 0 to {tokens.shape[1] - 1}, not {list(at)}.")
+    require_different_rows(tokens, fill)
+
+
+def require_same_model(model: Any, patch: Any) -> None:
+    """Raise a `ValueError` for the run of another model."""
+    if isinstance(patch, Run) and patch.model is not model:
+        raise ValueError(
+            "patch is a run of another model, whose values mean something else here. "
+            "Give a run of this model: patch=run(model, other_tokens)."
+        )
+
+
+def require_different_rows(tokens: Tokens, fill: Any) -> None:
+    """Raise a `ValueError` if values are taken from other rows, and all rows are equal."""
+    from_other_rows = isinstance(fill, str) and fill != "zero"
+    if from_other_rows and len({tuple(row) for row in tokens.tolist()}) < 2:
+        raise ValueError(
+            f"fill={fill!r} takes values from other rows, and all rows are equal. "
+            "Give different rows, or write fill='zero'."
+        )
+
+
+def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
+    """The positions at which values are replaced, if all of them lie in rows of this length."""
+    if at is None:
+        return None
+    positions = at.tolist() if hasattr(at, "tolist") else at  # a tensor or an array
+    is_list = isinstance(positions, Sequence) and not isinstance(positions, str)
+    for pos in positions if is_list else [None]:
+        is_integer = isinstance(pos, Integral) and not isinstance(pos, bool)
+        if not is_integer or not 0 <= int(pos) < n_pos:
+            raise ValueError(
+                f"at must be a list of positions from 0 to {n_pos - 1}, such as at=[{n_pos - 1}], "
+                f"not {at!r}."
+            )
+    return tuple(int(pos) for pos in positions)

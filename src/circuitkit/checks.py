@@ -146,14 +146,16 @@ def to_tokens(
     Source: this book.
     """
     require_bridge(model)
-    if getattr(model, "tokenizer", None) is None and not isinstance(text, Tensor):
+    is_list = isinstance(text, Sequence) and len(text) > 0
+    is_text = isinstance(text, str) or (is_list and all(isinstance(row, str) for row in text))
+    if is_text and getattr(model, "tokenizer", None) is None:
         raise ValueError(
             "This model has no tokenizer, so it reads token ids [batch, pos] and no text: "
             "torch.tensor([[5, 7, 5]])."
         )
     if isinstance(text, str):
         tokens = model.to_tokens(text, truncate=False)
-    elif isinstance(text, Sequence) and text and all(isinstance(row, str) for row in text):
+    elif is_text:
         rows = [model.to_tokens(row, truncate=False)[0] for row in text]
         lengths = sorted({len(row) for row in rows})
         if len(lengths) > 1:
@@ -171,7 +173,7 @@ def to_tokens(
     ):
         raise TypeError(
             f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
-            "Write a string, or model.to_tokens(string)."
+            "Write a string, or token ids such as torch.tensor([[5, 7, 5]])."
         )
     tokens = torch.atleast_2d(tokens).to(model.W_E.device)
     if tokens.numel() == 0:

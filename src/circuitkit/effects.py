@@ -17,7 +17,13 @@ from joblib.parallel import get_active_backend
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from circuitkit.ablation import Replacement, Run, run, run_with
+from circuitkit.ablation import (
+    Replacement,
+    Run,
+    require_different_rows,
+    run,
+    run_with,
+)
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.cuts import resolve
 from circuitkit.names import SIDES, Name, Side, join, parse, unknown
@@ -48,6 +54,7 @@ class Effect:
     sets : the names that were given, then those of each control
     values : `[2 + control, row]`, the measure of the whole model, after the change, and after the
         change to each control
+    draws : how many controls were asked for
 
     Notes
     -----
@@ -58,6 +65,7 @@ class Effect:
     measure: str
     sets: tuple[tuple[str, ...], ...]
     values: Float[Tensor, "set row"]
+    draws: int = 20
 
     @property
     def change(self) -> float:
@@ -110,6 +118,8 @@ class Effect:
         else:
             text += " on one row, so without an interval"
         controls = self.controls
+        if not self.draws:
+            return f"{text}; no controls were drawn"
         if not len(controls):
             return f"{text}; there are no other names of this kind, so there is no control"
         return (
@@ -204,7 +214,9 @@ def effect(
     model : a `TransformerBridge`
     tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
     without : what is replaced, all at once (is it necessary?)
-    keep : parts or wires that are not replaced, while all others of their kind are (is it enough?)
+    keep : what is not replaced, while all others of its kind are (is it enough?): heads, MLPs, neurons
+        or other parts, or wires between heads with a letter, such as `"L0H1->L1H3.K"`. Then all other
+        heads of the model are replaced, or all other wires into keys.
     fill : by what: `"zero"`; the untouched model's `"mean"` over rows; its values on the row before,
         `"resample"`; or its values on other rows, given as token ids `[batch, pos]`
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
@@ -239,7 +251,7 @@ def effect(
     True
     """
     require_at_least(0, draws=draws)
-    rows = rows_of(model, tokens)
+    rows = rows_of(model, tokens, measure)
     given = normalized(without) + normalized(keep)
     require_choices(without, keep, fill, rows)
     experiment = Experiment(model, rows, fill, measure)
@@ -258,16 +270,17 @@ def effect(
     values: Any = Parallel(n_jobs)(delayed(experiment.without)(names) for names in jobs)
     done = description(given, keep=bool(keep), total=len(everything), fill=fill)
     label = measure if isinstance(measure, str) else "measure"
-    return Effect(done, label, tuple(tuple(names) for names in sets), torch.stack(list(values)))
+    names = tuple(tuple(names) for names in sets)
+    return Effect(done, label, names, torch.stack(list(values)), draws)
 
 
-def rows_of(model: Any, tokens: Any) -> Int[Tensor, "batch pos"] | Repeated:
+def rows_of(model: Any, tokens: Any, measure: Measure) -> Int[Tensor, "batch pos"] | Repeated:
     """Rows on the model's device: repeated ones, or token ids from a text."""
     if isinstance(tokens, Repeated):
         require_repeating(tokens)
         return tokens._replace(tokens=to_tokens(model, tokens.tokens))
     rows = to_tokens(model, tokens)
-    if rows.shape[1] < 2:
+    if rows.shape[1] < 2 and isinstance(measure, str):
         raise ValueError(
             "Each token is compared with the prediction before it, so every row needs at least 2 "
             "tokens. Give longer rows."
@@ -300,12 +313,7 @@ def require_choices(without: Any, keep: Any, fill: Any, rows: Any) -> None:
             f"fill has the shape {tuple(fill.shape)}; rows of the shape of tokens are needed, "
             f"{tuple(tokens.shape)}."
         )
-    from_other_rows = isinstance(fill, str) and fill != "zero"
-    if from_other_rows and len({tuple(row) for row in tokens.tolist()}) < 2:
-        raise ValueError(
-            f"fill={fill!r} takes values from other rows, and all rows are equal. "
-            "Give different rows, or write fill='zero'."
-        )
+    require_different_rows(tokens, fill)
 
 
 def description(names: Sequence[str], *, keep: bool, total: int, fill: Source) -> str:
@@ -481,8 +489,8 @@ def attribution(
     ----------
     model : a `TransformerBridge`
     tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
-    how : `"gradient"`, at the untouched model; or `"integrated"`, the mean gradient at `points` mixtures in
-        which all heads have gone a share of the way
+    how : `"gradient"`, at the untouched model; or `"integrated"`, the mean gradient at `points` mixtures. In
+        mixture i, from 0, every head's z is `(1 - a) z + a z'` with `a = (i + 1/2) / points`.
     fill, measure : as in `effect`; the measure must be differentiable
     points : the number of mixtures
 
@@ -492,11 +500,12 @@ def attribution(
 
     Raises
     ------
-    ValueError : for a measure without a gradient
+    ValueError : for a measure without a gradient, and a model without heads
 
     Notes
     -----
-    Formula: $\nabla_z m \cdot (z' - z)$. The error is that of a straight line: a saturated softmax can
+    Formula: $\nabla_z m \cdot (z' - z)$, where gradients flow through all later heads and layers, and z'
+    is the replacement in the untouched model. A head that the measure does not depend on gets 0. The error is that of a straight line: a saturated softmax can
     give an estimate of the wrong sign. `effect` measures the change itself.
     Source: attribution patching (Nanda 2023; Syed et al. 2023); integrated gradients (Sundararajan et
     al. 2017).
@@ -508,8 +517,10 @@ def attribution(
     torch.Size([8])
     """
     require_at_least(1, points=points)
-    rows = rows_of(model, tokens)
+    rows = rows_of(model, tokens, measure)
     require_choices("L0H0", (), fill, rows)
+    if not any(n_heads(model, layer) for layer in range(len(model.blocks))):
+        raise ValueError("This model has no attention heads, so there is nothing to attribute to.")
     experiment = Experiment(model, rows, fill, measure)
     layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
     base = {layer: experiment.base.recording.heads_z(layer) for layer in layers}
@@ -552,8 +563,9 @@ def slopes_at(
     mean = experiment.measured(result).mean()
     if not mean.requires_grad:
         raise ValueError(
-            "The measure has no gradient. Give a differentiable function of run.logits, without "
-            "detach() and no_grad()."
+            "The measure has no gradient: no head changes it, or it uses detach() or no_grad(). "
+            "Give a differentiable function of the run, such as lambda run: run.logits[:, -1, 5]."
         )
-    slopes = torch.autograd.grad(mean, list(offsets.values()))
+    # an early measure, such as a pattern, does not depend on later heads: their slope is zero
+    slopes = torch.autograd.grad(mean, list(offsets.values()), materialize_grads=True)
     return dict(zip(offsets, slopes, strict=True))

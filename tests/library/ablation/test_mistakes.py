@@ -1,0 +1,101 @@
+"""Mistakes that would change nothing, or give a number that means something else, are explained."""
+
+import re
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit.ablation import run
+from circuitkit.effects import attribution, effect
+from tests.support import tiny_models
+from tests.support.zoo import make
+
+SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
+ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_models.boot(torch.float32, **SIZES)
+
+
+@pytest.mark.parametrize("at", [3, [1.7], slice(2, 4), [True, False], [[1], [2]], "3", [6], [-1]])
+def test_positions_are_a_list(model, at):
+    with pytest.raises(ValueError, match=re.escape("from 0 to 5, such as at=[5]")):
+        run(model, ROWS, without="L0H1", at=at)
+
+
+@pytest.mark.parametrize("how", [{"patch": ROWS.flip(1)}, {"at": [1]}, {"fill": "mean"}])
+def test_a_replacement_needs_a_name(model, how):
+    with pytest.raises(ValueError, match="Name what is replaced in without="):
+        run(model, ROWS, **how)
+
+
+@pytest.mark.parametrize("rows", [ROWS[:1], ROWS[:1].repeat(3, 1)])
+@pytest.mark.parametrize("fill", ["mean", "resample"])
+def test_equal_rows_replace_nothing(model, rows, fill):
+    with pytest.raises(ValueError, match="all rows are equal"):
+        run(model, rows, without="L0H1", fill=fill)
+
+
+def test_values_come_from_this_model_and_names_are_texts(model):
+    other = tiny_models.boot(torch.float32, **SIZES)
+    with pytest.raises(ValueError, match="a run of another model"):
+        run(model, ROWS, without="L0H1", patch=run(other, ROWS))
+    with pytest.raises(TypeError, match="a list of names, not None"):
+        run(model, ROWS, without=None)
+    with pytest.raises(TypeError, match=re.escape("token ids such as torch.tensor")):
+        run(model, [[1, 2, 3]])
+
+
+@pytest.mark.parametrize("fill", ["mean", "resample"])
+def test_fill_has_the_same_meaning_in_run_and_effect(model, fill):
+    """The second head's new values are those it had when the first was whole."""
+    names, whole = ["L0H1", "L1H1"], run(model, ROWS)
+    cut = run(model, ROWS, without=names, fill=fill)
+    z = whole.z("L1H1")
+    expected = z.roll(1, 0) if fill == "resample" else z.mean(0, keepdim=True).expand_as(z)
+    torch.testing.assert_close(cut.z("L1H1"), expected)
+    measured = effect(model, ROWS, names, fill=fill, measure=lambda r: r.logits[:, 2, 5], draws=0)
+    torch.testing.assert_close(measured.values[1], cut.logits[:, 2, 5])
+    assert repr(measured).endswith("no controls were drawn")
+
+
+@pytest.mark.parametrize("name", ["embed", "pos", "L0 bias"])
+def test_embeddings_and_biases_read_nothing(model, name):
+    for read in (run(model, ROWS).stream, run(model, ROWS).read, run(model, ROWS).parts):
+        with pytest.raises(ValueError, match=f"'{name}' reads nothing"):
+            read(name)
+
+
+@pytest.mark.parametrize("wrong", ["(5,)", "(12, 3)", "double", "long", "up"])
+def test_a_direction_fits_the_stream(model, wrong):
+    directions = {"(5,)": torch.ones(5), "(12, 3)": torch.ones(12, 3), "up": "up"}
+    directions |= {"double": torch.ones(12).double(), "long": torch.ones(12).long()}
+    with pytest.raises(ValueError, match=re.escape("one vector (12,)")):
+        run(model, ROWS).contributions(directions[wrong])
+
+
+@pytest.mark.parametrize("kind", ["native", "native-mlp"])
+def test_cuts_into_a_part_do_not_show_in_what_it_reads(kind):
+    model = make(kind)
+    whole, wires = run(model, ROWS), ["L0H1->L1H2", "L0H1->unembed"]
+    wires += ["L0H1->L1 MLP"] if kind == "native-mlp" else []
+    cut = run(model, ROWS, without=wires)
+    torch.testing.assert_close(cut.stream("L1H2"), whole.stream("L1H2"))
+    assert not torch.allclose(cut.z("L1H2"), whole.z("L1H2"))
+    total = sum(cut.parts().values())
+    torch.testing.assert_close(cut.stream(), total - cut.part("L0H1"))
+
+
+def test_a_measure_of_an_early_part_has_slope_zero_at_later_heads(model):
+    found = attribution(model, ROWS, measure=lambda result: result.part("L0H1")[:, -1, 0])
+    assert found["L0H1"] != 0
+    assert [found[name] for name in ("L0H0", "L1H0", "L1H1", "L1H2")] == [0] * 4
+    with pytest.raises(ValueError, match="no attention heads"):
+        attribution(ck.load_model("zero-layer"), ROWS)
+
+
+def test_a_measure_that_needs_no_next_token_takes_single_tokens(model):
+    assert effect(model, ROWS[:, :1], "L0H1", measure=lambda r: r.logits[:, -1, 5]).change != 0
