@@ -964,7 +964,7 @@ def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
         is_integer = isinstance(pos, Integral) and not isinstance(pos, bool)
         if not is_integer or not 0 <= int(pos) < n_pos:
             raise ValueError(
-                f"at must be a list of positions from 0 to {n_pos - 1}, such as at=[{n_pos - 1}], "
+                f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], "
                 f"not {at!r}."
             )
     return tuple(int(pos) for pos in positions)

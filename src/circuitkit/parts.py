@@ -285,6 +285,8 @@ class Recording:
             return self[final_hook(self.model)]
         if name.kind == "H" or self.model.cfg.parallel_attn_mlp:
             return self[in_layer(name.layer, "hook_in")]
+        if norms_close_layers(self.model):
+            return self[in_layer(name.layer, "ln1.hook_out")]
         reads_through_norm = norm_before(self.model, name) is not None
         return self[in_layer(name.layer, "ln2.hook_in" if reads_through_norm else "mlp.hook_in")]
 

@@ -22,7 +22,7 @@ def model():
 
 @pytest.mark.parametrize("at", [3, [1.7], slice(2, 4), [True, False], [[1], [2]], "3", [6], [-1]])
 def test_positions_are_a_list(model, at):
-    with pytest.raises(ValueError, match=re.escape("from 0 to 5, such as at=[5]")):
+    with pytest.raises(ValueError, match=re.escape("from 0 to 5, in a list such as at=[5]")):
         run(model, ROWS, without="L0H1", at=at)
 
 
