@@ -17,7 +17,6 @@ from circuitkit_book import exercises
         ("F", "L0H0 copies"),
         ("G", "L0N181 is wrong"),
         ("H", "trigram 1 needs H0 and H3"),
-        ("H", "trigram 2 needs H1"),
         ("H", "trigram 3 needs no source"),
     ],
 )

@@ -110,8 +110,10 @@ def problem_of(
             names = " and ".join(f"`{name}`" for name in trial.changed)
             text = f"The numbers are right, but your function changes its input {names} in place."
             return f"{text} Write `x = x - r`, not `x -= r`.", "input_changed"
-    if exercise.objection is not None:
-        return exercise.objection(answer, attempts[-1].case), "objection"
+    for trial in attempts if exercise.objection else ():
+        text = exercise.objection(answer, trial.case)
+        if text:
+            return text, "objection"
     return "", ""
 
 
