@@ -37,7 +37,6 @@ def test_a_true_claim_holds(letter, claim):
         ("C", "L1H2 hurts", "the gain hardly rises without these parts"),
         ("D", "L1H0 helps", "Parts that you do not name cause them"),
         ("E", "L1H0 works as a bias", "what it writes depends on the text"),
-        ("E", "L0H2 works as a bias", "the loss hardly rises without L0H2"),
         ("F", "L0H2 copies", "is not copying"),
         ("G", "L1N181 is wrong", "this is not the neuron"),
         ("H", "trigram 1 needs H0", "It needs another head, too"),
