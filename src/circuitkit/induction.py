@@ -97,8 +97,8 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
     writes if it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$. Here $i$ and $j$ are all
     positions $p + 1$ of all rows together, and values and unembedding vectors are centred over
     them. The rows of $W_U$ are multiplied by the gain of the final norm, whose divisor is left out.
-    Values are the model's own, so norms, MLPs and earlier heads count; cutting a wire into the values of a head
-    changes none of its scores.
+    Values are the model's own, so norms, MLPs and earlier heads count; cutting a wire into the
+    values of a head changes none of its scores.
 
     Error: float32 rounding, and the sampling error of a mean over about 500 positions. Source:
     Olsson et al. 2022, "In-context Learning and Induction Heads" (prefix matching, copying, which
