@@ -865,9 +865,10 @@ def run(
     -----
     Error: rounding. The norms in front of the changed inputs are applied anew; norms behind a
     layer keep their divisor (behind a part on a path, they have the one of what it would write), and
-    so do closing norms. A key belongs to one query head here, even where
-    the model shares it among a group. Hooks that are not permanent do not act in the second call
-    of a layer: they may look, and an error is raised if they change values there. Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
+    so do closing norms. A key belongs to one query head here, even where the model shares it among a
+    group. Hooks that are not permanent do not act in the second call of a layer: they may look, and
+    an error is raised if they change values there. `"mean"` and `"resample"` run the model twice.
+    Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
     Examples
     --------
@@ -885,6 +886,7 @@ def run(
         patch = to_tokens(model, patch)
     require_arguments(tokens, names, fill, patch, at)
     require_same_model(model, patch)
+    positions, cuts = positions_of(at, tokens.shape[1]), resolve(model, names)
     source = patch if isinstance(patch, Run) else None
     if isinstance(patch, Tensor):
         source = run(model, patch)
@@ -893,9 +895,9 @@ def run(
     # patching takes the other run's values as they are
     how = "patch" if patch is not None else fill
     recording = None if source is None else source.recording
-    replacement = Replacement(how, recording, positions_of(at, tokens.shape[1]))
+    replacement = Replacement(how, recording, positions)
     with torch.no_grad():
-        return run_with(model, tokens, resolve(model, names), replacement)
+        return run_with(model, tokens, cuts, replacement)
 
 
 def run_with(

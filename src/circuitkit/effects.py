@@ -215,10 +215,10 @@ def effect(
     tokens : a text, texts of one length, token ids `[batch, pos]`, or `Repeated` rows
     without : what is replaced, all at once (is it necessary?)
     keep : what is not replaced, while all others of its kind are (is it enough?): heads, MLPs, neurons
-        or other parts, or wires between heads with a letter, such as `"L0H1->L1H3.K"`. Then all other
-        heads of the model are replaced, or all other wires into keys.
-    fill : by what: `"zero"`; the untouched model's `"mean"` over rows; its values on the row before,
-        `"resample"`; or its values on other rows, given as token ids `[batch, pos]`
+        or other parts, or wires between heads with a letter, such as `"L0H1->L1H3.K"`. For a head, all
+        other heads of the model are replaced, and for this wire all other wires into keys.
+    fill : by what, as in `run`: `"zero"`; the untouched model's `"mean"` over rows; its values on the row
+        before, `"resample"`; or its values on other rows, given as token ids `[batch, pos]`
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
         positions; or a function of the `Run` that returns one number for each row
     against : where controls come from: names of the same kind in the same `"layers"`; the 20 names whose
