@@ -151,7 +151,7 @@ def test_max_error_takes_the_fewest_heads_for_a_gate():
     ("call", "message"),
     [
         (lambda: head_sum("solu"), "'solu' is not supported. Heads can compute"),
-        (lambda: head_sum("gelu", 0), "a neuron has 1 to 8 heads, not heads_per_neuron=0"),
+        (lambda: head_sum("gelu", 0), "heads_per_neuron=0 is too small"),
         (lambda: head_sum("gelu", max_error=1e-9), "1e-09 cannot be met for 'gelu': 8 heads"),
         (lambda: head_sum("relu", max_error=0.0), "never 0"),
         (lambda: head_sum("relu", sharpness=-1.0), "positive and finite, not -1.0"),

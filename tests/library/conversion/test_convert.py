@@ -354,7 +354,7 @@ REFUSED = {
     "no goal": ({}, {}, "exactly one of heads_per_neuron, max_error and activation_error"),
     "two goals": ({}, {"max_error": 0.1, "heads_per_neuron": 2}, "exactly one of"),
     "too small an error": ({}, {"max_error": 1e-12}, "Block 0: An error of .* cannot be met"),
-    "no heads": ({}, {"heads_per_neuron": 0}, "a neuron has 1 to 8 heads, not"),
+    "no heads": ({}, {"heads_per_neuron": 0}, "heads_per_neuron=0 is too small"),
     "another activation": (
         {"act_fn": "solu"},
         {"heads_per_neuron": 1},
