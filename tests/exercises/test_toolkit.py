@@ -1,11 +1,11 @@
-"""Accepted answers are written to the reader's file and run from there; predictions and pictures."""
+"""Accepted answers gather in the reader's file and run from there; predictions are noted; pictures are drawn from numbers."""
 
 import importlib.util
 
 import pytest
 import torch
+from IPython.utils.capture import capture_output
 
-from circuitkit import figures
 from circuitkit_book import exercises
 
 NOTEBOOK = """
@@ -45,9 +45,13 @@ def notebook(tmp_path, monkeypatch):
     return module
 
 
-def test_an_accepted_answer_is_kept_with_what_it_uses_and_runs_from_the_file(notebook, tmp_path):
+def test_nothing_is_written_until_it_is_asked_for(notebook, tmp_path):
     assert exercises.check_copying_score(notebook.my_score)
-    assert not (tmp_path / "my_circuitkit.py").exists()  # until it is asked for
+    assert not (tmp_path / "my_circuitkit.py").exists()
+    assert exercises.toolkit().own == ()
+
+
+def test_an_accepted_answer_is_kept_with_what_it_uses_and_runs_from_the_file(notebook, tmp_path):
     exercises.toolkit(keep=True)
     assert (
         "It is written to my_circuitkit.py as `copying_score`"
@@ -81,22 +85,28 @@ def test_what_does_not_run_by_itself_is_not_kept_and_the_book_stands_in(notebook
 
 
 def test_a_prediction_is_in_when_it_has_a_number_for_each_word():
-    assert not exercises.predict(None, ["a", "b"]).done
+    assert not exercises.predict(None, ["a", "b"])
     assert not exercises.predict({"a": 1, "b": None}, ["a", "b"])
-    assert "'90%' is not a number" in exercises.predict({"a": "90%", "b": 1}, ["a", "b"]).message
+    assert (
+        "'90 %' is not a number: write 90% as 0.9"
+        in exercises.predict({"a": "90 %", "b": 1}, ["a", "b"]).message
+    )
     assert "90% is 0.9" in exercises.predict({"a": 90, "b": 1}, ["a", "b"]).message
+    assert "%" not in exercises.predict({"a": 0, "b": 1}, ["a", "b"]).message
     noted = exercises.predict({"a": 1, "b": 0.5}, ["a", "b"])
     assert noted
     assert noted.answer == {"a": 1.0, "b": 0.5}
-    assert "Your prediction is a 1, b 0.5." in noted.message
+    assert "Your prediction is a 1, b 0.5" in noted.message
 
 
 @pytest.mark.parametrize(
     "values",
     [{"a": 1, "b": 2}, {"you": {"a": 1}, "it": {"a": 2}}, torch.eye(3) - 0.5, torch.eye(2)],
 )
-def test_a_picture_is_shown_with_its_description(values, monkeypatch):
-    shown = []
-    monkeypatch.setattr(figures, "show", lambda fig, alt: shown.append(alt))
-    exercises.picture(values, alt="A picture of four numbers or more.", rows=("a", "b"))
-    assert shown == ["A picture of four numbers or more."]
+def test_a_picture_prints_the_numbers_behind_it(values):
+    with (
+        capture_output() as said
+    ):  # a shell that another test has started shows it in place of printing it
+        exercises.picture(values, alt="A picture of four numbers or more.", rows=("a", "b"))
+    shown = said.stdout + "".join(str(output.data.get("text/plain", "")) for output in said.outputs)
+    assert "Figure: A picture of four numbers" in shown

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nbformat
+import pytest
 from IPython.utils.capture import capture_output
 
 PAGE = Path(__file__).resolve().parents[2] / "book/your-report.ipynb"
@@ -29,16 +30,22 @@ def run(name):
     return space
 
 
-def test_the_page_runs_on_another_model_and_on_the_readers_functions(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "name", ["one-layer", pytest.param("two-layer-mlp", marks=pytest.mark.weekly)]
+)
+def test_the_page_runs_on_another_model_by_one_word_and_on_the_readers_functions(
+    tmp_path, monkeypatch, name
+):
     monkeypatch.chdir(tmp_path)
     Path("my_circuitkit.py").write_text(OWN)
     with capture_output() as shown:
-        space = run("one-layer")
+        space = run(name)
     assert "1 of 23 functions are yours (first_share)" in shown.stdout
     assert (space["nothing"] == 0.25).all()
     text = Path("my-report.html").read_text("utf-8")
     assert text.count("<img ") == 5
-    assert "one-layer, by my own tools" in text
+    assert f"{name}, by my own tools" in text
+    assert "1 of 23 functions are yours" in text
     assert not re.search(r'(src|href)="(?!data:)', text)
 
 

@@ -48,11 +48,6 @@ def average_subtracted(model, tokens, layer, head):
     return z_replaced(model, tokens, layer, head, lambda z: z - z.mean(1, keepdim=True))
 
 
-def average_added(model, tokens, layer, head):
-    """You add the average to what the head writes. It has to replace it."""
-    return z_replaced(model, tokens, layer, head, lambda z: z + z.mean(1, keepdim=True))
-
-
 def nothing_replaced(model, tokens, layer, head):
     """The model runs unchanged. Does your hook return the new tensor, and does the run get it in `fwd_hooks`?"""
     return model(tokens)
@@ -78,45 +73,10 @@ def mean_over_heads(model, tokens, layer, head):
     return hooked(model, tokens, f"blocks.{layer}.attn.hook_z", change)
 
 
-def mean_over_heads_and_positions(model, tokens, layer, head):
-    """Your mean runs over positions and heads. The mean of this head alone is asked for."""
-
-    def change(z: Tensor) -> Tensor:
-        z[:, :, head] = z.mean((1, 2), keepdim=True)[:, 0]
-        return z
-
-    return hooked(model, tokens, f"blocks.{layer}.attn.hook_z", change)
-
-
-def first_position_left_out(model, tokens, layer, head):
-    """Your mean leaves the first position out. Take the mean over all positions."""
-    return z_replaced(model, tokens, layer, head, lambda z: z[:, 1:].mean(1, keepdim=True))
-
-
-def first_value(model, tokens, layer, head):
-    """You hold the head at its first value. Take the mean over all positions."""
-    return z_replaced(model, tokens, layer, head, lambda z: z[:, :1])
-
-
-def last_value(model, tokens, layer, head):
-    """You hold the head at its last value. Take the mean over all positions."""
-    return z_replaced(model, tokens, layer, head, lambda z: z[:, -1:])
-
-
-def summed(model, tokens, layer, head):
-    """You sum over positions. Divide by their number to get the mean."""
-    return z_replaced(model, tokens, layer, head, lambda z: z.sum(1, keepdim=True))
-
-
 def all_heads(model, tokens, layer, head):
     """All heads of the layer are replaced. Which index of `hook_z` [row, position, head, d_head] picks one head?"""
     name = f"blocks.{layer}.attn.hook_z"
     return hooked(model, tokens, name, lambda z: z.mean(1, keepdim=True).expand_as(z))
-
-
-def next_head(model, tokens, layer, head):
-    """The next head is replaced. Heads are counted from 0."""
-    return solution(model, tokens, layer, (head + 1) % model.cfg.n_heads)
 
 
 def other_layer(model, tokens, layer, head):
@@ -144,26 +104,6 @@ def last_position_only(model, tokens, layer, head):
     return hooked(model, tokens, f"blocks.{layer}.attn.hook_z", change)
 
 
-def values_averaged(model, tokens, layer, head):
-    """You average the values of the head (`hook_v`). `hook_z` is what the pattern makes of them."""
-
-    def change(v: Tensor) -> Tensor:
-        v[:, :, head] = v[:, :, head].mean(1, keepdim=True)
-        return v
-
-    return hooked(model, tokens, f"blocks.{layer}.attn.hook_v", change)
-
-
-def without_row_axis(model, tokens, layer, head):
-    """The axis of the row is missing: return [1, pos, vocab]."""
-    return solution(model, tokens, layer, head)[0]
-
-
-def last_logits(model, tokens, layer, head):
-    """You return the logits of the last position. Return those of all positions, [1, pos, vocab]."""
-    return solution(model, tokens, layer, head)[0, -1]
-
-
 EXERCISE = Exercise(
     number="1.7",
     name="average_out",
@@ -173,10 +113,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("row", "position", "vocab"),
     mistakes=(
-        zero, average_subtracted, average_added, nothing_replaced, mean_over_numbers, mean_over_everything,
-        mean_over_heads, mean_over_heads_and_positions, first_position_left_out, first_value, last_value,
-        summed, all_heads, next_head, other_layer, head_as_position, last_position_only,
-        values_averaged, without_row_axis, last_logits,
+        zero, average_subtracted, nothing_replaced, mean_over_numbers, mean_over_everything,
+        mean_over_heads, all_heads, other_layer, head_as_position, last_position_only,
     ),
 )  # fmt: skip
 

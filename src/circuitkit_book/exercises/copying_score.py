@@ -49,19 +49,9 @@ def without_the_head(W_E, W_V, W_O, W_U):
     return score(eigvals(W_U @ W_E))
 
 
-def other_product(W_E, W_V, W_O, W_U):
-    """You multiply in an order that belongs to another table. Move W_E @ W_V behind the other two: W_O @ W_U @ W_E @ W_V."""
-    return score(eigvals(W_V.T @ W_U @ W_E @ W_O.T))
-
-
 def transposed_product(W_E, W_V, W_O, W_U):
     """You transposed some of the matrices. Move W_E @ W_V behind the other two, without a transpose."""
     return score(eigvals(W_O @ W_E.T @ W_U.T @ W_V))
-
-
-def W_E_for_W_U(W_E, W_V, W_O, W_U):
-    """W_E stands in the place of W_U. Embedding and unembedding are two different matrices here."""
-    return score(eigvals(W_O @ W_E.T @ W_E @ W_V))
 
 
 def symmetric(W_E, W_V, W_O, W_U):
@@ -75,16 +65,6 @@ def no_sign(W_E, W_V, W_O, W_U):
     return values.sum() / values.sum()
 
 
-def over_singular_values(W_E, W_V, W_O, W_U):
-    """You divide by the singular values. Divide by the sum of the absolute values of the eigenvalues."""
-    return eigenvalues(W_E, W_V, W_O, W_U).real.sum() / svdvals(W_O @ W_U @ W_E @ W_V).sum()
-
-
-def diagonal_of_the_table(W_E, W_V, W_O, W_U):
-    """You use the diagonal of the table. Its sum is that of the eigenvalues, but its absolute values are not theirs."""
-    return score((W_E @ W_V @ W_O @ W_U).diagonal() + 0j)
-
-
 def diagonal(W_E, W_V, W_O, W_U):
     """You use the diagonal of the small matrix. Its sum is that of the eigenvalues, but its absolute values are not theirs."""
     return score((W_O @ W_U @ W_E @ W_V).diagonal() + 0j)
@@ -96,28 +76,10 @@ def absolute_sum(W_E, W_V, W_O, W_U):
     return values.sum().abs() / values.abs().sum()
 
 
-def absolute_real_parts(W_E, W_V, W_O, W_U):
-    """You sum absolute values of the real parts, so the score is never negative. Keep their signs."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values.real.abs().sum() / values.abs().sum()
-
-
-def positive_only(W_E, W_V, W_O, W_U):
-    """You sum only the positive real parts. Negative eigenvalues count against copying."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values.real.clamp_min(0).sum() / values.abs().sum()
-
-
 def over_real_parts(W_E, W_V, W_O, W_U):
     """You divide by absolute values of the real parts. The absolute value of a complex number includes its imaginary part."""
     values = eigenvalues(W_E, W_V, W_O, W_U)
     return values.real.sum() / values.real.abs().sum()
-
-
-def over_the_root_of_squares(W_E, W_V, W_O, W_U):
-    """You divide by the root of the summed squares. Sum the absolute values as they are."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values.real.sum() / values.abs().square().sum().sqrt()
 
 
 def over_their_number(W_E, W_V, W_O, W_U):
@@ -130,49 +92,15 @@ def not_divided(W_E, W_V, W_O, W_U):
     return eigenvalues(W_E, W_V, W_O, W_U).real.sum()
 
 
-def over_the_largest(W_E, W_V, W_O, W_U):
-    """You divide by the largest absolute value. Divide by the sum of all of them."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values.real.sum() / values.abs().max()
-
-
-def over_the_norm(W_E, W_V, W_O, W_U):
-    """You divide by the norm of the matrix. Divide by the sum of the absolute values of its eigenvalues."""
-    return eigenvalues(W_E, W_V, W_O, W_U).real.sum() / (W_O @ W_U @ W_E @ W_V).norm()
-
-
-def over_the_absolute_sum(W_E, W_V, W_O, W_U):
-    """You divide by the absolute value of the sum. Take absolute values first, then sum them."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values.real.sum() / values.sum().abs()
-
-
-def largest_only(W_E, W_V, W_O, W_U):
-    """You use only the largest eigenvalue. The score sums over all of them."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values[values.abs().argmax()].real / values.abs().sum()
-
-
 def share_of_positive(W_E, W_V, W_O, W_U):
     """You count positive eigenvalues. The score weights each eigenvalue by its size."""
     return (eigenvalues(W_E, W_V, W_O, W_U).real > 0).double().mean()
-
-
-def mean_of_signs(W_E, W_V, W_O, W_U):
-    """You average signs. The score weights each eigenvalue by its size."""
-    return eigenvalues(W_E, W_V, W_O, W_U).real.sign().mean()
 
 
 def each_divided(W_E, W_V, W_O, W_U):
     """You divide each eigenvalue by its own absolute value. Sum first, then divide the two sums."""
     values = eigenvalues(W_E, W_V, W_O, W_U)
     return (values.real / values.abs()).mean()
-
-
-def imaginary_parts(W_E, W_V, W_O, W_U):
-    """You use the imaginary parts. They describe rotations; the sign of the real part stands for copying."""
-    values = eigenvalues(W_E, W_V, W_O, W_U)
-    return values.imag.abs().sum() / values.abs().sum()
 
 
 def objection(answer: Any, case: Case) -> str:
@@ -203,11 +131,9 @@ EXERCISE = Exercise(
     cases=cases,
     objection=objection,
     mistakes=(
-        OV_alone, without_the_head, other_product, transposed_product, W_E_for_W_U, symmetric, no_sign,
-        over_singular_values, diagonal_of_the_table, diagonal, absolute_sum, absolute_real_parts,
-        positive_only, over_real_parts, over_the_root_of_squares, over_their_number, not_divided,
-        over_the_largest, over_the_norm, over_the_absolute_sum, largest_only, share_of_positive,
-        mean_of_signs, each_divided, imaginary_parts,
+        OV_alone, without_the_head, transposed_product, symmetric, no_sign, diagonal,
+        absolute_sum, over_real_parts, over_their_number, not_divided, share_of_positive,
+        each_divided,
     ),
 )  # fmt: skip
 

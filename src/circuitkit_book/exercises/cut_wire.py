@@ -56,16 +56,6 @@ def keys_read_r(x, r, W_Q, W_K):
     return solution(x, x - r, W_Q, W_K)
 
 
-def r_added(x, r, W_Q, W_K):
-    """You add r to what the keys read. The stream already contains r, so subtract it."""
-    return solution(x, -r, W_Q, W_K)
-
-
-def difference_reversed(x, r, W_Q, W_K):
-    """Your keys read r - x. Take r out of x: x - r."""
-    return solution(x, 2 * x - r, W_Q, W_K)
-
-
 def queries_cut_too(x, r, W_Q, W_K):
     """Your queries do not read r either. Only the keys have to lose it."""
     return solution(x - r, 0 * r, W_Q, W_K)
@@ -74,12 +64,6 @@ def queries_cut_too(x, r, W_Q, W_K):
 def queries_cut_instead(x, r, W_Q, W_K):
     """You cut the wire into the queries. The source's keys have to lose r, and the queries keep it."""
     return attend(((x - r) @ W_Q) @ (x @ W_K).T / W_Q.shape[1] ** 0.5)
-
-
-def direction_removed(x, r, W_Q, W_K):
-    """You remove everything along the direction of r. Other heads may write in the same direction; subtract only r."""
-    unit = r / r.norm(dim=1, keepdim=True)
-    return solution(x, (x * unit).sum(1, keepdim=True) * unit, W_Q, W_K)
 
 
 def queries_and_keys_exchanged(x, r, W_Q, W_K):
@@ -93,24 +77,9 @@ def matrices_exchanged(x, r, W_Q, W_K):
     return solution(x, r, W_K, W_Q)
 
 
-def W_Q_twice(x, r, W_Q, W_K):
-    """Your keys use W_Q. Keys are made with W_K."""
-    return solution(x, r, W_Q, W_Q)
-
-
 def cut_after_softmax(x, r, W_Q, W_K):
     """You subtract patterns. The softmax is not linear, so r has to go before it."""
     return nothing_cut(x, r, W_Q, W_K) - keys_read_r(x, r, W_Q, W_K)
-
-
-def difference_returned(x, r, W_Q, W_K):
-    """You return the change. Return the pattern after the cut."""
-    return nothing_cut(x, r, W_Q, W_K) - solution(x, r, W_Q, W_K)
-
-
-def change_returned(x, r, W_Q, W_K):
-    """You return the change. Return the pattern after the cut."""
-    return solution(x, r, W_Q, W_K) - nothing_cut(x, r, W_Q, W_K)
 
 
 def not_divided(x, r, W_Q, W_K):
@@ -143,12 +112,6 @@ def masked_with_zero(x, r, W_Q, W_K):
     return scaled_scores(x, r, W_Q, W_K).tril().softmax(-1)
 
 
-def past_masked(x, r, W_Q, W_K):
-    """Your mask hides earlier tokens. Rows are destinations: which triangle is the future of a row?"""
-    scores = scaled_scores(x, r, W_Q, W_K)
-    return scores.masked_fill(future(scores).T, -torch.inf).softmax(-1)
-
-
 def diagonal_masked(x, r, W_Q, W_K):
     """Your mask hides the destination itself, so the first row has nothing left. Use triu(1), not triu(0)."""
     scores = scaled_scores(x, r, W_Q, W_K)
@@ -161,23 +124,6 @@ def softmax_over_destinations(x, r, W_Q, W_K):
     return scores.masked_fill(future(scores), -torch.inf).softmax(0)
 
 
-def no_softmax(x, r, W_Q, W_K):
-    """The softmax is missing: these are masked scores."""
-    scores = scaled_scores(x, r, W_Q, W_K)
-    return scores.masked_fill(future(scores), -torch.inf)
-
-
-def scores_returned(x, r, W_Q, W_K):
-    """These are scores. Mask the future, and take the softmax over sources."""
-    return scaled_scores(x, r, W_Q, W_K)
-
-
-def not_normalised(x, r, W_Q, W_K):
-    """You do not divide by the sum of the exponentials. Rows have to sum to 1."""
-    scores = scaled_scores(x, r, W_Q, W_K)
-    return scores.exp().tril()
-
-
 EXERCISE = Exercise(
     number="3.5",
     name="cut_wire",
@@ -187,11 +133,10 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("destination", "source"),
     mistakes=(
-        nothing_cut, keys_read_r, r_added, difference_reversed, queries_cut_too, queries_cut_instead,
-        direction_removed, queries_and_keys_exchanged, matrices_exchanged, W_Q_twice, cut_after_softmax,
-        difference_returned, change_returned, not_divided, divided_by_root_of_d_model, divided_by_d_head,
-        no_mask, mask_after_softmax, masked_with_zero, past_masked, diagonal_masked,
-        softmax_over_destinations, no_softmax, scores_returned, not_normalised,
+        nothing_cut, keys_read_r, queries_cut_too, queries_cut_instead,
+        queries_and_keys_exchanged, matrices_exchanged, cut_after_softmax, not_divided,
+        divided_by_root_of_d_model, divided_by_d_head, no_mask, mask_after_softmax,
+        masked_with_zero, diagonal_masked, softmax_over_destinations,
     ),
 )  # fmt: skip
 

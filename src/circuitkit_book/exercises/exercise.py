@@ -122,14 +122,12 @@ def fits(shape: Iterable[int], wanted: tuple[int | str, ...]) -> bool:
 
 
 def as_tensor(value: Any) -> Tensor | None:
-    """Return numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors, factored matrices."""
-    value = getattr(value, "AB", value)  # the product of a FactoredMatrix
+    """Return numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors."""
     if isinstance(value, (list, tuple)) and any(isinstance(part, (Tensor, list)) for part in value):
         rows = [as_tensor(part) for part in value]
-        tensors = [row for row in rows if row is not None]
-        if len(tensors) < len(rows) or any(row.shape != tensors[0].shape for row in tensors):
+        if any(row is None or row.shape != rows[0].shape for row in rows):
             return None
-        return torch.stack(tensors)
+        return torch.stack([row for row in rows if row is not None])
     is_python = isinstance(value, (float, list, tuple))  # Python's numbers are float64
     try:
         tensor = torch.as_tensor(value, dtype=torch.float64 if is_python else None)

@@ -56,7 +56,7 @@ def at_copy(model, tokens, period, start):
 def before_copy(model, tokens, period, start):
     """You measure the attention to the token before the earlier copy. Which token follows the copy?"""
     dst = second_pass(period, start)
-    return attention(model, tokens, dst, dst - period - 1)
+    return patterns(model, tokens)[..., dst, dst - period - 1].mean(-1)
 
 
 def two_after_copy(model, tokens, period, start):
@@ -71,27 +71,9 @@ def previous_token(model, tokens, period, start):
     return attention(model, tokens, dst, dst - 1)
 
 
-def itself(model, tokens, period, start):
-    """You measure the attention of a destination to itself. Which token followed its earlier copy?"""
-    dst = second_pass(period, start)
-    return attention(model, tokens, dst, dst)
-
-
-def first_position(model, tokens, period, start):
-    """You measure the attention to the first position. Which token followed the earlier copy?"""
-    dst = second_pass(period, start)
-    return attention(model, tokens, dst, 0 * dst)
-
-
 def both_passes(model, tokens, period, start):
     """You include the first pass, in which nothing has been repeated yet."""
     dst = torch.arange(start, start + 2 * period)
-    return attention(model, tokens, dst, dst - period + 1)
-
-
-def last_of_first_pass_included(model, tokens, period, start):
-    """You include the last destination of the first pass. The second pass begins at `start + period`."""
-    dst = torch.arange(start + period - 1, start + 2 * period)
     return attention(model, tokens, dst, dst - period + 1)
 
 
@@ -107,20 +89,9 @@ def last_left_out(model, tokens, period, start):
     return attention(model, tokens, dst, dst - period + 1)
 
 
-def last_destination_only(model, tokens, period, start):
-    """You use only the last destination. Take the mean over the whole second pass."""
-    dst = second_pass(period, start)[-1:]
-    return attention(model, tokens, dst, dst - period + 1)
-
-
 def start_ignored(model, tokens, period, start):
     """You ignore `start`: the span begins at position `start`, not at 0."""
     return solution(model, tokens, period, 0)
-
-
-def whole_diagonal(model, tokens, period, start):
-    """Your diagonal includes the first pass or the opening token. Only destinations of the second pass count."""
-    return patterns(model, tokens).diagonal(1 - period, -2, -1).mean(-1)
 
 
 def summed(model, tokens, period, start):
@@ -133,22 +104,10 @@ def divided_by_all_positions(model, tokens, period, start):
     return solution(model, tokens, period, start) * period / tokens.shape[1]
 
 
-def divided_by_one_less(model, tokens, period, start):
-    """You divide by `period - 1`. How many destinations does the second pass have?"""
-    return solution(model, tokens, period, start) * period / (period - 1)
-
-
 def largest(model, tokens, period, start):
     """You take the largest attention. The mean over the second pass is asked for."""
     dst = second_pass(period, start)
     return patterns(model, tokens)[..., dst, dst - period + 1].amax(-1)
-
-
-def counted(model, tokens, period, start):
-    """You count how often the right position gets the largest attention. The mean attention is asked for."""
-    dst = second_pass(period, start)
-    top = patterns(model, tokens)[..., dst, :].argmax(-1)
-    return (top == dst - period + 1).double().mean(-1)
 
 
 def all_pairs(model, tokens, period, start):
@@ -172,9 +131,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("layer", "head"),
     mistakes=(
-        at_copy, before_copy, two_after_copy, previous_token, itself, first_position, both_passes,
-        last_of_first_pass_included, first_left_out, last_left_out, last_destination_only, start_ignored,
-        whole_diagonal, summed, divided_by_all_positions, divided_by_one_less, largest, counted, all_pairs,
+        at_copy, before_copy, two_after_copy, previous_token, both_passes, first_left_out,
+        last_left_out, start_ignored, summed, divided_by_all_positions, largest, all_pairs,
         axes_exchanged,
     ),
 )  # fmt: skip

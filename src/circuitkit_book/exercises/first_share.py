@@ -39,39 +39,14 @@ def last_position(model, tokens):
     return patterns(model, tokens)[..., 1:, -1].mean(-1)
 
 
-def itself(model, tokens):
-    """You measure the attention of each destination to itself. Which column is the first position?"""
-    return patterns(model, tokens).diagonal(dim1=-2, dim2=-1)[..., 1:].mean(-1)
-
-
-def all_sources(model, tokens):
-    """You average over all sources. Only the first source is asked for."""
-    return patterns(model, tokens)[..., 1:, :].mean((-1, -2))
-
-
-def everything_else(model, tokens):
-    """You measure the attention to all positions except the first. Which share goes to the first?"""
-    return patterns(model, tokens)[..., 1:, 1:].sum(-1).mean(-1)
-
-
 def first_destination_included(model, tokens):
     """The first destination is included. It can only attend to itself, so leave its row out."""
     return patterns(model, tokens)[..., 0].mean(-1)
 
 
-def two_destinations_left_out(model, tokens):
-    """You leave out two destinations at the beginning. Only the first has no choice."""
-    return patterns(model, tokens)[..., 2:, 0].mean(-1)
-
-
 def last_destination_left_out(model, tokens):
     """You leave out the last destination. Only the first has no choice."""
     return patterns(model, tokens)[..., 1:-1, 0].mean(-1)
-
-
-def last_destination_only(model, tokens):
-    """You use only the last destination. Take the mean over all destinations except the first."""
-    return patterns(model, tokens)[..., -1, 0]
 
 
 def summed(model, tokens):
@@ -84,24 +59,9 @@ def divided_by_all_positions(model, tokens):
     return patterns(model, tokens)[..., 1:, 0].sum(-1) / tokens.shape[1]
 
 
-def counted(model, tokens):
-    """You count how often the first position gets the largest share. The mean of the shares is asked for."""
-    return (patterns(model, tokens)[..., 1:, :].argmax(-1) == 0).double().mean(-1)
-
-
 def largest(model, tokens):
     """You take the largest share. The mean over destinations is asked for."""
     return patterns(model, tokens)[..., 1:, 0].amax(-1)
-
-
-def largest_of_all(model, tokens):
-    """You take the largest share, and the first destination always gives 1. Take the mean over the others."""
-    return patterns(model, tokens)[..., 0].amax(-1)
-
-
-def median(model, tokens):
-    """You take the median. The mean over destinations is asked for."""
-    return patterns(model, tokens)[..., 1:, 0].median(-1).values
 
 
 def each_destination(model, tokens):
@@ -114,21 +74,10 @@ def axes_exchanged(model, tokens):
     return patterns(model, tokens)[..., 0, 1:].mean(-1)
 
 
-def first_layer_for_all(model, tokens):
-    """The first layer stands for all layers. Which name does each row of your result ask the cache for?"""
-    found = solution(model, tokens)
-    return found[:1].expand_as(found)
-
-
 def last_layer_for_all(model, tokens):
     """The last layer stands for all layers. Which name does each row of your result ask the cache for?"""
     found = solution(model, tokens)
     return found[-1:].expand_as(found)
-
-
-def mean_over_heads(model, tokens):
-    """You average over heads. Return one number for each head, [layer, head]."""
-    return solution(model, tokens).mean(1)
 
 
 def flattened(model, tokens):
@@ -145,10 +94,9 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("layer", "head"),
     mistakes=(
-        second_position, last_position, itself, all_sources, everything_else, first_destination_included,
-        two_destinations_left_out, last_destination_left_out, last_destination_only, summed,
-        divided_by_all_positions, counted, largest, largest_of_all, median, each_destination,
-        axes_exchanged, first_layer_for_all, last_layer_for_all, mean_over_heads, flattened,
+        second_position, last_position, first_destination_included, last_destination_left_out,
+        summed, divided_by_all_positions, largest, each_destination, axes_exchanged,
+        last_layer_for_all, flattened,
     ),
 )  # fmt: skip
 

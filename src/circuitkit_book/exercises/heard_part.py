@@ -39,30 +39,15 @@ def columns_of_length_1(x, W):
     return columns_not_orthonormal(x, W / W.norm(dim=0))
 
 
-def rows_of_length_1(x, W):
-    """You divide by the lengths of the rows of W. The directions that the head reads are its columns."""
-    return columns_not_orthonormal(x, W / W.norm(dim=1, keepdim=True))
-
-
-def divided_by_one_length(x, W):
-    """You divide W by one number. Its columns are still not orthonormal."""
-    return columns_not_orthonormal(x, W / W.norm())
-
-
-def singular_values_left_in(x, W):
-    """The singular values are still in your result. Only the directions are asked for, not how strongly they are read."""
-    left, sizes, _ = torch.linalg.svd(W, full_matrices=False)
-    return x @ left * sizes @ left.T
-
-
 def two_bases(x, W):
     """You read with W and write with another basis. Both have to be the same orthonormal directions."""
     return x @ W @ torch.linalg.qr(W)[0].T
 
 
-def two_bases_exchanged(x, W):
-    """You read with an orthonormal basis and write with W. Both have to be the same orthonormal directions."""
-    return x @ torch.linalg.qr(W)[0] @ W.T
+def row_space(x, W):
+    """You project on the row space. x @ W combines columns of W with x, so the column space lies in the stream."""
+    basis = torch.linalg.qr(W.T)[0]
+    return x @ basis @ basis.T
 
 
 def everything(x, W):
@@ -70,26 +55,9 @@ def everything(x, W):
     return x.clone()
 
 
-def last_direction_missing(x, W):
-    """The last direction of the basis is missing. The column space has d_head dimensions."""
-    basis = torch.linalg.qr(W)[0][:, :-1]
-    return x @ basis @ basis.T
-
-
-def first_direction_only(x, W):
-    """You use only the first direction of the basis. The column space has d_head dimensions."""
-    basis = torch.linalg.svd(W)[0][:, :1]
-    return x @ basis @ basis.T
-
-
 def unread_part(x, W):
     """This is the part that the head cannot read. Which part of x has the same product with W as x itself?"""
     return x - solution(x, W)
-
-
-def mirrored(x, W):
-    """You subtract the unread part twice. Subtract it once."""
-    return 2 * solution(x, W) - x
 
 
 def product(x, W):
@@ -107,13 +75,6 @@ def coordinates_in_W(x, W):
     return x @ torch.linalg.pinv(W).T
 
 
-def first_dimensions(x, W):
-    """You keep the first d_head coordinates of x. The head reads directions, which mix all coordinates."""
-    projection = torch.zeros_like(x)
-    projection[:, : W.shape[1]] = x[:, : W.shape[1]]
-    return projection
-
-
 EXERCISE = Exercise(
     number="1.3",
     name="heard_part",
@@ -123,10 +84,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("position", "coordinate"),
     mistakes=(
-        columns_not_orthonormal, columns_of_length_1, rows_of_length_1, divided_by_one_length,
-        singular_values_left_in, two_bases, two_bases_exchanged, everything,
-        last_direction_missing, first_direction_only, unread_part, mirrored, product, coordinates,
-        coordinates_in_W, first_dimensions,
+        columns_not_orthonormal, columns_of_length_1, two_bases, row_space, everything,
+        unread_part, product, coordinates, coordinates_in_W,
     ),
 )  # fmt: skip
 

@@ -34,32 +34,10 @@ def no_mean(parts, W_U, token):
     return parts @ W_U[:, token]
 
 
-def mean_added(parts, W_U, token):
-    """The mean over the vocabulary is added. What is left of a logit when you take the mean away?"""
-    return parts @ (W_U[:, token] + W_U.mean(1))
-
-
 def mean_over_components(parts, W_U, token):
     """You subtract a mean over components. The mean over tokens is asked for, for each component by itself."""
     adds = parts @ W_U[:, token]
     return adds - adds.mean()
-
-
-def mean_of_other_tokens(parts, W_U, token):
-    """Your mean leaves the token itself out. It has to include the whole vocabulary."""
-    logits = parts @ W_U
-    others = (logits.sum(1) - logits[:, token]) / (W_U.shape[1] - 1)
-    return logits[:, token] - others
-
-
-def mean_over_coordinates(parts, W_U, token):
-    """You subtract the mean of a component's coordinates. First compute logits, then take their mean over tokens."""
-    return parts @ W_U[:, token] - parts.mean(1)
-
-
-def mean_of_all_weights(parts, W_U, token):
-    """You subtract the mean of all entries of W_U. The mean has to be taken over tokens only: axis 1 of W_U."""
-    return parts @ (W_U[:, token] - W_U.mean())
 
 
 def wrong_axis_of_W_U(parts, W_U, token):
@@ -67,32 +45,9 @@ def wrong_axis_of_W_U(parts, W_U, token):
     return parts @ (W_U - W_U.mean(0))[:, token]
 
 
-def mean_of_the_sum(parts, W_U, token):
-    """You subtract the mean logit of the whole stream from every part. Which mean logit belongs to one part?"""
-    return parts @ W_U[:, token] - (parts.sum(0) @ W_U).mean()
-
-
 def equal_share_of_the_mean(parts, W_U, token):
     """You subtract the same share of the mean from each part. Each component has a mean logit of its own."""
     return parts @ W_U[:, token] - (parts @ W_U).mean()
-
-
-def sum_subtracted(parts, W_U, token):
-    """You subtract the sum over the vocabulary. Divide it by the number of tokens to get the mean."""
-    logits = parts @ W_U
-    return logits[:, token] - logits.sum(1)
-
-
-def largest_subtracted(parts, W_U, token):
-    """You subtract the largest logit. The mean over the vocabulary is asked for."""
-    logits = parts @ W_U
-    return logits[:, token] - logits.max(1).values
-
-
-def median_subtracted(parts, W_U, token):
-    """You subtract the median logit. The mean over the vocabulary is asked for."""
-    logits = parts @ W_U
-    return logits[:, token] - logits.median(1).values
 
 
 def row_of_W_U(parts, W_U, token):
@@ -131,10 +86,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("component",),
     mistakes=(
-        no_mean, mean_added, mean_over_components, mean_of_other_tokens, mean_over_coordinates,
-        mean_of_all_weights, wrong_axis_of_W_U, mean_of_the_sum, equal_share_of_the_mean, sum_subtracted,
-        largest_subtracted, median_subtracted, row_of_W_U, probabilities, log_probabilities, all_tokens,
-        all_components_together,
+        no_mean, mean_over_components, wrong_axis_of_W_U, equal_share_of_the_mean, row_of_W_U,
+        probabilities, log_probabilities, all_tokens, all_components_together,
     ),
 )  # fmt: skip
 

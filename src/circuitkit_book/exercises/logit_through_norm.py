@@ -57,11 +57,6 @@ def centred_by_the_sum(parts, gain, W_U, token, eps):
     return read(parts - parts.sum(0).mean(), scale(parts, eps), gain, W_U, token)
 
 
-def centred_by_an_equal_share(parts, gain, W_U, token, eps):
-    """You subtract the same number from all parts. Each part has a mean over coordinates of its own."""
-    return read(parts - parts.mean(1).mean(), scale(parts, eps), gain, W_U, token)
-
-
 def centred_over_components(parts, gain, W_U, token, eps):
     """You subtract a mean over components. A LayerNorm takes the mean over the coordinates of a vector."""
     return read(parts - parts.mean(0), scale(parts, eps), gain, W_U, token)
@@ -72,34 +67,14 @@ def sample_variance(parts, gain, W_U, token, eps):
     return read(centre(parts), (parts.sum(0).var() + eps).sqrt(), gain, W_U, token)
 
 
-def sample_deviation(parts, gain, W_U, token, eps):
-    """You divide by `std()`. It divides squares by d_model - 1, and eps is missing."""
-    return read(centre(parts), parts.sum(0).std(), gain, W_U, token)
-
-
 def sample_deviation_plus_eps(parts, gain, W_U, token, eps):
     """You divide by `std() + eps`. `std()` divides squares by d_model - 1, and eps belongs below the root."""
     return read(centre(parts), parts.sum(0).std() + eps, gain, W_U, token)
 
 
-def sum_of_squares(parts, gain, W_U, token, eps):
-    """Your divisor is a length: it sums squares. A variance is the mean of the squares."""
-    return read(centre(parts), (centre(parts.sum(0)).square().sum() + eps).sqrt(), gain, W_U, token)
-
-
-def length(parts, gain, W_U, token, eps):
-    """You divide by the length of the stream. A LayerNorm divides by the root of the variance plus eps."""
-    return read(centre(parts), parts.sum(0).norm(), gain, W_U, token)
-
-
 def root_mean_square(parts, gain, W_U, token, eps):
     """Your divisor does not subtract the mean of the stream. A LayerNorm measures the centred stream."""
     return read(centre(parts), (parts.sum(0).square().mean() + eps).sqrt(), gain, W_U, token)
-
-
-def no_root(parts, gain, W_U, token, eps):
-    """You divide by the variance. A LayerNorm divides by its square root."""
-    return read(centre(parts), parts.sum(0).var(correction=0) + eps, gain, W_U, token)
 
 
 def no_divisor(parts, gain, W_U, token, eps):
@@ -123,39 +98,14 @@ def divisor_of_each_part(parts, gain, W_U, token, eps):
     return read(centre(parts), divisor, gain, W_U, token)
 
 
-def divisor_of_the_mean(parts, gain, W_U, token, eps):
-    """Your divisor comes from the mean of the parts. The stream is their sum."""
-    return read(centre(parts), scale(parts / len(parts), eps), gain, W_U, token)
-
-
-def divisor_of_all_numbers(parts, gain, W_U, token, eps):
-    """Your variance runs over all numbers of all parts. The norm sees one vector: the sum of the parts."""
-    return read(centre(parts), (parts.var(correction=0) + eps).sqrt(), gain, W_U, token)
-
-
 def no_gain(parts, gain, W_U, token, eps):
     """The gain is missing. After dividing, the norm multiplies each coordinate by it."""
     return read(centre(parts), scale(parts, eps), 1.0, W_U, token)
 
 
-def gain_first(parts, gain, W_U, token, eps):
-    """You multiply by the gain first. The norm centres and divides before it multiplies."""
-    return solution(parts * gain, torch.ones_like(gain), W_U, token, eps)
-
-
-def gain_before_centring(parts, gain, W_U, token, eps):
-    """You centre after the gain. The norm centres and divides before it multiplies by the gain."""
-    return read(centre(parts * gain), scale(parts, eps), 1.0, W_U, token)
-
-
 def mean_over_vocabulary(parts, gain, W_U, token, eps):
     """You subtract the mean over the vocabulary. Here the parts have to sum to the logit itself."""
     return read(centre(parts), scale(parts, eps), gain, W_U - W_U.mean(1, keepdim=True), token)
-
-
-def row_of_W_U(parts, gain, W_U, token, eps):
-    """You take a row of W_U. W_U is [d_model, vocab], so a token is a column: W_U[:, token]."""
-    return (centre(parts) / scale(parts, eps) * gain) @ W_U[token]
 
 
 def all_tokens(parts, gain, W_U, token, eps):
@@ -177,10 +127,9 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("component",),
     mistakes=(
-        not_centred, centred_by_the_sum, centred_by_an_equal_share, centred_over_components, sample_variance,
-        sample_deviation, sample_deviation_plus_eps, sum_of_squares, length, root_mean_square, no_root,
-        no_divisor, no_eps, eps_outside, divisor_of_each_part, divisor_of_the_mean, divisor_of_all_numbers,
-        no_gain, gain_first, gain_before_centring, mean_over_vocabulary, row_of_W_U, all_tokens,
+        not_centred, centred_by_the_sum, centred_over_components, sample_variance,
+        sample_deviation_plus_eps, root_mean_square, no_divisor, no_eps, eps_outside,
+        divisor_of_each_part, no_gain, mean_over_vocabulary, all_tokens,
         all_components_together,
     ),
 )  # fmt: skip

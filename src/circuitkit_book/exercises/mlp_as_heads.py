@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Generator
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import silu
 
 from circuitkit_book.exercises.checking import Result, check
 from circuitkit_book.exercises.exercise import Case, Exercise, normal
@@ -79,11 +79,6 @@ def no_c(*inputs):
     return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y) * (a * y + d), *inputs)
 
 
-def c_subtracted(*inputs):
-    """You subtract the offset c. The score is b y + c."""
-    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y - c) * (a * y + d), *inputs)
-
-
 def no_d(*inputs):
     """The offset d is missing. The value is a y + d."""
     return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * a * y, *inputs)
@@ -92,11 +87,6 @@ def no_d(*inputs):
 def d_outside(*inputs):
     """You add d outside of the attention. Put brackets around the value: weight * (a y + d)."""
     return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * a * y + d, *inputs)
-
-
-def d_subtracted(*inputs):
-    """You subtract the offset d. The value is a y + d."""
-    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * (a * y - d), *inputs)
 
 
 def d_inside_a(*inputs):
@@ -109,56 +99,9 @@ def c_inside_b(*inputs):
     return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * (y + c)) * (a * y + d), *inputs)
 
 
-def no_a(*inputs):
-    """The slope a is missing. The value is a y + d."""
-    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(b * y + c) * (y + d), *inputs)
-
-
-def no_b(*inputs):
-    """The slope b is missing. The score is b y + c."""
-    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(y + c) * (a * y + d), *inputs)
-
-
-def value_of_the_score(*inputs):
-    """Your value uses the score. Score and value both use y: the value is a y + d."""
-
-    def head(y, b, c, a, d):
-        score = b * y + c
-        return torch.sigmoid(score) * (a * score + d)
-
-    return sum_of_heads(head, *inputs)
-
-
 def no_sigmoid(*inputs):
     """The sigmoid is missing. The score is not yet a weight."""
     return sum_of_heads(lambda y, b, c, a, d: (b * y + c) * (a * y + d), *inputs)
-
-
-def other_weight(*inputs):
-    """Your weight is that of the bias token, 1 - sigmoid. The value is at the token itself."""
-    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(-b * y - c) * (a * y + d), *inputs)
-
-
-def tanh(*inputs):
-    """You use tanh. A softmax over two positions is a sigmoid."""
-    return sum_of_heads(lambda y, b, c, a, d: torch.tanh(b * y + c) * (a * y + d), *inputs)
-
-
-def silu_of_the_score(*inputs):
-    """You apply SiLU to the score. The weight is a sigmoid of the score."""
-    return sum_of_heads(lambda y, b, c, a, d: silu(b * y + c) * (a * y + d), *inputs)
-
-
-def softmax_over_terms(x, W_in, b_in, W_out, b_out, terms):
-    """Your softmax runs over terms. Each head distributes its attention between itself and the bias token: a sigmoid."""
-    b, c, a, d = terms.T
-    reads = (x @ W_in + b_in)[..., None]
-    return ((b * reads + c).softmax(-1) * (a * reads + d)).sum(-1) @ W_out + b_out
-
-
-def softmax_over_neurons(*inputs):
-    """Your softmax runs over neurons. Each head distributes its attention between itself and the bias token: a sigmoid."""
-    return sum_of_heads(lambda y, b, c, a, d: (b * y + c).softmax(-1) * (a * y + d), *inputs)
 
 
 def reordered(x, W_in, b_in, W_out, b_out, terms, order):
@@ -171,21 +114,6 @@ def alphabetical(*inputs):
     return reordered(*inputs, order=[1, 2, 0, 3])
 
 
-def value_first(*inputs):
-    """You read the columns of terms as a, d, b, c. They are b, c (of the score), a, d (of the value)."""
-    return reordered(*inputs, order=[2, 3, 0, 1])
-
-
-def c_before_b(*inputs):
-    """You read the columns of terms as c, b, a, d. They are b, c (of the score), a, d (of the value)."""
-    return reordered(*inputs, order=[1, 0, 2, 3])
-
-
-def d_before_a(*inputs):
-    """You read the columns of terms as b, c, d, a. They are b, c (of the score), a, d (of the value)."""
-    return reordered(*inputs, order=[0, 1, 3, 2])
-
-
 def slopes_first(*inputs):
     """You read the columns of terms as b, a, c, d. They are b, c (of the score), a, d (of the value)."""
     return reordered(*inputs, order=[0, 2, 1, 3])
@@ -194,16 +122,6 @@ def slopes_first(*inputs):
 def last_term_only(x, W_in, b_in, W_out, b_out, terms):
     """Only the last term is used. Does your loop overwrite the sum? Use +=."""
     return solution(x, W_in, b_in, W_out, b_out, terms[-1:])
-
-
-def first_term_only(x, W_in, b_in, W_out, b_out, terms):
-    """Only the first term is used. Does your loop return too early?"""
-    return solution(x, W_in, b_in, W_out, b_out, terms[:1])
-
-
-def averaged(x, W_in, b_in, W_out, b_out, terms):
-    """You average over terms. Heads add up."""
-    return solution(x, W_in, b_in, W_out / len(terms), b_out, terms)
 
 
 def one_after_another(x, W_in, b_in, W_out, b_out, terms):
@@ -217,11 +135,6 @@ def one_after_another(x, W_in, b_in, W_out, b_out, terms):
 def only_silu(x, W_in, b_in, W_out, b_out, terms):
     """You compute a SiLU layer. The rows of terms say which heads there are."""
     return silu(x @ W_in + b_in) @ W_out + b_out
-
-
-def only_gelu(x, W_in, b_in, W_out, b_out, terms):
-    """You compute a GELU layer. The rows of terms say which heads there are."""
-    return gelu(x @ W_in + b_in) @ W_out + b_out
 
 
 def not_written(x, W_in, b_in, W_out, b_out, terms):
@@ -239,11 +152,9 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("position", "coordinate"),
     mistakes=(
-        no_output_bias, output_bias_for_each_term, no_input_bias, queries_without_bias, values_without_bias,
-        no_c, c_subtracted, no_d, d_outside, d_subtracted, d_inside_a, c_inside_b, no_a, no_b,
-        value_of_the_score, no_sigmoid, other_weight, tanh, silu_of_the_score, softmax_over_terms,
-        softmax_over_neurons, alphabetical, value_first, c_before_b, d_before_a, slopes_first,
-        last_term_only, first_term_only, averaged, one_after_another, only_silu, only_gelu, not_written,
+        no_output_bias, output_bias_for_each_term, no_input_bias, queries_without_bias,
+        values_without_bias, no_c, no_d, d_outside, d_inside_a, c_inside_b, no_sigmoid,
+        alphabetical, slopes_first, last_term_only, one_after_another, only_silu, not_written,
     ),
 )  # fmt: skip
 

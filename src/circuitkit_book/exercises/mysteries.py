@@ -1,6 +1,5 @@
 """Models that are not what they seem: shipped models that are altered when they are loaded, and one by hand."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ D_HEAD, N_HEADS = 32, 4
 WRONG_LAYER, WRONG_NEURON = 0, 181
 """The neuron of model G whose input bias is wrong."""
 
-Weights = Mapping[str, Tensor]
+Weights = dict[str, Tensor]
 
 
 def mystery(letter: str) -> Any:
@@ -42,7 +41,7 @@ def mystery(letter: str) -> Any:
     if letter == "H":
         return three_trigrams()
     model = models.load_model("one-layer" if letter == "F" else "two-layer")
-    weights: Weights = {
+    weights = {
         name.replace("._original_component", ""): value for name, value in model.named_parameters()
     }
     with torch.no_grad():

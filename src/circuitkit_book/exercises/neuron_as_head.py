@@ -81,61 +81,14 @@ def key_of_the_paper(w_in, b_in, w_out):
     return neuron(w_in, b_in, w_in, b_in, w_out, key=-((len(w_in) + 1) ** 0.5))
 
 
-def key_doubled(w_in, b_in, w_out):
-    """The key of the bias token is -2. The difference of the two scores has to be y itself."""
-    return neuron(w_in, b_in, w_in, b_in, w_out, key=-2.0)
-
-
 def key_too_large(w_in, b_in, w_out):
     """The key of the bias token is too large. The difference of the two scores has to be y itself."""
     return neuron(w_in, b_in, w_in, b_in, w_out, key=-1000.0)
 
 
-def bias_in_the_key(w_in, b_in, w_out):
-    """b_in is in the key of the bias token. The query carries b_in, and the key is -1."""
-    return neuron(w_in, 0.0, w_in, b_in, w_out, key=-float(b_in))
-
-
-def token_keys_of_one(w_in, b_in, w_out):
-    """The tokens have keys, too. Only the bias token needs one, because the difference of the two scores has to be y."""
-    return neuron(w_in, b_in, w_in, b_in, w_out, token_keys=1.0)
-
-
-def tokens_read_by_keys(w_in, b_in, w_out):
-    """Your keys read the tokens. Only the bias token needs a key."""
-    W_Q, b_Q, W_K, W_V, b_V, W_O = solution(w_in, b_in, w_out)
-    W_K[:-1, 0] = w_in
-    return W_Q, b_Q, W_K, W_V, b_V, W_O
-
-
-def query_of_wrong_sign(w_in, b_in, w_out):
-    """The query reads -x. The score at the bias token has to be -y, and the key has that sign already."""
-    return neuron(-w_in, b_in, w_in, b_in, w_out)
-
-
-def whole_query_of_wrong_sign(w_in, b_in, w_out):
-    """The query has the wrong sign, so the neuron is on where it should be off."""
-    return neuron(-w_in, -b_in, w_in, b_in, w_out)
-
-
-def query_with_w_out(w_in, b_in, w_out):
-    """The query reads with w_out. A neuron reads with w_in and writes with w_out."""
-    return neuron(w_out, b_in, w_in, b_in, w_out)
-
-
-def query_without_x(w_in, b_in, w_out):
-    """The query does not read x. The head's attention depends on what the neuron reads."""
-    return neuron(0 * w_in, b_in, w_in, b_in, w_out)
-
-
 def query_without_bias(w_in, b_in, w_out):
     """The query leaves b_in out. The neuron reads x w_in + b_in."""
     return neuron(w_in, 0.0, w_in, b_in, w_out)
-
-
-def query_with_negative_bias(w_in, b_in, w_out):
-    """The query subtracts b_in. The neuron reads x w_in + b_in."""
-    return neuron(w_in, -b_in, w_in, b_in, w_out)
 
 
 def value_without_bias(w_in, b_in, w_out):
@@ -148,24 +101,9 @@ def no_biases(w_in, b_in, w_out):
     return neuron(w_in, 0.0, w_in, 0.0, w_out)
 
 
-def value_with_negative_bias(w_in, b_in, w_out):
-    """The value subtracts b_in. The value at a token is x w_in + b_in."""
-    return neuron(w_in, b_in, w_in, -b_in, w_out)
-
-
 def value_is_1(w_in, b_in, w_out):
     """The value is 1, so the head writes sigmoid(y). A SiLU neuron multiplies it by y."""
     return neuron(w_in, b_in, 0 * w_in, 1.0, w_out)
-
-
-def value_with_w_out(w_in, b_in, w_out):
-    """The value reads with w_out. A neuron reads with w_in and writes with w_out."""
-    return neuron(w_in, b_in, w_out, b_in, w_out)
-
-
-def value_of_wrong_sign(w_in, b_in, w_out):
-    """The value reads -x. The value at a token is x w_in + b_in."""
-    return neuron(w_in, b_in, -w_in, b_in, w_out)
 
 
 def bias_token_has_a_value(w_in, b_in, w_out):
@@ -176,11 +114,6 @@ def bias_token_has_a_value(w_in, b_in, w_out):
 def bias_value_doubled(w_in, b_in, w_out):
     """The value of the bias token is doubled instead of taken back. Mind the sign in the last row of W_V."""
     return neuron(w_in, b_in, w_in, b_in, w_out, erased=-b_in)
-
-
-def one_taken_back(w_in, b_in, w_out):
-    """You take 1 back at the bias token. b_V puts b_in there."""
-    return neuron(w_in, b_in, w_in, b_in, w_out, erased=1.0)
 
 
 def biases_in_the_rows(w_in, b_in, w_out):
@@ -200,11 +133,6 @@ def output_with_w_in(w_in, b_in, w_out):
     return neuron(w_in, b_in, w_in, b_in, w_in)
 
 
-def output_of_wrong_sign(w_in, b_in, w_out):
-    """The head writes with the wrong sign. It has to write SiLU(y) times w_out."""
-    return neuron(w_in, b_in, w_in, b_in, -w_out)
-
-
 def bias_coordinate_written(w_in, b_in, w_out):
     """The head writes into the bias coordinate, so the next layer would take tokens for bias tokens. Its last entry has to be 0."""
     *rest, W_O = solution(w_in, b_in, w_out)
@@ -218,11 +146,6 @@ def bias_coordinate_first(w_in, b_in, w_out):
     return W_Q.roll(1, 0), b_Q, W_K.roll(1, 0), W_V.roll(1, 0), b_V, W_O.roll(1, 1)
 
 
-def gelu(w_in, b_in, w_out):
-    """The attention is sigmoid(1.702 y), that of a GELU. SiLU(y) is sigmoid(y) times y."""
-    return neuron(1.702 * w_in, 1.702 * b_in, w_in, b_in, w_out)
-
-
 EXERCISE = Exercise(
     number="4.3",
     name="neuron_as_head",
@@ -234,13 +157,10 @@ EXERCISE = Exercise(
     several=True,
     axes=("position", "coordinate"),
     mistakes=(
-        key_of_wrong_sign, keys_are_zero, key_of_the_paper, key_doubled, key_too_large, bias_in_the_key,
-        token_keys_of_one, tokens_read_by_keys, query_of_wrong_sign, whole_query_of_wrong_sign,
-        query_with_w_out, query_without_x, query_without_bias, query_with_negative_bias, value_without_bias,
-        no_biases, value_with_negative_bias, value_is_1, value_with_w_out, value_of_wrong_sign,
-        bias_token_has_a_value, bias_value_doubled, one_taken_back, biases_in_the_rows,
-        all_biases_in_the_rows, output_with_w_in, output_of_wrong_sign, bias_coordinate_written,
-        bias_coordinate_first, gelu,
+        key_of_wrong_sign, keys_are_zero, key_of_the_paper, key_too_large, query_without_bias,
+        value_without_bias, no_biases, value_is_1, bias_token_has_a_value, bias_value_doubled,
+        biases_in_the_rows, all_biases_in_the_rows, output_with_w_in, bias_coordinate_written,
+        bias_coordinate_first,
     ),
 )  # fmt: skip
 

@@ -40,16 +40,6 @@ def doubled_at_the_source(source, target):
     return source.T, target + source
 
 
-def erased_twice(source, target):
-    """The note is erased twice. What has to be added along the source so that nothing is left?"""
-    return source.T, target - 2 * source
-
-
-def half_erased(source, target):
-    """Half of the note is left at the source. What has to be added so that nothing is left?"""
-    return source.T, target - source / 2
-
-
 def not_written(source, target):
     """The note is erased and not written. It has to be added along the target."""
     return source.T, -source
@@ -65,11 +55,6 @@ def all_signs_wrong(source, target):
     return source.T, source - target
 
 
-def half_written(source, target):
-    """Only half of the note arrives. Nothing has to be divided."""
-    return source.T, (target - source) / 2
-
-
 def target_read(source, target):
     """The head reads the target. Which directions hold the notes before the head writes?"""
     return target.T, target - source
@@ -80,31 +65,10 @@ def moved_backwards(source, target):
     return target.T, source - target
 
 
-def both_read(source, target):
-    """The head reads a mixture of source and target. A note is what x holds along the source alone."""
-    return (source + target).T, target - source
-
-
-def difference_read(source, target):
-    """The head reads the difference of target and source. A note is what x holds along the source alone."""
-    return (target - source).T, target - source
-
-
-def exchanged(source, target):
-    """Source and target are exchanged. What the target held before has to stay there."""
-    W_O = torch.cat([target - source, source - target])
-    return torch.cat([source, target]).T, W_O
-
-
 def target_cleared(source, target):
     """What the target held before is erased. The note has to be added to it."""
     W_O = torch.cat([target - source, -target])
     return torch.cat([source, target]).T, W_O
-
-
-def reversed_order(source, target):
-    """The notes arrive in reverse order. Row i of source goes to row i of target."""
-    return source.T, target.flip(0) - source
 
 
 def notes_mixed(source, target):
@@ -122,22 +86,10 @@ def read_and_write_exchanged(source, target):
     return (target - source).T, source
 
 
-def divided_by_notes(source, target):
-    """The notes are divided by their number. Each note moves in full."""
-    return source.T, (target - source) / len(source)
-
-
 def whole_stream_written(source, target):
     """The head writes the whole new stream. What it writes is added to the old one, so write only the difference."""
     eye = torch.eye(source.shape[1], dtype=source.dtype)
     return eye, eye + source.T @ (target - source)
-
-
-def only_notes_left(source, target):
-    """The head takes the rest of the stream away. Everything except the notes has to stay."""
-    return torch.eye(source.shape[1], dtype=source.dtype), source.T @ target - torch.eye(
-        source.shape[1], dtype=source.dtype
-    )
 
 
 EXERCISE = Exercise(
@@ -151,10 +103,9 @@ EXERCISE = Exercise(
     several=True,
     axes=("position", "coordinate"),
     mistakes=(
-        not_erased, doubled_at_the_source, erased_twice, half_erased, not_written, wrong_sign,
-        all_signs_wrong, half_written, target_read, moved_backwards, both_read, difference_read, exchanged,
-        target_cleared, reversed_order, notes_mixed, first_note_only, read_and_write_exchanged,
-        divided_by_notes, whole_stream_written, only_notes_left,
+        not_erased, doubled_at_the_source, not_written, wrong_sign, all_signs_wrong,
+        target_read, moved_backwards, target_cleared, notes_mixed, first_note_only,
+        read_and_write_exchanged, whole_stream_written,
     ),
 )  # fmt: skip
 

@@ -60,44 +60,14 @@ def key_twice(W_E, query, key):
     return solution(W_E, key, key)
 
 
-def next_tokens(W_E, query, key):
-    """The gate opens for the next two tokens. Tokens are counted from 0."""
-    return solution(W_E, (query + 1) % len(W_E), (key + 1) % len(W_E))
-
-
-def half_open(W_E, query, key):
-    """The gate opens only half. Its value at the pair has to be 1."""
-    return *reader(W_E, query, at=0.5), *reader(W_E, key)
-
-
-def quarter_open(W_E, query, key):
-    """The gate opens only a quarter. Each side has to be 1 at its token."""
-    return *reader(W_E, query, at=0.5), *reader(W_E, key, at=0.5)
-
-
 def signs(W_E, query, key):
     """Each side is -1 at other tokens, and two negative numbers give a positive one. Make it 0 there."""
     return *reader(W_E, query, elsewhere=-1.0), *reader(W_E, key, elsewhere=-1.0)
 
 
-def one_minus(W_E, query, key):
-    """Each side is 0 at its token and 1 at the others. It has to be the other way round."""
-    return *reader(W_E, query, 0.0, 1.0), *reader(W_E, key, 0.0, 1.0)
-
-
 def key_always(W_E, query, key):
     """The key side is 1 at all tokens. It has to be 1 at one token and 0 at the others."""
     return *reader(W_E, query), *reader(W_E, key, elsewhere=1.0)
-
-
-def query_always(W_E, query, key):
-    """The query side is 1 at all tokens. It has to be 1 at one token and 0 at the others."""
-    return *reader(W_E, query, elsewhere=1.0), *reader(W_E, key)
-
-
-def one_side_negative(W_E, query, key):
-    """The gate never opens. Is the sign of one side wrong?"""
-    return *reader(W_E, query, at=-1.0), *reader(W_E, key)
 
 
 def biases_dropped(W_E, query, key):
@@ -112,12 +82,6 @@ def biases_of_wrong_sign(W_E, query, key):
     return W_GQ, -b_GQ, W_GK, -b_GK
 
 
-def biases_of_1(W_E, query, key):
-    """Both biases are 1. They have to be solved for, together with the directions."""
-    (W_GQ, b_GQ), (W_GK, b_GK) = reader(W_E, query), reader(W_E, key)
-    return W_GQ, 0 * b_GQ + 1, W_GK, 0 * b_GK + 1
-
-
 def side_by_pinv(W_E, token):
     """Return the best direction without a bias."""
     return torch.linalg.pinv(W_E)[:, token], W_E.new_zeros(())
@@ -126,26 +90,6 @@ def side_by_pinv(W_E, token):
 def no_bias(W_E, query, key):
     """You solve without a bias. There is one token more than dimensions, so add a column of ones to W_E."""
     return *side_by_pinv(W_E, query), *side_by_pinv(W_E, key)
-
-
-def query_without_bias(W_E, query, key):
-    """You solve the query side without a bias. There is one token more than dimensions, so add a column of ones."""
-    return *side_by_pinv(W_E, query), *reader(W_E, key)
-
-
-def key_without_bias(W_E, query, key):
-    """You solve the key side without a bias. There is one token more than dimensions, so add a column of ones."""
-    return *reader(W_E, query), *side_by_pinv(W_E, key)
-
-
-def centred_pinv(W_E, token):
-    """Return the best direction for centred embeddings, without a bias."""
-    return torch.linalg.pinv(W_E - W_E.mean(0))[:, token], W_E.new_zeros(())
-
-
-def no_bias_centred(W_E, query, key):
-    """You centre the embeddings and leave out the bias. Solve for a direction and a bias together."""
-    return *centred_pinv(W_E, query), *centred_pinv(W_E, key)
 
 
 def rows_of_the_inverse(W_E, query, key):
@@ -178,18 +122,6 @@ def scaled_embeddings(W_E, query, key):
     return W_E[query] / W_E[query].square().sum(), zero, W_E[key] / W_E[key].square().sum(), zero
 
 
-def thresholds(W_E, query, key):
-    """You read along the embeddings with a threshold, which does not give 0 at the others. Solve for these values."""
-    query_row, key_row = W_E[query], W_E[key]
-    return query_row, 1 - query_row @ query_row, key_row, 1 - key_row @ key_row
-
-
-def centred_embeddings(W_E, query, key):
-    """You read along centred embeddings. They are not orthogonal; solve for 1 at one token and 0 at the others."""
-    centred, zero = W_E - W_E.mean(0), W_E.new_zeros(())
-    return centred[query], zero, centred[key], zero
-
-
 EXERCISE = Exercise(
     number="5.5",
     name="one_pair_gate",
@@ -201,10 +133,9 @@ EXERCISE = Exercise(
     several=True,
     axes=("query token", "key token"),
     mistakes=(
-        exchanged, query_twice, key_twice, next_tokens, half_open, quarter_open, signs, one_minus,
-        key_always, query_always, one_side_negative, biases_dropped, biases_of_wrong_sign, biases_of_1,
-        no_bias, query_without_bias, key_without_bias, no_bias_centred, rows_of_the_inverse, ones_in_front,
-        embeddings, unit_embeddings, scaled_embeddings, thresholds, centred_embeddings,
+        exchanged, query_twice, key_twice, signs, key_always, biases_dropped,
+        biases_of_wrong_sign, no_bias, rows_of_the_inverse, ones_in_front, embeddings,
+        unit_embeddings, scaled_embeddings,
     ),
 )  # fmt: skip
 

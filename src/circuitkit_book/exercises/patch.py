@@ -72,26 +72,6 @@ def zero(model, clean, corrupt, layer, head):
     return put(model, clean, corrupt, layer, head, lambda new, old: 0 * new)[-1]
 
 
-def both_added(model, clean, corrupt, layer, head):
-    """You add the clean value to the corrupt one. It has to replace it."""
-    return put(model, clean, corrupt, layer, head, lambda new, old: new + old)[-1]
-
-
-def both_averaged(model, clean, corrupt, layer, head):
-    """You average the clean and the corrupt value. The clean value has to replace the other."""
-    return put(model, clean, corrupt, layer, head, lambda new, old: (new + old) / 2)[-1]
-
-
-def difference_put_in(model, clean, corrupt, layer, head):
-    """You put in the difference of the two runs. Put in the clean value itself."""
-    return put(model, clean, corrupt, layer, head, lambda new, old: new - old)[-1]
-
-
-def average_put_in(model, clean, corrupt, layer, head):
-    """You put in the average over positions. Each position has a clean value of its own."""
-    return put(model, clean, corrupt, layer, head, lambda new, old: new.mean(1, keepdim=True))[-1]
-
-
 def last_position_only(model, clean, corrupt, layer, head):
     """You patch only the last position. The head's value has to be replaced at all positions."""
 
@@ -108,24 +88,6 @@ def all_heads(model, clean, corrupt, layer, head):
     name = f"blocks.{layer}.attn.hook_z"
     new = model.run_with_cache(clean)[1][name]
     return hooked(model, corrupt, name, lambda z: new)[0, -1]
-
-
-def other_heads(model, clean, corrupt, layer, head):
-    """You patch every head except the one that is asked for."""
-    name = f"blocks.{layer}.attn.hook_z"
-    new = model.run_with_cache(clean)[1][name]
-
-    def change(z: Tensor) -> Tensor:
-        patched = new.clone()
-        patched[:, :, head] = z[:, :, head]
-        return patched
-
-    return hooked(model, corrupt, name, change)[0, -1]
-
-
-def next_head(model, clean, corrupt, layer, head):
-    """You patch the next head. Heads are counted from 0."""
-    return solution(model, clean, corrupt, layer, (head + 1) % model.cfg.n_heads)
 
 
 def other_layer(model, clean, corrupt, layer, head):
@@ -150,53 +112,9 @@ def values_patched(model, clean, corrupt, layer, head):
     return put(model, clean, corrupt, layer, head, lambda new, old: new, "v")[-1]
 
 
-def pattern_patched(model, clean, corrupt, layer, head):
-    """You patch the attention pattern. `hook_z` is what the head computes with it."""
-    name = f"blocks.{layer}.attn.hook_pattern"
-    new = model.run_with_cache(clean)[1][name]
-
-    def change(pattern: Tensor) -> Tensor:
-        pattern[:, head] = new[:, head]
-        return pattern
-
-    return hooked(model, corrupt, name, change)[0, -1]
-
-
-def stream_patched(model, clean, corrupt, layer, head):
-    """You patch the whole output of the attention layer. Only one head has to be replaced, in `hook_z`."""
-    name = f"blocks.{layer}.hook_attn_out"
-    new = model.run_with_cache(clean)[1][name]
-    return hooked(model, corrupt, name, lambda value: new)[0, -1]
-
-
-def first_position_returned(model, clean, corrupt, layer, head):
-    """You return the logits of the first position. Return those of the last."""
-    return all_logits(model, clean, corrupt, layer, head)[0]
-
-
 def all_positions_returned(model, clean, corrupt, layer, head):
     """You return the logits of all positions. Return those of the last, [vocab]."""
     return all_logits(model, clean, corrupt, layer, head)
-
-
-def all_positions_with_row(model, clean, corrupt, layer, head):
-    """You return the logits of all positions. Return those of the last, [vocab]."""
-    return all_logits(model, clean, corrupt, layer, head)[None]
-
-
-def row_axis_left(model, clean, corrupt, layer, head):
-    """Your result still has the axis of the row. Return [vocab]."""
-    return solution(model, clean, corrupt, layer, head)[None]
-
-
-def averaged_over_positions(model, clean, corrupt, layer, head):
-    """You average the logits over positions. Return those of the last."""
-    return all_logits(model, clean, corrupt, layer, head).mean(0)
-
-
-def probabilities(model, clean, corrupt, layer, head):
-    """You return probabilities. Return logits, without a softmax."""
-    return solution(model, clean, corrupt, layer, head).softmax(-1)
 
 
 def change_returned(model, clean, corrupt, layer, head):
@@ -213,11 +131,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("vocab",),
     mistakes=(
-        rows_exchanged, corrupt_unchanged, clean_unchanged, zero, both_added, both_averaged,
-        difference_put_in, average_put_in, last_position_only, all_heads, other_heads, next_head,
-        other_layer, head_as_position, values_patched, pattern_patched, stream_patched,
-        first_position_returned, all_positions_returned, all_positions_with_row, row_axis_left,
-        averaged_over_positions, probabilities, change_returned,
+        rows_exchanged, corrupt_unchanged, clean_unchanged, zero, last_position_only, all_heads,
+        other_layer, head_as_position, values_patched, all_positions_returned, change_returned,
     ),
 )  # fmt: skip
 

@@ -117,21 +117,10 @@ def one_removed(*inputs):
     return rates_of(*inputs, choose=lambda sets: sets[-heads:-1])
 
 
-def one_or_none_removed(*inputs):
-    """You remove at most one other head. Two heads can do together what neither does alone; try every set."""
-    heads = inputs[0].shape[1]
-    return rates_of(*inputs, choose=lambda sets: sets[-heads:])
-
-
 def one_kept(*inputs):
     """You keep at most one other head. Any set of the others has to be tried."""
     heads = inputs[0].shape[1]
     return rates_of(*inputs, choose=lambda sets: sets[:heads])
-
-
-def alone_and_all(*inputs):
-    """You try two sets: no other head, and all of them. Any set of the others has to be tried."""
-    return rates_of(*inputs, choose=lambda sets: [sets[0], sets[-1]])
 
 
 def head_removed_too(*inputs):
@@ -139,27 +128,10 @@ def head_removed_too(*inputs):
     return rates_of(*inputs, choose=lambda sets: [heads[1:] for heads in sets])
 
 
-def head_comes_and_goes(*inputs):
-    """You try sets without the head that is judged. Every set has to contain it."""
-    return rates_of(*inputs, choose=lambda sets: sets + [heads[1:] for heads in sets])
-
-
-def averaged_with_source(written, residual, completion, has_source):
-    """You average over sets in the first rate. One set that fails is enough for a row to fail: use all."""
-    hits = all_hits(written, residual, completion)
-    return two_rates(hits.double().mean(1), ~hits.any(1), has_source, ~has_source)
-
-
 def averaged(written, residual, completion, has_source):
     """You average over sets. One set decides about a row: use all in the first rate and any in the second."""
     mean = all_hits(written, residual, completion).double().mean(1)
     return two_rates(mean, 1 - mean, has_source, ~has_source)
-
-
-def averaged_without_source(written, residual, completion, has_source):
-    """You average over sets in the second rate. One set that predicts is enough for a row to fail: use any."""
-    hits = all_hits(written, residual, completion)
-    return two_rates(hits.all(1), 1 - hits.double().mean(1), has_source, ~has_source)
 
 
 def some_set(written, residual, completion, has_source):
@@ -180,16 +152,10 @@ def how_often_it_fires(written, residual, completion, has_source):
     return two_rates(hits.all(1), hits.any(1), has_source, ~has_source)
 
 
-def always_fires(written, residual, completion, has_source):
-    """Your second rate is how often every set predicts the completion. Ask on which rows no set does."""
-    hits = all_hits(written, residual, completion)
-    return two_rates(hits.all(1), hits.all(1), has_source, ~has_source)
-
-
-def first_rate_on_all_rows(written, residual, completion, has_source):
-    """Your first rate uses all rows. Use those with a source."""
-    hits = all_hits(written, residual, completion)
-    return two_rates(hits.all(1), ~hits.any(1), has_source | True, ~has_source)
+def all_rows(written, residual, completion, has_source):
+    """Both rates use all rows. Use rows with a source in the first, and rows without in the second."""
+    hits, every = all_hits(written, residual, completion), has_source | True
+    return two_rates(hits.all(1), ~hits.any(1), every, every)
 
 
 def second_rate_on_all_rows(written, residual, completion, has_source):
@@ -202,44 +168,6 @@ def second_rate_with_source(written, residual, completion, has_source):
     """Your second rate uses the rows with a source. It is the control, so use those without."""
     hits = all_hits(written, residual, completion)
     return two_rates(hits.all(1), ~hits.any(1), has_source, has_source)
-
-
-def rows_exchanged(written, residual, completion, has_source):
-    """The rows are exchanged. The first rate uses rows with a source, the second those without."""
-    return solution(written, residual, completion, ~has_source)
-
-
-def divided_by_all_rows(written, residual, completion, has_source):
-    """You divide by the number of all rows. Each rate is a share of its own rows."""
-    hits = all_hits(written, residual, completion)
-    first = (hits.all(1) & has_source).double().mean(1)
-    return torch.stack([first, (~hits.any(1) & ~has_source).double().mean(1)], 1)
-
-
-def positive_logit(written, residual, completion, has_source):
-    """You count a positive logit. The completion is predicted if its logit is the largest."""
-    rates = []
-    for head in range(written.shape[1]):
-        sets = sets_with(head, written)
-        logits = torch.stack([residual + written[:, list(heads)].sum(1) for heads in sets])
-        hits = logits[..., completion] > 0
-        rates.append([share(hits.all(0)[has_source]), share(~hits.any(0)[~has_source])])
-    return torch.tensor(rates)
-
-
-def sets_counted(written, residual, completion, has_source):
-    """You count sets. For each row, ask whether all sets predict; then take the share of rows."""
-    hits = all_hits(written, residual, completion)
-    with_source = hits[..., has_source].all(2).double().mean(1)
-    without = 1 - hits[..., ~has_source].any(2).double().mean(1)
-    return torch.stack([with_source, without], 1)
-
-
-def worst_set(written, residual, completion, has_source):
-    """You take the worst set over all rows. Another set can fail on each row, so first ask for each row."""
-    hits = all_hits(written, residual, completion).double()
-    with_source = hits[..., has_source].mean(2).amin(1)
-    return torch.stack([with_source, 1 - hits[..., ~has_source].mean(2).amax(1)], 1)
 
 
 def rates_exchanged(*inputs):
@@ -256,11 +184,9 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("head", "rate"),
     mistakes=(
-        no_residual, residual_for_each_head, all_heads_only, alone_only, never_alone, never_all, one_removed,
-        one_or_none_removed, one_kept, alone_and_all, head_removed_too, head_comes_and_goes,
-        averaged_with_source, averaged, averaged_without_source, some_set, not_every_set, how_often_it_fires,
-        always_fires, first_rate_on_all_rows, second_rate_on_all_rows, second_rate_with_source,
-        rows_exchanged, divided_by_all_rows, positive_logit, sets_counted, worst_set, rates_exchanged,
+        no_residual, residual_for_each_head, all_heads_only, alone_only, never_alone, never_all,
+        one_removed, one_kept, head_removed_too, averaged, some_set, not_every_set,
+        how_often_it_fires, all_rows, second_rate_on_all_rows, second_rate_with_source, rates_exchanged,
     ),
 )  # fmt: skip
 

@@ -51,11 +51,6 @@ def all_from_the_right(R, W_E, W_V, W_O, W_U):
     return W_E @ R, W_V @ R, W_O @ R, W_U @ R
 
 
-def all_from_the_left(R, W_E, W_V, W_O, W_U):
-    """All matrices are multiplied by R from the left. W_E and W_O write the stream with their last axis."""
-    return R @ W_E, R @ W_V, R @ W_O, R @ W_U
-
-
 def readers_as_they_were(R, W_E, W_V, W_O, W_U):
     """W_V and W_U are as they were. They read x @ R now, so they have to undo R."""
     return W_E @ R, W_V, W_O @ R, W_U
@@ -71,19 +66,9 @@ def W_E_as_it_was(R, W_E, W_V, W_O, W_U):
     return W_E, R.T @ W_V, W_O @ R, R.T @ W_U
 
 
-def W_E_with_the_inverse(R, W_E, W_V, W_O, W_U):
-    """W_E is multiplied by the inverse of R. It has to write x @ R where it wrote x."""
-    return W_E @ R.T, R.T @ W_V, W_O @ R, R.T @ W_U
-
-
 def W_V_as_it_was(R, W_E, W_V, W_O, W_U):
     """W_V is as it was. It reads x @ R now, so it has to undo R."""
     return W_E @ R, W_V, W_O @ R, R.T @ W_U
-
-
-def W_V_with_R(R, W_E, W_V, W_O, W_U):
-    """W_V is multiplied by R. It has to undo R: x @ R @ (the new W_V) must be x @ W_V."""
-    return W_E @ R, R @ W_V, W_O @ R, R.T @ W_U
 
 
 def W_O_as_it_was(R, W_E, W_V, W_O, W_U):
@@ -101,19 +86,9 @@ def W_U_as_it_was(R, W_E, W_V, W_O, W_U):
     return W_E @ R, R.T @ W_V, W_O @ R, W_U
 
 
-def W_U_with_R(R, W_E, W_V, W_O, W_U):
-    """W_U is multiplied by R. It has to undo R: x @ R @ (the new W_U) must be x @ W_U."""
-    return W_E @ R, R.T @ W_V, W_O @ R, R @ W_U
-
-
 def head_as_it_was(R, W_E, W_V, W_O, W_U):
     """The head is as it was. W_V reads x @ R now, and W_O has to write x @ R."""
     return W_E @ R, W_V, W_O, R.T @ W_U
-
-
-def ends_only_as_they_were(R, W_E, W_V, W_O, W_U):
-    """W_E and W_U are as they were. The stream has to be x @ R before the head, too."""
-    return W_E, R.T @ W_V, W_O @ R, W_U
 
 
 EXERCISE = Exercise(
@@ -127,9 +102,9 @@ EXERCISE = Exercise(
     several=True,
     axes=("token", "number"),
     mistakes=(
-        inverse_of_R, nothing_rotated, all_from_the_right, all_from_the_left, readers_as_they_were,
-        readers_with_R, W_E_as_it_was, W_E_with_the_inverse, W_V_as_it_was, W_V_with_R, W_O_as_it_was,
-        W_O_with_the_inverse, W_U_as_it_was, W_U_with_R, head_as_it_was, ends_only_as_they_were,
+        inverse_of_R, nothing_rotated, all_from_the_right, readers_as_they_were, readers_with_R,
+        W_E_as_it_was, W_V_as_it_was, W_O_as_it_was, W_O_with_the_inverse, W_U_as_it_was,
+        head_as_it_was,
     ),
 )  # fmt: skip
 

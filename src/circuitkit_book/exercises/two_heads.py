@@ -83,13 +83,8 @@ def source_draws_level(n, gain):
 
 
 def wrong_head_sees_the_source(n, gain):
-    """The wrong head attends to the source, so the completion is lowered. The head that takes back has to attend to it."""
+    """The completion is lowered where it should be raised. The head that takes back has to attend to the source."""
     return build(n, (gain, -gain), (60.0, 0.0))
-
-
-def both_heads_see_the_source(n, gain):
-    """Both heads attend to the source, so nothing is written. The head that guesses has to stay at the destination."""
-    return build(n, (gain, -gain), (60.0, 60.0))
 
 
 def heads_add_up(n, gain):
@@ -102,39 +97,9 @@ def nothing_taken_back(n, gain):
     return build(n, (gain, 0.0))
 
 
-def twice_taken_back(n, gain):
-    """Head 1 takes back twice what head 0 writes. Without a source, they have to cancel."""
-    return build(n, (gain, -2 * gain))
-
-
-def no_guess(n, gain):
-    """Head 0 writes nothing. It has to write the completion always."""
-    return build(n, (0.0, -gain))
-
-
-def signs_exchanged(n, gain):
-    """Both signs are wrong: with a source the completion is lowered. Head 0 has to raise it."""
-    return build(n, (-gain, gain))
-
-
 def no_gain(n, gain):
     """The gain is missing. What is written has to be multiplied by `gain`."""
     return build(n, (1.0, -1.0))
-
-
-def gain_of_head_0(n, gain):
-    """Only head 0 is multiplied by the gain. Without a source, the heads have to cancel."""
-    return build(n, (gain, -1.0))
-
-
-def gain_of_head_1(n, gain):
-    """Only head 1 is multiplied by the gain. Without a source, the heads have to cancel."""
-    return build(n, (1.0, -gain))
-
-
-def gain_squared(n, gain):
-    """The gain enters twice. Multiply only one of the matrices by it."""
-    return build(n, (gain**2, -(gain**2)))
 
 
 def destination_written(n, gain):
@@ -157,54 +122,10 @@ def destinations_from_0(n, gain):
     return build(n, (gain, -gain), first=0)
 
 
-def completions_reversed(n, gain):
-    """The completions are in reverse order. Destination b has the completion b + n."""
-    W_Q, W_K, W_V, W_O = solution(n, gain)
-    return W_Q, W_K, W_V, W_O.flip(1)
-
-
 def source_has_a_value(n, gain):
     """The source has a value, so head 1 writes something when it attends to it. Its value has to be 0."""
     W_Q, W_K, W_V, W_O = solution(n, gain)
     W_V[1, 0] = 1.0
-    return W_Q, W_K, W_V, W_O
-
-
-def one_value_for_all(n, gain):
-    """All destinations share one value, so all completions are written at once. Each needs a direction of its own."""
-    W_Q, W_K, W_V, W_O = solution(n, gain)
-    return (
-        W_Q,
-        W_K,
-        W_V @ torch.full((n, n), 1 / n, dtype=W_V.dtype),
-        W_O.sum(1, keepdim=True).expand_as(W_O),
-    )
-
-
-def any_destination(n, gain):
-    """A destination attends to all destinations, so it mixes their completions. Each query has to match its own key."""
-    W_Q, W_K, W_V, W_O = solution(n, gain)
-    W_Q[:, 1 : n + 1] = 1.0 / n
-    return W_Q, W_K, W_V, W_O
-
-
-def completions_ask(n, gain):
-    """Queries and keys belong to the completions. The prediction is made at the destination, token b."""
-    W_Q, W_K, W_V, W_O = solution(n, gain)
-    return W_Q.roll(n, 1), W_K.roll(n, 1), W_V.roll(n, 1), W_O
-
-
-def first_trigram_only(n, gain):
-    """The source's key beats only that of the first destination. It needs a number for each of the n queries."""
-    W_Q, W_K, W_V, W_O = solution(n, gain)
-    W_K[:, 0, 1:] = 0.0
-    return W_Q, W_K, W_V, W_O
-
-
-def start_for_source(n, gain):
-    """You take the token that begins a prompt for the source. The source is token 0."""
-    W_Q, W_K, W_V, W_O = solution(n, gain)
-    W_K[:, -1], W_K[:, 0] = W_K[:, 0].clone(), 0.0
     return W_Q, W_K, W_V, W_O
 
 
@@ -218,11 +139,6 @@ def scores_of_10(n, gain):
     return build(n, (gain, -gain), (0.0, 20.0), key=10.0)
 
 
-def scores_of_5(n, gain):
-    """Your scores are too small for full attention: exp(-5) is still visible here. Make the differences 30."""
-    return build(n, (gain, -gain), (0.0, 10.0), key=5.0)
-
-
 EXERCISE = Exercise(
     number="5.3",
     name="two_heads",
@@ -234,12 +150,10 @@ EXERCISE = Exercise(
     several=True,
     axes=("written on token",),
     mistakes=(
-        source_not_seen, source_draws_level, wrong_head_sees_the_source, both_heads_see_the_source,
-        heads_add_up, nothing_taken_back, twice_taken_back, no_guess, signs_exchanged, no_gain,
-        gain_of_head_0, gain_of_head_1, gain_squared, destination_written, completion_too_low,
-        completion_too_high, destinations_from_0, completions_reversed, source_has_a_value,
-        one_value_for_all, any_destination, completions_ask, first_trigram_only, start_for_source,
-        scores_too_small, scores_of_10, scores_of_5,
+        source_not_seen, source_draws_level, wrong_head_sees_the_source, heads_add_up,
+        nothing_taken_back, no_gain, destination_written, completion_too_low,
+        completion_too_high, destinations_from_0, source_has_a_value, scores_too_small,
+        scores_of_10,
     ),
 )  # fmt: skip
 

@@ -80,29 +80,9 @@ def sign_kept(one, other, tokens):
     return gaps(one, other, tokens).amax(1)
 
 
-def sign_kept_other_way(one, other, tokens):
-    """You keep the sign, so gaps of one sign are lost. Take absolute values first, then the largest."""
-    return (-gaps(one, other, tokens)).amax(1)
-
-
-def absolute_after_largest(one, other, tokens):
-    """You take the absolute value after the largest. A large negative gap is lost; take absolute values first."""
-    return gaps(one, other, tokens).amax(1).abs()
-
-
 def last_position(one, other, tokens):
     """You compare only the last position. Compare all of them."""
     return gaps(one, other, tokens)[:, -1].abs()
-
-
-def first_position(one, other, tokens):
-    """You compare only the first position. Compare all of them."""
-    return gaps(one, other, tokens)[:, 0].abs()
-
-
-def first_left_out(one, other, tokens):
-    """You leave out the first position. Compare all of them."""
-    return gaps(one, other, tokens)[:, 1:].abs().amax(1)
 
 
 def summed(one, other, tokens):
@@ -115,24 +95,9 @@ def norm(one, other, tokens):
     return gaps(one, other, tokens).norm(dim=1)
 
 
-def largest_squared(one, other, tokens):
-    """You square the gaps. Take absolute values."""
-    return gaps(one, other, tokens).square().amax(1)
-
-
-def smallest(one, other, tokens):
-    """You take the smallest gap. Take the largest."""
-    return gaps(one, other, tokens).abs().amin(1)
-
-
 def largest_readings(one, other, tokens):
     """You compare the largest readings of both models. Compare position by position, then take the largest gap."""
     return (readings(one, tokens).amax(1) - readings(other, tokens).amax(1)).abs()
-
-
-def largest_absolute_readings(one, other, tokens):
-    """You compare the largest absolute readings. Compare position by position, then take the largest gap."""
-    return (readings(one, tokens).abs().amax(1) - readings(other, tokens).abs().amax(1)).abs()
 
 
 def absolute_readings(one, other, tokens):
@@ -140,39 +105,9 @@ def absolute_readings(one, other, tokens):
     return (readings(one, tokens).abs() - readings(other, tokens).abs()).abs().amax(1)
 
 
-def mean_readings(one, other, tokens):
-    """You compare mean readings. Compare position by position, then take the largest gap."""
-    return (readings(one, tokens).mean(1) - readings(other, tokens).mean(1)).abs()
-
-
-def relative(one, other, tokens):
-    """You divide by a reading. The gap itself is asked for."""
-    return (gaps(one, other, tokens) / readings(one, tokens)).abs().amax(1)
-
-
-def positions_returned(one, other, tokens):
-    """You return positions. Return the gaps themselves, [layer, neuron]."""
-    return gaps(one, other, tokens).abs().argmax(1)
-
-
-def one_number_each_layer(one, other, tokens):
-    """You return one number for each layer. Return one for each neuron, [layer, neuron]."""
-    return gaps(one, other, tokens).abs().amax((1, 2))
-
-
 def largest_over_neurons(one, other, tokens):
     """Your maximum runs over neurons. It has to run over positions; return [layer, neuron]."""
     return gaps(one, other, tokens).abs().amax(2)
-
-
-def position_axis_left(one, other, tokens):
-    """You return a gap for each position. Take the largest over positions; return [layer, neuron]."""
-    return gaps(one, other, tokens).abs()
-
-
-def first_layer_twice(one, other, tokens):
-    """Both rows are the first layer. Which name does each row ask the cache for?"""
-    return gaps(one, other, tokens).abs().amax(1)[[0, 0]]
 
 
 EXERCISE = Exercise(
@@ -184,11 +119,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("layer", "neuron"),
     mistakes=(
-        behind_the_activation, mean, mean_before_absolute, sign_kept, sign_kept_other_way,
-        absolute_after_largest, last_position, first_position, first_left_out, summed, norm, largest_squared,
-        smallest, largest_readings, largest_absolute_readings, absolute_readings, mean_readings, relative,
-        positions_returned, one_number_each_layer, largest_over_neurons, position_axis_left,
-        first_layer_twice,
+        behind_the_activation, mean, mean_before_absolute, sign_kept, last_position, summed,
+        norm, largest_readings, absolute_readings, largest_over_neurons,
     ),
 )  # fmt: skip
 

@@ -57,20 +57,9 @@ def all_positions(model, tokens):
     return rates(model, tokens, without(model, tokens), torch.ones_like(tokens).bool())
 
 
-def waiting(model, tokens):
-    """You count places with state 1. A completion is due where the state is 2."""
-    return rates(model, tokens, without(model, tokens), model.task.states(tokens) == 1)
-
-
 def waiting_too(model, tokens):
     """You count places with state 1, too. A completion is due where the state is 2."""
     return rates(model, tokens, without(model, tokens), model.task.states(tokens) > 0)
-
-
-def rows_with_a_source(model, tokens):
-    """You count destinations in every prompt that has a source. The source may come later, or may be used up."""
-    places = model.task.is_destination(tokens) & (tokens == 0).any(1, keepdim=True)
-    return rates(model, tokens, without(model, tokens), places)
 
 
 def places_after_the_change(model, tokens):
@@ -87,19 +76,9 @@ def second_rate_of_0(model, tokens):
 
 def place_before(model, tokens):
     """You read the prediction one place too early. The logits at a place predict the token that follows it."""
-    return shifted(model, tokens, 1)
-
-
-def place_after(model, tokens):
-    """You read the prediction one place too late. The logits at a place predict the token that follows it."""
-    return shifted(model, tokens, -1)
-
-
-def shifted(model, tokens, step):
-    """Return the rates when the logits of a neighbouring place are read."""
     places, completions = due_places(model, tokens), tokens + model.task.n_trigrams
     prompts = (tokens, without(model, tokens))
-    hits = [model(prompt).argmax(-1).roll(step, 1) == completions for prompt in prompts]
+    hits = [model(prompt).argmax(-1).roll(1, 1) == completions for prompt in prompts]
     return torch.stack([hit[places].double().mean() for hit in hits])
 
 
@@ -114,63 +93,13 @@ def completion_too_high(model, tokens):
     return rates(model, tokens, without(model, tokens), due_places(model, tokens), 1)
 
 
-def completion_too_low(model, tokens):
-    """Your completion is one too low. The completion of destination b is b + n."""
-    return rates(model, tokens, without(model, tokens), due_places(model, tokens), -1)
-
-
-def next_token(model, tokens):
-    """You look for the token that follows in the prompt. The completion of destination b is b + n."""
-    places = due_places(model, tokens)
-    places[:, -1] = False
-    following = tokens.roll(-1, 1)
-    prompts = (tokens, without(model, tokens))
-    hits = [model(prompt).argmax(-1) == following for prompt in prompts]
-    return torch.stack([hit[places].double().mean() for hit in hits])
-
-
-def counted_by(model, tokens, hit):
-    """Return the means of `hit(logits, completions)` over the due places."""
-    places = due_places(model, tokens)
-    right = (tokens + model.task.n_trigrams).clamp_max(2 * model.task.n_trigrams + 1)[..., None]
-    prompts = (tokens, without(model, tokens))
-    values = [hit(model(prompt), right) for prompt in prompts]
-    return torch.stack([value[places].double().mean() for value in values])
-
-
-def logit(model, tokens):
-    """You return a mean logit. Count how often the completion has the largest one."""
-    return counted_by(model, tokens, lambda logits, right: logits.gather(-1, right)[..., 0])
-
-
 def probability(model, tokens):
     """You return a mean probability. Count how often the completion has the largest logit."""
-    return counted_by(
-        model, tokens, lambda logits, right: logits.softmax(-1).gather(-1, right)[..., 0]
-    )
-
-
-def positive_logit(model, tokens):
-    """You count positive logits. The completion has to have the largest of all tokens."""
-    return counted_by(model, tokens, lambda logits, right: logits.gather(-1, right)[..., 0] > 0)
-
-
-def above_one_half(model, tokens):
-    """You count probabilities above one half. The completion has to have the largest logit."""
-    return counted_by(
-        model, tokens, lambda logits, right: logits.softmax(-1).gather(-1, right)[..., 0] > 0.5
-    )
-
-
-def any_completion(model, tokens):
-    """You count any completion. Destination b has one: b + n."""
-    n = model.task.n_trigrams
-
-    def hit(logits, right):
-        top = logits.argmax(-1)
-        return (top > n) & (top <= 2 * n)
-
-    return counted_by(model, tokens, hit)
+    n, places = model.task.n_trigrams, due_places(model, tokens)
+    right = (tokens + n).clamp_max(2 * n + 1)[..., None]
+    prompts = (tokens, without(model, tokens))
+    chances = [model(prompt).softmax(-1).gather(-1, right)[..., 0] for prompt in prompts]
+    return torch.stack([chance[places].double().mean() for chance in chances])
 
 
 def first_source_only(model, tokens):
@@ -191,17 +120,6 @@ def filler(model, tokens):
     return rates(model, tokens, changed, due_places(model, tokens))
 
 
-def destination_put_in(model, tokens):
-    """You put token 1, a destination, in the place of the source. Put 2n + 1 there."""
-    return rates(model, tokens, tokens.masked_fill(tokens == 0, 1), due_places(model, tokens))
-
-
-def start_replaced(model, tokens):
-    """You replace the token that begins a prompt by the source. It has to be the other way round."""
-    changed = tokens.masked_fill(tokens == 2 * model.task.n_trigrams + 1, 0)
-    return rates(model, tokens, changed, due_places(model, tokens))
-
-
 def averaged_by_prompt(model, tokens):
     """You average prompts. All places count equally, whatever prompt they belong to."""
     places = due_places(model, tokens)
@@ -214,11 +132,6 @@ def averaged_by_prompt(model, tokens):
     return torch.stack(shares)
 
 
-def divided_by_all_positions(model, tokens):
-    """You divide by the number of all positions. Divide by the number of places where a completion is due."""
-    return solution(model, tokens) * due_places(model, tokens).double().mean()
-
-
 def counts(model, tokens):
     """You return counts. Divide by the number of places where a completion is due."""
     return solution(model, tokens) * due_places(model, tokens).sum()
@@ -227,21 +140,6 @@ def counts(model, tokens):
 def exchanged(model, tokens):
     """The two rates are exchanged. First the prompts as they are."""
     return solution(model, tokens).flip(0)
-
-
-def difference(model, tokens):
-    """You return the difference. Return both rates."""
-    return solution(model, tokens)[0] - solution(model, tokens)[1]
-
-
-def first_rate(model, tokens):
-    """You return only the first rate. Return both."""
-    return solution(model, tokens)[0]
-
-
-def second_rate(model, tokens):
-    """You return only the second rate. Return both."""
-    return solution(model, tokens)[1]
 
 
 EXERCISE = Exercise(
@@ -253,11 +151,9 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("rate",),
     mistakes=(
-        all_destinations, all_positions, waiting, waiting_too, rows_with_a_source, places_after_the_change,
-        second_rate_of_0, place_before, place_after, destination_itself, completion_too_high,
-        completion_too_low, next_token, logit, probability, positive_logit, above_one_half, any_completion,
-        first_source_only, not_changed, filler, destination_put_in, start_replaced, averaged_by_prompt,
-        divided_by_all_positions, counts, exchanged, difference, first_rate, second_rate,
+        all_destinations, all_positions, waiting_too, places_after_the_change, second_rate_of_0,
+        place_before, destination_itself, completion_too_high, probability, first_source_only,
+        not_changed, filler, averaged_by_prompt, counts, exchanged,
     ),
 )  # fmt: skip
 

@@ -1,0 +1,58 @@
+"""Every exercise: its solution passes, and each of its mistakes is recognised."""
+
+import pytest
+import torch
+
+from circuitkit_book import exercises
+
+ALL = exercises.catalogue()
+MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mistakes]
+
+
+def check_of(exercise):
+    return getattr(exercises, f"check_{exercise.name}")
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
+def test_the_solution_passes(exercise):
+    result = check_of(exercise)(exercise.solution)
+    assert result, result.message
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
+def test_a_missing_answer_is_neither_right_nor_wrong(exercise):
+    def stub(*arguments):
+        raise NotImplementedError
+
+    for answer in (None, ..., stub, lambda *arguments: None):
+        result = check_of(exercise)(answer)
+        assert not result.passed
+        assert not result.done
+        assert "No answer yet." in result.message
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mistake"),
+    MISTAKES,
+    ids=[f"{exercise.name}-{mistake.__name__}" for exercise, mistake in MISTAKES],
+)
+def test_a_mistake_is_recognised_and_its_hint_is_shown(exercise, mistake):
+    result = check_of(exercise)(mistake)
+    assert not result.passed
+    assert result.mistake == mistake.__name__
+    assert f"\n{mistake.__doc__}\nRead again: " in result.message
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
+def test_the_cases_are_the_same_at_every_call(exercise):
+    for first, second in zip(exercise.all_cases(), exercise.all_cases(), strict=True):
+        for name, value in first.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, second[name])
+            else:
+                assert value is second[name] or value == second[name]
+
+
+def test_a_chapter_without_exercises_is_refused():
+    with pytest.raises(ValueError, match="Chapter 9 has no exercises. Chapters 1 to 5 have some"):
+        exercises.catalogue(9)
