@@ -962,11 +962,15 @@ def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
         return None
     positions = at.tolist() if hasattr(at, "tolist") else at  # a tensor or an array
     is_list = isinstance(positions, Sequence) and not isinstance(positions, str)
-    for pos in positions if is_list else [None]:
-        is_integer = isinstance(pos, Integral) and not isinstance(pos, bool)
-        if not is_integer or not 0 <= int(pos) < n_pos:
-            raise ValueError(
-                f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], "
-                f"not {at!r}."
-            )
+    if not is_list or not all(is_position(pos, n_pos) for pos in positions):
+        raise ValueError(
+            f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], "
+            f"not {at!r}."
+        )
     return tuple(int(pos) for pos in positions)
+
+
+def is_position(pos: Any, n_pos: int) -> bool:
+    """Whether this is an integer from 0 to `n_pos - 1`; True and False are none."""
+    is_integer = isinstance(pos, Integral) and not isinstance(pos, bool)
+    return is_integer and 0 <= int(pos) < n_pos

@@ -302,10 +302,13 @@ def require_choices(without: Any, keep: Any, fill: Any, rows: Any) -> None:
         )
     for name in normalized(keep):
         chain = parse(name)
-        if len(chain) > 2 or (len(chain) == 1 and chain[0].side is not None):
+        is_part = len(chain) == 1 and chain[0].side is None and chain[0].kind != "unembed"
+        ends_in_input = len(chain) == 2 and chain[1].side is not None
+        joins_heads = {part.kind for part in chain} == {"H"}
+        if not is_part and not (ends_in_input and joins_heads):
             raise ValueError(
-                f"keep cannot take {name!r}, because all other inputs or paths are not a list. "
-                "Give parts or wires."
+                f"keep cannot take {name!r}, because it has no list of all others of this kind. Give "
+                "parts such as 'L0H1', or wires from head to head such as 'L0H1->L1H3.K'."
             )
     tokens = rows.tokens if isinstance(rows, Repeated) else rows
     if isinstance(fill, Tensor) and fill.shape != tokens.shape:

@@ -268,6 +268,9 @@ def test_names_of_wires(plain):
         ({"keep": "L7H1"}, "no part or wire is called 'L7H1'"),
         ({"keep": "L0H1->L1H0->L2H0.K"}, "keep cannot take"),
         ({"keep": "L1H0.K"}, "keep cannot take"),
+        ({"keep": "L0H1->L1H0"}, "keep cannot take"),
+        ({"keep": "embed->L1H0.K"}, "keep cannot take"),
+        ({"keep": "unembed"}, "keep cannot take"),
     ],
 )
 def test_arguments_that_cannot_be_meant(plain, arguments, message):
