@@ -28,7 +28,11 @@ def in_layer(layer: int | None, hook: str) -> str:
 
 def n_heads(model: Any, layer: int) -> int:
     """How many query heads a layer has."""
-    return model.cfg.n_heads if "attn" in model.blocks[layer]._modules else 0
+    attention = model.blocks[layer]._modules.get("attn")
+    if attention is None:
+        return 0
+    # a gated layer may have more heads than the other layers of its model
+    return getattr(attention.config, "n_heads", model.cfg.n_heads)
 
 
 def heads_per_key(model: Any, layer: int) -> int:

@@ -471,11 +471,12 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
 
 def mlp_input(model: Any, part: Name) -> Float[Tensor, "d_model columns"]:
     """What an MLP, or its gate alone (Q), or what the gate multiplies (V), reads with."""
-    mlp = mlp_of(model, part.layer)
+    mlp = mlp_of(model, part.layer or 0)
     if part.side == "Q":
         return mlp.W_gate
-    is_whole_of_gated = part.side is None and mlp.W_gate is not None
-    return torch.cat([mlp.W_gate, mlp.W_in], dim=1) if is_whole_of_gated else mlp.W_in
+    if part.side is None and mlp.W_gate is not None:
+        return torch.cat([mlp.W_gate, mlp.W_in], dim=1)
+    return mlp.W_in
 
 
 def undivided(model: Any, norm: Any) -> FrozenNorm | None:

@@ -60,6 +60,8 @@ def fit(
     (True, 9.0)
     """
     require_at_least(1, steps=steps)
+    if clip_norm is not None and clip_norm <= 0:
+        raise ValueError(f"clip_norm={clip_norm} is not a size. Give a positive number, or None.")
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     rate_at = learning_rate if callable(learning_rate) else lambda step: learning_rate
     descent = optimizer(trained, lr=rate_at(0))

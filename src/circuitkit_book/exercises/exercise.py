@@ -125,9 +125,10 @@ def as_tensor(value: Any) -> Tensor | None:
     """Return numbers of any kind as a float64 tensor: tensors, arrays, lists, lists of tensors."""
     if isinstance(value, (list, tuple)) and any(isinstance(part, (Tensor, list)) for part in value):
         rows = [as_tensor(part) for part in value]
-        if any(row is None or row.shape != rows[0].shape for row in rows):
+        tensors = [row for row in rows if row is not None]
+        if len(tensors) < len(rows) or any(row.shape != tensors[0].shape for row in tensors):
             return None
-        return torch.stack([row for row in rows if row is not None])
+        return torch.stack(tensors)
     is_python = isinstance(value, (float, list, tuple))  # Python's numbers are float64
     try:
         tensor = torch.as_tensor(value, dtype=torch.float64 if is_python else None)

@@ -1,5 +1,6 @@
 """Models that are not what they seem: shipped models that are altered when they are loaded, and one by hand."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ D_HEAD, N_HEADS = 32, 4
 WRONG_LAYER, WRONG_NEURON = 0, 181
 """The neuron of model G whose input bias is wrong."""
 
-Weights = dict[str, Tensor]
+Weights = Mapping[str, Tensor]
 
 
 def mystery(letter: str) -> Any:

@@ -195,3 +195,24 @@ def test_originals_that_cannot_be_learnt_are_refused():
         train_gated(record_layer(model, 0, torch.tensor([[7, 0, 1]])))
     with pytest.raises(ValueError, match="does not hold a task"):
         train_gated(native_model())
+
+
+def test_a_gated_layer_may_have_more_heads_than_the_other_layers():
+    stacks = [ck.circuits.random_heads(3, 16, 5, layer=layer, seed=layer) for layer in (0, 1)]
+    W_E = torch.randn(20, 16, generator=torch.Generator().manual_seed(0))
+    model = ck.handmade.bridge_of(ck.stack(*stacks), W_E, W_E.T.contiguous(), n_ctx=8)
+    block = GatedBlock(GATES, n_heads=3, d_model=16)
+    gated = with_gated_layer(model, 1, block)
+    tokens = torch.arange(16).view(2, 8)
+    whole = ck.run(gated, tokens)
+    torch.testing.assert_close(sum(whole.parts().values()), whole.stream())
+    assert f"L1H{block.n_heads - 1}" in whole.parts()
+
+    def without_head_1(z, hook):
+        z[:, :, 1] = 0
+        return z
+
+    expected = gated.run_with_hooks(tokens, fwd_hooks=[("blocks.1.attn.hook_z", without_head_1)])
+    torch.testing.assert_close(ck.run(gated, tokens, without="L1H1").logits, expected)
+    assert ck.induction.scores(gated).values.shape[0] == 3 + block.n_heads
+    assert len(ck.attribution(gated, tokens).names) == 3 + block.n_heads
