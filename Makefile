@@ -128,7 +128,7 @@ quick: env ## the tests that need no kernel: hollow cells, numbers, equations, s
 	$(PYTEST) $(QUICK)
 
 check: env ## after every edit (40 s): lint, types and the quick tests
-	@$(MAKE) --no-print-directory -j2 types lint quick
+	@$(MAKE) --no-print-directory -k -j2 types lint quick
 
 test-book: browser ## after an edit of the text (4 min): check, book, notebooks, pages
 	@$(MAKE) --no-print-directory -j2 lint types book
