@@ -17,12 +17,16 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import effects as effects
     from circuitkit import figures as figures
     from circuitkit import handmade as handmade
+    from circuitkit import heads as heads
     from circuitkit import induction as induction
     from circuitkit import models as models
     from circuitkit import paths as paths
+    from circuitkit import reports as reports
     from circuitkit import residual as residual
+    from circuitkit import rows as rows
     from circuitkit import skip_trigrams as skip_trigrams
     from circuitkit import superposition as superposition
+    from circuitkit import tables as tables
     from circuitkit import toys as toys
     from circuitkit import training as training
     from circuitkit.ablation import run as run
@@ -46,12 +50,16 @@ MODULES = (
     "effects",
     "figures",
     "handmade",
+    "heads",
     "induction",
     "models",
     "paths",
+    "reports",
     "residual",
+    "rows",
     "skip_trigrams",
     "superposition",
+    "tables",
     "toys",
     "training",
 )

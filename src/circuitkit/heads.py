@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.checks import checked, require_finite, shown
+from circuitkit.checks import checked, require_at_least, require_finite, shown
 from circuitkit.names import Name, Side, parse, unknown
 
 if TYPE_CHECKING:
@@ -148,8 +148,9 @@ class HeadNorm:
 
 
 @checked
+@checked
 def allowed_pairs(
-    mask: Mask, n_pos: int, device: torch.device | str | None = None
+    mask: Mask, n_pos: int, device: torch.device | None = None
 ) -> Bool[Tensor, "dst src"]:
     """Where attention is allowed: True for each destination (row) and source that it may see.
 
@@ -165,6 +166,7 @@ def allowed_pairs(
     Source: "Attention-Only Transformers" (author unknown), Theorem 2, for `"self_or_first"`; the
     bias token comes first here, so that the mask is causal.
     """
+    require_at_least(0, n_pos=n_pos)
     pairs = torch.ones(n_pos, n_pos, dtype=torch.bool, device=device)
     if mask == "causal":
         return pairs.tril()
@@ -381,9 +383,7 @@ class Heads:
         """Attention pattern `[..., head, dst, src]`; each row sums to 1."""
         return self.pattern_of(self.scores(x))
 
-    def allowed(
-        self, n_pos: int, device: torch.device | str | None = None
-    ) -> Bool[Tensor, "dst src"]:
+    def allowed(self, n_pos: int, device: torch.device | None = None) -> Bool[Tensor, "dst src"]:
         """True where mask and window let a destination see a source."""
         pairs = allowed_pairs(self.mask, n_pos, device)
         return pairs if self.window is None else pairs.triu(1 - self.window)

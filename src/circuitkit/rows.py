@@ -136,6 +136,7 @@ def default_rows(model: Any, *, period: int = 64, batch: int = 8) -> Repeated:
     return repeated_tokens(model.cfg.d_vocab, period, batch=batch, bos=bos)
 
 
+@checked
 def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
     """Mark the earlier positions that hold the same token as the destination.
 
@@ -155,6 +156,7 @@ def earlier_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch
     return (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
 
 
+@checked
 def after_occurrences(tokens: Int[Tensor, "batch pos"]) -> Bool[Tensor, "batch dst src"]:
     """Mark the positions after earlier occurrences of the destination's token.
 

@@ -128,6 +128,7 @@ CALLS = {
     "model_card": lambda: {"name": "zero-layer"},
     "checkpoints": lambda: {"name": "zero-layer"},
     "heldout_rows": lambda: {"n": 2},
+    "allowed_pairs": lambda: {"mask": "causal", "n_pos": 4},
     "bridge_of": lambda: {"n_ctx": 8},
     "composition_scores": lambda: {"earlier": model()},
     "why": lambda: {"text": tokens()[:1]},

@@ -29,7 +29,8 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = [path for path in (ROOT / "src/circuitkit").rglob("*") if path.is_file()]
+    folders = [ROOT / "src/circuitkit", ROOT / "src/circuitkit_book"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
     assert names == {name for name in expected if "__pycache__" not in name}
 
