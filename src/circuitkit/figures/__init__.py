@@ -7,8 +7,10 @@ receives numbers and names, never a model.
 from circuitkit.figures.attention_view import attention
 from circuitkit.figures.circuit_drawing import circuit
 from circuitkit.figures.pictures import effects, frames, picture, show, signed, style, unsigned
+from circuitkit.figures.token_diagram import COLORS, token_diagram
 
 __all__ = [
+    "COLORS",
     "attention",
     "circuit",
     "effects",
@@ -17,5 +19,6 @@ __all__ = [
     "show",
     "signed",
     "style",
+    "token_diagram",
     "unsigned",
 ]
