@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from docutils.nodes import make_id
 
-from circuitkit_book import claims
+from circuitkit_book import claims, exercises
 from circuitkit_book.claims.outcomes import agree, computation
 from circuitkit_book.claims.register import parse
 
@@ -43,11 +43,13 @@ def test_every_row_of_the_register_is_well_formed():
     assert claims.problems(claims.load()) == []
 
 
-@pytest.mark.parametrize(
-    "claim", [claim for claim in claims.load() if claim.chapter], ids=lambda claim: claim.id
-)
-def test_the_section_that_a_claim_names_exists(claim):
-    page, _, anchor = claim.chapter.partition("#")
+SECTIONS = {exercise.section for exercise in exercises.catalogue()}
+SECTIONS |= {claim.chapter for claim in claims.load() if claim.chapter}
+
+
+@pytest.mark.parametrize("section", sorted(SECTIONS))
+def test_the_section_that_a_claim_or_an_exercise_names_exists(section):
+    page, _, anchor = section.partition("#")
     cells = json.loads((BOOK / f"{page}.ipynb").read_text("utf-8"))["cells"]
     text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     headings = [make_id(line.lstrip("#")) for line in text.splitlines() if line.startswith("#")]

@@ -8,7 +8,7 @@ from tests.book.hollow_cells import expects_output, faults
 from tools.notebooks.execute import notebooks
 
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_cell_of_the_book_is_hollow(path):
     assert faults(nbformat.read(path, as_version=4)) == []
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tools.check.numbers_in_prose import OLD_PAGES
+from tools.notebooks.execute import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(ROOT.glob("book/*.ipynb")) + sorted(ROOT.glob("book/exercises/*.ipynb"))
 
 
 def misspelled(text: str, *dictionaries: str) -> str:
@@ -25,7 +25,7 @@ def markdown(path: Path) -> str:
     return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_words_of_the_page_are_spelled_right(path):
     dictionaries = ["-D-"]
     if path.relative_to(ROOT).as_posix() not in OLD_PAGES:

@@ -5,7 +5,7 @@ import pytest
 KINDS = {
     "home": "book/intro.html",
     "chapter": "book/04-mlps-as-attention.html",
-    "exercises": "book/exercises/01-residual-stream.html",
+    "exercises": "book/1-residual-stream/exercises.html",
     "lab": "book/lab.html",
     "heads": "book/heads.html",
     "report": "book/reports.html",

@@ -48,7 +48,7 @@ TOO_WIDE = """() => {
 def pages() -> list[str]:
     """The pages of the table of contents, as paths below the built book."""
     contents = (ROOT / "_toc.yml").read_text("utf-8")
-    names = re.findall(r"^(?:root| *- file): (\S+)$", contents, re.M)
+    names = re.findall(r"^(?:root| *- file): (\S+)", contents, re.M)
     return [f"{name.removesuffix('.md').removesuffix('.ipynb')}.html" for name in names]
 
 

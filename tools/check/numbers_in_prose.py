@@ -199,7 +199,8 @@ def problems(path: Path, name: str) -> list[str]:
 
 def pages() -> dict[str, Path]:
     """The pages that readers see, by their path in the repository."""
-    patterns = ["README.md", "CHANGELOG.md", "book/*.md", "book/*.ipynb", "book/exercises/*.ipynb"]
+    patterns = ["README.md", "CHANGELOG.md", "book/*.md", "book/*.ipynb"]
+    patterns += ["book/[1-9]-*/*.md", "book/[1-9]-*/*.ipynb"]
     found = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     return {path.relative_to(ROOT).as_posix(): path for path in found}
 

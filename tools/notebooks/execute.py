@@ -1,7 +1,7 @@
 """Execute the book's notebooks and store their outputs: the only way outputs are written.
 
     python -m tools execute                     every notebook under book/
-    python -m tools execute book/01-*.ipynb     these
+    python -m tools execute book/1-*/*.ipynb    these
 
 Each notebook runs in a new kernel of this Python, in an empty folder, with one thread and no access to model hubs. The
 stored file depends only on the sources: cell ids follow the position, counts run from 1, no times are stored.
@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 ROOT = Path(__file__).resolve().parents[2]
-CELL_METADATA = {"tags", "mystnb", "circuitkit"}
+CELL_METADATA = {"tags", "mystnb", "circuitkit", "jupyter"}
 NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -45,10 +45,9 @@ class ThisPython(AsyncKernelManager):
 
 
 def notebooks(root: Path = ROOT) -> list[Path]:
-    """Every notebook of the book, in reading order."""
-    return sorted((root / "book").glob("*.ipynb")) + sorted(
-        (root / "book").glob("exercises/*.ipynb")
-    )
+    """Every notebook of the book: those in the folders of the chapters, and those that belong to no chapter."""
+    book = root / "book"
+    return sorted(book.glob("[1-9]-*/*.ipynb")) + sorted(book.glob("*.ipynb"))
 
 
 def normalise(notebook: nbformat.NotebookNode) -> None:

@@ -1,4 +1,4 @@
-"""Write the readers' copies of the exercise notebooks: exercises/*.ipynb, from book/exercises/*.ipynb.
+"""Write the readers' copies of the exercise notebooks: exercises/CHAPTER.ipynb, from book/CHAPTER/exercises.ipynb.
 
     python -m tools stubs
 
@@ -9,11 +9,11 @@ What the tags of a solved cell mean:
 - `uses-solution`: the cell runs on accepted answers, so in the copy it waits until the checks above have accepted them;
 - `copy-code`: Markdown whose code block becomes a cell of the copy, such as a line that writes into the reader's folder.
 
-Any other cell is copied as it is. Outputs are dropped. The line of a solved notebook that starts with `**Your copy**` is
-written here, too: it links to Colab when the book has an address.
+Any other cell is copied as it is. Outputs are dropped. The page of the solved notebook offers the copy as a button.
 """
 
 import ast
+import posixpath
 import re
 import subprocess
 import sys
@@ -22,20 +22,12 @@ from pathlib import Path
 
 import nbformat
 
-from tools.publish.home import ROOT, home
-
+ROOT = Path(__file__).resolve().parents[2]
 DROPPED_TAGS = {"hide-input", "hide-output", "hide-cell", "solution", "uses-solution", "copy-code"}
 CODE = re.compile(r"\n*```python\n(.*?)\n```\s*$", re.S)
 CHECK = re.compile(r"^(\w+) = exercises\.(?:check_|try_|predict)", re.M)
-COPY_LINE = re.compile(r"^\*\*Your copy\*\*.*$", re.M)
+LINK = re.compile(r"\]\((?![a-z]+:|#)([^)]+)\)")
 WAITS = 'print("This cell runs on your answer to the exercise above. It waits until the check accepts it.")'
-
-
-def copy_line(name: str, root: Path = ROOT) -> str:
-    """The line of a solved notebook that offers the reader's copy."""
-    address = home(root).colab(f"exercises/{name}")
-    colab = f"[open it in Colab]({address}) or " if address else ""
-    return f"**Your copy**, the same page without solutions: {colab}[take the file](../../exercises/{name})."
 
 
 def without_solution(source: str) -> str:
@@ -85,12 +77,13 @@ def waiting(source: str, checked: list[str]) -> str:
     return f"if {' and '.join(used)}:\n{textwrap.indent(source, '    ')}\nelse:\n    {WAITS}"
 
 
-def copied_markdown(cell, name: str) -> list[nbformat.NotebookNode]:
+def copied_markdown(cell, chapter: str) -> list[nbformat.NotebookNode]:
     """A Markdown cell of the copy, and the code cell that its code block becomes."""
-    solved = f"**Solutions**: [the same page, solved](../book/exercises/{name})."
-    source = COPY_LINE.sub(solved, cell.source)
-    # Links are written for book/exercises; the copy lies one folder higher.
-    source = re.sub(r"\]\(\.\./(?!\.\.)(?!book/)", "](../book/", source)
+
+    def from_the_copy(link: re.Match) -> str:
+        return f"](../{posixpath.normpath(f'book/{chapter}/{link[1]}')})"
+
+    source = LINK.sub(from_the_copy, cell.source)
     block = CODE.search(source) if "copy-code" in cell.metadata.get("tags", []) else None
     if block is None:
         return [nbformat.v4.new_markdown_cell(source)]
@@ -108,16 +101,18 @@ def copied_code(cell, checked: list[str]) -> nbformat.NotebookNode:
     return nbformat.v4.new_code_cell(source)
 
 
-def reader_copy(solved: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+def reader_copy(solved: nbformat.NotebookNode, chapter: str) -> nbformat.NotebookNode:
     """The reader's copy of a solved notebook."""
     cells, checked = [], []
     for cell in solved.cells:
         code = cell.cell_type == "code"
-        new = [copied_code(cell, checked)] if code else copied_markdown(cell, name)
+        new = [copied_code(cell, checked)] if code else copied_markdown(cell, chapter)
         tags = sorted(set(cell.metadata.get("tags", [])) - DROPPED_TAGS)
         if tags:
             new[-1].metadata["tags"] = tags
         cells += new
+    solved_page = f"../book/{chapter}/exercises.ipynb"
+    cells[0].source += f"\n\n**Solutions**: [the same page, solved]({solved_page})."
     for position, cell in enumerate(cells):
         cell["id"] = f"cell-{position:02d}"
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=solved.metadata)
@@ -132,19 +127,13 @@ def formatted(text: str, path: Path) -> str:
 
 
 def written(root: Path = ROOT) -> dict[Path, str]:
-    """The text that every solved notebook and every copy should have."""
+    """The text that every reader's copy should have."""
     texts = {}
-    for path in sorted((root / "book/exercises").glob("*.ipynb")):
+    for path in sorted(root.glob("book/[1-9]-*/exercises.ipynb")):
+        chapter = path.parent.name
+        copy = root / "exercises" / f"{chapter}.ipynb"
         solved = nbformat.read(path, as_version=4)
-        first = solved.cells[0]
-        first.source, count = COPY_LINE.subn(copy_line(path.name, root), first.source)
-        if count != 1:
-            raise ValueError(
-                f"{path.name}: add a line that starts with '**Your copy**' to its first cell"
-            )
-        copy = root / "exercises" / path.name
-        texts[path] = nbformat.writes(solved) + "\n"
-        texts[copy] = formatted(nbformat.writes(reader_copy(solved, path.name)) + "\n", copy)
+        texts[copy] = formatted(nbformat.writes(reader_copy(solved, chapter)) + "\n", copy)
     return texts
 
 

@@ -12,6 +12,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from tools.notebooks.execute import notebooks
+
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build/html"
 NAME = "circuitkit-book"
@@ -44,7 +46,7 @@ def pack(html: Path, archive: Path) -> Path:
     if not (html / "index.html").is_file():
         raise SystemExit(f"{html} holds no built book. Build it first: make book")
     files = {path.relative_to(html): path for path in sorted(html.rglob("*")) if path.is_file()}
-    files |= {Path("colab", p.name): p for p in sorted((ROOT / "book").glob("[0-9]*.ipynb"))}
+    files |= {Path("colab", p.relative_to(ROOT / "book")): p for p in notebooks()}
     files |= {Path("colab/exercises", p.name): p for p in (ROOT / "exercises").glob("*.ipynb")}
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder))

@@ -212,7 +212,9 @@ def describe(case: Case) -> str:
 
 
 def place(section: str) -> str:
-    """Return a section in words: `02-qk-and-ov-circuits#a-b` is `chapter 2, "a b"`."""
-    page, _, heading = section.partition("#")
-    name = f"chapter {int(page[:2])}" if page[:2].isdigit() else f"the page {page}"
-    return f'{name}, "{heading.replace("-", " ")}"'
+    """Return a section in words: `2-qk-and-ov/paths#a-b` is `chapter 2, page "paths", section "a b"`."""
+    page, _, heading = section.replace("-", " ").partition("#")
+    folder, _, name = page.rpartition("/")
+    number = (folder or name).split()[0].lstrip("0")
+    where = f'chapter {number}, page "{name}"' if folder else f"chapter {number}"
+    return f'{where}, section "{heading}"'
