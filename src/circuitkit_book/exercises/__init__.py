@@ -32,6 +32,12 @@ from circuitkit_book.exercises.one_pair_gate import check_one_pair_gate as check
 from circuitkit_book.exercises.patch import check_patch as check_patch
 from circuitkit_book.exercises.pictures import picture as picture
 from circuitkit_book.exercises.pictures import predict as predict
+from circuitkit_book.exercises.short_mlp import check_bias_row as check_bias_row
+from circuitkit_book.exercises.short_mlp import check_n_paths as check_n_paths
+from circuitkit_book.exercises.short_mlp import check_row_of_scores as check_row_of_scores
+from circuitkit_book.exercises.short_mlp import check_second_neuron as check_second_neuron
+from circuitkit_book.exercises.short_mlp import check_sharpness as check_sharpness
+from circuitkit_book.exercises.short_mlp import check_smallest_omega as check_smallest_omega
 from circuitkit_book.exercises.strict_verdict import check_strict_verdict as check_strict_verdict
 from circuitkit_book.exercises.toolkits import toolkit as toolkit
 from circuitkit_book.exercises.turned_stream import check_turned_stream as check_turned_stream
@@ -47,4 +53,6 @@ __all__ = [
     "check_neuron_as_head", "check_norm_gain", "check_note_mover", "check_omega_window", "check_one_pair_gate",
     "check_patch", "check_strict_verdict", "check_turned_stream", "check_two_heads", "check_where_they_part",
     "check_without_source", "mystery", "picture", "predict", "toolkit", "try_claim",
+    "check_bias_row", "check_n_paths", "check_row_of_scores", "check_second_neuron",
+    "check_sharpness", "check_smallest_omega",
 ]  # fmt: skip
