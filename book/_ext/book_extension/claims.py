@@ -30,7 +30,7 @@ def register():
 
 
 def anchor(claim) -> str:
-    return f"claim-{claim.id.replace('.', '-')}"
+    return claim.id.lower()
 
 
 def section_of(title: str) -> str:
@@ -70,12 +70,12 @@ def summary() -> str:
     claims = register()[0]
     found = Counter(claim.verdict for claim in claims)
     computed = sum(bool(claim.by) for claim in claims)
+    in_setting = found["holds in the source's setting"]
     return (
-        f"The register lists {len(claims)} claims of our sources, and a function computes {computed} of "
-        f"them anew in the tests. Of all claims, {found['holds']} hold. Another {found['caveat']} hold "
-        "only under a condition that the source leaves out, or are no longer the whole story. The tests "
-        f"contradict {found['wrong']} claims, and {found['not checkable']} cannot be decided by anything "
-        "that runs here."
+        f"The register lists {len(claims)} claims of our sources, and the tests compute {computed} of them again. "
+        f"Of all claims, {found['holds']} hold. Another {in_setting} hold in the "
+        f"setting of their source and not in ours, {found['too strong']} are too strong, {found['wrong']} are "
+        f"wrong, and {found['cannot be checked']} cannot be checked."
     )
 
 
@@ -124,14 +124,12 @@ def table(name: str, claims) -> str:
 def row(claim) -> str:
     from circuitkit_book.claims.register import VERDICTS
 
-    more = (
-        [f'<a href="{address(claim.chapter)}">{escape(heading(claim.chapter))}</a>']
-        if claim.chapter
-        else []
-    )
+    title = title_of(claim.chapter)
+    more = [f'<a href="{address(claim.chapter)}">{escape(title)}</a>'] if title else []
     more += [f"<code>{escape(claim.by)}</code>"] if claim.by else []
     links = f'<p class="ck-links">{" · ".join(more)}</p>' if more else ""
-    note = f'<p class="ck-note">{prose(claim.note)}</p>' if claim.note else ""
+    texts = [("ck-would", claim.would_hold), ("ck-note", claim.note)]
+    note = "".join(f'<p class="{name}">{prose(text)}</p>' for name, text in texts if text)
     return (
         f'<tr role="row" class="ck-claim" id="{anchor(claim)}" data-source="{claim.source}" '
         f'data-verdict="{make_id(claim.verdict)}"><th scope="row" role="rowheader">'
@@ -192,42 +190,28 @@ def number(value, tolerance: float = 0) -> str:
 
 
 def prose(text: str) -> str:
-    """Text with `code`, and `claim 2.2` as a link."""
+    """Text with `code`, and `claim P2` as a link."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-    return re.sub(r"\b([Cc]laim) (\d)\.(\d+)\b", r'<a href="#claim-\2-\3">\1 \2.\3</a>', text)
+    return re.sub(r"\b([EHPNGA]\d+)\b", lambda m: f'<a href="#{m[1].lower()}">{m[1]}</a>', text)
 
 
 def address(chapter: str) -> str:
     page, _, place = chapter.partition("#")
-    return (
-        f"{page}.html#{section_of(headings(page).get(place, place))}" if place else f"{page}.html"
-    )
+    return f"{page}.html#{place}" if place else f"{page}.html"
 
 
 @cache
-def headings(page: str) -> dict[str, str]:
-    """The headings of a notebook or a Markdown page, by their anchors; the page's title first."""
-    path = BOOK / f"{page}.ipynb"
+def title_of(chapter: str) -> str:
+    """The title of the page that treats a claim; empty if the page is not there."""
+    path = BOOK / f"{chapter.partition('#')[0]}.ipynb"
     if path.is_file():
         cells = json.loads(path.read_text("utf-8"))["cells"]
-        text = "\n\n".join(
-            "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
-        )
-    else:
+        text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    elif path.with_suffix(".md").is_file():
         text = path.with_suffix(".md").read_text("utf-8")
-    found = (found[1].strip() for found in re.finditer(r"^#+ (.+)$", text, re.M))
-    return {make_id(title): title for title in found}
-
-
-def heading(chapter: str) -> str:
-    """`Chapter 4, What it costs`."""
-    page, _, place = chapter.partition("#")
-    titles = headings(page)
-    if place not in titles and place:
-        raise ValueError(f"{page} has no heading {place!r}; it has {list(titles)}")
-    title = titles[place] if place else next(iter(titles.values()))
-    chapter_number = re.match(r"0*(\d+)-", page)
-    return f"Chapter {chapter_number[1]}: {title}" if chapter_number else title
+    else:
+        return ""
+    return re.search(r"^# (.+)$", text, re.M)[1].strip()
 
 
 def raw(html: str) -> str:
@@ -239,12 +223,12 @@ def fill(app, docname, source) -> None:
     if docname != PAGE:
         return
     app.env.note_dependency(str(files("circuitkit_book.claims") / "claims.toml"))
-    headings.cache_clear()
+    title_of.cache_clear()
     source[0] = source[0].replace(COUNTS, counts()).replace(ROWS, rows())
 
 
 def name_rows(app, doctree) -> None:
-    """Rows are targets: `[claim 2.2](claims.md#claim-2-2)` in a chapter is a link like any other, checked at the build."""
+    """Rows are targets: `[P2](claims.md#p2)` in a chapter is a link like any other, checked at the build."""
     if app.env.docname == PAGE:
         slugs = app.env.metadata[PAGE].setdefault("myst_slugs", {})
         for claim in register()[0]:

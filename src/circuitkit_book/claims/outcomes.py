@@ -54,8 +54,8 @@ def recompute(id: str | Claim) -> Any:
 def check(id: str | Claim) -> Outcome:
     """Recompute a claim and say whether its stored value still holds.
 
-    >>> print(check("2.19"))
-    claim 2.19 holds: recomputed 2, 512, stored 2, 512
+    >>> print(check("P19"))
+    claim P19 holds: recomputed 2, 512, stored 2, 512
     """
     claim = id if isinstance(id, Claim) else find(id)
     value = recompute(claim)

@@ -11,15 +11,25 @@ SOURCES = {
     "framework": "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
     "post-ffn": "Huben 2023, No Really, Attention is ALL You Need",
     "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
-    "notes": "Notes on the framework paper, a reader's summary",
+    "notes": "A reader's notes on the framework paper (supplied with this project)",
     "post-gated": "Mathwin et al. 2024, Gated Attention Blocks",
     "after": "What came after: He et al. 2025, Low-rank sparse attention; Jermyn et al. 2025, Progress on Attention",
 }
+#: The letter with which the ids of a source begin.
+LETTERS = {
+    "framework": "E",
+    "post-ffn": "H",
+    "paper": "P",
+    "notes": "N",
+    "post-gated": "G",
+    "after": "A",
+}
 VERDICTS = {
     "holds": "holds",
-    "caveat": "holds with a caveat",
+    "holds in the source's setting": "holds in the source's setting",
+    "too strong": "too strong",
     "wrong": "wrong",
-    "not checkable": "not checkable",
+    "cannot be checked": "cannot be checked",
 }
 
 #: Why a stored number may move: the reason, and the widest tolerance as a part of the number (or of 1, if that is more).
@@ -38,7 +48,7 @@ class Claim:
     """One claim of a source, in our words, with what is computed about it and our verdict."""
 
     id: str
-    """`source.number`: 0 the framework paper, 1 and 2 the two texts on MLPs, 3 the notes, 4 the gated blocks, 5 what came after."""
+    """The letter of its source and a number: `E14` for Elhage et al., `N7` for the notes; see `LETTERS`."""
     source: str
     """A key of `SOURCES`."""
     place: str
@@ -49,11 +59,13 @@ class Claim:
     verdict: str
     """A key of `VERDICTS`."""
     chapter: str = ""
-    """Where the book treats it: `page#anchor`."""
+    """The page of the book that treats it: `2-qk-and-ov/what-a-head-writes`."""
+    would_hold: str = ""
+    """What would have to be different for the claim to hold, in one sentence; empty if it holds."""
     note: str = ""
-    """The caveat, or what is right instead."""
+    """What else a reader should know about the verdict."""
     by: str = ""
-    """The function that recomputes `value`: `paper.f` is `f` in `circuitkit/claims/_paper.py`."""
+    """The function that recomputes `value`: `paper.f` is `f` in `circuitkit_book/claims/paper.py`."""
     key: str = ""
     """The entry of the function's result that is this row's value, where one function serves several rows."""
     value: Any = None
@@ -100,13 +112,13 @@ def load() -> list[Claim]:
 def find(id: str) -> Claim:
     """The claim with this id.
 
-    >>> find("2.2").place
+    >>> find("P2").place
     'Section 2'
     """
     claims = {claim.id: claim for claim in load()}
     if id not in claims:
         near = get_close_matches(str(id), claims, n=3, cutoff=0.3) or list(claims)[:3]
         raise ValueError(
-            f"there is no claim {id!r}; ids look like '2.2'. The nearest are {', '.join(near)}"
+            f"there is no claim {id!r}; ids look like 'P2'. The nearest are {', '.join(near)}"
         )
     return claims[id]

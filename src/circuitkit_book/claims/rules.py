@@ -8,17 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from circuitkit_book.claims.outcomes import agree, is_number
-from circuitkit_book.claims.register import KINDS, SOURCES, VERDICTS, Claim
+from circuitkit_book.claims.register import KINDS, LETTERS, SOURCES, VERDICTS, Claim
 
 TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
-PREFIX = {
-    "framework": "0.",
-    "post-ffn": "1.",
-    "paper": "2.",
-    "notes": "3.",
-    "post-gated": "4.",
-    "after": "5.",
-}
 
 
 def problems(claims: Sequence[Claim], uncheckable_at_most: int = 8) -> list[str]:
@@ -36,9 +28,11 @@ def problems(claims: Sequence[Claim], uncheckable_at_most: int = 8) -> list[str]
         for (by, key), n in users.items()
         if n > 1
     ]
-    skipped = sum(claim.verdict == "not checkable" for claim in claims)
+    skipped = sum(claim.verdict == "cannot be checked" for claim in claims)
     if skipped > uncheckable_at_most:
-        found.append(f"{skipped} claims are 'not checkable'; at most {uncheckable_at_most} may be")
+        found.append(
+            f"{skipped} claims are 'cannot be checked'; at most {uncheckable_at_most} may be"
+        )
     return found
 
 
@@ -46,24 +40,24 @@ def _row(claim: Claim) -> list[str]:
     found = [f"{name} is empty" for name in TEXTS if not getattr(claim, name).strip()]
     if claim.source not in SOURCES:
         found.append(f"source {claim.source!r} is none of {list(SOURCES)}")
-    elif not claim.id.startswith(PREFIX[claim.source]):
-        found.append(f"ids of {claim.source!r} start with {PREFIX[claim.source]!r}")
+    elif not re.fullmatch(rf"{LETTERS[claim.source]}[1-9]\d*", claim.id):
+        found.append(f"ids of {claim.source!r} are {LETTERS[claim.source]!r} and a number")
     if claim.verdict not in VERDICTS:
         found.append(f"verdict {claim.verdict!r} is none of {list(VERDICTS)}")
-    if claim.verdict != "holds" and not claim.note.strip():
-        found.append(f"verdict {claim.verdict!r} needs a note that says why")
-    if not claim.chapter and not claim.note.strip():
-        found.append("no chapter treats it, and no note says so")
+    if (claim.verdict == "holds") == bool(claim.would_hold.strip()):
+        found.append(f"verdict {claim.verdict!r}, and would_hold is {claim.would_hold!r}")
+    if not claim.chapter.strip():
+        found.append("no page treats it")
     found += [f"the note says {text}, which the row does not compute" for text in _unbound(claim)]
-    found += _not_checkable(claim) if claim.verdict == "not checkable" else _computed(claim)
+    found += _not_computed(claim) if claim.verdict == "cannot be checked" else _computed(claim)
     return [f"claim {claim.id}: {fault}" for fault in found]
 
 
 def _unbound(claim: Claim) -> list[str]:
-    """Decimal numbers of a note that round none of the row's values and stand in none of its other texts."""
+    """Decimal numbers of the two explanations that round none of the row's values and are in none of its other texts."""
     elsewhere = f"{claim.claim} {claim.computes} {claim.labels} {claim.value}"
     computed = [abs(one) for one in _flat([claim.value, claim.said]) if is_number(one)]
-    texts = re.findall(r"\d+\.\d+", re.sub(r"[Cc]laim \d\.\d+", "", claim.note))
+    texts = re.findall(r"\d+\.\d+", f"{claim.note} {claim.would_hold}")
     return [
         text
         for text in texts
@@ -75,8 +69,8 @@ def _unbound(claim: Claim) -> list[str]:
     ]
 
 
-def _not_checkable(claim: Claim) -> list[str]:
-    return ["'not checkable', and yet computed"] if claim.by or claim.value is not None else []
+def _not_computed(claim: Claim) -> list[str]:
+    return ["'cannot be checked', and yet computed"] if claim.by or claim.value is not None else []
 
 
 def _computed(claim: Claim) -> list[str]:
