@@ -32,6 +32,15 @@ from circuitkit_book.exercises.one_pair_gate import check_one_pair_gate as check
 from circuitkit_book.exercises.patch import check_patch as check_patch
 from circuitkit_book.exercises.pictures import picture as picture
 from circuitkit_book.exercises.pictures import predict as predict
+from circuitkit_book.exercises.short_induction import (
+    check_possible_writer as check_possible_writer,
+)
+from circuitkit_book.exercises.short_induction import (
+    check_rescaled_score as check_rescaled_score,
+)
+from circuitkit_book.exercises.short_induction import (
+    check_two_tokens_later as check_two_tokens_later,
+)
 from circuitkit_book.exercises.short_mlp import check_bias_row as check_bias_row
 from circuitkit_book.exercises.short_mlp import check_n_paths as check_n_paths
 from circuitkit_book.exercises.short_mlp import check_row_of_scores as check_row_of_scores
@@ -55,4 +64,5 @@ __all__ = [
     "check_without_source", "mystery", "picture", "predict", "toolkit", "try_claim",
     "check_bias_row", "check_n_paths", "check_row_of_scores", "check_second_neuron",
     "check_sharpness", "check_smallest_omega",
+    "check_possible_writer", "check_rescaled_score", "check_two_tokens_later",
 ]  # fmt: skip

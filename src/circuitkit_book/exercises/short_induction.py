@@ -1,0 +1,96 @@
+"""Short answers inside the pages of chapter 3."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from circuitkit_book.exercises.checking import Result
+from circuitkit_book.exercises.exercise import as_tensor
+from circuitkit_book.exercises.short_mlp import judge
+
+
+def check_two_tokens_later(
+    answer: Any, word: Tensor, place: Tensor, previous: Tensor, output: Tensor
+) -> Result:
+    """Judge the key matrix with which the hand-built model predicts the second token after [A].
+
+    Parameters
+    ----------
+    answer : the new W_K of the first head
+    word, place, previous, output : the four groups of directions of the page
+
+    Notes
+    -----
+    Source: this book.
+    """
+    title = "Two tokens later"
+    if answer is None or answer is ...:
+        return Result(title, False, f"{title}: No answer yet.", done=False)
+    matrix = as_tensor(answer)
+    shape = list(place.T.shape)
+    if matrix is None or list(matrix.shape) != shape:
+        given = type(answer).__name__ if matrix is None else f"shape {list(matrix.shape)}"
+        text = f"Give one matrix of shape {shape}, such as place.T. You gave {given}."
+        return Result(title, False, f"{title}: not yet.\n{text}", answer=answer)
+    numbers = (place.double() @ matrix).argmax(1)  # the key of each position, as a position
+    here = torch.arange(len(place))
+    right = (here + 2)[:-2]
+    if torch.equal(numbers[:-2], right):
+        text = "right. It replaces W_K of the previous-token head, which now attends two back."
+        return Result(title, True, f"{title}: {text}", answer=answer)
+    hints = {
+        "With this key, the head attends to its own position.": here,
+        "With this key, the head attends to the previous position, as before.": here + 1,
+        "This shifts in the other direction: the head would have to attend to a later position.": here
+        - 2,
+    }
+    found = [hint for hint, keys in hints.items() if torch.equal(numbers[2:-2], keys[2:-2])]
+    text = "\n".join([f"{title}: not yet.", *found])
+    return Result(title, False, text, answer=answer, mistake=" ".join(found))
+
+
+def check_rescaled_score(answer: Any) -> Result:
+    """Judge the factor by which a composition score changes when W_O of the writer is doubled.
+
+    Parameters
+    ----------
+    answer : a number
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "The product doubles, but so does the norm of W_OV, by which the score is divided.": [2],
+        "The norm of W_OV doubles, but so does the product in the numerator.": [0.5],
+        "A norm grows in proportion to its matrix, not with the square.": [4],
+    }
+    return judge("A louder head", answer, [1], hints)
+
+
+def check_possible_writer(answer: Any) -> Result:
+    """Judge which of three previous-token heads can write into the keys of L17H3.
+
+    Parameters
+    ----------
+    answer : the name of a head, such as "L1H0"
+
+    Notes
+    -----
+    Source: this book.
+    """
+    title = "Which head can write?"
+    if answer is None or answer is ...:
+        return Result(title, False, f"{title}: No answer yet.", done=False)
+    name = str(answer).strip().upper()
+    if name == "L16H0":
+        return Result(
+            title, True, f"{title}: right. Only L16H0 is in an earlier layer.", answer=answer
+        )
+    hint = "Give the name of one of the three heads."
+    if name in ("L19H3", "L22H1"):
+        hint = (
+            f"{name} is in a later layer than L17H3, so L17H3 runs before it has written anything."
+        )
+    return Result(title, False, f"{title}: not yet.\n{hint}", answer=answer)
