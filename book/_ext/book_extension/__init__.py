@@ -5,9 +5,7 @@ from . import (
     alt_text,
     api,
     claims,
-    download,
     equations,
-    folded,
     formulas,
     glossary,
     home,
@@ -15,30 +13,18 @@ from . import (
     light,
     offline,
     one_line,
-    reader_copies,
+    page,
     search,
-    times,
     what_works,
 )
 
+MODULES = (
+    accessible, offline, light, alt_text, page, api, claims, equations, formulas, glossary, home, lab, one_line, search,
+    what_works,
+)  # fmt: skip
+
 
 def setup(app):
-    accessible.setup(app)
-    offline.setup(app)
-    light.setup(app)
-    alt_text.setup(app)
-    api.setup(app)
-    claims.setup(app)
-    download.setup(app)
-    equations.setup(app)
-    folded.setup(app)
-    formulas.setup(app)
-    glossary.setup(app)
-    home.setup(app)
-    lab.setup(app)
-    one_line.setup(app)
-    reader_copies.setup(app)
-    search.setup(app)
-    times.setup(app)
-    what_works.setup(app)
+    for module in MODULES:
+        module.setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
