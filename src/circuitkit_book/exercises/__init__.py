@@ -47,6 +47,17 @@ from circuitkit_book.exercises.short_mlp import check_row_of_scores as check_row
 from circuitkit_book.exercises.short_mlp import check_second_neuron as check_second_neuron
 from circuitkit_book.exercises.short_mlp import check_sharpness as check_sharpness
 from circuitkit_book.exercises.short_mlp import check_smallest_omega as check_smallest_omega
+from circuitkit_book.exercises.short_superposition import (
+    check_cancelling_writes as check_cancelling_writes,
+)
+from circuitkit_book.exercises.short_superposition import check_n_subsets as check_n_subsets
+from circuitkit_book.exercises.short_superposition import check_shared_write as check_shared_write
+from circuitkit_book.exercises.short_superposition import check_six_gates as check_six_gates
+from circuitkit_book.exercises.short_superposition import check_three_gates as check_three_gates
+from circuitkit_book.exercises.short_stream import (
+    check_head_with_the_name as check_head_with_the_name,
+)
+from circuitkit_book.exercises.short_stream import check_second_wire as check_second_wire
 from circuitkit_book.exercises.strict_verdict import check_strict_verdict as check_strict_verdict
 from circuitkit_book.exercises.toolkits import toolkit as toolkit
 from circuitkit_book.exercises.turned_stream import check_turned_stream as check_turned_stream
@@ -64,5 +75,7 @@ __all__ = [
     "check_without_source", "mystery", "picture", "predict", "toolkit", "try_claim",
     "check_bias_row", "check_n_paths", "check_row_of_scores", "check_second_neuron",
     "check_sharpness", "check_smallest_omega",
+    "check_cancelling_writes", "check_n_subsets", "check_shared_write", "check_six_gates", "check_three_gates",
     "check_possible_writer", "check_rescaled_score", "check_two_tokens_later",
+    "check_head_with_the_name", "check_second_wire",
 ]  # fmt: skip
