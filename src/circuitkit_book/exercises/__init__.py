@@ -58,6 +58,12 @@ from circuitkit_book.exercises.short_stream import (
     check_head_with_the_name as check_head_with_the_name,
 )
 from circuitkit_book.exercises.short_stream import check_second_wire as check_second_wire
+from circuitkit_book.exercises.short_qk_ov import check_column_of_ash as check_column_of_ash
+from circuitkit_book.exercises.short_qk_ov import check_constant_head as check_constant_head
+from circuitkit_book.exercises.short_qk_ov import check_odds_of_mind as check_odds_of_mind
+from circuitkit_book.exercises.short_qk_ov import check_rank_of_ov as check_rank_of_ov
+from circuitkit_book.exercises.short_qk_ov import check_row_of_he as check_row_of_he
+from circuitkit_book.exercises.short_qk_ov import check_score_of_itself as check_score_of_itself
 from circuitkit_book.exercises.strict_verdict import check_strict_verdict as check_strict_verdict
 from circuitkit_book.exercises.toolkits import toolkit as toolkit
 from circuitkit_book.exercises.turned_stream import check_turned_stream as check_turned_stream
@@ -78,4 +84,6 @@ __all__ = [
     "check_cancelling_writes", "check_n_subsets", "check_shared_write", "check_six_gates", "check_three_gates",
     "check_possible_writer", "check_rescaled_score", "check_two_tokens_later",
     "check_head_with_the_name", "check_second_wire",
+    "check_column_of_ash", "check_constant_head", "check_odds_of_mind",
+    "check_rank_of_ov", "check_row_of_he", "check_score_of_itself",
 ]  # fmt: skip

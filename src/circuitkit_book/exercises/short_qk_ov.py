@@ -1,0 +1,144 @@
+"""Short answers inside the pages of chapter 2."""
+
+from typing import Any
+
+from circuitkit_book.exercises.checking import Result
+from circuitkit_book.exercises.short_mlp import judge
+
+READ_A_ROW = "You read a row: this token is raised by ` Mr`. Which tokens raise `ash` is a column."
+NOT_RAISED = "The logit of `or` hardly depends on this head, whatever it is replaced with."
+
+
+def judge_word(title: str, answer: Any, right: str, why: str, hints: dict[str, str]) -> Result:
+    """Compare a token or the name of a head with the right one.
+
+    `why` is shown with the right answer, and `hints` has a sentence for each known wrong one.
+    """
+    if answer is None or answer is ...:
+        return Result(title, False, f"{title}: No answer yet.", done=False)
+    if not isinstance(answer, str):
+        text = f"Give a text in quotation marks. You gave a value of type {type(answer).__name__}."
+        return Result(title, False, f"{title}: not yet.\n{text}", answer=answer)
+    if answer == right:
+        return Result(title, True, f"{title}: right. {why}", answer=answer)
+    hint = hints.get(answer.strip(), "")
+    if answer.strip().lower() == right.strip().lower():
+        hint = f"Almost. Write it exactly as it is in the vocabulary: {right!r}."
+    text = f"{title}: not yet.\n{hint}".rstrip()
+    return Result(title, False, text, answer=answer, mistake=hint)
+
+
+def check_column_of_ash(answer: Any) -> Result:
+    """Judge which source token raises `ash` most through L0H1 of the one-layer model.
+
+    Parameters
+    ----------
+    answer : the token as a string
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = dict.fromkeys(("ll", "ood", "pri", "ix", "ps"), READ_A_ROW)
+    hints["Mr"] = "` Mr` raises `ash`, but another source raises it more."
+    hints["Miss"] = "` Miss` raises `ash` by 8.0. Two other sources raise it more."
+    why = "The heroines of the novel are Mrs. Dashwood and her daughters."
+    return judge_word("Read a column", answer, " Mrs", why, hints)
+
+
+def check_rank_of_ov(answer: Any) -> Result:
+    """Judge the largest rank that the full OV circuit of a head can have.
+
+    Parameters
+    ----------
+    answer : a number
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "The stream has 160 dimensions, but the head has fewer: which dimension is smallest?": [
+            160
+        ],
+        "This is the number of tokens. Which of the matrices in the product is narrowest?": [2048],
+    }
+    return judge("Rank of the OV circuit", answer, [32], hints)
+
+
+def check_row_of_he(answer: Any) -> Result:
+    """Judge the source to which L0H0 gives the highest score at the destination ` he`.
+
+    Parameters
+    ----------
+    answer : the token as a string
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "have": "This is the smallest or largest entry of another row. Is the row that of ` he`?"
+    }
+    why = "The head looks for the style of the King James Bible."
+    return judge_word("A row of L0H0", answer, " hath", why, hints)
+
+
+def check_score_of_itself(answer: Any) -> Result:
+    """Judge for which share of the frequent tokens L0H1 lowers the score of the token itself.
+
+    Parameters
+    ----------
+    answer : a share between 0 and 1
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "You counted the tokens whose own score is above the mean of their row.": [0.06],
+        "This is a percentage. Give a share between 0 and 1.": [94.0],
+    }
+    return judge("Not itself", answer, [0.94], hints)
+
+
+def check_constant_head(answer: Any) -> Result:
+    """Judge which head contributes to the logit of `or` and is not needed once its mean is kept.
+
+    Parameters
+    ----------
+    answer : the name of a head, such as "L0H2"
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "L1H3": "Its contribution is large, and mean ablation lowers the logit by 7.8, too.",
+        "L1H2": "Its contribution is large, and mean ablation lowers the logit as well.",
+        "L0H1": "Its contribution is almost 0. You need a large one.",
+        "L0H3": "Its contribution is almost 0. You need a large one.",
+        "L1H1": "Its contribution is almost 0. You need a large one.",
+    }
+    why = "It attends to the first token at every position, so its mean is what it writes here."
+    return judge_word("A constant head", answer, "L1H0", why, hints)
+
+
+def check_odds_of_mind(answer: Any) -> Result:
+    """Judge the odds of `mind` to `bay` after "keep ... in" when the direct path adds 5 to `mind`.
+
+    Parameters
+    ----------
+    answer : a number
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "This is the difference of the logits. The odds are its exponential.": [5.0],
+        "These are the odds of `bay` to `mind`.": [0.0067379],
+        "The head adds the same number to both words, so it drops out of the odds.": [0.0],
+        "This is the probability of `mind`, 148 / 149. The odds are p / (1 - p).": [0.9933],
+    }
+    return judge("Keep in mind", answer, [148.41], hints)
