@@ -94,3 +94,30 @@ def check_possible_writer(answer: Any) -> Result:
             f"{name} is in a later layer than L17H3, so L17H3 runs before it has written anything."
         )
     return Result(title, False, f"{title}: not yet.\n{hint}", answer=answer)
+
+
+def check_second_match(answer: Any) -> Result:
+    """Judge which two wires carry the second match of L1H3.
+
+    Parameters
+    ----------
+    answer : a list of two wires, such as `["L0H2->L1H3.V", "L0H3->L1H3.Q"]`
+
+    Notes
+    -----
+    Source: this book.
+    """
+    title = "The second match"
+    if answer is None or answer is ...:
+        return Result(title, False, f"{title}: No answer yet.", done=False)
+    wires = [answer] if isinstance(answer, str) else list(answer)
+    given = {str(wire).replace(" ", "") for wire in wires}
+    if given == {"L0H1->L1H3.Q", "L0H0->L1H3.K"}:
+        text = "right. L0H1 writes into the query, and L0H0 writes into the key."
+        return Result(title, True, f"{title}: {text}", answer=answer)
+    hint = "Read the row and the column of the entry: which head is in the query, and which in the key?"
+    if given == {"L0H0->L1H3.Q", "L0H1->L1H3.K"}:
+        hint = "You exchanged row and column. Rows are parts of the query."
+    elif "L0H1->L1H3.K" in given:
+        hint = "L0H1->L1H3.K carries the first term, in which the query is the token embedding."
+    return Result(title, False, f"{title}: not yet.\n{hint}", answer=answer)
