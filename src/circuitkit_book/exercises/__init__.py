@@ -50,6 +50,16 @@ from circuitkit_book.exercises.short_mlp import check_row_of_scores as check_row
 from circuitkit_book.exercises.short_mlp import check_second_neuron as check_second_neuron
 from circuitkit_book.exercises.short_mlp import check_sharpness as check_sharpness
 from circuitkit_book.exercises.short_mlp import check_smallest_omega as check_smallest_omega
+from circuitkit_book.exercises.short_qk_ov import check_column_of_ash as check_column_of_ash
+from circuitkit_book.exercises.short_qk_ov import check_constant_head as check_constant_head
+from circuitkit_book.exercises.short_qk_ov import check_odds_of_mind as check_odds_of_mind
+from circuitkit_book.exercises.short_qk_ov import check_rank_of_ov as check_rank_of_ov
+from circuitkit_book.exercises.short_qk_ov import check_row_of_he as check_row_of_he
+from circuitkit_book.exercises.short_qk_ov import check_score_of_itself as check_score_of_itself
+from circuitkit_book.exercises.short_stream import (
+    check_head_with_the_name as check_head_with_the_name,
+)
+from circuitkit_book.exercises.short_stream import check_second_wire as check_second_wire
 from circuitkit_book.exercises.short_superposition import (
     check_cancelling_writes as check_cancelling_writes,
 )
@@ -57,16 +67,6 @@ from circuitkit_book.exercises.short_superposition import check_n_subsets as che
 from circuitkit_book.exercises.short_superposition import check_shared_write as check_shared_write
 from circuitkit_book.exercises.short_superposition import check_six_gates as check_six_gates
 from circuitkit_book.exercises.short_superposition import check_three_gates as check_three_gates
-from circuitkit_book.exercises.short_stream import (
-    check_head_with_the_name as check_head_with_the_name,
-)
-from circuitkit_book.exercises.short_stream import check_second_wire as check_second_wire
-from circuitkit_book.exercises.short_qk_ov import check_column_of_ash as check_column_of_ash
-from circuitkit_book.exercises.short_qk_ov import check_constant_head as check_constant_head
-from circuitkit_book.exercises.short_qk_ov import check_odds_of_mind as check_odds_of_mind
-from circuitkit_book.exercises.short_qk_ov import check_rank_of_ov as check_rank_of_ov
-from circuitkit_book.exercises.short_qk_ov import check_row_of_he as check_row_of_he
-from circuitkit_book.exercises.short_qk_ov import check_score_of_itself as check_score_of_itself
 from circuitkit_book.exercises.strict_verdict import check_strict_verdict as check_strict_verdict
 from circuitkit_book.exercises.toolkits import toolkit as toolkit
 from circuitkit_book.exercises.turned_stream import check_turned_stream as check_turned_stream
