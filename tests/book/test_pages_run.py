@@ -1,4 +1,4 @@
-"""The code of README, "Errors" and "Your own model" runs and shows what these pages say."""
+"""The code of README and "Your own model" runs and shows what these pages say."""
 
 import contextlib
 import io
@@ -15,10 +15,10 @@ from tests.support import tiny_models
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-OWN_MODEL = (ROOT / "book/your-model.md").read_text("utf-8")
-ERRORS = (ROOT / "book/errors.md").read_text("utf-8")
-SECTIONS = dict(re.findall(r"(?m)^## (.+)\n((?:(?!^## ).*\n?)+)", ERRORS))
-NAMESAKE = "Another project owns the short name"
+PAGE = (ROOT / "book/your-model.md").read_text("utf-8")
+OWN_MODEL, ERRORS = PAGE.split("## Errors and what to do\n")
+SECTIONS = dict(re.findall(r"(?m)^### (.+)\n((?:(?!^### ).*\n?)+)", ERRORS))
+NAMESAKE = "Another project has the same import name"
 OTHER_PYTHON = "The notebook runs in another Python"
 RUN_HERE = [title for title in SECTIONS if title not in (NAMESAKE, OTHER_PYTHON)]
 

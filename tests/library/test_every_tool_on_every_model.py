@@ -1,6 +1,6 @@
 """Every public tool that takes a model, on nine kinds of model: each cell agrees with plain loops or says why it has none.
 
-What is checked where stands in `what_works.toml`, which the page "What works on what" is made from; the loops are in
+What is checked where stands in `what_works.toml`, which the page "Your own model" shows; the loops are in
 `tests/support/slow_tools.py` and share no code with the library. A cell without meaning raises a sentence, never an error
 from inside torch.
 """

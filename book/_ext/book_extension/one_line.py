@@ -1,4 +1,4 @@
-"""The pairs of code on the page "In transformer-lens, and here", made from `book/one-line.toml` when the book is built.
+"""The pairs of code in "Your own model", made from `book/one-line.toml` when the book is built.
 
 `tests/book/test_one_line.py` runs both pieces of every pair; `benchmarks/bench_one_line.py` measures the times.
 """
@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[2] / "one-line.toml"
-PAGE, MARKER = "book/one-line", "<!-- one line: pairs -->"
+PAGE, MARKER = "book/your-model", "<!-- one line: pairs -->"
 
 
 def code(text: str) -> str:
@@ -17,7 +17,7 @@ def code(text: str) -> str:
 def pairs(data: dict) -> str:
     parts = [code(data["setup"])]
     for task in data["task"]:
-        parts.append(f"## {task['title']}")
+        parts.append(f"### {task['title']}")
         parts.append(code(f"# transformer-lens\n{task['theirs']}"))
         parts.append(code(f"# circuitkit: {task['time']} of the time\n{task['ours']}"))
     return "\n\n".join(parts)

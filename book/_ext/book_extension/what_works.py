@@ -1,6 +1,6 @@
-"""The tables of the page "What works on what", made from `tests/library/what_works.toml` when the book is built.
+"""The tables of "What works on which model" in "Your own model", made from `tests/library/what_works.toml`.
 
-`tests/library/test_every_tool_on_every_model.py` checks every cell of that file.
+`tests/library/test_every_tool_on_every_model.py` checks every tool on every kind of model.
 """
 
 import importlib
@@ -9,54 +9,23 @@ from pathlib import Path
 from types import ModuleType
 
 FILE = Path(__file__).resolve().parents[3] / "tests/library/what_works.toml"
-PAGE = "book/what-works"
-PACKAGES = {
-    "heads": "Heads",
-    "ablation": "Runs",
-    "effects": "Effects",
-    "residual": "The residual stream",
-    "circuits": "QK and OV circuits",
-    "paths": "Paths",
-    "skip_trigrams": "Skip trigrams",
-    "induction": "Induction",
-    "conversion": "MLPs as attention",
-    "superposition": "Superposition",
-}
-NOT_YET = "It does not work yet: a test waits for it."
+PAGE = "book/your-model"
 
 
-def letters(data: dict) -> dict[str, str]:
-    """A letter for each reason that is used, in the order of the table."""
-    used = [reason for tool in data["tool"] for reason in tool.get("no", {})]
-    if any(data["failing"].values()):
-        used.append("not_yet")
-    unique = list(dict.fromkeys(used))
-    return {reason: chr(ord("a") + i) for i, reason in enumerate(unique)}
-
-
-def target(reason: str) -> str:
-    return f"no-{reason.replace('_', '-')}"
-
-
-def cell(data: dict, tool: dict, kind: str) -> str:
-    """A tick, or the letter of a reason, linked to it."""
-    reason = None
-    for why, kinds in tool.get("no", {}).items():
-        if kind in kinds:
-            reason = why
-    if kind in data["failing"].get(tool["name"], ()):
-        reason = "not_yet"
-    if reason is None:
-        return "✓"
-    return f"[{letters(data)[reason]}](#{target(reason)})"
+def exceptions(data: dict, tool: dict) -> dict[str, list[str]]:
+    """The reasons for which a tool does not apply to some kinds of model, with these kinds."""
+    found = {reason: list(kinds) for reason, kinds in tool.get("no", {}).items()}
+    if failing := data["failing"].get(tool["name"]):
+        found["not_yet"] = list(failing)
+    return found
 
 
 def link(tool: dict) -> str:
     """The tool's name, linked to the reference. The build warns if the link leads nowhere."""
     import circuitkit
 
-    name, package = tool["name"], tool["room"]
-    home = f"circuitkit.{package}"
+    name, module = tool["name"], tool["module"]
+    home = f"circuitkit.{module}"
     importlib.import_module(home)
     at_top = name in circuitkit.__all__
     if at_top and not isinstance(getattr(circuitkit, name), ModuleType):
@@ -64,32 +33,26 @@ def link(tool: dict) -> str:
     return f"{{py:obj}}`{name} <{home}.{name}>`"
 
 
-def table(data: dict) -> str:
-    kinds = data["kinds"]
-    lines = ["```{table}", ":class: ck-works", ""]
-    lines.append("| | " + " | ".join(short for short, _ in kinds.values()) + " |")
-    lines.append("|---" * (len(kinds) + 1) + "|")
-    package = None
-    for tool in data["tool"]:
-        if tool["room"] != package:
-            package = tool["room"]
-            lines.append(f"| **{PACKAGES[package]}** |" + " |" * len(kinds))
-        cells = " | ".join(cell(data, tool, kind) for kind in kinds)
-        lines.append(f"| {link(tool)} *{tool['says']}* | {cells} |")
-    lines.append("```")
+def tools(data: dict) -> str:
+    """A row for each tool: its name and what it computes."""
+    lines = ["| Tool | What it computes |", "|---|---|"]
+    lines += [f"| {link(tool)} | {tool['says']} |" for tool in data["tool"]]
     return "\n".join(lines)
 
 
 def reasons(data: dict) -> str:
-    parts = []
-    for reason, letter in letters(data).items():
-        text = data["reasons"].get(reason, NOT_YET)
-        parts.append(f"({target(reason)})=\n**{letter}.** {text}")
-    return "\n\n".join(parts)
+    """A row for each tool and reason for which it does not apply, with the kinds of model."""
+    lines = ["| Tool | Not for | Reason |", "|---|---|---|"]
+    for tool in data["tool"]:
+        for reason, kinds in exceptions(data, tool).items():
+            names = ", ".join(data["kinds"][kind][0] for kind in kinds)
+            text = data["reasons"].get(reason, "It does not work yet.")
+            lines.append(f"| `{tool['name']}` | {names} | {text} |")
+    return "\n".join(lines)
 
 
 def kinds(data: dict) -> str:
-    return "\n".join(f"* **{short}**: {text}." for short, text in data["kinds"].values())
+    return "\n".join(f"* *{short}*: {text}" for short, text in data["kinds"].values())
 
 
 def fill(app, docname, source) -> None:
@@ -97,7 +60,7 @@ def fill(app, docname, source) -> None:
         return
     app.env.note_dependency(str(FILE))
     data = tomllib.loads(FILE.read_text("utf-8"))
-    for name, make in (("table", table), ("reasons", reasons), ("kinds", kinds)):
+    for name, make in (("tools", tools), ("reasons", reasons), ("kinds", kinds)):
         source[0] = source[0].replace(f"<!-- what works: {name} -->", make(data))
 
 
