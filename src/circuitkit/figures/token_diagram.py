@@ -67,7 +67,7 @@ def drawing(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    width, height = min(6.88, 1.1 + 0.72 * len(tokens)), 0.6 + 0.85 * len(rows)
+    width, height = min(6.88, 0.95 + 0.66 * len(tokens)), 0.6 + 0.85 * len(rows)
     with rc_context():
         style()
         fig = Figure(figsize=(width, height), layout="none")
