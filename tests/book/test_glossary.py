@@ -8,7 +8,7 @@ from tools.check.numbers_in_prose import ROOT, cells_of, pages
 sys.path.insert(0, str(ROOT / "book/_ext"))
 from book_extension.glossary import as_said, pattern
 
-PAGE = (ROOT / "book/glossary.md").read_text("utf-8")
+PAGE = "\n\n".join("".join(cell["source"]) for cell in cells_of(ROOT / "book/notation.ipynb"))
 ENTRIES = PAGE.split(":::{glossary}\n")[1].split(":::")[0].strip("\n").split("\n\n")
 
 
@@ -30,7 +30,7 @@ def test_every_term_is_used_by_the_book():
     texts = [
         "".join(cell["source"])
         for name, path in pages().items()
-        if name != "book/glossary.md"
+        if name != "book/notation.ipynb"
         for cell in cells_of(path)
         if cell["cell_type"] == "markdown"
     ]

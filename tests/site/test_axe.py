@@ -10,7 +10,7 @@ KINDS = {
     "heads": "book/heads.html",
     "report": "book/reports.html",
     "claims": "book/claims.html?verdict=wrong",
-    "glossary": "book/glossary.html",
+    "glossary": "book/notation.html",
     "reference": "book/api/residual.html",
     "search": "search.html?q=softmax",
 }

@@ -9,13 +9,17 @@ from playwright.sync_api import expect
 from tests.support.site import HTML
 
 ANSWERS = {
-    "how do I install": "intro",
+    "how do I install": "your-model",
+    "pip install": "your-model",
     "induction head": "03-induction-heads",
-    "softmax": "glossary",
+    "softmax": "notation",
     "residual stream": "01-residual-stream",
     "MLP layers as attention": "04-mlps-as-attention",
-    "matrix convention": "conventions",
-    "error GPT-2": "errors",
+    "matrix convention": "notation",
+    "error GPT-2": "your-model",
+    "instructor": "for-instructors",
+    "syllabus": "for-instructors",
+    "course": "for-instructors",
     "composition_scores": "circuits",
 }
 SEARCH = "question => bookSearch.search(question).map(page => page.address)"

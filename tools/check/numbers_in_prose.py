@@ -12,7 +12,7 @@ a comment; years, labels such as "chapter 13", code, formulas, links and heading
 
 An expression may use `out(regex)` and `cell(text, row, column)` (stored outputs of the page), `code(regex)` (its code),
 `cfg(model)` and `card(model)` (shipped models), `claim(id)`, `data("file.json")`, arithmetic, and `abs len max min round sum`.
-Nine old pages (`OLD_PAGES`, the five chapters among them) may still have numbers without a comment.
+Eight old pages (`OLD_PAGES`, the five chapters among them) may still have numbers without a comment.
 """
 
 import functools
@@ -35,7 +35,6 @@ OLD_PAGES = {
     "book/03-induction-heads.ipynb",
     "book/04-mlps-as-attention.ipynb",
     "book/05-attention-superposition.ipynb",
-    "book/conventions.ipynb",
     "book/conversion-fine-print.ipynb",
     "book/induction-in-smollm2.ipynb",
     "book/superposition-fine-print.ipynb",

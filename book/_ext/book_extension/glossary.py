@@ -10,7 +10,7 @@ from html import escape
 from docutils import nodes
 from sphinx import addnodes
 
-PAGE = "book/glossary"
+PAGE = "book/notation"
 # Terms that are everyday words too: a link would often be wrong.
 EVERYDAY = {"key", "loss", "path", "query", "score", "source", "token", "value", "vocabulary"}
 # Where a link would be wrong (links, code, formulas) or in the way (headings, captions, tables, the API reference).
