@@ -1,11 +1,10 @@
-/* What is wider than the page says so at the end that hides more, a formula, a signature or a printed block by a shadow, a picture or a table by fading, and takes the arrow keys. */
+/* What is wider than its box fades at the end that hides more, and takes the arrow keys. */
 (() => {
-  const shadowed = "article div.math, article pre";
-  const fading = ".cell_output > .output, .pst-scrollable-table-container, .ck-pan, .ck-scroll";
-  const boxes = document.querySelectorAll(`${shadowed}, ${fading}`);
+  const boxes = document.querySelectorAll(
+    "article div.math, article pre, .cell_output, .pst-scrollable-table-container, .ck-pan, .ck-scroll",
+  );
   const look = (box) => {
     const more = box.scrollWidth - box.clientWidth;
-    box.classList.toggle("ck-fades", box.matches(fading));
     box.classList.toggle("ck-more", more > 1 && box.scrollLeft < more - 1);
     box.classList.toggle("ck-less", more > 1 && box.scrollLeft > 1);
     if (more > 1 && !box.hasAttribute("tabindex")) box.tabIndex = 0;

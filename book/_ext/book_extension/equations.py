@@ -44,5 +44,4 @@ def reachable(app, pagename, templatename, context, doctree) -> None:
 
 def setup(app) -> None:
     app.add_transform(NumberedEquations)
-    app.add_css_file("equations.css")
     app.connect("html-page-context", reachable)

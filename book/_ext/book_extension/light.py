@@ -50,10 +50,7 @@ def finish(app, error) -> None:
     with_formulas(root, pages)
     for path, text in pages.items():
         path.write_text(
-            early(
-                counted(wide(lazy(for_phones(filed(text, path, root), path, root), path.parent))),
-                root,
-            ),
+            early(wide(lazy(for_phones(filed(text, path, root), path, root), path.parent)), root),
             "utf-8",
         )
     for pattern in UNUSED:
@@ -211,17 +208,6 @@ def lazy(text: str, folder: Path) -> str:
         return tag.replace("<img", f"<img{attributes}", 1)
 
     return re.sub(r"<img\b[^>]*>", fix, text)
-
-
-def counted(text: str) -> str:
-    """Each block of code says how many lines it has, so that its room is known before it is laid out."""
-
-    def fix(found):
-        return f'{found[1]} style="--ck-lines: {found[2].count(chr(10))}">{found[2]}'
-
-    return re.sub(
-        r'(<div class="cell_input docutils container")>(.*?</pre>)', fix, text, flags=re.S
-    )
 
 
 def for_phones(text: str, page: Path, root: Path) -> str:

@@ -5,12 +5,15 @@ import re
 from html import escape
 from pathlib import Path
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx import addnodes
 
 from tools.publish.home import home
 
 CAPTION = re.compile(r"(Figure|Table) \d+\.")
+NUMBER = re.compile(r"\s*(?:[−+-]?\d[\d,.]*(?:e[+-]?\d+)?\s?%?|NaN|inf|)\s*")
+QUESTION = re.compile(r"Question\.")
 TRUST = "book/intro.html#trust"
 #: What a folded cell says, by the tag that folds it.
 FOLDS = {
@@ -23,12 +26,15 @@ def read(app, doctree) -> None:
     """Give a page its form, before Sphinx collects the files that the page offers."""
     for paragraph in doctree.findall(nodes.paragraph):
         if begins_with(paragraph, CAPTION):
-            paragraph["classes"].append("ck-caption")
+            is_table = paragraph.astext().startswith("Table")
+            paragraph["classes"] += ["ck-caption", *["ck-below-table"] * is_table]
     for cell in doctree.findall(nodes.container):
         for tag in FOLDS:
             if tag in cell["classes"]:
                 cell["prompt_show"], cell["prompt_hide"] = FOLDS[tag]
                 break
+    notes_in_margin(doctree)
+    numbers_to_the_right(doctree)
     source = Path(app.env.doc2path(app.env.docname))
     title = doctree.next_node(nodes.title)
     if title is None:
@@ -44,24 +50,20 @@ def read(app, doctree) -> None:
 
 def begins_with(paragraph, pattern) -> bool:
     """Whether a paragraph begins with strong words of this pattern."""
-    first = paragraph.children[0] if paragraph.children else None
+    first = next((child for child in paragraph.children if child.astext()), None)
     return isinstance(first, nodes.strong) and bool(pattern.match(first.astext()))
 
 
 def as_card(section):
     """Turn the table below the question into the card of the page; return the card and what it follows."""
     title = section.next_node(nodes.title)
-    questions = [
-        child
-        for child in section.children
-        if isinstance(child, nodes.paragraph) and begins_with(child, re.compile(r"Question\."))
-    ]
-    if not questions:
+    paragraphs = [child for child in section.children if isinstance(child, nodes.paragraph)]
+    question = next((child for child in paragraphs if begins_with(child, QUESTION)), None)
+    if question is None:
         return None, title
-    question = questions[0]
     question["classes"].append("ck-question")
     table = question.next_node(siblings=True, descend=False)
-    heads = [entry.astext() for entry in table.findall(nodes.entry)] if is_table(table) else []
+    heads = [entry.astext() for entry in table.findall(nodes.entry)]
     if heads[:1] != ["You will"]:
         return None, question
     rows = list(table.findall(nodes.row))
@@ -72,10 +74,6 @@ def as_card(section):
     card = nodes.container("", items, classes=["ck-card"])
     table.replace_self(card)
     return card, card
-
-
-def is_table(node) -> bool:
-    return isinstance(node, nodes.table)
 
 
 def buttons(env, source: Path):
@@ -104,6 +102,32 @@ def buttons(env, source: Path):
         links.append(f'<a class="ck-checked" href="{up}{TRUST}">{text}</a>')
     box += nodes.raw("", "\n".join(links), format="html")
     return box
+
+
+def notes_in_margin(doctree) -> None:
+    """Put a copy of each footnote behind its reference: a wide window shows it in the margin, a narrow one at the end."""
+    notes = {note["ids"][0]: note for note in doctree.findall(nodes.footnote)}
+    for reference in list(doctree.findall(nodes.footnote_reference)):
+        note = notes[reference["refid"]]
+        copy = nodes.inline("", "", nodes.superscript("", reference.astext()), classes=["sidenote"])
+        for paragraph in note.findall(nodes.paragraph):
+            copy += nodes.Text(" ")
+            copy += [child.deepcopy() for child in paragraph.children]
+        reference.parent.insert(reference.parent.index(reference) + 1, copy)
+
+
+def numbers_to_the_right(doctree) -> None:
+    """Mark the columns of a DataFrame that hold numbers."""
+    for raw in doctree.findall(nodes.raw):
+        if 'class="dataframe"' not in raw.astext():
+            continue
+        page = BeautifulSoup(raw.astext(), "html.parser")
+        rows = [row.find_all(["th", "td"], recursive=False) for row in page.find_all("tr")]
+        for column in zip(*(reversed(row) for row in rows), strict=False):
+            if all(NUMBER.fullmatch(cell.get_text()) for cell in column if cell.name == "td"):
+                for cell in column:
+                    cell["class"] = "ck-number"
+        raw.children = [nodes.Text(str(page))]
 
 
 def checks(source: Path) -> int:
