@@ -13,7 +13,7 @@ STORED = Path(__file__).resolve().parents[3] / "book" / "_static" / "reports"
 @pytest.mark.parametrize("name", ck.list_models())
 def test_there_is_a_page_and_a_table(name):
     assert f"<h1>{name}</h1>" in (STORED / f"{name}.html").read_text("utf-8")
-    assert f"{name}.html" in (STORED.parents[1] / "reports.md").read_text("utf-8")
+    assert f"{name}.html" in (STORED.parents[1] / "models-and-heads.ipynb").read_text("utf-8")
 
 
 def test_the_stored_numbers_are_still_the_models():
