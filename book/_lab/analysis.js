@@ -1,5 +1,5 @@
 /**
- * What a run is made of: the logit in parts, the attention score in parts, what each head and wire is worth, words.
+ * What a run is made of: the logit in parts, the attention score in parts, the effect of each head and wire, words.
  */
 import { addProduct, given } from "./engine.js";
 import { headName, INPUTS } from "./names.js";
@@ -71,12 +71,12 @@ export function scoreParts(model, run, layer, head, at, source) {
 }
 
 /**
- * What every head and wire is worth to a logit (above the mean) at one position: the logit with it minus the logit
- * without it, all else as in this run. One that is out is put back for it.
+ * The effect of every head and wire on a logit (above the mean) at one position: the logit with it minus the logit
+ * without it, everything else as in this run. One that is off is switched on for this.
  * @param {Model} model @param {Run} run @param {number} at @param {number} token @param {Numbers[] | null} means
  * @returns {Record<string, number>}
  */
-export function worths(model, run, at, token, means) {
+export function effects(model, run, at, token, means) {
   const { dContent, dHead, nHeads, nLayers } = model;
   const along = direction(model, token);
   const n = at + 1; // a position does not see what comes after it
@@ -88,7 +88,7 @@ export function worths(model, run, at, token, means) {
   for (let head = 0; head < nHeads; head++) {
     const { read, z } = run.layers[last];
     const from = (at * nHeads + head) * dHead;
-    const put = readers[head].worth;
+    const put = readers[head].toLogit;
     const out = run.cuts.has(headName(last, head));
     const absent = out ? z.subarray(from, from + dHead) : (means?.[last].subarray(head * dHead, (head + 1) * dHead) ?? new Float64Array(dHead));
     found[headName(last, head)] = put(read.subarray(from, from + dHead)) - put(absent);
@@ -97,7 +97,7 @@ export function worths(model, run, at, token, means) {
     const { read, z, wrote } = run.layers[0];
     const name = headName(0, head);
     const out = run.cuts.has(name);
-    // What the head writes when it is in, minus what stands there when it is out.
+    // What the head writes when it is on, minus what replaces it when it is off.
     const change = new Float64Array(n * dHead);
     for (let i = 0; i < n; i++)
       for (let c = 0; c < dHead; c++) {
@@ -136,9 +136,9 @@ function reader(model, run, layer, head, at, along) {
   const from = head * dHead;
   const writes = new Float64Array(dHead);
   for (let c = 0; c < dHead; c++) writes[c] = dot(model.layers[layer].W_O, (from + c) * dContent, along);
-  const worth = (/** @type {Numbers} */ values) => dot(values, 0, writes);
+  const toLogit = (/** @type {Numbers} */ values) => dot(values, 0, writes);
   const taken = run.cuts.has(headName(layer, head));
-  const now = worth((taken ? z : read).subarray(at * wide + from, at * wide + from + dHead));
+  const now = toLogit((taken ? z : read).subarray(at * wide + from, at * wide + from + dHead));
   const scores = new Float64Array(at + 1);
   /** How the logit moves when `sign` times these are added to the inputs. @param {Record<string, Numbers>} inputs @param {number} sign */
   const change = (inputs, sign) => {
@@ -162,7 +162,7 @@ function reader(model, run, layer, head, at, along) {
         total += (scores[s] / sum) * writes[c] * (v[s * wide + from + c] + (V ? sign * V[s * dHead + c] : 0));
     return total - now;
   };
-  return { worth, change };
+  return { toLogit, change };
 }
 
 /**

@@ -38,7 +38,7 @@ function fill(element, properties, children) {
   return element;
 }
 
-/** A token as one can see it: the blank before a word as a dot, what has no shape by its number. @param {string} text */
+/** A token made visible: a space becomes a dot, an invisible character its number. @param {string} text */
 export function visible(text) {
   if (text === "<|endoftext|>") return "start";
   return text
@@ -48,11 +48,11 @@ export function visible(text) {
     .replace(/[\p{C}\p{Z}\p{M}]/gu, (character) => `‹${(character.codePointAt(0) ?? 0).toString(16).toUpperCase()}›`);
 }
 
-/** A probability as one says it. @param {number} p */
+/** A probability as a percentage. @param {number} p */
 export function percent(p) {
-  if (p >= 0.995) return p > 0.9995 ? "100 %" : `${(p * 100).toFixed(1)} %`;
-  if (p >= 0.0995) return `${Math.round(p * 100)} %`;
-  return p < 0.0005 ? "0 %" : `${(p * 100).toFixed(1)} %`;
+  if (p >= 0.995) return p > 0.9995 ? "100%" : `${(p * 100).toFixed(1)}%`;
+  if (p >= 0.0995) return `${Math.round(p * 100)}%`;
+  return p < 0.0005 ? "0%" : `${(p * 100).toFixed(1)}%`;
 }
 
 /** A signed number with one digit. @param {number} value */
@@ -61,12 +61,12 @@ export function signed(value) {
   return text === "0.0" ? "0.0" : (value < 0 ? "−" : "+") + text;
 }
 
-/** A count with its thousands apart; the browser's own way reads the tables of a language first, which a reader waits for. @param {number} n */
+/** A count with separators; the browser's own formatter would first load its language tables. @param {number} n */
 export function thousands(n) {
   return String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** A wire or head as one says it. @param {string} name */
+/** A wire or head in words. @param {string} name */
 export function spoken(name) {
   const [from, to] = name.split("->");
   if (!to) return name;

@@ -6,12 +6,12 @@ import { h, s } from "./dom.js";
 
 /** @typedef {import("./worker.js").Reply} Reply */
 
-/** How wide a wire or a line is drawn that is worth so much. @param {number} value */
+/** How wide a wire or a line with this effect is. @param {number} value */
 export function width(value) {
   return Math.min(14, 0.6 + 0.95 * Math.abs(value));
 }
 
-/** Blue raises, orange lowers, and what does neither is grey. @param {number} value */
+/** Whether it raises a logit, lowers it, or does neither. @param {number} value */
 export function tone(value) {
   return Math.abs(value) < 0.25 ? "none" : value > 0 ? "up" : "down";
 }
@@ -34,7 +34,7 @@ export function thumbnail(canvas, pattern, head, n, at) {
     for (let j = 0; j <= i; j++) {
       const share = Math.sqrt(pattern[(head * n + i) * n + j]);
       const frame = i === at && n > 2 ? 45 : 0;
-      // Where more tokens share a pixel, the most that is seen there shows.
+      // Where several tokens share a pixel, it shows the largest weight.
       const place = Math.floor((i * side) / n) * side + Math.floor((j * side) / n);
       const seen = Math.min(255, Math.round(share * 255) + frame);
       if (seen >= pixels[place] >>> 24) pixels[place] = (seen << 24) | blue;
@@ -91,18 +91,40 @@ export function arcs(above, below, places, reply, chosen, out) {
  * @property {Map<string, HTMLElement>} cards
  */
 
-/** Where something stands inside the box. @param {HTMLElement} box @param {HTMLElement | undefined} element */
+/** The position of an element inside the box. @param {HTMLElement} box @param {HTMLElement | undefined} element */
 function place(box, element) {
   const [outer, inner] = [box.getBoundingClientRect(), (element ?? box).getBoundingClientRect()];
   return { left: inner.left - outer.left, top: inner.top - outer.top, wide: inner.width, tall: inner.height };
 }
 
+/** A pair of scissors in a field of 16 by 16. */
+function scissors() {
+  return s(
+    "g",
+    { class: "cl-scissors" },
+    s("circle", { cx: 4.2, cy: 12.2, r: 2.2 }),
+    s("circle", { cx: 11.8, cy: 12.2, r: 2.2 }),
+    s("path", { d: "M5.4 10.3 11.6 1.6M10.6 10.3 4.4 1.6" }),
+  );
+}
+
+/** The mark of the wire to cut, as it appears in a sentence. */
+export function mark() {
+  return s("svg", { viewBox: "-4 -4 24 24", class: "cl-mark cl-inline", "aria-hidden": "true" }, s("circle", { cx: 8, cy: 8, r: 12, class: "cl-disc" }), scissors());
+}
+
+/** How far from a wire a click still cuts it, in pixels: a finger is wider than the tip of a mouse pointer. */
+const REACH = { mouse: 12, touch: 24 };
+/** Half the size of a control for a finger: so near to the scissors, a click cuts their wire and no other. */
+const BADGE = 22;
+
 /**
  * The stream as a bus, what heads read and write, and the wires between them.
- * @param {Circuit} circuit @param {Reply} reply @param {Record<string, number>} worths @param {string[]} cuts
+ * @param {Circuit} circuit @param {Reply} reply @param {Record<string, number>} effects @param {string[]} cuts
+ * @param {string} marked  the wire that carries the scissors; "" for none
  * @param {(name: string) => void} cut @param {(name: string | null) => void} point
  */
-export function wires({ box, wires: svg, cards }, reply, worths, cuts, cut, point) {
+export function wires({ box, wires: svg, cards }, reply, effects, cuts, marked, cut, point) {
   const [wide, tall] = [box.clientWidth, box.clientHeight];
   /** @type {Record<"bus" | "faint" | "strong" | "labels", SVGElement[]>} */
   const { bus, faint, strong, labels } = { bus: [], faint: [], strong: [], labels: [] };
@@ -129,20 +151,25 @@ export function wires({ box, wires: svg, cards }, reply, worths, cuts, cut, poin
     const value = last ? (partOf.get(name) ?? 0) : 0;
     const line = s("line", {
       x1: middle, x2: middle, y1: top, y2: top - 13,
-      class: `cl-line cl-${out ? "out" : last ? tone(value) : "plain"}`,
+      class: `cl-line cl-${out ? "out" : last && tone(value) === "none" ? "none" : "plain"}`,
       "stroke-width": last && !out ? Math.max(2, width(value)).toFixed(2) : 2,
     });
     bus.push(line);
     INPUTS.forEach((input, i) => {
       const x = port(left, broad, i);
-      bus.push(s("line", { x1: x, x2: x, y1: top + high, y2: top + high + 13, class: "cl-line cl-plain", "stroke-width": 1.5 }));
-      labels.push(s("text", { x, y: top + high + 24, class: "cl-port", "text-anchor": "middle" }, input));
+      bus.push(s("line", { x1: x, x2: x, y1: top + high, y2: top + high + 13, class: `cl-line cl-${input}`, "stroke-width": 2 }));
+      labels.push(
+        s("rect", { x: x - 7, y: top + high + 12, width: 14, height: 15, rx: 3, class: `cl-box cl-${input}` }),
+        s("text", { x, y: top + high + 23.5, class: "cl-port", "text-anchor": "middle" }, input),
+      );
     });
   }
   if (reply.nLayers > 1) {
-    const ends = [edges[0][0] - 13, edges[1][1] + 27];
-    const names = Object.keys(worths).filter((name) => name.includes(">"));
-    names.sort((a, b) => Math.abs(worths[a]) - Math.abs(worths[b]));
+    const ends = [edges[0][0] - 13, edges[1][1] + 28];
+    /** @type {{name: string, half: number, points: number[][]}[]} */
+    const targets = [];
+    const names = Object.keys(effects).filter((name) => name.includes(">"));
+    names.sort((a, b) => Math.abs(effects[a]) - Math.abs(effects[b]));
     for (const name of names) {
       const [from, to] = name.split("->");
       const writer = place(box, cards.get(from));
@@ -152,24 +179,70 @@ export function wires({ box, wires: svg, cards }, reply, worths, cuts, cut, poin
       const bend = (ends[0] - ends[1]) * 0.5;
       const d = `M${x0} ${ends[0]}C${x0} ${ends[0] - bend},${x1} ${ends[1] + bend},${x1} ${ends[1]}`;
       const isCut = cuts.includes(name);
-      const value = worths[name];
+      const value = effects[name];
       const kind = isCut ? "cut" : cuts.includes(from) || cuts.includes(to.slice(0, 4)) ? "none" : tone(value);
-      const line = s("path", { d, class: `cl-wire cl-${kind}`, "stroke-width": isCut ? 1.5 : width(kind === "none" ? 0 : value).toFixed(2), "data-wire": name });
+      const looks = kind === "none" || kind === "cut" ? kind : `${to[5]}${kind === "down" ? " cl-lowers" : ""}`;
+      const line = s("path", { d, class: `cl-wire cl-${looks}`, "stroke-width": isCut ? 1.5 : width(kind === "none" ? 0 : value).toFixed(2), "data-wire": name });
       if (kind === "none") {
         faint.push(line);
         continue;
       }
       // A rim in the colour of the stream keeps wires apart where they run together.
       strong.push(s("path", { d, class: "cl-rim", "stroke-width": (width(value) + 2).toFixed(2) }), line);
-      if (isCut) strong.push(s("text", { x: (x0 + x1) / 2, y: (ends[0] + ends[1]) / 2 + 5, class: "cl-scissors", "text-anchor": "middle" }, "✕"));
-      const touch = s("path", { d, class: "cl-touch", click: () => cut(name), pointerenter: () => point(name), pointerleave: () => point(null) });
-      labels.push(touch);
+      const middle = [(x0 + x1) / 2, (ends[0] + ends[1]) / 2];
+      if (isCut) strong.push(s("text", { x: middle[0], y: middle[1] + 5, class: "cl-cross", "text-anchor": "middle" }, "✕"));
+      const points = Array.from({ length: 33 }, (_, i) => along(i / 32, [x0, x0, x1, x1], [ends[0], ends[0] - bend, ends[1] + bend, ends[1]]));
+      targets.push({ name, half: width(value) / 2, points });
+      if (name === marked) {
+        labels.push(s("g", { class: "cl-mark", transform: `translate(${middle[0] - 8} ${middle[1] - 8})` }, s("circle", { cx: 8, cy: 8, r: 15, class: "cl-disc" }), scissors()));
+        targets.push({ name, half: BADGE, points: [middle] });
+      }
     }
+    labels.push(target(svg, [0, ends[1], wide, ends[0] - ends[1]], targets, cut, point));
   }
   svg.setAttribute("viewBox", `0 0 ${wide} ${tall}`);
   svg.setAttribute("width", String(wide));
   svg.setAttribute("height", String(tall));
   svg.replaceChildren(...bus, ...faint, ...strong, ...labels);
+}
+
+/** A point of a cubic curve. @param {number} t @param {number[]} xs @param {number[]} ys */
+function along(t, xs, ys) {
+  const [a, b, c, d] = [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t ** 2 * (1 - t), t ** 3];
+  return [xs, ys].map((p) => a * p[0] + b * p[1] + c * p[2] + d * p[3]);
+}
+
+/**
+ * The field between the layers, where a click cuts the nearest wire.
+ * @param {SVGElement} svg @param {number[]} field  left, top, width and height
+ * @param {{name: string, half: number, points: number[][]}[]} targets
+ * @param {(name: string) => void} cut @param {(name: string | null) => void} point
+ */
+function target(svg, [x, y, wide, tall], targets, cut, point) {
+  const nearest = (/** @type {PointerEvent} */ event) => {
+    const { left, top } = svg.getBoundingClientRect();
+    let [best, least] = [/** @type {string | null} */ (null), event.pointerType === "touch" ? REACH.touch : REACH.mouse];
+    for (const { name, half, points } of targets) {
+      const away = Math.min(...points.map(([px, py]) => Math.hypot(px - event.clientX + left, py - event.clientY + top))) - half;
+      if (half === BADGE && away < 0) return name;
+      if (away < least) [best, least] = [name, away];
+    }
+    return best;
+  };
+  const field = s("rect", {
+    x, y, width: wide, height: tall, class: "cl-target",
+    click: (/** @type {PointerEvent} */ event) => {
+      const name = nearest(event);
+      if (name) cut(name);
+    },
+    pointermove: (/** @type {PointerEvent} */ event) => {
+      const name = nearest(event);
+      field.classList.toggle("cl-over", name !== null);
+      point(name);
+    },
+    pointerleave: () => point(null),
+  });
+  return field;
 }
 
 /** Where the input of a head is drawn. @param {number} left @param {number} broad @param {number} i */
@@ -178,7 +251,7 @@ function port(left, broad, i) {
 }
 
 /**
- * Parts of a sum as bars to both sides of zero; the whole model pale behind.
+ * Parts of a sum as bars to both sides of zero; the intact model pale behind.
  * @param {{name: string, before: number, after: number}[]} parts @param {string} caption
  */
 export function bars(parts, caption) {
@@ -194,7 +267,7 @@ export function bars(parts, caption) {
     "table",
     { class: "cl-sum" },
     h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Part"), h("td", {}), h("th", { scope: "col" }, "whole"), h("th", { scope: "col" }, "now"))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("td", {}), h("th", { scope: "col" }, "intact"), h("th", { scope: "col" }, "edited"))),
     h(
       "tbody",
       {},

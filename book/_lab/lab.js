@@ -3,7 +3,7 @@
  */
 import { Client } from "./client.js";
 import { h, percent, s, signed, spoken, thousands, visible } from "./dom.js";
-import { arcs, thumbnail, tone, wires } from "./draw.js";
+import { arcs, mark, thumbnail, tone, wires } from "./draw.js";
 import { headName, INPUTS, parseCut } from "./names.js";
 import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
 import { PRESETS } from "./presets.js";
@@ -15,7 +15,7 @@ import { fitting, fromAddress, fromPreset, left, LONGEST, TABS, toAddress } from
 /** @typedef {import("./state.js").Steps} Steps */
 
 const MODELS = { "two-layer": "two layers of four heads", "one-layer": "one layer of four heads", "zero-layer": "no layers" };
-const TAB_NAMES = { parts: "The logit in parts", score: "Why it looks there", words: "Words of a head", python: "Python" };
+const TAB_NAMES = { parts: "Logit attribution", score: "Attention score", words: "Words of a head", python: "Python" };
 const client = new Client();
 let count = 0;
 
@@ -31,7 +31,7 @@ class Lab {
     /** @type {State[]} */
     this.past = [];
     /** @type {(string | null)[]} */
-    this.did = []; // what was said of the step after each of them
+    this.did = []; // the message about the step after each of them
     /** @type {string | null} */
     this.unsaid = null; // of a change that a newer one has overtaken
     /** @type {State | null} */
@@ -39,13 +39,13 @@ class Lab {
     /** @type {Reply | null} */
     this.reply = null;
     /** @type {Reply | null} */
-    this.ready = null; // the reply whose tokens and heads stand there
+    this.ready = null; // the reply whose tokens and heads are on the page
     /** @type {Record<string, number>} */
-    this.worths = {};
+    this.effects = {};
     this.asked = 0;
     this.source = -1;
     /** @type {number | null} */
-    this.via = null; // whose note the words are about; null: whoever writes most of what the head finds
+    this.via = null; // the head whose output the words are about; null: the one that contributes most to the keys
     this.drawn = "";
     this.wide = 0;
     /** @type {Map<string, HTMLElement>} */
@@ -83,54 +83,57 @@ class Lab {
     this.top = h("div", { class: "cl-end cl-top" });
     this.bottom = h("div", { class: "cl-end cl-bottom" });
     this.rows = h("div", { class: "cl-rows" });
-    this.circuit = h("div", { class: "cl-circuit" }, this.svg, this.top, this.rows, this.bottom);
+    this.circuit = h("div", { class: "cl-circuit", tabindex: "-1" }, this.svg, this.top, this.rows, this.bottom);
     this.pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
     this.echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
-    this.legend = h("p", { class: "cl-legend" }, "A wire is as thick as what it is worth: ", h("b", { class: "cl-up" }, "blue"), " raises the followed token, ", h("b", { class: "cl-down" }, "orange"), " lowers it. Arcs: what the heads look at, in blue the chosen head. The bar under a token: how well it was predicted.");
+    const key = (/** @type {string} */ input, /** @type {string} */ name) => [h("b", { class: `cl-key cl-${input}` }, input), ` ${name}`];
+    this.legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when this wire alone is cut; a dashed wire lowers that logit.");
+    this.reading = h("p", { class: "cl-legend" }, "The arcs show attention, and the dark arcs belong to the chosen head. The bar under each token is the probability that the model gave it.");
     this.paper = h("p", { class: "cl-paper" });
     this.wireList = h("div", { class: "cl-wire-list" });
     this.guesses = h("div", { class: "cl-next" });
     this.zero = this.radio(id, "zero", "nothing");
-    this.mean = this.radio(id, "mean", "its average on held-out text");
+    this.mean = this.radio(id, "mean", "its average output on held-out text");
     this.undo = h("button", { type: "button", class: "cl-button", click: () => this.back() }, "Undo");
-    this.restore = h("button", { type: "button", class: "cl-button", click: () => this.change({ cuts: [] }, "Everything is back in") }, "Put all back");
+    this.restore = h("button", { type: "button", class: "cl-button", click: () => this.change({ cuts: [] }, "Reset") }, "Reset");
     this.share = h("button", { type: "button", class: "cl-button", click: () => this.copyLink() }, "Copy a link");
     this.link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this finding" }));
     this.tabs = TABS.map((tab) =>
       h("button", { type: "button", role: "tab", id: id(`tab-${tab}`), "aria-controls": id("panel"), click: () => this.change({ tab }, null), keydown: (/** @type {KeyboardEvent} */ event) => this.turn(event) }, TAB_NAMES[/** @type {"parts"} */ (tab)]),
     );
     this.panel = h("div", { class: "cl-panel", role: "tabpanel", id: id("panel"), tabindex: "0" });
-    this.live = h("p", { class: "cl-said", role: "status", "aria-live": "polite" });
+    this.live = h("p", { class: "cl-status", role: "status", "aria-live": "polite" });
+    const presets = h("div", { class: "cl-presets", role: "group", "aria-label": "Start from" }, this.presets);
+    const settings = h(
+      "div",
+      { class: "cl-settings" },
+      h("div", { class: "cl-field cl-grow" }, h("label", { for: id("text") }, "Text"), this.text),
+      h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), this.model, this.training),
+    );
+    const main = h(
+      "div",
+      { class: "cl-main" },
+      h("div", { class: "cl-left" }, this.circuit, this.pointed, this.echo, this.legend),
+      h(
+        "div",
+        { class: "cl-right" },
+        this.guesses,
+        this.live,
+        h("div", { class: "cl-actions" }, this.undo, this.restore, this.share),
+        this.link,
+        h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is switched off writes"), this.zero, this.mean),
+        this.wireList,
+      ),
+    );
+    const tokens = h("div", { class: "cl-tokens" }, this.strip, this.looks, this.reading);
+    const panels = [h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, this.tabs), this.panel];
+    // The home page opens with the circuit; what else one can set is folded under it.
+    const more = () => h("details", { class: "cl-more" }, h("summary", {}, "Your own text, other models, and what each component contributes"), presets, settings, panels);
+    const contents = element.dataset.home === undefined ? [presets, settings, tokens, this.hint, main, ...panels] : [this.hint, main, tokens, more()];
     this.root = h(
       "div",
-      { class: "cl-lab", role: "group", "aria-label": "A model to take apart", keydown: (/** @type {KeyboardEvent} */ event) => this.key(event) },
-      h("div", { class: "cl-presets", role: "group", "aria-label": "Start from" }, this.presets),
-      this.hint,
-      h(
-        "div",
-        { class: "cl-settings" },
-        h("div", { class: "cl-field cl-grow" }, h("label", { for: id("text") }, "Text"), this.text),
-        h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), this.model, this.training),
-      ),
-      this.strip,
-      this.looks,
-      h(
-        "div",
-        { class: "cl-main" },
-        h("div", { class: "cl-left" }, this.circuit, this.pointed, this.echo, this.legend),
-        h(
-          "div",
-          { class: "cl-right" },
-          this.guesses,
-          this.live,
-          h("div", { class: "cl-actions" }, this.undo, this.restore, this.share),
-          this.link,
-          h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is out says"), this.zero, this.mean),
-          this.wireList,
-        ),
-      ),
-      h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, this.tabs),
-      this.panel,
+      { class: "cl-lab", role: "group", "aria-label": "The lab: a model whose heads and wires can be switched off", keydown: (/** @type {KeyboardEvent} */ event) => this.key(event) },
+      contents,
       this.paper,
     );
     new ResizeObserver(() => {
@@ -142,13 +145,13 @@ class Lab {
 
   /** @param {(name: string) => string} id @param {"zero" | "mean"} value @param {string} label */
   radio(id, value, label) {
-    const input = h("input", { type: "radio", name: id("fill"), value, change: () => this.change({ fill: value }, `A head that is out says ${label}`) });
+    const input = h("input", { type: "radio", name: id("fill"), value, change: () => this.change({ fill: value }, `A head that is switched off writes ${label}`) });
     return h("label", {}, input, ` ${label}`);
   }
 
   // --- what the reader does ----------------------------------------------------------------------------------------
 
-  /** @param {Partial<State>} some @param {string | null} said  null: nothing that is said has changed @param {boolean} [joined]  whether it goes on with the step before */
+  /** @param {Partial<State>} some @param {string | null} said  the beginning of the message; null: it stays @param {boolean} [joined]  whether it belongs to the step before */
   change(some, said, joined = false) {
     const next = fitting({ ...this.state, ...some });
     if (toAddress(next) === toAddress(this.state)) return this.update(said);
@@ -166,7 +169,7 @@ class Lab {
     return this.change(fromPreset(preset), preset.name);
   }
 
-  /** What was begun by typing or sliding and has not come yet is overtaken. */
+  /** Drop a change that typing or sliding has begun and that is not computed yet. */
   hold() {
     clearTimeout(this.waiting);
     clearTimeout(this.sliding);
@@ -201,12 +204,12 @@ class Lab {
     }, 80);
   }
 
-  /** Take a head or wire out, or put it back. @param {string} name */
+  /** Switch a head off or cut a wire, or undo that. @param {string} name */
   toggle(name) {
     const out = this.state.cuts.includes(name);
     const cuts = out ? this.state.cuts.filter((cut) => cut !== name) : [...this.state.cuts, name];
     const what = spoken(name);
-    const said = name.includes(">") ? `${out ? "Restored" : "Cut"}: ${what}` : `${name} ${out ? "back in" : "out"}`;
+    const said = name.includes(">") ? `You ${out ? "reconnected" : "cut"} ${what}` : `${name} is ${out ? "on again" : "off"}`;
     this.change({ cuts }, said);
   }
 
@@ -303,7 +306,7 @@ class Lab {
     this.unsaid = said = said ?? this.unsaid;
     const { state } = this;
     const file = this.file(state);
-    if (!client.has(file)) this.say("The weights are on their way …");
+    if (!client.has(file)) this.say("Loading the weights …");
     else if (said !== null) setTimeout(() => asked === this.asked && this.replied !== state && this.say("Computing …"), 300);
     this.root.setAttribute("aria-busy", "true");
     this.controls();
@@ -318,7 +321,7 @@ class Lab {
       const tokens = reply.tokens.map(({ id }) => id).join(" ");
       if (this.drawn !== tokens) this.source = -1;
       this.drawn = tokens;
-      const coming = client.ask("worths", { ...setting, at: reply.at, answer: reply.answer.id });
+      const coming = client.ask("effects", { ...setting, at: reply.at, answer: reply.answer.id });
       coming.catch(() => {}); // awaited below, unless a newer state has overtaken this one
       const parts = [
         () => this.tell(said, before),
@@ -326,7 +329,7 @@ class Lab {
         ...this.headRows(reply),
         async () => {
           this.ready = reply;
-          this.worths = await coming;
+          this.effects = await coming;
         },
         () => this.picture(),
         () => this.list(),
@@ -356,12 +359,29 @@ class Lab {
     }
   }
 
+  /** The preset that the text and the model are of. */
+  preset() {
+    const { state } = this;
+    return PRESETS.find(({ text, model }) => text === state.text && model === state.model);
+  }
+
+  /** The wire that carries the scissors: the preset's, until the reader has cut something. */
+  marked() {
+    return (!this.state.cuts.length && this.preset()?.cut) || "";
+  }
+
+  /** What to do next. @param {import("./presets.js").Preset} preset */
+  task(preset) {
+    if (preset.cut && this.state.cuts.includes(preset.cut)) return [preset.then];
+    return this.marked() ? [mark(), " ", h("b", {}, preset.try)] : [preset.try];
+  }
+
   /** What shows the state itself. */
   controls() {
     const { state } = this;
-    const preset = PRESETS.find(({ text, model }) => text === state.text && model === state.model);
+    const preset = this.preset();
     this.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
-    this.hint.textContent = preset?.try ?? "";
+    this.hint.replaceChildren(...(preset ? this.task(preset) : []));
     if (document.activeElement !== this.text || !this.typing) this.text.value = state.text;
     this.model.value = state.model;
     const steps = this.steps[state.model];
@@ -384,11 +404,11 @@ class Lab {
     this.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
   }
 
-  /** The next tokens, and what has changed in words. @param {string | null} said @param {Reply | null} before */
+  /** The next tokens, and a sentence about what has changed. @param {string | null} said @param {Reply | null} before */
   tell(said, before) {
     const reply = /** @type {Reply} */ (this.reply);
     const changed = this.state.cuts.length > 0;
-    this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Followed"))));
+    this.keepFocus(this.guesses, () => this.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.change({ answer }, "Chosen token"))));
     const { answer } = reply;
     const called = (/** @type {string} */ text) => (/[\p{L}\p{N}]/u.test(text) ? visible(text) : `“${visible(text)}”`);
     const name = called(answer.text);
@@ -397,23 +417,27 @@ class Lab {
     const was = same?.answer.id === answer.id ? same.answer.after : undefined;
     const top = (/** @type {Reply} */ of) => of.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
     const first = top(reply);
-    const move = was === undefined ? `${name} has ${percent(answer.after)}` : percent(was) === percent(answer.after) ? `${name} stays at ${percent(answer.after)}` : `${name} from ${percent(was)} to ${percent(answer.after)}`;
-    const lead = first.id === answer.id ? "" : `; first is ${same && top(same).id !== first.id ? "now " : ""}${called(first.text)} with ${percent(first.after)}`;
-    const cropped = reply.cropped ? ` The model reads the first ${reply.tokens.length} tokens.` : "";
+    const changes = was === undefined ? "" : percent(was) === percent(answer.after) ? "stays at" : answer.after < was ? "falls" : "rises";
+    const move = !changes ? `the probability of ${name} is ${percent(answer.after)}` : changes === "stays at" ? `${name} stays at ${percent(answer.after)}` : `${name} ${changes} from ${percent(was ?? 0)} to ${percent(answer.after)}`;
+    const lead = first.id === answer.id ? "" : `, and the most probable token is ${same && top(same).id !== first.id ? "now " : ""}${called(first.text)} with ${percent(first.after)}`;
+    const cropped = reply.cropped ? ` The model reads only the first ${reply.tokens.length} tokens.` : "";
     const byte = reply.tokens.find(({ text }) => /^<[0-9A-F]{2}>$/.test(text));
-    const bytes = byte ? ` A sign that the model has no token for is read as its bytes, such as ${byte.text}.` : "";
-    const empty = reply.tokens.length < 2 ? " The text is empty: the model sees its opening token alone." : "";
+    const bytes = byte ? ` The model has no token for one of the characters and reads its bytes, such as ${byte.text}.` : "";
+    const empty = reply.tokens.length < 2 ? " The text is empty, so the model reads only its start token." : "";
     const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
     if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}${bytes}${empty}`);
     this.unsaid = null;
     const { state } = this;
     const guesses = reply.guesses.slice(0, 5).map((guess) => `${called(guess.text)} ${percent(guess.after)}`).join(", ");
     this.paper.textContent =
-      `The figure is the circuit as it starts. On this page stood ${state.model} at step ${thousands(state.step)}, the text “${state.text}”` +
-      `${state.cuts.length ? `, without ${state.cuts.join(", ")}` : ""}. At position ${reply.at}, ${visible(reply.tokens[reply.at].text)}, it says: ${guesses}.`;
+      `The figure shows the circuit at the start. On this page, the model was ${state.model} at step ${thousands(state.step)}, and the text was “${state.text}”` +
+      `${state.cuts.length ? `, without ${state.cuts.join(", ")}` : ""}. At position ${reply.at}, ${visible(reply.tokens[reply.at].text)}, the model predicts: ${guesses}.`;
     this.legend.hidden = reply.nLayers < 2;
+    this.reading.hidden = reply.nLayers < 1;
     this.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
-    this.bottom.replaceChildren("at position ", String(reply.at), ": ", word(reply.tokens[reply.at].text));
+    const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join("").replace(/\s+/g, " ");
+    const start = earlier.length > 24 ? "… " : "";
+    this.bottom.replaceChildren(start + earlier.slice(-24).trimStart() + " ", word(reply.tokens[reply.at].text));
     this.looked(reply);
   }
 
@@ -421,20 +445,20 @@ class Lab {
   looked(reply) {
     const head = parseCut(this.state.head);
     if (!head) {
-      this.looks.textContent = "A model without layers looks at nothing but the token itself.";
+      this.looks.textContent = "A model without layers has no attention: its prediction depends on the last token alone.";
       return;
     }
     const row = this.row(reply, head.layer, head.head);
     const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
     if (this.source < 0 || this.source > reply.at) {
-      // Resting on the opening token says little; what stands out besides it is what one wants to open.
+      // Attention to the start token means little, so the panel opens with the largest weight elsewhere.
       const besides = order.find((i) => i > 0);
       this.source = besides !== undefined && row[besides] > 0.1 ? besides : order[0];
     }
     const seen = order.filter((i) => row[i] >= 0.05).slice(0, 4);
-    const out = this.state.cuts.includes(this.state.head) ? " (it is out)" : "";
+    const out = this.state.cuts.includes(this.state.head) ? " (switched off)" : "";
     this.looks.replaceChildren(
-      `${this.state.head}${out} at `, word(reply.tokens[reply.at].text), " looks at ",
+      `${this.state.head}${out} attends from `, word(reply.tokens[reply.at].text), " to ",
       ...seen.flatMap((i, k) => [k ? ", " : "", word(reply.tokens[i].text), ` ${percent(row[i])}`]), ".",
     );
   }
@@ -444,7 +468,7 @@ class Lab {
     return patterns[layer].subarray((head * n + at) * n, (head * n + at) * n + at + 1);
   }
 
-  /** The tokens, in parts: those that are new, then where they lie. @param {Reply} reply */
+  /** The tokens, in parts: first the new ones, then their positions. @param {Reply} reply */
   chipRow({ tokens, at, predicted }) {
     const { chips, strip } = this;
     const some = 24;
@@ -457,7 +481,7 @@ class Lab {
         chip.setAttribute("aria-selected", String(i === at));
         chip.tabIndex = i === at ? 0 : -1;
         chip.style.setProperty("--p", p.toFixed(3));
-        chip.setAttribute("aria-label", `${text}, position ${i}${i ? `, was predicted with ${percent(p)}` : ""}`);
+        chip.setAttribute("aria-label", `${text}, position ${i}${i ? `, probability ${percent(p)}` : ""}`);
       }
     };
     const show = () => {
@@ -507,10 +531,10 @@ class Lab {
     card.classList.toggle("cl-gone", out);
     card.classList.toggle("cl-chosen", name === this.state.head);
     look.setAttribute("aria-pressed", String(name === this.state.head));
-    look.setAttribute("aria-label", `${name}, looks at ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
+    look.setAttribute("aria-label", `${name}, attends to ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
     const button = card.children[1];
     button.setAttribute("aria-checked", String(!out));
-    button.children[1].textContent = out ? "out" : "in";
+    button.children[1].textContent = out ? "off" : "on";
     thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
   }
 
@@ -519,8 +543,8 @@ class Lab {
     return h(
       "div",
       { class: "cl-card" },
-      h("button", { type: "button", class: "cl-look", click: () => this.change({ head: name }, `${name} is chosen`) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
-      h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "in")),
+      h("button", { type: "button", class: "cl-look", click: () => this.change({ head: name }, `You chose ${name}`) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
+      h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "on")),
     );
   }
 
@@ -538,7 +562,7 @@ class Lab {
     // First everything that is measured, so that the page is laid out once.
     const middles = [...this.chips.children].map((chip) => (chip instanceof HTMLElement ? chip.offsetLeft + chip.offsetWidth / 2 : 0));
     const wide = this.chips.scrollWidth;
-    wires({ box: this.circuit, wires: this.svg, cards: this.cards }, reply, this.worths, this.state.cuts, (name) => this.toggle(name), (name) => this.point(name));
+    wires({ box: this.circuit, wires: this.svg, cards: this.cards }, reply, this.effects, this.state.cuts, this.marked(), (name) => this.toggle(name), (name) => this.point(name));
     for (const svg of [this.above, this.below]) {
       svg.setAttribute("width", String(wide));
       svg.setAttribute("height", "66");
@@ -549,10 +573,10 @@ class Lab {
     arcs(this.above, this.below, middles, reply, this.state.head, this.state.cuts);
   }
 
-  /** Say what a wire is worth while the pointer or the focus is on it. @param {string | null} name */
+  /** Show the effect of a wire while the pointer or the focus is on it. @param {string | null} name */
   point(name) {
     for (const wire of this.svg.querySelectorAll(".cl-wire")) wire.classList.toggle("cl-pointed-at", wire.getAttribute("data-wire") === name);
-    this.pointed.textContent = name ? `${name} is worth ${signed(this.worths[name] ?? 0)} logits. ${this.state.cuts.includes(name) ? "Click to restore it." : "Click to cut it."}` : "";
+    this.pointed.textContent = name ? `${name} adds ${signed(this.effects[name] ?? 0)} to the logit. ${this.state.cuts.includes(name) ? "Click to reconnect it." : "Click to cut it."}` : "";
   }
 
   /** The wires as buttons: the strongest, those that are cut, and all of them. */
@@ -560,15 +584,15 @@ class Lab {
     const reply = /** @type {Reply} */ (this.reply);
     const { cuts } = this.state;
     const wire = (/** @type {string} */ name) => name.includes(">");
-    const strong = Object.keys(this.worths).filter((name) => wire(name) && (Math.abs(this.worths[name]) >= 0.25 || cuts.includes(name)));
-    strong.sort((a, b) => Math.abs(this.worths[b]) - Math.abs(this.worths[a]));
+    const strong = Object.keys(this.effects).filter((name) => wire(name) && (Math.abs(this.effects[name]) >= 0.25 || cuts.includes(name)));
+    strong.sort((a, b) => Math.abs(this.effects[b]) - Math.abs(this.effects[a]));
     const shown = strong.filter((name, i) => i < 5 || cuts.includes(name));
     const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind) => {
-      const value = this.worths[name] ?? 0;
+      const value = this.effects[name] ?? 0;
       const made = h(
         "button",
-        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, worth ${signed(value)}`, "data-key": `${kind} ${name}`, click: () => this.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
-        label && h("span", {}, label),
+        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, effect ${signed(value)}`, "data-key": `${kind} ${name}`, click: () => this.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
+        label && h("span", {}, h("b", { class: `cl-key cl-${name[name.length - 1]}`, "aria-hidden": "true" }, name[name.length - 1]), ` ${label}`),
         h("b", {}, signed(value)),
       );
       made.style.setProperty("--share", String(Math.min(1, Math.abs(value) / 10)));
@@ -597,7 +621,7 @@ class Lab {
       const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${columns.length * reply.nHeads} wires`), open && table());
       this.wireList.replaceChildren(
         h("p", { class: "cl-heading" }, "Wires to cut"),
-        h("p", {}, "What each is worth to the logit of ", word(target), " now."),
+        h("p", {}, "The number is how far the logit of ", word(target), " falls when this wire alone is cut."),
         h("div", { class: "cl-strong" }, shown.map((name) => button(name, name, "strong"))),
         all,
       );
@@ -613,14 +637,14 @@ class Lab {
     if (again instanceof HTMLElement) again.focus({ preventScroll: true });
   }
 
-  /** The head whose note the chosen head looks for: as the reader chose, else by the wire into its keys that is worth most; -1 is the token itself. */
+  /** The head whose output is the key of the chosen head: as the reader chose, else the strongest wire into its keys; -1 is the token itself. */
   writer() {
     const { head } = this.state;
     if (head[1] !== "1") return -1;
     if (this.via !== null) return this.via;
-    const worth = [0, 1, 2, 3].map((from) => Math.abs(this.worths[`${headName(0, from)}->${head}.K`] ?? 0));
-    const most = Math.max(...worth);
-    return most < 1 ? -1 : worth.indexOf(most);
+    const effect = [0, 1, 2, 3].map((from) => Math.abs(this.effects[`${headName(0, from)}->${head}.K`] ?? 0));
+    const most = Math.max(...effect);
+    return most < 1 ? -1 : effect.indexOf(most);
   }
 
   /** The open panel. @param {number} asked */
@@ -646,8 +670,8 @@ class Lab {
       const writer = this.writer();
       const via = writer >= 0 ? writer : undefined;
       const words = await client.ask("words", { model: this.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via });
-      const writers = [{ value: -1, name: "of the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `that ${headName(0, head)} wrote about` }))];
-      const chooseVia = later ? this.select("via", "Who wrote the note", writers, writer, (value) => (this.via = value)) : null;
+      const writers = [{ value: -1, name: "the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `the output of ${headName(0, head)}` }))];
+      const chooseVia = later ? this.select("via", "What the keys are made from", writers, writer, (value) => (this.via = value)) : null;
       made = wordsPanel(words, state, { token: tokenText, source: sourceText, chooseSource: choose, chooseVia });
     }
     if (asked !== this.asked) return;
@@ -683,13 +707,12 @@ export async function open(element, address) {
   const preset = PRESETS.find(({ id }) => id === element.dataset.preset) ?? PRESETS[0];
   const asked = fromAddress(address, steps);
   const state = asked ?? fromPreset(preset);
-  const unread = address && !asked ? "The link could not be read, so this is the beginning" : asked && left(address, asked) ? "Part of the link could not be read" : "";
+  const unread = address && !asked ? "The link could not be read, so the lab starts from the preset" : asked && left(address, asked) ? "A part of the link could not be read" : "";
   let lab = labs.get(element);
   if (lab) {
-    await lab.change(state, unread || "From the address");
+    await lab.change(state, unread || "From the link");
     return;
   }
-  const button = element.querySelector(".cl-start");
   await rest();
   lab = new Lab(element, state, steps);
   await client.bring(lab.file(state));
@@ -697,11 +720,11 @@ export async function open(element, address) {
   labs.set(element, lab);
   element.append(lab.root);
   element.classList.add("cl-live");
-  const had = button?.contains(document.activeElement);
-  if (had) lab.presets[0].focus({ preventScroll: true });
-  button?.remove();
+  const had = element.contains(document.activeElement) && !lab.root.contains(document.activeElement);
+  if (had) (lab.preset() && element.dataset.home === undefined ? lab.presets[0] : lab.circuit).focus({ preventScroll: true });
+  for (const old of element.querySelectorAll(".cl-start, .cl-poster .cl-go")) old.remove();
   await rest();
-  await lab.update(unread || "The model is here");
-  // It is shorter than the picture that it replaces, above the button: its beginning would lie above the window.
+  await lab.update(unread || "Ready");
+  // The lab is shorter than the picture that it replaces, so its top could be above the window.
   if (had && lab.root.getBoundingClientRect().top < 0) lab.root.scrollIntoView({ block: "start", behavior: "instant" });
 }

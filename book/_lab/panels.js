@@ -14,7 +14,7 @@ export function word(text) {
 }
 
 /**
- * Chapter 1: the logit of the followed token, above the mean logit, as a sum over parts of the stream.
+ * Chapter 1: the logit of the chosen token, above the mean logit, as a sum over parts of the stream.
  * @param {Reply} reply @param {boolean} changed
  */
 export function partsPanel(reply, changed) {
@@ -26,8 +26,8 @@ export function partsPanel(reply, changed) {
     sum.after += row.after;
   }
   return [
-    h("p", {}, "What each part of the stream adds to the logit of ", word(reply.answer.text), ", measured against the mean over the vocabulary. The parts add up exactly (chapter 1)."),
-    bars([...rows, sum], changed ? "Pale: the whole model. Full: with what you took out." : "Logits above the mean"),
+    h("p", {}, "Each bar is the contribution of one component to the logit of ", word(reply.answer.text), ", compared with the mean logit of the vocabulary. The contributions add up to the logit exactly (chapter 1)."),
+    bars([...rows, sum], changed ? "Pale bars: the intact model. Full bars: the model as you edited it." : "Logits above the mean"),
   ];
 }
 
@@ -44,7 +44,7 @@ export function scorePanel({ names, table }, state, { token, source, choose }) {
     return made;
   };
   return [
-    h("p", {}, `Why ${state.head} looks there: its score from `, word(token), " at ", choose, ` is ${signed(total)}, the sum of this table (chapter 3). Rows: who made the query at `, word(token), ". Columns: who made the key at ", word(source), "."),
+    h("p", {}, `The attention score of ${state.head} from `, word(token), " to ", choose, ` is ${signed(total)}, and it is the sum of this table (chapter 3). Each row is a component that contributes to the query at `, word(token), ". Each column is a component that contributes to the key at ", word(source), "."),
     h(
       "div",
       { class: "cl-wide", tabindex: "0", role: "group", "aria-label": "The score in parts, a table that scrolls" },
@@ -59,7 +59,7 @@ export function scorePanel({ names, table }, state, { token, source, choose }) {
 }
 
 /**
- * Chapter 2: what a head looks for and what it says, from its weights alone.
+ * Chapter 2: what a head looks for and what it writes, from its weights alone.
  * @param {{looksFor: Word[], raises: Word[], lowers: Word[]}} words @param {State} state
  * @param {{token: string, source: string, chooseSource: HTMLElement, chooseVia: HTMLElement | null}} of
  */
@@ -67,13 +67,13 @@ export function wordsPanel({ looksFor, raises, lowers }, state, { token, chooseS
   const list = (/** @type {Word[]} */ words) =>
     h("ol", { class: "cl-list" }, words.map(({ text, value }) => h("li", {}, word(text), " ", h("span", { class: "cl-number" }, signed(value)))));
   return [
-    h("p", {}, `Read from the weights of ${state.head} alone, without a text (chapter 2).`),
+    h("p", {}, `These lists are computed from the weights of ${state.head} alone, without a text (chapter 2).`),
     h(
       "div",
       { class: "cl-words" },
-      h("section", {}, h("p", { class: "cl-heading" }, "Where to look (QK)"), h("p", {}, "Standing on ", word(token), ", it looks for", chooseVia ? " a note " : "", chooseVia, ":"), list(looksFor)),
-      h("section", {}, h("p", { class: "cl-heading" }, "What to say (OV)"), h("p", {}, "Looking at ", chooseSource, ", it raises:"), list(raises)),
-      h("section", {}, h("p", { class: "cl-heading" }, "…and lowers"), h("p", {}, "the logits of these most:"), list(lowers)),
+      h("section", {}, h("p", { class: "cl-heading" }, "Where to look (QK)"), h("p", {}, "At the token ", word(token), chooseVia ? ", it attends most to keys made from " : ", it attends most to:", chooseVia, chooseVia ? ":" : ""), list(looksFor)),
+      h("section", {}, h("p", { class: "cl-heading" }, "What to write (OV)"), h("p", {}, "When it attends to ", chooseSource, ", it raises the logits of:"), list(raises)),
+      h("section", {}, h("p", { class: "cl-heading" }, "What it lowers (OV)"), h("p", {}, "For the same token, it lowers the logits of:"), list(lowers)),
     ),
   ];
 }
@@ -84,14 +84,14 @@ export function wordsPanel({ looksFor, raises, lowers }, state, { token, chooseS
 export function pythonPanel({ first, lines, parts, score, words }, copy) {
   const whole = [...first, "", ...lines, "", ...parts, ...score, ...words].join("\n");
   return [
-    h("p", {}, "The same numbers from the library: the logits first, then what the panels show."),
+    h("p", {}, "These lines compute the same numbers with the library: first the logits, then the contents of the panels."),
     h("pre", { class: "cl-code", tabindex: "0", role: "region", "aria-label": "Python" }, h("code", {}, whole)),
     h("button", { type: "button", class: "cl-button", click: () => copy(whole) }, "Copy the Python"),
   ];
 }
 
 /**
- * The first guesses before and after; each can be followed.
+ * The most probable next tokens before and after; a reader can choose one.
  * @param {Reply} reply @param {boolean} changed @param {(token: number) => void} follow
  */
 export function guessTable(reply, changed, follow) {
@@ -107,7 +107,7 @@ export function guessTable(reply, changed, follow) {
     "table",
     { class: "cl-guesses" },
     h("caption", {}, "Next token after ", word(reply.tokens[reply.at].text)),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("td", {}), h("th", { scope: "col" }, "whole"), changed && h("th", { scope: "col" }, "now"))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "token"), h("td", {}), h("th", { scope: "col" }, "intact"), changed && h("th", { scope: "col" }, "edited"))),
     h(
       "tbody",
       {},
@@ -118,7 +118,7 @@ export function guessTable(reply, changed, follow) {
           h(
             "th",
             { scope: "row" },
-            h("button", { type: "button", "aria-pressed": String(guess.id === reply.answer.id), title: "Follow this token", "data-key": `follow ${guess.id}`, click: () => follow(guess.id) }, word(guess.text)),
+            h("button", { type: "button", "aria-pressed": String(guess.id === reply.answer.id), title: "Show the numbers of this token", "data-key": `follow ${guess.id}`, click: () => follow(guess.id) }, word(guess.text)),
           ),
           h("td", {}, bar(guess)),
           h("td", {}, percent(guess.before)),

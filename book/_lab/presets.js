@@ -2,29 +2,34 @@
  * What the lab can start with. Between the brackets is JSON, which the build of the book reads too.
  */
 
-/** @typedef {{id: string, name: string, model: string, text: string, head: string, tab: string, step: number, try: string}} Preset */
+/** @typedef {{id: string, name: string, model: string, text: string, head: string, tab: string, step: number, cut: string, try: string, then: string}} Preset */
+// `cut` is the wire that is marked until the reader cuts something; `then` is shown instead of `try` once it is cut.
 
 /** @type {Preset[]} */
 export const PRESETS = [
   {
     "id": "dursley",
-    "name": "A name comes again",
+    "name": "A repeated name",
     "model": "two-layer",
     "text": "Mr. Dursley had a neighbour who disliked Mr. D",
     "head": "L1H3",
     "tab": "parts",
     "step": 24000,
-    "try": "Cut the thickest wire: click it, or press its button under Wires to cut. Then undo, and cut another: which three carry the prediction?"
+    "cut": "L0H1->L1H3.K",
+    "try": "Click the wire marked with scissors. It carries the output of head L0H1 to the keys (K) of head L1H3.",
+    "then": "Without this wire, L1H3 cannot find the first D and copy the token after it. Click the wire again to reconnect it, and then cut others: which three matter most?"
   },
   {
     "id": "nonsense",
-    "name": "Nonsense, twice",
+    "name": "Repeated nonsense",
     "model": "two-layer",
     "text": "kx qof zut wem kx qof zut",
     "head": "L1H3",
     "tab": "parts",
     "step": 24000,
-    "try": "A bar under a token says how well it was predicted. Take L0H1 out and watch the second half."
+    "cut": "",
+    "try": "The bar under each token is the probability that the model gave it. Switch off L0H1 and watch the bars in the second half.",
+    "then": ""
   },
   {
     "id": "skip-trigram",
@@ -34,7 +39,9 @@ export const PRESETS = [
     "head": "L0H0",
     "tab": "words",
     "step": 20000,
-    "try": "One layer, so no wires. Which of the four heads knows about the king? Take it out."
+    "cut": "",
+    "try": "This model has one layer, so it has no wires. Switch the four heads off one at a time: which one needs the word king?",
+    "then": ""
   },
   {
     "id": "bug",
@@ -44,7 +51,9 @@ export const PRESETS = [
     "head": "L0H1",
     "tab": "parts",
     "step": 20000,
-    "try": "There is no such word as surmus. Which heads ask for it? Take all four out: does the rest of the model?"
+    "cut": "",
+    "try": "The word surmus does not exist. Which heads raise the logit of us? Does the model still predict it when all four heads are off?",
+    "then": ""
   },
   {
     "id": "dorling",
@@ -54,6 +63,8 @@ export const PRESETS = [
     "head": "L1H3",
     "tab": "parts",
     "step": 24000,
-    "try": "Press or in the table of next tokens: it stays followed. Then delete the first sentence, and watch the part of L1H3."
+    "cut": "",
+    "try": "Choose or in the table of next tokens, so that its numbers stay on the page. Then delete the first sentence of the text: what happens to the contribution of L1H3?",
+    "then": ""
   }
 ];

@@ -51,7 +51,7 @@ export function pythonFor(state, seen) {
     `parts = {name: float(value[0, ${seen.at}]) for name, value in run.contributions(toward).items()}`,
     "print({name: round(value, 1) for name, value in parts.items()})",
   ];
-  // The library splits the score of a whole model; here the two sides come from the run with the cuts.
+  // The library splits the score of an intact model; here both sides come from the run with the cuts.
   const into = wires.flatMap((wire) => {
     const [from, to] = wire.split("->");
     const side = { [`${head}.Q`]: "queries", [`${head}.K`]: "keys" }[to];

@@ -1,5 +1,5 @@
 /**
- * All that a page loads before the reader touches the lab: a button that brings the rest, and the door for what arrives.
+ * All that a page loads before the lab starts: a button that loads the rest, and the function that receives it.
  */
 
 const here = /** @type {HTMLScriptElement} */ (document.currentScript).src;
@@ -39,29 +39,43 @@ window.circuitLab = {
     promise.finally(() => script.remove()).catch(() => {});
     return promise;
   },
-  /** Let go of what is no longer needed here. */
+  /** Forget a value that is no longer needed here. */
   forget(name) {
     wanted.delete(name);
   },
 };
 
+/** From this width of the window on, the lab of the home page and of its own page starts by itself. */
+const DESK = "(min-width: 1000px)";
+
 class CircuitLab extends HTMLElement {
   connectedCallback() {
-    if (this.querySelector(":scope > .cl-start")) return;
+    if (this.querySelector(".cl-start")) return;
     const button = document.createElement("button");
     button.type = "button";
     button.className = "cl-go";
-    button.textContent = "Start the model";
     button.addEventListener("click", () => this.start());
+    const label = document.createElement("span");
+    label.textContent = "Start the model";
+    button.append(label);
     const note = document.createElement("span");
     note.className = "cl-note";
     note.setAttribute("role", "status");
-    note.textContent = "It comes to your browser and runs there; nothing is sent anywhere.";
+    note.textContent = "It loads 1.8 MB and runs in your browser. Nothing is uploaded.";
     const start = document.createElement("div");
     start.className = "cl-start";
-    start.append(button, note);
-    this.append(start);
-    // Who follows a link to a finding wants to see it.
+    // Where there is a still picture of the circuit, the whole picture is the button.
+    const picture = this.querySelector(".cl-poster");
+    if (picture) {
+      picture.append(button);
+      start.append(note);
+      picture.after(start);
+    } else {
+      start.append(button, note);
+      this.append(start);
+    }
+    this.startInView();
+    // A link to a finding starts the lab at once.
     const follow = () => {
       const asked = this.dataset.linked !== undefined && /^#lab(:|-(?!toy$))/.test(location.hash) ? location.hash : "";
       if (asked && asked !== this.shown) this.start(asked);
@@ -71,6 +85,22 @@ class CircuitLab extends HTMLElement {
     follow();
   }
 
+  /** At a desk a lab with a picture starts when a quarter of it is in the window, unless the reader saves data. */
+  startInView() {
+    const connection = /** @type {{saveData?: boolean} | undefined} */ (/** @type {any} */ (navigator).connection);
+    if (this.dataset.auto === undefined || connection?.saveData || !matchMedia(DESK).matches) return;
+    this.classList.add("cl-auto");
+    const watcher = new IntersectionObserver(
+      (seen) => {
+        if (!seen.some(({ isIntersecting }) => isIntersecting)) return;
+        watcher.disconnect();
+        if (!this.classList.contains("cl-live")) this.start();
+      },
+      { threshold: 0.25 },
+    );
+    watcher.observe(this);
+  }
+
   /** @param {string} [address] */
   async start(address = "") {
     const button = this.querySelector(".cl-go");
@@ -78,7 +108,7 @@ class CircuitLab extends HTMLElement {
     if (button?.getAttribute("aria-disabled") === "true") return;
     button?.setAttribute("aria-disabled", "true");
     this.setAttribute("aria-busy", "true");
-    if (note) note.textContent = "The model is on its way …";
+    if (note) note.textContent = "Loading the model …";
     try {
       const parts = await window.circuitLab.need("parts");
       const made = await window.circuitLab.need("lab");

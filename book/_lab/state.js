@@ -1,5 +1,5 @@
 /**
- * What the reader has set, its way into an address and back, and the steps that can be taken back.
+ * What the reader has set, and how it becomes an address and back.
  */
 import { parseCut } from "./names.js";
 import { PRESETS } from "./presets.js";
@@ -9,10 +9,10 @@ import { PRESETS } from "./presets.js";
  * @property {string} model
  * @property {number} step  of training
  * @property {string} text
- * @property {string[]} cuts  heads and wires that are out
+ * @property {string[]} cuts  heads that are off and wires that are cut
  * @property {"zero" | "mean"} fill
  * @property {number} at  the chosen position; -1 is the last
- * @property {number} answer  the token that is followed; -1 is the first choice of the whole model
+ * @property {number} answer  the chosen token; -1 is the first choice of the intact model
  * @property {string} head  the chosen head
  * @property {string} tab
  */
@@ -49,7 +49,7 @@ export function fromAddress(address, steps) {
   if (!query.has("text")) return null;
   const model = query.get("model") ?? "";
   const known = steps[model] ? model : "two-layer";
-  const step = Number(query.get("step") || NaN); // without a word of it, the last one that is kept
+  const step = Number(query.get("step") || NaN); // if the address names none, the last checkpoint
   const whole = (/** @type {string} */ name) => (/^\d{1,5}$/.test(query.get(name) ?? "") ? Number(query.get(name)) : -1);
   const head = query.get("head") ?? "";
   const tab = query.get("tab") ?? "";

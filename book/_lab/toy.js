@@ -1,5 +1,5 @@
 /**
- * Chapter 5's toy: two heads, three trigrams. The reader moves what each head writes; beside it stands the library's verdict.
+ * Chapter 5's toy: two heads, three trigrams. The reader sets what each head writes and sees the library's verdict.
  */
 
 import { h, signed } from "./dom.js";
@@ -12,8 +12,8 @@ const TOKENS = 8;
 const ENOUGH = 1;
 
 /**
- * How far the log-odds of a due completion lie above those of a guess, when these heads are there; whether it is on top,
- * and whether it is the first of those that are highest.
+ * The log-odds of the correct token minus those of a uniform guess, when only these heads are on; whether it has the largest
+ * logit, and whether it has it alone.
  * The destination's own token has logit 1 from its embedding, all tokens that nobody writes on have 0.
  * @param {number[][]} writes @param {number} trigram @param {number[]} heads
  */
@@ -28,7 +28,7 @@ export function gain(writes, trigram, heads) {
 }
 
 /**
- * A head carries a trigram if the completion stays on top, with a gain above 1, whatever other head is taken out.
+ * A head carries a trigram if the correct token keeps the largest logit, with a gain above 1, whichever other head is switched off.
  * @param {number[][]} writes @param {number} trigram
  */
 export function verdict(writes, trigram) {
@@ -37,13 +37,13 @@ export function verdict(writes, trigram) {
   const carriers = [0, 1].filter((head) => worst[head].every((one) => one.first && one.gain > ENOUGH));
   const learnt = sets[2].most && sets[2].gain > ENOUGH;
   const least = worst.map((some) => Math.min(...some.map((one) => one.gain)));
-  const said = !learnt ? "not learnt" : carriers.length ? carriers.map((head) => `head ${head}`).join(" and ") : "no head alone";
+  const said = !learnt ? "not learned" : carriers.length ? carriers.map((head) => `head ${head}`).join(" and ") : "no head alone";
   return { sets, carriers, learnt, gain: least, said };
 }
 
 const ADDRESS = /^#toy:((?:-?\d(?:\.5)?,){5}-?\d(?:\.5)?)$/;
 
-/** What an address says of the six sliders, or null. @param {string} address @returns {number[][] | null} */
+/** The six sliders of an address, or null. @param {string} address @returns {number[][] | null} */
 export function fromToyAddress(address) {
   const found = ADDRESS.exec(address.replace(/%2C/gi, ","))?.[1].split(",").map(Number);
   return found?.every((value) => Math.abs(value) <= 6) ? [found.slice(0, 3), found.slice(3)] : null;
@@ -76,14 +76,14 @@ class CircuitToy extends HTMLElement {
     this.past = [];
     this.moving = false;
     this.rows = h("tbody");
-    this.live = h("p", { class: "cl-said", role: "status", "aria-live": "polite" });
+    this.live = h("p", { class: "cl-status", role: "status", "aria-live": "polite" });
     /** @type {HTMLInputElement[]} */
     this.sliders = [];
     const heads = [0, 1].map((head) =>
-      h("fieldset", {}, h("legend", {}, `head ${head} writes`), ...[0, 1, 2].map((i) => this.slider(head, i))),
+      h("fieldset", {}, h("legend", {}, `Head ${head} writes`), ...[0, 1, 2].map((i) => this.slider(head, i))),
     );
-    const columns = ["asked", "verdict", "head 0 alone", "head 1 alone", "both"];
-    const caption = h("caption", {}, "Each cell: the completion that these heads put on top, and the gain of the one that is due. A head carries it if it is on top with a gain above 1, whatever other head is taken out.");
+    const columns = ["trigram", "carried by", "head 0 alone", "head 1 alone", "both"];
+    const caption = h("caption", {}, "Each cell shows the token with the largest logit when only these heads are on, and the gain of the correct token. A head carries a trigram if the correct token has the largest logit, with a gain above 1, whichever other head is switched off.");
     const table = h("table", {}, caption, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), this.rows);
     const button = (/** @type {string} */ name, /** @type {() => void} */ click) => h("button", { type: "button", class: "cl-button", click }, name);
     this.undo = button("Undo", () => this.back());
@@ -92,14 +92,14 @@ class CircuitToy extends HTMLElement {
     const python = h(
       "details",
       { class: "ct-python" },
-      h("summary", {}, "Show me the Python"),
+      h("summary", {}, "Show the Python"),
       h("pre", { class: "cl-code", tabindex: 0, role: "region", "aria-label": "Python" }, this.code),
       button("Copy the Python", () => this.copy(this.code?.textContent ?? "", "The Python is copied")),
     );
-    const actions = h("div", { class: "cl-actions" }, this.undo, button("As it was", () => this.set(WRITES, "As it was")), button("Copy a link", () => this.copyLink()));
+    const actions = h("div", { class: "cl-actions" }, this.undo, button("Reset", () => this.set(WRITES, "Reset")), button("Copy a link", () => this.copyLink()));
     this.replaceChildren(
       h("div", { class: "ct-heads" }, heads),
-      h("div", { class: "ct-table", tabindex: 0, role: "region", "aria-label": "Who carries what" }, table),
+      h("div", { class: "ct-table", tabindex: 0, role: "region", "aria-label": "Which head carries which trigram" }, table),
       this.live,
       actions,
       this.link,
@@ -115,17 +115,17 @@ class CircuitToy extends HTMLElement {
     const follow = () => {
       const asked = fromToyAddress(location.hash);
       if (!asked) return;
-      this.set(asked, "From the address");
+      this.set(asked, "From the link");
       this.scrollIntoView({ behavior: "instant" });
     };
     addEventListener("hashchange", follow);
     follow();
   }
 
-  /** @param {number[][]} writes @param {string} said @param {boolean} [kept]  whether it can be taken back */
-  set(writes, said, kept = true) {
+  /** @param {number[][]} writes @param {string} said @param {boolean} [undoable] */
+  set(writes, said, undoable = true) {
     if (String(writes) === String(this.writes)) return;
-    if (kept) this.past?.push((this.writes ?? []).map((row) => [...row]));
+    if (undoable) this.past?.push((this.writes ?? []).map((row) => [...row]));
     this.writes = writes.map((row) => [...row]);
     this.moving = false;
     this.sliders?.forEach((input, k) => this.show(input, writes[Math.floor(k / 3)][k % 3]));
@@ -181,8 +181,8 @@ class CircuitToy extends HTMLElement {
     return h("label", {}, h("span", {}, `C${i + 1}`), input, h("output", {}, signed(WRITES[head][i])));
   }
 
-  /** @param {string} [told] */
-  draw(told = "") {
+  /** @param {string} [message] */
+  draw(message = "") {
     if (!this.writes || !this.rows || !this.live || !this.code || !this.link) return;
     const writes = this.writes;
     const before = this.said;
@@ -194,14 +194,14 @@ class CircuitToy extends HTMLElement {
           const top = Math.max(...written);
           const level = written.flatMap((value, k) => (value === top ? [`C${k + 1}`] : []));
           const first = top > 1 ? level.join(" = ") : "none";
-          return h("td", {}, h("b", {}, first), level.length > 1 && top > 1 ? " level," : "", ` gain ${signed(more)}`);
+          return h("td", {}, h("b", {}, first), level.length > 1 && top > 1 ? " (equal)," : "", ` gain ${signed(more)}`);
         });
         const kind = one.learnt && one.carriers.length ? "ct-yes" : "ct-no";
-        return h("tr", {}, h("th", { scope: "row" }, `B${trigram + 1}, due C${trigram + 1}`), h("td", { class: kind }, one.said), ...cells);
+        return h("tr", {}, h("th", { scope: "row" }, `B${trigram + 1} → C${trigram + 1}`), h("td", { class: kind }, one.said), ...cells);
       }),
     );
     const changed = this.said.flatMap((text, i) => (before && before[i] !== text ? [`B${i + 1}: ${text}`] : []));
-    if (told || changed.length) this.live.textContent = [told, changed.join("; ")].filter(Boolean).join(". ");
+    if (message || changed.length) this.live.textContent = [message, changed.join("; ")].filter(Boolean).join(". ");
     this.undo?.setAttribute("aria-disabled", String(!this.past?.length));
     this.code.textContent = toyPython(writes);
     this.link.hidden = true;

@@ -5,7 +5,7 @@ import { Tokenizer } from "./tokenizer.js";
 import { buildModel, fromBase64, readTensors } from "./weights.js";
 import { forward, logits, softmax } from "./engine.js";
 import { parseCut } from "./names.js";
-import { largest, logitParts, lookedFor, meansOf, scoreParts, worths, writtenFor } from "./analysis.js";
+import { largest, logitParts, lookedFor, meansOf, scoreParts, effects, writtenFor } from "./analysis.js";
 
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */
@@ -71,7 +71,7 @@ export class Bench {
   /** @param {Setting} setting */
   parse({ model: name, text }) {
     const model = this.models.get(name);
-    if (!model || !this.tokenizer) throw new Error(`${name} is not there yet`);
+    if (!model || !this.tokenizer) throw new Error(`${name} has not been loaded`);
     const ids = this.tokenizer.encode(text, model.nCtx + 1);
     return { model, tokenizer: this.tokenizer, cropped: ids.length > model.nCtx, ids: ids.slice(0, model.nCtx) };
   }
@@ -142,28 +142,28 @@ export class Bench {
     };
   }
 
-  /** What each head and wire is worth, in the run with the cuts. @param {Setting} setting */
-  worths(setting) {
+  /** The effect of each head and wire, in the run with the cuts. @param {Setting} setting */
+  effects(setting) {
     const { model, means, after } = this.runs(setting);
-    return worths(model, after.run, setting.at, setting.answer, means);
+    return effects(model, after.run, setting.at, setting.answer, means);
   }
 
   /** @param {Setting & {head: string, source: number}} setting */
   score(setting) {
     const { model, after } = this.runs(setting);
     const head = parseCut(setting.head);
-    if (!head) throw new Error(`no head is called ${setting.head}`);
+    if (!head) throw new Error(`there is no head ${setting.head}`);
     return scoreParts(model, after.run, head.layer, head.head, setting.at, setting.source);
   }
 
   /**
-   * What a head looks for when it stands on one token, and what it says when it looks at another.
+   * What a head looks for at one token, and what it writes when it attends to another.
    * @param {{model: string, head: string, token: number, source: number, via?: number}} question
    */
   words({ model: name, head: called, token, source, via }) {
     const model = this.models.get(name);
     const head = parseCut(called);
-    if (!model || !head || !this.tokenizer) throw new Error(`${name} is not there yet`);
+    if (!model || !head || !this.tokenizer) throw new Error(`${name} has not been loaded`);
     const { tokenizer } = this;
     const best = (/** @type {Float32Array} */ row) =>
       largest(row, 8).map((id) => ({ id, text: tokenizer.show(id), value: row[id] }));

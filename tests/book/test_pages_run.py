@@ -45,9 +45,12 @@ def quoted(text: str, seen: str) -> bool:
 
 
 @pytest.mark.parametrize("code", blocks(README, "python"))
-def test_readme_examples_print_what_their_comments_say(code):
+def test_readme_examples_print_what_their_comments_say(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     promised = [line.split("#")[1] for line in code.splitlines() if line.startswith("print(")]
     assert shown(code).splitlines() == [text.split(":")[0].strip() for text in promised]
+    written = re.findall(r'"(\w+\.html)"', code)
+    assert [name for name in written if "L1H3" not in (tmp_path / name).read_text("utf-8")] == []
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -188,12 +188,12 @@ def test_score_decomposition_is_that_of_the_library(page):
     assert np.array(ours["table"]) == pytest.approx(theirs.values[:-1, :-1].numpy(), abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"]], ids=["whole", "cut"])
+@pytest.mark.parametrize("cuts", [[], ["L0H1->L1H3.K", "L0H0", "L1H2"]], ids=["intact", "cut"])
 def test_effect_of_each_head_and_wire_is_that_of_its_ablation(page, cuts):
     model = load_model("two-layer")
     tokens, token = model.to_tokens(TEXT), model.to_single_token("ur")
     last = tokens.shape[1] - 1
-    effects = ask(page, "worths", request(at=last, answer=token, cuts=cuts))
+    effects = ask(page, "effects", request(at=last, answer=token, cuts=cuts))
 
     def logit(without) -> float:
         row = circuitkit.run(model, tokens, without=without).logits[0, -1]
@@ -227,7 +227,7 @@ def test_numbers_of_the_stored_figure_are_those_of_the_library():
     "writes", [[[4, -2, 3], [-2, 4, 3]], [[4, -2, 6], [-2, 4, 0]], [[-3, 2, 1], [5, -1, -6]]]
 )
 def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
-    page = open_page(f"{site}/book/05-attention-superposition.html").page
+    page = open_page(f"{site}/book/lab.html").page
     page.evaluate(SET_SLIDERS, writes)
     model = sp.hand_specified(n_heads=2, n_trigrams=3)
     heads = heads_of(model)
@@ -240,7 +240,7 @@ def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
         carriers = [f"head {head}" for head in range(2) if found.carried[head, trigram] == 1]
         verdict = " and ".join(carriers) or "no head alone"
         cells = row.locator("th, td").all_inner_texts()
-        assert cells[1] == (verdict if found.learnt[trigram] == 1 else "not learnt")
+        assert cells[1] == (verdict if found.learnt[trigram] == 1 else "not learned")
         gains = [
             float(gain.replace("−", "-")) for gain in re.findall(r"gain (\S+)", row.inner_text())
         ]

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from circuitkit import load_model, run
-from tests.support.site import DESKTOP
+from tests.support.site import DESKTOP, PHONE
 
 TEXT = "Mr. Dursley had a neighbour who disliked Mr. D"
 WIRE = "L0H1->L1H3.K"
@@ -28,10 +28,22 @@ class Lab:
         ready = "document.querySelector('.cl-lab[data-drawn]:not([aria-busy])') !== null"
         self.page.wait_for_timeout(50)
         self.page.wait_for_function(ready, polling=50)
-        return self.page.locator("circuit-lab .cl-said").inner_text()
+        return self.page.locator("circuit-lab .cl-status").inner_text()
 
     def start(self) -> str:
-        self.page.get_by_role("button", name="Start the model").click()
+        """Start the lab; at a desk it starts by itself."""
+        if self.page.viewport_size["width"] < 1000:
+            self.page.get_by_role("button", name="Start the model").click()
+        return self.wait()
+
+    def click_wire(self, name: str, aside: int = 0) -> str:
+        """Click the middle of a wire, or so many pixels to the side of it."""
+        self.page.locator(".cl-circuit").scroll_into_view_if_needed()
+        box = self.page.locator(f".cl-wire[data-wire='{name}']").bounding_box()
+        x, y = box["x"] + box["width"] / 2 + aside, box["y"] + box["height"] / 2
+        touch = self.page.evaluate("navigator.maxTouchPoints > 0")
+        (self.page.touchscreen.tap if touch else self.page.mouse.click)(x, y)
+        expect(self.page.locator(".cl-wire.cl-cut")).to_have_count(1)
         return self.wait()
 
     def press(self, name: str, role: str = "button", key: str = "Enter") -> str:
@@ -62,34 +74,49 @@ def probability(*cuts) -> str:
     model = load_model("two-layer")
     logits = run(model, model.to_tokens(TEXT), without=cuts).logits[0, -1]
     value = 100 * float(logits.softmax(-1)[model.to_single_token("ur")])
-    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+    return f"{value:.0f}%" if value >= 9.95 else f"{value:.1f}%"
 
 
 def test_cutting_a_wire_by_mouse_shows_the_change_and_reset_restores_it(open_lab):
     lab = open_lab()
-    assert lab.start() == "The model is here: ur has 94 %."
-    wire = lab.page.locator(f".cl-wire[data-wire='{WIRE}']")
-    box = wire.bounding_box()
-    lab.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    expect(lab.page.locator(".cl-wire.cl-cut")).to_have_count(1)
-    assert "ur from 94 % to 1.1 %" in lab.wait()
+    assert lab.start() == "Ready: the probability of ur is 94%."
+    assert "ur falls from 94% to 1.1%" in lab.click_wire(WIRE)
     assert lab.probability("ur") == probability(WIRE)
-    lab.press("Put all back")
+    lab.press("Reset")
     assert lab.page.locator(".cl-wire.cl-cut").count() == 0
     assert lab.probability("ur") == probability()
     assert lab.opened.problems == []
 
 
+@pytest.mark.parametrize(("width", "aside"), [(DESKTOP, 20), (PHONE, 20)])
+def test_visitor_of_the_home_page_cuts_the_marked_wire_with_few_clicks(
+    open_page, site, width, aside
+):
+    """At a desk the lab starts by itself; on a phone the whole picture is the button. The mark is a large target."""
+    phone = {"has_touch": True, "is_mobile": True} if width == PHONE else {}
+    lab = Lab(open_page(f"{site}/book/intro.html", width=width, **phone))
+    if phone:
+        picture = lab.page.locator(".cl-poster").bounding_box()
+        lab.page.touchscreen.tap(picture["x"] + 30, picture["y"] + picture["height"] - 30)
+    lab.wait()
+    expect(lab.page.locator(".cl-try")).to_contain_text("Click the wire marked with scissors")
+    target = lab.page.locator(".cl-circuit .cl-mark").bounding_box()
+    assert target["y"] + target["height"] < 800, "the wire to click is below the window"
+    assert "ur falls from 94% to 1.1%" in lab.click_wire(WIRE, aside)
+    assert lab.page.locator(".cl-circuit .cl-mark").count() == 0
+    assert lab.opened.problems == []
+
+
 def test_lab_can_be_used_with_the_keyboard_alone(open_lab):
-    lab = open_lab()
+    lab = open_lab(width=900)
     lab.page.locator(".cl-go").focus()
     lab.page.keyboard.press("Enter")
     lab.wait()
-    assert lab.press("L0H1", "switch", "Space").startswith("L0H1 out: ur from 94 % to 0.9 %")
+    assert lab.press("L0H1", "switch", "Space").startswith("L0H1 is off: ur falls from 94% to 0.9%")
     lab.page.keyboard.press("Control+z")
     expect(lab.page.locator(".cl-gone")).to_have_count(0)
     lab.wait()
-    assert "ur from 94 % to 27 %" in lab.press("Cut L0H0->L1H3.K")
+    assert "ur falls from 94% to 27%" in lab.press("Cut L0H0->L1H3.K")
     focused = lab.page.evaluate("document.activeElement.dataset.key")
     assert focused == "strong L0H0->L1H3.K", "the pressed button lost the focus"
     lab.press("Undo")
@@ -105,7 +132,7 @@ def test_models_and_checkpoints_can_be_chosen(open_lab):
     lab.start()
     lab.page.get_by_label("Training step").press("Home")
     expect(lab.page.locator(".cl-training output")).to_have_text("0")
-    expect(lab.page.locator("circuit-lab .cl-said")).to_contain_text("Training step 0: ")
+    expect(lab.page.locator("circuit-lab .cl-status")).to_contain_text("Training step 0: ")
     lab.page.get_by_label("Model", exact=True).select_option("one-layer")
     expect(lab.page.locator(".cl-card")).to_have_count(4)
     assert lab.opened.problems == []
@@ -142,7 +169,9 @@ def test_link_restores_the_state(open_lab):
 
 def test_unreadable_link_is_reported_and_opens_the_preset(open_lab):
     lab = open_lab("#lab:garbage")
-    assert lab.wait() == "The link could not be read, so this is the beginning: ur has 94 %."
+    assert lab.wait() == (
+        "The link could not be read, so the lab starts from the preset: the probability of ur is 94%."
+    )
 
 
 def test_hostile_text_in_a_link_never_becomes_markup(open_lab):
@@ -164,7 +193,7 @@ def test_python_of_the_lab_computes_the_numbers_shown(open_lab):
     top = names["logits"].softmax(-1).topk(3)
     for token, chance in zip(top.indices.tolist(), top.values.tolist(), strict=True):
         row = lab.page.locator("tr", has=lab.page.locator(f"[data-key='follow {token}']"))
-        shown = float(row.locator("td").last.inner_text().removesuffix(" %")) / 100
+        shown = float(row.locator("td").last.inner_text().removesuffix("%")) / 100
         assert shown == pytest.approx(chance, abs=0.006)
     lab.show("parts")
     theirs = names["parts"] | {"sum": sum(names["parts"].values())}
@@ -174,7 +203,7 @@ def test_python_of_the_lab_computes_the_numbers_shown(open_lab):
 
 
 def test_missing_weights_are_reported(open_lab):
-    lab = open_lab()
+    lab = open_lab(width=PHONE)
     lab.page.route("**/models/two-layer.js*", lambda route: route.abort())
     lab.page.get_by_role("button", name="Start the model").click()
     expect(lab.page.locator(".cl-note")).to_contain_text("models/two-layer.js did not load")

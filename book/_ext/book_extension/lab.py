@@ -1,9 +1,10 @@
-"""The lab: the shipped models in the page, out of scripts, because a page that is opened as a file may read no other file.
+"""The lab: the shipped models run in the page, from classic scripts, because a page that is opened as a file may read no other file.
 
-The modules of `book/_lab` become classic scripts: `start.js`, which a page loads; `parts.js`, `lab.js` and `engine.js`,
-which come when a reader touches the lab (one after the other, so that reading none of them holds the page up), as do the
-tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes the lab; so does, in a notebook, a
-paragraph that is nothing but a link to `lab.md#lab-PRESET`. `toy`, chapter 5's model with two heads, has a script of its own.
+The modules of `book/_lab` become scripts: a page loads `start.js`. When the lab starts, it loads `parts.js`, `lab.js` and
+`engine.js` (one after the other, so that none of them blocks the page), the tokenizer (`text.js`) and the weights
+(`models/NAME.js`), which are the bytes of the library's own files. A comment `<!-- lab: PRESET -->` on a Markdown page becomes
+the lab, and so does a paragraph of a notebook that contains only a link to `lab.md#lab-PRESET`. `toy`, the model of chapter 5
+with two heads, has its own script.
 """
 
 import base64
@@ -16,7 +17,7 @@ from pathlib import Path
 from docutils import nodes
 
 SOURCES = Path(__file__).resolve().parents[2] / "_lab"
-PAGE = "book/lab"
+PAGE, HOME = "book/lab", "book/intro"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
 MODELS = ("two-layer", "one-layer", "zero-layer")
 # The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
@@ -144,45 +145,46 @@ def write(app, error) -> None:
         (folder / f"models/{name}.js").write_text(delivered(f"models/{name}", data), "utf-8")
 
 
-def element(preset: str, page: str, *, inside: str = "", linked: bool = False) -> str:
-    """The lab as a page holds it before it is touched; on its own page the presets can be linked to."""
-    inside += "<noscript><p>What moves here needs JavaScript.</p></noscript>"
+def element(preset: str, page: str, *, inside: str = "", linked: bool = False, flags=()) -> str:
+    """The lab before it starts; on its own page the presets can be linked to. `flags` are attributes without a value."""
+    inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
     if preset == TOY:
         return f"<circuit-toy>{toy_still()}{inside}</circuit-toy>"
-    attributes = {"data-preset": preset, "data-page": page}
+    attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
     if linked:
         attributes["data-linked"] = ""
         inside += "".join(f'<span id="lab-{name}"></span>' for name in presets())
-    said = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
-    return f"<circuit-lab{said}>{inside}</circuit-lab>"
+    written = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<circuit-lab{written}>{inside}</circuit-lab>"
 
 
 def still(static: str) -> str:
-    """What a page without script, on paper or not yet touched, shows: the circuit of the first preset and its table."""
+    """The circuit of the first preset and its table: what a page shows before the lab starts, without scripts and on paper."""
     seen = json.loads((SOURCES / "still.json").read_text("utf-8"))
     first = [name for name, *_ in seen["rows"] if ">" in name][0]
     alt = (
-        f"The circuit that continues {seen['text']!r}: a grey bus for the residual stream, four heads in each of two layers, "
-        f"and wires between them. The thickest leads from {first.replace('->', ' to ')}."
+        f"The circuit that predicts the next token of {seen['text']!r}: grey bands for the residual stream, four heads in each "
+        f"of two layers, and wires between them. The thickest wire leads from {first.replace('->', ' to ')}."
     )
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{worth}</td><td>{left}</td></tr>'
-        for name, worth, left in seen["rows"]
+        f'<tr><th scope="row">{escape(name)}</th><td>{effect}</td><td>{left}</td></tr>'
+        for name, effect, left in seen["rows"]
     )
     answer = escape(seen["answer"])
     return (
-        f'<figure class="cl-still"><img class="ck-picture dark-light" src="{static}lab.png" alt="{escape(alt)}">'
-        '<details class="ck-table"><summary>The numbers</summary><table>'
-        f"<caption>After {escape(seen['text'])!r} the model says {answer!r} with {seen['whole']}. Each row takes one head or wire "
-        f"out: how far the logit of {answer!r} falls, and what is left of its probability.</caption>"
-        '<thead><tr><th scope="col">out</th><th scope="col">logit</th><th scope="col">left</th></tr></thead>'
+        '<figure class="cl-still"><div class="cl-poster">'
+        f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{escape(alt)}"></div>'
+        '<details class="ck-table"><summary>The effect of each head and wire</summary><table>'
+        f"<caption>After {escape(seen['text'])!r} the model predicts {answer!r} with a probability of {seen['whole']}. Each row "
+        f"switches off one head or cuts one wire: how far the logit of {answer!r} falls, and the probability that remains.</caption>"
+        '<thead><tr><th scope="col">without</th><th scope="col">logit falls by</th><th scope="col">probability</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></details></figure>"
     )
 
 
 @cache
 def toy_still() -> str:
-    """The toy without script and in the PDF: what each head writes as bars, and who carries what."""
+    """The toy without scripts: what each head writes as bars, and which head carries which trigram."""
     from circuitkit import superposition
     from circuitkit.heads import heads_of
 
@@ -209,13 +211,14 @@ def toy_still() -> str:
             f"<td>{found.gain[head, i]:+.1f}</td>".replace("-", "−") for head in range(2)
         )
         verdict = " and ".join(carriers) or "no head alone"
-        rows += f'<tr><th scope="row">B{i + 1}, due C{i + 1}</th><td>{verdict}</td>{least}</tr>'
-    alt = "Head 0 writes most on C1 and head 1 on C2; together they write most on C3, which neither does alone."
+        rows += f'<tr><th scope="row">B{i + 1} → C{i + 1}</th><td>{verdict}</td>{least}</tr>'
+    alt = "Head 0 writes most on C1 and head 1 on C2. Together they write most on C3, which neither does alone."
     return (
         f'<figure class="ct-still"><svg viewBox="0 0 460 154" role="img" aria-label="{alt}">'
         f'<line x1="10" x2="450" y1="90" y2="90"/>{bars}</svg>'
-        "<table><caption>Who carries what, and the least gain of each head in any company; below 1 it does not carry.</caption>"
-        '<thead><tr><th scope="col">asked</th><th scope="col">verdict</th><th scope="col">head 0</th><th scope="col">head 1</th></tr></thead>'
+        "<table><caption>The head that carries each trigram, and the smallest gain of each head, whichever other head is switched off. "
+        "A head with a gain below 1 does not carry the trigram.</caption>"
+        '<thead><tr><th scope="col">trigram</th><th scope="col">carried by</th><th scope="col">head 0</th><th scope="col">head 1</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></figure>"
     )
 
@@ -231,8 +234,11 @@ def fill(app, docname, source) -> None:
             raise ValueError(
                 f"{docname}: the lab has no preset {found[1]!r}; expected one of {[*presets(), TOY]}"
             )
-        inside = still("../" * docname.count("/") + "_static/") if found[1] == "dursley" else ""
-        return f"```{{raw}} html\n{element(found[1], page, inside=inside, linked=docname == PAGE)}\n```"
+        pictured = found[1] == "dursley"
+        inside = still("../" * docname.count("/") + "_static/") if pictured else ""
+        flags = ["data-auto"] * pictured + ["data-home"] * (docname == HOME)
+        lab = element(found[1], page, inside=inside, linked=docname == PAGE, flags=flags)
+        return f"```{{raw}} html\n{lab}\n```"
 
     source[0] = PLACE.sub(put, source[0])
 
