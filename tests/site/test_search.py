@@ -17,9 +17,9 @@ ANSWERS = {
     "MLP layers as attention": "04-mlps-as-attention",
     "matrix convention": "notation",
     "error GPT-2": "your-model",
-    "instructor": "for-instructors",
-    "syllabus": "for-instructors",
-    "course": "for-instructors",
+    "instructor": "instructors",
+    "syllabus": "instructors",
+    "course": "instructors",
     "composition_scores": "circuits",
 }
 SEARCH = "question => bookSearch.search(question).map(page => page.address)"
