@@ -49,7 +49,7 @@ NOT_PROSE = [
     r"<!--.*?-->|</?[a-zA-Z][^>]*>",
     r"\[\(?\d[\d.]*\)?\]\([^)]*\)|\]\([^)]*\)|https?://\S+",
     r"^\s*\d+\. |\*\*\d+\.\**",
-    r"\b(?:chapter|section|theorem|exercise|claim|table|figure|version|python|torch|transformer-lens|page|head"
+    r"\b(?:chapter|section|theorem|exercise|Ex|claim|table|figure|version|python|torch|transformer-lens|page|head"
     r"|position)s? \d[\d.]*(?:(?:,| and| to| or|–) \d[\d.]*)*",
     r"\b(?:19|20)\d\d[a-z]?\b|\barXiv[: ]\S+|\bCC BY \S+|\b\d+ minutes\b|\*\*Time\*\*[^\n]*",
 ]
