@@ -5,6 +5,7 @@ from . import (
     alt_text,
     api,
     claims,
+    colab_links,
     equations,
     formulas,
     glossary,
@@ -19,8 +20,8 @@ from . import (
 )
 
 MODULES = (
-    accessible, offline, light, alt_text, page, api, claims, equations, formulas, glossary, home, lab, one_line, search,
-    what_works,
+    accessible, offline, light, alt_text, page, api, claims, colab_links, equations, formulas, glossary, home, lab, one_line,
+    search, what_works,
 )  # fmt: skip
 
 

@@ -11,7 +11,11 @@ def with_colab(text: str, address) -> str:
     """The text with a link to Colab behind each marked link. `address` maps a path to a URL, or to "" if there is none."""
 
     def add(found) -> str:
-        url = address(f"book/{found[3]}")
+        chapter, _, page = found[3].partition("/")
+        # An exercise page opens in its copy without solutions.
+        url = address(
+            f"exercises/{chapter}.ipynb" if page == "exercises.ipynb" else f"book/{found[3]}"
+        )
         return found[1] + (f" ([Colab]({url}))" if url else "")
 
     return LINK.sub(add, text)
