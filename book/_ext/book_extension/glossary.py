@@ -59,7 +59,7 @@ def entries(env) -> dict[str, tuple[str, str]]:
     """Every term, in lower case, with the anchor of its entry and the HTML of its definition."""
     found = {}
     for item in env.get_doctree(PAGE).findall(nodes.definition_list_item):
-        terms = [node for node in item.children if isinstance(node, nodes.term)]
+        terms = [node for node in item.children if isinstance(node, nodes.term) and node["ids"]]
         text = " ".join(as_html(paragraph) for paragraph in item.findall(nodes.paragraph)).replace(
             "\n", " "
         )

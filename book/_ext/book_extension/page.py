@@ -127,7 +127,8 @@ def numbers_to_the_right(doctree) -> None:
             if all(NUMBER.fullmatch(cell.get_text()) for cell in column if cell.name == "td"):
                 for cell in column:
                     cell["class"] = "ck-number"
-        raw.children = [nodes.Text(str(page))]
+        raw.clear()
+        raw += nodes.Text(str(page))
 
 
 def checks(source: Path) -> int:
