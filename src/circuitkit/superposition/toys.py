@@ -395,7 +395,8 @@ def load_results(name: str) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"` or `"language_model"`
+    name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"`, `"language_model"`,
+        `"thresholds"`, `"published"`, `"pairs"` or `"constant_alpha"`
 
     Raises
     ------
@@ -403,7 +404,8 @@ def load_results(name: str) -> list[dict[str, Any]]:
 
     Notes
     -----
-    Source: `studies/edition-2/study/superposition_*.py`.
+    Source: `studies/edition-2/study/superposition_*.py` and the files of `studies`, which
+    `manifest.json` names for each table.
 
     Examples
     --------

@@ -1,0 +1,87 @@
+"""The authors' published models and gated blocks, judged in three ways.
+
+python -m studies.published_blocks FOLDER
+
+FOLDER has the files `toy_model_2H_3ST.st` to `gated_block_8H_5ST.st` of the folder
+`gated_attention/experiments/saved_models` of https://github.com/cmathw/gated-attn, commit 55aa0f1. The
+files have no licence and are not shipped; the table `published.csv` holds what was measured.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from circuitkit import Heads
+from circuitkit.superposition import (
+    GatedBlock,
+    SkipTrigramTask,
+    head_verdict,
+    post_recipe,
+    record_layer,
+    toy_model,
+    with_gated_layer,
+)
+from studies.sharing import SIZES, write_table
+
+
+def original_of(path: Path, n_heads: int, n_trigrams: int):
+    """The published toy model."""
+    weights = {name.removeprefix("attn."): value for name, value in load_file(path).items()}
+    fields = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
+    heads = Heads(
+        tuple(f"L0H{head}" for head in range(n_heads)), **{name: weights[name] for name in fields}
+    )
+    return toy_model(heads, SkipTrigramTask(n_trigrams))
+
+
+def block_of(path: Path, n_heads: int, n_trigrams: int) -> GatedBlock:
+    """The published gated block. Its values and outputs are normalised as ours are."""
+    weights = {name.removeprefix("attn."): value for name, value in load_file(path).items()}
+    names = {"W_gate_Q": "W_GQ", "W_gate_K": "W_GK", "b_gate_Q": "b_GQ", "b_gate_K": "b_GK"}
+    block = GatedBlock(post_recipe(n_heads), n_heads, 2 * n_trigrams + 2)
+    state = block.state_dict()
+    for name, value in weights.items():
+        if names.get(name, name) in state:
+            state[names.get(name, name)] = value.reshape(state[names.get(name, name)].shape)
+    block.load_state_dict(state)
+    return block.requires_grad_(False)
+
+
+def row_of(name: str, model, fvu: float, largest_value_bias: float, mean_gate: float) -> dict:
+    """What the three forms say about a model."""
+    row = {"model": name, "fvu": round(fvu, 3)}
+    row |= {"largest_value_bias": round(largest_value_bias, 1), "mean_gate": round(mean_gate, 4)}
+    for form in ("post", "argmax", "odds"):
+        verdict = head_verdict(model, form=form)
+        row[f"{form}_learnt"] = int(verdict.is_learnt.sum())
+        carried = verdict.is_learnt & verdict.carries.any(0)
+        row[f"{form}_carried"] = " ".join(str(1 + i) for i in carried.nonzero().flatten().tolist())
+    return row
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, rows = Path(sys.argv[1]), []
+    for n_heads, n_trigrams in SIZES:
+        name = f"toy_model_{n_heads}H_{n_trigrams}ST"
+        original = original_of(folder / f"{name}.st", n_heads, n_trigrams)
+        bias = float(original.blocks[0].attn.b_V.abs().max())
+        rows.append(row_of(f"{n_heads}H/{n_trigrams}T original", original, 0.0, bias, 1.0))
+        path = folder / f"gated_block_{2 * n_heads}H_{n_trigrams}ST.st"
+        block = block_of(path, n_heads, n_trigrams)
+        x = original.W_E[original.task.sample(2000, seed=1)]
+        record = record_layer(original, 0, original.task.sample(2000, seed=1), batch=2000)
+        error = (block(x) - record.y).square().sum(-1).mean()
+        fvu = float(error / (record.y - record.y.mean((0, 1))).square().sum(-1).mean())
+        allowed = torch.ones(11, 11, dtype=torch.bool).tril()
+        gate = float(block.gates(x)[..., allowed].mean())
+        gated = with_gated_layer(original, 0, block)
+        bias = float(block.b_V.abs().max())
+        rows.append(row_of(f"{n_heads}H/{n_trigrams}T gated", gated, fvu, bias, gate))
+    write_table("published.csv", rows)
+
+
+if __name__ == "__main__":
+    main()
