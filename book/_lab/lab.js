@@ -88,7 +88,7 @@ class Lab {
     this.echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
     const key = (/** @type {string} */ input, /** @type {string} */ name) => [h("b", { class: `cl-key cl-${input}` }, input), ` ${name}`];
     this.legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when this wire alone is cut; a dashed wire lowers that logit.");
-    this.reading = h("p", { class: "cl-legend" }, "The arcs show attention, and the dark arcs belong to the chosen head. The bar under each token is the probability that the model gave it.");
+    this.reading = h("p", { class: "cl-legend" }, "The arcs show attention, and the purple arcs belong to the chosen head. The bar under each token is the probability that the model gave it.");
     this.paper = h("p", { class: "cl-paper" });
     this.wireList = h("div", { class: "cl-wire-list" });
     this.guesses = h("div", { class: "cl-next" });
@@ -110,6 +110,7 @@ class Lab {
       h("div", { class: "cl-field cl-grow" }, h("label", { for: id("text") }, "Text"), this.text),
       h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), this.model, this.training),
     );
+    const fill = h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is switched off writes"), this.zero, this.mean);
     const main = h(
       "div",
       { class: "cl-main" },
@@ -121,14 +122,14 @@ class Lab {
         this.live,
         h("div", { class: "cl-actions" }, this.undo, this.restore, this.share),
         this.link,
-        h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is switched off writes"), this.zero, this.mean),
+        element.dataset.home === undefined && fill,
         this.wireList,
       ),
     );
     const tokens = h("div", { class: "cl-tokens" }, this.strip, this.looks, this.reading);
     const panels = [h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, this.tabs), this.panel];
     // The home page opens with the circuit; what else one can set is folded under it.
-    const more = () => h("details", { class: "cl-more" }, h("summary", {}, "Your own text, other models, and what each component contributes"), presets, settings, panels);
+    const more = () => h("details", { class: "cl-more" }, h("summary", {}, "Your own text, other models, and what each component contributes"), presets, settings, fill, panels);
     const contents = element.dataset.home === undefined ? [presets, settings, tokens, this.hint, main, ...panels] : [this.hint, main, tokens, more()];
     this.root = h(
       "div",
@@ -436,8 +437,8 @@ class Lab {
     this.reading.hidden = reply.nLayers < 1;
     this.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
     const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join("").replace(/\s+/g, " ");
-    const start = earlier.length > 24 ? "… " : "";
-    this.bottom.replaceChildren(start + earlier.slice(-24).trimStart() + " ", word(reply.tokens[reply.at].text));
+    const tail = earlier.length > 26 ? `… ${earlier.slice(-26).replace(/^\S*\s/, "")}` : earlier;
+    this.bottom.replaceChildren(`${tail} `, word(reply.tokens[reply.at].text));
     this.looked(reply);
   }
 

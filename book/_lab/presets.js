@@ -57,7 +57,7 @@ export const PRESETS = [
   },
   {
     "id": "dorling",
-    "name": "A logit in parts",
+    "name": "Logit attribution",
     "model": "two-layer",
     "text": "The house belonged to Mr. Dorling. Nobody had seen Mr. D",
     "head": "L1H3",
