@@ -20,7 +20,7 @@ def judge_word(title: str, answer: Any, right: str, why: str, hints: dict[str, s
         text = f"Give a text in quotation marks. You gave a value of type {type(answer).__name__}."
         return Result(title, False, f"{title}: not yet.\n{text}", answer=answer)
     if answer == right:
-        return Result(title, True, f"{title}: right. {why}", answer=answer)
+        return Result(title, True, f"{title}: right.\n{why}", answer=answer)
     hint = hints.get(answer.strip(), "")
     if answer.strip().lower() == right.strip().lower():
         hint = f"Almost. Write it exactly as it is in the vocabulary: {right!r}."
@@ -96,10 +96,10 @@ def check_score_of_itself(answer: Any) -> Result:
     Source: this book.
     """
     hints = {
-        "You counted the tokens whose own score is above the mean of their row.": [0.06],
-        "This is a percentage. Give a share between 0 and 1.": [94.0],
+        "You counted the tokens whose own score is above the mean of their row.": [0.134],
+        "This is a percentage. Give a share between 0 and 1.": [86.6],
     }
-    return judge("Not itself", answer, [0.94], hints)
+    return judge("Not itself", answer, [0.866], hints)
 
 
 def check_constant_head(answer: Any) -> Result:
@@ -120,7 +120,7 @@ def check_constant_head(answer: Any) -> Result:
         "L0H3": "Its contribution is almost 0. You need a large one.",
         "L1H1": "Its contribution is almost 0. You need a large one.",
     }
-    why = "It attends to the first token at every position, so its mean is what it writes here."
+    why = "It always attends to the first token, so it writes its mean everywhere."
     return judge_word("A constant head", answer, "L1H0", why, hints)
 
 
