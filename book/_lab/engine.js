@@ -1,5 +1,5 @@
 /**
- * The forward pass, with heads taken out and wires cut; every part of the stream is kept apart.
+ * The forward pass, with heads switched off and wires cut; the output of every component is stored separately.
  */
 
 import { parseCut } from "./names.js";

@@ -68,8 +68,8 @@ export function fromAddress(address, steps) {
 
 /** Whether an address names something that its state had to leave out. @param {string} address @param {State} state */
 export function left(address, state) {
-  const [asked, kept] = [address, toAddress(state)].map((one) => new URLSearchParams(one.slice(5)));
-  return address.startsWith("#lab:") && ["model", "step", "head", "tab", "without", "fill"].some((name) => asked.get(name) && asked.get(name) !== (kept.get(name) ?? "zero"));
+  const [given, read] = [address, toAddress(state)].map((one) => new URLSearchParams(one.slice(5)));
+  return address.startsWith("#lab:") && ["model", "step", "head", "tab", "without", "fill"].some((name) => given.get(name) && given.get(name) !== (read.get(name) ?? "zero"));
 }
 
 /** How many layers of four heads a model has. @param {string} model */

@@ -10,7 +10,7 @@ const PIECE =
 const START = "<|endoftext|>";
 const SIZE = 1 << 16; // more than there are ids
 
-/** The character that stands for each byte in the vocabulary: itself where it can be seen, else one from 256 on. */
+/** The character that represents each byte in the vocabulary: itself if it is visible, else one from 256 on. */
 function byteCharacters() {
   const characters = [];
   for (let byte = 0, next = 256; byte < 256; byte++) {

@@ -44,7 +44,7 @@ export function fromBase64(text) {
 }
 
 /**
- * The tensors of a file in half precision or in 8 bits with the scales beside them.
+ * The tensors of a file in half precision or in 8 bits with their scales.
  * @param {Uint8Array} bytes
  * @returns {Map<string, Tensor>}
  */

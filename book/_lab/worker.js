@@ -47,7 +47,7 @@ export class Bench {
     /** @type {Map<string, Numbers[]>} */
     this.means = new Map();
     /** @type {{key: string, run: Run, logits: Float32Array}[]} the last runs, newest first */
-    this.kept = [];
+    this.recent = [];
   }
 
   /** @param {{data: string}} given  JSON, which is read here and not on the page's side */
@@ -87,13 +87,13 @@ export class Bench {
   /** @param {string} name @param {Model} model @param {number[]} ids @param {string[]} cuts @param {Numbers[] | null} means */
   ran(name, model, ids, cuts, means) {
     const key = [name, ids, cuts, cuts.length && means ? "mean" : "zero"].join(" ");
-    let kept = this.kept.find((one) => one.key === key);
-    if (!kept) {
+    let recent = this.recent.find((one) => one.key === key);
+    if (!recent) {
       const run = forward(model, ids, { cuts, means });
-      kept = { key, run, logits: logits(model, run) };
+      recent = { key, run, logits: logits(model, run) };
     }
-    this.kept = [kept, ...this.kept.filter((one) => one !== kept)].slice(0, 3);
-    return kept;
+    this.recent = [recent, ...this.recent.filter((one) => one !== recent)].slice(0, 3);
+    return recent;
   }
 
   /**
