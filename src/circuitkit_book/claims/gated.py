@@ -2,9 +2,10 @@
 
 import torch
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import superposition as sp
-from circuitkit.heads import allowed_pairs, heads_of
+from circuitkit.heads import Heads, allowed_pairs, heads_of
 
 SIZES = ((2, 3), (3, 4), (4, 5))
 
@@ -123,19 +124,28 @@ def originals_that_share() -> list:
 
 
 def own_schedule() -> list[int]:
-    """Runs of each size with a head for every trigram where all were followed to: by the post's form, strictly; of how many; where."""
+    """Rules of the published blocks with a head, by the post's form and strictly, of all. Then runs of each size with a head
+    for every trigram where all were followed to: by the post's form, strictly; of how many; where.
+    """
+    published = [row for row in sp.load_results("published") if row["model"].endswith("gated")]
+    carried = [
+        sum(len(str(row[f"{form}_carried"]).split()) for row in published)
+        for form in ("post", "argmax")
+    ]
     rows = _post_rows()
     passed = [
         sum(row[f"{form}_carried"] == trigrams for row in rows[heads, max(rows)[1]])
         for form in ("post", "strict")
         for heads, trigrams in SIZES
     ]
-    return [*passed, len(rows[max(rows)]), max(rows)[1]]
+    n_rules = sum(trigrams for _, trigrams in SIZES)
+    return [*carried, n_rules, *passed, len(rows[max(rows)]), max(rows)[1]]
 
 
 def unexplained() -> list[float]:
-    """Mean share of the original layer's variance that the blocks of each size miss where all were followed to; stored table."""
-    return _post_means("fvu", max(_post_rows())[1])
+    """Share of the original layer's variance that the published blocks miss; the mean of ours where all were followed to."""
+    published = [row["fvu"] for row in sp.load_results("published") if "gated" in row["model"]]
+    return published + _post_means("fvu", max(_post_rows())[1])
 
 
 def late_training() -> list[float]:
@@ -177,11 +187,37 @@ def example_prompts() -> list[int]:
 
 
 def hand_made() -> list[int]:
-    """d_head, tokens, trigrams with a head of their own and the number of the shared one, for 2 heads and 3 trigrams."""
-    made = sp.hand_specified(2, 3)
-    verdict = sp.head_verdict(made)
-    alone = sum(len(verdict.carriers(trigram)) == 1 for trigram in made.task.destinations)
-    return [made.cfg.d_head, made.task.d_vocab, alone, *verdict.superposed]
+    """The published weights: d_head, tokens, trigrams with a head of their own and the shared one, for 2 heads and 3 trigrams;
+    then the last two for 4 heads and 5 trigrams.
+    """
+    found = []
+    for made in (published_by_hand(3, [(1, 3), (2, 3)]), published_by_hand(5, FIVE_BY_HAND)):
+        verdict = sp.head_verdict(made, form="argmax")
+        alone = sum(len(verdict.carriers(trigram)) == 1 for trigram in made.task.destinations)
+        found += [made.cfg.d_head, made.task.d_vocab, alone, *verdict.superposed]
+    return found[:4] + found[6:]
+
+
+def published_by_hand(n_trigrams: int, served: list[tuple[int, ...]]) -> TransformerBridge:
+    """The post's hand-made weights (its appendix D; `*_MANUAL.st` in the repository cmathw/gated-attn), all biases 0.
+
+    `served` names the destinations of each head. A head writes 2 on the completion of its first one, -2 on that of its
+    partner, and 1 on a completion that both share.
+    """
+    task, n_heads = sp.SkipTrigramTask(n_trigrams), len(served)
+    W_Q, W_K = torch.full((2, n_heads, task.d_vocab, 1), -100.0)
+    W_V, W_O = torch.zeros(2, n_heads, task.d_vocab, 1)
+    W_K[:, task.source] = W_V[:, task.source] = 1.0
+    for head, (own, *shared) in enumerate(served):
+        W_Q[head, [own, *shared]] = 1.0
+        W_O[head, [n_trigrams + b for b in shared]] = 1.0
+        W_O[head, n_trigrams + own] = 2.0
+        W_O[head, n_trigrams + served[head ^ 1][0]] = -2.0
+    names = tuple(f"L0H{head}" for head in range(n_heads))
+    return sp.toy_model(Heads(names, W_Q, W_K, W_V, W_O.mT.contiguous(), scale=1.0), task)
+
+
+FIVE_BY_HAND = [(1, 3), (2, 3), (4,), (5,)]
 
 
 def and_gates() -> list[bool]:
@@ -206,9 +242,11 @@ def withdrawn() -> float:
 
 
 def loopholes_closed() -> list:
-    """The stored block: one head for each trigram; originals with a success of the run chosen by loss: 4H/5T, 3H/4T, 2H/3T."""
+    """The stored block: one head for each trigram; originals with a success of the run chosen by loss: 4H/5T, 3H/4T, 2H/3T; then by the post's form."""
     verdict = sp.head_verdict(sp.load_gated())
-    return [verdict.exactly_one, *_chosen("gates", 5), *_chosen("gates", 4), *_chosen("gates", 3)]
+    strict = [n for trigrams in (5, 4, 3) for n in _chosen("gates", trigrams)]
+    post = [_chosen("gates", trigrams, form="post")[0] for trigrams in (5, 4, 3)]
+    return [verdict.exactly_one, *strict, *post]
 
 
 def without_a_gate() -> list[int]:
@@ -367,11 +405,11 @@ def _runs(recipe: str, trigrams: int) -> list[int]:
     ]
 
 
-def _chosen(recipe: str, trigrams: int) -> list[int]:
+def _chosen(recipe: str, trigrams: int, form: str = "strict") -> list[int]:
     rows = [
         row
         for row in sp.load_results("recipes")
         if (row["recipe"], row["trigrams"]) == (recipe, trigrams)
     ]
-    chosen = [row["strict"] for row in rows if row["chosen"]]
+    chosen = [row[form] for row in rows if row["chosen"]]
     return [sum(chosen), len(chosen)]
