@@ -194,6 +194,7 @@ weekly-coverage: env ## which lines of the library the tests run
 	$(PYTEST) tests/library tests/exercises tests/book $(PARALLEL) --cov=circuitkit --cov-report=term-missing --cov-fail-under=95
 
 weekly-mutants: env ## faults planted in the files of src that changed in the last week
+	$(VENV)/bin/uv pip install --quiet --python $(PY) --group mutants
 	changed="$$(git log --since='1 week ago' --name-only --format= -- 'src/*.py' | sort -u | xargs -r ls 2>/dev/null || true)"; \
 	[ -z "$$changed" ] || $(VENV)/bin/mutmut run $$(sed 's|^src/||; s|\.py$$|.*|; s|/|.|g' <<< "$$changed")
 	$(VENV)/bin/mutmut results
