@@ -877,6 +877,11 @@ def run(
     >>> cut = run(model, torch.tensor([[1, 2, 3]]), without="L0H1->L1H3.K")
     >>> cut.logits.shape == model(torch.tensor([[1, 2, 3]])).shape
     True
+
+    Patching: at the last position, head L1H3 writes what it writes after another name.
+
+    >>> clean, other = "Mr. Dorling saw Mr. D", "Mr. Darling saw Mr. D"
+    >>> patched = run(model, clean, without="L1H3", patch=other, at=[10])
     """
     if not isinstance(without, Iterable):
         raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {without!r}.")

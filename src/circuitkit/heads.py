@@ -259,7 +259,10 @@ class Heads:
         return f"Heads([{shown}], n={len(self)}, {sizes})"
 
     def __getitem__(self, key: str | int | slice | Sequence[str] | Sequence[int]) -> "Heads":
-        """Heads by name, number, slice, or a list of names or numbers; always a stack of heads."""
+        """The heads with a name, `heads["L1H3"]`, or with names, a number, numbers or a slice.
+
+        The result is always a stack of heads, also of one.
+        """
         if isinstance(key, slice):
             return self.take(list(range(len(self)))[key])
         if isinstance(key, tuple) and any(isinstance(part, int) for part in key):

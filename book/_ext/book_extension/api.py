@@ -25,7 +25,7 @@ def fill(app, docname, source) -> None:
 
 def members(module: str) -> str:
     """The directive that describes every public name of a module."""
-    return f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"
+    return f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n   :special-members: __getitem__\n```\n"
 
 
 def index() -> str:

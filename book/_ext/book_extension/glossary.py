@@ -1,4 +1,4 @@
-"""Link the first use of a glossary term in each section to the glossary, with the definition on hover and on focus.
+"""Link the first use of a glossary term on each page to the glossary, with the definition on hover and on focus.
 
 Notebooks stay as they are: the links are made when a page is written. A definition is part of the page, so it needs no
 script; `glossary.js` only lets the Escape key hide one that is in the way.
@@ -12,7 +12,7 @@ from sphinx import addnodes
 
 PAGE = "book/notation"
 # Terms that are everyday words too: a link would often be wrong.
-EVERYDAY = {"key", "loss", "path", "query", "score", "source", "token", "value", "vocabulary"}
+EVERYDAY = {"cut", "key", "loss", "path", "query", "score", "source", "token", "value", "vocabulary"}
 # Where a link would be wrong (links, code, formulas) or in the way (headings, captions, tables, the API reference).
 LEFT_ALONE = (
     nodes.title, nodes.reference, addnodes.pending_xref, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block,
@@ -80,12 +80,6 @@ def as_said(words: str) -> str:
     return re.sub(r"\s+", " ", words.lower())
 
 
-def section_of(node) -> nodes.Node:
-    while node.parent is not None and not isinstance(node, (nodes.section, nodes.document)):
-        node = node.parent
-    return node
-
-
 def untouched(node) -> bool:
     """Whether the text stands nowhere that is left alone."""
     while node is not None:
@@ -106,15 +100,14 @@ def link(app, doctree, docname) -> None:
     for text in list(doctree.findall(nodes.Text)):
         if not untouched(text.parent):
             continue
-        section, rest, parts = id(section_of(text)), str(text), []
-        at = 0
+        rest, parts, at = str(text), [], 0
         for used in search.finditer(rest):
             anchor, definition = (
                 known.get(as_said(used[1])) or known[as_said(used[1]).replace("-", " ")]
             )
-            if (section, definition) in done:
+            if definition in done:
                 continue
-            done.add((section, definition))
+            done.add(definition)
             number += 1
             node = glossed(
                 "",
