@@ -39,8 +39,8 @@ def section_of(title: str) -> str:
 
 
 def short(source: str) -> str:
-    """`Huben 2023` of `Huben 2023, No Really, ...`."""
-    return source.partition(",")[0]
+    """`Huben 2023` of `Huben 2023, No Really, ...`, and `A reader's notes` of the notes."""
+    return re.split(r", | on the |: ", source)[0]
 
 
 def counts() -> str:
@@ -165,7 +165,7 @@ def values(claim) -> str:
             f"<tr>{name}<td><strong>{number(value, tolerance[i])}</strong></td>{text}</tr>"
         )
     head = (
-        '<thead><tr><td></td><th scope="col">here</th><th scope="col">said</th></tr></thead>'
+        '<thead><tr><td></td><th scope="col">here</th><th scope="col">source</th></tr></thead>'
         if said
         else ""
     )

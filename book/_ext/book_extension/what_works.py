@@ -41,13 +41,16 @@ def tools(data: dict) -> str:
 
 
 def reasons(data: dict) -> str:
-    """A row for each tool and reason for which it does not apply, with the kinds of model."""
-    lines = ["| Tool | Not for | Reason |", "|---|---|---|"]
+    """A line for each reason, with the tools that do not apply and the kinds of model."""
+    found = {}
     for tool in data["tool"]:
         for reason, kinds in exceptions(data, tool).items():
             names = ", ".join(data["kinds"][kind][0] for kind in kinds)
-            text = data["reasons"].get(reason, "It does not work yet.")
-            lines.append(f"| `{tool['name']}` | {names} | {text} |")
+            found.setdefault(reason, []).append(f"`{tool['name']}` ({names})")
+    lines = []
+    for reason, tools in found.items():
+        text = data["reasons"].get(reason, "It does not work yet.")
+        lines.append(f"* {text} This concerns {', '.join(tools)}.")
     return "\n".join(lines)
 
 

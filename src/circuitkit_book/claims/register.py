@@ -13,7 +13,7 @@ SOURCES = {
     "paper": "Huben and Morris 2023, Attention-Only Transformers and Implementing MLPs with Attention Heads",
     "notes": "A reader's notes on the framework paper (supplied with this project)",
     "post-gated": "Mathwin et al. 2024, Gated Attention Blocks",
-    "after": "What came after: He et al. 2025, Low-rank sparse attention; Jermyn et al. 2025, Progress on Attention",
+    "after": "Later papers: He et al. 2025, Low-rank sparse attention; Jermyn et al. 2025, Progress on Attention",
 }
 #: The letter with which the ids of a source begin.
 LETTERS = {
