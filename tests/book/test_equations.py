@@ -189,7 +189,7 @@ def two_factors(latex):
     score, t = score_and_tables(a, i, b, j)
     content = (t["cc"][a, b] + t["pc"][i, b]).exp()
     place = (t["cp"][a, j] + t["pp"][i, j]).exp()
-    names = {r"\text{content factor of } b": content, r"\text{position factor of } j": place}
+    names = {r"\text{token factor of } b": content, r"\text{position factor of } j": place}
     close(*sides(latex, names | {"s": score})[0])
 
 
@@ -365,7 +365,6 @@ TIES = {
     "2.3": four_tables,
     "2.4": two_factors,
     "2.5": paths,
-    "2.6": composition,
     "3.1": first_layer_score,
     "3.2": induction_bound,
     "3.3": match_matrix,
@@ -437,7 +436,6 @@ SLIPS = {
     "2.3": (r"+ \underbrace{s_{pp}", r"- \underbrace{s_{pp}"),
     "2.4": (r"\times", "+"),
     "2.5": (r"W_{OV}^{h_1} W_{OV}^{h_2}", r"W_{OV}^{h_2} W_{OV}^{h_1}"),
-    "2.6": (r"late\,\top", "late"),
     "3.1": (r"\sqrt{d_{head}}", "2"),
     "3.2": (r"1-2\epsilon", r"1+2\epsilon"),
     "3.3": (r"C_k^\top\,", r"C_q^\top\,"),

@@ -31,7 +31,6 @@ CLAIMS = ROOT / "src/circuitkit_book/claims/claims.toml"
 #: These pages are written anew soon: their comments are checked, but a number without one is allowed.
 OLD_PAGES = {
     "book/01-residual-stream.ipynb",
-    "book/02-qk-and-ov-circuits.ipynb",
     "book/03-induction-heads.ipynb",
     "book/04-mlps-as-attention.ipynb",
     "book/05-attention-superposition.ipynb",
