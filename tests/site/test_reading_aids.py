@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from tests.support.site import DESKTOP, HTML, ROOT
 
-CHAPTER = "book/03-induction-heads"
+CHAPTER = "book/3-induction-heads/why-two-layers"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.support.site import HTML
 ANSWERS = {
     "how do I install": "your-model",
     "pip install": "your-model",
-    "induction head": "03-induction-heads",
+    "induction head": "3-induction-heads",
     "softmax": "notation",
     "residual stream": "01-residual-stream",
     "MLP layers as attention": "04-mlps-as-attention",

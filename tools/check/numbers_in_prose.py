@@ -31,12 +31,8 @@ CLAIMS = ROOT / "src/circuitkit_book/claims/claims.toml"
 #: These pages are written anew soon: their comments are checked, but a number without one is allowed.
 OLD_PAGES = {
     "book/01-residual-stream.ipynb",
-    "book/03-induction-heads.ipynb",
     "book/04-mlps-as-attention.ipynb",
-    "book/05-attention-superposition.ipynb",
     "book/conversion-fine-print.ipynb",
-    "book/induction-in-smollm2.ipynb",
-    "book/superposition-fine-print.ipynb",
 }
 NUMBER = r"(?<![\w.,^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)"
 COMMENT = r"[*_$]*<!-- (?:chosen\b|[=<>] )"
