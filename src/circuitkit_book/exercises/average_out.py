@@ -1,4 +1,4 @@
-"""Exercise 1.7: the logits when one head writes its average at every position."""
+"""Exercise 1.7: the logits when one head writes its mean at every position."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,12 +39,12 @@ def cases(generator: Generator) -> Iterator[Case]:
 
 
 def zero(model, tokens, layer, head):
-    """The head is replaced by 0. What does the head write on average?"""
+    """The head is replaced by 0. Replace it by its mean over positions."""
     return z_replaced(model, tokens, layer, head, lambda z: 0 * z)
 
 
 def average_subtracted(model, tokens, layer, head):
-    """You subtract the average from the head. The average itself has to stay, and the rest has to go."""
+    """You subtract the mean. Replace z by its mean instead: the mean stays, and the deviations from it are removed."""
     return z_replaced(model, tokens, layer, head, lambda z: z - z.mean(1, keepdim=True))
 
 
@@ -74,7 +74,7 @@ def mean_over_heads(model, tokens, layer, head):
 
 
 def all_heads(model, tokens, layer, head):
-    """All heads of the layer are replaced. Which index of `hook_z` [row, position, head, d_head] picks one head?"""
+    """All heads of the layer are replaced. Which axis of `hook_z` [row, position, head, d_head] is the head?"""
     name = f"blocks.{layer}.attn.hook_z"
     return hooked(model, tokens, name, lambda z: z.mean(1, keepdim=True).expand_as(z))
 
@@ -107,8 +107,8 @@ def last_position_only(model, tokens, layer, head):
 EXERCISE = Exercise(
     number="1.7",
     name="average_out",
-    title="a head at its average",
-    section="01-residual-stream#in-bulk-and-what-the-sum-does-not-see",
+    title="a head at its mean",
+    section="1-residual-stream/stream-is-a-sum#two-heads-are-biases",
     solution=solution,
     cases=cases,
     axes=("row", "position", "vocab"),
@@ -120,7 +120,7 @@ EXERCISE = Exercise(
 
 
 def check_average_out(answer: Any) -> Result:
-    """Exercise 1.7: `answer(model, tokens, layer, head)` returns the logits when a head writes its average everywhere.
+    """Exercise 1.7: `answer(model, tokens, layer, head)` returns the logits when a head writes its mean everywhere.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def two_bases(x, W):
 
 
 def row_space(x, W):
-    """You project on the row space. x @ W combines columns of W with x, so the column space lies in the stream."""
+    """You project onto the row space of W. x @ W takes dot products of x with the columns of W, so the column space is needed."""
     basis = torch.linalg.qr(W.T)[0]
     return x @ basis @ basis.T
 
@@ -61,7 +61,7 @@ def unread_part(x, W):
 
 
 def product(x, W):
-    """This is x @ W, which has d_head coordinates. Bring them back into the stream."""
+    """This is x @ W, which has d_head coordinates. Multiply them by directions of the stream to return to d_model coordinates."""
     return x @ W
 
 
@@ -79,7 +79,7 @@ EXERCISE = Exercise(
     number="1.3",
     name="heard_part",
     title="what a head can read",
-    section="01-residual-stream#heads-read-little-and-write-little",
+    section="1-residual-stream/appendix#heads-read-and-write-small-subspaces",
     solution=solution,
     cases=cases,
     axes=("position", "coordinate"),

@@ -1,4 +1,4 @@
-"""Exercise 1.4: a head that moves notes from some directions of the stream to others."""
+"""Exercise 1.4: a head that moves values from some directions of the stream to others."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from circuitkit_book.exercises.exercise import Case, Exercise, built, normal, or
 
 
 def solution(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Read the notes along the source; write them to the target and take them away from the source."""
+    """Read the values along the source, write them to the target, and subtract them from the source."""
     return source.T, target - source
 
 
@@ -25,59 +25,59 @@ def observe(answer: Any, source: Tensor, target: Tensor) -> Tensor:
 
 def cases(generator: Generator) -> Iterator[Case]:
     """Orthonormal rows, of which the first half are sources."""
-    for notes, d_model in [(1, 4), (2, 6), (3, 8), (1, 5), (2, 7)]:
-        source, target = orthonormal_rows(generator, 2 * notes, d_model).split(notes)
+    for n_values, d_model in [(1, 4), (2, 6), (3, 8), (1, 5), (2, 7)]:
+        source, target = orthonormal_rows(generator, 2 * n_values, d_model).split(n_values)
         yield {"source": source, "target": target}
 
 
 def not_erased(source, target):
-    """The note is copied and not erased. What has to be added along the source to take the note away?"""
+    """The value is copied, but it is still at the source. What has to be added along the source to remove it?"""
     return source.T, target
 
 
 def doubled_at_the_source(source, target):
-    """The note is doubled at the source. Mind the sign of what you add there."""
+    """The value is doubled at the source. Check the sign of what you add there."""
     return source.T, target + source
 
 
 def not_written(source, target):
-    """The note is erased and not written. It has to be added along the target."""
+    """The value is removed from the source, but it does not arrive. It has to be added along the target."""
     return source.T, -source
 
 
 def wrong_sign(source, target):
-    """The note arrives with the wrong sign. It has to be added along the target, not subtracted."""
+    """The value arrives with the wrong sign. It has to be added along the target, not subtracted."""
     return source.T, -target - source
 
 
 def all_signs_wrong(source, target):
-    """All signs are wrong: the note is doubled at the source and subtracted at the target."""
+    """All signs are wrong: the value is doubled at the source and subtracted at the target."""
     return source.T, source - target
 
 
 def target_read(source, target):
-    """The head reads the target. Which directions hold the notes before the head writes?"""
+    """The head reads the target. Which directions hold the values before the head writes?"""
     return target.T, target - source
 
 
 def moved_backwards(source, target):
-    """The head moves notes from the target to the source. Exchange them."""
+    """The head moves values from the target to the source. Exchange the two."""
     return target.T, source - target
 
 
 def target_cleared(source, target):
-    """What the target held before is erased. The note has to be added to it."""
+    """What the target held before is lost. The value has to be added to it."""
     W_O = torch.cat([target - source, -target])
     return torch.cat([source, target]).T, W_O
 
 
 def notes_mixed(source, target):
-    """The notes are mixed. Each note needs its own column of W_V and its own row of W_O."""
+    """The values are mixed. Each value needs its own column of W_V and its own row of W_O."""
     return source.sum(0)[:, None], (target - source).sum(0)[None]
 
 
 def first_note_only(source, target):
-    """Only the first note is moved. Each note needs its own column of W_V and its own row of W_O."""
+    """Only the first value is moved. Each value needs its own column of W_V and its own row of W_O."""
     return source[:1].T, (target - source)[:1]
 
 
@@ -95,8 +95,8 @@ def whole_stream_written(source, target):
 EXERCISE = Exercise(
     number="1.4",
     name="note_mover",
-    title="a head that moves a note, by hand",
-    section="01-residual-stream#who-deletes",
+    title="a head that moves a value",
+    section="1-residual-stream/appendix#does-any-head-delete-information",
     solution=solution,
     cases=cases,
     observe=observe,
@@ -111,13 +111,13 @@ EXERCISE = Exercise(
 
 
 def check_note_mover(answer: Any) -> Result:
-    """Exercise 1.4: `answer(source, target)` returns `W_V, W_O` of a head that moves notes inside the stream.
+    """Exercise 1.4: `answer(source, target)` returns `W_V, W_O` of a head that moves values inside the stream.
 
     The stream becomes `x + x @ W_V @ W_O`. What `x` held along row `i` of `source` has to move to row `i` of `target`.
 
     Parameters
     ----------
-    answer : function of `source` and `target [note, d_model]`, all rows of both orthonormal. It returns
+    answer : function of `source` and `target [value, d_model]`, all rows of both orthonormal. It returns
         `W_V [d_model, d_head]` and `W_O [d_head, d_model]`, with any `d_head`.
 
     Source: this book.

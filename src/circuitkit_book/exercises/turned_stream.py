@@ -13,7 +13,7 @@ Matrices = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def solution(R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: Tensor) -> Matrices:
-    """What writes x now writes x R; what reads x R takes R away again."""
+    """Matrices that write x now write x R, and matrices that read x R undo R."""
     return W_E @ R, R.T @ W_V, W_O @ R, R.T @ W_U
 
 
@@ -57,7 +57,7 @@ def readers_as_they_were(R, W_E, W_V, W_O, W_U):
 
 
 def readers_with_R(R, W_E, W_V, W_O, W_U):
-    """W_V and W_U are multiplied by R. They have to undo it: what takes R away again?"""
+    """W_V and W_U are multiplied by R. They have to undo R: which matrix is its inverse?"""
     return W_E @ R, R @ W_V, W_O @ R, R @ W_U
 
 
@@ -95,7 +95,7 @@ EXERCISE = Exercise(
     number="1.6",
     name="turned_stream",
     title="rotate the stream",
-    section="01-residual-stream#no-privileged-basis",
+    section="1-residual-stream/stream-is-a-sum#the-stream-has-no-privileged-basis",
     solution=solution,
     cases=cases,
     observe=observe,
