@@ -104,25 +104,49 @@ def conventions_one_position(latex):
         close(r, formula)
 
 
+def output_is_a_sum_of_heads(latex):
+    tiny = model(n_heads=4)
+    z = tiny.run_with_cache(tokens())[1]["blocks.0.attn.hook_z"][0, 2]  # [head, d_head]
+    W_O = tiny.blocks[0].attn.W_O  # [head, d_head, d_model]
+    terms = [{"z_h": z[h], "W_O^h": W_O[h]} for h in range(4)]
+    together = {"[z_0 z_1 z_2 z_3]": z.flatten(), "W_O": W_O.flatten(0, 1), r"\sum_{h}": terms}
+    ((left, right),) = sides(latex, together)
+    output = tiny.run_with_cache(tokens())[1]["blocks.0.hook_attn_out"][0, 2]
+    close(output, left, right)
+
+
 def stream_is_a_sum(latex):
-    tiny = model(attn_only=False)
-    split = residual.decompose(tiny, tokens())
-    t, i = tokens()[0, 2], 2
-    part = {name: split[name][0, i] for name in split.names}
-    terms = {
-        r"\sum_{h}": [{"r_h": part[name]} for name in split.names if re.fullmatch(r"L\dH\d", name)],
-        r"\sum_{\ell}": [
-            {r"\text{mlp}_\ell": part[name]} for name in split.names if name.endswith("MLP")
-        ],
-        "W_E[t]": tiny.W_E[t],
-        "W_{pos}[i]": tiny.W_pos[i],
-        r"x_{\text{final}}": split.values.sum(0)[0, i],
-        r"\text{logits}": tiny(tokens())[0, i],
-        "W_U": tiny.W_U,
+    tiny = model()
+    cache = tiny.run_with_cache(tokens())[1]
+    terms = []
+    for layer in range(2):
+        z, W_O = cache[f"blocks.{layer}.attn.hook_z"][0, 2], tiny.blocks[layer].attn.W_O
+        terms += [{"z_h": z[h], "W_O^h": W_O[h]} for h in range(2)]
+    symbols = {
+        r"\sum_{h}": terms,
+        "W_E[t]": tiny.W_E[tokens()[0, 2]],
+        "W_{pos}[i]": tiny.W_pos[2],
+        r"x_{\text{final}}": residual.decompose(tiny, tokens()).values.sum(0)[0, 2],
     }
-    assert [len(terms[name]) for name in (r"\sum_{h}", r"\sum_{\ell}")] == [4, 2]
-    for statement in sides(latex, terms):
-        close(*statement)
+    close(*sides(latex, symbols)[0])
+
+
+def logit_is_a_sum(latex):
+    tiny = model()
+    split, logits = residual.decompose(tiny, tokens()), tiny(tokens())[0, -1]
+    symbols = {
+        r"\sum_{c}": [{"r_c": split[name][0, -1]} for name in split.names],
+        "W_U[:, t]": tiny.W_U[:, 3],
+        r"\overline{W_U}": tiny.W_U.mean(1),
+        r"\text{logit}_t": logits[3],
+        r"\overline{\text{logit}}": logits.mean(),
+    }
+    close(residual.why(tiny, tokens(), 3).values.sum(), *sides(latex, symbols)[0])
+
+
+def rotation_cancels(latex):
+    R = torch.linalg.qr(draw(D, D)).Q
+    close(*sides(latex, {"W_E": draw(V, D), "W_U": draw(D, V, seed=1), "R": R})[0])
 
 
 def virtual_weight(latex):
@@ -291,6 +315,91 @@ def gated_mlp(latex):
     )
 
 
+def sigmoid_of_two_scores(latex):
+    x = torch.tensor(0.7, dtype=torch.float64)
+    ((left, right),) = sides(latex, {"x": x, r"\sigma": torch.sigmoid})
+    (head,) = paper.theorem2(torch.ones(1, 1).double(), torch.ones(1, 1).double(), 1)
+    close(head.pattern(torch.block_diag(x.view(1, 1), torch.ones(1, 1)))[0, 0], left, right)
+
+
+def factors_of_a_neuron(latex):
+    w_in, w_out = draw(1, 1, seed=1), draw(1, 1, seed=2)
+    heads = paper.remark3(w_in, w_out)
+    given = {name: getattr(heads, name)[0] for name in ("W_Q", "W_K", "W_V", "W_O")}
+    for statement in sides(latex, given | {"w_{in}": w_in, "w_{out}": w_out}):
+        close(*statement)
+
+
+def sum_of_sigmoids(latex):
+    terms = conversion.gate_sum("silu", 30.0, 16)
+    silu = torch.nn.functional.silu
+    parts = [{"b_i": b, "c_i": c, "d_i": d} for b, c, _, d in terms.terms]
+    for g, u in ((-7.0, 1.3), (0.4, -2.0), (21.0, 0.5)):
+        symbols = {r"\mathrm{SiLU}": silu, r"\sigma": torch.sigmoid, "g": g, "u": u}
+        ((exact, summed),) = sides(
+            latex.replace(r"\approx", "="), symbols | {r"\sum_i": parts}
+        )
+        assert abs(float(exact - summed)) <= terms.error * abs(u)
+        close(terms(torch.tensor([g], dtype=torch.float64)) * u, summed)
+
+
+def head_of_the_post(latex):
+    layer = conversion.omega_mlp(draw(D, H), draw(H, D), n_ctx=N)
+    X, V = layer.augment(draw(N, D, seed=1)), draw(layer.d_stream, layer.d_stream)
+    symbols = {
+        r"\mathrm{head}": lambda x: layer.linear_step(x, V),
+        r"\mathrm{softmax}": lambda x: x.softmax(-1),
+        "X": X,
+        "Q": layer.self_matrix(),
+        "V": V,
+    }
+    (statement,) = sides(latex, symbols)
+    close(*statement)
+
+
+def silu_through_the_skip(latex):
+    x = torch.tensor(-1.3, dtype=torch.float64)
+    eye = torch.eye(1, dtype=torch.float64)
+    layer = conversion.omega_mlp(eye, eye, n_ctx=1)
+    symbols = {"x": x, r"\sigma": torch.sigmoid}
+    symbols[r"\mathrm{SiLU}"] = lambda value: layer(value.view(1, 1))[0, 0]
+    (statement,) = sides(latex, symbols)
+    close(*statement)
+
+
+def window_of_omega(latex):
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        symbols = {
+            "N": 20,
+            r"\varepsilon": tolerance,
+            r"\epsilon": torch.finfo(dtype).eps,
+            r"\Omega": 20.0,
+            r"\ln": torch.log,
+        }
+        ((smallest, omega, largest),) = sides(latex, symbols)
+        low, high = conversion.omega_window(21, dtype, tolerance)
+        close(low, smallest)
+        close(high, largest)
+        assert smallest <= omega <= largest
+
+
+def widened_head(latex):
+    QK, OV, mask, X = draw(D, D), draw(D, D, seed=1), torch.ones(N, N).double().tril(), draw(N, D)
+    symbols = {
+        "h'": paper.augmented_head(QK, OV, mask),
+        "h": paper.MaskedHead(QK, OV, mask),
+        "X": X,
+    }
+    (statement,) = sides(latex, symbols)
+    close(*statement)
+
+
+def attention_as_linear_map(latex):
+    W, X = draw(D, D), draw(N, D)
+    (statement,) = sides(latex, {"h": paper.theorem6(W, N), "X": X, "W_{OV}": W})
+    close(*statement)
+
+
 def some_set_fails(latex):
     m, r = 0.8 + draw(40, 3, 4, seed=5), 1.5 + draw(40, 4, seed=6)
     carried = always_predicted(m, r)
@@ -399,9 +508,12 @@ TIES = {
     "0.1": conventions_matrices,
     "0.2": conventions_head,
     "0.3": conventions_one_position,
-    "1.1": stream_is_a_sum,
-    "1.2": virtual_weight,
-    "1.3": deletion,
+    "1.1": output_is_a_sum_of_heads,
+    "1.2": stream_is_a_sum,
+    "1.3": logit_is_a_sum,
+    "1.4": rotation_cancels,
+    "1.5": virtual_weight,
+    "1.6": deletion,
     "2.1": two_products,
     "2.2": the_pattern,
     "2.3": four_tables,
@@ -410,9 +522,17 @@ TIES = {
     "3.1": first_layer_score,
     "3.2": match_matrix,
     "3.3": composition,
-    "4.1": theorem_2,
-    "4.2": one_head_computes,
-    "4.3": gated_mlp,
+    "4.1": sigmoid_of_two_scores,
+    "4.2": theorem_2,
+    "4.3": factors_of_a_neuron,
+    "4.4": one_head_computes,
+    "4.5": gated_mlp,
+    "4.6": sum_of_sigmoids,
+    "4.7": head_of_the_post,
+    "4.8": silu_through_the_skip,
+    "4.9": window_of_omega,
+    "4.10": widened_head,
+    "4.11": attention_as_linear_map,
     "5.1": gate_vectors,
     "5.2": gate_pattern,
     "5.3": gated_output,
@@ -475,9 +595,12 @@ SLIPS = {
     "0.1": (r"W_K^\top", "W_K"),
     "0.2": (r"\sqrt{d_{head}}", "d_{head}"),
     "0.3": (r"/ \sqrt{d_{head}}", "/ d_{head}"),
-    "1.1": (r"+ \underbrace{W_{pos}", r"- \underbrace{W_{pos}"),
-    "1.2": (r"\,\|W_{in}\|_F}", "}"),
-    "1.3": (r"= -\frac", r"= \frac"),
+    "1.1": (r"z_h W_O^h", "z_h"),
+    "1.2": ("+ W_{pos}", "- W_{pos}"),
+    "1.3": (r"- \overline{W_U}", r"+ \overline{W_U}"),
+    "1.4": (r"R^\top", "R"),
+    "1.5": (r"\,\|W_{in}\|_F}", "}"),
+    "1.6": (r"= -\frac", r"= \frac"),
     "2.1": ("W_V W_O = ", "W_V = "),
     "2.2": (r"x\, W_Q W_K^\top x^\top / ", r"x\, W_Q W_K^\top x^\top \cdot "),
     "2.3": (r"+ \underbrace{s_{pp}", r"- \underbrace{s_{pp}"),
@@ -486,9 +609,17 @@ SLIPS = {
     "3.1": (r"\sqrt{d_{head}}", "2"),
     "3.2": (r"C_k^\top\,", r"C_q^\top\,"),
     "3.3": (r"\,\|M\|_F", ""),
-    "4.1": ("-V_1^i", "V_1^i"),
-    "4.2": ("bx + c", "bx - c"),
-    "4.3": (r"\odot", "+"),
+    "4.1": ("e^{-x}", "e^{x}"),
+    "4.2": ("-V_1^i", "V_1^i"),
+    "4.3": (r"\\ -1", r"\\ 1"),
+    "4.4": ("bx + c", "bx - c"),
+    "4.5": (r"\odot", "+"),
+    "4.6": ("+ c_i", "- c_i"),
+    "4.7": (r"X Q X^\top", r"Q X^\top"),
+    "4.8": ("(1 - ", "(2 - "),
+    "4.9": (r"\frac{1}{2}", r"\frac{1}{3}"),
+    "4.10": (r"\oplus [0]", r"\oplus [1]"),
+    "4.11": ("X W_{OV}", "W_{OV} X"),
     "5.1": ("b_{GK}", "b_{GQ}"),
     "5.2": (r"G_K^\top", r"G_Q^\top"),
     "5.3": (r"\odot", "+"),

@@ -30,9 +30,6 @@ DATA = ROOT / "src/circuitkit/data/models"
 CLAIMS = ROOT / "src/circuitkit_book/claims/claims.toml"
 #: These pages are written anew soon: their comments are checked, but a number without one is allowed.
 OLD_PAGES = {
-    "book/01-residual-stream.ipynb",
-    "book/04-mlps-as-attention.ipynb",
-    "book/conversion-fine-print.ipynb",
 }
 NUMBER = r"(?<![\w.,^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)"
 COMMENT = r"[*_$]*<!-- (?:chosen\b|[=<>] )"
