@@ -1,4 +1,6 @@
-"""What helps a reader on a page: meanings of terms, the download button, formulas, folded code."""
+"""What helps a reader on a page: meanings of terms, buttons, notes, formulas, folded solutions."""
+
+from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import expect
@@ -6,6 +8,8 @@ from playwright.sync_api import expect
 from tests.support.site import DESKTOP, HTML, ROOT
 
 CHAPTER = "book/3-induction-heads/why-two-layers"
+EXERCISES = "book/3-induction-heads/exercises"
+FORMULAS = "book/notation"
 
 
 @pytest.fixture
@@ -27,25 +31,27 @@ def test_term_shows_its_meaning_on_focus_and_hover_and_hides_it_on_escape(page):
     expect(meaning).to_be_visible()
 
 
-def test_download_button_gives_the_executed_notebook(page):
-    link = page.locator("a.btn-download-source-button").get_attribute("href")
-    downloaded = ((HTML / CHAPTER).parent / link).resolve()
-    assert downloaded.read_bytes() == (ROOT / f"{CHAPTER}.ipynb").read_bytes()
+def test_buttons_give_the_executed_notebook_and_the_copy_to_work_on(open_page, site):
+    page = open_page(f"{site}/{EXERCISES}.html").page
+    links = page.locator(".ck-buttons a[download]").evaluate_all("all => all.map(a => a.pathname)")
+    given = [(HTML / unquote(link).lstrip("/")).read_bytes() for link in links]
+    sources = ["exercises/3-induction-heads.ipynb", f"{EXERCISES}.ipynb"]
+    assert given == [(ROOT / name).read_bytes() for name in sources]
 
 
 def test_formulas_are_readable_when_mathjax_does_not_load(open_page, site):
     page = open_page("about:blank").page
     page.route("**/mathjax/startup.js*", lambda route: route.abort())
-    page.goto(f"{site}/{CHAPTER}.html")
+    page.goto(f"{site}/{FORMULAS}.html")
     page.mouse.wheel(0, 300)
     expect(page.locator("article section > p > span.math").first).to_be_visible()
 
 
-def test_folded_code_opens_with_one_key(page):
-    fold = page.locator("details.hide.above-input").first
-    expect(fold.locator("pre")).to_be_hidden()
+def test_a_folded_solution_opens_with_one_key(page):
+    fold = page.locator("details.hide").filter(has_text="Show the solution").first
+    expect(fold.locator("pre").first).to_be_hidden()
     fold.locator("summary").press("Enter")
-    expect(fold.locator("pre")).to_be_visible()
+    expect(fold.locator("pre").first).to_be_visible()
 
 
 def test_code_fits_a_page_of_1280_pixels(page):

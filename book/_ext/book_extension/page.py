@@ -14,6 +14,7 @@ from tools.publish.home import home
 CAPTION = re.compile(r"(Figure|Table) \d+\.")
 NUMBER = re.compile(r"\s*(?:[−+-]?\d[\d,.]*(?:e[+-]?\d+)?\s?%?|NaN|inf|)\s*")
 QUESTION = re.compile(r"Question\.")
+SHORT = 24  # letters of code that stay on one line of a sentence
 TRUST = "book/intro.html#trust"
 #: What a folded cell says, by the tag that folds it.
 FOLDS = {
@@ -28,6 +29,9 @@ def read(app, doctree) -> None:
         if begins_with(paragraph, CAPTION):
             is_table = paragraph.astext().startswith("Table")
             paragraph["classes"] += ["ck-caption", *["ck-below-table"] * is_table]
+    for code in doctree.findall(nodes.literal):
+        if len(code.astext()) <= SHORT:
+            code["classes"].append("ck-short")
     for cell in doctree.findall(nodes.container):
         for tag in FOLDS:
             if tag in cell["classes"]:
@@ -124,7 +128,8 @@ def numbers_to_the_right(doctree) -> None:
         page = BeautifulSoup(raw.astext(), "html.parser")
         rows = [row.find_all(["th", "td"], recursive=False) for row in page.find_all("tr")]
         for column in zip(*(reversed(row) for row in rows), strict=False):
-            if all(NUMBER.fullmatch(cell.get_text()) for cell in column if cell.name == "td"):
+            values = [cell.get_text() for cell in column if cell.find_parent("tbody")]
+            if all(map(NUMBER.fullmatch, values)):
                 for cell in column:
                     cell["class"] = "ck-number"
         raw.clear()
