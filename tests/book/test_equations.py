@@ -340,7 +340,7 @@ def sum_of_sigmoids(latex):
             latex.replace(r"\approx", "="), symbols | {r"\sum_i": parts}
         )
         assert abs(float(exact - summed)) <= terms.error * abs(u)
-        close(terms(torch.tensor([g], dtype=torch.float64)) * u, summed)
+        close(terms(torch.tensor([g], dtype=torch.float64))[0] * u, summed)
 
 
 def head_of_the_post(latex):

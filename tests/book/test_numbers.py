@@ -69,12 +69,6 @@ def test_false_or_unbound_numbers_are_reported(problems, text, message):
     assert message in "\n".join(problems(text))
 
 
-def test_old_pages_may_have_numbers_without_a_comment_but_no_false_one(problems):
-    old = "book/01-residual-stream.ipynb"
-    assert problems("It has 640 rows.", old) == []
-    assert problems("It has 641<!-- = 640 --> rows.", old)
-
-
 @pytest.mark.parametrize("model", ck.models.list_models())
 def test_stored_sizes_are_those_of_the_loaded_model(model):
     loaded, stored = ck.load_model(model).cfg, checker.cfg(model)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tools.check.numbers_in_prose import OLD_PAGES
 from tools.notebooks.execute import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,10 +26,7 @@ def markdown(path: Path) -> str:
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_words_of_the_page_are_spelled_right(path):
-    dictionaries = ["-D-"]
-    if path.relative_to(ROOT).as_posix() not in OLD_PAGES:
-        dictionaries.append("-D.codespell/dictionary.txt")
-    assert misspelled(markdown(path), *dictionaries) == ""
+    assert misspelled(markdown(path), "-D-", "-D.codespell/dictionary.txt") == ""
 
 
 def test_a_typo_and_an_old_word_are_found():

@@ -12,7 +12,6 @@ a comment; years, labels such as "chapter 13", code, formulas, links and heading
 
 An expression may use `out(regex)` and `cell(text, row, column)` (stored outputs of the page), `code(regex)` (its code),
 `cfg(model)` and `card(model)` (shipped models), `claim(id)`, `data("file.json")`, arithmetic, and `abs len max min round sum`.
-Eight old pages (`OLD_PAGES`, the five chapters among them) may still have numbers without a comment.
 """
 
 import functools
@@ -28,9 +27,6 @@ from bs4 import BeautifulSoup
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "src/circuitkit/data/models"
 CLAIMS = ROOT / "src/circuitkit_book/claims/claims.toml"
-#: These pages are written anew soon: their comments are checked, but a number without one is allowed.
-OLD_PAGES = {
-}
 NUMBER = r"(?<![\w.,^_/#-])[−+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?: ?%)?(?!\w)(?!\.\d)"
 COMMENT = r"[*_$]*<!-- (?:chosen\b|[=<>] )"
 BOUND = re.compile(rf"({NUMBER})?[*_$]*<!-- ([=<>]) (.+?) -->", re.S)
@@ -180,11 +176,10 @@ def problems(path: Path, name: str) -> list[str]:
         if cell["cell_type"] == "markdown":
             text = "".join(cell["source"])
             found += [f"in {name} {fault}" for fault in false_numbers(text, names)]
-            if name not in OLD_PAGES:
-                found += [
-                    f'"{number}" in {name} has no binding: put <!-- = expression --> behind it, or <!-- chosen -->.'
-                    for number in unbound_numbers(text)
-                ]
+            found += [
+                f'"{number}" in {name} has no binding: put <!-- = expression --> behind it, or <!-- chosen -->.'
+                for number in unbound_numbers(text)
+            ]
     return found
 
 
