@@ -47,7 +47,7 @@ class Lab {
     /** @type {number | null} */
     this.via = null; // the head whose output the words are about; null: the one that contributes most to the keys
     this.drawn = "";
-    this.wide = 0;
+    this.size = "";
     /** @type {Map<string, HTMLElement>} */
     this.cards = new Map();
     this.typing = false;
@@ -137,11 +137,14 @@ class Lab {
       contents,
       this.paper,
     );
-    new ResizeObserver(() => {
-      if (this.wide === this.root.clientWidth) return;
-      this.wide = this.root.clientWidth;
+    const watcher = new ResizeObserver(() => {
+      const size = `${this.root.clientWidth} ${this.circuit.clientHeight}`;
+      if (this.size === size) return;
+      this.size = size;
       this.picture();
-    }).observe(this.root);
+    });
+    watcher.observe(this.root);
+    watcher.observe(this.circuit);
   }
 
   /** @param {(name: string) => string} id @param {"zero" | "mean"} value @param {string} label */
