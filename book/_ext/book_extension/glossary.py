@@ -12,7 +12,18 @@ from sphinx import addnodes
 
 PAGE = "book/notation"
 # Terms that are everyday words too: a link would often be wrong.
-EVERYDAY = {"cut", "key", "loss", "path", "query", "score", "source", "token", "value", "vocabulary"}
+EVERYDAY = {
+    "cut",
+    "key",
+    "loss",
+    "path",
+    "query",
+    "score",
+    "source",
+    "token",
+    "value",
+    "vocabulary",
+}
 # Where a link would be wrong (links, code, formulas) or in the way (headings, captions, tables, the API reference).
 LEFT_ALONE = (
     nodes.title, nodes.reference, addnodes.pending_xref, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block,

@@ -8,7 +8,6 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 from docutils import nodes
 from sphinx import addnodes
-
 from tools.publish.home import home
 
 CAPTION = re.compile(r"(Figure|Table) \d+\.")
@@ -25,31 +24,41 @@ FOLDS = {
 
 def read(app, doctree) -> None:
     """Give a page its form, before Sphinx collects the files that the page offers."""
-    for paragraph in doctree.findall(nodes.paragraph):
-        if begins_with(paragraph, CAPTION):
-            is_table = paragraph.astext().startswith("Table")
-            paragraph["classes"] += ["ck-caption", *["ck-below-table"] * is_table]
+    captions(doctree)
+    words_on_folds(doctree)
+    notes_in_margin(doctree)
+    numbers_to_the_right(doctree)
     for code in doctree.findall(nodes.literal):
         if len(code.astext()) <= SHORT:
             code["classes"].append("ck-short")
-    for cell in doctree.findall(nodes.container):
-        for tag in FOLDS:
-            if tag in cell["classes"]:
-                cell["prompt_show"], cell["prompt_hide"] = FOLDS[tag]
-                break
-    notes_in_margin(doctree)
-    numbers_to_the_right(doctree)
-    source = Path(app.env.doc2path(app.env.docname))
     title = doctree.next_node(nodes.title)
     if title is None:
         return
     card, last = as_card(title.parent)
+    source = Path(app.env.doc2path(app.env.docname))
     if source.suffix == ".ipynb":
         box = buttons(app.env, source)
         if card is None:
             title.parent.insert(title.parent.index(last) + 1, box)
         else:
             card.append(box)
+
+
+def captions(doctree) -> None:
+    """Mark the paragraphs that begin with **Figure 1.** or **Table 1.**"""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if begins_with(paragraph, CAPTION):
+            is_table = paragraph.astext().startswith("Table")
+            paragraph["classes"] += ["ck-caption", *["ck-below-table"] * is_table]
+
+
+def words_on_folds(doctree) -> None:
+    """Say what a folded cell holds."""
+    for cell in doctree.findall(nodes.container):
+        for tag in FOLDS:
+            if tag in cell["classes"]:
+                cell["prompt_show"], cell["prompt_hide"] = FOLDS[tag]
+                break
 
 
 def begins_with(paragraph, pattern) -> bool:
