@@ -4,7 +4,7 @@ import pytest
 
 KINDS = {
     "home": "book/intro.html",
-    "chapter": "book/04-mlps-as-attention.html",
+    "chapter": "book/4-mlps-as-heads/a-neuron-is-a-head.html",
     "exercises": "book/1-residual-stream/exercises.html",
     "lab": "book/lab.html",
     "heads": "book/models-and-heads.html",

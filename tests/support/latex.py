@@ -229,16 +229,20 @@ def direct_sum(a, b):
 
 
 def blocks(rows: list[list]) -> torch.Tensor:
-    """A square block matrix; a number fills a block whose size follows from its row and column."""
+    """A block matrix; a number fills a block whose size follows from its row and column."""
     height = [max([entry.shape[0] for entry in row if entry.ndim == 2] or [0]) for row in rows]
     width = [
         max([entry.shape[1] for entry in column if entry.ndim == 2] or [0])
         for column in zip(*rows, strict=True)
     ]
-    size = [max(h, w, 1) if 0 in (h, w) else h for h, w in zip(height, width, strict=True)]
+    if len(height) == len(width):
+        height = [max(h, w, 1) if 0 in (h, w) else h for h, w in zip(height, width, strict=True)]
+        width = height
+    else:  # one row or one column of blocks
+        height, width = [max(h, 1) for h in height], [max(w, 1) for w in width]
     filled = [
         [
-            entry.expand(size[i], size[j]) if entry.ndim == 0 else entry
+            entry.expand(height[i], width[j]) if entry.ndim == 0 else entry
             for j, entry in enumerate(row)
         ]
         for i, row in enumerate(rows)
