@@ -134,38 +134,38 @@ def head_0_unclear(vocab, n_ctx):
 
 
 def note_empty(vocab, n_ctx):
-    """No word is clear in the note. Into which directions does head 0 write, and with which sign?"""
+    """No word is clear in `previous`. Into which directions does head 0 write, and with which sign?"""
     (W_Q, W_K, W_V, W_O), second = solution(vocab, n_ctx)
     return (W_Q, W_K, W_V, 0 * W_O), second
 
 
 def head_1_matches_words(vocab, n_ctx):
-    """Queries and keys of head 1 read the same thing. The query has to read the word, and the key the note."""
+    """Queries and keys of head 1 read the same thing. The query has to read `word`, and the key has to read `previous`."""
     word, _, _, out = directions(vocab, n_ctx)
     return solution(vocab, n_ctx)[0], (100 * word.T, word.T, word.T, out)
 
 
 def head_1_exchanged(vocab, n_ctx):
-    """Queries and keys of head 1 are exchanged. The destination knows its word, and the source's note is compared with it."""
+    """Queries and keys of head 1 are exchanged. The query of the destination reads `word`, and the key of the source reads `previous`."""
     word, _, note, out = directions(vocab, n_ctx)
     return solution(vocab, n_ctx)[0], (100 * note.T, word.T, word.T, out)
 
 
 def head_1_at_a_fixed_distance(vocab, n_ctx):
-    """Head 1 attends at a fixed distance, and the spans differ in length. What do the word here and the right note share?"""
+    """Head 1 attends at a fixed distance, and the spans differ in length. Which group of the source equals the word at the destination?"""
     word, place, _, out = directions(vocab, n_ctx)
     keys = place.T.roll((n_ctx - 1) // 2 - 1, 1)
     return solution(vocab, n_ctx)[0], (100 * place.T, keys, word.T, out)
 
 
 def head_1_unclear(vocab, n_ctx):
-    """No position gets nine tenths of head 1's attention. Does its key read the note, with the right sign, and are its queries large enough?"""
+    """No position gets nine tenths of head 1's attention. Does its key read `previous`, with the right sign, and are its queries large enough?"""
     first, (W_Q, *rest) = solution(vocab, n_ctx)
     return first, (W_Q / 100, *rest)
 
 
 def head_1_copies_the_note(vocab, n_ctx):
-    """Head 1 copies the note, which holds the word that you have already. Copy the word at the source."""
+    """Head 1 copies `previous`, which holds the word of the destination. Copy the word at the source."""
     first, (W_Q, W_K, _, W_O) = solution(vocab, n_ctx)
     note = directions(vocab, n_ctx)[2]
     return first, (W_Q, W_K, note.T, W_O)
@@ -178,7 +178,7 @@ def output_empty(vocab, n_ctx):
 
 
 def heads_exchanged(vocab, n_ctx):
-    """The heads are in the wrong order. The note is first written, then read."""
+    """The heads are in the wrong order. `previous` is first written, then read."""
     return solution(vocab, n_ctx)[::-1]
 
 
@@ -189,7 +189,7 @@ def both_unclear(vocab, n_ctx):
 
 
 def note_before_place(vocab, n_ctx):
-    """You take the coordinates in another order. It is word, place, note, output."""
+    """You take the coordinates in another order. It is word, place, previous, output."""
     word, note, place, out = torch.eye(3 * vocab + n_ctx).split([vocab, vocab, n_ctx, vocab])
     one_back = (100 * place.T, place.T.roll(1, 1), word.T, note)
     return one_back, (100 * word.T, note.T, word.T, out)
@@ -207,9 +207,9 @@ EXERCISE = Exercise(
     axes=("destination", "observed"),
     columns=(
         "the position that head 0 attends to (-1: none is clear)",
-        "the word in the note after head 0 (-1: none is clear)",
-        "the position that head 1 attends to after right notes (-1: none is clear)",
-        "the token that head 1 writes after right notes (-1: none is clear)",
+        "the word in `previous` after head 0 (-1: none is clear)",
+        "the position that head 1 attends to if `previous` is right (-1: none is clear)",
+        "the token that head 1 writes if `previous` is right (-1: none is clear)",
         "the token that both heads write, minus the right one",
     ),
     mistakes=(
@@ -223,9 +223,9 @@ EXERCISE = Exercise(
 def check_induction_head(answer: Any) -> Result:
     """Exercise 3.4: `answer(vocab, n_ctx)` returns two heads `(W_Q, W_K, W_V, W_O)` that make an induction circuit.
 
-    The stream has `d_model = 3 * vocab + n_ctx` coordinates: the word (one-hot), the place (one-hot), the note and the
-    output (both empty). Head 0 attends to the previous position and writes its word into the note. Head 1 attends to
-    the position whose note is the word here, and writes the word of that position into the output. The check divides
+    The stream has `d_model = 3 * vocab + n_ctx` coordinates: the word (one-hot), the place (one-hot), previous and
+    output (both empty). Head 0 attends to the previous position and writes its word into previous. Head 1 attends to
+    the position whose previous is the word at the destination, and writes the word of that position into the output. The check divides
     scores by sqrt(d_head), masks the future, and tries two rows with spans of different lengths.
 
     Parameters
