@@ -40,7 +40,7 @@ def test_answering_page_is_among_the_first_three_results(page):
     wrong = {
         question: found[question]
         for question, name in ANSWERS.items()
-        if not any(address.endswith(f"/{name}.html") for address in found[question])
+        if not any(f"/{name}" in address for address in found[question])
     }
     assert wrong == {}
 
@@ -49,7 +49,7 @@ def test_result_shows_the_words_searched_for_and_opens_its_page(page):
     first = page.locator("#search-results li").first
     expect(first.locator("p.context").first).to_contain_text("nduction head")
     first.locator("a").first.click()
-    page.wait_for_url("**/book/*.html**")
+    page.wait_for_url("**/book/**/*.html**")
     assert "induction head" in page.locator("article").inner_text().lower()
 
 
