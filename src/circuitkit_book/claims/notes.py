@@ -321,6 +321,18 @@ def neurons() -> float:
     return cfg.d_mlp / cfg.d_model
 
 
+def sparse_features() -> list[int]:
+    """Mistakes in reading 10,000 random directions, of which 100 are active, in 4,096 and in 8,192 dimensions."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for d_model in (4096, 8192):
+        directions = torch.randn(10_000, d_model, generator=generator)
+        directions /= directions.norm(dim=1, keepdim=True)
+        read = directions @ directions[:100].sum(0) > 0.5
+        found.append(int((~read[:100]).sum() + read[100:].sum()))
+    return found
+
+
 def one_head_and_bigrams() -> list:
     """One head beside the direct path on 5 skip trigrams of one source: accuracy after a source, strict verdict."""
     made = superposition.one_head_model(5)
