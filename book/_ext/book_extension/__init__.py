@@ -7,7 +7,6 @@ from . import (
     claims,
     colab_links,
     equations,
-    formulas,
     glossary,
     home,
     lab,
@@ -20,7 +19,7 @@ from . import (
 )
 
 MODULES = (
-    accessible, offline, light, alt_text, page, api, claims, colab_links, equations, formulas, glossary, home, lab, one_line,
+    accessible, offline, light, alt_text, page, api, claims, colab_links, equations, glossary, home, lab, one_line,
     search, what_works,
 )  # fmt: skip
 

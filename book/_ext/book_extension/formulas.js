@@ -1,7 +1,7 @@
 /*
  * Formulas are typeset when a reader comes near them: MathJax arrives with the first of them that is in the window, or with
  * the reader's first move; those near the window come at once and the rest in idle moments, so that the page answers meanwhile.
- * Until then a formula is hidden and has about its room (`formulas.py`).
+ * Until then a formula is hidden: it is typeset before it comes into the window, so nothing moves that a reader sees.
  */
 (() => {
   const formulas = [...document.querySelectorAll(".math")];
