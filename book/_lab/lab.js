@@ -723,12 +723,13 @@ export async function open(element, address) {
   await rest();
   labs.set(element, lab);
   element.append(lab.root);
+  await rest();
+  await lab.update(unread || "Ready");
+  // Only now does the lab take the place of the picture, so that a reader does not see it grow.
   element.classList.add("cl-live");
   const had = element.contains(document.activeElement) && !lab.root.contains(document.activeElement);
   if (had) (lab.preset() && element.dataset.home === undefined ? lab.presets[0] : lab.circuit).focus({ preventScroll: true });
   for (const old of element.querySelectorAll(".cl-start, .cl-poster .cl-go")) old.remove();
-  await rest();
-  await lab.update(unread || "Ready");
   // The lab is shorter than the picture that it replaces, so its top could be above the window.
   if (had && lab.root.getBoundingClientRect().top < 0) lab.root.scrollIntoView({ block: "start", behavior: "instant" });
 }
