@@ -29,7 +29,7 @@ def code_faults(cell) -> list[str]:
         found.append("a cell tagged check needs the tag remove-cell, too")
     if not tags & HIDDEN and len(lines) > LINES:
         found.append(f"{len(lines)} lines, at most {LINES}")
-    for line in lines + text_output(cell):
+    for line in text_output(cell) if tags & HIDDEN else lines + text_output(cell):
         if len(line) > COLUMNS and "remove-cell" not in tags:
             found.append(f"more than {COLUMNS} columns: {line.strip()[:40]}")
     return found

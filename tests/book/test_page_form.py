@@ -46,7 +46,7 @@ PLANTED = {
     "more than 76 columns: yyy": lambda cells: cells[1].update(
         outputs=[v4.new_output("stream", text=77 * "y")]
     ),
-    "more than 76 columns: zzz": lambda cells: cells[3].update(source=77 * "z"),
+    "more than 76 columns: zzz": lambda cells: cells[1].update(source=77 * "z"),
     "without a caption": lambda cells: cells[4].update(source="Some text."),
     "not the beginning": lambda cells: cells[0].update(
         source=cells[0].source + "\n\n**Figure 1. It falls.**"

@@ -105,6 +105,8 @@ def reader_copy(solved: nbformat.NotebookNode, chapter: str) -> nbformat.Noteboo
     """The reader's copy of a solved notebook."""
     cells, checked = [], []
     for cell in solved.cells:
+        if "check" in cell.metadata.get("tags", []):
+            continue  # it checks what the solved page says
         code = cell.cell_type == "code"
         new = [copied_code(cell, checked)] if code else copied_markdown(cell, chapter)
         tags = sorted(set(cell.metadata.get("tags", [])) - DROPPED_TAGS)

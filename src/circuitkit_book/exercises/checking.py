@@ -4,6 +4,7 @@ A wrong answer is compared with each mistake of its exercise. If a mistake gives
 every case, its hint is shown. Otherwise the message states what differs.
 """
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,13 +39,21 @@ class Result:
         return self.passed
 
     def __repr__(self) -> str:
-        return self.message
+        return wrapped(self.message)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the accepted answer."""
         if self.accepted is None:
             raise ValueError(f"The answer to {self.exercise} is not accepted yet.\n{self.message}")
         return self.accepted(*args, **kwargs)
+
+
+def wrapped(text: str) -> str:
+    """Break long lines between words, so that a message fits a page of the book."""
+    lines = text.split("\n")
+    return "\n".join(
+        textwrap.fill(line, 76, break_long_words=False, break_on_hyphens=False) for line in lines
+    )
 
 
 def check(exercise: Exercise, answer: Any) -> Result:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from circuitkit_book.exercises.answers import accepted
+from circuitkit_book.exercises.checking import wrapped
 from circuitkit_book.exercises.contents import catalogue
 from circuitkit_book.exercises.reader_file import FILE, begin, function, sections
 
@@ -27,10 +28,10 @@ class Toolkit:
     def __repr__(self) -> str:
         if not Path(FILE).is_file():
             text = f"There is no {FILE} in this folder, so you use the book's own functions."
-            return f"{text} `exercises.toolkit(keep=True)` begins the file."
+            return wrapped(f"{text} `exercises.toolkit(keep=True)` begins the file.")
         names = ", ".join(self.own) or "none yet"
         text = f"{FILE}: {len(self.own)} of {len(self.functions)} functions are yours ({names})"
-        return f"{text}; the others are the book's."
+        return wrapped(f"{text}; the others are the book's.")
 
 
 def toolkit(keep: bool = False) -> Toolkit:
