@@ -1,12 +1,15 @@
 """The table of chapters on the home page links to Colab, but only where the book has an address."""
 
+import sys
 from pathlib import Path
-
-from book_extension.colab_links import with_colab
 
 from tools.publish.home import Home
 
-HOME_PAGE = (Path(__file__).resolve().parents[2] / "book/intro.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book/_ext"))
+from book_extension.colab_links import with_colab
+
+HOME_PAGE = (ROOT / "book/intro.md").read_text("utf-8")
 PLACEHOLDER = Home("https://circuitkit.invalid/circuitkit-book", "main")
 PUBLIC = Home("https://github.com/someone/circuitkit-book", "main")
 
