@@ -53,8 +53,12 @@ def row_of(name: str, model, fvu: float, largest_value_bias: float, mean_gate: f
     """What the three forms say about a model."""
     row = {"model": name, "fvu": round(fvu, 3)}
     row |= {"largest_value_bias": round(largest_value_bias, 1), "mean_gate": round(mean_gate, 4)}
-    for form in ("post", "argmax", "odds"):
-        verdict = head_verdict(model, form=form)
+    verdicts = {form: head_verdict(model, form=form) for form in ("post", "argmax", "odds")}
+    own = verdicts["post"].carries & verdicts["post"].is_learnt  # heads by the post's criterion
+    ours = verdicts["argmax"]
+    row["weak"] = int((own & (ours.carried < 0.99)).any(0).sum())
+    row["without_source"] = int((own & (ours.silent < 0.99)).any(0).sum())
+    for form, verdict in verdicts.items():
         row[f"{form}_learnt"] = int(verdict.is_learnt.sum())
         carried = verdict.is_learnt & verdict.carries.any(0)
         row[f"{form}_carried"] = " ".join(str(1 + i) for i in carried.nonzero().flatten().tolist())
