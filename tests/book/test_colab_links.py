@@ -1,11 +1,9 @@
 """The table of chapters on the home page links to Colab, but only where the book has an address."""
 
 import sys
-from pathlib import Path
 
-from tools.publish.home import Home
+from tools.publish.home import ROOT, Home
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book/_ext"))
 from book_extension.colab_links import with_colab
 
