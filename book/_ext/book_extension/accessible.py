@@ -9,13 +9,6 @@ def fix(app, pagename, templatename, context, doctree) -> None:
     body = body.replace(
         '<div role="list" class="citation-list">', '<div class="citation-list">'
     ).replace(' role="doc-biblioentry"', "")
-    # The first cell of a row is what the row is about.
-    body = re.sub(
-        r'<table class="ck-works .*?</table>',
-        lambda found: ROW.sub(r'\1<th scope="row">\2</th>', found[0]),
-        body,
-        flags=re.S,
-    )
     # A signature that Sphinx cannot take apart, for the sake of a default value, keeps its marks for names without their modules.
     body = re.sub(
         r'<span class="pre">[^<]*~[^<]*',
@@ -33,9 +26,6 @@ def fix(app, pagename, templatename, context, doctree) -> None:
     context["body"] = re.sub(
         r"(?<=<summary>)[^<]+(?=</summary>)", lambda found: as_written(found[0]), body
     )
-
-
-ROW = re.compile(r"(<tr[^>]*>)<td>(.*?)</td>", re.S)
 
 
 def lines_of_signature(found) -> str:
