@@ -250,6 +250,7 @@ def name_presets(app, doctree) -> None:
         for name, preset in presets().items():
             slugs[f"lab-{name}"] = (1, f"lab-{name}", preset["name"])
         slugs[f"lab-{TOY}"] = (1, "lab-toy", "Two heads, three trigrams")
+        slugs["how-to-read-it"] = (2, "how-to-read-it", "How to read it")
 
 
 def bring_near(app, doctree, docname) -> None:
