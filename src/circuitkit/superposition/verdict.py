@@ -433,7 +433,8 @@ def head_verdict(
       chance.
     - `"post"`: the published form. Argmax of the heads' outputs without the residual stream, on
       rows with a source only, from prompts with exactly one trigram. A model that never attends to
-      the source passes.
+      the source passes. The authors' function also passes a model that has not learnt its
+      trigrams; `success` does not.
 
     Parameters
     ----------
@@ -453,8 +454,8 @@ def head_verdict(
     Notes
     -----
     Error: exact on these rows, to 1e-11 in log-odds. A rate has a standard error of at most
-    `0.5 / sqrt(rows)`. Source: "Gated Attention Blocks" (2024), section "Experimental Results",
-    which asks each set separately. Log-odds: this book.
+    `0.5 / sqrt(rows)`. Source: "Gated Attention Blocks" (2024), section "Experimental Results", and
+    its public code, which also counts a row only if every set is right. Log-odds: this book.
 
     Examples
     --------
