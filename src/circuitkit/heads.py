@@ -226,7 +226,7 @@ class Heads:
     b_K: Float[Tensor, "head d_head"] | None = None
     b_V: Float[Tensor, "head d_head"] | None = None
     _: KW_ONLY
-    layers: tuple[float, ...] = ()
+    layers: tuple[int | float, ...] = ()
     scale: float = 0.0
     mask: Mask = "causal"
     positions: Positions = "absolute"

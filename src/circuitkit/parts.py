@@ -183,7 +183,7 @@ class FrozenNorm:
 
     gain: Float[Tensor, " d_model"]
     bias: Float[Tensor, " d_model"]
-    scale: Float[Tensor, "batch pos 1"]
+    scale: Float[Tensor, "*batch_pos 1"]
     centred: bool
 
     @classmethod

@@ -226,7 +226,7 @@ class NeuronLayer(nn.Module):
         z = whole_patterns(*heads) if self.is_literal else self.two_keys(*heads)
         return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1).to(reads.dtype)
 
-    def two_keys(self, query: Tensor, value: Tensor) -> Float[Tensor, "batch pos head"]:
+    def two_keys(self, query: Tensor, value: Tensor) -> Float[Tensor, "*batch_pos head"]:
         """What each head gathers, with every step at a hook."""
         zero = torch.zeros_like(query)
         scores = self.hook_scores(torch.stack([-query, zero], -1))  # [batch, pos, head, key]

@@ -211,7 +211,7 @@ def chain_of(key: str) -> tuple[Name, ...]:
     return chain
 
 
-def row_of(name: Name) -> tuple[float, int]:
+def row_of(name: Name) -> tuple[int | float, int]:
     """A sort key of a part's row: embeddings, then heads and then MLPs of each layer, the output."""
     if name.layer is not None:
         return (name.layer, int(name.kind in ("N", "MLP", "MLP bias")))
