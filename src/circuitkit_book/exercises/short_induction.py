@@ -66,7 +66,7 @@ def check_rescaled_score(answer: Any) -> Result:
         "The norm of W_OV doubles, but so does the product in the numerator.": [0.5],
         "A norm grows in proportion to its matrix, not with the square.": [4],
     }
-    return judge("A louder head", answer, [1], hints)
+    return judge("Twice the output", answer, [1], hints)
 
 
 def check_possible_writer(answer: Any) -> Result:
