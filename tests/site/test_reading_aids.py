@@ -2,10 +2,13 @@
 
 from urllib.parse import unquote
 
+import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
 from tests.support.site import DESKTOP, HTML, ROOT
+from tools.notebooks.execute import notebooks
 
 CHAPTER = "book/3-induction-heads/why-two-layers"
 EXERCISES = "book/3-induction-heads/exercises"
@@ -58,3 +61,17 @@ def test_code_fits_a_page_of_1280_pixels(page):
     wide = """all => all.filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
         .map(e => e.textContent.slice(0, 80))"""
     assert page.locator(".cell_input pre").evaluate_all(wide) == []
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_page_counts_its_checks_and_shows_none_of_them(path):
+    name = path.relative_to(ROOT).with_suffix(".html")
+    page = BeautifulSoup((HTML / name).read_text("utf-8"), "html.parser").article
+    cells = nbformat.read(path, as_version=4).cells
+    checks = [cell for cell in cells if "check" in cell.metadata.get("tags", [])]
+    mark = page.find("a", class_="ck-checked")
+    assert int(mark.get_text().split()[1] if mark else 0) == len(checks)
+    code = "".join(block.get_text() for block in page.find_all(class_="cell_input"))
+    assert "google.colab" not in code
+    assert "\nassert " not in code
+    assert len(page.find_all(class_="ck-card")) == 1
