@@ -24,7 +24,7 @@ def heads_and_models() -> None:
     heads = ck.heads_of(model)
     assert_type(heads, ck.Heads)
     assert_type(heads["L0H1"].W_Q, Tensor)
-    assert_type(heads.layers, tuple[float, ...])
+    assert_type(heads.layers, tuple[int | float, ...])
     assert_type(heads.scale, float)
     assert_type(heads.b_Q, Tensor | None)
     assert_type(heads.OV, FactoredMatrix)

@@ -70,7 +70,8 @@ def drawing(
     width, height = min(6.88, 0.95 + 0.66 * len(tokens)), 0.6 + 0.85 * len(rows)
     with rc_context():
         style()
-        fig = Figure(figsize=(width, height), layout="none")
+        fig = Figure(figsize=(width, height))
+        fig.set_layout_engine("none")
         ax = fig.add_axes((0.85 / width, 0.4 / height, 1 - 0.9 / width, 1 - 0.45 / height))
         ax.set(xlim=(-0.6, len(tokens) - 0.4), ylim=(-0.4, len(rows) - 0.6))
         ax.spines[["left", "bottom"]].set_visible(False)
@@ -119,5 +120,7 @@ def draw_arrow(
         (x, y), (x2, y2) = ax.transData.transform([a, b])
         on_curve = ((x + x2 + bend * (y2 - y)) / 2, (y + y2 - bend * (x2 - x)) / 2)  # of arc3
         ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": COLORS[color]}
-        middle = ax.transData.inverted().transform(on_curve)
-        ax.text(*middle, label, ha="center", va="center", fontsize=11, bbox=ground, zorder=5)
+        middle_x, middle_y = ax.transData.inverted().transform(on_curve)
+        ax.text(
+            middle_x, middle_y, label, ha="center", va="center", fontsize=11, bbox=ground, zorder=5
+        )

@@ -1,6 +1,7 @@
 """Short answers inside the pages of chapter 4: numbers that a reader works out in a few minutes."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from circuitkit_book.exercises.checking import Result
 SIGMA_1 = 1 / (1 + math.exp(-1))
 
 
-def judge(title: str, answer: Any, right: list[float], hints: dict[str, list[float]]) -> Result:
+def judge(
+    title: str, answer: Any, right: list[float], hints: Mapping[str, Sequence[float]]
+) -> Result:
     """Compare a number, or a list of numbers, with the right one and with known mistakes.
 
     Each hint is shown when the answer agrees with its list within 1%.
@@ -33,7 +36,7 @@ def judge(title: str, answer: Any, right: list[float], hints: dict[str, list[flo
     return Result(title, False, text, answer=answer, mistake=" ".join(found))
 
 
-def agrees(given: torch.Tensor, expected: list[float]) -> bool:
+def agrees(given: torch.Tensor, expected: Sequence[float]) -> bool:
     """Whether two lists of numbers are the same within 1%, or within 0.005 near zero."""
     other = torch.tensor(expected, dtype=torch.float64)
     return len(given) == len(other) and torch.allclose(given, other, rtol=0.01, atol=0.005)

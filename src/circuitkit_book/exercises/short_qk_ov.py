@@ -39,7 +39,7 @@ def check_column_of_ash(answer: Any) -> Result:
     -----
     Source: this book.
     """
-    hints = dict.fromkeys(("ll", "ood", "pri", "ix", "ps"), READ_A_ROW)
+    hints: dict[str, str] = dict.fromkeys(("ll", "ood", "pri", "ix", "ps"), READ_A_ROW)
     hints["Mr"] = "` Mr` raises `ash`, but another source raises it more."
     hints["Miss"] = "` Miss` raises `ash` by 8.0. Two other sources raise it more."
     why = "The heroines of the novel are Mrs. Dashwood and her daughters."
