@@ -16,7 +16,7 @@ ANSWERS = {
     "residual stream": "1-residual-stream",
     "MLP layers as attention": "4-mlps-as-heads",
     "matrix convention": "notation",
-    "error GPT-2": "your-model",
+    "error message": "your-model",
     "instructor": "instructors",
     "syllabus": "instructors",
     "course": "instructors",
