@@ -396,7 +396,7 @@ def load_results(name: str) -> list[dict[str, Any]]:
     Parameters
     ----------
     name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"`, `"language_model"`,
-        `"thresholds"`, `"published"`, `"pairs"` or `"constant_alpha"`
+        `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"` or `"constant_alpha"`
 
     Raises
     ------

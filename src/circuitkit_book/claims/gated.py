@@ -279,9 +279,9 @@ def attention_on_the_source() -> list:
 
 
 def hand_made_resolved() -> list:
-    """Hand-made models of 2H/3T, 3H/4T and 4H/5T: whether the run chosen by loss has a strict success, how many have, of all; stored table."""
-    rows = [row for row in sp.load_results("recipes") if row["recipe"] == "gates, hand-made"]
-    runs = [[row for row in rows if row["heads"] == heads] for heads, _ in SIZES]
+    """The post's hand-made models, 2H/3T and 4H/5T: whether the run chosen by loss succeeds, and how many do, of all; stored table."""
+    rows = sp.load_results("by_hand")
+    runs = [[row for row in rows if row["heads"] == heads] for heads in (2, 4)]
     chosen = [any(row["strict"] for row in made if row["chosen"]) for made in runs]
     return chosen + [n for made in runs for n in (sum(row["strict"] for row in made), len(made))]
 
