@@ -4,7 +4,7 @@ import re
 
 HIDDEN = {"remove-cell", "remove-input", "hide-input", "hide-cell"}
 CARD = re.compile(r"# .+\n\n\*\*Question\.\*\* .+?\n\n\| You will \| You need \| Time \|\n", re.S)
-CAPTION = re.compile(r"\*\*Figure (\d+)\. [^*]+\*\*")
+CAPTION = re.compile(r"\*\*Figure (\d+)\. .+?\*\*", re.S)
 ALT = re.compile(r'(?:alt|aria-label)="([^"]*)"')
 LINES, COLUMNS = 12, 76
 

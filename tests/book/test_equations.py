@@ -336,9 +336,7 @@ def sum_of_sigmoids(latex):
     parts = [{"b_i": b, "c_i": c, "d_i": d} for b, c, _, d in terms.terms]
     for g, u in ((-7.0, 1.3), (0.4, -2.0), (21.0, 0.5)):
         symbols = {r"\mathrm{SiLU}": silu, r"\sigma": torch.sigmoid, "g": g, "u": u}
-        ((exact, summed),) = sides(
-            latex.replace(r"\approx", "="), symbols | {r"\sum_i": parts}
-        )
+        ((exact, summed),) = sides(latex.replace(r"\approx", "="), symbols | {r"\sum_i": parts})
         assert abs(float(exact - summed)) <= terms.error * abs(u)
         close(terms(torch.tensor([g], dtype=torch.float64))[0] * u, summed)
 

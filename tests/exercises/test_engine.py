@@ -101,7 +101,9 @@ def test_a_difference_names_the_case_the_entry_and_both_values():
         "On the first wrong case (x [2, 3], y [2, 3], W [3, 4]): the entry [row " in result.message
     )
     assert "; expected " in result.message
-    assert 'Read again: chapter 1, page "stream is a sum", section "twice the sum"' in result.message
+    assert (
+        'Read again: chapter 1, page "stream is a sum", section "twice the sum"' in result.message
+    )
 
 
 def test_more_than_the_digits_of_float32_is_a_mistake():

@@ -17,8 +17,10 @@ def completes(s: float) -> bool:
 
 
 def test_the_limits_of_the_shared_write_are_where_the_model_fails():
-    assert completes(0.51) and completes(1.99)
-    assert not completes(0.49) and not completes(2.01)
+    assert completes(0.51)
+    assert completes(1.99)
+    assert not completes(0.49)
+    assert not completes(2.01)
     assert exercises.check_shared_write([0.5, 2])
     assert "residual stream" in exercises.check_shared_write([0, 2]).message
 

@@ -15,7 +15,11 @@ def test_archive_opens_from_a_folder_without_a_network(open_page, tmp_path):
     with zipfile.ZipFile(tmp_path / "book.zip") as packed:
         packed.extractall(folder)
     assert len(list((folder / archive.NAME / "colab").glob("*.whl"))) == 1
-    for name in ["book/3-induction-heads/induction-in-a-trained-model.html", "book/lab.html", "search.html"]:
+    for name in [
+        "book/3-induction-heads/induction-in-a-trained-model.html",
+        "book/lab.html",
+        "search.html",
+    ]:
         opened = open_page((folder / archive.NAME / name).as_uri(), offline=True)
         opened.read()
         assert opened.problems == []

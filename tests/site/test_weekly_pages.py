@@ -56,7 +56,9 @@ def test_links_into_a_page_bring_their_place_into_view(open_page, site, name, wi
     assert {anchor: top for anchor, top in found.items() if top is not None} == {}
 
 
-@pytest.mark.parametrize("name", ["1-residual-stream/stream-is-a-sum", "4-mlps-as-heads/omega-construction"])
+@pytest.mark.parametrize(
+    "name", ["1-residual-stream/stream-is-a-sum", "4-mlps-as-heads/omega-construction"]
+)
 def test_pictures_on_a_phone_stay_large_enough_to_read(open_page, site, name):
     opened = open_page(f"{site}/book/{name}.html")
     opened.read()
