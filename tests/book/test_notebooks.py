@@ -134,7 +134,7 @@ def test_the_untouched_copy_runs_and_every_check_says_not_done(path, tmp_path, m
         if last is not None:
             results.append(eval(compile(ast.Expression(last.value), "cell", "eval"), space))
     results = [result for result in results if isinstance(result, exercises.Result)]
-    checks = [result for result in results if result.exercise.startswith("Exercise ")]
+    checks = [result for result in results if result.exercise.startswith("Ex ")]
     assert len(checks) == len(exercises.catalogue(int(path.parent.name[0])))
     assert not any(result.passed or result.done for result in results)
 

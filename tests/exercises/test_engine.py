@@ -120,7 +120,7 @@ def test_an_infinite_entry_does_not_excuse_the_others():
 
 
 def test_a_refused_answer_does_not_run_in_later_cells():
-    with pytest.raises(ValueError, match="Exercise 9.1, twice is not accepted yet"):
+    with pytest.raises(ValueError, match="Ex 9.1, twice is not accepted yet"):
         check(TWICE, once)(1, 2, 3)
 
 

@@ -70,7 +70,7 @@ def check(exercise: Exercise, answer: Any) -> Result:
     """
     if isinstance(answer, Result):
         answer = answer.answer
-    title = f"Exercise {exercise.number}, {exercise.title}"
+    title = f"Ex {exercise.number}, {exercise.title}"
     if answer is None or answer is ...:
         return Result(title, False, f"{title}: No answer yet.", done=False)
     if not callable(answer):
