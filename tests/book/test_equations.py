@@ -190,11 +190,11 @@ def the_pattern(latex):
 
 def score_and_tables(a, i, b, j):
     """The score of token a at i for token b at j, from the stream, and the four tables."""
-    tiny, sides_of = model(), {"c": "token", "p": "position"}
+    tiny, sides_of = model(), {"t": "token", "p": "position"}
     tables = {
         one + other: circuits.full_qk(tiny, "L0H0", query=sides_of[one], key=sides_of[other]).AB
-        for one in "cp"
-        for other in "cp"
+        for one in "tp"
+        for other in "tp"
     }
     stream = torch.stack([tiny.W_E[a] + tiny.W_pos[i], tiny.W_E[b] + tiny.W_pos[j]])
     return ck.heads_of(tiny)["L0H0"].scores(stream)[0, 0, 1], tables
@@ -203,16 +203,16 @@ def score_and_tables(a, i, b, j):
 def four_tables(latex):
     a, i, b, j = 2, 3, 4, 1
     score, t = score_and_tables(a, i, b, j)
-    symbols = {"s_{cc}(a,b)": t["cc"][a, b], "s_{cp}(a,j)": t["cp"][a, j]}
-    symbols |= {"s_{pc}(i,b)": t["pc"][i, b], "s_{pp}(i,j)": t["pp"][i, j], "s((a,i),(b,j))": score}
+    symbols = {"s_{tt}(a,b)": t["tt"][a, b], "s_{tp}(a,j)": t["tp"][a, j]}
+    symbols |= {"s_{pt}(i,b)": t["pt"][i, b], "s_{pp}(i,j)": t["pp"][i, j], "s((a,i),(b,j))": score}
     close(*sides(latex, symbols)[0])
 
 
 def two_factors(latex):
     a, i, b, j = 2, 3, 4, 1
     score, t = score_and_tables(a, i, b, j)
-    content = (t["cc"][a, b] + t["pc"][i, b]).exp()
-    place = (t["cp"][a, j] + t["pp"][i, j]).exp()
+    content = (t["tt"][a, b] + t["pt"][i, b]).exp()
+    place = (t["tp"][a, j] + t["pp"][i, j]).exp()
     names = {r"\text{token factor of } b": content, r"\text{position factor of } j": place}
     close(*sides(latex, names | {"s": score})[0])
 
@@ -289,7 +289,13 @@ def theorem_2(latex):
         }
         for statement in sides(
             latex,
-            symbols | {"V_1^i": V1[:, i : i + 1], "V_2^i": V2[i : i + 1], "a_1": a1, "a_2": a2},
+            symbols
+            | {
+                "w_{in}^i": V1[:, i : i + 1],
+                "w_{out}^i": V2[i : i + 1],
+                "a_1": a1,
+                "a_2": a2,
+            },
         ):
             close(*statement)
 
@@ -370,7 +376,7 @@ def window_of_omega(latex):
         symbols = {
             "N": 20,
             r"\varepsilon": tolerance,
-            r"\epsilon": torch.finfo(dtype).eps,
+            "u": torch.finfo(dtype).eps,
             r"\Omega": 20.0,
             r"\ln": torch.log,
         }
@@ -608,7 +614,7 @@ SLIPS = {
     "3.2": (r"C_k^\top\,", r"C_q^\top\,"),
     "3.3": (r"\,\|M\|_F", ""),
     "4.1": ("e^{-x}", "e^{x}"),
-    "4.2": ("-V_1^i", "V_1^i"),
+    "4.2": ("-w_{in}^i", "w_{in}^i"),
     "4.3": (r"\\ -1", r"\\ 1"),
     "4.4": ("bx + c", "bx - c"),
     "4.5": (r"\odot", "+"),
