@@ -49,10 +49,9 @@ def block_of(path: Path, n_heads: int, n_trigrams: int) -> GatedBlock:
     return block.requires_grad_(False)
 
 
-def row_of(name: str, model, fvu: float, largest_value_bias: float, mean_gate: float) -> dict:
+def row_of(name: str, model, measured: dict) -> dict:
     """What the three forms say about a model."""
-    row = {"model": name, "fvu": round(fvu, 3)}
-    row |= {"largest_value_bias": round(largest_value_bias, 1), "mean_gate": round(mean_gate, 4)}
+    row = {"model": name} | measured
     verdicts = {form: head_verdict(model, form=form) for form in ("post", "argmax", "odds")}
     own = verdicts["post"].carries & verdicts["post"].is_learnt  # heads by the post's criterion
     ours = verdicts["argmax"]
@@ -72,7 +71,13 @@ def main() -> None:
         name = f"toy_model_{n_heads}H_{n_trigrams}ST"
         original = original_of(folder / f"{name}.st", n_heads, n_trigrams)
         bias = float(original.blocks[0].attn.b_V.abs().max())
-        rows.append(row_of(f"{n_heads}H/{n_trigrams}T original", original, 0.0, bias, 1.0))
+        measured = {
+            "fvu": 0.0,
+            "largest_value_bias": round(bias, 1),
+            "mean_gate": 1.0,
+            "rule_gates": "",
+        }
+        rows.append(row_of(f"{n_heads}H/{n_trigrams}T original", original, measured))
         path = folder / f"gated_block_{2 * n_heads}H_{n_trigrams}ST.st"
         block = block_of(path, n_heads, n_trigrams)
         x = original.W_E[original.task.sample(2000, seed=1)]
@@ -83,7 +88,14 @@ def main() -> None:
         gate = float(block.gates(x)[..., allowed].mean())
         gated = with_gated_layer(original, 0, block)
         bias = float(block.b_V.abs().max())
-        rows.append(row_of(f"{n_heads}H/{n_trigrams}T gated", gated, fvu, bias, gate))
+        on_rules = block.gates(original.W_E)[:, 1 : 1 + n_trigrams, 0].amax(0)  # the pairs (B, A)
+        measured = {
+            "fvu": round(fvu, 3),
+            "largest_value_bias": round(bias, 1),
+            "mean_gate": round(gate, 4),
+            "rule_gates": " ".join(f"{number:.2f}" for number in on_rules.tolist()),
+        }
+        rows.append(row_of(f"{n_heads}H/{n_trigrams}T gated", gated, measured))
     write_table("published.csv", rows)
 
 
