@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import paths as paths
     from circuitkit import reports as reports
     from circuitkit import residual as residual
-    from circuitkit import rows as rows
     from circuitkit import skip_trigrams as skip_trigrams
     from circuitkit import superposition as superposition
     from circuitkit import tables as tables
@@ -56,7 +55,6 @@ MODULES = (
     "paths",
     "reports",
     "residual",
-    "rows",
     "skip_trigrams",
     "superposition",
     "tables",

@@ -27,11 +27,10 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.checks import shown, to_tokens
+from circuitkit.checks import checked, shown, to_tokens
 from circuitkit.cuts import NOTHING, Cuts, Inputs, Reading, alternatives, merged, resolve
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
-    FrozenNorm,
     Recording,
     converted_neurons,
     final_hook,
@@ -615,7 +614,7 @@ class Run:
             values[in_layer(layer, "attn.hook_pattern")] = again.recording.patterns(layer or 0)
         return ActivationCache(values, self.model)
 
-    def part(self, name: str, before: str | None = None) -> Float[Tensor, "batch pos d_model"]:
+    def part(self, name: str, before: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part has left in the stream that another part reads, by default the last stream.
 
         Norms behind the part are taken with the divisor that they had in this run.
@@ -623,18 +622,18 @@ class Run:
         Parameters
         ----------
         name : a part such as `"L0H1"`, `"embed"`, `"L0 MLP"`, `"L0 bias"`
-        before : the reader, a later part such as `"L1H3"`; None for the last stream
+        before : the reader, a later part such as `"L1H3"`; by default the last stream
 
         Raises
         ------
         ValueError : for an input, a wire, a path, a part that the model does not have, or a reader
             that runs before the part
         """
-        part = self.one_part(name)
-        step = self.step_before(before)
+        part = one_part(self.model, name)
+        step = step_of(self.model, reading_part(self.model, before))
         if part.kind == "unembed" or step_of(self.model, part) >= step:
             raise ValueError(
-                f"{name!r} has written nothing into the stream that {before or 'unembed'!r} reads. "
+                f"{name!r} has written nothing into the stream that {before!r} reads. "
                 "Write the name of an earlier part, such as 'embed'."
             )
         self.recording.require_additive(step)
@@ -642,7 +641,7 @@ class Run:
             return self.recording.share(part, step)
 
     def parts(
-        self, before: str | None = None, neurons: bool = False
+        self, before: str = "unembed", neurons: bool = False
     ) -> dict[str, Float[Tensor, "batch pos d_model"]]:
         """Every part's share of a stream, in the order of the model; they add up to the stream.
 
@@ -651,20 +650,21 @@ class Run:
 
         Parameters
         ----------
-        before : the part that reads the stream, such as `"L1H3"`; None for the last stream
+        before : the part that reads the stream, such as `"L1H3"`; by default the last stream
         neurons : whether each neuron-head of a converted layer is a part of its own; otherwise the
             layer is one part, `"L0 MLP"`
         """
-        step = self.step_before(before)
+        step = step_of(self.model, reading_part(self.model, before))
         self.recording.require_additive(step)
-        names = self.names(step, neurons)
+        names = names_before(self.model, step, neurons)
         with torch.set_grad_enabled(self.logits.requires_grad):
             return {str(name): self.recording.share(name, step) for name in names}
 
+    @checked
     def contributions(
         self,
         direction: Float[Tensor, " d_model"] | Float[Tensor, "batch pos d_model"],
-        before: str | None = None,
+        before: str = "unembed",
         neurons: bool = False,
     ) -> dict[str, Float[Tensor, "batch pos"]]:
         """The dot product of every part's share of a stream with a direction.
@@ -683,33 +683,24 @@ class Run:
         """
         d_model, dtype = self.model.cfg.d_model, self.model.W_E.dtype
         shapes = (d_model,), (*self.tokens.shape, d_model)
-        if (
-            not isinstance(direction, Tensor)
-            or direction.dtype != dtype
-            or tuple(direction.shape) not in shapes
-        ):
+        if direction.dtype != dtype or tuple(direction.shape) not in shapes:
             raise ValueError(
                 f"direction is {shown(direction)}. Give a tensor of {dtype}, either one vector "
                 f"{shapes[0]} or one for each position {shapes[1]}."
             )
-        with torch.set_grad_enabled(self.logits.requires_grad):
-            direction = direction.expand(*self.tokens.shape, direction.shape[-1])
-            return self.products(direction, self.step_before(before), neurons)
-
-    def products(
-        self, direction: Float[Tensor, "batch pos d_model"], step: int, neurons: bool
-    ) -> dict[str, Float[Tensor, "batch pos"]]:
-        """The dot product of every part's share of the stream of a step with a direction."""
+        step = step_of(self.model, reading_part(self.model, before))
         self.recording.require_additive(step)
+        direction = direction.expand(*self.tokens.shape, d_model)
         result = {}
-        for name in self.names(step, neurons=False):
-            layer = converted_neurons(self.model, name.layer) if name.kind == "MLP" else None
-            if neurons and layer is not None:
-                result.update(self.recording.neuron_contributions(name.layer or 0, direction, step))
-            elif name.kind == "H":
-                result[str(name)] = self.recording.head_contribution(name, direction, step)
-            else:
-                result[str(name)] = (self.recording.share(name, step) * direction).sum(-1)
+        with torch.set_grad_enabled(self.logits.requires_grad):
+            for name in names_before(self.model, step, neurons=False):
+                layer = converted_neurons(self.model, name.layer) if name.kind == "MLP" else None
+                if neurons and layer is not None:
+                    result |= self.recording.neuron_contributions(name.layer or 0, direction, step)
+                elif name.kind == "H":
+                    result[str(name)] = self.recording.head_contribution(name, direction, step)
+                else:
+                    result[str(name)] = (self.recording.share(name, step) * direction).sum(-1)
         return result
 
     def stream(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
@@ -725,7 +716,7 @@ class Run:
         ------
         ValueError : for a part that reads nothing: an embedding or a bias
         """
-        return self.recording.stream(self.reader(name)).reshape(*self.tokens.shape, -1)
+        return self.recording.stream(reading_part(self.model, name)).reshape(*self.tokens.shape, -1)
 
     def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
@@ -740,7 +731,7 @@ class Run:
         ------
         ValueError : for a part that reads nothing: an embedding or a bias
         """
-        part = self.reader(name)
+        part = reading_part(self.model, name)
         stream = self.stream(name)
         if part.kind == "unembed":
             norm = self.model._modules.get("ln_final")
@@ -759,7 +750,7 @@ class Run:
         name : a head such as `"L1H3"`; of a neuron-head, such as `"L0N12"`, the attention on the
             token itself is returned, `[batch, dst]`, and the rest is on the bias token
         """
-        part = self.one_part(name)
+        part = one_part(self.model, name)
         if part.kind == "N":
             return self.recording.neuron_attention(part)
         require_head(part)
@@ -772,44 +763,36 @@ class Run:
         ----------
         name : a head such as `"L1H3"`
         """
-        part = self.one_part(name)
+        part = one_part(self.model, name)
         require_head(part)
         return self.recording.raw(part)
 
-    @property
-    def final_norm(self) -> FrozenNorm | None:
-        """The norm in front of the unembedding, with the divisor that it had in this run."""
-        has_scale = "ln_final.hook_scale" in self.recording.hook_names
-        with torch.set_grad_enabled(self.logits.requires_grad):
-            return self.recording.frozen("ln_final") if has_scale else None
 
-    def names(self, before: int, neurons: bool) -> list[Name]:
-        """The parts that write before a step."""
-        names = [parse(name)[0] for name in part_names(self.model, neurons)]
-        return [name for name in names if step_of(self.model, name) < before]
+def names_before(model: Any, step: int, neurons: bool) -> list[Name]:
+    """The parts that have written before a step, in the order of the model."""
+    names = [parse(name)[0] for name in part_names(model, neurons)]
+    return [name for name in names if step_of(model, name) < step]
 
-    def step_before(self, reader: str | None) -> int:
-        """The step at which a part reads; behind all layers without a reader."""
-        return step_of(self.model, self.reader(reader or "unembed"))
 
-    def reader(self, name: str) -> Name:
-        """The part of this name, if it reads the stream."""
-        part = self.one_part(name)
-        if part.kind not in ("H", "N", "MLP", "unembed"):
-            raise ValueError(
-                f"{name!r} reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
-            )
-        return part
+def reading_part(model: Any, text: str) -> Name:
+    """A part that reads the stream, from its name; a `ValueError` for any other."""
+    part = one_part(model, text)
+    if part.kind not in ("H", "N", "MLP", "unembed"):
+        raise ValueError(
+            f"{text!r} reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
+        )
+    return part
 
-    def one_part(self, name: str) -> Name:
-        """The part of this name."""
-        chain = parse(name)
-        if len(chain) != 1 or chain[0].side is not None:
-            raise ValueError(
-                f"{name!r} is an input, a wire or a path. Write the name of a part, such as 'L0H1'."
-            )
-        require_part(self.model, chain[0])
-        return chain[0]
+
+def one_part(model: Any, text: str) -> Name:
+    """A part of the model, from its name; a `ValueError` for an input, a wire or a path."""
+    chain = parse(text)
+    if len(chain) != 1 or chain[0].side is not None:
+        raise ValueError(
+            f"{text!r} is an input, a wire or a path. Write the name of a part, such as 'L0H1'."
+        )
+    require_part(model, chain[0])
+    return chain[0]
 
 
 def require_head(part: Name) -> None:

@@ -39,9 +39,16 @@ def checked(function: Function) -> Function:
     in two sentences what was given and what was expected.
     """
     compared = jaxtyped(function, typechecker=typechecker)
+    signature = inspect.signature(function)
+    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as problem:
+            parameters = ", ".join(signature.parameters)
+            raise TypeError(f"{name}: {problem}. Its parameters are {parameters}.") from None
         try:
             return compared(*args, **kwargs)
         except TypeCheckError as problem:
@@ -49,23 +56,19 @@ def checked(function: Function) -> Function:
             is_of_this_call = f".{function.__qualname__}." in str(problem)
             if parameter is None or not is_of_this_call:
                 raise
-            given = inspect.signature(function).bind(*args, **kwargs).arguments
-            error = mismatch(function, parameter[1], given[parameter[1]], str(problem))
+            annotation = signature.parameters[parameter[1]].annotation
+            error = mismatch(name, parameter[1], annotation, given[parameter[1]], str(problem))
         raise error
 
     return call  # pyright: ignore[reportReturnType]  # it has the signature of the function
 
 
-def mismatch(function: Callable, parameter: str, value: Any, problem: str) -> Exception:
+def mismatch(name: str, parameter: str, annotation: Any, value: Any, problem: str) -> Exception:
     """The error for an argument that does not fit its annotation."""
-    annotation = inspect.signature(function).parameters[parameter].annotation
     sizes = re.findall(r"^(\w+)=(\d+)$", problem, re.MULTILINE)
     fixed = ", ".join(f"{name} = {size}" for name, size in sizes)
     expected = description(annotation) + (f" (with {fixed})" if fixed else "")
-    text = (
-        f"{function.__name__} was given {parameter}={shown(value)}. "
-        f"It expects {parameter} to be {expected}."
-    )
+    text = f"{name} was given {parameter}={shown(value)}. It expects {parameter} to be {expected}."
     right_class = isinstance(value, (Tensor, str)) and type(value) in classes(annotation)
     return ValueError(text) if right_class else TypeError(text)
 

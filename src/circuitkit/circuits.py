@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 
 from circuitkit.checks import checked, require_at_least, require_bridge, shown
 from circuitkit.heads import Heads, heads_of, model_name, require_scores, widened
-from circuitkit.names import join
 from circuitkit.tables import Table
 
 if TYPE_CHECKING:
@@ -28,10 +27,8 @@ __all__ = [
     "copying_score",
     "full_ov",
     "full_qk",
-    "ov_eigenvalues",
     "random_heads",
     "top_per_row",
-    "virtual_head",
 ]
 
 Row = Literal["token", "position"]
@@ -182,6 +179,9 @@ def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> 
     )
 
 
+# Copying
+
+
 class TopPerRow(NamedTuple):
     """The largest entries of each row: `values[r, i]` is the entry at `[r, columns[r, i]]`."""
 
@@ -208,20 +208,13 @@ def top_per_row(matrix: "FactoredMatrix", k: int = 10) -> TopPerRow:
     >>> top_per_row(full_ov(ck.load_model("one-layer"), "L0H0"), 6).columns.shape
     torch.Size([2048, 6])
     """
-    if not hasattr(matrix, "A") or not hasattr(matrix, "B"):
-        raise TypeError(
-            f"top_per_row reads the two factors of a FactoredMatrix, such as "
-            f"full_ov(model, 'L0H1'), and it was given {shown(matrix)}. For a tensor, write "
-            "matrix.topk(k)."
-        )
-    left, right = matrix.A, matrix.B
-    if left.ndim != 2 or not 1 <= k <= right.shape[1]:
+    is_factored = hasattr(matrix, "A") and hasattr(matrix, "B")
+    if not is_factored or matrix.A.ndim != 2 or not 1 <= k <= matrix.B.shape[1]:
         raise ValueError(
-            f"top_per_row was given a matrix of the shape {tuple(matrix.shape)} and k={k}. It "
-            "needs one matrix, such as full_ov(model, 'L0H1'), and k of at least 1 and at most "
-            "the number of columns."
+            f"top_per_row needs a FactoredMatrix of one head, such as full_ov(model, 'L0H1'), and a "
+            f"k from 1 to its number of columns; it was given {shown(matrix)} and k={k}."
         )
-    tops = [(rows @ right).topk(k) for rows in left.split(512)]
+    tops = [(rows @ matrix.B).topk(k) for rows in matrix.A.split(512)]
     values = torch.cat([top.values for top in tops])
     return TopPerRow(values, torch.cat([top.indices for top in tops]))
 
@@ -256,40 +249,6 @@ def copying_score(heads: Any, model: Any = None) -> Table:
     >>> round(copying_score(ck.load_model("one-layer"))["L0H0"], 2)
     0.89
     """
-    table = ov_eigenvalues(heads, model)
-    eigenvalues = table.values
-    total = eigenvalues.abs().sum(-1)
-    smallest = torch.finfo(total.dtype).tiny  # a head of zeros scores 0 / tiny = 0
-    score = eigenvalues.real.sum(-1) / total.clamp_min(smallest)
-    return Table(score, table.axes, "copying score")
-
-
-def ov_eigenvalues(heads: Any, model: Any = None) -> Table:
-    """The eigenvalues of each head's OV circuit that are not trivially zero.
-
-    With a model the circuit is $W_E W_V W_O W_U$: an eigenvector with a positive eigenvalue is a
-    mixture of tokens whose logits rise when the head attends to it. Without one it is $W_V W_O$: a
-    direction of the stream that the head writes back with its own sign. The two agree only if
-    $W_U W_E$ is near a multiple of the identity on the vectors that the head handles.
-
-    Parameters
-    ----------
-    heads, model : see `copying_score`
-
-    Returns
-    -------
-    A table `[head, d_head]` of complex numbers, largest absolute value first
-
-    Notes
-    -----
-    Exact up to rounding: the non-zero eigenvalues of $AB$ are those of $BA$, so a `d_head` by
-    `d_head` product has them all. Source: Elhage et al. 2021.
-
-    Examples
-    --------
-    >>> ov_eigenvalues(random_heads(2, 8, 3)).values.shape
-    torch.Size([2, 3])
-    """
     if not isinstance(heads, Heads):
         if model is not None and model is not heads:
             raise ValueError(
@@ -307,8 +266,10 @@ def ov_eigenvalues(heads: Any, model: Any = None) -> Table:
         middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]
     eigenvalues = torch.linalg.eigvals(product.to(at_least_single(product.dtype)))
-    order = eigenvalues.abs().argsort(dim=-1, descending=True)
-    return Table(eigenvalues.gather(-1, order), {"head": heads.names}, "eigenvalues of OV")
+    total = eigenvalues.abs().sum(-1)
+    smallest = torch.finfo(total.dtype).tiny  # a head of zeros scores 0 / tiny = 0
+    score = eigenvalues.real.sum(-1) / total.clamp_min(smallest)
+    return Table(score, {"head": heads.names}, "copying score")
 
 
 def require_heads_of_model(heads: Heads, model: Any) -> None:
@@ -411,8 +372,6 @@ def composition_scores(
     earlier, later = two_stacks(earlier, later)
     if kind not in ("Q", "K", "V"):
         raise ValueError(f"composition_scores was given kind={kind!r}; write 'Q', 'K' or 'V'.")
-    if kind != "V" and bool(later.W_Q.isnan().any()):
-        raise ValueError("Virtual heads have no QK circuit. Write kind='V'.")
     possible = in_order(earlier, later)
     writes, reads = written_rows(earlier), read_columns(later, kind)
     sizes = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))  # [earlier, later]
@@ -499,63 +458,6 @@ def random_composition(d_model: int, d_earlier: int, d_later: int) -> float:
     return composition_scores(earlier, later).values.double().mean().item()
 
 
-@checked
-def virtual_head(earlier: Heads, later: Heads) -> Heads:
-    """V-composition: what each later head moves of what each earlier head wrote.
-
-    $W_{OV} = W_{OV}^e W_{OV}^l$ and, with frozen patterns, $A = A^l A^e$.
-
-    Parameters
-    ----------
-    earlier, later : heads of lower and of higher layers
-
-    Returns
-    -------
-    Heads called `"L0H1->L1H3"`, with all later heads of the first earlier head first. `d_head` is
-    the smaller of the two, and `b_V` carries the earlier head's value bias. A product of two
-    patterns is in general no softmax of scores, so `W_Q` and `W_K` are NaN: write
-    `results(x, pattern=A_later @ A_earlier)`.
-
-    Raises
-    ------
-    ValueError : if an earlier head does not lie in a lower layer than every later one
-
-    Notes
-    -----
-    Exact up to rounding. Source: Elhage et al. 2021, virtual attention heads.
-
-    Examples
-    --------
-    >>> virtual_head(random_heads(1, 12, 2), random_heads(2, 12, 3, layer=1)).names
-    ('L0H0->L1H0', 'L0H0->L1H1')
-    """
-    earlier, later = two_stacks(earlier, later)
-    if not in_order(earlier, later).all():
-        raise ValueError(order_message(earlier, later, "every earlier head"))
-    n_earlier, n_later = len(earlier), len(later)
-    between = torch.einsum("ehm,lmk->elhk", earlier.W_O, later.W_V)
-    value = earlier.W_V[:, None].expand(-1, n_later, -1, -1)  # [earlier, later, d_model, d_head]
-    output = later.W_O[None].expand(n_earlier, -1, -1, -1)
-    bias = None if earlier.b_V is None else earlier.b_V[:, None, None].expand(-1, n_later, -1, -1)
-    if earlier.d_head <= later.d_head:
-        output = between @ output
-    else:
-        value = value @ between
-        bias = None if bias is None else bias @ between
-    value, output = value.flatten(0, 1), output.flatten(0, 1)
-    never = torch.full_like(value, torch.nan)
-    return Heads(
-        tuple(join(first, second) for first in earlier.names for second in later.names),
-        never,
-        never.clone(),
-        value,
-        output,
-        b_V=None if bias is None else bias.flatten(0, 2),
-        layers=later.layers * n_earlier,
-        mask=later.mask,
-    )
-
-
 def two_stacks(earlier: Any, later: Any) -> tuple[Heads, Heads]:
     """Two stacks of heads of one dtype that share a stream, from heads or models."""
     earlier = earlier if isinstance(earlier, Heads) else heads_of(earlier)
@@ -592,18 +494,13 @@ def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
     second = torch.tensor(later.layers, device=earlier.W_Q.device)
     possible = first[:, None] < second
     if not possible.any():
-        raise ValueError(order_message(earlier, later, "at least one earlier head"))
+        shown = []
+        for heads in (earlier, later):
+            pairs = list(zip(heads.names, heads.layers, strict=True))[:4]
+            shown.append(", ".join(f"{name} (layer {layer})" for name, layer in pairs))
+        raise ValueError(
+            f"The earlier heads are {shown[0]} and the later heads {shown[1]}. A head reads only "
+            "what lower layers wrote. Swap the two arguments, or set the layers of hand-made heads "
+            "with dataclasses.replace(heads, layers=(1,) * len(heads))."
+        )
     return possible
-
-
-def order_message(earlier: Heads, later: Heads, which: str) -> str:
-    """The error for heads whose layers are in the wrong order."""
-    shown = []
-    for heads in (earlier, later):
-        pairs = list(zip(heads.names, heads.layers, strict=True))[:4]
-        shown.append(", ".join(f"{name} (layer {layer})" for name, layer in pairs))
-    return (
-        f"The earlier heads are {shown[0]} and the later heads {shown[1]}. A head reads only what "
-        f"lower layers wrote, so {which} must lie in a lower layer. Swap the two arguments, or set "
-        "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
-    )

@@ -38,9 +38,6 @@ __all__ = ["Effect", "attribution", "effect", "wires"]
 
 Measure = Literal["loss", "accuracy"] | Callable[[Run], Tensor]
 Source = Literal["zero", "mean", "resample"] | Int[Tensor, "batch pos"]
-Controls = Literal["layers", "size", "both"]
-NEAREST = 20
-"""From so many names of the most similar size a control that is matched by size is drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +138,6 @@ class Experiment:
     measure: Measure
     base: Run = field(init=False)
     replacement: Replacement = field(init=False)
-    sizes: dict[str, float] = field(default_factory=dict)
-    """The logarithm of the norm of what a part writes, computed when it is first needed."""
 
     def __post_init__(self) -> None:
         tokens = self.rows.tokens if isinstance(self.rows, Repeated) else self.rows
@@ -174,12 +169,6 @@ class Experiment:
         is_right = logits[:, :-1].argmax(-1) == result.tokens[:, 1:]
         return is_right.to(logits.dtype).mean(1)
 
-    def log_norm(self, part: str) -> float:
-        """The logarithm of the norm of what a part writes in the untouched model."""
-        if part not in self.sizes:
-            self.sizes[part] = float(self.base.part(part).detach().norm().clamp_min(1e-30).log())
-        return self.sizes[part]
-
 
 def measured_by_user(measure: Callable[[Run], Tensor], result: Run) -> Float[Tensor, " row"]:
     """What a user's function gives for a run, if that is one finite number for each row."""
@@ -203,7 +192,6 @@ def effect(
     keep: str | Sequence[str] = (),
     fill: Source = "zero",
     measure: Measure = "loss",
-    against: Controls = "layers",
     draws: int = 20,
     seed: int = 0,
 ) -> Effect:
@@ -221,9 +209,8 @@ def effect(
         before, `"resample"`; or its values on other rows, given as token ids `[batch, pos]`
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
         positions; or a function of the `Run` that returns one number for each row
-    against : where controls come from: names of the same kind in the same `"layers"`; the 20 names whose
-        source writes most nearly as much (`"size"`); or the 20 nearest of the same layers (`"both"`)
-    draws : how many controls are drawn; fewer if there are not as many
+    draws : how many controls are drawn, of names of the same kind in the same layers; fewer if there
+        are not as many
     seed : of the controls
 
     Returns
@@ -259,7 +246,7 @@ def effect(
     for name in given:
         if keep and name not in everything:
             raise unknown("part or wire", name, everything)
-    sets = [given, *random_controls(experiment, given, against, draws, seed)]
+    sets = [given, *random_controls(model, given, draws, seed)]
     replaced = [
         [name for name in everything if name not in names] if keep else names for names in sets
     ]
@@ -331,11 +318,9 @@ def description(names: Sequence[str], *, keep: bool, total: int, fill: Source) -
 # Random controls
 
 
-def random_controls(
-    experiment: Experiment, names: Sequence[str], against: Controls, draws: int, seed: int
-) -> list[list[str]]:
+def random_controls(model: Any, names: Sequence[str], draws: int, seed: int) -> list[list[str]]:
     """Different sets of names like the given ones; in a set, no name comes twice."""
-    pools = [stand_ins(experiment, name, against) for name in names]
+    pools = [candidates(model, name) for name in names]
     without_given = [[name for name in pool if name not in names] for pool in pools]
     # where the given names leave too few others, a control may hold some of them, but never all
     pools = [
@@ -356,18 +341,8 @@ def random_controls(
     return list(sets.values())[1:]
 
 
-def stand_ins(experiment: Experiment, name: str, against: Controls) -> list[str]:
-    """The names that a control may hold in place of a name; with matched size, the name is among them."""
-    sources = candidates(experiment.model, name, same_layer=against != "size")
-    if against == "layers":
-        return list(sources)
-    size = experiment.log_norm(str(parse(name)[0].part))
-    by_size = sorted(sources, key=lambda other: abs(experiment.log_norm(sources[other]) - size))
-    return by_size[: NEAREST + 1]
-
-
-def candidates(model: Any, name: str, same_layer: bool) -> dict[str, str]:
-    """Every name that is like a name, with the part by whose size it is matched.
+def candidates(model: Any, name: str) -> list[str]:
+    """Every name that is like a name.
 
     A part      "L0H1"               -> the other heads of layer 0
     An input    "L1H3.K"             -> the same input of the heads of its layer
@@ -377,25 +352,24 @@ def candidates(model: Any, name: str, same_layer: bool) -> dict[str, str]:
     *before, target = parse(name)
     if not before and target.side is None:
         # a layer has one MLP and one bias, so these come from any layer
-        from_layer = same_layer and target.kind in ("H", "N")
-        return {part: part for part in same_kind(model, target, from_layer)}
+        return same_kind(model, target, same_layer=target.kind in ("H", "N"))
 
     chains: list[list[str]] = []  # the possible names at each place of the chain
     if before:
         first_reader = (*before, target)[1].part
         step = step_of(model, first_reader)
-        writers = same_kind(model, before[0], same_layer)
+        writers = same_kind(model, before[0])
         chains.append([part for part in writers if step_of(model, parse(part)[0]) < step])
     for middle in before[1:]:
         side = f".{middle.side}" if middle.side else ""
-        chains.append([f"{part}{side}" for part in same_kind(model, middle, True)])
+        chains.append([f"{part}{side}" for part in same_kind(model, middle)])
     side = f".{target.side}" if target.side else ""
-    targets = same_kind(model, target, True) or [str(target.part)]
+    targets = same_kind(model, target) or [str(target.part)]
     chains.append([f"{part}{side}" for part in targets])
-    return {join(*chain): str(parse(chain[0])[0].part) for chain in product(*chains)}
+    return [join(*chain) for chain in product(*chains)]
 
 
-def same_kind(model: Any, part: Name, same_layer: bool) -> list[str]:
+def same_kind(model: Any, part: Name, same_layer: bool = True) -> list[str]:
     """The parts that are what a part is: heads for a head, whole neurons for a neuron."""
     names = []
     for text in part_names(model, neurons=part.kind != "MLP"):

@@ -19,7 +19,7 @@ from circuitkit.heads import Heads, stack
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-__all__ = ["bridge_of", "build_induction_model", "build_virtual_head_model"]
+__all__ = ["bridge_of", "build_induction_model"]
 
 Action = tuple[str, str, Tensor]
 """A source subspace, a target subspace, and the matrix between them `[source, target]`."""
@@ -331,65 +331,6 @@ def induction_by_pointer(n_tokens: int, n_ctx: int, sharpness: float) -> "Transf
         [("pointer", "position", sharpness * shift(n_ctx, 1))],
         [("token", "output", token)],
         d_head,
-    )
-    return with_embeddings(spaces, stack(first, second))
-
-
-@checked
-def build_virtual_head_model(
-    vocab: int | Sequence[str],
-    n_ctx: int,
-    *,
-    back: tuple[int, int] = (1, 2),
-    sharpness: float = 40.0,
-) -> "TransformerBridge":
-    r"""Build two heads that compose through V: the model predicts the token `sum(back)` positions ago.
-
-    L0H0 attends `back[0]` positions back and writes the token there into the subspace *carried*.
-    L1H0 attends `back[1]` positions back and copies *carried* to the output. The virtual head has
-    the pattern $A^1 A^0$ and the matrix $W_{OV}^0 W_{OV}^1$.
-
-    Parameters
-    ----------
-    vocab : the number of tokens, or the tokens
-    n_ctx : the number of positions
-    back : how many positions back each of the two heads attends
-    sharpness : the score of the position that a head should attend to, minus that of all others
-
-    Returns
-    -------
-    A `TransformerBridge` with the heads L0H0 and L1H0, no norms and no biases.
-
-    Raises
-    ------
-    ValueError : if `sharpness` is out of range, or the distances do not fit the context
-
-    Notes
-    -----
-    Error: from position `sum(back)` on, the weight of the wanted token is at least
-    $1 - 2 n e^{-\beta}$, by the argument of `build_induction_model` applied twice; before that
-    position heads spread their attention evenly. Source: the exercises of Elhage et al. 2021, "A
-    Mathematical Framework for Transformer Circuits".
-
-    Examples
-    --------
-    >>> model = build_virtual_head_model(5, 8)
-    >>> model(torch.tensor([[3, 1, 4, 2, 0]])).argmax(-1)[0, 3:].tolist()
-    [3, 1]
-    """
-    n_tokens = vocabulary_size(vocab)
-    require_sharp(sharpness, n_ctx)
-    if min(back) < 1 or sum(back) >= n_ctx:
-        raise ValueError(
-            f"back={back} must be two distances of at least 1 whose sum is below n_ctx={n_ctx}."
-        )
-    spaces = Subspaces(token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens)
-    d_head, token = max(n_ctx, n_tokens), torch.eye(n_tokens)
-    first = spaces.head(
-        "L0H0", 0, looks_back(back[0], n_ctx, sharpness), [("token", "carried", token)], d_head
-    )
-    second = spaces.head(
-        "L1H0", 1, looks_back(back[1], n_ctx, sharpness), [("carried", "output", token)], d_head
     )
     return with_embeddings(spaces, stack(first, second))
 

@@ -238,14 +238,21 @@ class Heads:
     of: str = ""
 
     def __post_init__(self) -> None:
-        require_tensors(self)
         layers = tuple(self.layers) or (0,) * len(self.names)
         scale = float(self.scale) or math.sqrt(self.W_Q.shape[-1])
         # a frozen dataclass fills in defaults that depend on other fields in this way
-        object.__setattr__(self, "names", tuple(self.names))
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "scale", scale)
-        require_matching(self)
+        n = len(self.names)
+        if len(set(self.names)) < n or not n == len(layers) == len(self.W_Q):
+            raise ValueError(
+                f"A stack of heads needs a unique name and a layer for each of its {len(self.W_Q)} "
+                f"heads; it was given the names {self.names} and the layers {self.layers}."
+            )
+        weights = [getattr(self, name) for name in WEIGHTS]
+        dtypes = {str(weight.dtype) for weight in weights if weight is not None}
+        if len(dtypes) > 1:
+            raise ValueError(f"The weights have the dtypes {sorted(dtypes)}. Convert them to one.")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -404,17 +411,7 @@ class Heads:
         return z @ self.W_O
 
 
-def require_tensors(heads: Heads) -> None:
-    """Raise a `TypeError` if a weight or bias is no tensor; a bias may be None."""
-    for name in WEIGHTS:
-        value = getattr(heads, name)
-        is_missing_bias = value is None and name.startswith("b_")
-        if not isinstance(value, Tensor) and not is_missing_bias:
-            raise TypeError(
-                f"Heads were given {name}={shown(value)}. Weights and biases are tensors: W_Q, W_K "
-                "and W_V [head, d_model, d_head], W_O [head, d_head, d_model], biases "
-                "[head, d_head] or None."
-            )
+Heads.__init__ = checked(Heads.__init__)  # shapes and types of the weights
 
 
 def require_stream(heads: Heads, x: Any) -> None:
@@ -440,34 +437,6 @@ def require_pattern(heads: Heads, x: Tensor, pattern: Any) -> None:
             f"The pattern is {shown(pattern)}. These heads and this stream need "
             f"[..., {', '.join(map(str, expected))}], which is [..., head, dst, src]."
         )
-
-
-def require_matching(heads: Heads) -> None:
-    """Raise a `ValueError` if names, layers and tensors do not describe the same heads."""
-    n = len(heads.names)
-    if len(set(heads.names)) < n or len(heads.layers) != n:
-        raise ValueError(
-            f"A stack of heads needs one unique name and one layer for each head; it was given the "
-            f"names {heads.names} and the layers {heads.layers}."
-        )
-    if heads.scale < 0:
-        raise ValueError(f"scale is {heads.scale}; scores are divided by a positive number.")
-    if heads.W_Q.ndim != 3:
-        raise ValueError(
-            f"W_Q has the shape {tuple(heads.W_Q.shape)}; [head, d_model, d_head] is needed. "
-            "Write W_Q[None] for a single head."
-        )
-    reads, writes = (n, heads.d_model, heads.d_head), (n, heads.d_head, heads.d_model)
-    for name in WEIGHTS:
-        value = getattr(heads, name)
-        shape = writes if name == "W_O" else reads if name[0] == "W" else (n, heads.d_head)
-        if value is None:
-            continue
-        if tuple(value.shape) != shape or value.dtype != heads.W_Q.dtype:
-            raise ValueError(
-                f"{name} has the shape {tuple(value.shape)} and {value.dtype}; with {n} names and "
-                f"this W_Q, {shape} and {heads.W_Q.dtype} are needed."
-            )
 
 
 def require_scores(heads: Heads) -> None:

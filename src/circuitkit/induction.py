@@ -6,7 +6,7 @@ The last part trains a small model that learns to use the repetition.
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,6 @@ from circuitkit.effects import Effect
 from circuitkit.handmade import bridge_of
 from circuitkit.heads import Heads
 from circuitkit.models import stored
-from circuitkit.names import parse
 from circuitkit.parts import n_heads
 from circuitkit.rows import (
     Repeated,
@@ -39,15 +38,12 @@ __all__ = [
     "InductionTraining",
     "Repeated",
     "Survey",
-    "default_rows",
-    "in_context_score",
     "induction_loss",
     "losses_by_position",
     "repeated_tokens",
     "scores",
     "stored_survey",
     "stored_zoo",
-    "survey",
     "train_induction_model",
 ]
 
@@ -166,7 +162,8 @@ def copying_scores(done: Run, layer: int, sources: Tensor) -> Float[Tensor, " he
     value = at_least_float32(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
     value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
     value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
-    gain = 1 if done.final_norm is None else at_least_float32(done.final_norm.gain)[:, None]
+    norm = done.recording.final_norm()
+    gain = 1 if norm is None else at_least_float32(norm.gain)[:, None]
     unembed = gain * at_least_float32(done.model.W_U)[:, done.tokens[sources]]  # [d_model, source]
     # with centred unembedding vectors, what all values have in common is multiplied by zero
     unembed = unembed - unembed.mean(1, keepdim=True)
@@ -277,49 +274,7 @@ def losses_by_position(
     return token_losses(run(model, tokens, without=without).logits, tokens)
 
 
-@checked
-def in_context_score(
-    model: Any,
-    tokens: Text,
-    *,
-    early: int = 50,
-    late: int | None = None,
-    width: int = 1,
-    without: Names = (),
-) -> float:
-    """Compute the loss late in a row minus the loss early in it, averaged over rows.
-
-    A negative score means that context helps.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge`
-    tokens : a text, or token ids `[batch, pos]`
-    early, late : which predicted tokens are compared, counted from 1; `late` is by default the last
-    width : the loss is averaged over so many tokens that end there, which lowers the noise
-    without : parts, wires and paths that are cut, see `circuitkit.run`
-
-    Raises
-    ------
-    ValueError : if the rows are too short for these tokens
-
-    Notes
-    -----
-    Error: the sampling error, which is large for few rows. Source: Olsson et al. 2022, "In-context
-    Learning and Induction Heads", token 500 minus token 50 in rows of 512.
-    """
-    losses = losses_by_position(model, tokens, without=without).mean(0)
-    n_predicted = len(losses)
-    late = n_predicted if late is None else late
-    if not 1 <= width <= early < late <= n_predicted:
-        raise ValueError(
-            f"early={early}, late={late} and width={width} do not fit rows with {n_predicted} "
-            "predicted tokens: 1 <= width <= early < late is needed. Use longer rows."
-        )
-    return float(losses[late - width : late].mean() - losses[early - width : early].mean())
-
-
-# A survey of a model, and results that are stored
+# Stored results
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,75 +296,17 @@ class Survey:
 
     Notes
     -----
-    The last five are empty, unless the survey was stored. Source: see `survey`.
+    Source: this book; see `stored_survey`.
     """
 
     scores: Table
     groups: dict[str, tuple[str, ...]]
     losses: dict[str, InductionLoss]
-    provenance: dict[str, Any] = field(default_factory=dict)
-    heads: dict[str, Float[Tensor, " head"]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    effects: dict[str, Effect] = field(default_factory=dict)
-    more: dict[str, Any] = field(default_factory=dict)
-
-
-@checked
-def survey(model: Any, *, threshold: float = 0.4, batch: int = 8, period: int = 64) -> Survey:
-    """Find induction heads and previous-token heads, ablate each group, and measure the loss.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge`
-    threshold : heads with at least this prefix matching are the induction heads, or the best head
-        if there is none
-    batch, period : number of rows of random tokens, and length of the span that comes twice
-
-    Returns
-    -------
-    A `Survey`. Its other groups have as many heads as the induction heads: those with the highest
-    previous-token scores, and random other heads, drawn with seed 0 from the layers of the
-    induction heads if those have enough.
-
-    Notes
-    -----
-    Error: as in `scores` and `induction_loss`. Source: Olsson et al. 2022, "In-context Learning and
-    Induction Heads", ablation of heads; the three groups are this book's.
-
-    Examples
-    --------
-    >>> from circuitkit.handmade import build_induction_model
-    >>> result = survey(build_induction_model(20, 16))
-    >>> result.groups["induction"], round(result.losses["induction"].accuracy, 2)
-    (('L1H0',), 0.09)
-    """
-    rows = default_rows(model, period=period, batch=batch)
-    table = scores(model, rows)
-    prefix_matching = table.select(behaviour="prefix matching")
-    n_group = max(1, int((prefix_matching.values >= threshold).sum()))
-    groups = {
-        "induction": prefix_matching.top(n_group).names,
-        "previous token": table.select(behaviour="previous token").top(n_group).names,
-    }
-    groups["random"] = random_heads_near(table.names, groups, n_group)
-    losses = {"nothing": induction_loss(model, rows)}
-    for group, names in groups.items():
-        losses[group] = induction_loss(model, rows, without=names)
-    return Survey(table, groups, losses)
-
-
-def random_heads_near(
-    names: tuple[str, ...], groups: dict[str, tuple[str, ...]], count: int
-) -> tuple[str, ...]:
-    """Draw heads of no group, from the layers of the induction heads if there are enough."""
-    chosen = {name for group in groups.values() for name in group}
-    remaining = [name for name in names if name not in chosen]
-    layers = {parse(name)[0].layer for name in groups["induction"]}
-    pool = [name for name in remaining if parse(name)[0].layer in layers]
-    if len(pool) < count:
-        pool = remaining
-    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))
-    return tuple(pool[i] for i in sorted(order[:count].tolist()))
+    provenance: dict[str, Any]
+    heads: dict[str, Float[Tensor, " head"]]
+    seconds: dict[str, float]
+    effects: dict[str, Effect]
+    more: dict[str, Any]
 
 
 @functools.cache

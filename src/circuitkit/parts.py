@@ -342,6 +342,11 @@ class Recording:
         module = self.model.get_submodule(norm).original_component
         return FrozenNorm.of(module, self[f"{norm}.hook_scale"], self[f"{norm}.hook_in"])
 
+    @torch.no_grad()
+    def final_norm(self) -> FrozenNorm | None:
+        """The norm before the unembedding with its scales; None if the model has none."""
+        return self.frozen("ln_final") if "ln_final.hook_scale" in self.hook_names else None
+
     def raw(self, name: Name) -> Tensor:
         """What was computed for a part before it is written: z of a head, or the part's vector."""
         if name.kind == "H":

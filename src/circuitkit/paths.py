@@ -26,7 +26,6 @@ from circuitkit.tables import Table
 __all__ = [
     "PathLogits",
     "TermImportance",
-    "loss_of_paths",
     "path_logits",
     "score_decomposition",
     "term_importance",
@@ -137,7 +136,7 @@ class PathLogits(Mapping):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
         if isinstance(at, int):
             at = require_position(at, self.run.tokens, "at")
-        model, norm = self.run.model, self.run.final_norm
+        model, norm = self.run.model, self.run.recording.final_norm()
         stream = torch.zeros_like(self.run.stream("unembed"))
         for name in names:
             stream = stream + self.stream(name)  # in float32 for a model in half precision
@@ -316,36 +315,12 @@ def through_all_heads(
 
 def has_bias(model_run: Run, bias: Tensor) -> bool:
     """Whether biases add anything to the logits."""
-    norm, b_U = model_run.final_norm, model_run.model.b_U
+    norm, b_U = model_run.recording.final_norm(), model_run.model.b_U
     return bool(bias.any() or b_U.any() or (norm is not None and norm.bias.any()))
 
 
-@checked
-def loss_of_paths(paths: PathLogits, names: Sequence[str] | None = None) -> float:
-    """Return the next-token loss if only some paths make the logits, in nats for each token.
-
-    Parameters
-    ----------
-    paths : the result of `path_logits`
-    names : the paths that are added up; all of them by default
-
-    Raises
-    ------
-    ValueError : as in `PathLogits.sum`, and for a single position
-
-    Notes
-    -----
-    The loss is the mean of `-log softmax(sum of the paths)[next token]`. Error: rounding. Source:
-    "A Mathematical Framework for Transformer Circuits", term importance analysis.
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> paths = path_logits(ck.load_model("one-layer"), "The house belonged to Mr. Dorling.")
-    >>> loss_of_paths(paths) < loss_of_paths(paths, ["direct"])
-    True
-    """
-    require_two_positions(paths.run.tokens)
+def loss_of_paths(paths: PathLogits, names: Sequence[str]) -> float:
+    """The mean loss, in nats, of a model that consists of these paths only."""
     return token_losses(paths.sum(names), paths.run.tokens).mean().item()
 
 
@@ -410,7 +385,7 @@ def term_importance(model: Any, tokens: Text, *, by_path: bool = True) -> TermIm
     orders = {name: paths.order(name) for name in paths if name != BIAS}
     always = [BIAS] if BIAS in paths else []
     full_logits = paths.sum()
-    full = loss_of_paths(paths)
+    full = token_losses(full_logits, tokens).mean().item()
 
     kept, removed = [], []
     for k in range(max(orders.values()) + 1):

@@ -32,11 +32,9 @@ from circuitkit.tables import Table
 
 __all__ = [
     "MemoryScores",
-    "components",
     "decompose",
     "logit_attribution",
     "memory_scores",
-    "principal_cosines",
     "random_rotation",
     "rotate_basis",
     "subspace_overlap",
@@ -230,7 +228,7 @@ def logit_attribution(
     require_sum_of_logits(model)
     direction, constant = logit_direction(model, tokens, answer, versus)
     model_run = run(model, tokens)
-    norm = model_run.final_norm
+    norm = model_run.recording.final_norm()
     read = direction
     if norm is not None:
         read = norm.fold(direction[..., None])[..., 0] / norm.scale  # [batch, pos, d_model]
@@ -370,45 +368,6 @@ def require_position(
 # What weights say about the stream
 
 
-@checked
-def components(model: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the matrices of all parts that write to the stream, and of all inputs that read it.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge` whose stream is not normalised between the layers
-
-    Returns
-    -------
-    Writers `[rows, d_model]`: `"embed"`, `"pos"`, `"L0H1"` (its W_O), `"L0 MLP"` (its W_out).
-    Readers `[d_model, columns]`: `"L1H0.Q"`, `"L1H0.K"`, `"L1H0.V"`, `"L1 MLP"` (its W_in; if it
-    is gated, `"L1 MLP.Q"` is the gate and `"L1 MLP.V"` what it multiplies), `"unembed"`.
-
-    Raises
-    ------
-    ValueError : for a model that normalises the whole stream between its layers (BERT)
-
-    Notes
-    -----
-    The gain and the centring of a norm before a reader are multiplied in, `(I - 1/d) diag(gain) W`;
-    its divisor is a number for each position and is not. Error: rounding. Source: "A Mathematical
-    Framework for Transformer Circuits", where every layer reads and writes linearly.
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> writers, readers = components(ck.load_model("one-layer"))
-    >>> list(writers)[:3], list(readers)[:3]
-    (['embed', 'pos', 'L0H0'], ['L0H0.Q', 'L0H0.K', 'L0H0.V'])
-    """
-    require_bridge(model)
-    writers, readers = component_names(model)
-    return (
-        {name: writer_matrix(model, name) for name in writers},
-        {name: reader_matrix(model, name) for name in readers},
-    )
-
-
 def component_names(model: Any) -> tuple[list[str], list[str]]:
     """The names of all writers and all readers, in order; a converted MLP is one of them."""
     if len(model.blocks) and norms_close_layers(model):
@@ -495,8 +454,9 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     Parameters
     ----------
     model : a `TransformerBridge`
-    writer, reader : names as in `components`, such as `"L0H1"` and `"L1H0.K"`. For a gated MLP,
-        `"L1 MLP"` is its whole input: the columns of the gate, then those that it multiplies
+    writer, reader : such as `"L0H1"` (its `W_O`), `"L0 MLP"` or `"embed"`, and `"L1H0.K"`,
+        `"L1 MLP"` or `"unembed"`. For a gated MLP, `"L1 MLP"` is its whole input: the columns of
+        the gate, then those that it multiplies
 
     Returns
     -------
@@ -544,8 +504,8 @@ def virtual_weight_table(model: Any) -> Table:
 
     Returns
     -------
-    A `Table` with the axes `writer` and `reader` (names as in `components`); NaN where the writer
-    does not come before the reader.
+    A `Table` with the axes `writer` and `reader`; NaN where the writer does not come before the
+    reader. A gated MLP has two readers: `"L1 MLP.Q"` is the gate, `"L1 MLP.V"` what it multiplies.
 
     Notes
     -----
@@ -561,10 +521,10 @@ def virtual_weight_table(model: Any) -> Table:
     ['L1H0, unembed']
     """
     require_bridge(model)
-    writers, readers = components(model)
-    written = [rows_with_same_products(W) for W in writers.values()]
-    read = [rows_with_same_products(W.mT) for W in readers.values()]
-    written_at, read_at = steps_of(model, list(writers)), steps_of(model, list(readers))
+    writers, readers = component_names(model)
+    written = [rows_with_same_products(writer_matrix(model, name)) for name in writers]
+    read = [rows_with_same_products(reader_matrix(model, name).mT) for name in readers]
+    written_at, read_at = steps_of(model, writers), steps_of(model, readers)
     table = torch.full((len(written), len(read)), torch.nan).to(written[0])
     for i, rows in enumerate(written):
         for j, columns in enumerate(read):
@@ -648,51 +608,6 @@ def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
         shares.append(squares.unflatten(0, (len(later), -1)).mean(1))
     axes = {"writer": earlier.names, "reader": later.names}
     return Table(torch.stack(shares), axes, f"overlap with {side}")
-
-
-@checked
-def principal_cosines(earlier: Heads, later: Heads, side: Side = "V") -> Float[Tensor, " angle"]:
-    r"""Return the cosines of the angles between what some heads write together and others read.
-
-    Parameters
-    ----------
-    earlier, later : heads of one model
-    side : whether the later heads read with their queries, keys or values
-
-    Returns
-    -------
-    One cosine for each dimension of the smaller joint space, largest first.
-
-    Raises
-    ------
-    ValueError : for heads of different models
-
-    Notes
-    -----
-    $\sum_i \cos^2\theta_i$ is the projection kernel of the two spaces; divided by the number of
-    angles, it is the share of the smaller space that lies in the larger one. Random spaces of
-    dimensions $r \le s$ share $s/d_{model}$. Error: rounding; directions smaller than the rounding
-    error of the largest one belong to neither space. Source: Bjorck and Golub 1973.
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> heads = ck.heads_of(ck.load_model("two-layer"))
-    >>> principal_cosines(heads[["L0H0", "L0H1"]], heads["L1H3"], "K").shape
-    torch.Size([32])
-    """
-    require_one_stream(earlier, later)
-    written = joint_basis(in_full_precision(earlier.W_O))
-    read = joint_basis(in_full_precision(getattr(later, f"W_{side}")).mT)
-    return torch.linalg.svdvals(written @ read.mT).clamp(max=1)
-
-
-def joint_basis(rows: Float[Tensor, "head d_head d_model"]) -> Float[Tensor, "rank d_model"]:
-    """Orthonormal rows that span the rows of all heads together."""
-    triangle = torch.linalg.qr(rows.flatten(0, 1), mode="r").R
-    _, sizes, directions = torch.linalg.svd(triangle, full_matrices=False)
-    smallest = sizes[0] * max(triangle.shape) * torch.finfo(rows.dtype).eps
-    return directions[sizes > smallest]
 
 
 # No privileged basis

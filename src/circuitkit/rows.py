@@ -13,16 +13,6 @@ from torch import Tensor
 
 from circuitkit.checks import checked, require_at_least, require_bridge
 
-__all__ = [
-    "Repeated",
-    "after_occurrences",
-    "default_rows",
-    "earlier_occurrences",
-    "repeated_tokens",
-    "second_pass",
-    "token_losses",
-]
-
 
 class Repeated(NamedTuple):
     """Rows in which a span of tokens comes twice, made by `repeated_tokens` or by hand.

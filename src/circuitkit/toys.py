@@ -28,20 +28,6 @@ class FeatureToys(NamedTuple):
     loss: Float[Tensor, " instance"]
     """Squared error of the last training step, weighted by importance and summed over features."""
 
-    @property
-    def capacity(self) -> Float[Tensor, "instance feature"]:
-        """The share of a dimension that each feature has: `|w_i|^4 / sum_j (w_i . w_j)^2`.
-
-        It is 1 for a feature with a dimension of its own, 0.5 for each of an antipodal pair, and 0
-        for a feature that is not stored. Source: "Toy Models of Superposition", feature
-        dimensionality, where it is written with unit vectors.
-        """
-        products = self.W @ self.W.mT  # [instance, feature, feature]
-        own = products.diagonal(dim1=-2, dim2=-1) ** 2
-        shared = products.square().sum(-1)
-        # the floor keeps a feature that is not stored at 0 instead of 0 / 0
-        return (own / shared.clamp_min(1e-12)).clamp(max=1.0)
-
 
 @checked
 def train_toy_models(

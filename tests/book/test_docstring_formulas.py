@@ -67,19 +67,6 @@ def share_of_positive(latex: str, eigenvalues):
     return value(latex, {r"\sum_i": terms})
 
 
-def principal_cosines(kernel, chance):
-    early, late = two_heads()
-    cosines = residual.principal_cosines(early, late, "V")
-    written = torch.linalg.qr(early.W_O[0].T)[0]
-    read = torch.linalg.qr(late.W_V[0])[0]
-    terms = [{r"\cos^2\theta_i": one**2} for one in cosines]
-    close(((written @ written.T) * (read @ read.T)).sum(), value(kernel, {r"\sum_i": terms}))
-    bases = [torch.linalg.qr(draw(D, 3, seed=i))[0] for i in range(400)]
-    shares = [(a.T @ b).square().sum() / 3 for a, b in zip(bases[::2], bases[1::2], strict=True)]
-    expected = value(chance, {"s": 3, "d_{model}": D})
-    assert abs(torch.stack(shares).mean() - expected) < 0.05  # five standard errors
-
-
 def composition_scores(score):
     sentence = re.search(r"with \$M\^l(.*)kind Q, K, V", circuits.composition_scores.__doc__, re.S)
     named = matrices_for(sentence[0].replace("M^l = ", ""))
@@ -101,20 +88,6 @@ def copying_score(share, own):
     close(circuits.copying_score(head).values[0], share_of_positive(share, of_weights))
     full = torch.linalg.eigvals(circuits.full_ov(tiny, "L0H0").AB)
     close(circuits.copying_score(tiny).values[0], share_of_positive(share, full))
-
-
-def ov_eigenvalues(circuit, own, read_back):
-    tiny = model()
-    head = ck.heads_of(tiny)["L0H0"]
-    symbols = matrices(head) | {"W_E": tiny.W_E, "W_U": tiny.W_U}
-    changed = value(own, symbols) @ value(read_back, symbols)
-    for formula, result in (
-        (value(own, symbols), circuits.ov_eigenvalues(head)),
-        (value(circuit, symbols), circuits.ov_eigenvalues(tiny)),
-        (changed, circuits.ov_eigenvalues(tiny)),
-    ):
-        expected = torch.linalg.eigvals(formula).abs().sort(descending=True).values
-        close(result["L0H0"].abs(), expected[: len(result["L0H0"])])
 
 
 def full_ov(circuit):
@@ -165,17 +138,6 @@ def skip_trigrams(typical, attention, effect, strength, with_likelihood):
     close(best.strength, value(with_likelihood, symbols))
 
 
-def virtual_head(matrix, pattern):
-    early, late = two_heads()
-    both = circuits.virtual_head(early, late)
-    symbols = {"W_{OV}": both.OV.AB[0], "W_{OV}^e": early.OV.AB[0], "W_{OV}^l": late.OV.AB[0]}
-    close(*sides(matrix, symbols)[0])
-    x, A_e, A_l = draw(5, D), draw(5, 5, seed=1).softmax(-1), draw(5, 5, seed=2).softmax(-1)
-    A = value(pattern.split("=")[1], {"A^e": A_e, "A^l": A_l})
-    one_after_the_other = late.results(early.results(x, pattern=A_e[None])[0], pattern=A_l[None])
-    close(one_after_the_other, both.results(x, pattern=A[None]))
-
-
 def attribution(guess):
     tiny, seen = model(), []
 
@@ -213,17 +175,6 @@ def build_induction_model(bound, epsilon, pointer, first, at_least, share, diffe
     assert 0.5 < (1 - value(bound, stated)) / value(example, {}) < 2
 
 
-def build_virtual_head_model(pattern, matrix, bound):
-    n, beta = 12, 8.0
-    built = handmade.build_virtual_head_model(n, n, sharpness=beta)
-    early, late = ck.heads_of(built)["L0H0"], ck.heads_of(built)["L1H0"]
-    product = value(matrix, {"W_{OV}^0": early.OV.AB[0], "W_{OV}^1": late.OV.AB[0]})
-    close(circuits.virtual_head(early, late).OV.AB[0], product)
-    _, cache = built.run_with_cache(torch.arange(n)[None])
-    A = value(pattern, {"A^0": cache["pattern", 0][0, 0], "A^1": cache["pattern", 1][0, 0]})
-    assert A[5:].diagonal(2).min() >= value(bound, {"n": n, r"\beta": beta})
-
-
 def scores(prefix, duplicate, share, copying):
     tiny, row = model(n_ctx=12), torch.tensor([[3, 1, 4, 1, 5, 3, 1, 4, 1, 5]])
     found = induction.scores(tiny, row)
@@ -249,20 +200,16 @@ def scores(prefix, duplicate, share, copying):
 
 
 TIES = {
-    "residual.principal_cosines": principal_cosines,
     "circuits.composition_baseline": composition_baseline,
     "circuits.composition_scores": composition_scores,
     "circuits.copying_score": copying_score,
     "circuits.full_ov": full_ov,
     "circuits.full_qk": full_qk,
-    "circuits.ov_eigenvalues": ov_eigenvalues,
     "circuits.random_heads": random_heads,
     "paths.score_decomposition": score_decomposition,
     "skip_trigrams.strongest": skip_trigrams,
-    "circuits.virtual_head": virtual_head,
     "effects.attribution": attribution,
     "handmade.build_induction_model": build_induction_model,
-    "handmade.build_virtual_head_model": build_virtual_head_model,
     "induction.scores": scores,
 }
 #: These formulas introduce notation; nothing new can be computed from them.

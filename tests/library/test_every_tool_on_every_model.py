@@ -247,10 +247,10 @@ def parallel(found, wanted, tolerance):
         same((found / found.norm() * torch.sign(found @ wanted)), wanted / wanted.norm(), tolerance)
 
 
-def check_components(c):
-    writers, readers = (
-        {canonical(n): W for n, W in table.items()} for table in ck.residual.components(c.model)
-    )
+def check_every_component(c):
+    writers, readers = ck.residual.component_names(c.model)
+    writers = {canonical(name): ck.residual.writer_matrix(c.model, name) for name in writers}
+    readers = {canonical(name): ck.residual.reader_matrix(c.model, name) for name in readers}
     covers(writers, c)
     for head in c.heads:
         assert {f"{head}.{kind}" for kind in "QKV"} <= {*readers}
@@ -284,6 +284,7 @@ def pairs(c):
 
 
 def check_virtual_weights(c):
+    check_every_component(c)
     for w, r in pairs(c):
         same(
             ck.residual.virtual_weights(c.model, w, r).AB, writer(c, w) @ reader(c, r), c.tolerance
@@ -666,12 +667,6 @@ def check_induction_loss(c):
         )
 
 
-def check_in_context_score(c):
-    found = ck.induction.in_context_score(c.model, c.tokens, early=2, late=6, width=2)
-    losses = slow_losses(c, c.tokens).mean(0)
-    same(found, losses[4:6].mean() - losses[0:2].mean(), 1e-5)
-
-
 def check_effect(c):
     for names, changes in taken_out(c):
         found = ck.effect(c.model, c.tokens, names, draws=1)
@@ -682,22 +677,6 @@ def check_effect(c):
 def check_attribution(c):
     found = ck.attribution(c.model, c.tokens, fill="zero")
     assert {*c.heads} == {*found.names}
-
-
-def check_survey(c):
-    found = ck.induction.survey(c.model, period=4, batch=2)
-    bos = getattr(getattr(c.model, "tokenizer", None), "bos_token_id", None)
-    rows = ck.induction.repeated_tokens(c.d_vocab, 4, batch=2, bos=bos)
-    wanted = slow_scores(c, rows.tokens)
-    best = max(wanted.values())[0]
-    chosen = {name for name, (prefix, *_) in wanted.items() if prefix >= min(0.4, best)}
-    assert {*found.groups["induction"]} <= {
-        name for name in wanted if wanted[name][0] >= min(0.4, best) - 1e-6
-    }
-    assert len(found.groups["induction"]) == (len(chosen) if best >= 0.4 else 1)
-    for group, result in found.losses.items():
-        losses = slow_losses(c, rows.tokens, gone=found.groups.get(group, ()))
-        same((result.first, result.second), passes(losses, rows), 1e-5)
 
 
 def check_to_attention_only(c):

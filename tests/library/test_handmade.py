@@ -12,7 +12,6 @@ from circuitkit.circuits import composition_scores
 from circuitkit.handmade import (
     Subspaces,
     build_induction_model,
-    build_virtual_head_model,
     shift,
 )
 
@@ -89,27 +88,6 @@ def test_heads_compose_through_the_named_input_only():
         found = {k: composition_scores(stack, kind=k)["L0H0", "L1H0"] for k in "QKV"}
         assert all((value > 0.1) == (k == kind) for k, value in found.items()), (method, found)
         assert all(value == 0 for k, value in found.items() if k != kind)
-    stack = heads_of(build_virtual_head_model(7, 11))
-    found = {k: composition_scores(stack, kind=k)["L0H0", "L1H0"] for k in "QKV"}
-    assert found["V"] > 0.1
-    assert found["Q"] == found["K"] == 0
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    back=st.sampled_from([(1, 1), (1, 2), (3, 1)]),
-    n_ctx=st.sampled_from([5, 11]),
-    seed=st.integers(0, 99),
-)
-def test_a_virtual_head_attends_the_sum_of_both_distances_back(back, n_ctx, seed):
-    model = build_virtual_head_model(7, n_ctx, back=back)
-    row = torch.randint(0, 7, (n_ctx,), generator=torch.Generator().manual_seed(seed))
-    first, second = patterns(model, row[None])
-    reach = sum(back)
-    assert model(row[None])[0, reach:].argmax(-1).tolist() == row[: n_ctx - reach].tolist()
-    both = second[0] @ first[0]
-    for dst in range(reach, n_ctx):
-        assert both[dst, dst - reach] == pytest.approx(1, abs=1e-5)
 
 
 def test_a_vocabulary_can_be_words():
@@ -147,8 +125,6 @@ def test_shift_by_hand():
         (build_induction_model, {"vocab": 4, "n_ctx": 1}, "n_ctx=1, which must be at least 2"),
         (build_induction_model, {"vocab": 4, "n_ctx": 8, "sharpness": 2}, "Choose 5.1 to 1000"),
         (build_induction_model, {"vocab": 4, "n_ctx": 8, "sharpness": 1e4}, "Choose 5.1 to 1000"),
-        (build_virtual_head_model, {"vocab": 4, "n_ctx": 3}, r"sum is below n_ctx=3"),
-        (build_virtual_head_model, {"vocab": 4, "n_ctx": 9, "back": (0, 2)}, "at least 1"),
     ],
 )
 def test_models_that_would_not_work_are_refused(build, arguments, words):

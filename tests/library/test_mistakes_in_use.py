@@ -34,18 +34,12 @@ def with_mlp():
     return model(attn_only=False, d_mlp=7)
 
 
-def one_token():
-    return paths.path_logits(model(), TOKENS[:, :1])
-
-
 MISTAKES = [
     (lambda: circuits.full_ov(other(), heads()), "Give heads_of"),
     (lambda: circuits.full_qk(other(), heads()), "Give heads_of"),
     (lambda: residual.subspace_overlap(heads(), ck.heads_of(other())), "heads of one model"),
-    (lambda: residual.principal_cosines(heads(), ck.heads_of(other())), "heads of one model"),
     (lambda: circuits.copying_score(model(), heads()), "heads first"),
     (lambda: circuits.copying_score(model(), other()), "heads first"),
-    (lambda: paths.loss_of_paths(one_token()), "two positions"),
     (lambda: induction.induction_loss(model(), Repeated(TWICE, 0, 0)), "period=0"),
     (lambda: induction.induction_loss(model(), Repeated(TWICE[:, :1].expand(3, 2), 1, 0)), "at"),
     (lambda: ck.heads_of(model(), 3), "name of a head"),
@@ -54,9 +48,9 @@ MISTAKES = [
     (lambda: heads().pattern(X.double()), "torch.float32"),
     (lambda: heads().side("X", X), "'Q', 'K' and 'V'"),
     (lambda: heads().results(X, torch.ones(1, 7, 7)), "dst, src"),
-    (lambda: ck.Heads(("a",), [[1.0]], W, W, W.mT), "tensors"),
+    (lambda: ck.Heads(("a",), [[1.0]], W, W, W.mT), "to be a tensor"),
     (lambda: ck.stack([heads()]), r"stack\(first, second\)"),
-    (lambda: circuits.top_per_row(torch.ones(3, 3), 2), "matrix.topk"),
+    (lambda: circuits.top_per_row(torch.ones(3, 3), 2), "FactoredMatrix of one head"),
     (lambda: paths.path_logits(model(), TOKENS).sum(at=9), "outside the text"),
     (lambda: skip_trigrams.count_evidence([(1, 2)], TOKENS), "three token ids"),
     (lambda: skip_trigrams.find_bugs(model(), [(1, 2, 3), (1, 4, 77)], TOKENS), "0 to 22"),

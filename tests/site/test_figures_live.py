@@ -1,8 +1,7 @@
-"""Attention views and step sliders: by keyboard, on a phone, without the script, and on paper."""
+"""Attention views: by keyboard, on a phone, without the script, and on paper."""
 
 import re
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from playwright.sync_api import expect
@@ -25,19 +24,12 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
 };"""
 
 
-def draw(step):
-    fig, ax = plt.subplots(figsize=(2, 1.5))
-    ax.plot([0, 1], [0, step])
-    return fig
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figures")
     patterns = np.tril(np.random.default_rng(0).dirichlet(np.ones(30), size=(2, 30)))
     view = figures.attention(TOKENS, patterns, ["L0H0", "L0H1"], alt="Both heads attend at random")
-    slider = figures.frames(draw, [0, 10, 20], alt=lambda step: f"The line ends at {step}")
-    body = f"<main class='bd-content'><h1>t</h1>{view._repr_html_()}{slider._repr_html_()}</main>"
+    body = f"<main class='bd-content'><h1>t</h1>{view._repr_html_()}</main>"
     (folder / "page.html").write_text(HEAD + body)
     (folder / "_static").symlink_to(HTML / "_static")
     with served(folder) as place:
@@ -68,16 +60,6 @@ def test_heads_are_chosen_with_the_keyboard(opened):
     expect(opened.page.locator(".ck-title")).to_have_text("L0H1")
     label = re.compile("Pattern of L0H1")
     expect(opened.page.locator(".ck-view canvas")).to_have_attribute("aria-label", label)
-
-
-def test_slider_moves_with_the_keyboard(opened):
-    image, slider = opened.page.locator(".ck-frames img"), opened.page.locator(".ck-slider input")
-    expect(image).to_have_attribute("alt", "The line ends at 20")
-    last = image.get_attribute("src")
-    slider.press("ArrowLeft")
-    expect(image).to_have_attribute("alt", "The line ends at 10")
-    expect(opened.page.locator(".ck-slider output")).to_have_text("training step 10")
-    assert image.get_attribute("src") != last
 
 
 def test_every_row_and_column_shows_its_token(open_page, address):

@@ -5,14 +5,11 @@ from circuitkit.conversion.bounds import ConversionReport, LayerReport, stored_s
 from circuitkit.conversion.convert import (
     literal_route,
     literal_stream,
-    neuron_heads_of,
     to_attention_only,
 )
 from circuitkit.conversion.neurons import Neurons, neuron_heads, with_bias_token
 from circuitkit.conversion.omega import (
     OmegaMLP,
-    OmegaWarning,
-    choose_omega,
     omega_mlp,
     omega_window,
 )
@@ -42,11 +39,9 @@ __all__ = [
     "MaskedHead",
     "Neurons",
     "OmegaMLP",
-    "OmegaWarning",
     "augmented_head",
     "bias_trick",
     "centred_with_gain",
-    "choose_omega",
     "direct_sum",
     "gate_sum",
     "generalized_silu",
@@ -57,7 +52,6 @@ __all__ = [
     "mask_as_weights",
     "masked_softmax",
     "neuron_heads",
-    "neuron_heads_of",
     "norm_of_first",
     "omega_mlp",
     "omega_window",

@@ -28,7 +28,7 @@ from circuitkit.conversion.bounds import (
     output_bound,
     promise,
 )
-from circuitkit.conversion.neurons import NeuronLayer, Neurons, bias_of, with_bias_token
+from circuitkit.conversion.neurons import NeuronLayer, bias_of, with_bias_token
 from circuitkit.heads import attention_layers, layer_heads
 from circuitkit.names import Name
 from circuitkit.parts import converted_neurons, n_heads, norm_before, norms_close_layers
@@ -382,43 +382,6 @@ def report_of_layer(model: Any, layer: int, cache: Any) -> LayerReport:
 # Reading a converted model
 
 
-@checked
-def neuron_heads_of(model: TransformerBridge, layer: int) -> Neurons:
-    """The neuron-heads of a converted layer, with the weights that the model holds now.
-
-    Parameters
-    ----------
-    model : a model that `to_attention_only` returned
-    layer : the number of the layer
-
-    Raises
-    ------
-    ValueError : if the layer has no converted MLP
-
-    Notes
-    -----
-    Source: see `to_attention_only`.
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> model = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=1)
-    >>> neuron_heads_of(model, 1)
-    Neurons(512 neurons x 1 heads, d_model=128, 'gelu')
-    """
-    layers = [
-        number
-        for number in range(len(model.blocks))
-        if converted_neurons(model, number) is not None
-    ]
-    if layer not in layers:
-        raise ValueError(
-            f"Layer {layer} has no converted MLP; these layers have: {layers}. Convert a model with "
-            "to_attention_only."
-        )
-    return converted_neurons(model, layer)
-
-
 @contextmanager
 def literal_route(model: TransformerBridge) -> Iterator[TransformerBridge]:
     """Within `with literal_route(model):`, every neuron-head computes its whole masked pattern.
@@ -469,10 +432,13 @@ def literal_stream(
     Transformers", proof of Theorem 4, with its norm corrected.
     """
     blocks: Any = model.blocks
-    if model.cfg.parallel_attn_mlp or any("ln1_post" in block._modules for block in blocks):
-        raise ValueError("literal_stream needs serial layers with norms in front of them only.")
-    if norms_close_layers(model):
-        raise ValueError("literal_stream needs norms in front of layers, not behind them.")
+    norms_behind = norms_close_layers(model) or any("ln1_post" in b._modules for b in blocks)
+    is_converted = all(converted_neurons(model, layer) for layer in range(len(blocks)))
+    if norms_behind or model.cfg.parallel_attn_mlp or not is_converted:
+        raise ValueError(
+            "literal_stream needs a model made by to_attention_only, with serial layers and with "
+            "norms in front of them only."
+        )
     rows = to_tokens(model, tokens)  # [1, pos]
     _, cache = model.run_with_cache(rows, names_filter="blocks.0.hook_in")
     stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
@@ -481,7 +447,7 @@ def literal_stream(
             heads = layer_heads(model, layer)
             written = heads.results(normalized(block, "ln1", stream[-1])).sum(0)
             stream.append(stream[-1] + on_tokens(written, block.attn.b_O))
-        neurons = neuron_heads_of(model, layer)
+        neurons = converted_neurons(model, layer)
         wide = with_bias_token(normalized(block, "ln2", stream[-1]))
         bias = on_tokens(torch.zeros_like(wide[1:, :-1]), neurons.b_out)
         stream.append(stream[-1] + neurons.heads().results(wide).sum(0) + bias)

@@ -18,15 +18,6 @@ from torch import Tensor
 from circuitkit.checks import checked
 
 
-class OmegaWarning(UserWarning):
-    """Omega lies outside `omega_window`, so leak or rounding is large.
-
-    Notes
-    -----
-    Source: this book.
-    """
-
-
 @checked
 def omega_window(
     n_pos: int, dtype: torch.dtype, tolerance: float | None = None
@@ -52,36 +43,6 @@ def omega_window(
     eps = torch.finfo(dtype).eps
     tolerance = 16 * eps if tolerance is None else tolerance
     return 0.5 * math.log(n_pos / tolerance), min(4 * tolerance / eps, torch.finfo(dtype).max / 4)
-
-
-@checked
-def choose_omega(n_pos: int, dtype: torch.dtype, tolerance: float | None = None) -> float:
-    """The smallest useful Omega, `ln(n_pos / tolerance) / 2`; a larger one only rounds more.
-
-    Parameters
-    ----------
-    n_pos, dtype, tolerance : as in `omega_window`
-
-    Raises
-    ------
-    ValueError : if no Omega keeps both leak and rounding within the tolerance
-
-    Notes
-    -----
-    Source: this book; the post takes 1000.
-
-    Examples
-    --------
-    >>> round(choose_omega(20, torch.float64), 1)
-    18.1
-    """
-    low, high = omega_window(n_pos, dtype, tolerance)
-    if low > high:
-        raise ValueError(
-            f"No Omega gives this tolerance in {dtype} with {n_pos} positions: the leak needs at "
-            f"least {low:.3g}, rounding at most {high:.3g}. Use a wider dtype or a larger tolerance."
-        )
-    return low
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +220,7 @@ def omega_mlp(
     at the bias token.
     """
     low, high = omega_window(n_ctx + 1, W_in.dtype)
-    omega = choose_omega(n_ctx + 1, W_in.dtype) if omega is None else float(omega)
+    omega = low if omega is None else float(omega)
     if not 0 < omega < math.inf:
         raise ValueError(f"Omega is a positive, finite number, not {omega}.")
     if not low <= omega <= high:
@@ -267,7 +228,6 @@ def omega_mlp(
         warnings.warn(
             f"omega={omega:g} lies outside [{low:.3g}, {high:.3g}] for {n_ctx} positions in "
             f"{W_in.dtype}: {effect}.",
-            OmegaWarning,
             stacklevel=2,
         )
     return OmegaMLP(W_in, W_out, b_in, b_out, n_ctx, omega, form)

@@ -6,15 +6,13 @@ receives numbers and names, never a model.
 
 from circuitkit.figures.attention_view import attention
 from circuitkit.figures.circuit_drawing import circuit
-from circuitkit.figures.pictures import effects, frames, picture, show, signed, style, unsigned
+from circuitkit.figures.pictures import picture, show, signed, style, unsigned
 from circuitkit.figures.token_diagram import COLORS, token_diagram
 
 __all__ = [
     "COLORS",
     "attention",
     "circuit",
-    "effects",
-    "frames",
     "picture",
     "show",
     "signed",

@@ -7,7 +7,6 @@ and enters its reader at the bottom, at Q, K or V.
 
 import html
 import math
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +23,6 @@ FAINT, NUMBERED = (
     0.03,
     0.1,
 )  # shares of the strongest wire: grey below one, no number below the other
-LETTERS = 15  # in a line of words
 BEHIND_WHITE = "#A34700"  # an orange on which white letters can be read
 GREY = 'stroke="currentColor" stroke-opacity="0.45"'
 PORTS = {"Q": -0.3, "K": 0.0, "V": 0.3, "": 0.0}  # where inputs lie, in shares of a part's width
@@ -69,12 +67,11 @@ class Plan(NamedTuple):
 class Circuit:
     """A drawing of a circuit.
 
-    `values` are numbers of parts, wires and paths, and `words` stand beside them. `label` says what
-    a number is, and `alt` what the drawing shows.
+    `values` are numbers of parts, wires and paths; `label` says what a number is, and `alt` what
+    the drawing shows.
     """
 
     values: dict[str, float]
-    words: dict[str, str]
     alt: str
     label: str = ""
 
@@ -114,7 +111,9 @@ class Circuit:
         return wires
 
     def __repr__(self) -> str:
-        lines = [f"Circuit: {self.alt}", *(f"  {key}: {text}" for key, text in self.words.items())]
+        lines = [
+            f"Circuit: {self.alt}",
+        ]
         for kind, values in (("parts", self.like("")), ("wires", self.like("->"))):
             if values:
                 lines.append(f"  {kind} {', '.join(values)}: {mark(list(values.values()))}")
@@ -147,7 +146,6 @@ def circuit(
     values: Mapping[str, float],
     *,
     alt: str,
-    words: Mapping[str, str] | None = None,
     label: str = "",
 ) -> Circuit:
     """Draw a circuit from numbers by name.
@@ -157,13 +155,12 @@ def circuit(
     values : numbers of parts, wires and paths, such as `{"L0H1->L1H3.K": 2.1, "L1H3": 9.3}`. The
         number of a part is what it adds to the stream. A path runs through values
     alt : a sentence for readers who cannot see the drawing
-    words : what is written at a part or wire
     label : what a number is, with its unit
 
     Raises
     ------
     ValueError : for a text that is no name, a number that is not finite, a wire that runs
-        backwards, and words at something that is not drawn
+        backwards
 
     Notes
     -----
@@ -184,7 +181,7 @@ def circuit(
     # Rounded, because the order decides what is drawn on top, on every processor in the same way.
     digits = 4 - math.floor(math.log10(largest_of(numbers)))
     numbers = {key: round(number, digits) for key, number in numbers.items()}
-    drawing = Circuit(numbers, dict(words or {}), check_alt(alt), " ".join(label.split()))
+    drawing = Circuit(numbers, check_alt(alt), " ".join(label.split()))
     cards = plan_of(drawing).cards
     for wire in drawing.wires():
         if cards[wire.source].row >= cards[wire.target].row:
@@ -192,10 +189,6 @@ def circuit(
                 f"{wire.key!r} runs backwards: {wire.target} does not come after {wire.source}. "
                 "Write the writer first, then the reader."
             )
-    for key in drawing.words:
-        if key not in numbers and key not in cards:
-            names = ", ".join([*cards, *drawing.like("->")])
-            raise ValueError(f"There are words for {key!r}, which is not drawn. Drawn are {names}.")
     return drawing
 
 
@@ -237,8 +230,7 @@ def plan_of(drawing: Circuit) -> Plan:
             bands[number] = (y, y + 26 + 14 * (n_crossing > 0) + 9 * min(n_crossing, 6))
             y = bands[number][1] + STUB
         has_ports = any(name.kind in "HN" for name in rows[place])
-        n_lines = max(len(lines_of(drawing, str(name))) for name in rows[place])
-        bottom = y + 26 + 14 * has_ports + 12 * n_lines
+        bottom = y + 26 + 14 * has_ports
         for i, name in enumerate(rows[place]):
             x = STREAM + GAP / 2 + room * (i + 0.5) / len(rows[place])
             cards[str(name)] = Card(x, y, bottom, number, name.kind)
@@ -249,11 +241,6 @@ def plan_of(drawing: Circuit) -> Plan:
     return Plan(cards, bands, STREAM + GAP + room, y + 2)
 
 
-def lines_of(drawing: Circuit, name: str) -> list[str]:
-    """The words at a part, in lines that fit into it."""
-    return textwrap.wrap(drawing.words.get(name, ""), LETTERS)
-
-
 def to_svg(drawing: Circuit) -> str:
     """The drawing: the stream and the wires below, the parts and the numbers above."""
     plan, wires = plan_of(drawing), drawing.wires()
@@ -261,14 +248,14 @@ def to_svg(drawing: Circuit) -> str:
     above = ""
     for name, card in plan.cards.items():
         below += leads_svg(name, card, drawing, any(wire.source == name for wire in wires))
-        above += part_svg(name, card, drawing) + part_number_svg(name, card, drawing)
+        above += part_svg(name, card) + part_number_svg(name, card, drawing)
     taken: list[tuple[float, float, float]] = []
     # The strongest wires have the first choice of a place for their number.
     for number in reversed(range(len(wires))):
         wire, legs = wires[number], legs_of(number, wires, plan)
         below += wire_svg(wire, legs, plan, drawing)
         is_last = all(later.key != wire.key for later in wires[number + 1 :])
-        if is_last and (drawing.share(wire.key) >= NUMBERED or wire.key in drawing.words):
+        if is_last and drawing.share(wire.key) >= NUMBERED:
             above += wire_number_svg(wire, legs, drawing, taken)
     return (
         f'<svg viewBox="0 0 {plan.width:g} {plan.height:g}" width="{plan.width:g}" '
@@ -348,7 +335,7 @@ def wire_svg(wire: Wire, legs: list[tuple], plan: Plan, drawing: Circuit) -> str
 
 def wire_number_svg(wire: Wire, legs: list[tuple], drawing: Circuit, taken: list[tuple]) -> str:
     """The number of a wire on the wire, where no other number stands; none where there is no room."""
-    words = f"{drawing.words.get(wire.key, '')} {drawing.number(wire.key)}".strip()
+    words = drawing.number(wire.key)
     half = 3.1 * len(words) + 5  # of the width of the number's box
     for x, y, goal, end in reversed(legs):
         for t in ON_NUMBERS:
@@ -396,7 +383,7 @@ def part_number_svg(name: str, card: Card, drawing: Circuit) -> str:
     return text_svg(card.x + WIDEST / 2 + 4, card.top - 3, drawing.number(name), 11, style)
 
 
-def part_svg(name: str, card: Card, drawing: Circuit) -> str:
+def part_svg(name: str, card: Card) -> str:
     """A part: heads have round corners, neurons rounder ones, MLPs none, and biases a dashed rim."""
     corner = {"H": 8, "N": 19, "MLP": 0}.get(card.kind, 4)
     is_head = card.kind in ("H", "N")
@@ -408,8 +395,6 @@ def part_svg(name: str, card: Card, drawing: Circuit) -> str:
         f'stroke-opacity="0.7"{dashes}/>'
     )
     svg += text_svg(card.x, card.top + 17, name, 12.5, ' font-weight="bold"')
-    for number, line in enumerate(lines_of(drawing, name)):
-        svg += text_svg(card.x, card.top + 29 + 12 * number, line, 10.5)
     for port in "QKV" if is_head else "":
         svg += text_svg(card.x + PORTS[port] * CARD, card.bottom - 4, port, 9)
     return svg

@@ -4,14 +4,11 @@ Next to each picture a notebook stores one line for each thing drawn, with a fin
 numbers. A test of the notebook compares these lines, because pixels differ between machines.
 """
 
-import hashlib
-import html
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,18 +237,13 @@ def picture(fig: "Figure", *, alt: str) -> Picture:
     -----
     Source: this book.
     """
-    return to_picture(fig, alt, colours=255)
-
-
-def to_picture(fig: "Figure", alt: str, colours: int) -> Picture:
-    """The picture of a figure, in so many colours."""
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
     if not isinstance(fig, Figure):
         raise TypeError(f"A matplotlib figure is needed, not {fig!r}.")
     width = round(fig.get_figwidth() * SHOWN_DPI)
-    made = Picture(to_png(fig, colours), check_alt(alt), width, tuple(described(fig)))
+    made = Picture(to_png(fig, colours=255), check_alt(alt), width, tuple(described(fig)))
     plt.close(fig)
     return made
 
@@ -334,121 +326,3 @@ def name_of(kind: str, artist: Any) -> str:
     """The kind of a drawn thing, and its label if it has one."""
     label = str(artist.get_label())
     return kind if label.startswith("_") or not label else f"{kind} '{label}'"
-
-
-@dataclass(frozen=True)
-class Frames:
-    """One picture for each of `steps`; `label` says what a step is."""
-
-    steps: tuple[int | float | str, ...]
-    pictures: tuple[Picture, ...]
-    label: str
-
-    def titles(self) -> list[str]:
-        """What is written under each picture."""
-        return [f"{self.label} {step}" for step in self.steps]
-
-    def __repr__(self) -> str:
-        pairs = zip(self.titles(), self.pictures, strict=True)
-        return "\n".join(f"{title}: {picture!r}" for title, picture in pairs)
-
-    def _repr_html_(self) -> str:
-        last = self.pictures[-1]
-        frames, words = [], ""
-        for step, title, frame in zip(self.steps, self.titles(), self.pictures, strict=True):
-            # The last picture is in the page already, and the script takes it from there.
-            source = "" if frame is last else in_page(frame.png)
-            frames.append({"alt": frame.alt, "src": source, "step": str(step)})
-            numbers = html.escape("; ".join(frame.numbers))
-            words += f"<li>{html.escape(f'{title}: {frame.alt}')}<!-- {numbers} --></li>"
-        data = to_json(frames)
-        name = "ck-" + hashlib.sha256(data.encode()).hexdigest()[:12]
-        script = files("circuitkit.figures").joinpath("frames.js").read_text("utf-8")
-        return (
-            f'<figure class="ck-frames" id="{name}" data-label="{html.escape(self.label)}">'
-            f'<img class="dark-light" src="{in_page(last.png)}" alt="{html.escape(last.alt)}" '
-            f'width="{last.width}"><div class="ck-slider"></div>'
-            f"<details><summary>Every step in words</summary><ul>{words}</ul></details>\n"
-            f'<script type="application/json">{data}</script>\n'
-            f'<script>{script}circuitkitFrames("{name}");</script></figure>'
-        )
-
-
-def frames(
-    draw: Callable[[Any], "Figure"],
-    steps: Sequence[int | float | str],
-    *,
-    alt: Callable[[Any], str],
-    label: str = "training step",
-) -> Frames:
-    """Draw a figure for each step, with a slider below them.
-
-    Parameters
-    ----------
-    draw : called with a step; returns a matplotlib figure. Keep the limits of its axes the same
-    steps : at least two steps
-    alt : called with a step; returns the alt text of its figure
-    label : what a step is
-
-    Raises
-    ------
-    ValueError : for fewer than two steps
-
-    Notes
-    -----
-    Source: this book.
-    """
-    if len(steps) < 2:
-        raise ValueError(f"A slider needs at least two steps, not {list(steps)}. Use show(fig).")
-    pictures = tuple(to_picture(draw(step), alt(step), colours=64) for step in steps)
-    return Frames(tuple(steps), pictures, label)
-
-
-def effects(found: Mapping[str, Any], *, alt: str, label: str = "") -> None:
-    """Draw effects of ablations, one row each, with the same ablation of random controls.
-
-    A bar is the whole model. A cross is the model after the ablation, with the 95 % interval of
-    the change over rows. Each dot is a random control.
-
-    Parameters
-    ----------
-    found : results of `effect` by name; each has `values` `[set, row]`, where set 0 is the whole
-        model, set 1 the ablation, and all others are random controls
-    alt : a sentence for readers who cannot see the picture
-    label : what was measured, with its unit
-
-    Raises
-    ------
-    ValueError : for values that are not `[set, row]` with at least two sets
-
-    Notes
-    -----
-    Source: this book.
-    """
-    import matplotlib.pyplot as plt
-
-    tables = [to_array(effect.values) for effect in found.values()]  # [set, row] each
-    if not tables or any(table.ndim != 2 or len(table) < 2 for table in tables):
-        raise ValueError("Effects to draw are results of effect by name: {'L1H3': effect(...)}.")
-    fig, ax = plt.subplots(figsize=(7.4, 1.1 + 0.32 * len(tables)))
-    rows = np.arange(len(tables))
-    whole, after = np.array([table[:2].mean(1) for table in tables]).T
-    controls = [table[2:].mean(1) for table in tables]
-    margins = [half_width(table[1] - table[0]) for table in tables]
-    bar = {"marker": "|", "s": 200, "linewidths": 2, "color": "#262626"}
-    ax.scatter(whole, rows, label="the whole model", **bar)
-    if any(len(control) for control in controls):
-        places = np.repeat(rows, [len(control) for control in controls])
-        dot = {"s": 16, "alpha": 0.5, "color": PALETTE[0]}
-        ax.scatter(np.concatenate(controls), places, label="drawn sets", **dot)
-    ax.errorbar(after, rows, xerr=margins, fmt="none", capsize=3, color=PALETTE[1])
-    cross = {"marker": "X", "s": 60, "color": PALETTE[1], "zorder": 3}
-    ax.scatter(after, rows, label="after the change, 95 %", **cross)
-    ax.set(yticks=rows, yticklabels=list(found), ylim=(len(rows) - 0.5, -0.5), xlabel=label)
-    ax.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
-    show(fig, alt=alt)
-
-
-def half_width(change: np.ndarray) -> float:
-    """Half of the 95 % interval of a mean; 0 for one value."""
-    return 1.96 * change.std(ddof=1) / len(change) ** 0.5 if len(change) > 1 else 0.0

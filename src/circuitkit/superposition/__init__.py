@@ -21,7 +21,7 @@ from circuitkit.superposition.toys import (
     toy_model,
     two_head_model,
 )
-from circuitkit.superposition.verdict import head_verdict, rate
+from circuitkit.superposition.verdict import head_verdict
 
 __all__ = [
     "GATES",
@@ -37,7 +37,6 @@ __all__ = [
     "load_results",
     "one_head_model",
     "post_recipe",
-    "rate",
     "record_layer",
     "toy_model",
     "train_gated",

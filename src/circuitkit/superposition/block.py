@@ -106,19 +106,10 @@ class Recipe:
     n_prompts: int = 100_000
 
     def __post_init__(self) -> None:
-        if self.penalty not in ("gate", "write", "none") or self.pairs not in ("all", "causal"):
-            raise ValueError(
-                f"penalty={self.penalty!r} must be 'gate', 'write' or 'none', and "
-                f"pairs={self.pairs!r} must be 'all' or 'causal'."
-            )
         if self.penalty == "write" and self.d_head != 1:
             raise ValueError("The penalty 'write' needs heads of d_head=1. Write penalty='gate'.")
         if self.penalty == "gate" and self.gate is None:
             raise ValueError("The penalty 'gate' needs a gate. Write penalty='write' or 'none'.")
-        if self.n_prompts < self.batch:
-            raise ValueError(
-                f"n_prompts={self.n_prompts} is less than one batch of {self.batch} prompts."
-            )
 
     def but(self, **changes: Any) -> "Recipe":
         """The same recipe with some settings changed."""
@@ -142,6 +133,9 @@ class Recipe:
             return self.lr
         share = (done - self.lr_warmup) / max(1 - self.lr_warmup, 1e-9)
         return self.lr * (1 + math.cos(math.pi * share)) / 2
+
+
+Recipe.__init__ = checked(Recipe.__init__)
 
 
 @checked

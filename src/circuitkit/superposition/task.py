@@ -1,11 +1,9 @@
 """The skip-trigram task: `[source] ... [destination] -> [completion]`."""
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from circuitkit.checks import checked
@@ -156,27 +154,3 @@ class SkipTrigramTask:
                 f"A task of {self.n_trigrams} trigrams has the tokens 0 to {self.d_vocab - 1}, and "
                 f"these prompts hold {between}. Draw prompts with task.sample(n, seed)."
             )
-
-    @cached_property
-    def state_probabilities(self) -> Float[Tensor, "pos state"]:
-        """Exact probability of each state after each position, in float64 (a Markov chain)."""
-        v, t = self.d_vocab, self.n_trigrams
-        idle = [1 - 1 / v, 1 / v, 0.0]
-        pending = [0.0, 1 - t / (v - 1), t / (v - 1)]
-        forced = [1.0, 0.0, 0.0]
-        step = torch.tensor([idle, pending, forced], dtype=torch.float64)  # [state, next state]
-        rows = [torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)]
-        for _ in range(self.n_ctx - 1):
-            rows.append(rows[-1] @ step)
-        return torch.stack(rows)
-
-    @property
-    def bayes_loss(self) -> float:
-        """The least next-token cross-entropy that any model can reach, in nats; exact.
-
-        It is the mean over all predicted positions t of
-        `P(idle at t) ln V + P(pending at t) ln (V - 1)`, because a forced token is certain.
-        """
-        v = self.d_vocab
-        entropy = torch.tensor([math.log(v), math.log(v - 1), 0.0], dtype=torch.float64)
-        return float((self.state_probabilities[:-1] @ entropy).mean())

@@ -343,26 +343,30 @@ def shares(
     return torch.stack(per_trigram, -1)
 
 
-def odds_verdict(present: Margins, absent: Margins, task: SkipTrigramTask) -> Verdict:
-    """The verdict by log-odds over guessing, in rows with a source and in rows without one."""
-    guessing = -math.log(task.d_vocab - 1)  # log-odds of a completion when all tokens are equal
-    gain_of_model = log_odds(present.whole_model) - guessing
-    least, _ = extremes(present.heads, present.residual, log_odds)
-    gain = least - guessing  # [row, head]
-    carried = always_predicted(present.heads, present.residual) & (gain > LEAST_GAIN)
+def judged(form: Form, present: Margins, absent: Margins, task: SkipTrigramTask) -> Verdict:
+    """The verdict in rows with a source and in rows without one.
 
-    gain_of_silent_model = log_odds(absent.whole_model) - guessing
-    _, most = extremes(absent.heads, absent.residual, log_odds)
-    silent = most - guessing <= MOST_GAIN_WITHOUT_SOURCE
+    `"odds"` compares log-odds with those of guessing, `"argmax"` asks for the most likely token.
+    """
+    strength, guessing, least, most = smallest_margin, 0.0, 0.0, 0.0
+    if form == "odds":  # when all tokens are equal, a completion has these log-odds
+        strength, guessing = log_odds, -math.log(task.d_vocab - 1)
+        least, most = LEAST_GAIN, MOST_GAIN_WITHOUT_SOURCE
+    smallest, _ = extremes(present.heads, present.residual, strength)
+    _, largest = extremes(absent.heads, absent.residual, strength)
+    gain = smallest - guessing  # [row, head]
+    carried = always_predicted(present.heads, present.residual) & (gain > least)
+    learnt = strength(present.whole_model) - guessing > least
+    quiet = strength(absent.whole_model) - guessing <= most
     return Verdict(
-        "odds",
-        learnt=shares(gain_of_model > LEAST_GAIN, present.trigram, task),
+        form,
+        learnt=shares(learnt, present.trigram, task),
         carried=shares(carried, present.trigram, task),
         n_with_source=rows_per_trigram(present.trigram, task),
-        quiet=shares(gain_of_silent_model <= MOST_GAIN_WITHOUT_SOURCE, absent.trigram, task),
-        silent=shares(silent, absent.trigram, task),
+        quiet=shares(quiet, absent.trigram, task),
+        silent=shares(largest - guessing <= most, absent.trigram, task),
         n_without_source=rows_per_trigram(absent.trigram, task),
-        gain=gain_reached(gain, present.trigram, task),
+        gain=gain_reached(gain, present.trigram, task) if form == "odds" else None,
     )
 
 
@@ -375,21 +379,6 @@ def gain_reached(
         largest_first = gain[trigram == b].sort(0, descending=True).values
         columns.append(largest_first[math.ceil(THRESHOLD * len(largest_first)) - 1])
     return torch.stack(columns, 1)
-
-
-def argmax_verdict(present: Margins, absent: Margins, task: SkipTrigramTask) -> Verdict:
-    """The verdict by the most likely token, in rows with a source and in rows without one."""
-    _, most = extremes(absent.heads, absent.residual, smallest_margin)
-    carried = always_predicted(present.heads, present.residual)
-    return Verdict(
-        "argmax",
-        learnt=shares(smallest_margin(present.whole_model) > 0, present.trigram, task),
-        carried=shares(carried, present.trigram, task),
-        n_with_source=rows_per_trigram(present.trigram, task),
-        quiet=shares(smallest_margin(absent.whole_model) <= 0, absent.trigram, task),
-        silent=shares(most <= 0, absent.trigram, task),
-        n_without_source=rows_per_trigram(absent.trigram, task),
-    )
 
 
 def post_verdict(present: Margins, task: SkipTrigramTask) -> Verdict:
@@ -484,54 +473,7 @@ def head_verdict(
     absent = margins_at(
         model, task, *draw_places(task.negatives, without_source, task, rows, SEED + 1)
     )
-    judge = odds_verdict if form == "odds" else argmax_verdict
-    return judge(present, absent, task)
+    return judged(form, present, absent, task)
 
 
 # Rates of success
-
-
-class Rate(NamedTuple):
-    """`k` of `n`, with a 95% interval from `low` to `high`. Source: see `rate`."""
-
-    k: int
-    n: int
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        share = f"{self.k}/{self.n} = {self.k / self.n:.2f}"
-        return f"{share} (95 % interval {self.low:.2f} to {self.high:.2f})"
-
-
-@checked
-def rate(k: int, n: int) -> Rate:
-    """The share `k / n` with its Wilson 95% interval, which is sensible at 0 and at n, too.
-
-    `(k + z^2 / 2 +- z sqrt(k (n - k) / n + z^2 / 4)) / (n + z^2)` with z = 1.96.
-
-    Parameters
-    ----------
-    k : how many
-    n : of how many
-
-    Raises
-    ------
-    ValueError : unless 0 <= k <= n and n >= 1
-
-    Notes
-    -----
-    Source: Wilson 1927.
-
-    Examples
-    --------
-    >>> print(rate(9, 10))
-    9/10 = 0.90 (95 % interval 0.60 to 0.98)
-    """
-    if not 0 <= k <= n or n < 1:
-        raise ValueError(f"rate needs 0 <= k <= n and n >= 1, and it was given k={k}, n={n}.")
-    z = 1.959964
-    centre = k + z * z / 2
-    half = z * math.sqrt(k * (n - k) / n + z * z / 4)
-    low, high = (centre - half) / (n + z * z), (centre + half) / (n + z * z)
-    return Rate(k, n, max(0.0, low), min(1.0, high))

@@ -18,7 +18,7 @@ FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 def _omega(omega, W_in, W_out, n_ctx, form: Any = "one_layer", **biases) -> conversion.OmegaMLP:
     """The post's layer for any Omega, sensible or not."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", conversion.OmegaWarning)
+        warnings.simplefilter("ignore", UserWarning)
         return conversion.omega_mlp(
             W_in, W_out, n_ctx=n_ctx, omega=float(omega), form=form, **biases
         )

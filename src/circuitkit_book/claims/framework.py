@@ -74,12 +74,9 @@ def kronecker_products() -> float:
         cache[f"blocks.{layer}.attn.hook_pattern"][0, h] for layer, h in ((0, 1), (1, 3))
     )
     parts = heads_of(two)
-    early, late, both = (
-        product(h.OV)[0]
-        for h in (parts["L0H1"], parts["L1H3"], circuits.virtual_head(parts["L0H1"], parts["L1H3"]))
-    )
+    early, late = (product(parts[name].OV)[0] for name in ("L0H1", "L1H3"))
     large = torch.kron(second, late.T.contiguous()) @ torch.kron(first, early.T.contiguous())
-    small = torch.kron(second @ first, both.T.contiguous())
+    small = torch.kron(second @ first, (early @ late).T.contiguous())
     return relative(large - small, small)
 
 

@@ -16,7 +16,7 @@ from circuitkit import (
     superposition,
     toys,
 )
-from circuitkit.heads import heads_of
+from circuitkit.heads import heads_of, stack
 from circuitkit.names import SIDES
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
@@ -174,13 +174,23 @@ def third_token() -> float:
     return float((scores[0] - scores[1])[kept][:, kept].abs().max())
 
 
+def virtual_head_model(n_tokens: int, n_ctx: int):
+    """L0H0 carries the previous token, and L1H0 copies what it carries: the two compose through values."""
+    spaces = handmade.Subspaces(token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens)
+    size, token = max(n_ctx, n_tokens), torch.eye(n_tokens)
+    back = handmade.looks_back(1, n_ctx, sharpness=40.0)
+    first = spaces.head("L0H0", 0, back, [("token", "carried", token)], size)
+    second = spaces.head("L1H0", 1, back, [("carried", "output", token)], size)
+    return handmade.with_embeddings(spaces, stack(first, second))
+
+
 def three_wires() -> list[str]:
     """Which composition score is not zero in three models built by hand: notes, pointer arithmetic, a virtual head."""
     words = ["the", "cat", "saw", "a", "dog", "and"]
     built = [
         handmade.build_induction_model(words, n_ctx=12),
         handmade.build_induction_model(words, n_ctx=12, method="pointer"),
-        handmade.build_virtual_head_model(words, n_ctx=12),
+        virtual_head_model(len(words), n_ctx=12),
     ]
     stacks = [heads_of(one) for one in built]
     return [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from circuitkit.ablation import run
-from circuitkit.conversion import neuron_heads_of
+from circuitkit.parts import converted_neurons
 from tests.support.slow_forward import forward
 from tests.support.zoo import converted, make
 
@@ -149,7 +149,7 @@ def test_inputs_of_a_neuron_and_of_one_of_its_heads(tokens):
     model = converted("native-mlp")
     found = run(model, tokens, without=["L0H0->L1N3.Q", "L0H1->L1N3.1.Q"])
     base = run(model, tokens)
-    neurons = neuron_heads_of(model, 1)
+    neurons = converted_neurons(model, 1)
     norm = model.blocks[1].ln2.original_component
     stream = base.cache["blocks.1.ln2.hook_in"]
     missing = [base.part("L0H0"), base.part("L0H0") + base.part("L0H1")]

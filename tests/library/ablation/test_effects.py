@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit.ablation import run
 from circuitkit.effects import attribution, effect, wires
 from circuitkit.handmade import build_induction_model
 from circuitkit.rows import repeated_tokens
@@ -187,38 +186,14 @@ def test_controls_stand_in_the_same_layers():
     assert effect(model, ROWS, names, draws=9, seed=1).sets[1:] != found.sets[1:]
 
 
-def test_controls_by_size_are_the_nearest():
-    """30 heads, of which 20 and the head itself come into question."""
-    model = boot(n_heads=15, n_layers=2, d_model=30, d_head=2)
-    whole = run(model, ROWS)
-    size = {name: float(whole.part(name).norm().log()) for name in ck.heads_of(model).names}
-    near = sorted(size, key=lambda name: abs(size[name] - size["L1H3"]))[:21]
-    sets = effect(model, ROWS, "L1H3", against="size", draws=20).sets[1:]
-    drawn = {name for names in sets for name in names}
-    assert drawn <= {*near} - {"L1H3"}
-    assert any(name.startswith("L0") for name in drawn)
-
-
-def test_controls_by_both_are_the_nearest_of_the_same_layers():
-    """Three sources with seven readers each, without the wire itself."""
-    model = boot(n_heads=7, n_layers=2, d_model=16, d_head=3)
-    whole, wire = run(model, ROWS), "L0H2->L1H1.K"
-    size = {f"L0H{n}": float(whole.part(f"L0H{n}").norm().log()) for n in range(7)}
-    near = sorted(size, key=lambda name: abs(size[name] - size["L0H2"]))[:3]
-    sets = effect(model, ROWS, wire, against="both", draws=20).sets[1:]
-    expected = {f"{source}->L1H{n}.K" for source in near for n in range(7)} - {wire}
-    assert sorted(name for names in sets for name in names) == sorted(expected)
-
-
 def test_controls_of_neurons_and_mlps_are_whole():
     sizes = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_heads": 3, "d_mlp": 7}
     original = boot(attn_only=False, **sizes)
     model = ck.to_attention_only(original, heads_per_neuron=3)
     for name, dots in (("L0N3", 0), ("L0N3.1", 1)):
-        for against in ("layers", "size", "both"):
-            sets = effect(model, ROWS, name, against=against, draws=4).sets
-            assert len(sets) == 5
-            assert {control.count(".") for (control,) in sets} == {dots}
+        sets = effect(model, ROWS, name, draws=4).sets
+        assert len(sets) == 5
+        assert {control.count(".") for (control,) in sets} == {dots}
     one, both = (effect(model, ROWS, names).change for names in ("L0 MLP", ["L0 MLP", "L1 MLP"]))
     assert one != pytest.approx(both, abs=1e-3)
     kept = effect(model, ROWS, keep="L1 MLP")

@@ -5,8 +5,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.ablation import run
-from circuitkit.conversion import neuron_heads_of
-from circuitkit.parts import part_names
+from circuitkit.parts import converted_neurons, part_names
 from tests.support.slow_forward import forward
 from tests.support.zoo import converted, make
 
@@ -92,7 +91,7 @@ def test_a_converted_model_has_the_parts_of_the_original(tokens):
 def test_one_neuron_by_hand(tokens, kind):
     """A neuron-head's share, pattern and cuts, from the matrices of the model."""
     model = converted(kind)
-    whole, neurons = run(model, tokens), neuron_heads_of(model, 1)
+    whole, neurons = run(model, tokens), converted_neurons(model, 1)
     read = whole.read("L1N5")
     shift = 0 if kind == "gated" else neurons.b_in[5]  # a native gated MLP has no biases
     value = read @ neurons.W_in[:, 5] + shift

@@ -73,7 +73,9 @@ def test_embeddings_and_biases_read_nothing(model, name):
 def test_a_direction_fits_the_stream(model, wrong):
     directions = {"(5,)": torch.ones(5), "(12, 3)": torch.ones(12, 3), "up": "up"}
     directions |= {"double": torch.ones(12).double(), "long": torch.ones(12).long()}
-    with pytest.raises(ValueError, match=re.escape("one vector (12,)")):
+    with pytest.raises(
+        (TypeError, ValueError), match="one vector|expects direction to be a tensor"
+    ):
         run(model, ROWS).contributions(directions[wrong])
 
 

@@ -88,7 +88,7 @@ def test_a_cut_wire_changes_the_pattern_of_its_reader_only():
 
 def test_a_frozen_norm_reads_each_part_linearly():
     whole = run(zoo.make("gpt2"), TOKENS)
-    norm = whole.final_norm
+    norm = whole.recording.final_norm()
     W = torch.randn(24, 3, dtype=norm.gain.dtype, generator=torch.Generator().manual_seed(0))
     part = whole.part("L1H0")
     torch.testing.assert_close(norm.share(part) @ W, part @ norm.fold(W) / norm.scale)

@@ -13,7 +13,6 @@ from circuitkit.circuits import (
     composition_baseline,
     composition_scores,
     random_heads,
-    virtual_head,
 )
 from tests.support import zoo
 
@@ -166,7 +165,6 @@ def test_half_precision_and_mixed_dtypes():
     assert torch.equal(scores.values, expected.values)
     mixed = composition_scores(early, late.to(torch.float64))
     assert mixed.values.dtype == torch.float64
-    assert virtual_head(early, late.to(torch.float64)).W_V.dtype == torch.float64
 
 
 def test_the_baseline_is_the_mean_of_unrelated_heads():
@@ -198,45 +196,10 @@ def test_neuron_heads_compose_with_attention_heads_and_each_other():
     assert mixed["L0H1", "L0N3.1"] == pytest.approx(float(expected), abs=1e-12)
 
 
-def random_patterns(n, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, 6, 6, generator=generator, dtype=torch.float64).softmax(-1)
-
-
-@pytest.mark.parametrize(("d_early", "d_late"), [(3, 5), (5, 2)])
-def test_a_virtual_head_is_the_two_in_a_row(d_early, d_late):
-    bias = torch.randn(2, d_early, dtype=torch.float64)
-    early = dataclasses.replace(double_heads(2, 11, d_early), b_V=bias)
-    late = double_heads(3, 11, d_late, layer=2, seed=1)
-    x = torch.randn(6, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    first, second = random_patterns(2, 1), random_patterns(3, 2)
-    virtual = virtual_head(early, late)
-    assert virtual.names == tuple(f"L0H{i}->L2H{j}" for i in range(2) for j in range(3))
-    assert (virtual.layers, virtual.d_head) == ((2,) * 6, min(d_early, d_late))
-    for row, (i, j) in enumerate((i, j) for i in range(2) for j in range(3)):
-        moved = first[i] @ (x @ early.W_V[i] + early.b_V[i]) @ early.W_O[i]
-        expected = second[j] @ moved @ late.W_V[j] @ late.W_O[j]
-        result = virtual[row].results(x, (second[j] @ first[i])[None])[0]
-        torch.testing.assert_close(result, expected, **CLOSE)
-        product = early.OV.AB[i] @ late.OV.AB[j]
-        torch.testing.assert_close(virtual.OV.AB[row], product, **CLOSE)
-    assert virtual.pattern(torch.ones(4, 11, dtype=torch.float64)).isnan().any()
-
-
-def test_three_heads_in_a_row():
-    first, second, third = (double_heads(1, 11, 3, layer=n, seed=n) for n in range(3))
-    chain = virtual_head(virtual_head(first, second), third)
-    expected = first.OV.AB[0] @ second.OV.AB[0] @ third.OV.AB[0]
-    torch.testing.assert_close(chain.OV.AB[0], expected, **CLOSE)
-    assert chain.names == ("L0H0->L1H0->L2H0",)
-
-
 def test_arguments_that_would_give_a_wrong_score():
     early, late = random_heads(2, 8, 2), random_heads(2, 8, 2, layer=1)
-    with pytest.raises(ValueError, match=r"L1H0 \(layer 1\).*lower layer.*Swap"):
+    with pytest.raises(ValueError, match=r"L1H0 \(layer 1\).*lower layers.*Swap"):
         composition_scores(late, early)
-    with pytest.raises(ValueError, match="every earlier head must lie in a lower layer"):
-        virtual_head(late, dataclasses.replace(early, layers=(0, 2)))
     with pytest.raises(ValueError, match="write 8 coordinates and the later heads read 11"):
         composition_scores(early, random_heads(1, 11, 2, layer=1))
     early_of_a, late_of_b = dataclasses.replace(early, of="A"), dataclasses.replace(late, of="B")
@@ -248,6 +211,3 @@ def test_arguments_that_would_give_a_wrong_score():
         composition_scores(early, "K")
     with pytest.raises(TypeError, match="reads a TransformerBridge, and it was given a dict"):
         composition_scores(early, {})
-    chain = virtual_head(early, late)
-    with pytest.raises(ValueError, match="Virtual heads have no QK circuit"):
-        composition_scores(random_heads(1, 8, 2), chain, "K")

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from circuitkit import to_attention_only
-from circuitkit.conversion import gate_sum, neuron_heads, neuron_heads_of, stored_study
+from circuitkit.conversion import gate_sum, neuron_heads, stored_study
 from circuitkit.conversion.activations import head_sum
 from circuitkit.conversion.bounds import largest_reads, promise
+from circuitkit.parts import converted_neurons
 from tests.support.activations import EXACT, WHOLE_LINE
 
 MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))
@@ -95,7 +96,7 @@ def test_a_models_report_covers_its_rounding(native, dtype, activation, gated):
         assert row.measured > 0 or dtype == torch.float64  # the reference is float64 itself
         assert math.isfinite(row.rounding)
     x = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
-    neurons = neuron_heads_of(converted, 1)
+    neurons = converted_neurons(converted, 1)
     out = neurons(x)
     exact, approximation, rounding = promise(neurons, x)
     assert ((out.double() - exact).abs() <= approximation + rounding).all()
@@ -124,7 +125,7 @@ def test_sharpness_follows_the_precision_and_overflow_promises_nothing(native):
         converted = to_attention_only(
             native(torch.float64, act_fn="relu").to(dtype), heads_per_neuron=1
         )
-        sharp[dtype] = neuron_heads_of(converted, 0).terms.terms[0][0]
+        sharp[dtype] = converted_neurons(converted, 0).terms.terms[0][0]
         assert converted.report.layers[0].bound < 2 * converted.report.layers[0].rounding
     assert (
         sharp[torch.float64] > sharp[torch.float32] > sharp[torch.float16] > sharp[torch.bfloat16]
@@ -132,7 +133,7 @@ def test_sharpness_follows_the_precision_and_overflow_promises_nothing(native):
     overflowing = to_attention_only(native(torch.float32, act_fn="relu"), activation_error=1e-39)
     assert overflowing.report.layers[0].rounding == math.inf
     x = torch.full((1, 12), 6e4, dtype=torch.float16)  # float16 cannot hold what this layer reads
-    assert (promise(neuron_heads_of(converted, 0), x).rounding == math.inf).any()
+    assert (promise(converted_neurons(converted, 0), x).rounding == math.inf).any()
 
 
 def test_an_activation_that_is_not_in_the_table_is_refused_instead_of_taken_for_a_sigmoid():

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuitkit import to_attention_only
-from circuitkit.conversion import gate_sum, literal_route, literal_stream, neuron_heads_of
+from circuitkit.conversion import gate_sum, literal_route, literal_stream
 from circuitkit.conversion.convert import copy_model
+from circuitkit.parts import converted_neurons
 from tests.support import zoo
 from tests.support.activations import EXACT
 
@@ -55,7 +56,7 @@ def check_layers(model, converted, tokens):
         assert error <= row.bound + rounding(model, layer, x, row.heads_per_neuron)
         assert row.measured <= row.bound + row.rounding
         if row.reach is not None:
-            gates = neuron_heads_of(converted, layer).reads(x)[0]
+            gates = converted_neurons(converted, layer).reads(x)[0]
             assert float(gates.detach().abs().max()) <= row.reach
 
 
@@ -124,7 +125,7 @@ def test_every_family_is_converted_and_left_as_it_was(family):
     assert (logits - exact).abs().max() < 1e-2
     for row in converted.report.layers:
         assert row.measured <= row.bound + row.rounding
-        mlp = neuron_heads_of(converted, row.layer)
+        mlp = converted_neurons(converted, row.layer)
         x = cache[f"blocks.{row.layer}.mlp.hook_in"]
         out = cache[f"blocks.{row.layer}.mlp.hook_out"]
         assert torch.allclose(mlp(x), out, atol=1e-10)
@@ -205,7 +206,7 @@ def test_hooks_see_and_edit_the_pattern(native):
     pattern = cache["blocks.1.mlp.neurons.hook_pattern"]
     assert pattern.shape == (1, 3, 19 * 3, 2)
     row = 4 * 3 + 2
-    whole = neuron_heads_of(converted, 1).pattern(cache["blocks.1.mlp.hook_in"][0], [row])[0]
+    whole = converted_neurons(converted, 1).pattern(cache["blocks.1.mlp.hook_in"][0], [row])[0]
     assert torch.allclose(pattern[0, :, row, 0], whole[1:, 0], atol=1e-12)
     assert torch.allclose(pattern[0, :, row, 1], whole.diagonal()[1:], atol=1e-12)
     last = converted.run_with_cache(tokens, pos_slice=-1)[1]["blocks.1.mlp.neurons.hook_pattern"]
@@ -272,7 +273,7 @@ def test_dtype_and_mode_move_with_the_model(native):
     assert converted.blocks[0].mlp.training
     wide = converted.to(torch.float64)
     tokens = torch.tensor([[1, 2, 3]])
-    assert wide(tokens).dtype == neuron_heads_of(converted, 0).W_in.dtype == torch.float64
+    assert wide(tokens).dtype == converted_neurons(converted, 0).W_in.dtype == torch.float64
     assert wide(tokens, return_type="loss").ndim == 0
 
 
@@ -387,10 +388,6 @@ def test_no_model_and_a_converted_model_are_refused(native):
     converted = to_attention_only(native(), heads_per_neuron=1)
     with pytest.raises(ValueError, match="converted already; see model.report"):
         to_attention_only(converted, heads_per_neuron=1)
-    with pytest.raises(
-        ValueError, match=r"Layer 7 has no converted MLP; these layers have: \[0, 1\]"
-    ):
-        neuron_heads_of(converted, 7)
 
 
 def test_what_cannot_be_followed_is_refused(native):

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from circuitkit.conversion import OmegaWarning, choose_omega, omega_mlp, omega_window
+from circuitkit.conversion import omega_mlp, omega_window
 
 
 def reference(X, W_in, W_out, b_in, b_out):
@@ -63,17 +63,17 @@ def test_the_score_matrix_has_rank_n_plus_1(parts):
 def test_the_window_and_its_warning(parts):
     _, W_in, W_out, *_ = parts
     with pytest.warns(
-        OmegaWarning,
+        UserWarning,
         match=r"omega=2 lies outside \[.*\] for 20 positions in torch.float64: other tokens",
     ):
         omega_mlp(W_in, W_out, n_ctx=20, omega=2.0)
-    with pytest.warns(OmegaWarning, match="rounded too coarsely"):
+    with pytest.warns(UserWarning, match="rounded too coarsely"):
         omega_mlp(W_in, W_out, n_ctx=20, omega=1000.0)  # the post's choice
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         omega_mlp(W_in, W_out, n_ctx=20, omega=25.0)
     low, high = omega_window(21, torch.float64)
-    assert low == choose_omega(21, torch.float64) < 20
+    assert low < 20
     assert low == pytest.approx(0.5 * math.log(21 / (16 * 2**-52)))
     assert high == 64.0
 
@@ -97,8 +97,3 @@ def test_a_sequence_longer_than_the_construction(parts):
         ValueError, match="There are 5 tokens, and this layer takes 4.*larger n_ctx"
     ):
         omega_mlp(W_in, W_out, n_ctx=4)(X)
-
-
-def test_no_omega_for_a_tolerance_below_rounding():
-    with pytest.raises(ValueError, match="No Omega gives this tolerance in torch.float64 with 6"):
-        choose_omega(6, torch.float64, 1e-18)

@@ -172,30 +172,28 @@ def test_nothing_covers_anything():
 
 
 def test_the_description_names_everything_and_changes_with_a_number():
-    words = {"L0H1": "looks one back"}
-    text = repr(figures.circuit(CIRCUIT, alt=ALT, words=words))
-    assert text.splitlines()[:2] == [f"Circuit: {ALT}", "  L0H1: looks one back"]
+    text = repr(figures.circuit(CIRCUIT, alt=ALT))
+    assert text.splitlines()[0] == f"Circuit: {ALT}"
     assert all(key in text for key in CIRCUIT)
     for change in ({"L0H1->L1H3.K": 8.1}, {"L0 MLP": 3.1}):
-        assert repr(figures.circuit(CIRCUIT | change, alt=ALT, words=words)) != text
+        assert repr(figures.circuit(CIRCUIT | change, alt=ALT)) != text
 
 
 @pytest.mark.parametrize(
-    ("values", "words", "text"),
+    ("values", "text"),
     [
-        ({}, {}, "There is nothing to draw"),
-        ({"L0H1": float("nan")}, {}, "The number of 'L0H1' is nan"),
-        ({"L0X1": 1.0}, {}, "'L0X1' is no name of a part"),
-        ({"L1H3.K": 1.0}, {}, "begins with the input L1H3.K"),
-        ({"L0H1->unembed": 1.0, "L1H3.K->L2H0.Q": 1.0}, {}, "begins with the input L1H3.K"),
-        ({"L1H3->L0H1.K": 1.0}, {}, "runs backwards: L0H1 does not come after L1H3"),
-        ({"L0H1->L0H0.K": 1.0}, {}, "runs backwards: L0H0 does not come after L0H1"),
-        ({"L0H1": 1.0}, {"L0H2": "a"}, "words for 'L0H2', which is not drawn. Drawn are L0H1"),
+        ({}, "There is nothing to draw"),
+        ({"L0H1": float("nan")}, "The number of 'L0H1' is nan"),
+        ({"L0X1": 1.0}, "'L0X1' is no name of a part"),
+        ({"L1H3.K": 1.0}, "begins with the input L1H3.K"),
+        ({"L0H1->unembed": 1.0, "L1H3.K->L2H0.Q": 1.0}, "begins with the input L1H3.K"),
+        ({"L1H3->L0H1.K": 1.0}, "runs backwards: L0H1 does not come after L1H3"),
+        ({"L0H1->L0H0.K": 1.0}, "runs backwards: L0H0 does not come after L0H1"),
     ],
 )
-def test_a_mistake_is_explained(values, words, text):
+def test_a_mistake_is_explained(values, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        figures.circuit(values, words=words, alt=ALT)
+        figures.circuit(values, alt=ALT)
     with pytest.raises(ValueError, match="does not say what the figure shows"):
         figures.circuit({"L0H1": 1.0}, alt="a circuit")
 
@@ -208,7 +206,6 @@ def test_hostile_text_stays_text():
         {"L0H1->L1H3.K": 1.0},
         alt=HOSTILE,
         label=HOSTILE,
-        words={"L0H1": HOSTILE, "L0H1->L1H3.K": HOSTILE},
     )._repr_html_()
     assert "<b" not in text
     assert "</script" not in text

@@ -1,10 +1,7 @@
 """Pictures, their alt text, the numbers behind them, sliders, and effects."""
 
-import json
 import math
-import re
 from io import BytesIO
-from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +10,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
 from circuitkit import figures
-from circuitkit.figures import pictures
 from circuitkit.figures.pictures import mark
 
 ALT = "Loss falls from 3 to 1 in two steps"
@@ -107,57 +103,3 @@ def numbers_of(draw):
 )  # fmt: skip
 def test_each_kind_of_thing_is_described_by_its_numbers(draw, values):
     assert numbers_of(draw) == [f"{name}: {reference_mark(v)}" for name, v in values.items()]
-
-
-def slider(steps=(0, 10, 20), alt="At step {} the line ends there", label="step", line="loss"):
-    def draw(step):
-        fig, ax = plt.subplots(figsize=(2, 1.5))
-        ax.plot([0, 1], [0, 1], label=line)
-        ax.set_title(step)
-        return fig
-
-    return figures.frames(draw, steps, alt=alt.format, label=label)
-
-
-def test_a_slider_holds_every_step_and_shows_the_last():
-    text = slider()._repr_html_()
-    frames = json.loads(re.search(r'<script type="application/json">(.*)</script>', text)[1])
-    assert [frame["step"] for frame in frames] == ["0", "10", "20"]
-    assert frames[0]["alt"] == "At step 0 the line ends there"
-    assert [bool(frame["src"]) for frame in frames] == [True, True, False]
-    assert re.findall(r'<img [^>]*alt="(.*?)" width="200">', text) == [
-        "At step 20 the line ends there"
-    ]
-    assert text.count("<li>step") == 3
-    assert text == slider()._repr_html_()
-    with pytest.raises(ValueError, match=r"at least two steps, not \[5\]"):
-        slider([5])
-
-
-#: Two effects by hand: whole model, after the ablation, random controls, each on four rows.
-CUT = np.array(
-    [[0.5, 0.7, 0.6, 0.6], [0.0, 0.2, 0.0, 0.0], [0.6, 0.6, 0.6, 0.6], [0.4, 0.6, 0.5, 0.5]]
-)
-
-
-def test_effects_draw_every_number_in_its_place(monkeypatch):
-    shown = []
-    monkeypatch.setattr(pictures, "show", lambda fig, alt: shown.append((fig.axes[0], alt)))
-    found = {"cut": SimpleNamespace(values=CUT), "mild": SimpleNamespace(values=CUT[[0, 2]])}
-    figures.effects(found, alt=ALT, label="accuracy")
-    ((ax, alt),) = shown
-    assert alt == ALT
-    points = {group.get_label(): np.asarray(group.get_offsets()) for group in ax.collections}
-    assert points["the whole model"] == pytest.approx(np.array([[0.6, 0], [0.6, 1]]))
-    assert points["drawn sets"] == pytest.approx(np.array([[0.6, 0], [0.5, 0]]))
-    assert points["after the change, 95 %"] == pytest.approx(np.array([[0.05, 0], [0.6, 1]]))
-    (bars,) = ax.containers
-    change = CUT[1] - CUT[0]  # paired: it varies less than what is left
-    margin = 1.96 * np.sqrt(((change - change.mean()) ** 2).sum() / 3) / 2
-    ends = [line.get_xdata()[0] for line in bars[1]]
-    assert ends == pytest.approx([0.05 - margin, 0.05 + margin])
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["cut", "mild"]
-    assert ax.yaxis_inverted()  # the first at the top
-    plt.close("all")
-    with pytest.raises(ValueError, match="Effects to draw are results of effect by name"):
-        figures.effects({"a": SimpleNamespace(values=[1.0])}, alt=ALT)

@@ -265,12 +265,12 @@ def test_keys_that_name_no_head(draw):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"names": ("A", "B", "A")}, "one unique name and one layer for each head"),
-        ({"layers": (0, 1)}, "one unique name and one layer for each head"),
-        ({"W_Q": torch.zeros(7, 2)}, r"\[head, d_model, d_head\] is needed. Write W_Q\[None\]"),
-        ({"W_O": torch.zeros(3, 7, 2)}, r"W_O has the shape \(3, 7, 2\).*\(3, 2, 7\)"),
-        ({"b_V": torch.zeros(3, 1)}, r"b_V has the shape \(3, 1\).*\(3, 2\)"),
-        ({"W_K": torch.zeros(3, 7, 2)}, r"W_K has .*torch.float32; .*torch.float64"),
+        ({"names": ("A", "B", "A")}, "a unique name and a layer for each of its 3"),
+        ({"layers": (0, 1)}, "a unique name and a layer for each of its 3"),
+        ({"W_Q": torch.zeros(7, 2)}, r"expects W_Q to be .*\[head, d_model, d_head\]"),
+        ({"W_O": torch.zeros(3, 7, 2)}, r"W_O=.*\(3, 7, 2\).*\[head, d_head, d_model\]"),
+        ({"b_V": torch.zeros(3, 1)}, r"b_V=.*\(3, 1\).*\[head, d_head\]"),
+        ({"W_K": torch.zeros(3, 7, 2)}, "dtypes .*torch.float32.*torch.float64"),
     ],
     ids=str,
 )

@@ -9,7 +9,6 @@ import torch
 from circuitkit.handmade import build_induction_model
 from circuitkit.induction import (
     Repeated,
-    in_context_score,
     induction_loss,
     losses_by_position,
     repeated_tokens,
@@ -53,27 +52,8 @@ def test_the_loss_of_a_certain_right_answer_by_hand():
     )
 
 
-def test_in_context_score_by_hand(plain):
-    tokens = torch.randint(0, 23, (4, 13), generator=torch.Generator().manual_seed(0))
-    losses = losses_by_position(plain, tokens).mean(0).tolist()
-    assert in_context_score(plain, tokens, early=3) == pytest.approx(
-        losses[11] - losses[2], abs=1e-12
-    )
-    wide = sum(losses[7:10]) / 3 - sum(losses[2:5]) / 3
-    assert in_context_score(plain, tokens, early=5, late=10, width=3) == pytest.approx(
-        wide, abs=1e-12
-    )
-    cut = losses_by_position(plain, tokens, without=["L1H0"]).mean(0)
-    assert in_context_score(plain, tokens, early=3, without=["L1H0"]) == pytest.approx(
-        float(cut[11] - cut[2]), abs=1e-12
-    )
-
-
 def test_rows_that_do_not_fit_are_refused(plain):
     tokens = torch.zeros(1, 9, dtype=torch.long)
-    for settings in ({"early": 8}, {"early": 0}, {"early": 3, "width": 4}, {"early": 3, "late": 9}):
-        with pytest.raises(ValueError, match=r"rows with 8 predicted tokens.*Use longer rows"):
-            in_context_score(plain, tokens, **settings)
     with pytest.raises(TypeError, match="rows to be a Repeated or None"):
         induction_loss(plain, tokens)
     with pytest.raises(ValueError, match="same 5 tokens from position 0 and from position 5 on"):

@@ -6,36 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from circuitkit.handmade import build_induction_model
-from circuitkit.induction import induction_loss, stored_survey, stored_zoo, survey
+from circuitkit.induction import stored_survey, stored_zoo
 from circuitkit.models import stored_file
 
 STUDY = Path(__file__).resolve().parents[3] / "studies/edition-2/study/real_circuit.json"
-
-
-def test_survey_of_a_handmade_model():
-    model = build_induction_model(20, 16)
-    found = survey(model)
-    assert found.groups["induction"] == ("L1H0",)
-    assert found.groups["previous token"] == ("L0H0",)
-    assert found.groups["random"] == ()
-    assert found.losses["nothing"] == induction_loss(model)
-    assert found.losses["random"] == found.losses["nothing"]
-    assert found.losses["induction"] == induction_loss(model, without=["L1H0"])
-    assert found.losses["previous token"] == induction_loss(model, without=["L0H0"])
-
-
-def test_groups_have_as_many_heads_as_reach_the_threshold(boot):
-    model = boot(n_heads=5, n_layers=2)
-    found = survey(model, threshold=0.99)
-    assert [len(group) for group in found.groups.values()] == [1, 1, 1]
-    prefix_matching = found.scores.select(behaviour="prefix matching")
-    assert found.groups["induction"] == prefix_matching.top(1).names
-    layer = found.groups["induction"][0].split("H")[0]
-    assert found.groups["random"][0].startswith(layer + "H")
-    most = survey(model, threshold=0.0)
-    assert len(most.groups["induction"]) == 10
-    assert most.groups["random"] == ()
 
 
 def test_the_stored_survey_is_whole_and_says_where_it_comes_from():

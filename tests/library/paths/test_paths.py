@@ -260,7 +260,9 @@ def test_neurons_of_a_converted_model_start_paths():
     bias = converted_neurons(model, 0).b_out.detach()
     attention = paths_module.FrozenAttention.of(paths.run, 1)
     z = attention.gather(bias.expand(1, 6, -1))[:, 2]
-    expected = paths.run.final_norm.share(z @ attention.heads.W_O[2]) @ model.W_U.detach()
+    expected = (
+        paths.run.recording.final_norm().share(z @ attention.heads.W_O[2]) @ model.W_U.detach()
+    )
     torch.testing.assert_close(difference, expected, **close)
 
 

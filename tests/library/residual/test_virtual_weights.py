@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from circuitkit.residual import (
-    components,
+    component_names,
     decompose,
     memory_scores,
+    reader_matrix,
     virtual_weight_table,
     virtual_weights,
+    writer_matrix,
 )
 from tests.support import zoo
 
@@ -65,7 +67,9 @@ def test_every_product(boot, close, kind):
         for name, (norm, weight) in into.items()
     }
 
-    writers, readers = components(model)
+    writers, readers = component_names(model)
+    writers = {name: writer_matrix(model, name) for name in writers}
+    readers = {name: reader_matrix(model, name) for name in readers}
     table = virtual_weight_table(model)
     assert set(table.axes["writer"]) == set(writers) == set(out)
     assert set(table.axes["reader"]) == set(readers) == set(read)
@@ -112,8 +116,7 @@ def test_random_strength(boot):
 def test_a_norm_behind_a_layer_is_part_of_the_writer(close):
     model = zoo.make("olmo2")
     gain = model.original_model.model.layers[0].post_attention_layernorm.weight.detach()
-    writers, _ = components(model)
-    close(writers["L0H1"], model.blocks[0].attn.W_O[1].detach() * gain, 1e-6)
+    close(writer_matrix(model, "L0H1"), model.blocks[0].attn.W_O[1].detach() * gain, 1e-6)
 
 
 def test_an_mlp_beside_the_heads_does_not_read_them():
@@ -135,4 +138,4 @@ def test_unknown_names_are_refused_with_the_nearest(plain):
         with pytest.raises(ValueError, match=text):
             virtual_weights(plain, writer, reader)
     with pytest.raises(ValueError, match="normalises its whole stream between its layers"):
-        components(zoo.make("bert"))
+        virtual_weight_table(zoo.make("bert"))

@@ -68,30 +68,6 @@ def test_same_distribution_as_the_plain_loop(n_trigrams):
         compare(times, ((task.states(fast) == 2).sum(1) == k).double())
 
 
-def test_state_frequencies_are_the_exact_probabilities():
-    task, n = SkipTrigramTask(4, n_ctx=9), 60_000
-    states = task.states(task.sample(n, seed=3))
-    measured = torch.stack([(states == s).double().mean(0) for s in range(3)], 1)
-    assert (measured - task.state_probabilities).abs().max() < 5 * 0.5 / math.sqrt(n)
-    assert torch.allclose(
-        task.state_probabilities.sum(1), torch.ones(9, dtype=torch.float64), atol=1e-14
-    )
-
-
-def test_bayes_loss_of_the_smallest_case_by_hand():
-    # V = 4, positions 0, 1, 2 are predicted from. After the beginning: idle. After position 1: pending w.p. 1/4.
-    # After position 2: forced w.p. 1/4 * 1/3, pending w.p. 1/4 * 2/3 + 3/4 * 1/4, else idle.
-    idle, pending = 1 - 1 / 12 - (1 / 6 + 3 / 16), 1 / 6 + 3 / 16
-    by_hand = (
-        math.log(4)
-        + 0.75 * math.log(4)
-        + 0.25 * math.log(3)
-        + idle * math.log(4)
-        + pending * math.log(3)
-    ) / 3
-    assert SkipTrigramTask(1, n_ctx=4).bayes_loss == pytest.approx(by_hand, abs=1e-14)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 7), st.integers(4, 13), st.integers(0, 10**6))
 def test_laws_of_every_task(n_trigrams, n_ctx, seed):

@@ -17,7 +17,6 @@ from circuitkit.superposition import (
     head_verdict,
     load_original,
     one_head_model,
-    rate,
     toy_model,
     two_head_model,
 )
@@ -25,12 +24,11 @@ from circuitkit.superposition.verdict import (
     SEED,
     Margins,
     always_predicted,
-    argmax_verdict,
     draw_places,
     extremes,
+    judged,
     log_odds,
     margins_over_others,
-    odds_verdict,
     places_due,
     places_without_source,
     smallest_margin,
@@ -235,20 +233,20 @@ def test_redundant_heads_are_reported():
 def test_98_of_100_rows_are_not_enough_and_99_are():
     task = SkipTrigramTask(1)
 
-    def verdict_with(n_wrong, judge):
+    def verdict_with(n_wrong, form):
         m = torch.full((100, 1, 3), 9.0).double()
         m[:n_wrong] = -9.0
         trigram = torch.ones(100, dtype=torch.long)
         present = Margins(m, torch.zeros(100, 3).double(), trigram)
         absent = Margins(-m.abs(), torch.zeros(100, 3).double(), trigram)
-        return judge(present, absent, task)
+        return judged(form, present, absent, task)
 
-    for judge in (odds_verdict, argmax_verdict):
-        assert not verdict_with(2, judge).success
-        assert verdict_with(1, judge).success
+    for form in ("odds", "argmax"):
+        assert not verdict_with(2, form).success
+        assert verdict_with(1, form).success
     # 99 of the 100 rows reach this gain, the log-odds of 9 over 3 tokens above those of guessing
-    assert verdict_with(1, odds_verdict).gain.item() == pytest.approx(9.0)
-    assert verdict_with(2, odds_verdict).gain.item() == pytest.approx(-9.0)
+    assert verdict_with(1, "odds").gain.item() == pytest.approx(9.0)
+    assert verdict_with(2, "odds").gain.item() == pytest.approx(-9.0)
 
 
 def test_a_nearly_uniform_model_fails_by_argmax_and_not_in_log_odds():
@@ -314,26 +312,3 @@ def test_mistakes_are_explained():
         head_verdict(model, rows=20).carriers(4)
     with pytest.raises(ValueError, match="does not hold a task"):
         head_verdict(ck.handmade.bridge_of(ck.heads_of(model), torch.eye(8), torch.eye(8), n_ctx=4))
-
-
-# Rates
-
-
-@given(n=st.integers(1, 300), share=st.floats(0, 1))
-def test_the_ends_of_a_rate_are_where_its_share_is_1_96_deviations_away(n, share):
-    k = round(share * n)
-    wilson = rate(k, n)
-    for end in (wilson.low, wilson.high):
-        deviation = 1.959964 * math.sqrt(end * (1 - end) / n)
-        assert abs(k / n - end) == pytest.approx(deviation, abs=1e-6)
-    assert wilson.low - 1e-12 <= k / n <= wilson.high + 1e-12
-    assert wilson.low < wilson.high
-
-
-def test_rates_by_hand():
-    # z^2 / (20 + z^2) = 3.8415 / 23.8415
-    assert [round(x, 3) for x in rate(0, 20)[2:]] == [0.0, 0.161]
-    assert [round(x, 3) for x in rate(20, 20)[2:]] == [0.839, 1.0]
-    assert str(rate(9, 10)) == "9/10 = 0.90 (95 % interval 0.60 to 0.98)"
-    with pytest.raises(ValueError, match="0 <= k <= n"):
-        rate(3, 2)
