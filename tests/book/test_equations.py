@@ -339,7 +339,7 @@ def factors_of_a_neuron(latex):
 def sum_of_sigmoids(latex):
     terms = conversion.gate_sum("silu", 30.0, 16)
     silu = torch.nn.functional.silu
-    parts = [{"b_i": b, "c_i": c, "d_i": d} for b, c, _, d in terms.terms]
+    parts = [{"b_i": b, "c_i": c, "m_i": d} for b, c, _, d in terms.terms]
     for g, u in ((-7.0, 1.3), (0.4, -2.0), (21.0, 0.5)):
         symbols = {r"\mathrm{SiLU}": silu, r"\sigma": torch.sigmoid, "g": g, "u": u}
         ((exact, summed),) = sides(latex.replace(r"\approx", "="), symbols | {r"\sum_i": parts})
