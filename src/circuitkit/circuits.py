@@ -15,7 +15,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from circuitkit.checks import checked, require_at_least, require_bridge, shown
-from circuitkit.heads import Heads, heads_of, model_name, require_scores, widened
+from circuitkit.heads import (
+    Heads,
+    heads_of,
+    in_full_precision,
+    model_name,
+    require_scores,
+    widened,
+)
+from circuitkit.residual import require_one_stream
 from circuitkit.tables import Table
 
 if TYPE_CHECKING:
@@ -260,12 +268,11 @@ def copying_score(heads: Any, model: Any = None) -> Table:
     middle = heads.W_O  # [head, d_head, d_model]
     if model is not None:
         require_heads_of_model(heads, model)
-        require_one_vocabulary(model)
         W_E, W_U = embedding(model), model.W_U.detach()
         extra = heads.d_model - W_E.shape[1]
         middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]
-    eigenvalues = torch.linalg.eigvals(product.to(at_least_single(product.dtype)))
+    eigenvalues = torch.linalg.eigvals(in_full_precision(product))
     total = eigenvalues.abs().sum(-1)
     smallest = torch.finfo(total.dtype).tiny  # a head of zeros scores 0 / tiny = 0
     score = eigenvalues.real.sum(-1) / total.clamp_min(smallest)
@@ -281,20 +288,6 @@ def require_heads_of_model(heads: Heads, model: Any) -> None:
             f"These heads (d_model {heads.d_model}, of {heads.of or 'no model'}) do not write into "
             f"the stream of this model (d_model {d_model}, {name}). Give heads_of(model)."
         )
-
-
-def require_one_vocabulary(model: Any) -> None:
-    """Raise a `ValueError` for a model that reads other tokens than it predicts."""
-    if model.W_U.shape[1] != model.W_E.shape[0]:
-        raise ValueError(
-            f"The model reads {model.W_E.shape[0]} tokens and predicts {model.W_U.shape[1]}, so "
-            "no logit belongs to the token that a head reads. Leave the model out."
-        )
-
-
-def at_least_single(dtype: torch.dtype) -> torch.dtype:
-    """The dtype, or float32 for half precision, in which torch has no decompositions."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 # Composition
@@ -409,17 +402,15 @@ def product_norms(
 
 def written_rows(heads: Heads) -> Float[Tensor, "head d_head d_model"]:
     """`R W_O` where `R` is the triangle of `W_V`: products with it are as long as with `W_OV`."""
-    dtype = at_least_single(heads.W_V.dtype)
-    triangle = torch.linalg.qr(heads.W_V.detach().to(dtype), mode="r").R
-    return triangle @ heads.W_O.detach().to(dtype)
+    triangle = torch.linalg.qr(in_full_precision(heads.W_V), mode="r").R
+    return triangle @ in_full_precision(heads.W_O)
 
 
 def read_columns(heads: Heads, kind: str) -> Float[Tensor, "head d_model d_head"]:
     """What heads read through one input, times the triangle of the matrix behind it."""
     behind = {"Q": heads.W_K, "K": heads.W_Q, "V": heads.W_O.mT}[kind]
-    dtype = at_least_single(behind.dtype)
-    triangle = torch.linalg.qr(behind.detach().to(dtype), mode="r").R
-    return getattr(heads, f"W_{kind}").detach().to(dtype) @ triangle.mT
+    triangle = torch.linalg.qr(in_full_precision(behind), mode="r").R
+    return in_full_precision(getattr(heads, f"W_{kind}")) @ triangle.mT
 
 
 def composition_baseline(earlier: Any, later: Any = None) -> float:
@@ -469,21 +460,12 @@ def two_stacks(earlier: Any, later: Any) -> tuple[Heads, Heads]:
             "kind of composition."
         )
     later = later if isinstance(later, Heads) else heads_of(later)
-    if earlier.of and later.of and earlier.of != later.of:
-        raise ValueError(
-            f"These heads belong to different models, {earlier.of} and {later.of}, which share no "
-            "stream. Give heads of one model."
-        )
     # neuron-heads have one coordinate more, for the bias token
     if earlier.d_model == later.d_model + 1:
         later = widened(later)
     elif later.d_model == earlier.d_model + 1:
         earlier = widened(earlier)
-    if earlier.d_model != later.d_model:
-        raise ValueError(
-            f"The earlier heads write {earlier.d_model} coordinates and the later heads read "
-            f"{later.d_model}. Give heads of one model."
-        )
+    require_one_stream(earlier, later)
     dtype = torch.promote_types(earlier.W_Q.dtype, later.W_Q.dtype)
     return earlier.to(dtype), later.to(dtype)
 

@@ -27,8 +27,14 @@ from circuitkit.ablation import (
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.cuts import resolve
 from circuitkit.names import SIDES, Name, Side, join, parse, unknown
-from circuitkit.parts import in_layer, n_heads, part_names, step_of
-from circuitkit.rows import Repeated, require_repeating, second_pass, token_losses
+from circuitkit.parts import head_names, in_layer, n_heads, part_names, step_of
+from circuitkit.rows import (
+    Repeated,
+    require_repeating,
+    require_two_positions,
+    second_pass,
+    token_losses,
+)
 from circuitkit.tables import Table
 
 if TYPE_CHECKING:
@@ -267,11 +273,8 @@ def rows_of(model: Any, tokens: Any, measure: Measure) -> Int[Tensor, "batch pos
         require_repeating(tokens)
         return tokens._replace(tokens=to_tokens(model, tokens.tokens))
     rows = to_tokens(model, tokens)
-    if rows.shape[1] < 2 and isinstance(measure, str):
-        raise ValueError(
-            "Each token is compared with the prediction before it, so every row needs at least 2 "
-            "tokens. Give longer rows."
-        )
+    if isinstance(measure, str):
+        require_two_positions(rows)
     return rows
 
 
@@ -428,19 +431,14 @@ def wires(
     require_bridge(model)
     if kind not in ("Q", "K", "V"):
         raise ValueError(f"A wire feeds the input 'Q', 'K' or 'V' of a head, not {kind!r}.")
-    heads = [
-        Name("H", layer, head)
-        for layer in range(len(model.blocks))
-        for head in range(n_heads(model, layer))
-    ]
-    head_names = [str(head) for head in heads]
-    if into is not None and into not in head_names:
-        raise unknown("head", into, head_names)
+    heads = head_names(model)
+    if into is not None and into not in heads:
+        raise unknown("head", into, heads)
+    steps = {head: step_of(model, parse(head)[0]) for head in heads}
     result = []
     for writer in heads:
-        for reader in heads:
-            is_earlier = step_of(model, writer) < step_of(model, reader)
-            if is_earlier and into in (None, str(reader)):
+        for reader in heads if into is None else [into]:
+            if steps[writer] < steps[reader]:
                 result.append(f"{writer}->{reader}.{kind}")
     return tuple(result)
 
@@ -496,7 +494,7 @@ def attribution(
     require_at_least(1, points=points)
     rows = rows_of(model, tokens, measure)
     require_choices("L0H0", (), fill, rows)
-    if not any(n_heads(model, layer) for layer in range(len(model.blocks))):
+    if not head_names(model):
         raise ValueError("This model has no attention heads, so there is nothing to attribute to.")
     experiment = Experiment(model, rows, fill, measure)
     layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
@@ -512,9 +510,8 @@ def attribution(
         for layer, slope in slopes.items():
             # [batch, pos, head, d_head] -> [head]
             totals[layer] += (slope * change[layer]).sum((0, 1, 3)) / len(shares)
-    names = [f"L{layer}H{head}" for layer in layers for head in range(n_heads(model, layer))]
     values = torch.cat(list(totals.values())).cpu()
-    return Table(values, {"head": tuple(names)}, "estimated change of the measure")
+    return Table(values, {"head": tuple(head_names(model))}, "estimated change of the measure")
 
 
 def slopes_at(

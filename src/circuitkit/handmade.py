@@ -74,7 +74,7 @@ def bridge_of(
             raise ValueError("bridge_of needs n_ctx, the number of positions, or W_pos.")
         n_ctx = len(W_pos)
     require_at_least(1, n_ctx=n_ctx)
-    require_native(heads, W_E, n_ctx, W_pos)
+    require_native(heads)
     config = native_config(heads, len(W_E), W_U.shape[1], n_ctx)
     with torch.random.fork_rng(devices=[]):  # boot draws weights, which are overwritten below
         bridge = boot(config, dtype=W_E.dtype)
@@ -130,7 +130,7 @@ def attention_state(heads: Heads, layer: int) -> dict[str, Tensor]:
     return state
 
 
-def require_native(heads: Heads, W_E: Tensor, n_ctx: int, W_pos: Tensor | None) -> None:
+def require_native(heads: Heads) -> None:
     """Raise a `ValueError` if a native model cannot hold these heads."""
     has_more = heads.turn or heads.window or heads.norm_Q or heads.norm_K
     if has_more or heads.positions != "absolute" or heads.mask == "self_or_first":
@@ -144,12 +144,6 @@ def require_native(heads: Heads, W_E: Tensor, n_ctx: int, W_pos: Tensor | None) 
             f"The layers 0, 1, ... have {counts} heads. Every layer needs the same number of "
             "heads; fill the smaller layers with heads of zeros."
         )
-    if W_E.shape[1] != heads.d_model:
-        raise ValueError(
-            f"The heads read and write {heads.d_model} coordinates, and W_E has {W_E.shape[1]}."
-        )
-    if W_pos is not None and n_ctx > len(W_pos):
-        raise ValueError(f"n_ctx={n_ctx} is more than the {len(W_pos)} positions of W_pos.")
 
 
 # Heads described by what they compare and copy

@@ -345,8 +345,6 @@ class Heads:
         self, side: Side, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values of a stream, with biases, norms and rotation."""
-        if side not in ("Q", "K", "V"):
-            raise ValueError(f"A head has the sides 'Q', 'K' and 'V', not {side!r}.")
         require_stream(self, x)
         out = torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{side}"))
         bias = getattr(self, f"b_{side}")
@@ -360,22 +358,6 @@ class Heads:
             out = norm(out)
         return out if self.turn is None else self.turn(out)
 
-    def scores_of(
-        self,
-        q: Float[Tensor, "*batch head dst d_head"],
-        k: Float[Tensor, "*batch head src d_head"],
-    ) -> Float[Tensor, "*batch head dst src"]:
-        """Scores of queries and keys: divided by `scale`, squeezed by `cap`."""
-        scores = q @ k.mT / self.scale
-        return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
-
-    def pattern_of(
-        self, scores: Float[Tensor, "*batch head pos pos"]
-    ) -> Float[Tensor, "*batch head pos pos"]:
-        """The softmax of scores over the sources that mask and window allow."""
-        allowed = self.allowed(scores.shape[-1], scores.device)
-        return scores.masked_fill(~allowed, -math.inf).softmax(-1)
-
     def scores(
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos pos"]:
@@ -385,13 +367,15 @@ class Heads:
         ----------
         x : what the heads read: the stream behind the layer's norm
         """
-        return self.scores_of(self.side("Q", x), self.side("K", x))
+        scores = self.side("Q", x) @ self.side("K", x).mT / self.scale
+        return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
 
     def pattern(
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos pos"]:
         """Attention pattern `[..., head, dst, src]`; each row sums to 1."""
-        return self.pattern_of(self.scores(x))
+        allowed = self.allowed(x.shape[-2], x.device)
+        return self.scores(x).masked_fill(~allowed, -math.inf).softmax(-1)
 
     def allowed(self, n_pos: int, device: torch.device | None = None) -> Bool[Tensor, "dst src"]:
         """True where mask and window let a destination see a source."""
@@ -449,6 +433,11 @@ def require_scores(heads: Heads) -> None:
             "heads_of(model, ['L0H0', 'L0H1']), or read the pattern from a run: "
             "run(model, tokens).pattern('L0H0')."
         )
+
+
+def in_full_precision(tensor: Tensor) -> Tensor:
+    """The tensor, in float32 if it is in half precision, in which torch has no decompositions."""
+    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def stack(*parts: Heads) -> Heads:

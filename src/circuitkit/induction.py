@@ -17,9 +17,9 @@ from circuitkit.ablation import Run, run
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.effects import Effect
 from circuitkit.handmade import bridge_of
-from circuitkit.heads import Heads
+from circuitkit.heads import Heads, in_full_precision
 from circuitkit.models import stored
-from circuitkit.parts import n_heads
+from circuitkit.parts import head_names, n_heads
 from circuitkit.rows import (
     Repeated,
     after_occurrences,
@@ -118,20 +118,18 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
             "Use repeated_tokens(...), or longer text."
         )
     done = run(model, tokens, without=without)
-    names, columns = [], []
+    columns = []
     for layer in range(len(model.blocks)):
-        layer_names = [f"L{layer}H{head}" for head in range(n_heads(model, layer))]
-        if layer_names:
+        if n_heads(model, layer):
             pattern = done.recording.patterns(layer)  # [batch, head, dst, src]
             copying = copying_scores(done, layer, sources=after.any(1))
             columns.append(torch.stack([*attention_scores(pattern, same, after), copying], dim=1))
-            names += layer_names
-    if not names:
+    if not columns:
         raise ValueError(
             "This model has no attention heads, so there is nothing to score. Give a model with "
             "attention layers, such as load_model('two-layer')."
         )
-    axes = {"head": tuple(names), "behaviour": BEHAVIOURS}
+    axes = {"head": tuple(head_names(model)), "behaviour": BEHAVIOURS}
     return Table(torch.cat(columns).cpu(), axes, "score")
 
 
@@ -158,23 +156,18 @@ def copying_scores(done: Run, layer: int, sources: Tensor) -> Float[Tensor, " he
     `[d_head, d_head]` matrix that is computed here.
     """
     attention = done.model.blocks[layer].attn
-    W_O = at_least_float32(attention.W_O)  # [head, d_head, d_model]
-    value = at_least_float32(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
+    W_O = in_full_precision(attention.W_O)  # [head, d_head, d_model]
+    value = in_full_precision(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
     value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
     value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
     norm = done.recording.final_norm()
-    gain = 1 if norm is None else at_least_float32(norm.gain)[:, None]
-    unembed = gain * at_least_float32(done.model.W_U)[:, done.tokens[sources]]  # [d_model, source]
+    gain = 1 if norm is None else in_full_precision(norm.gain)[:, None]
+    unembed = gain * in_full_precision(done.model.W_U)[:, done.tokens[sources]]  # [d_model, source]
     # with centred unembedding vectors, what all values have in common is multiplied by zero
     unembed = unembed - unembed.mean(1, keepdim=True)
     eigenvalues = torch.linalg.eigvals(W_O @ unembed @ value)
     size = eigenvalues.abs().sum(-1)
     return torch.where(size > 0, eigenvalues.real.sum(-1) / size.clamp_min(1e-30), 0.0)
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return a tensor without gradient, in float32 if its dtype is a half type."""
-    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 # What a model gains from the repetition

@@ -403,8 +403,6 @@ class CorpusStatistics(NamedTuple):
 
         Source: interpolated absolute discounting, Kneser and Ney 1995.
         """
-        if not 0 <= discount <= 1:
-            raise ValueError(f"The discount must lie between 0 and 1, and it is {discount}.")
         counts = self.bigram.double()  # [a, b]
         is_seen = (counts > 0).double()
         kinds_before = is_seen.sum(0) + 0.5  # [b]; 0.5 for tokens that never follow another

@@ -35,6 +35,12 @@ def n_heads(model: Any, layer: int) -> int:
     return getattr(attention.config, "n_heads", model.cfg.n_heads)
 
 
+def head_names(model: Any, layer: int | None = None) -> list[str]:
+    """The attention heads of a layer, or of all layers, in order."""
+    layers = range(len(model.blocks)) if layer is None else [layer]
+    return [f"L{i}H{head}" for i in layers for head in range(n_heads(model, i))]
+
+
 def heads_per_key(model: Any, layer: int) -> int:
     """How many heads of a layer share a key, or a norm of queries and keys."""
     attention = model.blocks[layer].attn

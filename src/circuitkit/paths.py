@@ -18,9 +18,9 @@ from circuitkit.ablation import Run, run, temporary_hooks
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import Heads, heads_of, require_attention_head, require_scores
 from circuitkit.names import Side, parse, unknown
-from circuitkit.parts import FrozenNorm, in_layer, n_heads, norms_close_layers
+from circuitkit.parts import FrozenNorm, head_names, in_layer, n_heads, norms_close_layers
 from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
-from circuitkit.rows import token_losses
+from circuitkit.rows import require_two_positions, token_losses
 from circuitkit.tables import Table
 
 __all__ = [
@@ -230,7 +230,7 @@ class FrozenAttention:
     @classmethod
     def of(cls, model_run: Run, layer: int) -> "FrozenAttention":
         """Read from a run what is frozen."""
-        names = [f"L{layer}H{head}" for head in range(n_heads(model_run.model, layer))]
+        names = head_names(model_run.model, layer)
         heads = heads_of(model_run.model, names)
         # half precision is too coarse for sums over many paths
         heads = heads.to(torch.promote_types(heads.W_Q.dtype, torch.float32))
@@ -322,15 +322,6 @@ def has_bias(model_run: Run, bias: Tensor) -> bool:
 def loss_of_paths(paths: PathLogits, names: Sequence[str]) -> float:
     """The mean loss, in nats, of a model that consists of these paths only."""
     return token_losses(paths.sum(names), paths.run.tokens).mean().item()
-
-
-def require_two_positions(tokens: Int[Tensor, "batch pos"]) -> None:
-    """Raise a `ValueError` for rows in which no token is predicted."""
-    if tokens.shape[1] < 2:
-        raise ValueError(
-            "The rows have one token. A loss needs at least two positions, because the second is "
-            "predicted from the first; give a longer text."
-        )
 
 
 class TermImportance(NamedTuple):

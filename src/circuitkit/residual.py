@@ -16,11 +16,12 @@ from transformer_lens.model_bridge.sources.native.model import NativeModel
 
 from circuitkit.ablation import run
 from circuitkit.checks import checked, require_at_least, require_bridge, to_token, to_tokens
-from circuitkit.heads import Heads
+from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.parts import (
     FrozenNorm,
     converted_neurons,
+    head_names,
     in_layer,
     n_heads,
     norm_before,
@@ -252,21 +253,8 @@ def logit_direction(
         return direction, constant
     if isinstance(versus, str) and versus == "mean":
         return direction - W_U.mean(0), constant - b_U.mean()
-    ids = versus_ids(model, tokens, versus)
+    ids = answer_ids(model, tokens, versus)
     return direction - W_U[ids], constant - b_U[ids]
-
-
-def versus_ids(model: Any, tokens: Tensor, versus: Answer) -> Int[Tensor, "batch pos"]:
-    """The token whose logit is subtracted at each position."""
-    try:
-        return answer_ids(model, tokens, versus)
-    except ValueError as problem:
-        if not isinstance(versus, str):
-            raise
-        raise ValueError(
-            f"versus was given as {versus!r}. It is 'mean' for the mean of all logits, None, a "
-            f"token id, or a string that is one token. {problem}"
-        ) from problem
 
 
 def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
@@ -377,8 +365,7 @@ def component_names(model: Any) -> tuple[list[str], list[str]]:
         )
     writers, readers = [str(name) for name in start_names(model)], []
     for layer, block in enumerate(model.blocks):
-        for number in range(n_heads(model, layer)):
-            head = f"L{layer}H{number}"
+        for head in head_names(model, layer):
             writers.append(head)
             readers.extend(f"{head}.{side}" for side in "QKV")
         if "mlp" in block._modules:
@@ -542,11 +529,6 @@ def rows_with_same_products(W: Float[Tensor, "rows d_model"]) -> Float[Tensor, "
     return W if len(W) <= W.shape[1] else torch.linalg.qr(W, mode="r").R
 
 
-def in_full_precision(W: Tensor) -> Tensor:
-    """The same numbers, in float32 if they are in half precision, which `qr` cannot use."""
-    return W.to(torch.promote_types(W.dtype, torch.float32))
-
-
 # Subspaces
 
 
@@ -644,8 +626,6 @@ def random_rotation(
     True
     """
     require_at_least(1, d_model=d_model)
-    if fix is not None and len(fix) != d_model:
-        raise ValueError(f"fix has {len(fix)} dimensions. It must have d_model={d_model}.")
     generator = torch.Generator().manual_seed(seed)
     size = d_model if fix is None else d_model - 1
     Q, R = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
@@ -727,11 +707,6 @@ def require_rotation(model: Any, rotation: Tensor) -> None:
         raise ValueError(
             "rotate_basis needs a native model whose layers are plain: one of this book's, one made "
             "by hand, or one made by TransformerBridge.boot_native."
-        )
-    if len(rotation) != model.cfg.d_model:
-        raise ValueError(
-            f"The rotation has {len(rotation)} dimensions and the stream of this model has "
-            f"{model.cfg.d_model}. Write random_rotation({model.cfg.d_model}, seed=0)."
         )
     identity = torch.eye(len(rotation)).to(rotation)
     error = float((rotation @ rotation.mT - identity).abs().max())

@@ -235,3 +235,12 @@ def require_repeating(rows: Repeated) -> None:
             f"The rows do not hold the same {rows.period} tokens from position {first} and from "
             f"position {second} on. Make them with repeated_tokens(...)."
         )
+
+
+def require_two_positions(tokens: Int[Tensor, "batch pos"]) -> None:
+    """Raise a `ValueError` for rows in which no token is predicted."""
+    if tokens.shape[1] < 2:
+        raise ValueError(
+            "Each token is compared with the prediction before it, so every row needs at least two "
+            "positions. Give longer rows."
+        )

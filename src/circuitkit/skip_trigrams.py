@@ -116,8 +116,7 @@ def strongest(
     require_attention_head(model, head)
     d_vocab = model.cfg.d_vocab
     require_tables(d_vocab, unigram=unigram, likelihood=likelihood, among=among)
-    if window < 1 or k < 1:
-        raise ValueError(f"window and k must be at least 1, not {window} and {k}.")
+    require_at_least(1, window=window, k=k)
     tables = HeadTables.of(model, head, unigram, window)
     ids = torch.arange(d_vocab) if among is None else among.nonzero().flatten()
     ids = ids.to(model.W_E.device)

@@ -22,7 +22,6 @@ def fit(
     learning_rate: float | Callable[[int], float] = 1e-3,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     clip_norm: float | None = None,
-    after_step: Callable[[int], None] | None = None,
 ) -> Float[Tensor, "step *run"]:
     """Minimise a loss by gradient descent, changing the parameters in place.
 
@@ -41,8 +40,6 @@ def fit(
     optimizer : called with the parameters and `lr=`; `functools.partial(torch.optim.AdamW,
         betas=(0.9, 0.98))` changes its other settings
     clip_norm : the largest norm of all gradients together; larger ones are scaled down to it
-    after_step : called with the number of finished steps after each of them, for example to keep
-        a copy of the parameters
 
     Returns
     -------
@@ -60,8 +57,6 @@ def fit(
     (True, 9.0)
     """
     require_at_least(1, steps=steps)
-    if clip_norm is not None and clip_norm <= 0:
-        raise ValueError(f"clip_norm={clip_norm} is not a size. Give a positive number, or None.")
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     rate_at = learning_rate if callable(learning_rate) else lambda step: learning_rate
     descent = optimizer(trained, lr=rate_at(0))
@@ -79,8 +74,6 @@ def fit(
             torch.nn.utils.clip_grad_norm_(trained, clip_norm)
         descent.step()
         losses.append(loss.detach())
-        if after_step is not None:
-            after_step(step + 1)
     return torch.stack(losses)
 
 

@@ -39,6 +39,22 @@ def test_a_wrong_argument_is_named_with_what_was_expected(arguments, error, text
         example(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: example(),
+            "example: missing a required argument: 'x'. Its parameters are x, weights",
+        ),
+        (lambda: example(torch.zeros(2, 3), k=1), "example: got an unexpected .* 'k'"),
+        (lambda: ck.Heads(("L0H0",)), "Heads: missing a required argument: 'W_Q'"),
+    ],
+)
+def test_a_wrong_call_names_the_function(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
+
+
 def test_right_arguments_pass():
     x = torch.zeros(2, 3)
     assert example(x, torch.ones(2), "mean", 2, torch.zeros(3, dtype=torch.long)) is x

@@ -247,7 +247,7 @@ def parallel(found, wanted, tolerance):
         same((found / found.norm() * torch.sign(found @ wanted)), wanted / wanted.norm(), tolerance)
 
 
-def check_every_component(c):
+def compare_every_component(c):
     writers, readers = ck.residual.component_names(c.model)
     writers = {canonical(name): ck.residual.writer_matrix(c.model, name) for name in writers}
     readers = {canonical(name): ck.residual.reader_matrix(c.model, name) for name in readers}
@@ -284,7 +284,7 @@ def pairs(c):
 
 
 def check_virtual_weights(c):
-    check_every_component(c)
+    compare_every_component(c)
     for w, r in pairs(c):
         same(
             ck.residual.virtual_weights(c.model, w, r).AB, writer(c, w) @ reader(c, r), c.tolerance

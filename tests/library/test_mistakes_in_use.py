@@ -46,7 +46,6 @@ MISTAKES = [
     (lambda: heads().pattern(TOKENS), "read a stream"),
     (lambda: heads().pattern(X[:, :5]), "read a stream"),
     (lambda: heads().pattern(X.double()), "torch.float32"),
-    (lambda: heads().side("X", X), "'Q', 'K' and 'V'"),
     (lambda: heads().results(X, torch.ones(1, 7, 7)), "dst, src"),
     (lambda: ck.Heads(("a",), [[1.0]], W, W, W.mT), "to be a tensor"),
     (lambda: ck.stack([heads()]), r"stack\(first, second\)"),
@@ -58,7 +57,6 @@ MISTAKES = [
     (lambda: ck.load_model("zero-layer", device="gpu"), "device='cpu'"),
     (lambda: paths.score_decomposition(with_mlp(), TOKENS[0], "L0 MLP", 3, 2), "no attention head"),
     (lambda: skip_trigrams.strongest(with_mlp(), "L0 MLP"), "no attention head"),
-    (lambda: ck.why(model(), TOKENS[0], 3, versus="means"), "'mean' for the mean"),
 ]
 
 

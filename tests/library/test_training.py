@@ -49,8 +49,7 @@ def test_models_side_by_side_are_trained_as_if_alone():
     assert torch.equal(together[1:2], alone)
 
 
-def test_fit_leaves_frozen_parameters_and_reports_each_finished_step():
-    x, frozen, steps = start(), torch.ones(3, 4), []
-    fit([x, frozen], lambda step: (x - frozen).square().mean(), 4, after_step=steps.append)
-    assert steps == [1, 2, 3, 4]
+def test_fit_leaves_frozen_parameters():
+    x, frozen = start(), torch.ones(3, 4)
+    fit([x, frozen], lambda step: (x - frozen).square().mean(), 4)
     assert torch.equal(frozen, torch.ones(3, 4))

@@ -17,7 +17,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from jaxtyping import AbstractArray
 
 import circuitkit as ck
 from circuitkit.rows import repeated_tokens
@@ -217,10 +216,6 @@ def members(annotation: Any) -> list[Any]:
     """The parts of a union."""
     is_union = get_origin(annotation) in (Union, types.UnionType)
     return list(get_args(annotation)) if is_union else [annotation]
-
-
-def is_tensor(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, AbstractArray)
 
 
 def wrong_tensors(right: torch.Tensor) -> dict[str, Any]:

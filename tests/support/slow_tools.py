@@ -319,11 +319,6 @@ def double(value):
     return value.detach().double()
 
 
-def cut_up(weight, n, width):
-    """`[n * width, d_model]` as stored to one `[d_model, width]` a head."""
-    return [double(weight[h * width : (h + 1) * width]).T for h in range(n)]
-
-
 def native(model, terms=None):
     """A native bridge from its state dictionary; `terms(layer)` of a converted one."""
     cfg, state = model.cfg, {name: double(value) for name, value in model.state_dict().items()}

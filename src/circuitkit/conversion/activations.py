@@ -237,8 +237,6 @@ def head_sum(
                 raise ValueError("One head follows ReLU up to an error that is never 0.")
             # a power of two scales without rounding
             sharpness = 2.0 ** math.ceil(math.log2(RELU_MINUS_SILU / max_error))
-        if not 0 < sharpness < math.inf:
-            raise ValueError(f"The sharpness of ReLU is positive and finite, not {sharpness}.")
         error = RELU_MINUS_SILU / sharpness
         return same_for_all_neurons("relu", [[sharpness, 0.0, 1.0, 0.0]], error)
     scale = ACTIVATIONS[activation].silu_scale

@@ -118,10 +118,8 @@ class Neurons:
 
     def neuron(self, number: int) -> Heads:
         """The heads of one neuron."""
-        n_neurons, k = self.W_in.shape[1], len(self.terms)
-        if not -n_neurons <= number < n_neurons:
-            raise ValueError(f"There is no neuron {number}; the layer has 0 to {n_neurons - 1}.")
-        first = number % n_neurons * k
+        k = len(self.terms)
+        first = range(self.W_in.shape[1])[number] * k
         return self.heads(range(first, first + k))
 
     def heads(self, rows: Iterable[int] | None = None) -> Heads:

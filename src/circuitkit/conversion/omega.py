@@ -38,8 +38,6 @@ def omega_window(
     -----
     Source: this book, from the post's two conditions, of which the first asks for twice as much.
     """
-    if n_pos < 1:
-        raise ValueError(f"There must be a position, not n_pos={n_pos}.")
     eps = torch.finfo(dtype).eps
     tolerance = 16 * eps if tolerance is None else tolerance
     return 0.5 * math.log(n_pos / tolerance), min(4 * tolerance / eps, torch.finfo(dtype).max / 4)
@@ -221,8 +219,6 @@ def omega_mlp(
     """
     low, high = omega_window(n_ctx + 1, W_in.dtype)
     omega = low if omega is None else float(omega)
-    if not 0 < omega < math.inf:
-        raise ValueError(f"Omega is a positive, finite number, not {omega}.")
     if not low <= omega <= high:
         effect = "other tokens leak in" if omega < low else "large scores are rounded too coarsely"
         warnings.warn(

@@ -164,8 +164,6 @@ def full_colour(array: np.ndarray, limit: float | None) -> float:
     """The magnitude drawn in full colour."""
     if array.size == 0 or not np.isfinite(array).all():
         raise ValueError("A colour scale needs finite values, and here are none, NaN or infinity.")
-    if limit is not None and not limit > 0:
-        raise ValueError(f"The limit of a colour scale is a positive number, not {limit}.")
     return float(np.abs(array).max() if limit is None else limit) or 1.0
 
 

@@ -1,6 +1,5 @@
 """Fill the template of a report, and draw its figures. What is shown, and how, is in `page.html`."""
 
-import base64
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from circuitkit import figures
-from circuitkit.figures.pictures import Picture
+from circuitkit.figures.pictures import Picture, in_page
 from circuitkit.heads import heads_of
 from circuitkit.reports import parts
 from circuitkit.reports.parts import Row, Subject
@@ -78,9 +77,8 @@ def circuit_drawing(rows: list[Row], label: str) -> Markup:
 
 def image(picture: Picture) -> Markup:
     """Return a picture as an element of the page."""
-    source = base64.b64encode(picture.png).decode()
-    tag = Markup('<img src="data:image/png;base64,{}" alt="{}" width="{}">')
-    return tag.format(source, picture.alt, picture.width)
+    tag = Markup('<img src="{}" alt="{}" width="{}">')
+    return tag.format(in_page(picture.png), picture.alt, picture.width)
 
 
 def score_picture(scores: list[Row]) -> Picture:

@@ -20,8 +20,8 @@ from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
 from circuitkit.heads import allowed_pairs, heads_of
 from circuitkit.models import load_model
-from circuitkit.names import SIDES, parse
-from circuitkit.parts import part_names
+from circuitkit.names import SIDES
+from circuitkit.parts import head_names
 from circuitkit.rows import after_occurrences, default_rows, earlier_occurrences, repeated_tokens
 
 BEHAVIOURS = (*induction.BEHAVIOURS, "first token")
@@ -207,7 +207,7 @@ def words(subject: Subject, layer: int) -> list[Row]:
     spelled = speller(model)
     tokens = list(dict.fromkeys(subject.prompt))[-N_WORDS:]
     result = []
-    for name in heads_in(model, layer):
+    for name in head_names(model, layer):
         offset = None if heads_of(model)[name].turn is None else 1
         looks_for = circuits.full_qk(model, name, offset=offset)
         raises = circuits.full_ov(model, name)
@@ -229,22 +229,12 @@ def trigrams(subject: Subject, layer: int) -> list[Row]:
     among[list(subject.prompt)] = True
     among[[i for i in special_ids if i < model.cfg.d_vocab]] = False
     result = []
-    for name in heads_in(model, layer):
+    for name in head_names(model, layer):
         for entry in skip_trigrams.strongest(model, name, 5, among=among):
             source, destination, completion = entry[:3]
             text = f"{spelled(source)} … {spelled(destination)} → {spelled(completion)}"
             result.append(row(name, "skip trigram", entry.strength, text=text))
     return result
-
-
-def head_names(model: Any) -> list[str]:
-    """Return the names of all attention heads."""
-    return [name for name in part_names(model) if parse(name)[0].kind == "H"]
-
-
-def heads_in(model: Any, layer: int) -> list[str]:
-    """Return the names of the heads of a layer."""
-    return [name for name in head_names(model) if parse(name)[0].layer == layer]
 
 
 # MLPs, and the next token

@@ -29,7 +29,7 @@ from circuitkit.conversion.convert import copy_model
 from circuitkit.handmade import attention_state
 from circuitkit.heads import Heads, allowed_pairs
 from circuitkit.models import stored
-from circuitkit.superposition.task import SkipTrigramTask
+from circuitkit.superposition.task import task_of
 from circuitkit.superposition.toys import load_original
 from circuitkit.training import fit
 
@@ -644,8 +644,6 @@ def train_gated(
 def objective_of(training: LayerRecord, recipe: Recipe, seed: int) -> "Objective":
     """A new block with its loss."""
     mean_square = float(training.y.square().sum(-1).mean())
-    if not mean_square > 0:
-        raise ValueError("The layer writes nothing on these rows, so there is nothing to learn.")
     d_model = training.x.shape[-1]
     rms = math.sqrt(mean_square)
     dtype = training.x.dtype
@@ -696,12 +694,7 @@ def toy_records(
     model: TransformerBridge, recipe: Recipe, seed: int
 ) -> tuple[LayerRecord, LayerRecord]:
     """Records of a toy model on prompts of its task, and on fresh ones."""
-    task = getattr(model, "task", None)
-    if not isinstance(task, SkipTrigramTask):
-        raise ValueError(
-            "This model does not hold a task from which prompts can be drawn. Write "
-            "train_gated(record_layer(model, layer, tokens))."
-        )
+    task = task_of(model)
     data_seed = seed_of(seed, 10_000)
     prompts = task.sample(recipe.n_prompts, data_seed)
     fresh = task.sample(2000, data_seed + 1)

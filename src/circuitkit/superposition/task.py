@@ -1,6 +1,7 @@
 """The skip-trigram task: `[source] ... [destination] -> [completion]`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -154,3 +155,14 @@ class SkipTrigramTask:
                 f"A task of {self.n_trigrams} trigrams has the tokens 0 to {self.d_vocab - 1}, and "
                 f"these prompts hold {between}. Draw prompts with task.sample(n, seed)."
             )
+
+
+def task_of(model: Any) -> SkipTrigramTask:
+    """The task that a toy model was made for; a `ValueError` for any other model."""
+    task = getattr(model, "task", None)
+    if not isinstance(task, SkipTrigramTask):
+        raise ValueError(
+            "This model does not hold a task. Write head_verdict(model, SkipTrigramTask(5)), or "
+            "train_gated(record_layer(model, layer, tokens))."
+        )
+    return task

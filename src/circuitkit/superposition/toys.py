@@ -171,11 +171,6 @@ def hand_specified(
     another shared one. The first is the largest for m >= 2, and for one head it is not.
     Source: "Gated Attention Blocks" (2024), introduction and appendix D; the numbers are ours.
     """
-    if n_heads < 1 or n_trigrams < 1 or gain <= 0:
-        raise ValueError(
-            f"hand_specified needs a head, a trigram and a positive gain, and it was given "
-            f"n_heads={n_heads}, n_trigrams={n_trigrams}, gain={gain}."
-        )
     task = SkipTrigramTask(n_trigrams)
     groups = head_groups(n_heads, n_trigrams, shared)
     own = list(task.completions)[:n_heads]

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.checks import checked
-from circuitkit.superposition.task import FORCED, SkipTrigramTask
+from circuitkit.checks import checked, require_at_least
+from circuitkit.superposition.task import FORCED, SkipTrigramTask, task_of
 from circuitkit.superposition.toys import head_logits
 
 if TYPE_CHECKING:
@@ -392,16 +392,6 @@ def post_verdict(present: Margins, task: SkipTrigramTask) -> Verdict:
     )
 
 
-def task_of(model: TransformerBridge) -> SkipTrigramTask:
-    """The task that a toy model was made for."""
-    task = getattr(model, "task", None)
-    if not isinstance(task, SkipTrigramTask):
-        raise ValueError(
-            "This model does not hold a task. Write head_verdict(model, SkipTrigramTask(5))."
-        )
-    return task
-
-
 @checked
 def head_verdict(
     model: TransformerBridge,
@@ -458,8 +448,7 @@ def head_verdict(
             f"The model has {model.W_U.shape[1]} tokens, and a task of {task.n_trigrams} trigrams "
             f"has {task.d_vocab}. Use the task that the model was made for."
         )
-    if rows < 1:
-        raise ValueError(f"rows={rows}, and at least one row of each trigram is needed.")
+    require_at_least(1, rows=rows)
 
     def due(prompts: Tensor) -> Tensor:
         return places_due(task, prompts, form)

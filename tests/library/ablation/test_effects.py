@@ -257,7 +257,7 @@ def test_rows_that_cannot_be_meant(plain):
     for rows in (ROWS[:1], ROWS[:1].repeat(3, 1)):
         with pytest.raises(ValueError, match="takes values from other rows"):
             effect(plain, rows, "L0H1", fill="mean")
-    with pytest.raises(ValueError, match="at least 2 tokens"):
+    with pytest.raises(ValueError, match="at least two positions"):
         effect(plain, ROWS[:, :1], "L0H1")
     rows = repeated_tokens(23, 4, batch=3, bos=0)
     for measure in (effect, attribution):

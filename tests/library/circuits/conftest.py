@@ -33,11 +33,5 @@ def plain():
 
 
 @pytest.fixture(scope="session")
-def with_norm():
-    """Two layers with LayerNorm, MLPs and every bias non-zero."""
-    return _boot(attn_only=False, normalization_type="LN")
-
-
-@pytest.fixture(scope="session")
 def tokens():
     return torch.randint(0, 37, (2, 9), generator=torch.Generator().manual_seed(3))

@@ -175,7 +175,7 @@ def test_heads_by_neuron_and_name(draw):
     assert torch.equal(mlp.neuron(1).W_O[0, 0, :-1], W_out[1])
     assert torch.equal(mlp.heads([5]).W_Q, mlp.neuron(2).W_Q[1:])
     assert repr(mlp) == "Neurons(3 neurons x 2 heads, d_model=5, 'gelu')"
-    with pytest.raises(ValueError, match="There is no neuron 3; the layer has 0 to 2"):
+    with pytest.raises(IndexError):
         mlp.neuron(3)
 
 

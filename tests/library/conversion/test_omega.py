@@ -78,19 +78,6 @@ def test_the_window_and_its_warning(parts):
     assert high == 64.0
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"form": "two"}, "'three_layers' or 'one_layer'"),
-        ({"omega": -1.0}, "Omega is a positive, finite number, not -1.0"),
-    ],
-)
-def test_messages(changes, message, parts):
-    _, W_in, W_out, *_ = parts
-    with pytest.raises(ValueError, match=message):
-        omega_mlp(W_in, W_out, n_ctx=5, **changes)
-
-
 def test_a_sequence_longer_than_the_construction(parts):
     X, W_in, W_out, *_ = parts
     with pytest.raises(

@@ -76,7 +76,6 @@ def test_the_unsigned_scale_starts_at_the_background():
         (figures.unsigned, [1.0, -0.5], None, r"smallest value is -0.5.*Use signed\(values\)"),
         (figures.signed, [1.0, float("nan")], None, "needs finite values"),
         (figures.signed, [], None, "needs finite values"),
-        (figures.signed, [1.0], -1.0, "a positive number, not -1"),
     ],
 )
 def test_values_without_a_colour_are_refused(scale, values, limit, text):

@@ -1,8 +1,7 @@
-"""Losses on the first and second pass, and the in-context score."""
+"""Losses on the first and second pass."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,39 +9,7 @@ from circuitkit.handmade import build_induction_model
 from circuitkit.induction import (
     Repeated,
     induction_loss,
-    losses_by_position,
-    repeated_tokens,
 )
-
-
-def slow_losses(slow_model, row):
-    logits = slow_model.run(row)[0]
-    return [
-        math.log(sum(math.exp(v) for v in at)) - at[after]
-        for at, after in zip(logits, row[1:], strict=False)
-    ]
-
-
-@pytest.mark.parametrize("bos", [None, 0])
-def test_losses_and_accuracy_against_loops(with_norm, slow, bos):
-    rows = repeated_tokens(23, 5, batch=3, bos=bos)
-    all_losses = [slow_losses(slow(with_norm), row) for row in rows.tokens.tolist()]
-    opening = int(bos is not None)
-    # The loss at index t is about the token at t + 1; both passes leave out their first token.
-    first = [row[t - 1] for row in all_losses for t in range(opening + 1, opening + 5)]
-    second = [row[t - 1] for row in all_losses for t in range(opening + 6, opening + 10)]
-    found = induction_loss(with_norm, rows)
-    assert found.first == pytest.approx(np.mean(first), abs=1e-9)
-    assert found.second == pytest.approx(np.mean(second), abs=1e-9)
-    assert found.difference == pytest.approx(np.mean(second) - np.mean(first), abs=1e-9)
-    right = []
-    for row in rows.tokens.tolist():
-        logits = slow(with_norm).run(row)[0]
-        right += [logits[t - 1].argmax() == row[t] for t in range(opening + 6, opening + 10)]
-    assert found.accuracy == pytest.approx(np.mean(right), abs=1e-6)
-    assert losses_by_position(with_norm, rows.tokens).numpy() == pytest.approx(
-        np.array(all_losses), abs=1e-9
-    )
 
 
 def test_the_loss_of_a_certain_right_answer_by_hand():

@@ -1,14 +1,12 @@
 """The path expansion and the term importance, against explicit products position by position."""
 
-import math
-
 import pytest
 import torch
 
 import circuitkit as ck
 from circuitkit import paths as paths_module
 from circuitkit.parts import converted_neurons
-from circuitkit.paths import loss_of_paths, path_logits, term_importance
+from circuitkit.paths import path_logits, term_importance
 from tests.support import zoo
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
@@ -186,46 +184,6 @@ def test_shipped_models_in_both_precisions():
         model = model.to(dtype)
         logits = model(rows)
         assert (path_logits(model, rows).sum() - logits).abs().max() <= bound * logits.abs().max()
-
-
-def hand_loss(logits, tokens):
-    total, n = 0.0, 0
-    for row in range(len(tokens)):
-        for place in range(tokens.shape[1] - 1):
-            scores = logits[row, place].tolist()
-            largest = max(scores)
-            norm = largest + math.log(sum(math.exp(s - largest) for s in scores))
-            total, n = total + norm - scores[int(tokens[row, place + 1])], n + 1
-    return total / n
-
-
-def test_term_importance_equals_losses_by_hand(with_norm, tokens):
-    paths = path_logits(with_norm, tokens)
-    result = term_importance(with_norm, tokens)
-    orders = {}
-    for name in paths:
-        is_start = name in ("direct", "L0 MLP", "L1 MLP")
-        orders[name] = 0 if is_start else 2 if name.count("H") == 2 else 1
-
-    def loss_with(is_wanted):
-        wanted = [name for name in paths if name == "bias" or is_wanted(name)]
-        return hand_loss(sum(paths[name] for name in wanted), tokens)
-
-    assert result.full == pytest.approx(hand_loss(with_norm(tokens), tokens), abs=1e-12)
-    for k in range(3):
-        kept = loss_with(lambda name, k=k: orders[name] <= k)
-        removed = loss_with(lambda name, k=k: orders[name] != k)
-        assert result.kept[k] == pytest.approx(kept, abs=1e-12)
-        assert result.removed[k] == pytest.approx(removed, abs=1e-12)
-    for path in ("direct", "L1H2", "L0 MLP->L1H0", "L0H2->L1H1"):
-        without = loss_with(lambda name, path=path: name != path)
-        assert result.by_path[path] == pytest.approx(without - result.full, abs=1e-12)
-    rise = result.by_path.values.tolist()
-    assert rise == sorted(rise, reverse=True)
-    assert len(rise) == len(paths) - 1
-    assert len(term_importance(with_norm, tokens, by_path=False).by_path) == 0
-    expected = hand_loss(paths["direct"] + paths["bias"], tokens)
-    assert loss_of_paths(paths, ["direct", "bias"]) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "neox-parallel", "llama", "olmo2"])

@@ -15,26 +15,6 @@ def head_weights(model, layer, head):
     return q, k, v, state[f"blocks.{layer}.attn.o.weight"][:, rows].T
 
 
-def test_every_pair_of_a_plain_model(plain, tokens):
-    dst, src = 7, 4
-    _, cache = plain.run_with_cache(tokens)
-    q, k, *_ = head_weights(plain, 1, 2)
-    state = plain.state_dict()
-    for row in range(2):
-        table = score_decomposition(plain, tokens[row], "L1H2", dst, src)
-        assert table.names == ("embed", "pos", "L0H0", "L0H1", "L0H2", "bias")
-        parts = [state["embed.weight"][tokens[row]], state["pos_embed.weight"][:9]]
-        for head in range(3):
-            _, _, v, o = head_weights(plain, 0, head)
-            pattern = cache["blocks.0.attn.hook_pattern"][row, head]
-            parts.append(pattern @ (parts[0] + parts[1]) @ v @ o)
-        for i, on_query in zip(table.names, parts, strict=False):
-            for j, on_key in zip(table.names, parts, strict=False):
-                expected = (on_query[dst] @ q) @ (on_key[src] @ k) / 5**0.5
-                assert table[i, j] == pytest.approx(expected.item(), abs=1e-12)
-        assert not table["bias"].any()
-
-
 @pytest.mark.parametrize(
     "changes",
     [

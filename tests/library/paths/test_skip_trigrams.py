@@ -222,7 +222,7 @@ NO_TOKENS = torch.zeros(7, dtype=torch.bool)
     ("call", "text"),
     [
         (lambda m: strongest(m, "L0H9", 5), "no head is called 'L0H9'"),
-        (lambda m: strongest(m, "L0H0", 0), "k must be at least 1"),
+        (lambda m: strongest(m, "L0H0", 0), "k=0 is too small"),
         (lambda m: strongest(m, "L0H0", among=NO_TOKENS), "among .* not all of them 0"),
         (lambda m: strongest(m, "L0H0", unigram=torch.ones(5)), r"unigram has the shape \(5,\)"),
         (lambda m: strongest(m, "L0H0", unigram=-torch.ones(7)), "unigram .* at least 0"),

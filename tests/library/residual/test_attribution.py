@@ -7,7 +7,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.residual import decompose, logit_attribution, why
-from tests.support import slow_tools, zoo
+from tests.support import zoo
 
 TEXT = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
 
@@ -35,22 +35,6 @@ def test_by_hand(boot, close):
     close(shares.values[:, 0, 0], [-2 / root, 0.0, 10.0])  # -1 / root, times the gain of 2
     versus = logit_attribution(model, torch.tensor([0]), 0, 1)
     close(versus.values[:, 0, 0], [-2 / root - 2 / root, 0.0, 10.0])
-
-
-@pytest.mark.parametrize("settings", [{}, {"attn_only": False, "normalization_type": "LN"}])
-def test_shares_equal_those_of_a_slow_forward_pass(boot, tokens, answers, close, settings):
-    model, (answer, versus) = boot(**settings), answers
-    shares = logit_attribution(model, tokens, answer)
-    contrast = logit_attribution(model, tokens, answer, versus)
-    for row in range(2):
-        slow = slow_tools.native(model).run(tokens[row])
-        places = torch.arange(9)
-        for name in slow.parts:
-            logits = slow.unembedded(slow.parts[name])
-            close(shares[name][row], logits[places, answer[row]], 1e-11)
-            difference = logits[places, answer[row]] - logits[places, versus[row]]
-            close(contrast[name][row], difference, 1e-11)
-        close(shares.values.sum(0)[row], slow.logits[places, answer[row]], 1e-11)
 
 
 @pytest.mark.parametrize(

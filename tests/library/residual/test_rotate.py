@@ -32,8 +32,6 @@ def test_a_direction_can_stay_as_it_is(close):
     close(R @ R.T, torch.eye(5))
     close(fix.double() @ R, fix)
     assert not torch.equal(R, random_rotation(5, seed=1, fix=fix))
-    with pytest.raises(ValueError, match=r"fix has 3 dimensions. It must have d_model=5"):
-        random_rotation(5, seed=0, fix=torch.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +83,6 @@ def test_a_shipped_model_in_float32(close):
 def test_what_cannot_be_rotated(plain):
     with pytest.raises(ValueError, match=r"not orthogonal: R R\^T differs from the identity by \d"):
         rotate_basis(plain, 2 * random_rotation(22, seed=0))
-    with pytest.raises(ValueError, match=r"has 5 dimensions and the stream of this model has 22"):
-        rotate_basis(plain, random_rotation(5, seed=0))
     for model in (zoo.make("gpt2"), zoo.converted("native-mlp")):
         with pytest.raises(ValueError, match="needs a native model"):
             rotate_basis(model, random_rotation(model.cfg.d_model, seed=0))

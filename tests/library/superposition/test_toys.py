@@ -129,8 +129,6 @@ def test_models_that_cannot_be_made_are_refused():
         hand_specified(4, 6, shared=[(0, 1), (0, 1, 2)])
     with pytest.raises(ValueError, match="needs two or more of the heads 0 to 3"):
         hand_specified(4, 5, shared=[(0, 7)])
-    with pytest.raises(ValueError, match="needs a head, a trigram and a positive gain"):
-        hand_specified(0, 1)
     with pytest.raises(ValueError, match=r"has 10 tokens.*W_E is \(8, 8\)"):
         toy_model(ck.heads_of(hand_specified(2, 3)), SkipTrigramTask(4), torch.eye(8))
 

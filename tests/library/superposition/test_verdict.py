@@ -306,7 +306,7 @@ def test_mistakes_are_explained():
     model = hand_specified(3, 3)
     with pytest.raises(ValueError, match="has 8 tokens, and a task of 4 trigrams has 10"):
         head_verdict(model, SkipTrigramTask(4))
-    with pytest.raises(ValueError, match="rows=0, and at least one row"):
+    with pytest.raises(ValueError, match="rows=0 is too small"):
         head_verdict(model, rows=0)
     with pytest.raises(ValueError, match="no trigram 4"):
         head_verdict(model, rows=20).carriers(4)
