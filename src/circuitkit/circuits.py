@@ -233,8 +233,9 @@ def top_per_row(matrix: "FactoredMatrix", k: int = 10) -> TopPerRow:
 def copying_score(heads: Any, model: Any = None) -> Table:
     r"""Whether heads raise the token that they attend to: $\sum_i \lambda_i / \sum_i |\lambda_i|$.
 
-    The $\lambda_i$ are the eigenvalues of a head's OV circuit (see `ov_eigenvalues`). The score is
-    1 if all are positive (copying), -1 if all are negative, and 0 for a head that writes nothing.
+    The $\lambda_i$ are the eigenvalues of a head's OV circuit, which is `W_E W_OV W_U` if a model
+    is given, and `W_OV` if not. The score is 1 if all are positive (copying), -1 if all are
+    negative, and 0 for a head that writes nothing.
 
     Parameters
     ----------
