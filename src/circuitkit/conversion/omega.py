@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least
 
 
 @checked
@@ -38,6 +38,7 @@ def omega_window(
     -----
     Source: this book, from the post's two conditions, of which the first asks for twice as much.
     """
+    require_at_least(1, n_pos=n_pos)
     eps = torch.finfo(dtype).eps
     tolerance = 16 * eps if tolerance is None else tolerance
     return 0.5 * math.log(n_pos / tolerance), min(4 * tolerance / eps, torch.finfo(dtype).max / 4)
