@@ -113,14 +113,15 @@ def omega_needed() -> list[float]:
 
 
 def omega_above_entries() -> list[bool]:
-    """Entries far above Omega = 27: are SiLU heads right; is an ordinary head shielded from the bias token, and with 1000?"""
+    """Scores far above 27: is an ordinary head wrong with Omega = 27 and right with 1000; are SiLU heads right with 27?"""
     scale = 100.0
     silu = _silu_error(27, scale=scale) / scale < 1e-14
     X = (
         2 * normal(0, N, D).abs()
     )  # every score is far below zero, so a bias token at -Omega stands out
     scores = -X @ X.T
-    return [silu, *(_shielded(scores, X, range(N), [N], omega) for omega in (27.0, 1000.0))]
+    small, large = (_shielded(scores, X, range(N), [N], omega) for omega in (27.0, 1000.0))
+    return [not small, large, silu]
 
 
 def _shielded(scores, X, rows, columns, omega: float) -> bool:
