@@ -149,26 +149,7 @@ def to_tokens(
     Source: this book.
     """
     require_bridge(model)
-    is_list = isinstance(text, Sequence) and len(text) > 0
-    is_text = isinstance(text, str) or (is_list and all(isinstance(row, str) for row in text))
-    if is_text and getattr(model, "tokenizer", None) is None:
-        raise ValueError(
-            "This model has no tokenizer, so it reads token ids [batch, pos] and no text: "
-            "torch.tensor([[5, 7, 5]])."
-        )
-    if isinstance(text, str):
-        tokens = model.to_tokens(text, truncate=False)
-    elif is_text:
-        rows = [model.to_tokens(row, truncate=False)[0] for row in text]
-        lengths = sorted({len(row) for row in rows})
-        if len(lengths) > 1:
-            raise ValueError(
-                f"The texts have different numbers of tokens, {lengths[0]} to {lengths[-1]}. "
-                "Give texts of one length, or one text at a time."
-            )
-        tokens = torch.stack(rows)
-    else:
-        tokens = text
+    tokens = ids_of_text(model, text)
     if (
         not isinstance(tokens, Tensor)
         or tokens.dtype not in (torch.int64, torch.int32)
@@ -193,6 +174,29 @@ def to_tokens(
             f"0 to {model.cfg.d_vocab - 1}. Use the model's own tokenizer: model.to_tokens(text)."
         )
     return tokens
+
+
+def ids_of_text(model: Any, text: Any) -> Any:
+    """The token ids of a text or of several texts; anything else is returned as it is."""
+    is_list = isinstance(text, Sequence) and len(text) > 0
+    is_text = isinstance(text, str) or (is_list and all(isinstance(row, str) for row in text))
+    if is_text and getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            "This model has no tokenizer, so it reads token ids [batch, pos] and no text: "
+            "torch.tensor([[5, 7, 5]])."
+        )
+    if isinstance(text, str):
+        return model.to_tokens(text, truncate=False)
+    if is_text:
+        rows = [model.to_tokens(row, truncate=False)[0] for row in text]
+        lengths = sorted({len(row) for row in rows})
+        if len(lengths) > 1:
+            raise ValueError(
+                f"The texts have different numbers of tokens, {lengths[0]} to {lengths[-1]}. "
+                "Give texts of one length, or one text at a time."
+            )
+        return torch.stack(rows)
+    return text
 
 
 def to_token(model: Any, answer: str | int) -> int:
