@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from circuitkit.checks import checked
-from circuitkit.figures.pictures import NEGATIVE, POSITIVE, check_alt, mark
+from circuitkit.figures.pictures import NEGATIVE, POSITIVE, check_alt
 from circuitkit.names import Name, parse
 
 CARD, GAP = 86, 16  # width of a part, and the room beside it
@@ -111,12 +111,13 @@ class Circuit:
         return wires
 
     def __repr__(self) -> str:
-        lines = [
-            f"Circuit: {self.alt}",
-        ]
+        lines = [f"Circuit: {self.alt}"]
+        if self.label:
+            lines.append(f"  numbers: {self.label}")
         for kind, values in (("parts", self.like("")), ("wires", self.like("->"))):
             if values:
-                lines.append(f"  {kind} {', '.join(values)}: {mark(list(values.values()))}")
+                shown_values = ", ".join(f"{key} {self.number(key)}" for key in values)
+                lines.append(f"  {kind}: {shown_values}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -170,7 +171,7 @@ def circuit(
     --------
     >>> circuit({"L0H1->L1H3.K": 2.1}, alt="L1H3 finds its key by what L0H1 wrote")
     Circuit: L1H3 finds its key by what L0H1 wrote
-      wires L0H1->L1H3.K: 1 values, largest 2.1, mean 1, mark 1
+      wires: L0H1->L1H3.K 2.1
     """
     if not values:
         raise ValueError("There is nothing to draw. Give numbers by name: {'L0H1->L1H3.K': 2.1}.")

@@ -80,7 +80,7 @@ def check_row_of_he(answer: Any) -> Result:
     hints = {
         "have": "This is the smallest or largest entry of another row. Is the row that of ` he`?"
     }
-    why = "The head looks for the style of the King James Bible."
+    why = "At ` he`, the head attends to a word of the King James Bible."
     return judge_word("A row of L0H0", answer, " hath", why, hints)
 
 

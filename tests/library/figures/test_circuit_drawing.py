@@ -171,6 +171,16 @@ def test_nothing_covers_anything():
         assert 0 <= top < bottom <= height
 
 
+def test_the_description_gives_the_number_of_every_part_and_wire():
+    values = {"L1H3": -9.34, "L0 MLP": 0.0, "L0H1->L1H3.K": 0.0864, "L0H0->L1H3.V": 0.0041}
+    assert repr(figures.circuit(values, alt=ALT, label="logits")).splitlines() == [
+        f"Circuit: {ALT}",
+        "  numbers: logits",
+        "  parts: L1H3 −9.3, L0 MLP 0.0",
+        "  wires: L0H1->L1H3.K 0.086, L0H0->L1H3.V 0.004",
+    ]
+
+
 def test_the_description_names_everything_and_changes_with_a_number():
     text = repr(figures.circuit(CIRCUIT, alt=ALT))
     assert text.splitlines()[0] == f"Circuit: {ALT}"
