@@ -91,7 +91,10 @@ class Effect:
 
     @property
     def rank(self) -> int:
-        """1 if no control changes the measure as much; with `keep`, if no control preserves it as well."""
+        """1 if no control changes the measure as much; with `keep`, if no control preserves it as well.
+
+        Without controls it is 1, too, so look at `len(controls)` first.
+        """
         change, *control_changes = (self.values[1:].mean(1) - self.values[0].mean()).abs()
         if self.done.startswith("keeping"):
             better = [control <= change for control in control_changes]

@@ -374,8 +374,9 @@ class Heads:
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos pos"]:
         """Attention pattern `[..., head, dst, src]`; each row sums to 1."""
-        allowed = self.allowed(x.shape[-2], x.device)
-        return self.scores(x).masked_fill(~allowed, -math.inf).softmax(-1)
+        scores = self.scores(x)
+        allowed = self.allowed(scores.shape[-1], scores.device)
+        return scores.masked_fill(~allowed, -math.inf).softmax(-1)
 
     def allowed(self, n_pos: int, device: torch.device | None = None) -> Bool[Tensor, "dst src"]:
         """True where mask and window let a destination see a source."""

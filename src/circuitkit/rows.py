@@ -181,12 +181,14 @@ def token_losses(
     Returns
     -------
     Losses `[batch, pos - 1]`, `-log softmax(logits[t])[tokens[t + 1]]`: entry `t` belongs to the
-    token at position `t + 1`.
+    token at position `t + 1`. Logits in half precision are converted to float32 first.
 
     Notes
     -----
     Source: the usual cross-entropy.
     """
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
     losses = []
     for row, ids in zip(logits[:, :-1], tokens.to(logits.device), strict=True):
         losses.append(torch.nn.functional.cross_entropy(row, ids[1:], reduction="none"))

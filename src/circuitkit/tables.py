@@ -7,6 +7,7 @@ are in `table.names`, the tensor is `table.values`, and `table.to_frame()` gives
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
@@ -119,8 +120,11 @@ class Table:
 
         Raises
         ------
-        ValueError : if an entry holds more than one number, because such entries have no order
+        ValueError : if an entry holds more than one number, because such entries have no order, or
+            if `k` is not a count
         """
+        if not isinstance(k, Integral) or k < 0:
+            raise ValueError(f"top was given k={k!r}. Give the number of entries, such as top(5).")
         if self.values.ndim != len(self.axes):
             raise ValueError(
                 f"Each entry of this table holds values of the shape "

@@ -102,3 +102,12 @@ def test_rows_made_by_hand_must_repeat():
     for period, start in ((3, 0), (2, 1), (4, 1)):
         with pytest.raises(ValueError, match=rf"same {period} tokens from position {start}"):
             require_repeating(Repeated(tokens, period, start))
+
+
+def test_losses_of_half_precision_logits_are_not_rounded_to_half_precision():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 7, generator=generator).bfloat16()
+    tokens = torch.randint(7, (2, 5), generator=generator)
+    losses = token_losses(logits, tokens)
+    expected = -logits.double().log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
+    torch.testing.assert_close(losses.double(), expected, atol=1e-5, rtol=1e-5)

@@ -57,3 +57,9 @@ def test_entries_with_several_numbers_have_no_order():
 def test_names_must_fit_the_values():
     with pytest.raises(ValueError, match=r"\(2,\) names"):
         Table(torch.zeros(3), {"head": ("L0H0", "L0H1")})
+
+
+@pytest.mark.parametrize("k", [-2, 2.5])
+def test_top_refuses_what_is_no_count(k):
+    with pytest.raises(ValueError, match="number of entries"):
+        Table(torch.arange(3.0), {"part": ("a", "b", "c")}).top(k)
