@@ -1,4 +1,4 @@
-# circuitkit. `make book` builds the book, `make check` takes 40 seconds, `make test` checks everything that CI checks.
+# circuitkit. `make book` builds the book, `make check` takes 20 seconds, `make test` checks everything that CI checks.
 # `make help` lists all commands: the words after ## on the lines below.
 
 SHELL := bash
@@ -127,14 +127,14 @@ QUICK := $(addprefix tests/book/test_,hollow_cells.py page_form.py numbers.py eq
 quick: env ## the tests that need no kernel: hollow cells, form of the pages, numbers, equations, spelling of notebooks, glossary
 	$(PYTEST) $(QUICK)
 
-check: env ## after every edit (40 s): lint, types and the quick tests
+check: env ## after every edit (20 s): lint, types and the quick tests
 	@$(MAKE) --no-print-directory -k -j2 types lint quick
 
 test-book: browser ## after an edit of the text (4 min): check, book, notebooks, pages
 	@$(MAKE) --no-print-directory -j2 lint types book
 	$(PYTEST) book tests/book tests/site $(NBVAL) $(PARALLEL)
 
-test: browser ## everything that CI checks (10 min)
+test: browser ## everything that CI checks (5 min)
 	@$(MAKE) --no-print-directory -j2 lint types book
 	$(PYTEST) book tests src $(NBVAL) --doctest-modules $(PARALLEL) --durations=8
 
