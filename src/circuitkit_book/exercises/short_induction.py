@@ -7,7 +7,7 @@ from torch import Tensor
 
 from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.exercise import as_tensor
-from circuitkit_book.exercises.short_mlp import judge
+from circuitkit_book.exercises.short_answers import judge
 
 
 def check_two_tokens_later(

@@ -1,45 +1,12 @@
 """Short answers inside the pages of chapter 4: numbers that a reader works out in a few minutes."""
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from circuitkit_book.exercises.checking import Result
+from circuitkit_book.exercises.short_answers import judge
 
 SIGMA_1 = 1 / (1 + math.exp(-1))
-
-
-def judge(
-    title: str, answer: Any, right: list[float], hints: Mapping[str, Sequence[float]]
-) -> Result:
-    """Compare a number, or a list of numbers, with the right one and with known mistakes.
-
-    Each hint is shown when the answer agrees with its list within 1%.
-    """
-    if answer is None or answer is ...:
-        return Result(title, False, f"{title}: No answer yet.", done=False)
-    try:
-        given = torch.as_tensor(answer, dtype=torch.float64).flatten()
-    except (TypeError, ValueError, RuntimeError):
-        return Result(title, False, f"{title}: not yet.\nGive a number or a list of numbers.")
-    if len(given) != len(right):
-        text = (
-            f"{title}: not yet.\nThe answer has {len(right)} numbers, and yours has {len(given)}."
-        )
-        return Result(title, False, text, answer=answer)
-    if agrees(given, right):
-        return Result(title, True, f"{title}: right.", answer=answer)
-    found = [hint for hint, wrong in hints.items() if agrees(given, wrong)]
-    text = "\n".join([f"{title}: not yet.", *found])
-    return Result(title, False, text, answer=answer, mistake=" ".join(found))
-
-
-def agrees(given: torch.Tensor, expected: Sequence[float]) -> bool:
-    """Whether two lists of numbers are the same within 1%, or within 0.005 near zero."""
-    other = torch.tensor(expected, dtype=torch.float64)
-    return len(given) == len(other) and torch.allclose(given, other, rtol=0.01, atol=0.005)
 
 
 def check_second_neuron(answer: Any) -> Result:

@@ -3,29 +3,10 @@
 from typing import Any
 
 from circuitkit_book.exercises.checking import Result
-from circuitkit_book.exercises.short_mlp import judge
+from circuitkit_book.exercises.short_answers import judge, judge_word
 
 READ_A_ROW = "You read a row: this token is raised by ` Mr`. Which tokens raise `ash` is a column."
 NOT_RAISED = "The logit of `or` hardly depends on this head, whatever it is replaced with."
-
-
-def judge_word(title: str, answer: Any, right: str, why: str, hints: dict[str, str]) -> Result:
-    """Compare a token or the name of a head with the right one.
-
-    `why` is shown with the right answer, and `hints` has a sentence for each known wrong one.
-    """
-    if answer is None or answer is ...:
-        return Result(title, False, f"{title}: No answer yet.", done=False)
-    if not isinstance(answer, str):
-        text = f"Give a text in quotation marks. You gave a value of type {type(answer).__name__}."
-        return Result(title, False, f"{title}: not yet.\n{text}", answer=answer)
-    if answer == right:
-        return Result(title, True, f"{title}: right.\n{why}", answer=answer)
-    hint = hints.get(answer.strip(), "")
-    if answer.strip().lower() == right.strip().lower():
-        hint = f"Almost. Write it exactly as it is in the vocabulary: {right!r}."
-    text = f"{title}: not yet.\n{hint}".rstrip()
-    return Result(title, False, text, answer=answer, mistake=hint)
 
 
 def check_column_of_ash(answer: Any) -> Result:

@@ -3,20 +3,7 @@
 from typing import Any
 
 from circuitkit_book.exercises.checking import Result
-
-
-def judge_name(title: str, answer: Any, right: str, hints: dict[str, str]) -> Result:
-    """Compare a name with the right one. A hint belongs to each name that a reader is likely to give."""
-    if answer is None or answer is ...:
-        return Result(title, False, f"{title}: No answer yet.", done=False)
-    if not isinstance(answer, str):
-        text = f"{title}: not yet.\nGive a name in quotation marks, such as {min(hints)!r}."
-        return Result(title, False, text, answer=answer)
-    given = answer.strip()
-    if given == right:
-        return Result(title, True, f"{title}: right.", answer=answer)
-    hint = hints.get(given, f"There is no reason to expect {given}. Compare the numbers again.")
-    return Result(title, False, f"{title}: not yet.\n{hint}", answer=answer, mistake=given)
+from circuitkit_book.exercises.short_answers import judge_name
 
 
 def check_head_with_the_name(answer: Any) -> Result:

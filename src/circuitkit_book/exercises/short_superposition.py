@@ -3,7 +3,7 @@
 from typing import Any
 
 from circuitkit_book.exercises.checking import Result
-from circuitkit_book.exercises.short_mlp import judge
+from circuitkit_book.exercises.short_answers import judge
 
 
 def check_shared_write(answer: Any) -> Result:
