@@ -22,7 +22,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from circuitkit.superposition import GATES, WRITES, GatedBlock
 from circuitkit.superposition.block import Recipe
 from circuitkit.superposition.verdict import always_predicted, margins_over_others
-from circuitkit.training import cosine_decay, fit
+from circuitkit.training import fit
+from circuitkit_book.feature_toys import cosine_decay
 from studies.sharing import write_table
 
 N_SIGNALS, N_NOISE, N_CTX, N_SEEDS, N_RUNS = 4, 7, 8, 8, 4

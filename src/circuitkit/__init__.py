@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # what an editor sees
     from circuitkit import skip_trigrams as skip_trigrams
     from circuitkit import superposition as superposition
     from circuitkit import tables as tables
-    from circuitkit import toys as toys
     from circuitkit import training as training
     from circuitkit.ablation import run as run
     from circuitkit.conversion import to_attention_only as to_attention_only
@@ -58,7 +57,6 @@ MODULES = (
     "skip_trigrams",
     "superposition",
     "tables",
-    "toys",
     "training",
 )
 # Other public names, and the module of each.

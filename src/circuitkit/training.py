@@ -1,6 +1,5 @@
 """One training loop, with which every small model of the book is trained."""
 
-import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -10,7 +9,7 @@ from tqdm import tqdm  # tqdm.auto does not read TQDM_DISABLE in notebooks
 
 from circuitkit.checks import checked, require_at_least
 
-__all__ = ["cosine_decay", "fit"]
+__all__ = ["fit"]
 
 
 @checked
@@ -75,30 +74,3 @@ def fit(
         descent.step()
         losses.append(loss.detach())
     return torch.stack(losses)
-
-
-@checked
-def cosine_decay(learning_rate: float, steps: int) -> Callable[[int], float]:
-    """Return the schedule that falls from `learning_rate` to 0 along half a cosine.
-
-    Parameters
-    ----------
-    learning_rate : the rate of step 0
-    steps : number of steps after which the rate would be 0
-
-    Returns
-    -------
-    A function of the step, for the `learning_rate` of `fit`.
-
-    Notes
-    -----
-    Source: Loshchilov and Hutter 2017, "SGDR: Stochastic Gradient Descent with Warm Restarts".
-
-    Examples
-    --------
-    >>> rate = cosine_decay(0.1, 10)
-    >>> round(rate(0), 3), round(rate(5), 3), round(rate(10), 3)
-    (0.1, 0.05, 0.0)
-    """
-    require_at_least(1, steps=steps)
-    return lambda step: learning_rate * (1 + math.cos(math.pi * step / steps)) / 2

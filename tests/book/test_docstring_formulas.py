@@ -32,10 +32,13 @@ def public() -> dict[str, object]:
     """Every public name, `circuitkit.circuits.full_ov`, with what it names: the names of the API pages."""
     names = {}
     for page in sorted((Path(__file__).resolve().parents[2] / "book/api").glob("*.md")):
-        module = importlib.import_module(f"circuitkit.{page.stem}")
-        for name in module.__all__:
-            if not name.startswith("check_"):  # an exercise states its formula on its page
-                names[f"circuitkit.{page.stem}.{name}"] = getattr(module, name)
+        # the page of the course package names its modules; other pages have the name of their module
+        marked = re.findall(r"<!-- names: ([\w.]+) -->", page.read_text("utf-8"))
+        for path in marked or [f"circuitkit.{page.stem}"]:
+            module = importlib.import_module(path)
+            for name in module.__all__:
+                if not name.startswith("check_"):  # an exercise states its formula on its page
+                    names[f"{path}.{name}"] = getattr(module, name)
     return names
 
 

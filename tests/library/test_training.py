@@ -4,7 +4,8 @@ import functools
 
 import torch
 
-from circuitkit.training import cosine_decay, fit
+from circuitkit.training import fit
+from circuitkit_book.feature_toys import cosine_decay
 
 
 def start(seed=0):

@@ -1,7 +1,7 @@
 """The API reference: one page for each public module, from numpy docstrings.
 
 A page is a file `book/api/<module>.md` that holds a marker. autodoc and napoleon write what stands there: everything that
-the module lists in `__all__`. Docstrings use Markdown for `code` and $formulas$, which `to_rst` translates.
+the module lists in `__all__`. The page of the course package has one marker for each of its modules, which names the module. Docstrings use Markdown for `code` and $formulas$, which `to_rst` translates.
 """
 
 import importlib
@@ -11,6 +11,7 @@ from pathlib import Path
 from sphinx.util.nodes import make_refnode
 
 INDEX, PAGE = "<!-- packages -->", "<!-- names -->"
+COURSE = re.compile(r"<!-- names: (circuitkit_book\.\w+) -->")
 PAGES = Path(__file__).resolve().parents[2] / "api"
 
 
@@ -21,6 +22,8 @@ def fill(app, docname, source) -> None:
     elif PAGE in source[0]:
         module = f"circuitkit.{docname.rpartition('/')[2]}"
         source[0] = source[0].replace(PAGE, members(module))
+    else:
+        source[0] = COURSE.sub(lambda match: members(match[1]), source[0])
 
 
 def members(module: str) -> str:
@@ -32,6 +35,8 @@ def index() -> str:
     """Each module with its public names, which link to their descriptions."""
     rows = []
     for page in sorted(PAGES.glob("*.md")):
+        if PAGE not in page.read_text("utf-8"):
+            continue
         module = importlib.import_module(f"circuitkit.{page.stem}")
         names = sorted(module.__all__, key=str.lower)
         links = ", ".join(f"{{py:obj}}`{name} <circuitkit.{page.stem}.{name}>`" for name in names)
@@ -93,7 +98,7 @@ def paragraph_to_rst(text: str) -> str:
 def by_last_name(app, env, node, contnode):
     """Link a type to the module that documents it; the signature may name the file that defines it."""
     target = node.get("reftarget", "")
-    if node.get("refdomain") != "py" or not target.startswith("circuitkit."):
+    if node.get("refdomain") != "py" or not target.startswith(("circuitkit.", "circuitkit_book.")):
         return None
     last = target.rpartition(".")[2]
     objects = env.domaindata["py"]["objects"]

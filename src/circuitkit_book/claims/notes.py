@@ -14,10 +14,10 @@ from circuitkit import (
     residual,
     skip_trigrams,
     superposition,
-    toys,
 )
 from circuitkit.heads import heads_of, stack
 from circuitkit.names import SIDES
+from circuitkit_book import induction_training
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
     model,
@@ -28,6 +28,7 @@ from circuitkit_book.claims.shipped import (
     token,
     unigram,
 )
+from circuitkit_book.feature_toys import train_toy_models
 
 
 def setting() -> bool:
@@ -71,7 +72,7 @@ def deletion() -> list:
 
 def opposite_features() -> float:
     """Cosine between two features that never occur together, in a toy that stores four in two dimensions; mean of 2 pairs."""
-    trained = toys.train_toy_models(
+    trained = train_toy_models(
         torch.full((8,), 0.3), n_features=4, n_hidden=2, pairs="anticorrelated", steps=1000
     )
     best = trained.W[trained.loss.argmin()]
@@ -308,8 +309,8 @@ def virtual_heads_worth() -> list[float]:
 def one_layer_fails() -> list[bool]:
     """Whether a two-layer model learns to repeat and a one-layer model with four heads does not, 150 steps each."""
     deep, flat = (
-        induction.train_induction_model(2, steps=150, batch=32),
-        induction.train_induction_model(1, n_heads=4, steps=150, batch=32),
+        induction_training.train_induction_model(2, steps=150, batch=32),
+        induction_training.train_induction_model(1, n_heads=4, steps=150, batch=32),
     )
     return [float(deep.accuracy[-10:].mean()) > 0.9, float(flat.accuracy[-10:].mean()) < 0.3]
 

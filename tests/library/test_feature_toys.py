@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from circuitkit.toys import sample_features, train_toy_models
+from circuitkit_book.feature_toys import sample_features, train_toy_models
 
 
 def close(a, b, tolerance=1e-6):

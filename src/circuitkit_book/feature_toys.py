@@ -1,15 +1,20 @@
-"""Toy models that store more sparse features than they have dimensions, trained side by side."""
+"""Toy models that store more sparse features than they have dimensions, trained side by side.
 
+The appendix of chapter 1 and one claim use them.
+"""
+
+import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked
-from circuitkit.training import cosine_decay, fit
+from circuitkit.checks import checked, require_at_least
+from circuitkit.training import fit
 
-__all__ = ["FeatureToys", "train_toy_models"]
+__all__ = ["FeatureToys", "cosine_decay", "train_toy_models"]
 
 Pairs = Literal["independent", "anticorrelated"]
 
@@ -116,3 +121,30 @@ def sample_features(
     first_is_on = draw < density[:, None, None]
     second_is_on = draw >= 1 - density[:, None, None]
     return value * torch.stack([first_is_on, second_is_on], dim=-1).flatten(-2)
+
+
+@checked
+def cosine_decay(learning_rate: float, steps: int) -> Callable[[int], float]:
+    """Return the schedule that falls from `learning_rate` to 0 along half a cosine.
+
+    Parameters
+    ----------
+    learning_rate : the rate of step 0
+    steps : number of steps after which the rate would be 0
+
+    Returns
+    -------
+    A function of the step, for the `learning_rate` of `fit`.
+
+    Notes
+    -----
+    Source: Loshchilov and Hutter 2017, "SGDR: Stochastic Gradient Descent with Warm Restarts".
+
+    Examples
+    --------
+    >>> rate = cosine_decay(0.1, 10)
+    >>> round(rate(0), 3), round(rate(5), 3), round(rate(10), 3)
+    (0.1, 0.05, 0.0)
+    """
+    require_at_least(1, steps=steps)
+    return lambda step: learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
