@@ -291,21 +291,6 @@ def check_virtual_weights(c):
         )
 
 
-def check_virtual_weight_table(c):
-    table = ck.residual.virtual_weight_table(c.model)
-    writers, readers = table.axes["writer"], table.axes["reader"]
-    covers(writers, c)
-    for w, r in itertools.product(some(writers, 24), some(readers, 24)):
-        found = table[w, r]
-        if not c.slow.before(w, r):
-            assert found != found, (w, r)
-            continue
-        W, R = writer(c, w), reader(c, r)
-        size = W.norm() * R.norm()
-        if size:  # nothing over nothing is no number
-            same(found, (W @ R).norm() / size, 1e-6)
-
-
 def check_decompose(c):
     found = ck.residual.decompose(c.model, c.tokens)
     covers(found.names, c)
@@ -329,36 +314,6 @@ def check_logit_attribution(c):
         else:
             wanted = c.each(lambda r, n=name: r.unembedded(r.part(n)))
         same(found[name], pick(wanted), c.tolerance)
-
-
-def check_memory_scores(c):
-    found = ck.residual.memory_scores(c.model, c.tokens, skip=1)
-    names = found.deletion.axes["later"]
-    covers(names, c)
-    shown = some(names)
-    parts = {name: c.each(lambda r, n=name: r.part(n))[:, 1:].flatten(0, 1) for name in shown}
-    for later, earlier in itertools.product(shown, shown):
-        deletion, cosine = found.deletion[later, earlier], found.cosine[later, earlier]
-        if not c.slow.before(earlier, later) or not parts[earlier].any():
-            assert deletion != deletion, (later, earlier)
-            continue
-        a, b = parts[earlier], parts[later]
-        same(deletion, -(a * b).sum() / (a * a).sum(), 1e-5)
-        if b.any():
-            sizes = a.norm(dim=1) * b.norm(dim=1)
-            rows = [float(x @ y / s) if s > 0 else 0.0 for x, y, s in zip(a, b, sizes, strict=True)]
-            same(cosine, sum(rows) / len(rows), 1e-5)
-
-
-def check_rotate_basis(c):
-    d = c.slow.W_E.shape[1]
-    fix = (
-        torch.ones(d) if getattr(c.slow.final, "centre", False) else None
-    )  # LayerNorms know this direction
-    R = ck.residual.random_rotation(d, seed=0, fix=fix)
-    turned = ck.residual.rotate_basis(c.model, R)
-    same(turned.W_E, c.slow.W_E @ R, c.tolerance)
-    same(answered(turned, c.tokens), c.each(lambda r: r.logits), 10 * c.tolerance)
 
 
 def score_of(c, head, dst_rows, src_rows, distance=0):
@@ -642,17 +597,6 @@ def slow_losses(c, tokens, **changes):
     )
 
 
-def check_losses_by_position(c):
-    same(
-        ck.induction.losses_by_position(c.model, c.tokens),
-        slow_losses(c, c.tokens),
-        10 * c.tolerance,
-    )
-    for names, changes in taken_out(c):
-        found = ck.induction.losses_by_position(c.model, c.tokens, without=names)
-        same(found, slow_losses(c, c.tokens, **changes), 10 * c.tolerance)
-
-
 def passes(losses, rows):
     first = losses[:, rows.start : rows.start + rows.period - 1].mean()
     return first, losses[:, rows.start + rows.period : rows.start + 2 * rows.period - 1].mean()
@@ -692,17 +636,6 @@ def check_to_attention_only(c):
         torch.stack([slow.run(row).logits for row in c.tokens]),
         max(1e-8, 100 * TOLERANCE.get(c.kind, 0)),
     )
-
-
-def check_literal_stream(c):
-    found, run = ck.conversion.literal_stream(c.model, c.tokens[0]), c.runs[0]
-    wanted = torch.stack(
-        [run.streams[name] for name in ("L0", "L0 MLP", "L1", "L1 MLP", "unembed")]
-    )
-    same(found[:, 1:, :-1], wanted, c.tolerance)
-    assert found[:, 0, -1].eq(1).all()
-    assert not found[:, 1:, -1].any()
-    assert not found[:, 0, :-1].any()
 
 
 def check_record_layer(c):
@@ -750,11 +683,9 @@ CALLS = {
     "composition_scores": lambda c: ck.circuits.composition_scores(
         *(ck.heads_of(c.model)[i] for i in (0, 1))
     ),
-    "rotate_basis": lambda c: ck.residual.rotate_basis(c.model, torch.eye(c.slow.W_E.shape[1])),
     "full_qk": lambda c: ck.circuits.full_qk(c.model, c.head),
     "strongest": lambda c: ck.skip_trigrams.strongest(c.model, c.head),
     "to_attention_only": lambda c: ck.to_attention_only(c.model, heads_per_neuron=4),
-    "literal_stream": lambda c: ck.conversion.literal_stream(c.model, c.tokens[0]),
 }
 
 

@@ -145,13 +145,7 @@ CALLS = {
     "attention": lambda: {"tokens": ["a"], "patterns": normal(1, 1, 1)},
     "circuit": lambda: {"values": {"L0H1->L1H2.K": 2.0}},
     "to_attention_only": lambda: {"model": mlp_model(), "heads_per_neuron": 2},
-    "literal_stream": lambda: {"model": converted(), "tokens": tokens()[0]},
-    "masked_softmax": lambda: {"scores": normal(5, 5)},
-    "mask_as_weights": lambda: {"mask": torch.ones(5, 5).tril().bool(), "omega": 50.0},
     "gate_sum": lambda: {"heads_per_neuron": 4},
-    "generalized_silu": lambda: {"a1": 1.0, "a2": 1.0},
-    "direct_sum": lambda: {"left": normal(3, 3), "right": 1.0},
-    "norm_of_first": lambda: {"norm": torch.nn.Identity()},
     "stored_study": lambda: {"name": "pairs"},
 }
 # What looks like a mistake and is right, or is explained well enough by torch.
@@ -161,10 +155,7 @@ FINE = {
     "unsigned.values": ("one axis more", "integers"),
     "attention.patterns": ("integers",),
     "count_evidence.tokens": (*TOKEN_FAULTS, "one axis more"),  # it knows no model
-    "layer_norm.x": ("one axis more",),
-    "rms_norm.x": ("one axis more",),
     "with_bias_token.x": ("one axis more",),
-    "generalized_silu.activation": ("an unknown word",),
     "build_induction_model.vocab": ("an unknown word", "a text"),  # its letters
     "report.model": ("a name",),
     "report.cache": ("an unknown word",),

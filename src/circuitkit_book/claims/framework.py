@@ -8,6 +8,7 @@ import torch
 from circuitkit import circuits, induction, models, paths, residual, skip_trigrams
 from circuitkit.heads import heads_of
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
+from circuitkit_book.residual_stream import random_rotation, rotate_basis
 
 KINDS: tuple[Literal["Q", "K", "V"], ...] = ("Q", "K", "V")
 
@@ -39,8 +40,8 @@ def norm_and_basis() -> list:
     ones = torch.ones(exact.cfg.d_model, dtype=torch.float64)
     changes = []
     for fix in (None, ones):
-        rotation = residual.random_rotation(exact.cfg.d_model, seed=2, fix=fix)
-        rotated = residual.rotate_basis(exact, rotation)
+        rotation = random_rotation(exact.cfg.d_model, seed=2, fix=fix)
+        rotated = rotate_basis(exact, rotation)
         changes.append(float((rotated(rows) - exact(rows)).abs().max()))
     return [changes[0], changes[1] < 1e-9]
 
@@ -226,6 +227,6 @@ def birth_of_induction() -> list[float]:
     for step in (4200, 5700):
         two = models.load_model("two-layer", step=step)
         matching = induction.scores(two, repeats())["L1H3", "prefix matching"]
-        text = float(induction.losses_by_position(two, rows).mean())
+        text = float(two(rows, return_type="loss"))
         out += [matching, induction.induction_loss(two, repeats()).second, text]
     return out

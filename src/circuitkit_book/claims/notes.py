@@ -29,6 +29,7 @@ from circuitkit_book.claims.shipped import (
     unigram,
 )
 from circuitkit_book.feature_toys import train_toy_models
+from circuitkit_book.residual_stream import deletion_scores, random_rotation, rotate_basis
 
 
 def setting() -> bool:
@@ -62,12 +63,14 @@ def additivity() -> list:
 def deletion() -> list:
     """Rank of the OV matrices; the highest deletion score of a head of layer 1, its pair, and the cosine of the two."""
     two = model("two-layer")
-    memory = residual.memory_scores(two, models.heldout_rows(16))
-    largest = memory.deletion.top(1)
+    rows = models.heldout_rows(16)
+    largest = deletion_scores(two, rows).top(1)
     later, earlier = largest.names[0].split(", ")
     pair = f"{later} of {earlier}"
     rank = int(torch.linalg.matrix_rank(heads_of(model("two-layer", exact=True)).OV.AB).max())
-    return [rank, pair, float(largest.values[0]), memory.cosine[later, earlier]]
+    written = residual.decompose(two, rows)  # without the first token, as in the scores
+    cosine = torch.cosine_similarity(written[later][:, 1:], written[earlier][:, 1:], dim=-1)
+    return [rank, pair, float(largest.values[0]), float(cosine.mean())]
 
 
 def opposite_features() -> float:
@@ -83,8 +86,8 @@ def opposite_features() -> float:
 def rotated_stream() -> float:
     """Largest change of a logit of the two-layer model when its stream is turned at random, float64."""
     two, rows = model("two-layer", exact=True), models.heldout_rows(1, 64)
-    rotation = residual.random_rotation(two.cfg.d_model, seed=1)
-    return float((residual.rotate_basis(two, rotation)(rows) - two(rows)).abs().max())
+    rotation = random_rotation(two.cfg.d_model, seed=1)
+    return float((rotate_basis(two, rotation)(rows) - two(rows)).abs().max())
 
 
 def pattern_formula() -> list[float]:

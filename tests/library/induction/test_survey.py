@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from circuitkit.induction import stored_survey, stored_zoo
 from circuitkit.models import stored_file
+from circuitkit_book.stored_studies import stored_survey, stored_zoo
 
 STUDY = Path(__file__).resolve().parents[3] / "studies/edition-2/study/real_circuit.json"
 

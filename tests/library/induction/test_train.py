@@ -4,13 +4,8 @@ import pytest
 import torch
 
 from circuitkit import heads_of
-from circuitkit.induction import (
-    InductionNet,
-    induction_loss,
-    scores,
-    task_rows,
-    train_induction_model,
-)
+from circuitkit.induction import induction_loss, scores
+from circuitkit_book.induction_training import InductionNet, task_rows, train_induction_model
 
 SMALL = {"d_vocab": 12, "n_ctx": 16, "batch": 8}
 

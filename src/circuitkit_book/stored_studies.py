@@ -1,0 +1,109 @@
+"""Results of long experiments of chapter 3, which the pages read from files of this package."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuitkit.effects import Effect
+from circuitkit.induction import BEHAVIOURS, InductionLoss
+from circuitkit.models import stored
+from circuitkit.tables import Table
+
+__all__ = ["Survey", "stored_survey", "stored_zoo"]
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Scores of all heads, and the induction loss without three groups of heads.
+
+    Parameters
+    ----------
+    scores : the table of `scores` on the default rows
+    groups : names of heads, under `"induction"`, `"previous token"` and `"random"`
+    losses : the induction loss, under `"nothing"` of the whole model, under the name of a group of
+        the model without that group
+    provenance : where the weights came from
+    heads : for each method of attribution, an estimate of what ablating each head costs `[head]`, in
+        the order of the scores
+    seconds : the processor time of each method of attribution
+    effects : results of `circuitkit.effect`, without the names of the random sets
+    more : other results of the same study, by name
+
+    Notes
+    -----
+    Source: this book; see `stored_survey`.
+    """
+
+    scores: Table
+    groups: dict[str, tuple[str, ...]]
+    losses: dict[str, InductionLoss]
+    provenance: dict[str, Any]
+    heads: dict[str, Float[Tensor, " head"]]
+    seconds: dict[str, float]
+    effects: dict[str, Effect]
+    more: dict[str, Any]
+
+
+@functools.cache
+def stored_survey(name: str = "smollm2-135m") -> Survey:
+    """Load the survey of a model whose weights do not ship with the book.
+
+    Parameters
+    ----------
+    name : `"smollm2-135m"`
+
+    Raises
+    ------
+    ValueError : if no survey of this name is stored
+
+    Notes
+    -----
+    Source: `studies/edition-2/study/real_induction.py` and `real_circuit.py`, which computed it.
+
+    Examples
+    --------
+    >>> stored_survey().provenance["model"]
+    'SmolLM2-135M-Instruct'
+    """
+    data = stored("induction", f"{name}.json")
+    columns = [data["scores"][behaviour.replace(" ", "_")] for behaviour in BEHAVIOURS]
+    axes = {"head": tuple(data["names"]), "behaviour": BEHAVIOURS}
+    effects = {}
+    for key, entry in data["effects"].items():
+        values = torch.tensor(entry["values"])
+        effects[key] = Effect(entry["done"], entry["measure"], (tuple(entry["cut"]),), values)
+    return Survey(
+        scores=Table(torch.tensor(columns).T, axes, "score"),
+        groups={group: tuple(names) for group, names in data["groups"].items()},
+        losses={group: InductionLoss(*values) for group, values in data["losses"].items()},
+        provenance=data["provenance"],
+        heads={method: torch.tensor(entry["values"]) for method, entry in data["heads"].items()},
+        seconds={method: entry["seconds"] for method, entry in data["heads"].items()},
+        effects=effects,
+        more=data["more"],
+    )
+
+
+def stored_zoo() -> list[dict[str, Any]]:
+    """Load the results of sixteen small models, eight seeds on each of two tasks.
+
+    Returns
+    -------
+    For each model: its accuracy in every tenth step of training (`"curve"`), that of the trained
+    model (`"whole"`), that with all wires of a kind between the layers replaced by their mean
+    (`"Q"`, `"K"`, `"V"`), and that with one wire replaced, under the name of the wire.
+
+    Notes
+    -----
+    Source: `studies/edition-2/study/zoo.py`, which trained them.
+
+    Examples
+    --------
+    >>> sorted({entry["task"] for entry in stored_zoo()})
+    ['different', 'recurring']
+    """
+    return stored("induction", "zoo.jsonl")
