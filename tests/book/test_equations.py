@@ -10,10 +10,11 @@ import torch
 import circuitkit as ck
 from circuitkit import circuits, conversion, residual
 from circuitkit import superposition as sp
-from circuitkit.conversion import paper
 from circuitkit.paths import path_logits, score_decomposition
 from circuitkit.superposition.block import Recipe, seed_of
 from circuitkit.superposition.verdict import always_predicted
+from circuitkit_book import residual_stream, theorems
+from circuitkit_book.omega import omega_mlp, omega_window
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
 from tools.check.numbers_in_prose import cells_of, pages
@@ -151,7 +152,7 @@ def rotation_cancels(latex):
 
 def virtual_weight(latex):
     tiny = model()
-    table = residual.virtual_weight_table(tiny)
+    table = residual_stream.virtual_weight_table(tiny)
     out, into = (
         residual.virtual_weights(tiny, "L0H1", "L1H0.K").A,
         residual.virtual_weights(tiny, "L0H1", "L1H0.K").B,
@@ -164,14 +165,12 @@ def deletion(latex):
     tiny = model()
     split, scores = (
         residual.decompose(tiny, tokens()),
-        residual.memory_scores(tiny, tokens(), skip=0),
+        residual_stream.deletion_scores(tiny, tokens(), skip=0),
     )
     symbols = {
         "r_b": split["L1H1"],
         "r_a": split["L0H0"],
-        r"\text{deletion}(b, a)": torch.tensor(
-            scores.deletion["L1H1", "L0H0"], dtype=torch.float64
-        ),
+        r"\text{deletion}(b, a)": torch.tensor(scores["L1H1", "L0H0"], dtype=torch.float64),
     }
     close(*sides(latex, symbols)[0])
 
@@ -280,7 +279,7 @@ def match_matrix(latex):
 
 def theorem_2(latex):
     V1, V2, a1, a2 = draw(D, 4, seed=1), draw(4, D, seed=2), 1.7, -0.6
-    for i, head in enumerate(paper.theorem2(V1, V2, N, a1, a2)):
+    for i, head in enumerate(theorems.theorem2(V1, V2, N, a1, a2)):
         symbols = {
             "W_{QK}^i": head.W_QK,
             "W_{OV}^i": head.W_OV,
@@ -324,13 +323,13 @@ def gated_mlp(latex):
 def sigmoid_of_two_scores(latex):
     x = torch.tensor(0.7, dtype=torch.float64)
     ((left, right),) = sides(latex, {"x": x, r"\sigma": torch.sigmoid})
-    (head,) = paper.theorem2(torch.ones(1, 1).double(), torch.ones(1, 1).double(), 1)
+    (head,) = theorems.theorem2(torch.ones(1, 1).double(), torch.ones(1, 1).double(), 1)
     close(head.pattern(torch.block_diag(x.view(1, 1), torch.ones(1, 1)))[0, 0], left, right)
 
 
 def factors_of_a_neuron(latex):
     w_in, w_out = draw(1, 1, seed=1), draw(1, 1, seed=2)
-    heads = paper.remark3(w_in, w_out)
+    heads = theorems.remark3(w_in, w_out)
     given = {name: getattr(heads, name)[0] for name in ("W_Q", "W_K", "W_V", "W_O")}
     for statement in sides(latex, given | {"w_{in}": w_in, "w_{out}": w_out}):
         close(*statement)
@@ -348,7 +347,7 @@ def sum_of_sigmoids(latex):
 
 
 def head_of_the_post(latex):
-    layer = conversion.omega_mlp(draw(D, H), draw(H, D), n_ctx=N)
+    layer = omega_mlp(draw(D, H), draw(H, D), n_ctx=N)
     X, V = layer.augment(draw(N, D, seed=1)), draw(layer.d_stream, layer.d_stream)
     symbols = {
         r"\mathrm{head}": lambda x: layer.linear_step(x, V),
@@ -364,7 +363,7 @@ def head_of_the_post(latex):
 def silu_through_the_skip(latex):
     x = torch.tensor(-1.3, dtype=torch.float64)
     eye = torch.eye(1, dtype=torch.float64)
-    layer = conversion.omega_mlp(eye, eye, n_ctx=1)
+    layer = omega_mlp(eye, eye, n_ctx=1)
     symbols = {"x": x, r"\sigma": torch.sigmoid}
     symbols[r"\mathrm{SiLU}"] = lambda value: layer(value.view(1, 1))[0, 0]
     (statement,) = sides(latex, symbols)
@@ -381,7 +380,7 @@ def window_of_omega(latex):
             r"\ln": torch.log,
         }
         ((smallest, omega, largest),) = sides(latex, symbols)
-        low, high = conversion.omega_window(21, dtype, tolerance)
+        low, high = omega_window(21, dtype, tolerance)
         close(low, smallest)
         close(high, largest)
         assert smallest <= omega <= largest
@@ -390,8 +389,8 @@ def window_of_omega(latex):
 def widened_head(latex):
     QK, OV, mask, X = draw(D, D), draw(D, D, seed=1), torch.ones(N, N).double().tril(), draw(N, D)
     symbols = {
-        "h'": paper.augmented_head(QK, OV, mask),
-        "h": paper.MaskedHead(QK, OV, mask),
+        "h'": theorems.augmented_head(QK, OV, mask),
+        "h": theorems.MaskedHead(QK, OV, mask),
         "X": X,
     }
     (statement,) = sides(latex, symbols)
@@ -400,7 +399,7 @@ def widened_head(latex):
 
 def attention_as_linear_map(latex):
     W, X = draw(D, D), draw(N, D)
-    (statement,) = sides(latex, {"h": paper.theorem6(W, N), "X": X, "W_{OV}": W})
+    (statement,) = sides(latex, {"h": theorems.theorem6(W, N), "X": X, "W_{OV}": W})
     close(*statement)
 
 

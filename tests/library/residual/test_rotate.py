@@ -1,10 +1,13 @@
 """No privileged basis: what a rotation of the stream leaves as it is, and what a LayerNorm sees."""
 
+import math
+
 import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit.residual import decompose, random_rotation, rotate_basis
+from circuitkit.residual import decompose
+from circuitkit_book.residual_stream import random_rotation, rotate_basis
 from tests.support import zoo
 
 ONES = torch.ones(22, dtype=torch.float64)
@@ -32,6 +35,12 @@ def test_a_direction_can_stay_as_it_is(close):
     close(R @ R.T, torch.eye(5))
     close(fix.double() @ R, fix)
     assert not torch.equal(R, random_rotation(5, seed=1, fix=fix))
+
+
+@pytest.mark.parametrize("length", [0.0, math.nan, math.inf])
+def test_a_vector_without_a_direction_cannot_stay(length):
+    with pytest.raises(ValueError, match="fix must be a direction that can stay as it is"):
+        random_rotation(4, seed=0, fix=torch.full((4,), length))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import torch
 
 import circuitkit as ck
 from circuitkit.heads import heads_of
-from circuitkit.residual import decompose, memory_scores
+from circuitkit.residual import decompose
+from circuitkit_book.residual_stream import deletion_scores
 from tests.support import tiny_models
 
 
@@ -110,26 +111,24 @@ def chain(boot):
             state["blocks.0.attn.o.weight"].copy_(torch.tensor([[0.0], [4.0]]))
             state["blocks.1.attn.v.weight"].copy_(torch.tensor([[0.0, 1.0]]))
             state["blocks.1.attn.o.weight"].copy_(torch.tensor([[0.0], [-share]]))
-        return memory_scores(model, torch.tensor([[0]]), skip=0)
+        return deletion_scores(model, torch.tensor([[0]]), skip=0)
 
     return make
 
 
 @pytest.mark.parametrize("share", [0.75, 1.0, -0.5])
 def test_deletion_by_hand(chain, share):
-    deletion, cosine = chain(share)
+    deletion = chain(share)
     assert deletion["L1H0", "L0H0"] == pytest.approx(share, abs=1e-15)
-    assert cosine["L1H0", "L0H0"] == pytest.approx(-math.copysign(1, share), abs=1e-15)
-    assert deletion["L1H0", "embed"] == cosine["L1H0", "embed"] == 0.0
+    assert deletion["L1H0", "embed"] == 0.0
 
 
 def test_deletion_of_parts_that_write_nothing(chain):
-    deletion, cosine = chain(0.0)  # positions are zero, and so is what the second head writes
+    deletion = chain(0.0)  # positions are zero, and so is what the second head writes
     assert deletion["L1H0", "L0H0"] == 0.0
-    assert math.isnan(cosine["L1H0", "L0H0"])
     assert math.isnan(deletion["L1H0", "pos"])
 
 
 def test_no_position_is_left(plain, tokens):
     with pytest.raises(ValueError, match="skip=9 positions cannot be left out of 9"):
-        memory_scores(plain, tokens, skip=9)
+        deletion_scores(plain, tokens, skip=9)

@@ -5,11 +5,10 @@ import torch
 
 from circuitkit.residual import (
     decompose,
-    memory_scores,
-    virtual_weight_table,
     virtual_weights,
     writer_matrix,
 )
+from circuitkit_book.residual_stream import deletion_scores, virtual_weight_table
 from tests.support import zoo
 
 
@@ -57,7 +56,7 @@ def test_an_mlp_beside_the_heads_does_not_read_them():
     table = virtual_weight_table(model)
     assert torch.tensor(table["L0H0", "L0 MLP"]).isnan()
     assert not torch.tensor(table["L0H0", "L1 MLP"]).isnan()
-    deletion = memory_scores(model, torch.arange(9)).deletion
+    deletion = deletion_scores(model, torch.arange(9))
     assert torch.tensor(deletion["L0 MLP", "L0H0"]).isnan()
     assert not torch.tensor(deletion["L1 MLP", "L0 MLP"]).isnan()
 

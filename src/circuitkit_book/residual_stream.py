@@ -1,0 +1,298 @@
+"""What chapter 1 measures of the residual stream: deletion, alignment, and rotations of its basis.
+
+The library splits the stream into parts (`circuitkit.residual`), and these functions use the parts.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge.sources import boot_native
+from transformer_lens.model_bridge.sources.native.model import NativeModel
+
+from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
+from circuitkit.heads import in_full_precision
+from circuitkit.parts import converted_neurons, in_layer
+from circuitkit.residual import (
+    Text,
+    component_names,
+    decompose,
+    reader_matrix,
+    steps_of,
+    writer_matrix,
+)
+from circuitkit.tables import Table
+
+__all__ = ["deletion_scores", "random_rotation", "rotate_basis", "virtual_weight_table"]
+
+
+# Deletion
+
+
+@checked
+def deletion_scores(model: Any, tokens: Text, *, skip: int = 1) -> Table:
+    """Measure how much of what earlier parts wrote to the stream later parts take away again.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+    tokens : a text, or token ids `[pos]` or `[batch, pos]`
+    skip : how many positions at the beginning are left out, because heads without a better target
+        attend to the first token and write unusually long vectors there
+
+    Returns
+    -------
+    A `Table` with the axes `later` and `earlier`: 1 is all of it, 0 none, a negative number
+    amplifies it. NaN where the first part is not later than the second, or the second writes
+    nothing.
+
+    Raises
+    ------
+    ValueError : if no position is left
+
+    Notes
+    -----
+    The deletion of `a` by `b` is `-<r_b, r_a> / <r_a, r_a>`, where the products are summed over
+    batch and positions. Heads of one layer write at the same time, so none is later than another.
+    Error: rounding. Source: "A Mathematical Framework for Transformer Circuits", heads and neurons
+    that manage memory; the score is this book's.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> text = "The house belonged to Mr. Dorling."
+    >>> list(deletion_scores(ck.load_model("two-layer"), text).axes)
+    ['later', 'earlier']
+    """
+    tokens = to_tokens(model, tokens)
+    if not 0 <= skip < tokens.shape[1]:
+        raise ValueError(
+            f"skip={skip} positions cannot be left out of {tokens.shape[1]}. "
+            f"Write a number from 0 to {tokens.shape[1] - 1}, or give a longer text."
+        )
+    split = decompose(model, tokens)
+    outputs = split.values[:, :, skip:].flatten(1)  # [part, everything that it wrote]
+    products = outputs @ outputs.mT  # [later, earlier]
+    steps = steps_of(model, split.names).to(products.device)
+    is_not_later = steps[:, None] <= steps
+    deletion = (-products / products.diagonal()).masked_fill(is_not_later, torch.nan)
+    return Table(deletion, {"later": split.names, "earlier": split.names}, "deletion")
+
+
+# Alignment of all writers and readers
+
+
+@checked
+def virtual_weight_table(model: Any) -> Table:
+    """Measure how strongly each input is aligned with each part that writes before it.
+
+    Parameters
+    ----------
+    model : a `TransformerBridge`
+
+    Returns
+    -------
+    A `Table` with the axes `writer` and `reader`; NaN where the writer does not come before the
+    reader. A gated MLP has two readers: `"L1 MLP.Q"` is the gate, `"L1 MLP.V"` what it multiplies.
+
+    Notes
+    -----
+    The alignment is `||W_out W_in||_F / (||W_out||_F ||W_in||_F)`; random matrices score about
+    `1 / sqrt(d_model)`. Error: rounding. Source: "A Mathematical Framework for Transformer
+    Circuits", virtual weights; the ratio is its composition score.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> table = virtual_weight_table(ck.load_model("two-layer"))
+    >>> list(table.top(1).names)
+    ['L1H0, unembed']
+    """
+    require_bridge(model)
+    writers, readers = component_names(model)
+    written = [rows_with_same_products(writer_matrix(model, name)) for name in writers]
+    read = [rows_with_same_products(reader_matrix(model, name).mT) for name in readers]
+    written_at, read_at = steps_of(model, writers), steps_of(model, readers)
+    table = torch.full((len(written), len(read)), torch.nan).to(written[0])
+    for i, rows in enumerate(written):
+        for j, columns in enumerate(read):
+            if written_at[i] < read_at[j]:
+                table[i, j] = (rows @ columns.mT).norm() / (rows.norm() * columns.norm())
+    return Table(table, {"writer": tuple(writers), "reader": tuple(readers)}, "alignment")
+
+
+def rows_with_same_products(W: Float[Tensor, "rows d_model"]) -> Float[Tensor, "few d_model"]:
+    """At most `d_model` rows `R` with `R^T R = W^T W`, so that `||R M|| = ||W M||` for every `M`.
+
+    The embedding of a large vocabulary becomes a triangle, so no product has `d_vocab` rows.
+    """
+    W = in_full_precision(W)
+    return W if len(W) <= W.shape[1] else torch.linalg.qr(W, mode="r").R
+
+
+# No privileged basis
+
+
+@checked
+def random_rotation(
+    d_model: int,
+    *,
+    seed: int,
+    fix: Float[Tensor, " d_model"] | None = None,
+) -> Float[Tensor, "d_model d_model"]:
+    """Draw a random orthogonal matrix in float64.
+
+    Parameters
+    ----------
+    d_model : number of dimensions
+    seed : the same seed gives the same matrix
+    fix : a direction that the matrix leaves as it is
+
+    Raises
+    ------
+    ValueError : if `fix` has another number of dimensions, or has no direction because it is zero
+
+    Notes
+    -----
+    Error: `R^T R = I` up to rounding. Source: QR decomposition of a Gaussian matrix, with signs as
+    in Mezzadri 2007 (Haar measure).
+
+    Examples
+    --------
+    >>> R = random_rotation(4, seed=0)
+    >>> bool(torch.allclose(R @ R.T, torch.eye(4).double()))
+    True
+    """
+    require_at_least(1, d_model=d_model)
+    if fix is not None and not 0 < float(fix.norm()) < torch.inf:
+        raise ValueError(
+            f"fix must be a direction that can stay as it is, and {shown(fix)} has the length "
+            f"{float(fix.norm()):g}. Write torch.ones(d_model), for example."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    size = d_model if fix is None else d_model - 1
+    Q, R = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64))
+    rotation = Q * R.diagonal().sign()  # without the signs, a QR decomposition is not uniform
+    if fix is None:
+        return rotation
+    # a basis whose first vector is the fixed direction; the others are rotated among themselves
+    identity = torch.eye(d_model, dtype=torch.float64)
+    frame = torch.cat([fix.cpu().double()[:, None], identity], dim=1)
+    basis = torch.linalg.qr(frame).Q
+    inside = torch.block_diag(identity[:1, :1], rotation)
+    return basis @ inside @ basis.T
+
+
+@checked
+def rotate_basis(model: Any, rotation: Float[Tensor, "d_model d_model"]) -> Any:
+    """Return a copy of a model whose residual stream is rotated.
+
+    Parameters
+    ----------
+    model : a native `TransformerBridge`: one of this book's, one made by hand, or one made by
+        `TransformerBridge.boot_native`
+    rotation : an orthogonal matrix `R`
+
+    Returns
+    -------
+    A `TransformerBridge` in which every writer `W` became `W R` and every reader `R^T W`. Gains and
+    biases of norms are moved into the readers.
+
+    Raises
+    ------
+    ValueError : for a matrix that is not orthogonal, and for models of other kinds
+
+    Notes
+    -----
+    The stream `x` becomes `x R`, and `(x R)(R^T W) = x W`, so without norms the logits stay the
+    same. A LayerNorm also subtracts the mean over coordinates, which singles out the direction
+    `(1, ..., 1)`. Error: rounding. Source: "A Mathematical Framework for Transformer Circuits", no
+    privileged basis; the test by rotation is this book's.
+
+    Examples
+    --------
+    >>> import circuitkit as ck
+    >>> model = ck.load_model("one-layer")
+    >>> rotated = rotate_basis(model, random_rotation(160, seed=0))
+    >>> bool(torch.allclose(rotated(torch.arange(5)[None]), model(torch.arange(5)[None]), atol=1e-3))
+    True
+    """
+    require_bridge(model)
+    require_rotation(model, rotation)
+    rotation = rotation.to(model.W_E)
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    for name in weights.keys() & {"embed.weight", "pos_embed.weight"}:
+        weights[name] = weights[name] @ rotation
+    for layer in range(len(model.blocks)):
+        rotate_writer(weights, in_layer(layer, "attn.o"), rotation)
+        rotate_writer(weights, in_layer(layer, "mlp.out"), rotation)
+        attention = [in_layer(layer, f"attn.{side}") for side in "qkv"]
+        rotate_readers(weights, in_layer(layer, "ln1"), attention, rotation)
+        mlp = [in_layer(layer, "mlp.in"), in_layer(layer, "mlp.gate")]
+        rotate_readers(weights, in_layer(layer, "ln2"), mlp, rotation)
+    rotate_readers(weights, "ln_final", ["unembed"], rotation)
+
+    with torch.random.fork_rng(devices=[]):  # boot_native draws weights, which are replaced
+        rotated = boot_native(model.cfg, model.tokenizer, model.cfg.device, model.W_E.dtype)
+    rotated.load_state_dict(weights)
+    return rotated.eval().requires_grad_(False)
+
+
+def require_rotation(model: Any, rotation: Tensor) -> None:
+    """Raise a `ValueError` for a matrix or a model that `rotate_basis` cannot use."""
+    is_converted = any(converted_neurons(model, layer) for layer in range(len(model.blocks)))
+    # a gated layer has weights besides those of its heads
+    is_gated = any(
+        "attn" in block._modules and hasattr(block.attn.original_component, "gates")
+        for block in model.blocks
+    )
+    if not isinstance(model.original_model, NativeModel) or is_converted or is_gated:
+        raise ValueError(
+            "rotate_basis needs a native model whose layers are plain: one of this book's, one made "
+            "by hand, or one made by TransformerBridge.boot_native."
+        )
+    identity = torch.eye(len(rotation)).to(rotation)
+    error = float((rotation @ rotation.mT - identity).abs().max())
+    if error > 1e-4:
+        raise ValueError(
+            f"The matrix is not orthogonal: R R^T differs from the identity by {error:.2g}. "
+            "Write random_rotation(d_model, seed=0)."
+        )
+
+
+def rotate_writer(weights: dict[str, Tensor], name: str, rotation: Tensor) -> None:
+    """Rotate what a layer adds to the stream; its weight is stored as `[d_model, inputs]`."""
+    if f"{name}.weight" in weights:
+        weights[f"{name}.weight"] = rotation.mT @ weights[f"{name}.weight"]
+    if f"{name}.bias" in weights:
+        weights[f"{name}.bias"] = weights[f"{name}.bias"] @ rotation
+
+
+def rotate_readers(
+    weights: dict[str, Tensor], norm: str, readers: Sequence[str], rotation: Tensor
+) -> None:
+    """Let readers, stored as `[outputs, d_model]`, read the rotated stream.
+
+    The gain and the bias of the norm before them belong to the old coordinates, so they are moved
+    into the readers: `(y gain + bias) W = y (gain W) + bias W`.
+    """
+    nothing = {"weight": torch.ones_like(rotation[0]), "bias": torch.zeros_like(rotation[0])}
+    gain = weights.get(f"{norm}.weight", nothing["weight"])
+    bias = weights.get(f"{norm}.bias", nothing["bias"])
+    for name in readers:
+        if f"{name}.weight" not in weights:
+            continue
+        W = weights[f"{name}.weight"]
+        if bias.any() and f"{name}.bias" not in weights:
+            raise ValueError(
+                f"{name} has no bias that could hold the bias of {norm}, so this model cannot "
+                "be rotated. Use a model with biases, or set the bias of the norm to 0."
+            )
+        if bias.any():
+            weights[f"{name}.bias"] = weights[f"{name}.bias"] + W @ bias
+        weights[f"{name}.weight"] = (W * gain) @ rotation
+    for kind in ("weight", "bias"):
+        if f"{norm}.{kind}" in weights:
+            weights[f"{norm}.{kind}"] = nothing[kind]
