@@ -146,7 +146,6 @@ CALLS = {
     "circuit": lambda: {"values": {"L0H1->L1H2.K": 2.0}},
     "to_attention_only": lambda: {"model": mlp_model(), "heads_per_neuron": 2},
     "gate_sum": lambda: {"heads_per_neuron": 4},
-    "stored_study": lambda: {"name": "pairs"},
 }
 # What looks like a mistake and is right, or is explained well enough by torch.
 TOKEN_FAULTS = ("ids of another tokenizer", "no tokens", "negative ids", "a row that is too long")

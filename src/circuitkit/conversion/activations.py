@@ -177,21 +177,6 @@ def same_for_all_neurons(
 
 
 @checked
-def generalized_silu(a1: float, a2: float) -> HeadSum:
-    """The activations of the paper, which one head computes: `a1 SiLU(a2 x)`.
-
-    Parameters
-    ----------
-    a1, a2 : the two factors; the paper's GELU has `1 / 1.702` and `1.702`
-
-    Notes
-    -----
-    Source: "Attention-Only Transformers", section 2.
-    """
-    return same_for_all_neurons("generalized silu", [[a2, 0.0, a1 * a2, 0.0]], 0.0)
-
-
-@checked
 def head_sum(
     activation: str,
     heads_per_neuron: int | None = None,

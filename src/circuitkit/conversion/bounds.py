@@ -3,16 +3,14 @@
 import copy
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked
 from circuitkit.conversion.activations import ACTIVATIONS, require_activation
 from circuitkit.conversion.neurons import Neurons
-from circuitkit.models import stored
 from circuitkit.parts import FrozenNorm
 
 if TYPE_CHECKING:
@@ -302,37 +300,3 @@ class ConversionReport:
             f"{table}\n{self.heads} heads, {self.parameters} parameters; "
             f"largest logit error {self.logit_error:.1e}"
         )
-
-
-@checked
-def stored_study(
-    name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"],
-) -> tuple["pd.DataFrame", dict[str, Any]]:
-    """The stored results of a study of converted models, and where they came from.
-
-    Parameters
-    ----------
-    name : `"minilm"`, a sentence encoder, or `"smollm2"` and `"whisper"`, decoders, with a row for
-        each number of heads per neuron; `"trained"`, small decoders trained with an MLP or
-        something in its place; `"pairs"`, attention heads with the wires of some neurons cut
-
-    Returns
-    -------
-    rows : a DataFrame. `bound` and `activation_error` are promised in exact arithmetic, `measured`
-        is the largest error of an MLP output entry; `kl` is in nats per token, `top1` the share of
-        places with the same most likely token, `seconds` and `memory` are relative to the original
-    provenance : models, texts and scripts
-
-    Notes
-    -----
-    Source: the scripts in `studies/edition-2/study`.
-
-    Examples
-    --------
-    >>> stored_study("whisper")[0].precision[0]
-    'float32'
-    """
-    import pandas as pd
-
-    table = stored("conversion", f"{name}.json")
-    return pd.DataFrame(table["rows"]), table["provenance"]

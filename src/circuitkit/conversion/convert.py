@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
@@ -28,10 +27,9 @@ from circuitkit.conversion.bounds import (
     output_bound,
     promise,
 )
-from circuitkit.conversion.neurons import NeuronLayer, bias_of, with_bias_token
-from circuitkit.heads import attention_layers, layer_heads
+from circuitkit.conversion.neurons import NeuronLayer, bias_of
 from circuitkit.names import Name
-from circuitkit.parts import converted_neurons, n_heads, norm_before, norms_close_layers
+from circuitkit.parts import converted_neurons, n_heads, norm_before
 
 
 @checked
@@ -405,61 +403,3 @@ def literal_route(model: TransformerBridge) -> Iterator[TransformerBridge]:
     finally:
         for module in modules:
             module.is_literal = False
-
-
-@checked
-def literal_stream(
-    model: TransformerBridge, tokens: Int[Tensor, " pos"]
-) -> Float[Tensor, "sublayer pos_and_bias d_model_and_1"]:
-    """The stream before the first sublayer and after each one, bias token first, from heads alone.
-
-    Each sublayer adds the results of its heads on the normalized stream, and its output bias on the
-    tokens. Norms act on the original coordinates. Attention heads see the tokens only, as with the
-    mask `[1] (+) causal` and no value at the bias token.
-
-    Parameters
-    ----------
-    model : a converted model whose layers follow each other, with norms in front of them
-    tokens : the ids of one sequence
-
-    Raises
-    ------
-    ValueError : if the norms of the model stand elsewhere, or attention and MLP run in parallel
-
-    Notes
-    -----
-    It is slow, for reading and for proofs. Error: that of the conversion. Source: "Attention-Only
-    Transformers", proof of Theorem 4, with its norm corrected.
-    """
-    blocks: Any = model.blocks
-    norms_behind = norms_close_layers(model) or any("ln1_post" in b._modules for b in blocks)
-    is_converted = all(converted_neurons(model, layer) for layer in range(len(blocks)))
-    if norms_behind or model.cfg.parallel_attn_mlp or not is_converted:
-        raise ValueError(
-            "literal_stream needs a model made by to_attention_only, with serial layers and with "
-            "norms in front of them only."
-        )
-    rows = to_tokens(model, tokens)  # [1, pos]
-    _, cache = model.run_with_cache(rows, names_filter="blocks.0.hook_in")
-    stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
-    for layer, block in enumerate(blocks):
-        if layer in attention_layers(model):
-            heads = layer_heads(model, layer)
-            written = heads.results(normalized(block, "ln1", stream[-1])).sum(0)
-            stream.append(stream[-1] + on_tokens(written, block.attn.b_O))
-        neurons = converted_neurons(model, layer)
-        wide = with_bias_token(normalized(block, "ln2", stream[-1]))
-        bias = on_tokens(torch.zeros_like(wide[1:, :-1]), neurons.b_out)
-        stream.append(stream[-1] + neurons.heads().results(wide).sum(0) + bias)
-    return torch.stack(stream)
-
-
-def normalized(block: Any, norm: str, stream: Tensor) -> Float[Tensor, "pos d_model"]:
-    """The tokens of a stream with a bias token, on the original coordinates, behind a norm."""
-    tokens = stream[1:, :-1]
-    return block._modules[norm](tokens[None])[0] if norm in block._modules else tokens
-
-
-def on_tokens(written: Float[Tensor, "pos d_model"], bias: Tensor | None) -> Tensor:
-    """What is written at tokens, and an output bias, on a stream with a bias token."""
-    return F.pad(written if bias is None else written + bias, (0, 1, 1, 0))

@@ -8,20 +8,20 @@ import torch
 import torch.nn.functional as F
 
 from circuitkit import Heads, conversion
+from circuitkit_book import theorems
 from circuitkit_book.claims.numbers import above_the_mlp, below, largest, normal
+from circuitkit_book.omega import OmegaMLP, omega_mlp
 
 N, D = 20, 30
 """The post's own test sizes."""
 FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def _omega(omega, W_in, W_out, n_ctx, form: Any = "one_layer", **biases) -> conversion.OmegaMLP:
+def _omega(omega, W_in, W_out, n_ctx, form: Any = "one_layer", **biases) -> OmegaMLP:
     """The post's layer for any Omega, sensible or not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return conversion.omega_mlp(
-            W_in, W_out, n_ctx=n_ctx, omega=float(omega), form=form, **biases
-        )
+        return omega_mlp(W_in, W_out, n_ctx=n_ctx, omega=float(omega), form=form, **biases)
 
 
 def _silu_error(omega, dtype=torch.float64, scale=1.0, form="one_layer") -> float:
@@ -60,10 +60,7 @@ def stream_growth() -> float:
     """D' / D of the three-layer construction at the sizes of GPT-3, from a one-column stand-in for its weights."""
     d_model, n_ctx = 12288, 2048
     W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
-    return (
-        conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers").d_stream
-        / d_model
-    )
+    return OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers").d_stream / d_model
 
 
 def both_forms() -> list[bool]:
@@ -92,7 +89,7 @@ def head_formula() -> float:
 def biases_in_weights() -> list[bool]:
     """With a column of ones: is the inner bias reproduced, and the outer one as well?"""
     X, W_in, W_out, b_in, b_out = _parts()
-    V1, V2 = conversion.bias_trick(W_in, b_in, W_out)
+    V1, V2 = theorems.bias_trick(W_in, b_in, W_out)
     got = (F.silu(torch.cat([X, X.new_ones(5, 1)], 1) @ V1) @ V2)[:, :-1]
     exact = F.silu(X @ W_in + b_in) @ W_out
     return [largest(got - exact) < 1e-12, largest(got - exact - b_out) < 1e-12]
@@ -105,7 +102,7 @@ def omega_needed() -> list[float]:
     X = torch.zeros(N, 1, dtype=torch.float64)
     while high - low > 1e-6:
         omega = (low + high) / 2
-        layer = conversion.OmegaMLP(eye, eye, None, None, N, omega, "one_layer")
+        layer = OmegaMLP(eye, eye, None, None, N, omega, "one_layer")
         stream = layer.augment(X)
         row = (stream @ layer.self_matrix() @ stream.T)[0]
         low, high = (low, omega) if float(1 - row.softmax(-1)[0]) <= eps else (omega, high)
@@ -128,11 +125,10 @@ def _shielded(scores, X, rows, columns, omega: float) -> bool:
     """Do the tokens of an ordinary head keep their output when -Omega stands at these rows and columns?"""
     allowed = torch.ones(len(X) + 1, len(X) + 1, dtype=torch.bool)
     allowed[torch.tensor(rows)[:, None], torch.tensor(columns)] = False
-    W_Q, W_K = conversion.mask_as_weights(allowed, omega)
-    pattern = (conversion.direct_sum(scores, 0.0) + (W_Q @ W_K.T).double()).softmax(-1)
+    W_Q, W_K = theorems.mask_as_weights(allowed, omega)
+    pattern = (theorems.direct_sum(scores, 0.0) + (W_Q @ W_K.T).double()).softmax(-1)
     return (
-        largest((pattern @ conversion.direct_sum(X, 1.0))[:-1, :-1] - scores.softmax(-1) @ X)
-        < 1e-10
+        largest((pattern @ theorems.direct_sum(X, 1.0))[:-1, :-1] - scores.softmax(-1) @ X) < 1e-10
     )
 
 
@@ -277,7 +273,7 @@ def cost_of_dense_heads() -> float:
     """Multiplications of the three-layer construction at the sizes of GPT-3, every matrix full, over its MLP's."""
     d_model, n_ctx = 12288, 2048
     W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
-    layer = conversion.OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers")
+    layer = OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers")
     width, length = layer.d_stream, n_ctx + 1
     each = (
         length * width**2 + 2 * length**2 * width + length * width**2

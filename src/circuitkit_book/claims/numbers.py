@@ -32,7 +32,7 @@ def largest(x: Float[Tensor, "..."]) -> float:
 
 def above_the_mlp(kind: str) -> list[float]:
     """Last validation loss of a kind of decoder above that of the MLP, over three seeds: mean, and the ends of its 95 % interval."""
-    from circuitkit.conversion import stored_study
+    from circuitkit_book.stored_tables import stored_study
 
     trained = stored_study("trained")[0]
     runs = zip(trained["kind"], trained["seed"], trained["curve"], strict=True)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from circuitkit import conversion
+from circuitkit_book import theorems
 from circuitkit_book.claims.numbers import above_the_mlp, largest, normal
 
 N, D, UNITS = 5, 8, 12
@@ -31,7 +32,7 @@ def generalized_silu() -> list[bool]:
     x = torch.linspace(-9, 9, 181, dtype=torch.float64)
     pairs = (1.0, 1.0), (1 / 1.702, 1.702), (-0.5, 3.0), (2.0, -0.7)
     return [
-        largest(conversion.generalized_silu(a1, a2)(x) - a1 * F.silu(a2 * x)) < 1e-14
+        largest(theorems.generalized_silu(a1, a2)(x) - a1 * F.silu(a2 * x)) < 1e-14
         for a1, a2 in pairs
     ]
 
@@ -39,7 +40,7 @@ def generalized_silu() -> list[bool]:
 def gelu_as_silu() -> list[float]:
     """SiLU(1.702 x) / 1.702 against GELU: largest error, where it is; then the slope whose largest error is least, and it."""
     x = _grid(6.0)
-    error = (conversion.generalized_silu(1 / 1.702, 1.702)(x) - F.gelu(x)).abs()
+    error = (theorems.generalized_silu(1 / 1.702, 1.702)(x) - F.gelu(x)).abs()
     best = conversion.head_sum("gelu", 1)
     return [float(error.max()), abs(float(x[error.argmax()])), best.terms[0][0], best.error]
 
@@ -55,14 +56,14 @@ def masked_softmax() -> float:
     """Largest difference between the library's masked softmax and rownorm(exp(X) * mask)."""
     X, mask = normal(0, N, N), (normal(1, N, N) > 0).double() + torch.eye(N).double()
     weighed = X.exp() * mask.clamp(max=1)
-    return largest(conversion.masked_softmax(X, mask) - weighed / weighed.sum(1, keepdim=True))
+    return largest(theorems.masked_softmax(X, mask) - weighed / weighed.sum(1, keepdim=True))
 
 
 def theorem_2() -> list[float]:
     """Largest error of the heads' sum for 20 tokens, 32 coordinates, 128 neurons; and the largest entry beside f(X)."""
     X, V1, V2 = normal(0, 20, 32), normal(1, 32, 128) / 6, normal(2, 128, 32) / 11
     a1, a2 = 1 / 1.702, 1.702
-    got = _summed(conversion.theorem2(V1, V2, 20, a1, a2), conversion.direct_sum(X, 1.0))
+    got = _summed(theorems.theorem2(V1, V2, 20, a1, a2), theorems.direct_sum(X, 1.0))
     beside = torch.cat([got[-1], got[:, -1]])
     return [largest(got[:-1, :-1] - a1 * F.silu(a2 * X @ V1) @ V2), largest(beside)]
 
@@ -70,14 +71,14 @@ def theorem_2() -> list[float]:
 def block_sizes() -> list[int]:
     """Size of the blocks of W_QK for 5 tokens of 8 coordinates: rows before the last, and the last."""
     X, V1, V2 = _parts()
-    size = len(conversion.theorem2(V1, V2, len(X))[0].W_QK)
+    size = len(theorems.theorem2(V1, V2, len(X))[0].W_QK)
     return [size - 1, 1]
 
 
 def _one_neuron(x: float):
     """The head of one neuron that reads x, on one token and the bias token: scores and pattern of the token."""
     one = torch.ones(1, 1, dtype=torch.float64)
-    head, X = conversion.theorem2(one, one, 1)[0], conversion.direct_sum(x * one, 1.0)
+    head, X = theorems.theorem2(one, one, 1)[0], theorems.direct_sum(x * one, 1.0)
     return (X @ head.W_QK @ X.T)[0], head.pattern(X)[0]
 
 
@@ -90,9 +91,9 @@ def proof_sketch() -> list[float]:
 def appendix_pattern() -> float:
     """Largest difference between a neuron-head's pattern and the appendix's, diag(sigma(XV)) beside sigma(-XV)."""
     X, V1, V2 = _parts()
-    pattern = conversion.theorem2(V1, V2, N)[0].pattern(conversion.direct_sum(X, 1.0))
+    pattern = theorems.theorem2(V1, V2, N)[0].pattern(theorems.direct_sum(X, 1.0))
     pre = X @ V1[:, 0]
-    stated = conversion.direct_sum(torch.diag(pre.sigmoid()), 1.0)
+    stated = theorems.direct_sum(torch.diag(pre.sigmoid()), 1.0)
     stated[:-1, -1] = (-pre).sigmoid()
     return largest(pattern - stated)
 
@@ -100,7 +101,7 @@ def appendix_pattern() -> float:
 def remark_3() -> list:
     """Is the library's W_K right, is the paper's right in a library, and how much too large is the paper's W_K there?"""
     X, V1, V2 = _parts()
-    heads, exact = conversion.remark3(V1, V2), F.silu(X @ V1) @ V2
+    heads, exact = theorems.remark3(V1, V2), F.silu(X @ V1) @ V2
     copied = replace(heads, W_K=heads.W_K * math.sqrt(D + 1))
     wide = conversion.with_bias_token(X)
     right = [largest(one.results(wide).sum(0)[1:, :-1] - exact) < 1e-12 for one in (heads, copied)]
@@ -110,13 +111,13 @@ def remark_3() -> list:
 def causal_masks() -> list[bool]:
     """Is the theorem's mask lower triangular, and the library's, with the bias token first?"""
     X, V1, V2 = _parts()
-    masks = conversion.theorem2(V1, V2, N)[0].mask, conversion.neuron_heads(V1, V2).pattern(X)[0]
+    masks = theorems.theorem2(V1, V2, N)[0].mask, conversion.neuron_heads(V1, V2).pattern(X)[0]
     return [torch.equal(mask, mask.tril()) for mask in masks]
 
 
 def layer_norm_step() -> list[float]:
     """LayerNorm(X + [1]) at 16 coordinates: the bias token's first and last entry, and the largest leak of a token."""
-    normed = conversion.layer_norm(conversion.direct_sum(normal(10, 6, 16), 1.0))
+    normed = theorems.layer_norm(theorems.direct_sum(normal(10, 6, 16), 1.0))
     return [float(normed[-1, 0]), float(normed[-1, -1]), largest(normed[:-1, -1])]
 
 
@@ -124,16 +125,16 @@ def repaired_norms() -> list[bool]:
     """Does the step hold with RMSNorm and a gain, two bias coordinates, a norm on the first coordinates; with LayerNorm?"""
     X = normal(10, 6, 16)
     wide, exact = (
-        conversion.direct_sum(X, 1.0),
-        conversion.direct_sum(conversion.layer_norm(X), 1.0),
+        theorems.direct_sum(X, 1.0),
+        theorems.direct_sum(theorems.layer_norm(X), 1.0),
     )
     bias = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
-    centred = conversion.centred_with_gain(16)(torch.block_diag(X - X.mean(-1, keepdim=True), bias))
+    centred = theorems.centred_with_gain(16)(torch.block_diag(X - X.mean(-1, keepdim=True), bias))
     errors = [
-        conversion.rms_with_gain(16)(wide) - conversion.direct_sum(conversion.rms_norm(X), 1.0),
-        centred - torch.block_diag(conversion.layer_norm(X), bias),
-        conversion.norm_of_first(conversion.layer_norm)(wide) - exact,
-        conversion.layer_norm(wide) - exact,
+        theorems.rms_with_gain(16)(wide) - theorems.direct_sum(theorems.rms_norm(X), 1.0),
+        centred - torch.block_diag(theorems.layer_norm(X), bias),
+        theorems.norm_of_first(theorems.layer_norm)(wide) - exact,
+        theorems.layer_norm(wide) - exact,
     ]
     return [largest(error) < 1e-13 for error in errors]
 
@@ -146,39 +147,37 @@ def old_heads() -> float:
         normal(2, D, D),
         torch.ones(N, N).double().tril(),
     )
-    head = conversion.augmented_head(W_QK, W_OV, mask)
-    exact = conversion.masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
-    return largest(head(conversion.direct_sum(X, 1.0)) - conversion.direct_sum(exact, 0.0))
+    head = theorems.augmented_head(W_QK, W_OV, mask)
+    exact = theorems.masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
+    return largest(head(theorems.direct_sum(X, 1.0)) - theorems.direct_sum(exact, 0.0))
 
 
 def bias_trick() -> list[bool]:
     """With a column of ones: are the heads those of the MLP with its inner bias; is the column one after LayerNorm?"""
     X, V1, V2 = _parts()
     b_in, ones = normal(3, UNITS), torch.ones(N, 1).double()
-    wide1, wide2 = conversion.bias_trick(V1, b_in, V2)
+    wide1, wide2 = theorems.bias_trick(V1, b_in, V2)
     with_ones = torch.cat([X, ones], 1)
-    got = _summed(conversion.theorem2(wide1, wide2, N), conversion.direct_sum(with_ones, 1.0))[
-        :-1, :D
-    ]
-    normed = conversion.layer_norm(with_ones)[:, -1:]
+    got = _summed(theorems.theorem2(wide1, wide2, N), theorems.direct_sum(with_ones, 1.0))[:-1, :D]
+    normed = theorems.layer_norm(with_ones)[:, -1:]
     return [largest(got - F.silu(X @ V1 + b_in) @ V2) < 1e-12, largest(normed - ones) < 1e-12]
 
 
 def theorem_6() -> float:
     """Largest error of a head with the identity as mask, whatever its scores, against X W_OV."""
     X, W = normal(0, N, D), normal(1, D, D)
-    head = replace(conversion.theorem6(W, N), W_QK=normal(2, D, D))
+    head = replace(theorems.theorem6(W, N), W_QK=normal(2, D, D))
     return largest(head(X) - X @ W)
 
 
 def theorem_7() -> list:
     """Heads for the activation alone and through a skip, and whether each is exact."""
     X = normal(0, N, D)
-    wide, found = conversion.direct_sum(X, 1.0), []
+    wide, found = theorems.direct_sum(X, 1.0), []
     for residual, kept in ((False, 0.0), (True, 1.0)):
-        heads = conversion.theorem7(D, N, residual=residual, like=X)
+        heads = theorems.theorem7(D, N, residual=residual, like=X)
         got = kept * wide + _summed(heads, wide)
-        found.append((len(heads), largest(got - conversion.direct_sum(F.silu(X), kept)) < 1e-13))
+        found.append((len(heads), largest(got - theorems.direct_sum(F.silu(X), kept)) < 1e-13))
     return [count for count, _ in found] + [exact for _, exact in found]
 
 
@@ -192,7 +191,7 @@ def _persistent(X, V1, V2):
     """Theorem 2's heads when the softmax also holds one vector (0, ..., 0, 1), shared by all, that is no token."""
     stream, extra = torch.cat([X, X.new_zeros(len(X), 1)], 1), torch.eye(D + 1).double()[-1:]
     total = torch.zeros_like(stream)
-    for head in conversion.theorem2(V1, V2, len(X)):
+    for head in theorems.theorem2(V1, V2, len(X)):
         asked = stream @ head.W_QK
         own, other = (
             torch.stack([(asked * stream).sum(1), asked @ extra[0]], 1).softmax(1).split(1, 1)
@@ -205,9 +204,9 @@ def persistent_vector() -> list:
     """Is one layer exact with it; are two without skips; how wrong are two when the stream carries the bias token?"""
     X, V1, V2 = _parts()
     once, exact = _persistent(X, V1, V2), F.silu(X @ V1) @ V2
-    twice, layer = F.silu(exact @ V1) @ V2, conversion.theorem2(V1, V2, N)
-    stream = conversion.post_norm_layers(
-        conversion.direct_sum(X, 1.0), [layer, layer], lambda x: x, skip=False
+    twice, layer = F.silu(exact @ V1) @ V2, theorems.theorem2(V1, V2, N)
+    stream = theorems.post_norm_layers(
+        theorems.direct_sum(X, 1.0), [layer, layer], lambda x: x, skip=False
     )[-1]
     right = [largest(once - exact) < 1e-12, largest(_persistent(once, V1, V2) - twice) < 1e-12]
     return [*right, largest(stream[:-1, :-1] - twice) / largest(twice)]
@@ -231,9 +230,9 @@ def rank_collapse() -> list[float]:
 def without_skips() -> list[float]:
     """The bias coordinate after one layer without a skip, and the largest score in the next layer."""
     X, V1, V2 = _parts()
-    layer = conversion.theorem2(V1, V2, N)
-    stream = conversion.post_norm_layers(
-        conversion.direct_sum(X, 1.0), [layer], lambda x: x, skip=False
+    layer = theorems.theorem2(V1, V2, N)
+    stream = theorems.post_norm_layers(
+        theorems.direct_sum(X, 1.0), [layer], lambda x: x, skip=False
     )[-1]
     return [largest(stream[:, -1]), max(largest(stream @ head.W_QK @ stream.T) for head in layer)]
 
@@ -278,11 +277,11 @@ def any_mask() -> bool:
     mask = normal(3, 6, 6) > 0
     mask.fill_diagonal_(True)
     scores = normal(4, 6, 6)
-    exact = conversion.masked_softmax(scores, mask.double())
+    exact = theorems.masked_softmax(scores, mask.double())
     spread = float(scores.max() - scores.min())
     within = []
     for omega in (5.0, 10.0, 20.0, 40.0):
-        W_Q, W_K = conversion.mask_as_weights(mask, omega)
+        W_Q, W_K = theorems.mask_as_weights(mask, omega)
         error = ((scores + (W_Q @ W_K.T).double()).softmax(-1) - exact).abs().sum(-1).max()
         within.append(float(error) <= 12 * math.exp(spread - omega) + 1e-15)
     return all(within)

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.conversion import HeadSum, gate_sum, generalized_silu, head_sum
+from circuitkit.conversion import HeadSum, gate_sum, head_sum
 from circuitkit.conversion.activations import ACTIVATIONS
+from circuitkit_book.theorems import generalized_silu
 from tests.support.activations import EXACT, WHOLE_LINE
 
 TARGETS = {1: 1.4e-2, 2: 5.4e-3, 3: 2.1e-3, 4: 4.6e-4, 5: 5e-5, 8: 1e-5}

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from circuitkit import to_attention_only
-from circuitkit.conversion import gate_sum, neuron_heads, stored_study
+from circuitkit.conversion import gate_sum, neuron_heads
 from circuitkit.conversion.activations import head_sum
 from circuitkit.conversion.bounds import largest_reads, promise
 from circuitkit.parts import converted_neurons
+from circuitkit_book.stored_tables import stored_study
 from tests.support.activations import EXACT, WHOLE_LINE
 
 MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))

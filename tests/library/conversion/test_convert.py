@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from circuitkit import to_attention_only
-from circuitkit.conversion import gate_sum, literal_route, literal_stream
+from circuitkit.conversion import gate_sum, literal_route
 from circuitkit.conversion.convert import copy_model
 from circuitkit.parts import converted_neurons
+from circuitkit_book.theorems import literal_stream
 from tests.support import zoo
 from tests.support.activations import EXACT
 

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from circuitkit.conversion import omega_mlp, omega_window
+from circuitkit_book.omega import omega_mlp, omega_window
 
 
 def reference(X, W_in, W_out, b_in, b_out):

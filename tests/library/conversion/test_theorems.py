@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from circuitkit.conversion import (
+from circuitkit.conversion import with_bias_token
+from circuitkit_book.theorems import (
     augmented_head,
     bias_trick,
     centred_with_gain,
@@ -21,7 +22,6 @@ from circuitkit.conversion import (
     theorem2,
     theorem6,
     theorem7,
-    with_bias_token,
 )
 
 

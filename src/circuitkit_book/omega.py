@@ -17,6 +17,8 @@ from torch import Tensor
 
 from circuitkit.checks import checked, require_at_least
 
+__all__ = ["OmegaMLP", "omega_mlp", "omega_window"]
+
 
 @checked
 def omega_window(

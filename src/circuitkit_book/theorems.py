@@ -1,19 +1,46 @@
 """The constructions of "Attention-Only Transformers", literally: full matrices, masks, bias token last.
 
-And the step of Theorem 4 that is false, LayerNorm of a stream with a bias coordinate, with three
-norms that repair it.
+One step of its Theorem 4 is false: the LayerNorm of a stream with a bias coordinate. Three norms
+that repair it are here, too. Chapter 4 and the claims about the paper use these functions.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.checks import checked, require_at_least
-from circuitkit.heads import Heads
+from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.conversion.activations import HeadSum, same_for_all_neurons
+from circuitkit.conversion.neurons import with_bias_token
+from circuitkit.heads import Heads, attention_layers, layer_heads
+from circuitkit.parts import converted_neurons, norms_close_layers
+
+__all__ = [
+    "MaskedHead",
+    "augmented_head",
+    "bias_trick",
+    "centred_with_gain",
+    "direct_sum",
+    "generalized_silu",
+    "layer_norm",
+    "literal_stream",
+    "mask_as_weights",
+    "masked_softmax",
+    "norm_of_first",
+    "post_norm_layers",
+    "remark3",
+    "rms_norm",
+    "rms_with_gain",
+    "theorem2",
+    "theorem6",
+    "theorem7",
+]
 
 NormFunction = Callable[[Tensor], Tensor]
 
@@ -99,6 +126,21 @@ def direct_sum(
     [[5.0, 7.0, 0.0], [0.0, 0.0, 1.0]]
     """
     return torch.block_diag(left, left.new_tensor([[right]]))
+
+
+@checked
+def generalized_silu(a1: float, a2: float) -> HeadSum:
+    """The activations of the paper, which one head computes: `a1 SiLU(a2 x)`.
+
+    Parameters
+    ----------
+    a1, a2 : the two factors; the paper's GELU has `1 / 1.702` and `1.702`
+
+    Notes
+    -----
+    Source: "Attention-Only Transformers", section 2.
+    """
+    return same_for_all_neurons("generalized silu", [[a2, 0.0, a1 * a2, 0.0]], 0.0)
 
 
 @checked
@@ -431,3 +473,64 @@ def post_norm_layers(
         written = torch.stack([head(streams[-1]) for head in heads]).sum(0)
         streams.append(norm(streams[-1] + written if skip else written))
     return streams
+
+
+# A converted model, literally
+
+
+@checked
+def literal_stream(
+    model: TransformerBridge, tokens: Int[Tensor, " pos"]
+) -> Float[Tensor, "sublayer pos_and_bias d_model_and_1"]:
+    """The stream before the first sublayer and after each one, bias token first, from heads alone.
+
+    Each sublayer adds the results of its heads on the normalized stream, and its output bias on the
+    tokens. Norms act on the original coordinates. Attention heads see the tokens only, as with the
+    mask `[1] (+) causal` and no value at the bias token.
+
+    Parameters
+    ----------
+    model : a converted model whose layers follow each other, with norms in front of them
+    tokens : the ids of one sequence
+
+    Raises
+    ------
+    ValueError : if the norms of the model stand elsewhere, or attention and MLP run in parallel
+
+    Notes
+    -----
+    It is slow, for reading and for proofs. Error: that of the conversion. Source: "Attention-Only
+    Transformers", proof of Theorem 4, with its norm corrected.
+    """
+    blocks: Any = model.blocks
+    norms_behind = norms_close_layers(model) or any("ln1_post" in b._modules for b in blocks)
+    is_converted = all(converted_neurons(model, layer) for layer in range(len(blocks)))
+    if norms_behind or model.cfg.parallel_attn_mlp or not is_converted:
+        raise ValueError(
+            "literal_stream needs a model made by to_attention_only, with serial layers and with "
+            "norms in front of them only."
+        )
+    rows = to_tokens(model, tokens)  # [1, pos]
+    _, cache = model.run_with_cache(rows, names_filter="blocks.0.hook_in")
+    stream = [with_bias_token(cache["blocks.0.hook_in"][0])]
+    for layer, block in enumerate(blocks):
+        if layer in attention_layers(model):
+            heads = layer_heads(model, layer)
+            written = heads.results(normalized(block, "ln1", stream[-1])).sum(0)
+            stream.append(stream[-1] + on_tokens(written, block.attn.b_O))
+        neurons = converted_neurons(model, layer)
+        wide = with_bias_token(normalized(block, "ln2", stream[-1]))
+        bias = on_tokens(torch.zeros_like(wide[1:, :-1]), neurons.b_out)
+        stream.append(stream[-1] + neurons.heads().results(wide).sum(0) + bias)
+    return torch.stack(stream)
+
+
+def normalized(block: Any, norm: str, stream: Tensor) -> Float[Tensor, "pos d_model"]:
+    """The tokens of a stream with a bias token, on the original coordinates, behind a norm."""
+    tokens = stream[1:, :-1]
+    return block._modules[norm](tokens[None])[0] if norm in block._modules else tokens
+
+
+def on_tokens(written: Float[Tensor, "pos d_model"], bias: Tensor | None) -> Tensor:
+    """What is written at tokens, and an output bias, on a stream with a bias token."""
+    return F.pad(written if bias is None else written + bias, (0, 1, 1, 0))

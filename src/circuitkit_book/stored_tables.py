@@ -1,0 +1,71 @@
+"""Tables of the long experiments of chapters 4 and 5, which the pages read from stored files."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from circuitkit.checks import checked
+from circuitkit.models import stored
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["load_results", "stored_study"]
+
+
+@checked
+def stored_study(
+    name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"],
+) -> tuple["pd.DataFrame", dict[str, Any]]:
+    """The stored results of a study of converted models, and where they came from.
+
+    Parameters
+    ----------
+    name : `"minilm"`, a sentence encoder, or `"smollm2"` and `"whisper"`, decoders, with a row for
+        each number of heads per neuron; `"trained"`, small decoders trained with an MLP or
+        something in its place; `"pairs"`, attention heads with the wires of some neurons cut
+
+    Returns
+    -------
+    rows : a DataFrame. `bound` and `activation_error` are promised in exact arithmetic, `measured`
+        is the largest error of an MLP output entry; `kl` is in nats per token, `top1` the share of
+        places with the same most likely token, `seconds` and `memory` are relative to the original
+    provenance : models, texts and scripts
+
+    Notes
+    -----
+    Source: the scripts in `studies/edition-2/study`.
+
+    Examples
+    --------
+    >>> stored_study("whisper")[0].precision[0]
+    'float32'
+    """
+    import pandas as pd
+
+    table = stored("conversion", f"{name}.json")
+    return pd.DataFrame(table["rows"]), table["provenance"]
+
+
+@checked
+def load_results(name: str) -> list[dict[str, Any]]:
+    """A stored table of a study of attention superposition, as one dictionary for each row.
+
+    Parameters
+    ----------
+    name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"`, `"language_model"`,
+        `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"` or `"constant_alpha"`
+
+    Raises
+    ------
+    ValueError : if there is no such table
+
+    Notes
+    -----
+    Source: `studies/edition-2/study/superposition_*.py` and the files of `studies`, which
+    `manifest.json` names for each table.
+
+    Examples
+    --------
+    >>> load_results("originals")[0]["config"]
+    '2H3T'
+    """
+    return stored("superposition", f"{name}.csv")
