@@ -1,63 +1,32 @@
-"""Skip trigrams `source ... destination -> completion` of a head, their evidence in text, and bugs.
+"""Skip trigrams `source ... destination -> completion` of a head, and their evidence in text.
 
 A head that attends from the destination to an earlier source adds the source's row of the OV table
 to the logits. Which source it attends to, the QK table decides.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.checks import checked, require_at_least, require_bridge, to_tokens
+from circuitkit.checks import checked, require_at_least, require_bridge
 from circuitkit.circuits import full_ov, full_qk
 from circuitkit.heads import heads_of, require_attention_head
-from circuitkit.models import stored_file
-from circuitkit.paths import BIAS, DIRECT, path_logits
 
-__all__ = [
-    "BugSearch",
-    "Evidence",
-    "SkipTrigram",
-    "SkipTrigramBug",
-    "Statistics",
-    "count_evidence",
-    "find_bugs",
-    "shipped_statistics",
-    "strongest",
-]
+if TYPE_CHECKING:
+    import pandas as pd
 
+__all__ = ["count_evidence", "strongest"]
+
+COUNTS = ["n_with", "hits_with", "n_without", "hits_without"]
+TRIPLE = ["source", "destination", "completion"]
 Triples = Sequence[Sequence] | Int[Tensor, "_row _column"]
 BLOCK = 2**22
 """Numbers in a block of a large table: larger blocks are no faster, because they leave the cache."""
-ROWS = 512
-"""Rows of tokens that are run together."""
-
-
-class SkipTrigram(NamedTuple):
-    """With the token `source` earlier in the text, `destination` is followed by `completion`.
-
-    Notes
-    -----
-    Source: see `strongest`.
-    """
-
-    source: int
-    destination: int
-    completion: int
-    strength: float
-    """What the ranking is by; see `strongest`."""
-    attention: float
-    """Expected attention of the destination to one source token among typical others."""
-    effect: float
-    """What full attention to the source adds to the logit of the completion."""
-    text: str
-    """The three tokens as text."""
 
 
 @checked
@@ -71,7 +40,7 @@ def strongest(
     among: Bool[Tensor, " d_vocab"] | None = None,
     window: int = 32,
     min_together: float = 0.0,
-) -> list[SkipTrigram]:
+) -> "pd.DataFrame":
     r"""Rank the skip trigrams A ... B -> C of a head by its weights.
 
     Parameters
@@ -88,7 +57,11 @@ def strongest(
 
     Returns
     -------
-    `SkipTrigram` rows, the strongest first; fewer than `k` if no others raise a completion.
+    A DataFrame, the strongest triple first; fewer than `k` rows if no others raise a completion.
+    The index is the triple as text. The columns are the token ids (`source`, `destination` and
+    `completion`), the `strength`, by which the rows are ranked, the expected `attention` of the
+    destination to one source token among typical others, and the `effect`, which full attention to
+    the source would add to the logit of the completion.
 
     Raises
     ------
@@ -109,9 +82,11 @@ def strongest(
     Examples
     --------
     >>> import circuitkit as ck
-    >>> strongest(ck.load_model("one-layer"), "L0H0", 1)[0].text
+    >>> strongest(ck.load_model("one-layer"), "L0H0", 1).index[0]
     "' gu' ... ' cur' -> ' morning'"
     """
+    import pandas as pd  # takes half a second
+
     require_bridge(model)
     require_attention_head(model, head)
     d_vocab = model.cfg.d_vocab
@@ -128,15 +103,14 @@ def strongest(
     strength, source, completion = largest_products(tables, ids, best, k)
     destination = destination.expand(-1, len(ids))[source, completion]
 
-    triples = torch.stack([ids[source], ids[destination], ids[completion]], dim=1)
-    ranked = []
-    for row, value in zip(triples, strength.tolist(), strict=True):
-        if value > 0:
-            a, b, c = row[:, None]
-            attention, effect = tables.attention(b, a).item(), tables.effect(a, c).item()
-            text = trigram_text(model, row.tolist())
-            ranked.append(SkipTrigram(int(a), int(b), int(c), value, attention, effect, text))
-    return ranked
+    triples = torch.stack([ids[source], ids[destination], ids[completion]], dim=1)[strength > 0]
+    a, b, c = triples.T
+    table = pd.DataFrame(triples.tolist(), columns=TRIPLE)
+    table["strength"] = strength[strength > 0].tolist()
+    table["attention"] = tables.attention(b, a).diagonal().tolist()
+    table["effect"] = tables.effect(a, c).diagonal().tolist()
+    table.index = [trigram_text(model, row) for row in triples.tolist()]
+    return table
 
 
 def require_tables(d_vocab: int, **tables: Tensor | None) -> None:
@@ -264,62 +238,26 @@ def largest_products(
 # Evidence in a text
 
 
-class Evidence(NamedTuple):
-    """How often a completion follows a destination, with and without the source before it.
-
-    Notes
-    -----
-    Source: see `count_evidence`.
-    """
-
-    n_with: int
-    """Places with the destination where the source occurs within the window before it."""
-    hits_with: int
-    """How many of them the completion follows."""
-    n_without: int
-    """Places with the destination where the source does not occur within the window."""
-    hits_without: int
-    """How many of them the completion follows."""
-
-    @property
-    def share_with(self) -> float:
-        """How often the completion follows if the source came before; NaN without a case."""
-        return self.hits_with / self.n_with if self.n_with else float("nan")
-
-    @property
-    def share_without(self) -> float:
-        """How often it follows otherwise; NaN without a case."""
-        return self.hits_without / self.n_without if self.n_without else float("nan")
-
-    @property
-    def z(self) -> float:
-        """Difference of the two shares in (pooled) standard errors; 0 where it is undefined."""
-        n, hits = self.n_with + self.n_without, self.hits_with + self.hits_without
-        if not self.n_with or not self.n_without or hits in (0, n):
-            return 0.0
-        variance = hits / n * (1 - hits / n) * (1 / self.n_with + 1 / self.n_without)
-        return (self.share_with - self.share_without) / variance**0.5
-
-
 @checked
 def count_evidence(
-    triples: Triples,
-    tokens: Int[Tensor, "*row pos"],
-    *,
-    window: tuple[int, int] = (1, 32),
-) -> list[Evidence]:
+    triples: Triples, tokens: Int[Tensor, "*row pos"], *, window: tuple[int, int] = (1, 32)
+) -> "pd.DataFrame":
     """Count in a text how often completions follow with and without their source.
 
     Parameters
     ----------
-    triples : rows `(source, destination, completion, ...)`, such as those of `strongest`
+    triples : rows `(source, destination, completion, ...)` of token ids
     tokens : token ids `[pos]` or `[row, pos]`; rows are separate texts
     window : the source lies this many tokens before the destination, (nearest, farthest);
         1 is right before it
 
     Returns
     -------
-    One `Evidence` for each triple, in order. The completion is the very next token.
+    A DataFrame with a row for each triple. `n_with` counts the places with the destination where
+    the source occurs within the window before it, and `hits_with` counts those of them that the
+    completion follows as the very next token. `n_without` and `hits_without` are the same without
+    the source. `share_with` and `share_without` are hits over places, and `z` is the difference of
+    the shares in (pooled) standard errors, or 0 where it is undefined.
 
     Raises
     ------
@@ -333,9 +271,11 @@ def count_evidence(
     Examples
     --------
     >>> text = torch.tensor([7, 1, 5, 2, 9, 5, 3])
-    >>> count_evidence([(7, 5, 2)], text, window=(1, 3))
-    [Evidence(n_with=1, hits_with=1, n_without=1, hits_without=0)]
+    >>> count_evidence([(7, 5, 2)], text, window=(1, 3))[["n_with", "hits_with"]].values.tolist()
+    [[1, 1]]
     """
+    import pandas as pd  # takes half a second
+
     nearest, farthest = window
     if not 1 <= nearest <= farthest:
         raise ValueError(
@@ -343,23 +283,20 @@ def count_evidence(
             "1 <= nearest <= farthest, such as (1, 32)."
         )
     rows = tokens.reshape(-1, tokens.shape[-1])
-    counts_before: dict[int, Tensor] = {}
-    evidence = []
+    counts = []
     for triple in triples:
         source, destination, completion = three_tokens(triple)
-        if source not in counts_before:
-            seen = (rows == source).cumsum(1, dtype=torch.int32)
-            counts_before[source] = F.pad(seen, (1, 0))  # [row, pos + 1], sources before each place
+        seen = F.pad(
+            (rows == source).cumsum(1), (1, 0)
+        )  # [row, pos + 1], sources before each place
         row, place = (rows[:, :-1] == destination).nonzero(as_tuple=True)
-        last = counts_before[source][row, (place - nearest + 1).clamp_min(0)]
-        first = counts_before[source][row, (place - farthest).clamp_min(0)]
-        follows_source = last > first
+        last = seen[row, (place - nearest + 1).clamp_min(0)]
+        first = seen[row, (place - farthest).clamp_min(0)]
+        has_source = last > first
         is_hit = rows[row, place + 1] == completion
-        n_with = int(follows_source.sum())
-        hits_with = int((follows_source & is_hit).sum())
-        hits_without = int(is_hit.sum()) - hits_with
-        evidence.append(Evidence(n_with, hits_with, len(place) - n_with, hits_without))
-    return evidence
+        of_places = [has_source, has_source & is_hit, ~has_source, ~has_source & is_hit]
+        counts.append([int(chosen.sum()) for chosen in of_places])
+    return with_shares(pd.DataFrame(counts, columns=COUNTS))
 
 
 def three_tokens(triple: Sequence | Tensor) -> tuple[int, int, int]:
@@ -373,182 +310,13 @@ def three_tokens(triple: Sequence | Tensor) -> tuple[int, int, int]:
     return source, destination, completion
 
 
-class Statistics(NamedTuple):
-    """What `shipped_statistics` returns.
-
-    Notes
-    -----
-    Source: counted by `studies/edition-2/train/skip_trigram_statistics.py`.
-    """
-
-    evidence: dict[tuple[int, int, int], Evidence]
-    """Counts for the strongest skip trigrams of the one-layer model's heads."""
-    words: Int[Tensor, "triple 5"]
-    """Frequent pieces of a word in a row: (source, destination, completion, n, hits), `hits` of the
-    pair's `n` places."""
-    occurring: Int[Tensor, "triple 4"]
-    """Crossings of `words` that do occur in the text: (source, destination, completion, hits)."""
-    provenance: dict[str, Any]
-    """Window, thresholds, number of tokens, and hashes of the tokens and of the model's weights."""
-
-
-def shipped_statistics() -> Statistics:
-    """Read the shipped counts over the text that the models of this book learned from.
-
-    Notes
-    -----
-    Source: counted by `studies/edition-2/train/skip_trigram_statistics.py`.
-    """
-    from safetensors import safe_open
-
-    with safe_open(stored_file("circuits", "skip_trigrams.safetensors"), framework="pt") as table:
-        rows = table.get_tensor("evidence").tolist()
-        words = table.get_tensor("words").long()
-        occurring = table.get_tensor("occurring").long()
-        provenance = json.loads(table.metadata()["provenance"])
-    evidence = {tuple(row[:3]): Evidence(*row[3:]) for row in rows}
-    return Statistics(evidence, words, occurring, provenance)
-
-
-# Bugs: two skip trigrams with one source
-
-
-class SkipTrigramBug(NamedTuple):
-    """After `source` ... `destination`, the model predicts a completion of another destination.
-
-    Notes
-    -----
-    Source: see `find_bugs`.
-    """
-
-    source: int
-    destination: int
-    wrong: int
-    """The completion that is right after `licensed_by` and wrong here."""
-    right: int
-    """The completion that is right here."""
-    licensed_by: int
-    """The other destination."""
-    p_wrong: float
-    """The model's probability of `wrong`, mean over the contexts."""
-    p_right: float
-    """The model's probability of `right`, mean over the contexts."""
-    p_wrong_direct: float
-    """The probability of `wrong` from the direct path and the biases alone."""
-
-
-class BugSearch(NamedTuple):
-    """What `find_bugs` returns.
-
-    Notes
-    -----
-    Source: see `find_bugs`.
-    """
-
-    bugs: list[SkipTrigramBug]
-    """The largest `p_wrong` first; a wrong triple that several others license is listed once."""
-    crossings: Int[Tensor, "crossing 5"]
-    """All that were tried: (source, destination, wrong, right, licensed_by)."""
-    p_wrong: Float[Tensor, " crossing"]
-    """The model's probability of each wrong completion, mean over the first two contexts."""
-
-
-@checked
-def find_bugs(
-    model: Any,
-    triples: Triples,
-    contexts: Int[Tensor, "context pos"],
-    k: int = 10,
-    *,
-    occurring: Triples = (),
-) -> BugSearch:
-    r"""Cross all triples that share a source, and measure which crossings the model predicts.
-
-    A head adds $w(B, A)\, W_{OV}[A, C]$ to the logit of C, so which logits it raises depends on the
-    source A alone. If one head makes A B -> C and A B' -> C', it also raises C after A B', unless
-    other paths lower it.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge`
-    triples : rows `(source, destination, completion, ...)`
-    contexts : real text `[context, pos]`, after which source and destination are put
-    k : how many bugs are returned
-    occurring : crossings that a text holds after all, and that are therefore no bugs
-
-    Raises
-    ------
-    ValueError : if no two triples cross, for contexts that leave no room for two tokens, and for
-        token ids outside the vocabulary
-
-    Notes
-    -----
-    The first two contexts rank all crossings, and all contexts judge the best `4 * k`. Error: the
-    probabilities are exact for these contexts; that a crossing does not occur must be counted
-    (`count_evidence`). Source: "A Mathematical Framework for Transformer Circuits", skip-trigram
-    bugs; the search is this book's.
-    """
-    require_at_least(1, k=k)
-    contexts = to_tokens(model, contexts)
-    if contexts.shape[1] > model.cfg.n_ctx - 2:
-        raise ValueError(
-            f"The contexts have {contexts.shape[1]} tokens. At most {model.cfg.n_ctx - 2} fit, "
-            f"because two are added. Write contexts[:, :{model.cfg.n_ctx - 2}]."
-        )
-    crossings = crossings_of(triples, occurring).to(contexts.device)
-    if not len(crossings):
-        raise ValueError(
-            "No two triples cross. A bug needs two triples with one source, different "
-            "destinations and different completions."
-        )
-    to_tokens(model, crossings[:, :3].reshape(-1, 1))  # an error for ids outside the vocabulary
-    ranking = mean_probabilities(model, crossings, contexts[:2])[:, 0]
-    first_of_triple: dict[tuple[int, ...], int] = {}
-    for number in ranking.argsort(descending=True, stable=True).tolist():
-        first_of_triple.setdefault(tuple(crossings[number, :3].tolist()), number)
-    best = crossings[list(first_of_triple.values())[: 4 * k]]
-    judged = mean_probabilities(model, best, contexts)
-    order = judged[:, 0].argsort(descending=True, stable=True)[:k]
-    rows = zip(best[order].tolist(), judged[order].tolist(), strict=True)
-    bugs = [SkipTrigramBug(*crossing, *probabilities) for crossing, probabilities in rows]
-    return BugSearch(bugs, crossings, ranking)
-
-
-def crossings_of(triples: Triples, occurring: Triples) -> Int[Tensor, "crossing 5"]:
-    """(A, B', C, C', B) for every two triples (A, B, C) and (A, B', C') unless (A, B', C) exists."""
-    by_source: dict[int, list[tuple[int, int]]] = {}
-    existing = {three_tokens(triple) for triple in occurring}
-    for triple in triples:
-        source, destination, completion = three_tokens(triple)
-        by_source.setdefault(source, []).append((destination, completion))
-        existing.add((source, destination, completion))
-    rows = []
-    for source, pairs in by_source.items():
-        for other, wrong in pairs:
-            for destination, right in pairs:
-                if (source, destination, wrong) not in existing:
-                    rows.append((source, destination, wrong, right, other))
-    return torch.tensor(rows, dtype=torch.long).reshape(-1, 5)
-
-
-def mean_probabilities(
-    model: Any, crossings: Int[Tensor, "crossing 5"], contexts: Int[Tensor, "context pos"]
-) -> Float[Tensor, "crossing 3"]:
-    """Probability of wrong and right, and of wrong by the direct path, mean over the contexts."""
-    total = torch.zeros(len(crossings), 3).to(model.W_U)
-    # crossings share pairs of source and destination, and each pair is run once
-    pairs, pair_of = torch.unique(crossings[:, :2], dim=0, return_inverse=True)
-    for context in contexts:
-        for first in range(0, len(pairs), ROWS):
-            some = pairs[first : first + ROWS]
-            paths = path_logits(
-                model, torch.cat([context.expand(len(some), -1), some], dim=1), max_order=0
-            )
-            is_here = (pair_of >= first) & (pair_of < first + ROWS)
-            rows, tokens = pair_of[is_here] - first, crossings[is_here, 2:4]
-            direct = [name for name in (DIRECT, BIAS) if name in paths]
-            full = paths.run.logits[:, -1].softmax(-1)[rows]
-            alone = paths.sum(direct, at=-1).softmax(-1)[rows]
-            probabilities = [full.gather(1, tokens), alone.gather(1, tokens[:, :1])]
-            total[is_here] += torch.cat(probabilities, dim=1)
-    return total / len(contexts)
+def with_shares(counts: "pd.DataFrame") -> "pd.DataFrame":
+    """Add the shares, and the difference of the shares in standard errors."""
+    table = counts.copy()
+    table["share_with"] = table["hits_with"] / table["n_with"]
+    table["share_without"] = table["hits_without"] / table["n_without"]
+    pooled = (table["hits_with"] + table["hits_without"]) / (table["n_with"] + table["n_without"])
+    variance = pooled * (1 - pooled) * (1 / table["n_with"] + 1 / table["n_without"])
+    difference = table["share_with"] - table["share_without"]
+    table["z"] = (difference / variance**0.5).fillna(0.0)
+    return table

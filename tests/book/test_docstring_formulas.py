@@ -122,7 +122,7 @@ def score_decomposition(formula):
 
 def skip_trigrams(typical, attention, effect, strength, with_likelihood):
     tiny, window = model(), 32
-    best = ck.skip_trigrams.strongest(tiny, "L0H0", k=1, window=window)[0]
+    best = next(ck.skip_trigrams.strongest(tiny, "L0H0", k=1, window=window).itertuples())
     scores = circuits.full_qk(tiny, "L0H0").AB[best.destination]
     ov = circuits.full_ov(tiny, "L0H0").AB
     ov = ov - ov.mean(1, keepdim=True)
@@ -135,7 +135,8 @@ def skip_trigrams(typical, attention, effect, strength, with_likelihood):
     close(*sides(effect, symbols | {"e": best.effect})[0])
     close(best.strength, value(strength, {"w": best.attention, "e": best.effect}))
     likelihood = draw(V, V).softmax(-1)
-    best = ck.skip_trigrams.strongest(tiny, "L0H0", k=1, window=window, likelihood=likelihood)[0]
+    found = ck.skip_trigrams.strongest(tiny, "L0H0", k=1, window=window, likelihood=likelihood)
+    best = next(found.itertuples())
     chance = likelihood[best.destination, best.completion]
     symbols = {"P(C|B)": chance, "w": best.attention, "e": best.effect}
     close(best.strength, value(with_likelihood, symbols))
@@ -218,7 +219,6 @@ TIES = {
 #: These formulas introduce notation; nothing new can be computed from them.
 REASONS = {
     "paths.path_logits": "a shorthand with products of maps for (2.5), which is computed on its page",
-    "skip_trigrams.find_bugs": "repeats the weight and the effect of `strongest`, which are computed",
 }
 
 

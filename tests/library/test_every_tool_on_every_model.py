@@ -497,26 +497,10 @@ def check_strongest(c):
     best = (weight.max(0).values[:, None] * effect).clamp_min(0)
     wanted = best.flatten().topk(min(6, best.numel())).values
     wanted = wanted[wanted > 0]
-    same([triple.strength for triple in found], wanted, 1e-5)
-    for a, b, out, strength, attention, e, _ in found:
+    same(found["strength"].tolist(), wanted, 1e-5)
+    for a, b, out, strength, attention, e in found.itertuples(index=False):
         same(strength, weight[b, a] * effect[a, out], 1e-5)
         same((attention, e), (weight[b, a], effect[a, out]), 1e-5)
-
-
-def check_find_bugs(c):
-    triples = [(1, 2, 3), (1, 4, 5)]
-    found = ck.skip_trigrams.find_bugs(c.model, triples, c.tokens[:, :4], k=4)
-    assert {tuple(row) for row in found.crossings.tolist()} == {(1, 4, 3, 5, 2), (1, 2, 5, 3, 4)}
-    for bug in found.bugs:
-        rows = torch.tensor(
-            [[*row.tolist(), bug.source, bug.destination] for row in c.tokens[:, :4]]
-        )
-        runs = [c.slow.run(row) for row in rows]
-        chance = torch.stack([run.logits[-1].softmax(-1) for run in runs]).mean(0)
-        same((bug.p_wrong, bug.p_right), (chance[bug.wrong], chance[bug.right]), 1e-5)
-        alone = [run.unembedded(run.direct) + run.constant_logits(run.orders()[1]) for run in runs]
-        chance = torch.stack([logits[-1].softmax(-1) for logits in alone]).mean(0)
-        same(bug.p_wrong_direct, chance[bug.wrong], 1e-5)
 
 
 def slow_scores(c, tokens):

@@ -52,7 +52,6 @@ MISTAKES = [
     (lambda: circuits.top_per_row(torch.ones(3, 3), 2), "FactoredMatrix of one head"),
     (lambda: paths.path_logits(model(), TOKENS).sum(at=9), "outside the text"),
     (lambda: skip_trigrams.count_evidence([(1, 2)], TOKENS), "three token ids"),
-    (lambda: skip_trigrams.find_bugs(model(), [(1, 2, 3), (1, 4, 77)], TOKENS), "0 to 22"),
     (lambda: induction.scores(ck.load_model("zero-layer"), TWICE), "no attention heads"),
     (lambda: ck.load_model("zero-layer", device="gpu"), "device='cpu'"),
     (lambda: paths.score_decomposition(with_mlp(), TOKENS[0], "L0 MLP", 3, 2), "no attention head"),

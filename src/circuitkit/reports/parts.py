@@ -230,9 +230,9 @@ def trigrams(subject: Subject, layer: int) -> list[Row]:
     among[[i for i in special_ids if i < model.cfg.d_vocab]] = False
     result = []
     for name in head_names(model, layer):
-        for entry in skip_trigrams.strongest(model, name, 5, among=among):
-            source, destination, completion = entry[:3]
-            text = f"{spelled(source)} … {spelled(destination)} → {spelled(completion)}"
+        for entry in skip_trigrams.strongest(model, name, 5, among=among).itertuples():
+            words = [spelled(i) for i in (entry.source, entry.destination, entry.completion)]
+            text = "{} … {} → {}".format(*words)
             result.append(row(name, "skip trigram", entry.strength, text=text))
     return result
 

@@ -12,12 +12,11 @@ from circuitkit import (
     models,
     paths,
     residual,
-    skip_trigrams,
     superposition,
 )
 from circuitkit.heads import heads_of, stack
 from circuitkit.names import SIDES
-from circuitkit_book import induction_training
+from circuitkit_book import induction_training, skip_trigram_bugs
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
     model,
@@ -122,9 +121,9 @@ def crossings() -> list[float]:
     """Over 4,000 crossings of two triples: wrong completion above the heads' median; preferred by heads; by the model; and
     the same for these completions dealt out again at random.
     """
-    one, counted = model("one-layer"), skip_trigrams.shipped_statistics()
+    one, counted = model("one-layer"), skip_trigram_bugs.shipped_statistics()
     context = models.heldout_rows(20, 6, seed=3)[:1]
-    rows = skip_trigrams.find_bugs(
+    rows = skip_trigram_bugs.find_bugs(
         one, counted.words, context, 1, occurring=counted.occurring
     ).crossings
     generator = torch.Generator().manual_seed(0)

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,13 +11,9 @@ from hypothesis import strategies as st
 
 import circuitkit as ck
 from circuitkit import skip_trigrams as skip
-from circuitkit.skip_trigrams import (
-    Evidence,
-    count_evidence,
-    find_bugs,
-    shipped_statistics,
-    strongest,
-)
+from circuitkit.skip_trigrams import count_evidence, strongest
+from circuitkit_book import skip_trigram_bugs
+from circuitkit_book.skip_trigram_bugs import find_bugs, shipped_statistics
 
 
 @pytest.fixture(scope="module")
@@ -64,32 +61,36 @@ def test_ranking_equals_loops_with_and_without_blocks(small, weighted, n, block,
     found = strongest(small, "L0H1", n, unigram=unigram, likelihood=likelihood, window=6)
     expected = best_per_pair(by_hand(small, 1, unigram, likelihood, window=6), n)
     assert len(found) == n
-    for triple, (strength, a, b, c, w, effect) in zip(found, expected, strict=True):
-        assert tuple(triple[:3]) == (a, b, c)
-        assert triple[3:6] == pytest.approx((strength, w, effect), abs=1e-10)
-        assert triple.text == f"{a} ... {b} -> {c}"
+    for triple, (strength, a, b, c, w, effect) in zip(found.itertuples(), expected, strict=True):
+        assert triple[1:4] == (a, b, c)
+        assert triple[4:7] == pytest.approx((strength, w, effect), abs=1e-10)
+        assert triple.Index == f"{a} ... {b} -> {c}"
+
+
+def ids_of(found):
+    return [tuple(row) for row in found[["source", "destination", "completion"]].values.tolist()]
 
 
 def test_uniform_by_default_and_among(small):
     allowed = torch.tensor([True, False, True, True, False, True, False])
     found = strongest(small, "L0H0", 50, among=allowed, window=3)
     expected = best_per_pair(by_hand(small, 0, [1.0] * 7, allowed=[0, 2, 3, 5], window=3), 50)
-    assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in expected]
-    assert found[0].strength == pytest.approx(expected[0][0], abs=1e-12)
+    assert ids_of(found) == [row[1:4] for row in expected]
+    assert found["strength"].iloc[0] == pytest.approx(expected[0][0], abs=1e-12)
 
 
 def test_rare_pairs_are_left_out(small):
     counts = torch.tensor([100.0, 50, 20, 10, 5, 2, 1])
     found = strongest(small, "L0H0", 50, unigram=counts, window=4, min_together=20.0)
-    assert found
-    for triple in found:
+    assert len(found)
+    for triple in found.itertuples():
         assert counts[triple.source] * counts[triple.destination] * 4 / 188 >= 20
     rows = [
         row
         for row in by_hand(small, 0, counts, window=4)
         if counts[row[1]] * counts[row[2]] * 4 / 188 >= 20
     ]
-    assert [tuple(triple[:3]) for triple in found] == [row[1:4] for row in best_per_pair(rows, 50)]
+    assert ids_of(found) == [row[1:4] for row in best_per_pair(rows, 50)]
 
 
 def counted(triple, rows, nearest, farthest):
@@ -103,7 +104,7 @@ def counted(triple, rows, nearest, farthest):
                 n_with, hits_with = n_with + 1, hits_with + (row[t + 1] == c)
             else:
                 n_without, hits_without = n_without + 1, hits_without + (row[t + 1] == c)
-    return Evidence(n_with, hits_with, n_without, hits_without)
+    return [n_with, hits_with, n_without, hits_without]
 
 
 @settings(max_examples=40, deadline=None)
@@ -117,19 +118,29 @@ def test_evidence_equals_loops(shape, window, seed):
     text = torch.randint(0, 4, shape, generator=generator)
     triples = [(0, 1, 2), (0, 1, 3), (1, 1, 1), (3, 2, 0), (0, 1, 2)]
     expected = [counted(triple, text.tolist(), *window) for triple in triples]
-    assert count_evidence(triples, text, window=window) == expected
+    assert count_evidence(triples, text, window=window)[skip.COUNTS].values.tolist() == expected
     if shape[0] == 1:
-        assert count_evidence(triples, text[0], window=window) == expected
+        found = count_evidence(triples, text[0], window=window)
+        assert found[skip.COUNTS].values.tolist() == expected
 
 
 def test_evidence_reads_as_shares():
-    some = Evidence(40, 10, 400, 20)
-    assert (some.share_with, some.share_without) == (0.25, 0.05)
+    counts = [
+        [40, 10, 400, 20],
+        [0, 0, 4, 1],
+        [3, 0, 0, 0],
+        [3, 0, 4, 0],
+        [3, 3, 4, 4],
+        [0, 0, 0, 0],
+    ]
+    found = skip.with_shares(pd.DataFrame(counts, columns=skip.COUNTS))
+    assert found.loc[0, ["share_with", "share_without"]].tolist() == [0.25, 0.05]
     pooled = 30 / 440
-    assert some.z == pytest.approx(0.2 / math.sqrt(pooled * (1 - pooled) * (1 / 40 + 1 / 400)))
-    assert math.isnan(Evidence(0, 0, 4, 1).share_with)
-    assert math.isnan(Evidence(3, 0, 0, 0).share_without)
-    assert Evidence(0, 0, 4, 1).z == Evidence(3, 0, 4, 0).z == Evidence(3, 3, 4, 4).z == 0
+    expected = 0.2 / math.sqrt(pooled * (1 - pooled) * (1 / 40 + 1 / 400))
+    assert found.loc[0, "z"] == pytest.approx(expected)
+    assert math.isnan(found.loc[1, "share_with"])
+    assert math.isnan(found.loc[2, "share_without"])
+    assert (found.loc[1:, "z"] == 0).all()
 
 
 TRIPLES = [(5, 1, 2), (5, 3, 4), (5, 1, 6), (2, 1, 3), (5, 6, 4)]
@@ -138,7 +149,7 @@ TRIPLES = [(5, 1, 2), (5, 3, 4), (5, 1, 6), (2, 1, 3), (5, 6, 4)]
 def test_bugs_equal_loops(boot, monkeypatch):
     model = boot(n_layers=2, d_vocab=7)
     contexts = torch.tensor([[0, 3, 4], [0, 1, 1]])
-    monkeypatch.setattr(skip, "ROWS", 2)
+    monkeypatch.setattr(skip_trigram_bugs, "ROWS", 2)
     search = find_bugs(model, TRIPLES, contexts, 3, occurring=[(5, 3, 6, 99)])
     crossed = {
         (a, b2, c1, c2, b1)
@@ -199,9 +210,9 @@ def test_shipped_statistics():
     found = shipped_statistics()
     assert found.provenance["tokens"] == 5928145
     assert len(found.evidence) > 800
-    assert all(evidence.hits_with <= evidence.n_with for evidence in found.evidence.values())
-    seldom = [evidence.n_with < evidence.n_without for evidence in found.evidence.values()]
-    assert sum(seldom) > 0.95 * len(seldom)  # a source is seldom among the few tokens before
+    assert (found.evidence["hits_with"] <= found.evidence["n_with"]).all()
+    seldom = found.evidence["n_with"] < found.evidence["n_without"]
+    assert seldom.mean() > 0.95  # a source is seldom among the few tokens before
     words = found.words
     assert (words[:, 4] >= found.provenance["min_share"] * words[:, 3] - 1e-6).all()
     assert (words[:, 3] >= found.provenance["min_pair"]).all()
@@ -232,6 +243,7 @@ NO_TOKENS = torch.zeros(7, dtype=torch.bool)
         ),
         (lambda m: find_bugs(m, TRIPLES[:1], torch.zeros(1, 2).long()), "No two triples cross"),
         (lambda m: find_bugs(m, TRIPLES, torch.zeros(1, 9).long()), r"9 tokens. At most 8 fit"),
+        (lambda m: find_bugs(m, [(1, 2, 3), (1, 4, 77)], torch.zeros(1, 2).long()), "0 to 6"),
     ],
 )
 def test_wrong_arguments(small, call, text):
