@@ -5,7 +5,6 @@ Shipped files lie in `data/<topic>/`. Whenever one is read, it is compared with 
 """
 
 import csv
-import difflib
 import hashlib
 import json
 import warnings
@@ -25,15 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorpusStatistics",
-    "baselines",
     "checkpoints",
-    "corpus_provenance",
     "corpus_statistics",
     "heldout_rows",
-    "heldout_text",
     "list_models",
     "load_model",
-    "load_tokenizer",
     "model_card",
 ]
 
@@ -66,9 +61,10 @@ def load_model(
 
     Raises
     ------
-    ValueError : for an unknown name, step or device, a damaged shipped file, and weights that are
+    ValueError : for an unknown name or step, a damaged shipped file, and weights that are
         missing, have other sizes than the configuration says, or are NaN or infinite
-    FileNotFoundError : for a folder without `config.json`
+    ValueError : from transformers, for a folder without a `config.json` that names its model
+    RuntimeError : from torch, for an unknown device
 
     Notes
     -----
@@ -84,7 +80,6 @@ def load_model(
     >>> model(model.to_tokens("In the beginning")).shape
     torch.Size([1, 5, 2048])
     """
-    require_device(device)
     is_shipped = isinstance(name, str) and name in list_models() and not from_hub
     if step is not None and not is_shipped:
         raise ValueError(
@@ -100,24 +95,13 @@ def load_model(
     return model.to(device, print_details=False).eval()
 
 
-def require_device(device: str | torch.device) -> None:
-    """Raise a `ValueError` for a device that torch does not have on this machine."""
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, NotImplementedError, RuntimeError) as problem:
-        raise ValueError(
-            f"torch cannot use the device {str(device)!r} on this machine. Write device='cpu', or "
-            "device='cuda' where torch.cuda.is_available() is True."
-        ) from problem
-
-
 def load_shipped(name: str, step: int | None) -> "TransformerBridge":
     """A shipped model on the CPU."""
     from safetensors.torch import load_file
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import boot_native
 
-    sizes = model_card(name)["sizes"]
+    sizes = recorded(name)["sizes"]
     has_mlp = bool(sizes["mlp"])
     config = TransformerBridgeConfig(
         d_model=sizes["d_content"] if has_mlp else sizes["d_content"] + sizes["d_pos"],
@@ -133,15 +117,16 @@ def load_shipped(name: str, step: int | None) -> "TransformerBridge":
         init_weights=False,
     )
     weights = unpacked(load_file(weight_file(name, step)))
-    state = with_mlp(weights, sizes) if has_mlp else attention_only(weights, sizes)
     model = boot_native(config, tokenizer=load_tokenizer(), model_name=name)
-    model.load_state_dict(state, strict=True)
+    state = {key: torch.zeros_like(value) for key, value in model.state_dict().items()}
+    state |= with_mlp(weights) if has_mlp else attention_only(weights, sizes)
+    model.load_state_dict(state)
     return model.requires_grad_(False)
 
 
 def weight_file(name: str, step: int | None = None) -> Path:
     """The file with the weights of a shipped model at a training step (the last by default)."""
-    files = model_card(name)["files"]
+    files = recorded(name)["files"]
     chosen = checkpoints(name)[-1] if step is None else step
     if str(chosen) not in files:
         raise ValueError(
@@ -172,7 +157,6 @@ def attention_only(weights: dict[str, Tensor], sizes: dict[str, Any]) -> dict[st
         "embed.weight": pad(weights["W_E"], (0, d_pos)),  # [d_vocab, d_model]
         "pos_embed.weight": pad(weights["W_pos"], (d_content, 0)),  # [n_ctx, d_model]
         "unembed.weight": pad(weights["W_U"], (0, 0, 0, d_pos)).T,  # [d_vocab, d_model]
-        "unembed.bias": torch.zeros(sizes["d_vocab"]),
     }
     for layer in range(sizes["n_layers"]):
         # stored [d_in, d_out]; a linear layer of torch holds the transpose
@@ -184,46 +168,33 @@ def attention_only(weights: dict[str, Tensor], sizes: dict[str, Any]) -> dict[st
         }
         for name, matrix in matrices.items():
             state[f"blocks.{layer}.attn.{name}.weight"] = matrix.T
-            state[f"blocks.{layer}.attn.{name}.bias"] = torch.zeros(matrix.shape[1])
-    return {name: tensor.contiguous() for name, tensor in state.items()}
+    return state
 
 
-def with_mlp(weights: dict[str, Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
+def with_mlp(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The bridge's weights of the model with MLPs; they only get other names."""
-    state = {
-        "embed.weight": weights["W_E"],
-        "pos_embed.weight": weights["W_pos"],
-        "unembed.weight": weights["W_U"].T.contiguous(),
-        "unembed.bias": torch.zeros(sizes["d_vocab"]),
-        "ln_final.weight": weights["ln_final.weight"],
-        "ln_final.bias": weights["ln_final.bias"],
-    }
-    bridge_names = {"ln1": "ln1", "ln2": "ln2", "fc_in": "mlp.in", "fc_out": "mlp.out"}
-    bridge_names |= {name: f"attn.{name}" for name in "qkvo"}
-    for layer in range(sizes["n_layers"]):
-        for stored_name, bridge_name in bridge_names.items():
-            for kind in ("weight", "bias"):
-                tensor = weights[f"layers.{layer}.{stored_name}.{kind}"]
-                state[f"blocks.{layer}.{bridge_name}.{kind}"] = tensor
+    names = {"W_E": "embed.weight", "W_pos": "pos_embed.weight", "layers.": "blocks."}
+    names |= {".fc_in.": ".mlp.in.", ".fc_out.": ".mlp.out."}
+    names |= {f".{side}.": f".attn.{side}." for side in "qkvo"}
+    state = {}
+    for stored_name, tensor in weights.items():
+        bridge_name = stored_name
+        for stored_part, bridge_part in names.items():
+            bridge_name = bridge_name.replace(stored_part, bridge_part)
+        state[bridge_name] = tensor
+    state["unembed.weight"] = state.pop("W_U").T
     return state
 
 
 def load_folder(folder: str | Path) -> "TransformerBridge":
     """A Hugging Face model from a folder that `save_pretrained` wrote."""
     if not Path(folder).is_dir():
-        similar = difflib.get_close_matches(str(folder), list_models(), n=1)
-        question = f" Did you mean {similar[0]!r}?" if similar else ""
         raise ValueError(
-            f"There is no shipped model and no folder called {str(folder)!r}.{question} The "
-            f"shipped models are {list_models()}. For a model of the Hugging Face Hub, write "
+            f"There is no shipped model and no folder called {str(folder)!r}. The shipped models "
+            f"are {list_models()}. For a model of the Hugging Face Hub, write "
             f"load_model({str(folder)!r}, from_hub=True)."
         )
     files = [path.name for path in Path(folder).iterdir()]
-    if "config.json" not in files:
-        raise FileNotFoundError(
-            f"There is no config.json in {str(folder)!r}. A model is loaded from a folder that "
-            "model.save_pretrained(folder) wrote."
-        )
     has_tokenizer = any(
         "token" in name or name.startswith("vocab") or name.endswith(".model") for name in files
     )
@@ -290,11 +261,9 @@ def shortened(names: list[str]) -> str:
 
 
 def load_tokenizer() -> "PreTrainedTokenizerFast":
-    """Load the tokenizer of the shipped models: 2,048 tokens; `<|endoftext|>` (id 0) is the first.
+    """The tokenizer of the shipped models: 2,048 tokens; `<|endoftext|>` (id 0) is the first.
 
-    Notes
-    -----
-    Source: a byte-level BPE, trained on the corpus by `studies/edition-2/train/tokenizer.py`.
+    It is a byte-level BPE, trained on the corpus by `studies/edition-2/train/tokenizer.py`.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -335,7 +304,9 @@ def model_card(name: str) -> dict[str, Any]:
 
     Returns
     -------
-    A dictionary: `"sizes"`, `"training"`, `"measured"` (losses in nats a token) and `"files"`.
+    A dictionary: `"sizes"`, `"training"`, `"measured"` (losses in nats a token) and `"files"` of
+    the model; the held-out losses of unigram, bigram and trigram models (`"baselines"`); and the
+    texts that all of them were fitted on (`"corpus"`), with title, author and why each is free.
 
     Raises
     ------
@@ -343,12 +314,23 @@ def model_card(name: str) -> dict[str, Any]:
 
     Notes
     -----
-    Source: `studies/edition-2/train/model.py` and `studies/edition-2/train/pack.py`.
+    Source: `studies/edition-2/train`: `model.py`, `pack.py` and `corpus.py` there, and
+    `baselines.py` for the n-gram models, which are interpolated (Kneser and Ney 1995).
     """
-    cards = manifest("models")["models"]
-    if name not in cards:
-        raise ValueError(f"There is no shipped model {name!r}. There are {list(cards)}.")
-    return cards[name]
+    losses = manifest("models")["baselines"]
+    return {
+        **recorded(name),
+        "baselines": {kind: losses[kind] for kind in ("unigram", "bigram", "trigram")},
+        "corpus": stored("models", "corpus-provenance.json")["files"],
+    }
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """What the manifest records of a shipped model."""
+    models = manifest("models")["models"]
+    if name not in models:
+        raise ValueError(f"There is no shipped model {name!r}. There are {list(models)}.")
+    return models[name]
 
 
 @checked
@@ -363,19 +345,7 @@ def checkpoints(name: str) -> list[int]:
     -----
     Source: `manifest.json`, written by `studies/edition-2/train/pack.py`.
     """
-    return [int(step) for step in model_card(name)["files"]]
-
-
-def baselines() -> dict[str, float]:
-    """Return the held-out losses of unigram, bigram and trigram models, in nats a token.
-
-    Notes
-    -----
-    Source: interpolated models (Kneser and Ney 1995) of the corpus on which the shipped models
-    were trained, fitted by `studies/edition-2/train/baselines.py`.
-    """
-    losses = manifest("models")["baselines"]
-    return {name: losses[name] for name in ("unigram", "bigram", "trigram")}
+    return [int(step) for step in recorded(name)["files"]]
 
 
 class CorpusStatistics(NamedTuple):
@@ -431,23 +401,8 @@ def corpus_statistics() -> CorpusStatistics:
     return CorpusStatistics(unigram, bigram)
 
 
-def corpus_provenance() -> list[dict[str, str | int]]:
-    """List the files of the corpus: `"title"`, `"author"`, why each is `"free"`, size and hash.
-
-    Notes
-    -----
-    Source: recorded by `studies/edition-2/train/corpus.py`.
-    """
-    return stored("models", "corpus-provenance.json")["files"]
-
-
 def heldout_text() -> list[dict[str, str]]:
-    """List passages that no shipped model was trained on, each with its `"file"` and `"text"`.
-
-    Notes
-    -----
-    Source: 1 of 33 pieces of the corpus, held out by `studies/edition-2/train/corpus.py`.
-    """
+    """Passages that no shipped model was trained on, each with its `"file"` and `"text"`."""
     return stored("models", "heldout.jsonl")
 
 
@@ -481,7 +436,7 @@ def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row
 
     Notes
     -----
-    Source: the text of `heldout_text`.
+    Source: 1 of 33 pieces of the corpus, held out by `studies/edition-2/train/corpus.py`.
     """
     tokens = heldout_tokens()
     if n < 1 or not 2 <= n_ctx < len(tokens):
@@ -497,7 +452,7 @@ def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row
 
 def manifest(topic: str) -> dict[str, Any]:
     """What `data/<topic>/manifest.json` records; `python -m tools manifest` writes it."""
-    return json.loads(existing(DATA / topic / "manifest.json").read_text("utf-8"))
+    return json.loads((DATA / topic / "manifest.json").read_text("utf-8"))
 
 
 def hashes(entries: dict[str, Any]) -> dict[str, str]:
@@ -513,15 +468,15 @@ def hashes(entries: dict[str, Any]) -> dict[str, str]:
 
 def stored_file(topic: str, name: str) -> Path:
     """The path of a shipped file, after its hash was compared with the recorded one."""
-    recorded = hashes(manifest(topic))
-    if name not in recorded:
-        raise ValueError(f"There is no stored file {name!r}. There are {sorted(recorded)}.")
-    path = existing(DATA / topic / name)
+    expected = hashes(manifest(topic))
+    if name not in expected:
+        raise ValueError(f"There is no stored file {name!r}. There are {sorted(expected)}.")
+    path = DATA / topic / name
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != recorded[name]:
+    if digest != expected[name]:
         raise ValueError(
             f"The file {path} is damaged: its sha256 is {digest}, and manifest.json records "
-            f"{recorded[name]}. Install the package again."
+            f"{expected[name]}. Install the package again."
         )
     return path
 
@@ -550,10 +505,3 @@ def number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-def existing(path: Path) -> Path:
-    """A path of the package, at which there must be a file."""
-    if not path.is_file():
-        raise FileNotFoundError(f"The file {path} is missing. Install the package again.")
-    return path

@@ -150,6 +150,7 @@ CALLS = {
 # What looks like a mistake and is right, or is explained well enough by torch.
 TOKEN_FAULTS = ("ids of another tokenizer", "no tokens", "negative ids", "a row that is too long")
 FINE = {
+    "load_model.device": ("an unknown word",),
     "signed.values": ("one axis more", "integers"),
     "unsigned.values": ("one axis more", "integers"),
     "attention.patterns": ("integers",),

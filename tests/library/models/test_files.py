@@ -6,7 +6,7 @@ import math
 import pytest
 from safetensors import safe_open
 
-from circuitkit.models import baselines, checkpoints, corpus_provenance, model_card
+from circuitkit.models import checkpoints, model_card
 
 NAMES = ["zero-layer", "one-layer", "two-layer", "two-layer-mlp"]
 
@@ -39,7 +39,7 @@ def test_every_file_can_be_read_by_everybody(data):
 
 def test_cards_and_checkpoints(name, manifest):
     card, steps = model_card(name), checkpoints(name)
-    assert card == manifest["models"][name]
+    assert card == manifest["models"][name] | {key: card[key] for key in ("baselines", "corpus")}
     assert [str(step) for step in sorted(steps)] == list(card["files"])
     assert card["files"][str(steps[-1])]["file"] == f"{name}.safetensors"  # the last is the model
     assert steps[-1] == card["training"]["steps"]
@@ -58,7 +58,7 @@ def test_stored_in_half_precision(name, manifest, data):
 
 def test_baselines(manifest):
     """In order, and finite; each model beats the baseline it can express."""
-    b = baselines()
+    b = model_card("zero-layer")["baselines"]
     assert b == {name: manifest["baselines"][name] for name in ("unigram", "bigram", "trigram")}
     assert math.log(2048) > b["unigram"] > b["bigram"] > b["trigram"] > 2
     loss = {name: model_card(name)["measured"]["heldout_loss"] for name in NAMES}
@@ -70,7 +70,7 @@ def test_baselines(manifest):
 
 def test_provenance_says_of_each_file_why_it_is_free(data):
     text = (data / "corpus-provenance.json").read_text()
-    sources = corpus_provenance()
+    sources = model_card("zero-layer")["corpus"]
     assert sources == json.loads(text)["files"]
     assert len({source["file"] for source in sources}) == len(sources) > 50
     for source in sources:  # why each file may be used, whose it is, and which text exactly
