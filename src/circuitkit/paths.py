@@ -8,7 +8,7 @@ stream, and the unembedding of each path is its share of the logits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,20 +16,23 @@ from torch import Tensor
 
 from circuitkit.ablation import Run, run, temporary_hooks
 from circuitkit.checks import checked, require_at_least, to_tokens
-from circuitkit.heads import Heads, heads_of, require_attention_head, require_scores
+from circuitkit.heads import (
+    Heads,
+    heads_of,
+    norm_divisor,
+    require_attention_head,
+    require_scores,
+)
 from circuitkit.names import Side, parse, unknown
 from circuitkit.parts import FrozenNorm, head_names, in_layer, n_heads, norms_close_layers
 from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
 from circuitkit.rows import require_two_positions, token_losses
 from circuitkit.tables import Table
 
-__all__ = [
-    "PathLogits",
-    "TermImportance",
-    "path_logits",
-    "score_decomposition",
-    "term_importance",
-]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PathLogits", "path_logits", "score_decomposition", "term_importance"]
 
 DIRECT, BIAS, REST = "direct", "bias", "rest"
 MOST_PATHS = 4096
@@ -43,7 +46,6 @@ class Path:
 
     Parameters
     ----------
-    name : where the path starts and which heads it passes, such as `"L0 MLP->L1H3"`
     order : how many heads it passes; -1 for the rest
     z : what its last head has gathered, `[batch, pos, d_head]`, which is smaller than the stream;
         for a path without heads, the stream itself
@@ -51,7 +53,6 @@ class Path:
     norm_behind : the norm through which that head writes (OLMo 2)
     """
 
-    name: str
     order: int
     z: Tensor
     W_O: Tensor | None = None
@@ -94,25 +95,9 @@ class PathLogits(Mapping):
         return name in self.paths
 
     def __repr__(self) -> str:
-        orders = [path.order for path in self.paths.values()]
-        counts = [f"{orders.count(k)} of order {k}" for k in sorted(set(orders) - {-1})]
-        counts += ["the rest"] if REST in self.paths else []
-        return f"PathLogits({len(self)} paths: {', '.join(counts)})"
+        return f"PathLogits of {len(self)} paths"
 
-    def order(self, name: str) -> int:
-        """How many heads a path passes; -1 for `"rest"`."""
-        return self.path(name).order
-
-    def stream(self, name: str) -> Float[Tensor, "batch pos d_model"]:
-        """What a path has left in the last residual stream."""
-        return self.path(name).stream()
-
-    def path(self, name: str) -> Path:
-        """The path with this name; a `ValueError` with the nearest names if there is none."""
-        if name not in self.paths:
-            raise unknown("path", name, self.paths)
-        return self.paths[name]
-
+    @checked
     def sum(
         self, names: str | Sequence[str] | None = None, *, at: int | slice = slice(None)
     ) -> Float[Tensor, "..."]:
@@ -131,7 +116,9 @@ class PathLogits(Mapping):
         ------
         ValueError : for unknown names, names that are given twice, and a position outside the text
         """
-        names = [names] if isinstance(names, str) else list(self) if names is None else names
+        if names is None:
+            names = list(self)
+        names = [names] if isinstance(names, str) else names
         if len(set(names)) < len(names):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
         if isinstance(at, int):
@@ -139,7 +126,9 @@ class PathLogits(Mapping):
         model, norm = self.run.model, self.run.recording.final_norm()
         stream = torch.zeros_like(self.run.stream("unembed"))
         for name in names:
-            stream = stream + self.stream(name)  # in float32 for a model in half precision
+            if name not in self.paths:
+                raise unknown("path", name, self.paths)
+            stream = stream + self.paths[name].stream()  # in float32 for half precision
         if norm is not None:
             stream = norm.share(stream)
             if BIAS in names:
@@ -149,9 +138,7 @@ class PathLogits(Mapping):
 
 
 @checked
-def path_logits(
-    model: Any, tokens: Text, *, max_order: int | None = None, neurons: bool = False
-) -> PathLogits:
+def path_logits(model: Any, tokens: Text, *, max_order: int | None = None) -> PathLogits:
     r"""Write the logits as a sum over paths, with every attention pattern frozen.
 
     Parameters
@@ -159,7 +146,6 @@ def path_logits(
     model : a `TransformerBridge` whose logits are not capped
     tokens : a text, or token ids `[pos]` or `[batch, pos]`
     max_order : the largest number of heads on a path; longer paths are summed in `"rest"`
-    neurons : whether each neuron of a converted MLP starts a path of its own
 
     Returns
     -------
@@ -182,7 +168,7 @@ def path_logits(
     --------
     >>> import circuitkit as ck
     >>> path_logits(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.")
-    PathLogits(25 paths: 1 of order 0, 8 of order 1, 16 of order 2)
+    PathLogits of 25 paths
     """
     tokens = to_tokens(model, tokens)
     require_sum_of_logits(model)
@@ -195,27 +181,7 @@ def path_logits(
     max_order = n_layers if max_order is None else max_order
     require_at_least(0, max_order=max_order)
     model_run = run(model, tokens)
-    parts = model_run.parts(neurons=neurons)
-    require_few_paths(model, list(parts), max_order)
-    return PathLogits(model_run, expand(model_run, parts, max_order))
-
-
-def require_few_paths(model: Any, parts: Sequence[str], max_order: int) -> None:
-    """Raise a `ValueError` if the paths are too many to be followed one by one."""
-    starts = [parse(name)[0] for name in parts]
-    n_paths = [1] + [0] * len(model.blocks)  # by order
-    for layer in range(len(model.blocks)):
-        for order in range(len(n_paths) - 1, 0, -1):
-            n_paths[order] += n_heads(model, layer) * n_paths[order - 1]
-        n_paths[0] += sum(part.layer == layer and part.kind in ("MLP", "N") for part in starts)
-    if sum(n_paths[: max_order + 1]) > MOST_PATHS:
-        orders = range(len(n_paths))
-        possible = [order for order in orders if sum(n_paths[: order + 1]) <= MOST_PATHS]
-        advice = f"Write max_order={possible[-1]}" if possible else "Write neurons=False"
-        raise ValueError(
-            f"There are {sum(n_paths[: max_order + 1])} paths through up to {max_order} heads, and "
-            f"at most {MOST_PATHS} are followed one by one. {advice}."
-        )
+    return PathLogits(model_run, expand(model_run, max_order))
 
 
 @dataclass(frozen=True)
@@ -261,47 +227,52 @@ def frozen_norm(model_run: Run, layer: int, norm: str) -> FrozenNorm | None:
 
 
 @torch.no_grad()
-def expand(model_run: Run, parts: dict[str, Tensor], max_order: int) -> dict[str, Path]:
+def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     """All paths through at most `max_order` heads, in the order of how many heads they pass."""
-    model = model_run.model
-    by_layer = {layer: [] for layer in [None, *range(len(model.blocks))]}
-    for name, stream in parts.items():
-        part = parse(name)[0]
-        by_layer[part.layer].append((part.kind, name, stream))
-
-    direct = sum((stream for _, _, stream in by_layer[None]), start=torch.zeros(()))
-    paths = [Path(DIRECT, 0, direct)]
-    bias = torch.zeros_like(paths[0].z)
-    for layer in range(len(model.blocks)):
+    parts = [(parse(name)[0], stream) for name, stream in model_run.parts().items()]
+    direct = sum(stream for part, stream in parts if part.layer is None)
+    paths = {DIRECT: Path(0, torch.as_tensor(direct))}
+    bias = torch.zeros_like(paths[DIRECT].z)
+    n_layers = len(model_run.model.blocks)
+    for layer in range(n_layers):
         attention = FrozenAttention.of(model_run, layer)
-        extended = []
-        for path in paths:
+        for name, path in list(paths.items()):
             if path.order < max_order:
-                extended.extend(through_heads(path, attention))
-        paths.extend(extended)
+                paths.update(through_heads(name, path, attention))
+                require_few(paths)
         bias = bias + through_all_heads(bias, attention)
-        for kind, name, stream in by_layer[layer]:
-            if kind in ("MLP", "N"):
-                paths.append(Path(name, 0, stream))
-            elif kind in ("bias", "MLP bias"):
+        for part, stream in parts:
+            if part.layer == layer and part.kind == "MLP":
+                paths[str(part)] = Path(0, stream)
+            elif part.layer == layer and part.kind in ("bias", "MLP bias"):
                 bias = bias + stream
 
-    paths.sort(key=lambda path: path.order)
+    paths = dict(sorted(paths.items(), key=lambda item: item[1].order))
     if has_bias(model_run, bias):
-        paths.append(Path(BIAS, 0, bias))
-    if max_order < len(model.blocks):
-        followed = sum(path.stream() for path in paths)
-        paths.append(Path(REST, -1, model_run.stream("unembed") - followed))
-    return {path.name: path for path in paths}
+        paths[BIAS] = Path(0, bias)
+    if max_order < n_layers:
+        followed = sum(path.stream() for path in paths.values())
+        paths[REST] = Path(-1, model_run.stream("unembed") - followed)
+    return paths
 
 
-def through_heads(path: Path, attention: FrozenAttention) -> Iterator[Path]:
-    """The paths that continue through each head of a layer."""
+def require_few(paths: Mapping[str, Path]) -> None:
+    """Raise a `ValueError` if the paths are too many to be followed one by one."""
+    if len(paths) > MOST_PATHS:
+        orders = [path.order for path in paths.values()]
+        raise ValueError(
+            f"There are more than {MOST_PATHS} paths, the most that are followed one by one. "
+            f"Write a smaller max_order, such as max_order={max(orders) - 1}."
+        )
+
+
+def through_heads(name: str, path: Path, attention: FrozenAttention) -> Iterator[tuple[str, Path]]:
+    """The paths that continue through each head of a layer, with their names."""
     z = attention.gather(path.stream())
     for number, head in enumerate(attention.heads.names):
-        name = head if path.name == DIRECT else f"{path.name}->{head}"
+        longer = head if name == DIRECT else f"{name}->{head}"
         W_O = attention.heads.W_O[number]
-        yield Path(name, path.order + 1, z[:, number], W_O, attention.norm_behind)
+        yield longer, Path(path.order + 1, z[:, number], W_O, attention.norm_behind)
 
 
 def through_all_heads(
@@ -319,38 +290,20 @@ def has_bias(model_run: Run, bias: Tensor) -> bool:
     return bool(bias.any() or b_U.any() or (norm is not None and norm.bias.any()))
 
 
-def loss_of_paths(paths: PathLogits, names: Sequence[str]) -> float:
-    """The mean loss, in nats, of a model that consists of these paths only."""
-    return token_losses(paths.sum(names), paths.run.tokens).mean().item()
-
-
-class TermImportance(NamedTuple):
-    """Losses in nats for each token; the order of a path is the number of heads that it passes.
-
-    Notes
-    -----
-    Source: see `term_importance`.
-    """
-
-    full: float
-    """The loss of the model."""
-    kept: tuple[float, ...]
-    """`kept[k]`: the loss with only the paths of order at most `k`; the last one is `full`."""
-    removed: tuple[float, ...]
-    """`removed[k]`: the loss without the paths of order `k`."""
-    by_path: Table
-    """By how much the loss rises if one path is removed, largest first."""
-
-
 @checked
-def term_importance(model: Any, tokens: Text, *, by_path: bool = True) -> TermImportance:
+def term_importance(model: Any, tokens: Text) -> "pd.DataFrame":
     """Measure the loss with and without the paths through 0, 1, 2, ... heads.
 
     Parameters
     ----------
     model : a `TransformerBridge` whose logits are not capped
     tokens : a text, or token ids `[pos]` or `[batch, pos]`, at least two positions
-    by_path : whether each single path is removed as well
+
+    Returns
+    -------
+    A DataFrame with a row for each order, the number of heads that a path passes. `kept` is the
+    loss in nats for each token with only the paths of this order and lower ones, so its last entry
+    is the loss of the model. `removed` is the loss without the paths of this order.
 
     Raises
     ------
@@ -366,36 +319,28 @@ def term_importance(model: Any, tokens: Text, *, by_path: bool = True) -> TermIm
     Examples
     --------
     >>> import circuitkit as ck
-    >>> terms = term_importance(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.")
-    >>> len(terms.kept), len(terms.by_path)
-    (3, 25)
+    >>> term_importance(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.").shape
+    (3, 2)
     """
+    import pandas as pd  # takes half a second
+
     tokens = to_tokens(model, tokens)
     require_two_positions(tokens)
     paths = path_logits(model, tokens)
-    orders = {name: paths.order(name) for name in paths if name != BIAS}
-    always = [BIAS] if BIAS in paths else []
-    full_logits = paths.sum()
-    full = token_losses(full_logits, tokens).mean().item()
-
-    kept, removed = [], []
-    for k in range(max(orders.values()) + 1):
-        up_to = [name for name, order in orders.items() if order <= k]
-        without = [name for name, order in orders.items() if order != k]
-        kept.append(loss_of_paths(paths, up_to + always))
-        removed.append(loss_of_paths(paths, without + always))
-    rise = []
-    for name in orders if by_path else ():
-        rise.append(token_losses(full_logits - paths[name], tokens).mean().item() - full)
-    names = tuple(orders)[: len(rise)]
-    table = Table(torch.tensor(rise, dtype=torch.float64), {"path": names}, "rise in nats")
-    return TermImportance(full, tuple(kept), tuple(removed), table.top(len(names)))
+    everything = paths.sum()
+    kept = paths.sum([BIAS] if BIAS in paths else [])
+    rows = []
+    for order in range(len(model.blocks) + 1):
+        names = [name for name, path in paths.paths.items() if path.order == order and name != BIAS]
+        of_order = paths.sum(names)
+        kept = kept + of_order
+        losses = [token_losses(logits, tokens).mean() for logits in (kept, everything - of_order)]
+        rows.append([loss.item() for loss in losses])
+    return pd.DataFrame(rows, pd.RangeIndex(len(rows), name="order"), ["kept", "removed"])
 
 
 @checked
-def score_decomposition(
-    model: Any, tokens: Text, head: str, dst: int, src: int, *, neurons: bool = False
-) -> Table:
+def score_decomposition(model: Any, tokens: Text, head: str, dst: int, src: int) -> Table:
     r"""Split the attention score of a head for one source into pairs of parts.
 
     Parameters
@@ -404,7 +349,6 @@ def score_decomposition(
     tokens : a text, or the token ids of one text
     head : the name of an attention head, such as `"L1H3"`
     dst, src : the positions of the destination and the source; -1 is the last one
-    neurons : whether each neuron of a converted MLP is a part of its own
 
     Returns
     -------
@@ -445,7 +389,7 @@ def score_decomposition(
             "Choose src <= dst."
         )
     model_run = run(model, tokens)
-    parts = model_run.parts(before=head, neurons=neurons)
+    parts = model_run.parts(before=head)
     queries = side_of_parts(model_run, parts, head, "Q", dst)
     keys = side_of_parts(model_run, parts, head, "K", src)
     names = (*parts, BIAS)
@@ -472,7 +416,7 @@ def side_of_parts(
     b = getattr(heads, f"b_{side}")
     if b is not None:
         rows[-1] += b[number]
-    if getattr(heads, f"norm_{side}") is not None:
+    if heads.norm_eps is not None:
         rows = through_head_norm(rows, heads, side, number, model_run.read(head)[0], position)
     if heads.turn is None:
         return rows
@@ -488,7 +432,8 @@ def through_head_norm(
     position: int,
 ) -> Float[Tensor, "part d_head"]:
     """Shares of a query or key behind the norm of queries or keys, whose divisor is frozen."""
-    norm = getattr(heads, f"norm_{side}")
-    without_norm = replace(heads, norm_Q=None, norm_K=None, turn=None, positions="absolute")
-    divisors = norm.divisor(without_norm.side(side, read))  # [head or 1, pos, 1]
-    return rows / divisors.expand(len(heads), -1, -1)[number, position] * norm.gain[number]
+    plain = {"gain_Q": None, "gain_K": None, "norm_eps": None, "turn": None}
+    without_norm = replace(heads, **plain, positions="absolute")
+    divisors = norm_divisor(heads, without_norm.side(side, read))  # [head or 1, pos, 1]
+    divided = rows / divisors.expand(len(heads), -1, -1)[number, position]
+    return divided * getattr(heads, f"gain_{side}")[number]

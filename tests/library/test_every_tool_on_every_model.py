@@ -411,9 +411,7 @@ def check_composition_scores(c):
 
 def check_score_decomposition(c):
     dst, src, row = 6, 3, 1
-    found = ck.paths.score_decomposition(
-        c.model, c.tokens[row], c.head, dst, src, neurons=bool(c.slow.neurons)
-    )
+    found = ck.paths.score_decomposition(c.model, c.tokens[row], c.head, dst, src)
     names, run, head = found.names, c.runs[row], c.slow.heads[c.head]
     same(found.values.sum(), run.scores[c.head][dst, src], c.tolerance)
     layer = place(c.head)[0]
@@ -437,12 +435,11 @@ def check_score_decomposition(c):
 
 
 def check_path_logits(c):
-    found = ck.paths.path_logits(c.model, c.tokens, neurons=True)
+    found = ck.paths.path_logits(c.model, c.tokens)
     names = {canonical(name): name for name in found}
     same(found.sum(), c.each(lambda r: r.logits), 10 * c.tolerance)
     assert {*c.heads} <= {*names}
     assert any(name in names for name in ("direct", "embed"))
-    assert {*c.slow.neurons} <= {*names}, "single neuron-heads"
     for name in some(names):
         if name not in ("bias", "rest") and "bias" not in name:
             same(found[names[name]], c.each(lambda r, n=name: r.path(n)), 10 * c.tolerance)
@@ -478,11 +475,9 @@ def check_term_importance(c):
         )
 
     every = range(longest + 1)
-    same(found.full, loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
-    same(found.kept, [kept(range(k + 1)) for k in every], 1e-5)
-    same(found.removed, [kept([o for o in every if o != k]) for k in every], 1e-5)
-    less = c.each(lambda r: r.logits - r.path(c.head))
-    same(found.by_path[c.head], loss(less, c.tokens) - found.full, 1e-5)
+    same(found["kept"].iloc[-1], loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
+    same(found["kept"].tolist(), [kept(range(k + 1)) for k in every], 1e-5)
+    same(found["removed"].tolist(), [kept([o for o in every if o != k]) for k in every], 1e-5)
 
 
 def check_strongest(c):

@@ -7,6 +7,7 @@ import torch
 
 from circuitkit import circuits, induction, models, paths, residual, skip_trigrams
 from circuitkit.heads import heads_of
+from circuitkit_book import skip_trigram_bugs
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
 from circuitkit_book.residual_stream import random_rotation, rotate_basis
 
@@ -122,7 +123,7 @@ def skip_trigrams_in_text() -> list[float]:
     one, stats, counted = (
         model("one-layer"),
         models.corpus_statistics(),
-        skip_trigrams.shipped_statistics(),
+        skip_trigram_bugs.shipped_statistics(),
     )
     given = counted.provenance
     words = [one.tokenizer.decode([i]).strip() for i in range(one.cfg.d_vocab)]
@@ -134,11 +135,9 @@ def skip_trigrams_in_text() -> list[float]:
         one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
         among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
     )  # fmt: skip
-    evidence = [
-        counted.evidence[triple.source, triple.destination, triple.completion] for triple in found
-    ]
-    likelier = sum(e.share_with > e.share_without for e in evidence) / len(found)
-    return [likelier, sum(e.z > 3 for e in evidence) / len(found)]
+    evidence = found.join(counted.evidence, on=["source", "destination", "completion"])
+    likelier = evidence["share_with"] > evidence["share_without"]
+    return [float(likelier.mean()), float((evidence["z"] > 3).mean())]
 
 
 def copying_heads() -> list[float]:
@@ -148,8 +147,8 @@ def copying_heads() -> list[float]:
 
 def made_up_words() -> list:
     """Whether the twenty worst crossings get more than 0.3; the largest probability, and the direct path's share of it."""
-    counted, contexts = skip_trigrams.shipped_statistics(), models.heldout_rows(20, 6, seed=3)
-    found = skip_trigrams.find_bugs(
+    counted, contexts = skip_trigram_bugs.shipped_statistics(), models.heldout_rows(20, 6, seed=3)
+    found = skip_trigram_bugs.find_bugs(
         model("one-layer"), counted.words, contexts, 20, occurring=counted.occurring
     )
     worst = found.bugs[0]
@@ -159,7 +158,7 @@ def made_up_words() -> list:
 def term_importance() -> list[float]:
     """Loss of the two-layer model with paths through at most 0, 1 and 2 heads, patterns frozen, in nats."""
     return list(
-        paths.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False).kept
+        paths.term_importance(model("two-layer"), models.heldout_rows(6))["kept"]
     )
 
 

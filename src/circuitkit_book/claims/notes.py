@@ -304,8 +304,9 @@ def same_source() -> float:
 
 def virtual_heads_worth() -> list[float]:
     """What removing single heads, and removing all chains of two heads, adds to the loss on text, in nats."""
-    terms = paths.term_importance(model("two-layer"), models.heldout_rows(6), by_path=False)
-    return [terms.removed[1] - terms.full, terms.removed[2] - terms.full]
+    terms = paths.term_importance(model("two-layer"), models.heldout_rows(6))
+    rise = terms["removed"] - terms["kept"].iloc[-1]
+    return rise.tolist()[1:]
 
 
 def one_layer_fails() -> list[bool]:

@@ -5,7 +5,6 @@ import torch
 
 import circuitkit as ck
 from circuitkit import paths as paths_module
-from circuitkit.parts import converted_neurons
 from circuitkit.paths import path_logits, term_importance
 from tests.support import zoo
 
@@ -75,7 +74,7 @@ def test_sums_to_the_logits_of_any_model(boot, tokens, changes):
             1.0, float(logits.detach().abs().max())
         )  # as the docstring says: of the largest logit
         torch.testing.assert_close(sum(paths.values()), logits, rtol=0, atol=most)
-        assert max(paths.order(name) for name in paths) <= order
+        assert max(path.order for path in paths.paths.values()) <= order
         assert ("rest" in paths) is (order < model.cfg.n_layers)
 
 
@@ -142,7 +141,8 @@ def test_paths_of_one_head_make_what_it_wrote(boot, tokens):
     paths = path_logits(model, tokens)
     for head in range(3):
         written = cache["blocks.1.attn.hook_z"][:, :, head] @ model.W_O[1, head].detach()
-        chains = [paths.stream(name) for name in paths if name.split("->")[-1] == f"L1H{head}"]
+        names = [name for name in paths if name.split("->")[-1] == f"L1H{head}"]
+        chains = [paths.paths[name].stream() for name in names]
         assert len(chains) == 4
         torch.testing.assert_close(sum(chains), written, **CLOSE)
 
@@ -150,7 +150,7 @@ def test_paths_of_one_head_make_what_it_wrote(boot, tokens):
 def test_rest_is_the_longer_chains(boot, tokens):
     model = boot(n_layers=3, normalization_type="LN")
     every, short = path_logits(model, tokens), path_logits(model, tokens, max_order=1)
-    longer = [every[name] for name in every if every.order(name) > 1]
+    longer = [every[name] for name, path in every.paths.items() if path.order > 1]
     assert len(longer) == 27 + 27
     torch.testing.assert_close(short["rest"], sum(longer), **CLOSE)
     torch.testing.assert_close(short["bias"], every["bias"], **CLOSE)
@@ -200,41 +200,19 @@ def test_paths_of_other_families_sum_to_their_logits(name):
         for order in (3, 2, 1):
             by_order[order] += 4 * by_order[order - 1]
         by_order[0] += 1
-    assert [sum(paths.order(path) == k and path != "bias" for path in paths) for k in range(4)] == (
-        by_order
-    )
-
-
-def test_neurons_of_a_converted_model_start_paths():
-    model = zoo.converted("native-mlp")
-    tokens = torch.arange(6)[None]
-    paths = path_logits(model, tokens, neurons=True)
-    whole = path_logits(model, tokens)
-    close = {"rtol": 0, "atol": 1e-11}
-    torch.testing.assert_close(paths.sum(), model(tokens).detach(), **close)
-    through = [name for name in paths if name.startswith("L0N") and name.endswith("->L1H2")]
-    # what the bias of a converted layer adds is part of the path "bias" only if neurons are apart
-    difference = whole["L0 MLP->L1H2"] - paths.sum(through)
-    bias = converted_neurons(model, 0).b_out.detach()
-    attention = paths_module.FrozenAttention.of(paths.run, 1)
-    z = attention.gather(bias.expand(1, 6, -1))[:, 2]
-    expected = (
-        paths.run.recording.final_norm().share(z @ attention.heads.W_O[2]) @ model.W_U.detach()
-    )
-    torch.testing.assert_close(difference, expected, **close)
+    orders = [path.order for name, path in paths.paths.items() if name != "bias"]
+    assert [orders.count(order) for order in range(4)] == by_order
 
 
 def test_names_orders_and_sums(with_norm, tokens):
     paths = path_logits(with_norm, tokens[0])
     assert paths["direct"].shape == (1, 9, 37)
-    assert paths.order("L0H1->L1H2") == 2
     some = ["L0H1", "bias", "L0 MLP->L1H2"]
     expected = sum(paths[name] for name in some)
     torch.testing.assert_close(paths.sum(some), expected, **CLOSE)
     torch.testing.assert_close(paths.sum(some, at=-1), expected[:, -1], **CLOSE)
     assert (paths.sum([]) == 0).all()
-    assert repr(paths) == "PathLogits(22 paths: 4 of order 0, 9 of order 1, 9 of order 2)"
-    assert path_logits(with_norm, tokens, max_order=0).order("rest") == -1
+    assert repr(paths) == "PathLogits of 22 paths"
 
 
 @pytest.mark.parametrize(
@@ -248,6 +226,8 @@ def test_names_orders_and_sums(with_norm, tokens):
 def test_wrong_arguments(plain, tokens, call, text):
     with pytest.raises(ValueError, match=text):
         call(plain, tokens)
+    with pytest.raises(TypeError, match="sum was given names=3"):
+        path_logits(plain, tokens).sum(3)
 
 
 def test_what_cannot_be_expanded(boot, tokens, monkeypatch):
@@ -255,7 +235,7 @@ def test_what_cannot_be_expanded(boot, tokens, monkeypatch):
         path_logits(boot(output_logits_soft_cap=3.0), tokens)
     model = boot()
     monkeypatch.setattr(paths_module, "MOST_PATHS", 10)
-    with pytest.raises(ValueError, match="16 paths through up to 2 heads.* Write max_order=1"):
+    with pytest.raises(ValueError, match="more than 10 paths.*Write a smaller max_order"):
         path_logits(model, tokens)
     with (
         model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: 0 * z)]),

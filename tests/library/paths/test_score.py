@@ -91,17 +91,6 @@ def test_a_norm_of_the_whole_stream_stands_before_no_head():
         assert table.values.sum().item() == pytest.approx(score.item(), abs=1e-10)
 
 
-def test_neurons_of_a_converted_model_add_up_to_their_mlp():
-    model, tokens = zoo.converted("native-mlp"), torch.arange(7)
-    whole = score_decomposition(model, tokens, "L1H1", 5, 2)
-    split = score_decomposition(model, tokens, "L1H1", 5, 2, neurons=True)
-    inside = [name for name in split.names if name.startswith(("L0N", "L0 MLP bias"))]
-    rows = [split.names.index(name) for name in inside]
-    expected = whole["L0 MLP", "embed"]
-    column = split.names.index("embed")
-    assert split.values[rows, column].sum().item() == pytest.approx(expected, abs=1e-12)
-
-
 def test_positions_are_counted_from_the_end_and_text_is_read():
     model = ck.load_model("two-layer")
     text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
