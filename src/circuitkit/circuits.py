@@ -137,7 +137,9 @@ def full_qk(
     left = input_rows(model, heads, query) @ heads.W_Q  # [head, destination, d_head]
     right = input_rows(model, heads, key) @ heads.W_K  # [head, source, d_head]
     if heads.turn is not None:
-        left = left @ heads.turn.matrix(offset or 0, heads.d_head).to(left)
+        # a source at position 0 and a destination `offset` behind it
+        left = heads.turn(left, torch.full((left.shape[-2],), offset or 0, device=left.device))
+        right = heads.turn(right, torch.zeros(right.shape[-2], device=right.device).long())
     return factored(head, left / heads.scale, right.mT)
 
 

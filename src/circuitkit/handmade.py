@@ -117,7 +117,7 @@ def native_config(heads: Heads, d_vocab: int, d_vocab_out: int, n_ctx: int) -> A
 def attention_state(heads: Heads, layer: int) -> dict[str, Tensor]:
     """The parameters of one native attention layer."""
     rows = [row for row, its_layer in enumerate(heads.layers) if its_layer == layer]
-    own = heads.take(rows)
+    own = heads[rows]
     state = {f"blocks.{layer}.attn.o.weight": own.W_O.flatten(0, 1).T}
     for side in "QKV":
         # a native model divides scores by sqrt(d_head); what is left of the scale goes to W_Q
@@ -132,7 +132,7 @@ def attention_state(heads: Heads, layer: int) -> dict[str, Tensor]:
 
 def require_native(heads: Heads) -> None:
     """Raise a `ValueError` if a native model cannot hold these heads."""
-    has_more = heads.turn or heads.window or heads.norm_Q or heads.norm_K
+    has_more = heads.turn or heads.window or heads.norm_eps is not None or heads.gain_Q is not None
     if has_more or heads.positions != "absolute" or heads.mask == "self_or_first":
         raise ValueError(
             "bridge_of takes heads that attend by QK alone: without rotation, window, norms of "

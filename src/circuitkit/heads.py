@@ -16,23 +16,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.checks import checked, require_at_least, require_finite, shown
-from circuitkit.names import Name, Side, parse, unknown
+from circuitkit.checks import checked, require_bridge, require_finite, shown
+from circuitkit.names import SIDES, Name, Side, parse, unknown
 
 if TYPE_CHECKING:
     from transformer_lens import FactoredMatrix
 
-__all__ = ["HeadNorm", "Heads", "Rotary", "allowed_pairs", "heads_of", "stack"]
+__all__ = ["Heads", "Rotary", "heads_of", "stack"]
 
 Mask = Literal["causal", "full", "self_or_first"]
 Positions = Literal["absolute", "rotary", "other"]
 
-WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V")
-SCORING = ("scale", "mask", "positions", "cap", "window")
+WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "gain_Q", "gain_K")
+SCORING = ("scale", "mask", "positions", "norm_eps", "norm_over", "cap", "window")
 """Fields that say how scores become patterns; all heads of a stack agree in them."""
 
 
-# Parts of a head that are no matrices: rotation, norms, masks
+# Parts of a head that are no matrices: rotation and mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,95 +78,22 @@ class Rotary:
         rotated[..., second] = x[..., second] * cos + x[..., first] * sin
         return rotated
 
-    def matrix(self, distance: int, d_head: int) -> Float[Tensor, "d_head d_head"]:
-        """The matrix `R` with which a source `distance` tokens back scores `q R k^T`."""
-        rows = torch.eye(d_head, dtype=self.angles.dtype, device=self.angles.device)
-        position = torch.zeros(d_head, dtype=torch.long, device=rows.device)
-        destination = self(rows, position + distance)
-        source = self(rows, position)
-        return destination @ source.mT
 
-    def same_as(self, other: "Rotary | None") -> bool:
-        """Whether another rotation has the same planes, angles and gain."""
-        return (
-            other is not None
-            and self.gain == other.gain
-            and torch.equal(self.planes, other.planes)
-            and torch.equal(self.angles, other.angles)
-        )
+def same_rotation(one: Rotary | None, other: Rotary | None) -> bool:
+    """Whether two rotations have the same planes, angles and gain."""
+    if one is None or other is None:
+        return one is other
+    return (
+        one.gain == other.gain
+        and torch.equal(one.planes, other.planes)
+        and torch.equal(one.angles, other.angles)
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class HeadNorm:
-    """An RMSNorm of the queries or keys of each head: `x / sqrt(mean(x^2) + eps) * gain`.
-
-    Parameters
-    ----------
-    gain : `[head, 1, d_head]`
-    eps : added to the mean square
-    over_layer : whether the mean is taken over all heads of the layer together (OLMo 2)
-
-    Notes
-    -----
-    Source: Henry et al. 2020, "Query-Key Normalization for Transformers".
-    """
-
-    gain: Float[Tensor, "head 1 d_head"]
-    eps: float = 1e-6
-    over_layer: bool = False
-
-    def __call__(
-        self, x: Float[Tensor, "*batch head pos d_head"]
-    ) -> Float[Tensor, "*batch head pos d_head"]:
-        """The normalised queries or keys."""
-        return x / self.divisor(x) * self.gain
-
-    def divisor(
-        self, x: Float[Tensor, "*batch head pos d_head"]
-    ) -> Float[Tensor, "*batch head_or_1 pos 1"]:
-        """What each query or key is divided by."""
-        if self.over_layer and len(self.gain) != x.shape[-3]:
-            raise ValueError(
-                f"This norm divides by the size of all {len(self.gain)} heads of a layer together, "
-                f"and it was given {x.shape[-3]}. Take all heads of the layer."
-            )
-        mean_square = x.square().mean((-3, -1) if self.over_layer else -1, keepdim=True)
-        return (mean_square + self.eps).sqrt()
-
-    def take(self, rows: Any) -> "HeadNorm":
-        """The norm of some heads; a norm over the whole layer cannot be divided and stays."""
-        return self if self.over_layer else replace(self, gain=self.gain[rows])
-
-    def to(self, *args: Any, **kwargs: Any) -> "HeadNorm":
-        """The norm on another device or in another dtype."""
-        return replace(self, gain=self.gain.to(*args, **kwargs))
-
-    def same_kind(self, other: "HeadNorm | None") -> bool:
-        """Whether two norms differ in their gains only, so that they can be stacked."""
-        is_over_layer = self.over_layer or (other is not None and other.over_layer)
-        return other is not None and self.eps == other.eps and not is_over_layer
-
-
-@checked
-@checked
 def allowed_pairs(
     mask: Mask, n_pos: int, device: torch.device | None = None
 ) -> Bool[Tensor, "dst src"]:
-    """Where attention is allowed: True for each destination (row) and source that it may see.
-
-    Parameters
-    ----------
-    mask : `"causal"`: the position itself and all before it. `"full"`: every position (encoders).
-        `"self_or_first"`: the position itself and position 0, which is the bias token of a neuron
-        that was converted into a head
-    n_pos : number of positions
-
-    Notes
-    -----
-    Source: "Attention-Only Transformers" (author unknown), Theorem 2, for `"self_or_first"`; the
-    bias token comes first here, so that the mask is causal.
-    """
-    require_at_least(0, n_pos=n_pos)
+    """True for each destination (row) and each source that it may see under this mask."""
     pairs = torch.ones(n_pos, n_pos, dtype=torch.bool, device=device)
     if mask == "causal":
         return pairs.tril()
@@ -195,12 +122,16 @@ class Heads:
     b_Q, b_K, b_V : `[head, d_head]`, or None for zero. An output bias belongs to a layer.
     layers : the layer of each head, by default 0; a head composes only with heads of lower layers
     scale : scores are divided by this; 0, the default, stands for `sqrt(d_head)`
-    mask : see `allowed_pairs`
+    mask : what a destination sees. `"causal"`: itself and all positions before it. `"full"`: every
+        position (encoders). `"self_or_first"`: itself and position 0, which is the bias token of a
+        neuron that was converted into a head
     positions : `"absolute"` if positions are in the stream, `"rotary"` if queries and keys are
         rotated, `"other"` if scores depend on more than this class holds (ALiBi, or heads of
         several kinds); then the heads have weights and no patterns
     turn : the rotation of queries and keys
-    norm_Q, norm_K : norms of queries and keys
+    gain_Q, gain_K : `[head, d_head]`, what queries and keys are multiplied by, or None for 1
+    norm_eps : queries and keys are divided by `sqrt(mean(x^2) + norm_eps)`, or not if it is None
+    norm_over : how many heads share this mean: 1, or all heads of the layer (OLMo 2)
     cap : scores are squeezed to `cap * tanh(score / cap)`
     window : a destination sees itself and the `window - 1` positions before it
     of : the model that the heads belong to, if known; heads of two models are not composed
@@ -208,7 +139,9 @@ class Heads:
     Notes
     -----
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; its vectors
-    are columns.
+    are columns. The mask of neurons: "Attention-Only Transformers" (author unknown), Theorem 2; the
+    bias token comes first here, so that the mask is causal. Norms of queries and keys: Henry et
+    al. 2020, "Query-Key Normalization for Transformers".
 
     Examples
     --------
@@ -231,8 +164,10 @@ class Heads:
     mask: Mask = "causal"
     positions: Positions = "absolute"
     turn: Rotary | None = None
-    norm_Q: HeadNorm | None = None
-    norm_K: HeadNorm | None = None
+    gain_Q: Float[Tensor, "head d_head"] | None = None
+    gain_K: Float[Tensor, "head d_head"] | None = None
+    norm_eps: float | None = None
+    norm_over: int = 1
     cap: float | None = None
     window: int | None = None
     of: str = ""
@@ -268,45 +203,28 @@ class Heads:
     def __getitem__(self, key: str | int | slice | Sequence[str] | Sequence[int]) -> "Heads":
         """The heads with a name, `heads["L1H3"]`, or with names, a number, numbers or a slice.
 
-        The result is always a stack of heads, also of one.
+        The result is always a stack of heads, also of one; its tensors are views where the heads
+        lie side by side.
         """
         if isinstance(key, slice):
-            return self.take(list(range(len(self)))[key])
+            rows = list(range(len(self)))[key]
+        else:
+            keys = key if isinstance(key, (list, tuple)) else [key]
+            rows = [row_of(self, one_key) for one_key in keys]
         if isinstance(key, tuple) and any(isinstance(part, int) for part in key):
             raise TypeError(
                 f"heads[{', '.join(map(str, key))}] does not say whether it means a layer and a "
                 "head. Write a name, heads['L1H3'], or a list of numbers, heads[[1, 3]]."
             )
-        keys = [key] if isinstance(key, (str, int)) else key
-        return self.take([self.index(one_key) for one_key in keys])
-
-    def index(self, key: str | int) -> int:
-        """The place of a head in the stack, from its name or a (possibly negative) number."""
-        if isinstance(key, str):
-            if key not in self.names:
-                raise unknown("head", key, self.names)
-            return self.names.index(key)
-        if isinstance(key, bool) or not isinstance(key, int):
-            raise TypeError(f"A head is called by its name or number, not {key!r}.")
-        if not -len(self) <= key < len(self):
-            raise IndexError(f"There is no head number {key}; the stack has {len(self)} heads.")
-        return key % len(self)
-
-    def take(self, rows: list[int]) -> "Heads":
-        """The heads with these numbers; tensors are views where the heads lie side by side."""
         adjacent = bool(rows) and rows == list(range(rows[0], rows[-1] + 1))
         index = slice(rows[0], rows[-1] + 1) if adjacent else rows
-        changes: dict[str, Any] = {
-            "names": tuple(self.names[row] for row in rows),
-            "layers": tuple(self.layers[row] for row in rows),
-        }
-        for name in WEIGHTS:
-            value = getattr(self, name)
-            changes[name] = None if value is None else value[index]
-        for name in ("norm_Q", "norm_K"):
-            norm = getattr(self, name)
-            changes[name] = None if norm is None else norm.take(index)
-        return replace(self, **changes)
+        weights = {name: getattr(self, name) for name in WEIGHTS}
+        return replace(
+            self,
+            names=tuple(self.names[row] for row in rows),
+            layers=tuple(self.layers[row] for row in rows),
+            **{name: None if value is None else value[index] for name, value in weights.items()},
+        )
 
     @property
     def d_model(self) -> int:
@@ -335,7 +253,7 @@ class Heads:
     def to(self, *args: Any, **kwargs: Any) -> "Heads":
         """The same heads on another device or in another dtype; arguments of `torch.Tensor.to`."""
         moved = {}
-        for name in (*WEIGHTS, "norm_Q", "norm_K"):
+        for name in WEIGHTS:
             value = getattr(self, name)
             if value is not None:
                 moved[name] = value.to(*args, **kwargs)
@@ -345,6 +263,8 @@ class Heads:
         self, side: Side, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values of a stream, with biases, norms and rotation."""
+        if side not in SIDES:
+            raise ValueError(f"A side of a head is 'Q', 'K' or 'V', not {side!r}.")
         require_stream(self, x)
         out = torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{side}"))
         bias = getattr(self, f"b_{side}")
@@ -353,9 +273,11 @@ class Heads:
         if side == "V":
             return out
         require_scores(self)
-        norm = self.norm_Q if side == "Q" else self.norm_K
-        if norm is not None:
-            out = norm(out)
+        if self.norm_eps is not None:
+            out = out / norm_divisor(self, out)
+        gain = getattr(self, f"gain_{side}")
+        if gain is not None:
+            out = out * gain[:, None, :]
         return out if self.turn is None else self.turn(out)
 
     def scores(
@@ -389,14 +311,40 @@ class Heads:
         pattern: Float[Tensor, "*batch head pos pos"] | None = None,
     ) -> Float[Tensor, "*batch head pos d_model"]:
         """What each head writes, with its own pattern or a given (frozen) one."""
-        if pattern is not None:
-            require_pattern(self, x, pattern)
-        pattern = self.pattern(x) if pattern is None else pattern
+        if pattern is None:
+            pattern = self.pattern(x)
+        require_pattern(self, x, pattern)
         z = pattern @ self.side("V", x)  # [..., head, pos, d_head]
         return z @ self.W_O
 
 
 Heads.__init__ = checked(Heads.__init__)  # shapes and types of the weights
+
+
+def row_of(heads: Heads, key: Any) -> int:
+    """The place of a head in a stack, from its name or a (possibly negative) number."""
+    if isinstance(key, str):
+        if key not in heads.names:
+            raise unknown("head", key, heads.names)
+        return heads.names.index(key)
+    if isinstance(key, bool) or not isinstance(key, int):
+        raise TypeError(f"A head is called by its name or number, not {shown(key)}.")
+    if not -len(heads) <= key < len(heads):
+        raise IndexError(f"There is no head number {key}; the stack has {len(heads)} heads.")
+    return key % len(heads)
+
+
+def norm_divisor(
+    heads: Heads, x: Float[Tensor, "*batch head pos d_head"]
+) -> Float[Tensor, "*batch head_or_1 pos 1"]:
+    """What the norm of these heads divides each query or key by."""
+    if heads.norm_over not in (1, len(heads)):
+        raise ValueError(
+            f"The norm of these queries and keys divides by the size of all {heads.norm_over} heads "
+            f"of a layer together, and these are {len(heads)}. Take all heads of the layer."
+        )
+    mean_square = x.square().mean(-1 if heads.norm_over == 1 else (-3, -1), keepdim=True)
+    return (mean_square + (heads.norm_eps or 0.0)).sqrt()
 
 
 def require_stream(heads: Heads, x: Any) -> None:
@@ -415,12 +363,14 @@ def require_stream(heads: Heads, x: Any) -> None:
 def require_pattern(heads: Heads, x: Tensor, pattern: Any) -> None:
     """Raise an error if a pattern does not fit these heads and the positions of a stream."""
     require_stream(heads, x)
-    expected = (len(heads), x.shape[-2], x.shape[-2])
-    if not isinstance(pattern, Tensor) or tuple(pattern.shape[-3:]) != expected:
-        error = ValueError if isinstance(pattern, Tensor) else TypeError
+    is_tensor = isinstance(pattern, Tensor)
+    expected = (*x.shape[:-2], len(heads), x.shape[-2], x.shape[-2])
+    has_shape = is_tensor and pattern.shape in (expected, expected[-3:])
+    if not has_shape or pattern.dtype != x.dtype:
+        error = ValueError if is_tensor else TypeError
         raise error(
-            f"The pattern is {shown(pattern)}. These heads and this stream need "
-            f"[..., {', '.join(map(str, expected))}], which is [..., head, dst, src]."
+            f"The pattern is {shown(pattern)}. These heads and this stream need the shape "
+            f"{expected}, which is [..., head, dst, src], in {x.dtype}."
         )
 
 
@@ -441,13 +391,14 @@ def in_full_precision(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def stack(*parts: Heads) -> Heads:
+@checked
+def stack(first: Heads, *others: Heads) -> Heads:
     """One stack with the heads of all parts, in order.
 
     Parameters
     ----------
-    parts : heads that agree in sizes, scale, mask, positions, rotation, cap and window. A bias
-        that only some of them have is zero for the others.
+    first, others : heads that agree in sizes, scale, mask, positions, rotation, norms, cap and
+        window. A bias that only some of them have is zero for the others.
 
     Raises
     ------
@@ -463,15 +414,7 @@ def stack(*parts: Heads) -> Heads:
     >>> stack(Heads(("a",), W, W, W, W.mT), Heads(("b",), W, W, W, W.mT)).names
     ('a', 'b')
     """
-    for part in parts:
-        if not isinstance(part, Heads):
-            raise TypeError(
-                f"stack joins Heads, and it was given {shown(part)}. Give each stack of heads as "
-                "an argument of its own: stack(first, second), or stack(*list_of_heads)."
-            )
-    if not parts:
-        raise ValueError("stack needs at least one stack of heads; it was given none.")
-    first = parts[0]
+    parts = (first, *others)
     models = {part.of for part in parts} - {""}
     if len(models) > 1:
         raise ValueError(
@@ -485,15 +428,12 @@ def stack(*parts: Heads) -> Heads:
             f"Heads that differ in {difference} cannot be stacked. Keep them apart, or read them "
             "together with heads_of(model, names), which then gives weights without patterns."
         )
-    joined: dict[str, Any] = {name: joined_weights(parts, name) for name in WEIGHTS}
-    for name in ("norm_Q", "norm_K"):
-        joined[name] = joined_norms([getattr(part, name) for part in parts])
     return replace(
         first,
         names=tuple(name for part in parts for name in part.names),
         layers=tuple(layer for part in parts for layer in part.layers),
         of=models.pop() if models else "",
-        **joined,
+        **{name: joined_weights(parts, name) for name in WEIGHTS},
     )
 
 
@@ -504,34 +444,24 @@ def first_difference(parts: Sequence[Heads]) -> str:
         values = [getattr(part, name) for part in parts]
         if any(value != values[0] for value in values):
             return f"{name} ({', '.join(map(str, values))})"
-    for part in parts[1:]:
-        if part.turn is not first.turn and not (first.turn and first.turn.same_as(part.turn)):
-            return "their rotation"
-        for name in ("norm_Q", "norm_K"):
-            norm = getattr(first, name)
-            other_norm = getattr(part, name)
-            if norm is not other_norm and not (norm and norm.same_kind(other_norm)):
-                return name
+    if any(not same_rotation(first.turn, part.turn) for part in parts):
+        return "their rotation"
+    if first.norm_over > 1 and len(parts) > 1:
+        return "the layer over which queries and keys are normalised"
     return ""
 
 
 def joined_weights(parts: Sequence[Heads], name: str) -> Tensor | None:
-    """One weight or bias of all parts; zero for parts that lack a bias that others have."""
+    """One weight of all parts; parts that lack a bias that others have get zeros, or gains of 1."""
     values = [getattr(part, name) for part in parts]
     if all(value is None for value in values):
         return None
+    neutral = 1.0 if name.startswith("gain") else 0.0
     filled = []
     for part, value in zip(parts, values, strict=True):
-        filled.append(part.W_Q.new_zeros(len(part), part.d_head) if value is None else value)
+        size = (len(part), part.d_head)
+        filled.append(part.W_Q.new_full(size, neutral) if value is None else value)
     return torch.cat(filled)
-
-
-def joined_norms(norms: Sequence[HeadNorm | None]) -> HeadNorm | None:
-    """One norm for the heads of all parts."""
-    first = norms[0]
-    if first is None:
-        return None
-    return replace(first, gain=torch.cat([norm.gain for norm in norms if norm is not None]))
 
 
 # Heads of a model
@@ -558,6 +488,7 @@ ARCHITECTURES = (
 each of them. Heads of other architectures have weights, and no patterns."""
 
 
+@checked
 def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     """The attention heads of a model, and its neuron-heads where they are asked for by name.
 
@@ -591,17 +522,7 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     >>> ck.heads_of(ck.load_model("two-layer"), ["L0H1", "L1H3"])
     Heads([L0H1, L1H3], n=2, d_model=160, d_head=32, mask='causal')
     """
-    if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
-        raise TypeError(
-            f"heads_of reads a TransformerBridge, and it was given a {type(model).__name__}. "
-            "Write heads_of(load_model('two-layer'))."
-        )
-    is_sequence = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    if names is not None and not is_sequence:
-        raise TypeError(
-            f"heads_of was given names={shown(names)}. Write the name of a head, 'L0H1', or a list "
-            "of names, ['L0H1', 'L1H3']."
-        )
+    require_bridge(model)
     if names is not None:
         parts = named_heads(model, [names] if isinstance(names, str) else list(names))
     else:
@@ -668,20 +589,17 @@ def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
             f"Layer {layer} has no neuron-heads, because its MLP was not converted. Convert the "
             "model first: to_attention_only(model)."
         )
-    rows_of: dict[str, list[int]] = {}
+    rows_of: dict[str, list[int]] = {f"L{layer} MLP": list(range(len(converted.names)))}
     for row, full_name in enumerate(converted.names):
+        rows_of.setdefault(full_name, []).append(row)
         neuron = full_name.partition(".")[0]
-        rows_of.setdefault(neuron, []).append(row)
         if neuron != full_name:
-            rows_of[full_name] = [row]
+            rows_of.setdefault(neuron, []).append(row)
     rows = []
     for name in names:
-        if name.kind == "MLP":
-            rows.extend(range(len(converted.names)))
-        elif str(name) in rows_of:
-            rows.extend(rows_of[str(name)])
-        else:
+        if str(name) not in rows_of:
             raise unknown("neuron-head", str(name), rows_of)
+        rows.extend(rows_of[str(name)])
     with torch.no_grad():
         return converted.heads(rows)
 
@@ -706,7 +624,8 @@ def weights_only(parts: list[Heads]) -> list[Heads]:
     """Heads that score in different ways, all as wide inside as the widest, without patterns."""
     d_head = max(part.d_head for part in parts)
     scales = {part.scale for part in parts}
-    plain: dict[str, Any] = dict.fromkeys(("turn", "norm_Q", "norm_K", "cap", "window"))
+    unknown_scoring = ("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window")
+    plain: dict[str, Any] = dict.fromkeys(unknown_scoring) | {"norm_over": 1}
     plain |= {"scale": scales.pop() if len(scales) == 1 else 1.0, "positions": "other"}
     plain |= {"mask": parts[0].mask if len({part.mask for part in parts}) == 1 else "causal"}
     out = []
@@ -767,7 +686,8 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     kind = model.cfg.positional_embedding_type
     turn = rotary_of(model, module) if kind == "rotary" else None
     norms = {name for name in module._modules if "norm" in name}
-    is_read = str(model.cfg.architecture) in ARCHITECTURES and norms <= {"q_norm", "k_norm"}
+    is_known = norms in (set(), {"q_norm", "k_norm"})
+    is_read = is_known and str(model.cfg.architecture) in ARCHITECTURES
     has_gates = hasattr(module, "gates")  # a gated layer changes the pattern
     if not is_read or has_gates or (kind != "standard" and turn is None):
         return {"positions": "other"}
@@ -776,8 +696,7 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     return {
         "positions": "absolute" if turn is None else "rotary",
         "turn": turn,
-        "norm_Q": head_norm(model, attention, "q_norm"),
-        "norm_K": head_norm(model, attention, "k_norm"),
+        **(norms_of_heads(model, attention) if norms else {}),
         "mask": "full" if is_encoder else "causal",
         "window": window_of(module, layer),
         "cap": cap if cap > 0 else None,
@@ -806,19 +725,23 @@ def window_of(module: Any, layer: int) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
-def head_norm(model: Any, attention: Any, name: str) -> HeadNorm | None:
-    """The norm of queries or keys, or None."""
-    if name not in attention._modules:
-        return None
-    norm = attention._modules[name].original_component
-    gain = norm.weight.detach()
-    if model.cfg.rmsnorm_uses_offset:
-        gain = 1 + gain  # Gemma stores the difference from 1
+def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
+    """The norms of queries and keys."""
     n_heads, _, d_head = attention.W_Q.shape
-    rows = gain.view(-1, 1, d_head)  # one for all heads, for each group, or for each head
-    rows = rows.expand(n_heads, -1, -1) if len(rows) == 1 else rows[group_rows(n_heads, len(rows))]
-    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-    return HeadNorm(rows, float(eps), over_layer=len(gain) > d_head)
+    norms = {side: attention._modules[f"{side.lower()}_norm"].original_component for side in "QK"}
+    fields: dict[str, Any] = {}
+    for side, norm in norms.items():
+        gain = norm.weight.detach()
+        if model.cfg.rmsnorm_uses_offset:
+            gain = 1 + gain  # Gemma stores the difference from 1
+        rows = gain.to(attention.W_Q.dtype).view(
+            -1, d_head
+        )  # one for all heads, for each group, or for each head
+        fields[f"gain_{side}"] = rows[group_rows(n_heads, len(rows))]
+    is_over_layer = norms["Q"].weight.numel() > d_head
+    fields["norm_over"] = n_heads if is_over_layer else 1
+    eps = getattr(norms["Q"], "variance_epsilon", None)
+    return {**fields, "norm_eps": float(norms["Q"].eps if eps is None else eps)}
 
 
 def rotary_of(model: Any, module: Any) -> Rotary | None:

@@ -20,6 +20,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.parts import part_names
+from circuitkit_book.superposition_models import hand_specified
 from tests.support import slow_tools, zoo
 from tests.support.slow_tools import place, stands_for
 
@@ -58,7 +59,7 @@ class Case:
         draw = torch.Generator().manual_seed(1)
         self.task = None
         if kind in ("toy", "gated"):
-            toy = sup.hand_specified(3, 5).to(torch.float64)
+            toy = hand_specified(3, 5).to(torch.float64)
             self.task, self.tokens = toy.task, toy.task.sample(2, 0)[:, :9]
         if kind == "mlp":
             self.model = zoo.make("native-mlp")
@@ -195,15 +196,10 @@ def check_heads_of(c):
                 torch.stack([head.turned(v, 2) for v in head.W_Q])
                 @ torch.stack([head.turned(v, 0) for v in head.W_K]).T
             )
-            same(
-                (
-                    found[name].W_Q
-                    @ found[name].turn.matrix(2, found[name].d_head).to(found[name].W_Q)
-                    @ found[name].W_K.mT
-                )[0],
-                there,
-                1e-5,
-            )
+            rows = len(head.W_Q)
+            queries = found[name].turn(found[name].W_Q, torch.full((rows,), 2))
+            keys = found[name].turn(found[name].W_K, torch.zeros(rows).long())
+            same((queries @ keys.mT)[0], there, 1e-5)
     for name, (layer, neuron, (b, _, a, _)) in c.slow.neurons.items():
         row, mlp = found.names.index(name), layer.mlp
         gate = mlp.W_in if mlp.W_gate is None else mlp.W_gate

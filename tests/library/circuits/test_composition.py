@@ -190,5 +190,5 @@ def test_arguments_that_would_give_a_wrong_score():
         composition_scores(early, late, "O")
     with pytest.raises(TypeError, match="Write kind='K'"):
         composition_scores(early, "K")
-    with pytest.raises(TypeError, match="reads a TransformerBridge, and it was given a dict"):
+    with pytest.raises(TypeError, match="A TransformerBridge is needed, not {}"):
         composition_scores(early, {})

@@ -188,5 +188,5 @@ def test_arguments_that_would_give_a_wrong_table(plain, boot):
         copying_score(random_heads(1, 7, 2), plain)
     with pytest.raises(ValueError, match="do not write into the stream of this model"):
         copying_score(heads_of(boot(seed=8)), plain)
-    with pytest.raises(TypeError, match="reads a TransformerBridge, and it was given a dict"):
+    with pytest.raises(TypeError, match="A TransformerBridge is needed, not {.a.: 1}"):
         copying_score({"a": 1})

@@ -54,10 +54,10 @@ def draw():
     return make
 
 
-def normalized(row, norm, head):
-    if norm is None:
-        return row
-    return row / (row.pow(2).mean() + norm.eps).sqrt() * norm.gain[head, 0]
+def normalized(row, gain, eps, head):
+    if eps is not None:
+        row = row / (row.pow(2).mean() + eps).sqrt()
+    return row if gain is None else row * gain[head]
 
 
 def dot(q, k, heads, dst, src):
@@ -97,9 +97,9 @@ def slow():
                 x @ getattr(heads, f"W_{kind}")[head] + bias(heads, kind, head) for kind in "QKV"
             )
             for dst in range(n_pos):
-                query = normalized(q[dst], heads.norm_Q, head)
+                query = normalized(q[dst], heads.gain_Q, heads.norm_eps, head)
                 for src in range(n_pos):
-                    key = normalized(k[src], heads.norm_K, head)
+                    key = normalized(k[src], heads.gain_K, heads.norm_eps, head)
                     score = dot(query, key, heads, dst, src) / heads.scale
                     if heads.cap is not None:
                         score = heads.cap * math.tanh(score / heads.cap)

@@ -233,7 +233,7 @@ def test_names_that_the_model_does_not_have(boot):
         heads_of(model, "L0N3")
     with pytest.raises(ValueError, match="no neuron-head is called 'L0N99'"):
         heads_of(zoo.converted("native-mlp"), "L0N99")
-    with pytest.raises(TypeError, match="reads a TransformerBridge, and it was given a str"):
+    with pytest.raises(TypeError, match="A TransformerBridge is needed, not 'two-layer'"):
         heads_of("two-layer")
 
 
