@@ -13,7 +13,7 @@ from circuitkit.induction import BEHAVIOURS, InductionLoss
 from circuitkit.models import stored
 from circuitkit.tables import Table
 
-__all__ = ["Survey", "stored_survey", "stored_zoo"]
+__all__ = ["Survey", "stored_methods", "stored_survey", "stored_zoo"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +107,25 @@ def stored_zoo() -> list[dict[str, Any]]:
     ['different', 'recurring']
     """
     return stored("induction", "zoo.jsonl")
+
+
+def stored_methods() -> dict[str, Any]:
+    """Load the comparison of nine methods on models whose wires are known.
+
+    Returns
+    -------
+    Under `"scores"`, a row for each model, seed and method: its precision at the number of known
+    wires, its average precision, its time in forward passes, and the three wires that it puts first.
+    Under `"known"`, the known wires, with the smallest share of the margin that a known wire carries
+    and the largest that another wire carries. Under `"lines"`, the lines of code of each method.
+
+    Notes
+    -----
+    Source: `studies/methods/compare.py`, which computed it.
+
+    Examples
+    --------
+    >>> stored_methods()["lines"]["path ablation"]
+    7
+    """
+    return stored("induction", "methods.json")

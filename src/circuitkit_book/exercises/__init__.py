@@ -42,6 +42,9 @@ from circuitkit_book.exercises.short_induction import (
     check_second_match as check_second_match,
 )
 from circuitkit_book.exercises.short_induction import (
+    check_tied_wires as check_tied_wires,
+)
+from circuitkit_book.exercises.short_induction import (
     check_two_tokens_later as check_two_tokens_later,
 )
 from circuitkit_book.exercises.short_mlp import check_bias_row as check_bias_row
@@ -85,7 +88,7 @@ __all__ = [
     "check_bias_row", "check_n_paths", "check_row_of_scores", "check_second_neuron",
     "check_sharpness", "check_smallest_omega",
     "check_cancelling_writes", "check_n_subsets", "check_shared_write", "check_six_gates", "check_three_gates",
-    "check_possible_writer", "check_rescaled_score", "check_second_match", "check_two_tokens_later",
+    "check_possible_writer", "check_rescaled_score", "check_second_match", "check_tied_wires", "check_two_tokens_later",
     "check_head_with_the_name", "check_second_wire",
     "check_column_of_ash", "check_constant_head", "check_odds_of_mind",
     "check_rank_of_ov", "check_row_of_he", "check_score_of_itself",

@@ -69,6 +69,26 @@ def check_rescaled_score(answer: Any) -> Result:
     return judge("Twice the output", answer, [1], hints)
 
 
+def check_tied_wires(answer: Any) -> Result:
+    """Judge the precision of a method that cannot tell apart the three wires between two heads.
+
+    Parameters
+    ----------
+    answer : a number
+
+    Notes
+    -----
+    Source: this book.
+    """
+    hints = {
+        "The three wires between L0H1 and L1H3 are equal for this method, and one of them is not known.": [
+            1
+        ],
+        "Two known wires lead from L0H1 to L1H3, and both are among the first three.": [1 / 3],
+    }
+    return judge("Three equal scores", answer, [2 / 3], hints)
+
+
 def check_possible_writer(answer: Any) -> Result:
     """Judge which of three previous-token heads can write into the keys of L17H3.
 
