@@ -1,7 +1,7 @@
 /* What is wider than its box fades at the end that hides more, and takes the arrow keys. */
 (() => {
   const boxes = document.querySelectorAll(
-    "article div.math, article pre, .cell_output > .output, .pst-scrollable-table-container, .ck-pan, .ck-scroll",
+    "article div.math, article pre, .cell_output > .output, .pst-scrollable-table-container, .ck-pan, .ck-scroll, .ck-zoom, .ck-table",
   );
   const look = (box) => {
     const more = box.scrollWidth - box.clientWidth;
