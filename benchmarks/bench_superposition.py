@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from circuitkit.superposition import SkipTrigramTask
+from circuitkit_book.superposition_task import SkipTrigramTask
 
 
 def cpu_seconds(work) -> float:

@@ -8,7 +8,9 @@ counts of tokens. Writes `constant_alpha.csv`, one row a run. About ten minutes 
 
 import torch
 
-from circuitkit.superposition import GATES, head_verdict, load_original, with_gated_layer
+from circuitkit.superposition import GATES, with_gated_layer
+from circuitkit_book.superposition_models import load_original
+from circuitkit_book.superposition_task import trigram_verdict
 from studies.count_tables.tables import train_by_counts
 from studies.sharing import SIZES, originals, write_table
 
@@ -24,7 +26,7 @@ def judge(n_heads: int, n_trigrams: int, original: int, alpha: float) -> list[di
     rows = []
     for run, block in enumerate(runs.blocks):
         gated = with_gated_layer(model, 0, block)
-        strict, post = (head_verdict(gated, form=form) for form in ("argmax", "post"))
+        strict, post = (trigram_verdict(gated, form=form) for form in ("argmax", "post"))
         rows.append(
             {
                 "heads": n_heads,
@@ -35,7 +37,7 @@ def judge(n_heads: int, n_trigrams: int, original: int, alpha: float) -> list[di
                 "chosen": int(run == runs.best),
                 "loss": round(runs.loss[run], 4),
                 "fvu": round(runs.unexplained[run], 4),
-                "learnt": n_trigrams - len(strict.not_learnt),
+                "learnt": int(strict.is_learnt.sum()),
                 "strict": int(strict.success),
                 "post": int(post.success),
             }

@@ -14,15 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from circuitkit import Heads
-from circuitkit.superposition import (
-    GatedBlock,
-    SkipTrigramTask,
-    head_verdict,
-    post_recipe,
-    record_layer,
-    toy_model,
-    with_gated_layer,
-)
+from circuitkit.superposition import GatedBlock, record_layer, with_gated_layer
+from circuitkit_book.superposition_models import toy_model
+from circuitkit_book.superposition_task import SkipTrigramTask, post_recipe, trigram_verdict
 from studies.sharing import SIZES, write_table
 
 
@@ -52,7 +46,7 @@ def block_of(path: Path, n_heads: int, n_trigrams: int) -> GatedBlock:
 def row_of(name: str, model, measured: dict) -> dict:
     """What the three forms say about a model."""
     row = {"model": name} | measured
-    verdicts = {form: head_verdict(model, form=form) for form in ("post", "argmax", "odds")}
+    verdicts = {form: trigram_verdict(model, form=form) for form in ("post", "argmax", "odds")}
     own = verdicts["post"].carries & verdicts["post"].is_learnt  # heads by the post's criterion
     ours = verdicts["argmax"]
     row["weak"] = int((own & (ours.carried < 0.99)).any(0).sum())

@@ -9,8 +9,9 @@ run. About a minute on one core.
 
 import torch
 
-from circuitkit.superposition import GATES, head_verdict, with_gated_layer
+from circuitkit.superposition import GATES, with_gated_layer
 from circuitkit_book.claims.gated import FIVE_BY_HAND, published_by_hand
+from circuitkit_book.superposition_task import trigram_verdict
 from studies.count_tables.tables import train_by_counts
 from studies.sharing import write_table
 
@@ -23,7 +24,7 @@ def main() -> None:
         runs = train_by_counts(model, GATES, inits=8, seed=0)
         for run, block in enumerate(runs.blocks):
             gated = with_gated_layer(model, 0, block)
-            strict, post = (head_verdict(gated, form=form) for form in ("argmax", "post"))
+            strict, post = (trigram_verdict(gated, form=form) for form in ("argmax", "post"))
             row = {"heads": n_heads, "trigrams": n_trigrams, "run": run}
             row |= {"chosen": int(run == runs.best), "fvu": round(runs.unexplained[run], 4)}
             rows.append({**row, "strict": int(strict.success), "post": int(post.success)})

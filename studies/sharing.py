@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from circuitkit.superposition import load_results
+from circuitkit_book.stored_tables import load_results
 
 DATA = Path(__file__).resolve().parents[1] / "src/circuitkit/data/superposition"
 SIZES = ((2, 3), (3, 4), (4, 5))

@@ -11,8 +11,10 @@ import math
 
 import torch
 
-from circuitkit.superposition import load_original, load_results
 from circuitkit.superposition import verdict as judging
+from circuitkit_book.stored_tables import load_results
+from circuitkit_book.superposition_models import load_original
+from circuitkit_book.superposition_task import trigram_verdict
 from studies.sharing import SIZES, write_table
 
 THRESHOLDS = (0.5, math.log(2), 1.0, 1.3)
@@ -21,7 +23,7 @@ THRESHOLDS = (0.5, math.log(2), 1.0, 1.3)
 def judge(model, threshold: float) -> judging.Verdict:
     """The verdict in log-odds with another threshold."""
     judging.LEAST_GAIN = threshold
-    return judging.head_verdict(model, form="odds")
+    return trigram_verdict(model)
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
         models = [load_original(n_heads, n_trigrams, seed) for seed in seeds]
         for threshold in THRESHOLDS:
             verdicts = [judge(model, threshold) for model in models]
-            learnt = [verdict for verdict in verdicts if not verdict.not_learnt]
+            learnt = [verdict for verdict in verdicts if verdict.is_learnt.all()]
             rows.append(
                 {
                     "heads": n_heads,

@@ -19,9 +19,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.superposition import GatedBlock, train_gated
+from circuitkit.superposition import GatedBlock
 from circuitkit.superposition.block import GatedRuns, Recipe, record_layer, seed_of
 from circuitkit.training import fit
+from circuitkit_book.superposition_task import train_on_task
 
 WIDEST = 160.0
 """Scores of one table row may differ by this much before sums of their exponentials lose keys."""
@@ -152,7 +153,7 @@ def loss_terms(
 def train_by_counts(
     original: TransformerBridge, recipe: Recipe, *, inits: int = 8, seed: int = 0
 ) -> GatedRuns:
-    """What `train_gated` computes for a toy model, from the same prompts and initial weights."""
+    """What `train_on_task` computes for a toy model, from the same prompts and initial weights."""
     task = original.task
     data_seed = seed_of(seed, 10_000)
     prompts = task.sample(recipe.n_prompts, data_seed)
@@ -166,7 +167,7 @@ def train_by_counts(
         batches.append((batch, written[rows].flatten(0, 1)[batch.index]))
     # The blocks before training; one step at rate 0 is the plainest way to make them.
     still = recipe.but(steps=1, lr=0.0)
-    blocks = train_gated(original, still, inits=inits, seed=seed).blocks
+    blocks = train_on_task(original, still, inits=inits, seed=seed).blocks
     names = blocks[0].state_dict().keys()
     p = {name: torch.stack([block.state_dict()[name] for block in blocks]) for name in names}
     trained = set(names) - {"output_scale"} - (set() if recipe.value_bias else {"b_V"})

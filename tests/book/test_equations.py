@@ -15,6 +15,8 @@ from circuitkit.superposition.block import Recipe, seed_of
 from circuitkit.superposition.verdict import always_predicted
 from circuitkit_book import residual_stream, theorems
 from circuitkit_book.omega import omega_mlp, omega_window
+from circuitkit_book.superposition_models import load_original
+from circuitkit_book.superposition_task import post_recipe, train_on_task
 from tests.support.latex import sides
 from tests.support.tiny_models import boot
 from tools.check.numbers_in_prose import cells_of, pages
@@ -472,9 +474,9 @@ def gate_penalty(latex):
 
 
 def gated_loss(latex):
-    original = sp.load_original(2, 3, seed=0).to(torch.float64)
-    recipe = sp.post_recipe(2).but(steps=1, batch=20, n_prompts=20, lr=0.0)
-    runs = sp.train_gated(original, recipe, inits=1, seed=0)
+    original = load_original(2, 3, seed=0).to(torch.float64)
+    recipe = post_recipe(2).but(steps=1, batch=20, n_prompts=20, lr=0.0)
+    runs = train_on_task(original, recipe, inits=1, seed=0)
     tokens = original.task.sample(20, seed_of(0, 10_000))
     x, block = original.W_E[tokens], runs.block
     written = sp.head_logits(original, tokens)[0].sum(2)

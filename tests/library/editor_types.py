@@ -12,9 +12,11 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.model_bridge import TransformerBridge
 
 import circuitkit as ck
-from circuitkit import circuits, conversion, induction, models, paths, residual, superposition
+from circuitkit import circuits, conversion, induction, models, paths, residual
 from circuitkit.tables import Table
 from circuitkit_book import exercises
+from circuitkit_book.superposition_models import load_original
+from circuitkit_book.superposition_task import SkipTrigramTask, trigram_verdict
 
 
 def heads_and_models() -> None:
@@ -52,14 +54,12 @@ def tools() -> None:
 def conversions_and_toys() -> None:
     converted = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=5)
     assert_type(converted, TransformerBridge)
-    with conversion.literal_route(converted) as literal:
-        assert_type(literal, TransformerBridge)
     assert_type(conversion.head_sum("gelu", 5).error, float)
     assert_type(conversion.head_sum("silu")(torch.zeros(3)), Tensor)
-    task = superposition.SkipTrigramTask(5)
+    task = SkipTrigramTask(5)
     assert_type(task.d_vocab, int)
-    original = superposition.load_original(4, 5, seed=13)
-    assert_type(superposition.head_verdict(original, task).superposed, tuple[int, ...])
+    original = load_original(4, 5, seed=13)
+    assert_type(trigram_verdict(original).superposed, tuple[int, ...])
     assert_type(exercises.check_k_composition(lambda A, W: A).passed, bool)
 
 
@@ -76,4 +76,4 @@ def mistakes() -> None:
     print(heads.W_X)  # pyright: ignore[reportAttributeAccessIssue]
     print(heads.b_Q.shape)  # pyright: ignore[reportOptionalMemberAccess]
     circuits.copying_scores(model)  # pyright: ignore[reportAttributeAccessIssue]
-    print(superposition.SkipTrigramTask(5).d_vocab.size)  # pyright: ignore[reportAttributeAccessIssue]
+    print(SkipTrigramTask(5).d_vocab.size)  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,14 +35,16 @@ def model():
 
 
 @cache
-def mlp_model():
-    more = {"attn_only": False, "d_mlp": 7, "act_fn": "silu", "normalization_type": "LN"}
-    return tiny_models.boot(torch.float32, **SIZES, **more)
+def one_layer_model():
+    W, eye = normal(2, 12, 3), torch.eye(12)
+    heads = ck.Heads(("L0H0", "L0H1"), W, W, W, W.mT)
+    return ck.handmade.bridge_of(heads, eye, eye, n_ctx=9)
 
 
 @cache
-def converted():
-    return ck.to_attention_only(mlp_model(), heads_per_neuron=2)
+def mlp_model():
+    more = {"attn_only": False, "d_mlp": 7, "act_fn": "silu", "normalization_type": "LN"}
+    return tiny_models.boot(torch.float32, **SIZES, **more)
 
 
 def rows():
@@ -137,11 +139,16 @@ CALLS = {
     "unsigned": lambda: {"values": normal(3).abs()},
     "score_decomposition": lambda: {"tokens": tokens()[:1]},
     "head_logits": lambda: {
-        "model": ck.superposition.load_original(4, 5, 0),
+        "model": one_layer_model(),
         "tokens": tokens()[:, :9] % 9,
     },
-    "head_verdict": lambda: {"model": ck.superposition.load_original(4, 5, 0), "rows": 4},
-    "load_results": lambda: {"name": "post"},
+    "head_verdict": lambda: {
+        "model": one_layer_model(),
+        "tokens": tokens()[:, :9] % 9,
+        "answers": tokens()[:, :9] % 9,
+        "control_tokens": tokens()[:, :9] % 9,
+        "control_answers": tokens()[:, :9] % 9,
+    },
     "attention": lambda: {"tokens": ["a"], "patterns": normal(1, 1, 1)},
     "circuit": lambda: {"values": {"L0H1->L1H2.K": 2.0}},
     "to_attention_only": lambda: {"model": mlp_model(), "heads_per_neuron": 2},

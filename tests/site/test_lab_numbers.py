@@ -12,9 +12,10 @@ import torch
 
 import circuitkit
 from circuitkit import circuits, models
-from circuitkit import superposition as sp
 from circuitkit.heads import heads_of
 from circuitkit.paths import score_decomposition
+from circuitkit_book import superposition_models as sp
+from circuitkit_book.superposition_task import trigram_verdict
 from tests.support.site import DESKTOP, OpenPage
 from tools.publish import lab_still
 
@@ -233,7 +234,7 @@ def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
     heads = heads_of(model)
     W_O = heads.W_O.clone()
     W_O[:, 0, 4:7] = torch.tensor(writes, dtype=W_O.dtype)
-    found = sp.head_verdict(sp.toy_model(replace(heads, W_O=W_O), model.task), rows=20)
+    found = trigram_verdict(sp.toy_model(replace(heads, W_O=W_O), model.task), rows=20)
     rows = page.locator("circuit-toy tbody tr").all()
     assert len(rows) == 3
     for trigram, row in enumerate(rows):

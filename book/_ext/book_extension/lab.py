@@ -185,11 +185,12 @@ def still(static: str) -> str:
 @cache
 def toy_still() -> str:
     """The toy without scripts: what each head writes as bars, and which head carries which trigram."""
-    from circuitkit import superposition
     from circuitkit.heads import heads_of
+    from circuitkit_book.superposition_models import hand_specified
+    from circuitkit_book.superposition_task import trigram_verdict
 
-    model = superposition.hand_specified(n_heads=2, n_trigrams=3)
-    found = superposition.head_verdict(model, rows=20)
+    model = hand_specified(n_heads=2, n_trigrams=3)
+    found = trigram_verdict(model, rows=20)
     written = heads_of(model).W_O[:, 0, 4:7].tolist()
     bars, rows = "", ""
     groups = {

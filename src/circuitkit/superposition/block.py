@@ -28,9 +28,6 @@ from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.conversion.convert import copy_model
 from circuitkit.handmade import attention_state
 from circuitkit.heads import Heads, allowed_pairs
-from circuitkit.models import stored
-from circuitkit.superposition.task import task_of
-from circuitkit.superposition.toys import load_original
 from circuitkit.training import fit
 
 Gate = Callable[[Tensor], Tensor]
@@ -138,29 +135,6 @@ class Recipe:
 Recipe.__init__ = checked(Recipe.__init__)
 
 
-@checked
-def post_recipe(n_heads: int) -> Recipe:
-    """The post's settings for its models with 2, 3 and 4 heads.
-
-    Parameters
-    ----------
-    n_heads : heads of the original: 2 (appendix B1), 3 (B2) or 4 (main text)
-
-    Raises
-    ------
-    ValueError : for other numbers of heads
-
-    Notes
-    -----
-    Source: "Gated Attention Blocks" (2024), experiments and appendix B.
-    """
-    settings = {2: (0.5, 5e-4), 3: (0.1, 5e-4), 4: (0.3, 1e-3)}
-    if n_heads not in settings:
-        raise ValueError(f"The post has models with 2, 3 and 4 heads, not with {n_heads}.")
-    alpha, lr = settings[n_heads]
-    return Recipe(alpha=alpha, lr=lr)
-
-
 FAST = Recipe(
     expansion=3,
     value_bias=False,
@@ -205,9 +179,9 @@ class GatedBlock(nn.Module):
 
     Examples
     --------
-    >>> block = GatedBlock(post_recipe(4), n_heads=4, d_model=12)
+    >>> block = GatedBlock(GATES, n_heads=4, d_model=12)
     >>> block.n_heads, block(torch.eye(12)[None]).shape
-    (8, torch.Size([1, 12, 12]))
+    (12, torch.Size([1, 12, 12]))
     """
 
     output_scale: Tensor
@@ -399,11 +373,11 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
 
     Examples
     --------
-    >>> from circuitkit.superposition import load_original
-    >>> original = load_original(4, 5, seed=13)
-    >>> gated = with_gated_layer(original, 0, GatedBlock(GATES, n_heads=4, d_model=12))
-    >>> gated.blocks[0].attn.gates(original.W_E).shape
-    torch.Size([12, 12, 12])
+    >>> import circuitkit as ck
+    >>> model = ck.load_model("two-layer")
+    >>> gated = with_gated_layer(model, 1, GatedBlock(GATES, n_heads=4, d_model=160))
+    >>> gated.blocks[1].attn.W_Q.shape
+    torch.Size([12, 160, 1])
     """
     require_layer(model, layer)
     d_model = block.W_Q.shape[1]
@@ -446,28 +420,6 @@ def name_hooks(model: TransformerBridge) -> None:
     model._initialize_hook_registry()
     model._register_all_aliases_recursive()
     model._scan_existing_hooks(model, "")
-
-
-def load_gated() -> TransformerBridge:
-    """The model `load_original(4, 5, 13)` with the stored gated block of chapter 5 as its layer.
-
-    The block was trained by `GATES` and chosen by its loss among 8 runs. It is stored because on
-    another processor training finds another, equally good block.
-
-    Returns
-    -------
-    A toy model, see `toy_model`. `model.blocks[0].attn.gates(model.W_E)` has the gates.
-
-    Notes
-    -----
-    Source: `studies/edition-2/study/superposition_pack.py`.
-    """
-    original = load_original(4, 5, seed=13)
-    block = GatedBlock(GATES, n_heads=4, d_model=original.cfg.d_model)
-    weights = dict(stored("superposition", "block.safetensors"))
-    weights["output_scale"] = weights.pop("log_scale").exp()
-    block.load_state_dict(weights)
-    return with_gated_layer(original, 0, block)
 
 
 # Training
@@ -576,7 +528,8 @@ class GatedRuns:
 
 @checked
 def train_gated(
-    original: TransformerBridge | LayerRecord,
+    training: LayerRecord,
+    held_back: LayerRecord,
     recipe: Recipe = GATES,
     *,
     inits: int = 8,
@@ -586,19 +539,15 @@ def train_gated(
 
     Parameters
     ----------
-    original : a toy model, whose prompts are drawn from its task; or a `LayerRecord`, of which the
-        last tenth of the rows is held back for the losses that are reported
+    training : what the layer read and wrote, see `record_layer`
+    held_back : the same on other rows, for the losses that are reported
     recipe : see `Recipe`
     inits : number of runs, from different initial weights
-    seed : for initial weights and prompts
+    seed : for initial weights
 
     Returns
     -------
     The blocks with their losses. Put one into the model by `with_gated_layer`.
-
-    Raises
-    ------
-    ValueError : if the layer writes nothing, or the record is too short
 
     Notes
     -----
@@ -606,10 +555,6 @@ def train_gated(
     blocks: compare rates, not blocks. Source: "Gated Attention Blocks" (2024), section "Gated
     Attention Block Training".
     """
-    if isinstance(original, LayerRecord):
-        training, held_back = split_record(original)
-    else:
-        training, held_back = toy_records(original, recipe, seed)
     seeds = [seed_of(seed, run) for run in range(inits)]
     objectives = [objective_of(training, recipe, run_seed) for run_seed in seeds]
     parameters, buffers = stack_module_state(objectives)
@@ -674,31 +619,6 @@ class Objective(nn.Module):
         error = (self.block.write(z) - y).square().sum(-1).mean()
         penalty = self.block.penalty_on(gates, z)
         return error / self.error_unit, penalty / self.penalty_unit
-
-
-def split_record(record: LayerRecord) -> tuple[LayerRecord, LayerRecord]:
-    """Nine tenths of the rows, and the last tenth."""
-    n = len(record.x) * 9 // 10
-    if n == 0:
-        raise ValueError(
-            f"A record of {len(record.x)} rows is too short. Record two rows or more, of which one "
-            "is held back."
-        )
-    return (
-        replace(record, x=record.x[:n], y=record.y[:n]),
-        replace(record, x=record.x[n:], y=record.y[n:]),
-    )
-
-
-def toy_records(
-    model: TransformerBridge, recipe: Recipe, seed: int
-) -> tuple[LayerRecord, LayerRecord]:
-    """Records of a toy model on prompts of its task, and on fresh ones."""
-    task = task_of(model)
-    data_seed = seed_of(seed, 10_000)
-    prompts = task.sample(recipe.n_prompts, data_seed)
-    fresh = task.sample(2000, data_seed + 1)
-    return record_layer(model, 0, prompts, batch=2000), record_layer(model, 0, fresh, batch=2000)
 
 
 def seed_of(seed: int, run: int) -> int:

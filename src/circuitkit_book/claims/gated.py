@@ -8,13 +8,21 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit import superposition as sp
 from circuitkit.heads import Heads, allowed_pairs, heads_of
+from circuitkit_book import superposition_models as toy
+from circuitkit_book.stored_tables import load_results
+from circuitkit_book.superposition_task import (
+    SkipTrigramTask,
+    post_recipe,
+    train_on_task,
+    trigram_verdict,
+)
 
 SIZES = ((2, 3), (3, 4), (4, 5))
 
 
 def full_attention_on_the_source() -> float:
     """Largest difference of what each head of an original writes from two destinations, all attention on the source."""
-    made = sp.load_original(4, 5, seed=13)
+    made = toy.load_original(4, 5, seed=13)
     x = made.W_E[torch.tensor([11, 0, 1, 2])]
     pattern = torch.zeros(4, 4, 4)
     pattern[..., 1] = 1.0
@@ -24,10 +32,10 @@ def full_attention_on_the_source() -> float:
 
 def any_number() -> list:
     """Trigrams that no head of the hand-made 2-head, 3-trigram model carries; accuracy of two heads on 3, 5, 20, 100."""
-    shared = sp.hand_specified(2, 3)
-    out: list[float] = [*sp.head_verdict(shared).superposed]
+    shared = toy.hand_specified(2, 3)
+    out: list[float] = [*trigram_verdict(shared).superposed]
     for n in (3, 5, 20, 100):
-        made = sp.two_head_model(n)
+        made = toy.two_head_model(n)
         tokens = made.task.sample(2000, seed=2)
         due = made.task.states(tokens) == 2
         out.append(float((made(tokens).argmax(-1)[due] == tokens[due] + n).float().mean()))
@@ -36,7 +44,7 @@ def any_number() -> list:
 
 def used_sources() -> list:
     """Length of a prompt; share of destinations after some source that something else than the completion follows."""
-    task = sp.SkipTrigramTask(5)
+    task = SkipTrigramTask(5)
     tokens = task.sample(100_000, seed=0)
     after = task.is_destination(tokens) & ((tokens == task.source).cumsum(1) > 0)
     missed = tokens[:, 1:] != tokens[:, :-1] + task.n_trigrams
@@ -45,7 +53,7 @@ def used_sources() -> list:
 
 def gates_by_hand() -> list[float]:
     """Largest error of the stored block's gates against a loop over the formula; mean row sum of its gated patterns."""
-    block, x = sp.load_gated().blocks[0].attn.block, torch.eye(12)
+    block, x = toy.load_gated().blocks[0].attn.block, torch.eye(12)
 
     def dot(h: int, i: int, j: int) -> Tensor:
         return (x[i] @ block.W_GQ[h] + block.b_GQ[h]) @ (x[j] @ block.W_GK[h] + block.b_GK[h])
@@ -62,7 +70,7 @@ def gates_by_hand() -> list[float]:
 
 def gates_lie_in() -> list:
     """Whether gates stay in [0, 1] in a block whose gate scores are large, and the largest of them."""
-    block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
+    block = sp.GatedBlock(post_recipe(4), 4, 12).requires_grad_(False)
     block.W_GQ.mul_(100)
     gates = block.gates(torch.eye(12))
     return [0 <= float(gates.min()) <= float(gates.max()) <= 1, float(gates.max())]
@@ -79,8 +87,8 @@ def two_gates_cost_more() -> list:
 
 def penalised_pairs() -> list[float]:
     """Share of pairs of an 11-token prompt that no head can use; their share of the penalty of a fresh block."""
-    task = sp.SkipTrigramTask(5)
-    block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
+    task = SkipTrigramTask(5)
+    block = sp.GatedBlock(post_recipe(4), 4, 12).requires_grad_(False)
     x = torch.eye(12)[task.sample(1000, seed=0)]
     every, causal = block.penalty(x), _causal(block).penalty(x)
     n = task.n_ctx
@@ -92,7 +100,7 @@ def loophole() -> list:
     """Whether shrinking gates by 1000 and growing values by 1000 leaves little; the share: value bias free, and absent."""
     x, left = torch.eye(12)[None], []
     for bias in (True, False):
-        block = sp.GatedBlock(sp.post_recipe(4).but(value_bias=bias), 4, 12).requires_grad_(False)
+        block = sp.GatedBlock(post_recipe(4).but(value_bias=bias), 4, 12).requires_grad_(False)
         before = block(x).norm()
         for name, factor in (("W_V", 1000), ("b_V", 1000), ("W_GQ", 0.001), ("b_GQ", 0.001)):
             getattr(block, name).mul_(factor)
@@ -102,15 +110,15 @@ def loophole() -> list:
 
 def initial_weights() -> list:
     """Whether the gate vectors of a fresh block are orthonormal across heads, and whether its value bias is zero."""
-    block = sp.GatedBlock(sp.post_recipe(4), 4, 12).requires_grad_(False)
+    block = sp.GatedBlock(post_recipe(4), 4, 12).requires_grad_(False)
     flat = block.W_GQ.flatten(1)
     return [bool(torch.allclose(flat @ flat.T, torch.eye(8), atol=1e-5)), not bool(block.b_V.any())]
 
 
 def shared_by_originals() -> list[int]:
     """Shipped 4-head originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form."""
-    made = [sp.load_original(4, 5, seed) for seed in range(48)]
-    verdicts = [sp.head_verdict(model, form="post") for model in made]
+    made = [toy.load_original(4, 5, seed) for seed in range(48)]
+    verdicts = [trigram_verdict(model, form="post") for model in made]
     return torch.bincount(
         torch.tensor([len(verdict.superposed) for verdict in verdicts]), minlength=6
     ).tolist()
@@ -129,7 +137,7 @@ def own_schedule() -> list[int]:
     """Rules of the published blocks with a head, by the post's form and strictly, of all. Then runs of each size with a head
     for every trigram where all were followed to: by the post's form, strictly; of how many; where.
     """
-    published = [row for row in sp.load_results("published") if row["model"].endswith("gated")]
+    published = [row for row in load_results("published") if row["model"].endswith("gated")]
     carried = [
         sum(len(str(row[f"{form}_carried"]).split()) for row in published)
         for form in ("post", "argmax")
@@ -146,7 +154,7 @@ def own_schedule() -> list[int]:
 
 def unexplained() -> list[float]:
     """Share of the original layer's variance that the published blocks miss; the mean of ours where all were followed to."""
-    published = [row["fvu"] for row in sp.load_results("published") if "gated" in row["model"]]
+    published = [row["fvu"] for row in load_results("published") if "gated" in row["model"]]
     return published + _post_means("fvu", max(_post_rows())[1])
 
 
@@ -161,21 +169,21 @@ def late_training() -> list[float]:
 
 def two_forms() -> list[bool]:
     """Success by the post's form and in log-odds: of two heads that do any number, of one head and the direct path."""
-    made = (sp.two_head_model(5), sp.one_head_model(5))
+    made = (toy.two_head_model(5), toy.one_head_model(5))
     return [
-        sp.head_verdict(model, form=form).success for model in made for form in ("post", "odds")
+        trigram_verdict(model, form=form).success for model in made for form in ("post", "odds")
     ]
 
 
 def blind_model_passes() -> list[bool]:
     """Whether the post's form finds fault with a model that never looks at the source, and whether log-odds do."""
-    blind = sp.blind_model(3)
-    return [not sp.head_verdict(blind, form=form).success for form in ("post", "odds")]
+    blind = toy.blind_model(3)
+    return [not trigram_verdict(blind, form=form).success for form in ("post", "odds")]
 
 
 def example_prompts() -> list[int]:
     """Lengths of the five printed prompts, and how many of them complete their own trigram in the eleven tokens of the task."""
-    task = sp.SkipTrigramTask(5)
+    task = SkipTrigramTask(5)
     legal = [
         len(prompt) == task.n_ctx
         and any(
@@ -194,8 +202,8 @@ def hand_made() -> list[int]:
     """
     found = []
     for made in (published_by_hand(3, [(1, 3), (2, 3)]), published_by_hand(5, FIVE_BY_HAND)):
-        verdict = sp.head_verdict(made, form="argmax")
-        alone = sum(len(verdict.carriers(trigram)) == 1 for trigram in made.task.destinations)
+        verdict = trigram_verdict(made, form="argmax")
+        alone = int((verdict.carries.sum(0) == 1).sum())
         found += [made.cfg.d_head, made.task.d_vocab, alone, *verdict.superposed]
     return found[:4] + found[6:]
 
@@ -206,7 +214,7 @@ def published_by_hand(n_trigrams: int, served: list[tuple[int, ...]]) -> Transfo
     `served` names the destinations of each head. A head writes 2 on the completion of its first one, -2 on that of its
     partner, and 1 on a completion that both share.
     """
-    task, n_heads = sp.SkipTrigramTask(n_trigrams), len(served)
+    task, n_heads = SkipTrigramTask(n_trigrams), len(served)
     W_Q, W_K = torch.full((2, n_heads, task.d_vocab, 1), -100.0)
     W_V, W_O = torch.zeros(2, n_heads, task.d_vocab, 1)
     W_K[:, task.source] = W_V[:, task.source] = 1.0
@@ -216,7 +224,7 @@ def published_by_hand(n_trigrams: int, served: list[tuple[int, ...]]) -> Transfo
         W_O[head, n_trigrams + own] = 2.0
         W_O[head, n_trigrams + served[head ^ 1][0]] = -2.0
     names = tuple(f"L0H{head}" for head in range(n_heads))
-    return sp.toy_model(Heads(names, W_Q, W_K, W_V, W_O.mT.contiguous(), scale=1.0), task)
+    return toy.toy_model(Heads(names, W_Q, W_K, W_V, W_O.mT.contiguous(), scale=1.0), task)
 
 
 FIVE_BY_HAND = [(1, 3), (2, 3), (4,), (5,)]
@@ -226,7 +234,7 @@ def and_gates() -> list[bool]:
     """Whether a shared trigram is lost with any one head: two heads share it; three heads share it."""
     out = []
     for heads, trigrams, shared in ((2, 3, None), (3, 4, [(0, 1, 2)])):
-        made = sp.hand_specified(heads, trigrams, shared=shared)
+        made = toy.hand_specified(heads, trigrams, shared=shared)
         prompt = torch.tensor([[made.task.bos, 0, trigrams]])
         written, residual = (part[0, -1] for part in sp.head_logits(made, prompt))
         without = [
@@ -238,24 +246,25 @@ def and_gates() -> list[bool]:
 
 def withdrawn() -> float:
     """Largest difference between the logits of two heads and those of one head beside the direct path, 5 trigrams."""
-    one, two = sp.one_head_model(5), sp.two_head_model(5)
+    one, two = toy.one_head_model(5), toy.two_head_model(5)
     tokens = one.task.sample(2000, seed=3)
     return float((one(tokens) - two(tokens)).abs().max())
 
 
 def loopholes_closed() -> list:
     """The stored block: one head for each trigram; originals with a success of the run chosen by loss: 4H/5T, 3H/4T, 2H/3T; then by the post's form."""
-    verdict = sp.head_verdict(sp.load_gated())
+    verdict = trigram_verdict(toy.load_gated())
     strict = [n for trigrams in (5, 4, 3) for n in _chosen("gates", trigrams)]
     post = [_chosen("gates", trigrams, form="post")[0] for trigrams in (5, 4, 3)]
-    return [verdict.exactly_one, *strict, *post]
+    exactly_one = verdict.success and bool((verdict.carries.sum(0) == 1).all())
+    return [exactly_one, *strict, *post]
 
 
 def without_a_gate() -> list[int]:
     """Originals with a strict success, of all: penalty on writes and no gate, 4H/5T; then the gate penalty at the best of
     four constant strengths for each size, and how many originals of each size there are.
     """
-    rows = [row for row in sp.load_results("constant_alpha") if row["chosen"]]
+    rows = [row for row in load_results("constant_alpha") if row["chosen"]]
     best = []
     for heads, _ in SIZES:
         passed = Counter(row["alpha"] for row in rows if row["heads"] == heads and row["strict"])
@@ -266,7 +275,7 @@ def without_a_gate() -> list[int]:
 
 def attention_on_the_source() -> list:
     """Whether it is far from full: mean attention on the source where a completion is due: the largest head of original 13, and the mean over heads."""
-    made = sp.load_original(4, 5, seed=13)
+    made = toy.load_original(4, 5, seed=13)
     tokens = made.task.sample(4000, seed=9)
     due = made.task.states(tokens) == 2
     on_source = (
@@ -280,7 +289,7 @@ def attention_on_the_source() -> list:
 
 def hand_made_resolved() -> list:
     """The post's hand-made models, 2H/3T and 4H/5T: whether the run chosen by loss succeeds, and how many do, of all; stored table."""
-    rows = sp.load_results("by_hand")
+    rows = load_results("by_hand")
     runs = [[row for row in rows if row["heads"] == heads] for heads in (2, 4)]
     chosen = [any(row["strict"] for row in made if row["chosen"]) for made in runs]
     return chosen + [n for made in runs for n in (sum(row["strict"] for row in made), len(made))]
@@ -289,7 +298,7 @@ def hand_made_resolved() -> list:
 def language_model() -> list[float]:
     """A block with a price on writing in layer 1 of the two-layer model: loss before, with it; heads on a pair before, with it; stored table."""
     rows = {
-        (row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")
+        (row["layer"], row["block"], row["seed"]): row for row in load_results("language_model")
     }
     before, block = rows[1, "original", 0], rows[1, "writes", 0]
     return [
@@ -314,7 +323,7 @@ def cleaner_heads() -> list:
     heads that copy a class, trained and drawn; unexplained variance of the first two; stored table, first seed.
     """
     rows = {
-        (row["layer"], row["block"], row["seed"]): row for row in sp.load_results("language_model")
+        (row["layer"], row["block"], row["seed"]): row for row in load_results("language_model")
     }
     made = [
         rows[1, f"lorsa{axes}{untrained}", 0]
@@ -329,7 +338,7 @@ def cleaner_heads() -> list:
 def sharing_by_rank() -> list[float]:
     """Share of learnt trigrams that no head carries, originals of rank 1, 2, 3 and 5 without a price; stored table."""
     rows = [
-        [row for row in sp.load_results("causes") if row["d_head"] == rank and not row["price"]]
+        [row for row in load_results("causes") if row["d_head"] == rank and not row["price"]]
         for rank in (1, 2, 3, 5)
     ]
     return [
@@ -341,12 +350,12 @@ def other_gates() -> list:
     """Whether gates of trained blocks exceed 1 with ReLU; mean gate with ReLU and tanh over that of clamped blocks; strict runs,
     of all, on 4H/5T originals with ReLU, tanh, a straight-through gate, a binary one, copied weights; stored table.
     """
-    original, largest, mean = sp.load_original(4, 5, seed=13), {}, {}
+    original, largest, mean = toy.load_original(4, 5, seed=13), {}, {}
     x = original.W_E[original.task.sample(2000, seed=2)]
     pairs = allowed_pairs("causal", x.shape[1])
     functions = {"clamp": sp.GATES.gate, "relu": torch.relu, "relu_tanh": _relu_tanh}
     for name, gate in functions.items():
-        runs = sp.train_gated(original, sp.GATES.but(gate=gate, steps=200), inits=4, seed=1)
+        runs = train_on_task(original, sp.GATES.but(gate=gate, steps=200), inits=4, seed=1)
         with torch.no_grad():
             gates = torch.stack([block.gates(x) for block in runs.blocks])
         largest[name], mean[name] = float(gates.max()), float(gates[..., pairs].mean())
@@ -371,7 +380,7 @@ def _relu_tanh(score: torch.Tensor) -> torch.Tensor:
     return score.relu().tanh()
 
 
-def _due(task: sp.SkipTrigramTask, prompt: tuple[int, ...]) -> list[bool]:
+def _due(task: SkipTrigramTask, prompt: tuple[int, ...]) -> list[bool]:
     return (task.states(torch.tensor([prompt]))[0] == 2).tolist()
 
 
@@ -383,7 +392,7 @@ def _causal(block: sp.GatedBlock) -> sp.GatedBlock:
 
 
 def _spread(heads: int, trigrams: int) -> list[int]:
-    rows = [row for row in sp.load_results("originals") if row["config"] == f"{heads}H{trigrams}T"]
+    rows = [row for row in load_results("originals") if row["config"] == f"{heads}H{trigrams}T"]
     learnt = [row for row in rows if row["strict_learnt"] == trigrams]
     return [sum(row["post_distributed"] == k for row in learnt) for k in range(6)]
 
@@ -391,7 +400,7 @@ def _spread(heads: int, trigrams: int) -> list[int]:
 def _post_rows() -> dict[tuple[int, int], list[dict]]:
     """The runs of each number of heads at each step that all of them have reached, by `(heads, step)`."""
     made: dict[tuple[int, int], list[dict]] = {}
-    for row in sp.load_results("post"):
+    for row in load_results("post"):
         made.setdefault((row["heads"], row["step"]), []).append(row)
     steps = {
         step
@@ -410,7 +419,7 @@ def _runs(recipe: str, trigrams: int) -> list[int]:
     """Of each run with this recipe, 1 if it is a strict success."""
     return [
         row["strict"]
-        for row in sp.load_results("recipes")
+        for row in load_results("recipes")
         if (row["recipe"], row["trigrams"]) == (recipe, trigrams)
     ]
 
@@ -418,7 +427,7 @@ def _runs(recipe: str, trigrams: int) -> list[int]:
 def _chosen(recipe: str, trigrams: int, form: str = "strict") -> list[int]:
     rows = [
         row
-        for row in sp.load_results("recipes")
+        for row in load_results("recipes")
         if (row["recipe"], row["trigrams"]) == (recipe, trigrams)
     ]
     chosen = [row[form] for row in rows if row["chosen"]]

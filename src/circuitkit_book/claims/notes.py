@@ -1,6 +1,7 @@
 """What the notes on the framework say, recomputed on the shipped models."""
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -12,7 +13,6 @@ from circuitkit import (
     models,
     paths,
     residual,
-    superposition,
 )
 from circuitkit.heads import heads_of, stack
 from circuitkit.names import SIDES
@@ -29,6 +29,8 @@ from circuitkit_book.claims.shipped import (
 )
 from circuitkit_book.feature_toys import train_toy_models
 from circuitkit_book.residual_stream import deletion_scores, random_rotation, rotate_basis
+from circuitkit_book.superposition_models import one_head_model
+from circuitkit_book.superposition_task import trigram_verdict
 
 
 def setting() -> bool:
@@ -59,9 +61,9 @@ def additivity() -> list:
     return [max(missed) < 1e-5, *missed]
 
 
-def deletion() -> list:
+def deletion(two: Any = None) -> list:
     """Rank of the OV matrices; the highest deletion score of a head of layer 1, its pair, and the cosine of the two."""
-    two = model("two-layer")
+    two = model("two-layer") if two is None else two
     rows = models.heldout_rows(16)
     largest = deletion_scores(two, rows).top(1)
     later, earlier = largest.names[0].split(", ")
@@ -244,19 +246,22 @@ def loss_falls() -> list:
     return [before > 3 * after > 9 * second_pass().second, before, after, second_pass().second]
 
 
-def what_is_copied() -> list:
+def what_is_copied(into: str = "L1H3") -> list:
     """Whether copying needs layer 0 in the values of L1H3: accuracy on the second pass, whole, without it, without it in the keys."""
     two = model("two-layer")
-    cuts = [(), *(effects.wires(two, kind, into="L1H3") for kind in KINDS[:0:-1])]
+    cuts = [(), *(effects.wires(two, kind, into=into) for kind in KINDS[:0:-1])]
     whole, no_values, no_keys = (second_pass(*cut).accuracy for cut in cuts)
     return [no_values < 0.5 * whole, whole, no_values, no_keys]
 
 
+DURSLEYS = "Mr. Dursley had a neighbour who disliked Mr. Dursley"
+
+
 def dursley() -> list:
     """Whether L1H3 looks behind the first ` D` from the second; the piece it finds, how much, and what the model says."""
-    two, text = model("two-layer"), "Mr. Dursley had a neighbour who disliked Mr. Dursley"
-    shown = two.to_str_tokens(text)
-    logits, cache = two.run_with_cache(two.to_tokens(text))
+    two = model("two-layer")
+    shown = two.to_str_tokens(DURSLEYS)
+    logits, cache = two.run_with_cache(two.to_tokens(DURSLEYS))
     here = max(i for i, piece in enumerate(shown) if piece == " D")
     looks = cache["blocks.1.attn.hook_pattern"][0, 3, here]
     place = int(looks[1:].argmax()) + 1
@@ -302,9 +307,10 @@ def same_source() -> float:
     return float(1 - torch.cosine_similarity(taken[0], taken[1], dim=0).abs())
 
 
-def virtual_heads_worth() -> list[float]:
+def virtual_heads_worth(two: Any = None) -> list[float]:
     """What removing single heads, and removing all chains of two heads, adds to the loss on text, in nats."""
-    terms = paths.term_importance(model("two-layer"), models.heldout_rows(6))
+    two = model("two-layer") if two is None else two
+    terms = paths.term_importance(two, models.heldout_rows(6))
     rise = terms["removed"] - terms["kept"].iloc[-1]
     return rise.tolist()[1:]
 
@@ -320,13 +326,17 @@ def one_layer_fails() -> list[bool]:
 
 def matching_tokens() -> list:
     """Whether most match: share of tokens that as a query of L1H3 prefer themselves as a key: noted by L0H1, and straight from the embedding."""
+    shares = [share_that_match("L0H1", "L1H3"), share_that_match(None, "L1H3")]
+    return [shares[0] > 0.9, *shares]
+
+
+def share_that_match(early: str | None, late: str) -> float:
+    """Share of tokens that as a query of `late` prefer themselves as a key: as `early` wrote them, or as they are embedded."""
     two = model("two-layer")
     stack, W_E = heads_of(two), two.W_E.detach()
-    query = W_E @ stack["L1H3"].W_Q[0]
-    keys = (W_E @ product(stack["L0H1"].OV)[0], W_E)
-    first = [(query @ (key @ stack["L1H3"].W_K[0]).T).argmax(1) for key in keys]
-    shares = [float((top == torch.arange(len(W_E))).float().mean()) for top in first]
-    return [shares[0] > 0.9, *shares]
+    written = W_E if early is None else W_E @ product(stack[early].OV)[0]
+    scores = (W_E @ stack[late].W_Q[0]) @ (written @ stack[late].W_K[0]).T
+    return float((scores.argmax(1) == torch.arange(len(W_E))).float().mean())
 
 
 def neurons() -> float:
@@ -349,11 +359,11 @@ def sparse_features() -> list[int]:
 
 def one_head_and_bigrams() -> list:
     """One head beside the direct path on 5 skip trigrams of one source: accuracy after a source, strict verdict."""
-    made = superposition.one_head_model(5)
+    made = one_head_model(5)
     tokens = made.task.sample(2000, seed=3)
     due = made.task.states(tokens) == 2
     right = (made(tokens).argmax(-1)[due] == tokens[due] + 5).float().mean()
-    return [float(right), superposition.head_verdict(made).success]
+    return [float(right), trigram_verdict(made).success]
 
 
 def _one_head():

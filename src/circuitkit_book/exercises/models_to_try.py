@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from circuitkit import superposition
 from circuitkit.heads import heads_of
 from circuitkit.models import load_model
+from circuitkit_book import superposition_models
 
 
 @cache
@@ -25,9 +25,13 @@ def toy(step: int) -> Any:
 
     The noise makes what a model completes depend on every token of a prompt.
     """
-    makers = (superposition.blind_model, superposition.two_head_model, superposition.one_head_model)
+    makers = (
+        superposition_models.blind_model,
+        superposition_models.two_head_model,
+        superposition_models.one_head_model,
+    )
     if step % 2:
-        model = superposition.load_original(4, 5, step)
+        model = superposition_models.load_original(4, 5, step)
     else:
         model = makers[step // 2 % 3](3 + step)
     if step < 2:
@@ -36,7 +40,7 @@ def toy(step: int) -> Any:
     W_K = heads.W_K + 0.5 * torch.randn(heads.W_K.shape, generator=generator)
     W_V = heads.W_V + 0.5 * torch.randn(heads.W_V.shape, generator=generator)
     noisy = replace(heads, W_K=W_K, W_V=W_V)
-    return superposition.toy_model(noisy, model.task, model.W_E, model.W_U)
+    return superposition_models.toy_model(noisy, model.task, model.W_E, model.W_U)
 
 
 def random_row(generator: Generator, length: int, first: int = 0) -> Tensor:

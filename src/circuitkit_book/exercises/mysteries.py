@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from circuitkit import conversion, models, superposition
+from circuitkit import conversion, models
 from circuitkit.heads import Heads
+from circuitkit_book.superposition_models import toy_model
+from circuitkit_book.superposition_task import SkipTrigramTask
 
 LETTERS = ("A", "B", "C", "D", "E", "F", "G", "H")
 D_HEAD, N_HEADS = 32, 4
@@ -138,7 +140,7 @@ def three_trigrams() -> Any:
 
     The unembedding lowers the completion of trigram 1 by more than one head raises it.
     """
-    task, eye = superposition.SkipTrigramTask(n_trigrams=3), torch.eye(8)
+    task, eye = SkipTrigramTask(n_trigrams=3), torch.eye(8)
     W_Q, W_K, W_V, W_O = torch.zeros(4, 4, 8, 8)
     for head, trigram in ((1, 2), (0, 1), (3, 1)):
         W_Q[head, trigram], W_K[head, 0] = 30 * eye[0], eye[0]
@@ -148,4 +150,4 @@ def three_trigrams() -> Any:
     W_U[1, 4] = -5.0
     names = tuple(f"L0H{head}" for head in range(4))
     heads = Heads(names, W_Q, W_K, W_V, W_O, scale=1.0)
-    return superposition.toy_model(heads, task, eye, W_U)
+    return toy_model(heads, task, eye, W_U)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from circuitkit.superposition import GATES, WRITES, GatedBlock, post_recipe
+from circuitkit.superposition import GATES, WRITES, GatedBlock
 from circuitkit.superposition.block import Recipe
+from circuitkit_book.superposition_task import post_recipe
 
 
 def slow_block(block, x):

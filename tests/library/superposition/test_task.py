@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.superposition import SkipTrigramTask
+from circuitkit_book.superposition_task import SkipTrigramTask
 
 
 def plain_loop(n_trigrams: int, n_ctx: int, rng: random.Random) -> tuple[list[int], list[int]]:

@@ -9,18 +9,17 @@ import torch
 from safetensors import safe_open
 
 import circuitkit as ck
-from circuitkit.superposition import (
-    SkipTrigramTask,
+from circuitkit.superposition import head_logits
+from circuitkit_book.stored_tables import load_results
+from circuitkit_book.superposition_models import (
     blind_model,
     hand_specified,
-    head_logits,
-    head_verdict,
     load_original,
-    load_results,
     one_head_model,
     toy_model,
     two_head_model,
 )
+from circuitkit_book.superposition_task import SkipTrigramTask, trigram_verdict
 from tests.support import tiny_models
 
 DATA = files("circuitkit") / "data" / "superposition"
@@ -89,16 +88,16 @@ def test_two_heads_three_trigrams_number_by_number():
     ("n_heads", "n_trigrams"), [(2, 3), (3, 4), (4, 5), (3, 6), (4, 10), (2, 2), (3, 2)]
 )
 def test_trigrams_beyond_the_heads_are_in_superposition(n_heads, n_trigrams):
-    verdict = head_verdict(hand_specified(n_heads, n_trigrams), rows=60)
-    assert verdict.not_learnt == ()
+    verdict = trigram_verdict(hand_specified(n_heads, n_trigrams), rows=60)
+    assert verdict.is_learnt.all()
     assert verdict.superposed == tuple(range(n_heads + 1, n_trigrams + 1))
     for trigram in range(1, min(n_heads, n_trigrams) + 1):
-        assert verdict.carriers(trigram) == (trigram - 1,)
+        assert verdict.carries[:, trigram - 1].nonzero().tolist() == [[trigram - 1]]
 
 
 def test_a_trigram_shared_by_all_four_heads():
     model = hand_specified(4, 5, shared=[(0, 1, 2, 3)])
-    assert head_verdict(model, rows=60).superposed == (5,)
+    assert trigram_verdict(model, rows=60).superposed == (5,)
     written = head_logits(model, torch.tensor([[11, 0, 5, 5]]))[0][0, -1]
     assert written[0].argmax() != 10
     assert written[3].argmax() != 10

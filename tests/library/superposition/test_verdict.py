@@ -9,29 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import circuitkit as ck
-from circuitkit.superposition import (
-    SkipTrigramTask,
+from circuitkit.superposition import head_logits, head_verdict
+from circuitkit.superposition.verdict import (
+    Margins,
+    always_predicted,
+    extremes,
+    judged,
+    log_odds,
+    margins_over_others,
+    smallest_margin,
+)
+from circuitkit_book.superposition_models import (
     blind_model,
     hand_specified,
-    head_logits,
-    head_verdict,
     load_original,
     one_head_model,
     toy_model,
     two_head_model,
 )
-from circuitkit.superposition.verdict import (
-    SEED,
-    Margins,
-    always_predicted,
-    draw_places,
-    extremes,
-    judged,
-    log_odds,
-    margins_over_others,
+from circuitkit_book.superposition_task import (
+    SkipTrigramTask,
+    control_rows,
+    draw_rows,
+    due_rows,
     places_due,
-    places_without_source,
-    smallest_margin,
+    trigram_verdict,
 )
 
 
@@ -111,12 +113,12 @@ def test_more_than_16_heads_are_refused():
 # Whole verdicts
 
 
-def by_enumeration(model, tokens, places, trigram, judge):
+def by_enumeration(model, tokens, answers, answer, judge):
     """A rate of each head and of the whole model, from logits of every set, `[head + 1]`."""
-    rows = [(p, q) for p, q in places.tolist() if tokens[p, q] == trigram]
-    written, residual = head_logits(model, tokens[[p for p, _ in rows]])
-    at = torch.arange(len(rows)), torch.tensor([q for _, q in rows])
-    completion = torch.full((len(rows),), trigram + model.task.n_trigrams)
+    places = (answers == answer).nonzero().tolist()
+    written, residual = head_logits(model, tokens[[row for row, _ in places]])
+    at = torch.arange(len(places)), torch.tensor([pos for _, pos in places])
+    completion = torch.full((len(places),), answer)
     sets, on_top, odds = every_set(written[at].double(), residual[at].double(), completion)
     gain = odds + math.log(model.task.d_vocab - 1)
     heads = [judge(on_top[sets[:, h]], gain[sets[:, h]]) for h in range(sets.shape[1])]
@@ -160,29 +162,22 @@ MODELS = {
 def test_verdicts_are_those_of_enumeration(name, form):
     model = MODELS[name]()
     task = model.task
-    verdict = head_verdict(model, form=form, rows=40)
-
-    def due(prompts):
-        return places_due(task, prompts, form)
-
-    def without_source(prompts):
-        return places_without_source(task, prompts)
-
-    tokens, places = draw_places(task.sample, due, task, 40, SEED)
-    negatives, silent_places = draw_places(task.negatives, without_source, task, 40, SEED + 1)
+    due, control = due_rows(task, form, 40), control_rows(task, 40)
+    verdict = head_verdict(model, *due, *control, form)
+    assert verdict.rules == tuple(task.completions)
     completed, silent = {
         "odds": (is_completed_by_odds, is_silent_by_odds),
         "argmax": (is_completed_by_argmax, is_silent_by_argmax),
     }[form]
     carried = torch.cat([verdict.carried, verdict.learnt[None]])
     quiet = torch.cat([verdict.silent, verdict.quiet[None]])
-    for trigram in task.destinations:
-        rates = by_enumeration(model, tokens, places, trigram, completed)
+    for column, answer in enumerate(task.completions):
+        rates = by_enumeration(model, *due, answer, completed)
         if form == "odds":  # the whole model needs the gain and not the rank
-            rates[-1] = carried[-1, trigram - 1]
-        assert torch.allclose(carried[:, trigram - 1], rates, atol=1e-6)
-        rates = by_enumeration(model, negatives, silent_places, trigram, silent)
-        assert torch.allclose(quiet[:, trigram - 1], rates, atol=1e-6)
+            rates[-1] = carried[-1, column]
+        assert torch.allclose(carried[:, column], rates, atol=1e-6)
+        rates = by_enumeration(model, *control, answer, silent)
+        assert torch.allclose(quiet[:, column], rates, atol=1e-6)
 
 
 def test_hand_made_models_get_the_verdict_that_they_deserve():
@@ -193,7 +188,7 @@ def test_hand_made_models_get_the_verdict_that_they_deserve():
         (one_head_model(5), 5, 5),
         (blind_model(5), 0, 0),
     ):
-        verdict = head_verdict(model, rows=100)
+        verdict = trigram_verdict(model, rows=100)
         carried = verdict.carries.any(0) & verdict.is_learnt
         assert (int(verdict.is_learnt.sum()), int(carried.sum())) == (n_learnt, n_carried)
         assert bool((verdict.gain[verdict.carries] > 1).all())
@@ -201,17 +196,16 @@ def test_hand_made_models_get_the_verdict_that_they_deserve():
 
 def test_the_posts_form_passes_a_model_that_never_attends_to_the_source():
     blind = blind_model(3)
-    assert head_verdict(blind, form="post", rows=50).success
-    strict = head_verdict(blind, rows=50)
+    assert trigram_verdict(blind, form="post", rows=50).success
+    strict = trigram_verdict(blind, rows=50)
     assert not strict.success
     assert strict.quiet.tolist() == [0, 0, 0]
-    assert strict.not_learnt == (1, 2, 3)
-    assert head_verdict(two_head_model(3), form="post", rows=50).success
-    assert not head_verdict(one_head_model(3), form="post", rows=50).success
+    assert trigram_verdict(two_head_model(3), form="post", rows=50).success
+    assert not trigram_verdict(one_head_model(3), form="post", rows=50).success
 
 
 def test_a_head_that_fires_without_the_source_is_caught_though_another_cancels_it():
-    verdict = head_verdict(two_head_model(3), rows=50)
+    verdict = trigram_verdict(two_head_model(3), rows=50)
     assert verdict.quiet.tolist() == [1, 1, 1]
     assert verdict.silent[0].tolist() == [0, 0, 0]
     assert verdict.superposed == (1, 2, 3)
@@ -222,28 +216,25 @@ def test_redundant_heads_are_reported():
     heads = ck.heads_of(model)
     names = ("L0H0", "L0H1", "L0H2", "L0H3")
     four = {k: getattr(heads, k)[[0, 1, 2, 0]] for k in ("W_Q", "W_K", "W_V", "W_O")}
-    verdict = head_verdict(toy_model(ck.Heads(names, **four), model.task), rows=50)
+    verdict = trigram_verdict(toy_model(ck.Heads(names, **four), model.task), rows=50)
     assert verdict.success
-    assert not verdict.exactly_one
-    assert verdict.carriers(1) == (0, 3)
-    assert verdict.word(1) == "2 heads, each alone"
-    assert head_verdict(model, rows=50).exactly_one
+    assert verdict.carries.sum(0).tolist() == [2, 1, 1]
+    assert verdict.to_frame()["verdict"].tolist() == ["2 heads, each alone"] + 2 * ["one head"]
+    assert trigram_verdict(model, rows=50).carries.sum(0).tolist() == [1, 1, 1]
 
 
 def test_98_of_100_rows_are_not_enough_and_99_are():
-    task = SkipTrigramTask(1)
-
-    def verdict_with(n_wrong, form):
+    def verdict_with(n_wrong, criterion):
         m = torch.full((100, 1, 3), 9.0).double()
         m[:n_wrong] = -9.0
-        trigram = torch.ones(100, dtype=torch.long)
-        present = Margins(m, torch.zeros(100, 3).double(), trigram)
-        absent = Margins(-m.abs(), torch.zeros(100, 3).double(), trigram)
-        return judged(form, present, absent, task)
+        answer = torch.ones(100, dtype=torch.long)
+        due = Margins(m, torch.zeros(100, 3).double(), answer)
+        control = Margins(-m.abs(), torch.zeros(100, 3).double(), answer)
+        return judged(due, control, criterion)
 
-    for form in ("odds", "argmax"):
-        assert not verdict_with(2, form).success
-        assert verdict_with(1, form).success
+    for criterion in ("odds", "argmax"):
+        assert not verdict_with(2, criterion).success
+        assert verdict_with(1, criterion).success
     # 99 of the 100 rows reach this gain, the log-odds of 9 over 3 tokens above those of guessing
     assert verdict_with(1, "odds").gain.item() == pytest.approx(9.0)
     assert verdict_with(2, "odds").gain.item() == pytest.approx(-9.0)
@@ -260,19 +251,20 @@ def test_a_nearly_uniform_model_fails_by_argmax_and_not_in_log_odds():
     read = {name: undo @ getattr(heads, name) for name in ("W_Q", "W_K", "W_V")}
     names = heads.names
     tilted = toy_model(ck.Heads(names, W_O=heads.W_O, **read), model.task, W_E)
-    assert head_verdict(tilted, form="argmax", rows=50).quiet.tolist() == [0, 0, 0]
-    assert head_verdict(tilted, rows=50).quiet.tolist() == [1, 1, 1]
+    assert trigram_verdict(tilted, form="argmax", rows=50).quiet.tolist() == [0, 0, 0]
+    assert trigram_verdict(tilted, rows=50).quiet.tolist() == [1, 1, 1]
 
 
-def test_the_table_and_its_head():
-    model = hand_specified(2, 3)
-    lines = repr(head_verdict(model, rows=50)).splitlines()
-    assert lines[0] == "Log-odds verdict. Trigrams in superposition: 3"
-    assert lines[2].split() == ["1", "1.000", "1.000", "H0", "one", "head", "2.7", "50", "50"]
-    assert lines[4].split()[:5] == ["3", "1.000", "1.000", "-", "superposition"]
-    frame = head_verdict(model, form="post", rows=50).to_frame()
-    assert list(frame.columns) == ["learnt", "carried by", "verdict", "rows"]
-    assert list(head_verdict(blind_model(2), rows=20).to_frame()["verdict"]) == ["not learnt"] * 2
+def test_the_table():
+    frame = trigram_verdict(hand_specified(2, 3), rows=50).to_frame()
+    assert frame.index.tolist() == [1, 2, 3]
+    assert frame["carried by"].tolist() == ["H0", "H1", "-"]
+    assert frame["verdict"].tolist() == ["one head", "one head", "superposition"]
+    assert frame["worst gain"].round(1).tolist()[0] == 2.7
+    assert trigram_verdict(blind_model(2), rows=20).to_frame()["verdict"].tolist() == [
+        "not learnt",
+        "not learnt",
+    ]
 
 
 # Rows
@@ -284,31 +276,43 @@ def test_only_completions_that_counts_prove_are_judged_in_log_odds():
         [[5, 3, 1, 0, 1, 3, 5], [5, 0, 1, 3, 0, 1, 3], [5, 3, 0, 1, 3, 5, 5], [5, 4, 1, 0, 1, 3, 5]]
     )
     every_place = [[0, 4], [1, 2], [1, 5], [2, 3], [3, 4]]
-    assert places_due(task, tokens, "argmax").tolist() == every_place
+    assert places_due(task, tokens, "argmax").nonzero().tolist() == every_place
     # The first prompt holds 1, 3 and 0 before its destination, which could be a whole trigram.
-    assert places_due(task, tokens, "odds").tolist() == every_place[1:]
-    assert places_due(task, tokens, "post").tolist() == [[0, 4], [2, 3], [3, 4]]
+    assert places_due(task, tokens, "odds").nonzero().tolist() == every_place[1:]
+    assert places_due(task, tokens, "post").nonzero().tolist() == [[0, 4], [2, 3], [3, 4]]
 
 
 def test_prompts_are_drawn_until_rare_trigrams_have_their_rows():
     rare = SkipTrigramTask(30, n_ctx=4)
+    drawn = []
+
+    def draw(n, seed):
+        drawn.append(rare.sample(n, seed))
+        return drawn[-1]
 
     def find(prompts):
         return places_due(rare, prompts, "argmax")
 
-    tokens, places = draw_places(rare.sample, find, rare, rows=40, seed=0)
-    assert len(tokens) > 4096
-    assert len(places) == 30 * 40
-    assert not torch.equal(tokens[:4096], tokens[4096:8192])
+    tokens, answers = draw_rows(draw, find, rare, rows=40, seed=0)
+    assert torch.bincount(answers[answers >= 0])[list(rare.completions)].tolist() == [40] * 30
+    assert (find(tokens) | (answers < 0)).all()
+    assert len(drawn) > 1
+    assert not torch.equal(drawn[0], drawn[1][:4096])
 
 
 def test_mistakes_are_explained():
     model = hand_specified(3, 3)
-    with pytest.raises(ValueError, match="has 8 tokens, and a task of 4 trigrams has 10"):
-        head_verdict(model, SkipTrigramTask(4))
+    rows = torch.tensor([[7, 0, 1]])
+    answers = torch.tensor([[-1, -1, 4]])
+    with pytest.raises(ValueError, match=r"answers \[4\], and the control rows have \[5\]"):
+        head_verdict(model, rows, answers, rows, answers + (answers > 0).long())
+    with pytest.raises(ValueError, match="The answer 9 is no token"):
+        head_verdict(
+            model, rows, torch.where(answers > 0, 9, -1), rows, torch.where(answers > 0, 9, -1)
+        )
     with pytest.raises(ValueError, match="rows=0 is too small"):
-        head_verdict(model, rows=0)
-    with pytest.raises(ValueError, match="no trigram 4"):
-        head_verdict(model, rows=20).carriers(4)
+        trigram_verdict(model, rows=0)
     with pytest.raises(ValueError, match="does not hold a task"):
-        head_verdict(ck.handmade.bridge_of(ck.heads_of(model), torch.eye(8), torch.eye(8), n_ctx=4))
+        trigram_verdict(
+            ck.handmade.bridge_of(ck.heads_of(model), torch.eye(8), torch.eye(8), n_ctx=4)
+        )
