@@ -13,11 +13,12 @@ alternative stands in place of what L0H1 has written, and everything else is as 
 What a set of names means together is in `circuitkit.cuts`.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any, Literal
 
@@ -28,15 +29,13 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
 from circuitkit.checks import checked, shown, to_tokens
-from circuitkit.cuts import NOTHING, Cuts, Inputs, Reading, alternatives, merged, resolve
+from circuitkit.cuts import Chain, Cuts, Missing, resolve, sides_of
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
     Recording,
     converted_neurons,
     final_hook,
-    heads_per_key,
     hooks_to_record,
-    in_layer,
     n_heads,
     neuron_rows,
     norm_before,
@@ -86,35 +85,34 @@ class Replacement:
 
 @contextmanager
 def only_permanent_hooks(module: Any) -> Iterator[None]:
-    """Inside, hooks that are not permanent are off: a listener sees each value of a run once."""
-    points = [part for part in module.modules() if isinstance(part, HookPoint) and part.fwd_hooks]
-    before = [(point, point._forward_hooks, point.fwd_hooks) for point in points]
+    """Inside, hooks that are not permanent are off: a listener sees each value of a run once.
+
+    Hooks that are added inside are gone afterwards.
+    """
+    before = []
+    for point in module.modules():
+        if not isinstance(point, HookPoint):
+            continue
+        before.append((point, point._forward_hooks, point.fwd_hooks))
+        # new containers: the lists of before are left as they are
+        permanent = [handle for handle in point.fwd_hooks if handle.is_permanent]
+        hooks = type(point._forward_hooks)()
+        for handle in permanent:
+            hooks[handle.hook.id] = point._forward_hooks[handle.hook.id]
+        point._forward_hooks, point.fwd_hooks = hooks, permanent
     try:
-        for point in points:
-            permanent = []
-            permanent_hooks = type(point._forward_hooks)()
-            for handle in point.fwd_hooks:
-                if handle.is_permanent:
-                    permanent.append(handle)
-                    permanent_hooks[handle.hook.id] = point._forward_hooks[handle.hook.id]
-            # new containers, so that hooks which are added inside are gone afterwards
-            point._forward_hooks = permanent_hooks
-            point.fwd_hooks = permanent
         yield
     finally:
         for point, hooks, handles in before:
-            point._forward_hooks = hooks
-            point.fwd_hooks = handles
+            point._forward_hooks, point.fwd_hooks = hooks, handles
 
 
 @contextmanager
 def evaluated(model: Any) -> Iterator[None]:
     """Inside, the model is in evaluation mode, so that dropout is off."""
-    training = []
-    if model.training or model.original_model.training:
-        # the wrapped model is no submodule of a bridge
-        modules = [*model.modules(), *model.original_model.modules()]
-        training = [module for module in modules if module.training]
+    # the wrapped model is no submodule of a bridge
+    modules = [*model.modules(), *model.original_model.modules()]
+    training = [module for module in modules if module.training]
     try:
         for module in training:
             module.training = False
@@ -122,93 +120,6 @@ def evaluated(model: Any) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-@dataclass(repr=False)
-class AttentionCall:
-    """What an attention module was called with, and what its projections then computed."""
-
-    attention: Any
-    arguments: tuple[tuple, dict] = ((), {})
-    projections: dict[str, Tensor] = field(default_factory=dict)
-    """Queries, keys and values before any hook, `[batch, pos, head * d_head]`."""
-
-    def linear(self, side: str) -> Any:
-        """The module that computes queries (`"Q"`), keys, values or outputs (`"O"`)."""
-        return getattr(self.attention, side.lower()).original_component
-
-    def listen(self) -> list[Any]:
-        """Add the listeners; returns the handles that remove them."""
-
-        def take_arguments(module: Any, args: tuple, kwargs: dict) -> None:
-            self.arguments = args, kwargs
-
-        handles = [self.attention.register_forward_pre_hook(take_arguments, with_kwargs=True)]
-        for side in "QKV":
-
-            def take_projection(module: Any, args: tuple, value: Tensor, side: str = side) -> None:
-                self.projections.setdefault(side, value)  # only of the first call
-
-            handles.append(self.linear(side).register_forward_hook(take_projection))
-        return handles
-
-    def again(
-        self, projections: dict[str, Tensor]
-    ) -> tuple[Float[Tensor, "batch pos head d_head"], Float[Tensor, "batch head dst src"]]:
-        """z and pattern of all heads in a second call with these queries, keys and values."""
-        positional, named = self.arguments
-        # without the cache of earlier keys and values, which the second call would let grow twice
-        named = {key: None if "past" in key else value for key, value in named.items()}
-        points = self.attention.o.hook_in, self.attention.hook_pattern
-        values: dict[HookPoint, Tensor] = {}
-
-        def keep(value: Tensor, hook: HookPoint) -> None:
-            values[hook] = value
-
-        with only_permanent_hooks(self.attention), ExitStack() as stack:
-            for side, value in projections.items():
-                stack.enter_context(constant(self.linear(side), value))
-            for point in points:
-                point.add_hook(keep)
-            self.attention.forward(*positional, **named)
-        z, pattern = (values[point] for point in points)
-        z = z if z.ndim == 4 else z.unflatten(-1, (self.attention.W_O.shape[0], -1))
-        return z, pattern
-
-
-@contextmanager
-def constant(module: Any, value: Tensor) -> Iterator[None]:
-    """Inside, a module returns this value without computing anything; its hooks act on it."""
-    before = vars(module).get("forward")
-    module.forward = lambda *_: value
-    try:
-        yield
-    finally:
-        del module.forward
-        if before is not None:
-            module.forward = before
-
-
-def joined(
-    wanted: dict[tuple[Name, Inputs], tuple[Reading, ...]], group: int
-) -> list[dict[tuple[Name, Inputs], tuple[Reading, ...]]]:
-    """Distribute heads over calls: heads that read different inputs must not share a key.
-
-    Parameters
-    ----------
-    wanted : what the inputs of each head miss
-    group : how many heads share a key
-    """
-    calls: list[dict[tuple[Name, Inputs], tuple[Reading, ...]]] = []
-    for (head, inputs), readings in wanted.items():
-        for call in calls:
-            together = {(name.number or 0) // group: missing for (name, _), missing in call.items()}
-            if together.get((head.number or 0) // group, readings) == readings:
-                call[head, inputs] = readings
-                break
-        else:
-            calls.append({(head, inputs): readings})
-    return calls
 
 
 def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
@@ -231,173 +142,160 @@ def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
 
 @dataclass(repr=False)  # transformer-lens prints every hook function that it adds
 class CutRun:
-    """One forward pass with cuts. Its methods are hooks, called in the order of the model."""
+    """One forward pass with cuts. Its methods whose names begin with `at` are hooks."""
 
     model: Any
     cuts: Cuts
     replaced: Replacement
     recording: Recording
-    attention_calls: dict[int, AttentionCall] = field(default_factory=dict)
-    """By layer, of the layers that are called a second time."""
-    alternative: dict[tuple[Name, Inputs], Tensor] = field(default_factory=dict)
-    """What a part would have computed (its `raw` value) with other inputs."""
-    readers: list[Name] = field(init=False)
-    """The parts whose inputs miss something."""
-    paths: list[tuple[Name, Inputs]] = field(init=False)
-    """The parts that paths need as they would be with other inputs."""
+    arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
+    """What the attention of each layer was called with."""
+    second_calls: dict[tuple, dict[str, Tensor]] = field(default_factory=dict)
+    """By layer and what its queries, keys and values miss: see `second_call`."""
 
-    def __post_init__(self) -> None:
-        self.readers = list(dict.fromkeys(entry.part for entry, _ in self.cuts.inputs))
-        self.paths = list(dict.fromkeys(alternatives(self.cuts, self.cuts.inputs)))
+    @cached_property
+    def readers(self) -> list[Name]:
+        """The parts whose inputs miss something."""
+        return list(dict.fromkeys(entry.part for entry in self.cuts.inputs))
 
-    def stream_with(self, name: Name, reading: Reading) -> Float[Tensor, "batch pos d_model"]:
-        """What an input reads: the stream with some parts' outputs replaced, behind the norm."""
-        stream = self.recording.stream(name)
-        step = step_of(self.model, name)
-        if reading:
-            self.recording.require_additive(step)
-        if reading is None:
-            stream = self.replaced(stream, lambda run: run.stream(name))
-        for writer, inputs in reading or ():
+    def missing(self, part: Name, chains: Iterable[Chain] = ()) -> tuple[Missing, ...]:
+        """What each input of a part misses: by the cuts, and by these chains as well."""
+        result = []
+        for side in sides_of(self.model, part) or [None]:
+            entry = replace(part, side=side)
+            more = [chain[:-1] for chain in chains if chain[-1] == entry]
+            result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(entry, ()), *more])))
+        return tuple(result)
+
+    def read(self, part: Name, missing: Missing) -> Float[Tensor, "batch pos d_model"]:
+        """What a part reads: the stream with some parts' outputs replaced, behind the norm."""
+        stream, step = self.recording.stream(part), step_of(self.model, part)
+        if () in missing:
+            stream = self.replaced(stream, lambda run: run.stream(part))
+            missing = ()
+        chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
+        for chain in missing:
+            chains_by_writer[chain[-1].part].append(chain)
+        for writer, chains in chains_by_writer.items():
             written = self.recording.share(writer, step)
-            if inputs is None:
+            if (writer,) in chains:  # a wire, which covers every path that ends in it
                 instead = self.replaced(written, lambda run, w=writer: run.share(w, step))
             else:
-                raw = self.alternative[writer, inputs]
-                instead = self.recording.share(writer, step, raw)
+                output = self.output_without(writer, chains)
+                instead = self.recording.share(writer, step, output)
             stream = stream - written + instead
-        if name.kind == "unembed":
-            return stream
-        norm = norm_before(self.model, name)
+        norm = None if part.kind == "unembed" else norm_before(self.model, part)
         if norm is None:
             return stream
         with only_permanent_hooks(norm):
             return norm(stream)
 
-    def readings(
-        self, part: Name, inputs: Inputs, sides: Sequence[str | None]
-    ) -> tuple[Reading, ...]:
-        """What the inputs of a part miss: by the cuts, and by these inputs as well."""
-        result = []
-        for side in sides:
-            entry = replace(part, side=side)
-            extra = dict(inputs).get(entry, NOTHING)
-            result.append(merged(self.cuts.reading(entry), extra))
-        return tuple(result)
+    def output_without(
+        self, part: Name, chains: Sequence[Chain]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What a part would give to its layer's output if its inputs missed these chains as well."""
+        layer, missing = part.layer or 0, self.missing(part, chains)
+        if part.kind == "H":
+            z = self.second_call(layer, missing)["attn.hook_z"][:, :, part.number]
+            return z @ self.model.blocks[layer].attn.W_O[part.number]
+        neurons = converted_neurons(self.model, layer)
+        if neurons is None:
+            return mlp_output(self.model.blocks[layer].mlp, self.read(part, missing[0]))
+        rows = neuron_rows(self.model, part)
+        written_by = [row // len(neurons.terms) for row in rows]
+        output = self.neurons_z(layer, missing)[..., rows] @ neurons.W_out[written_by]
+        has_bias = part.kind == "MLP" and neurons.b_out is not None
+        return output + neurons.b_out if has_bias else output
 
-    def paths_in(self, layer: int, kinds: Sequence[str]) -> list[tuple[Name, Inputs]]:
-        """The parts of a layer, of some kinds, that paths need with other inputs."""
-        return [pair for pair in self.paths if pair[0].layer == layer and pair[0].kind in kinds]
+    # Heads
 
-    def reads_otherwise(self, layer: int, kinds: Sequence[str]) -> bool:
-        """Whether parts of a layer are computed a second time, with other inputs."""
-        return bool(named(self.readers, layer, kinds) or self.paths_in(layer, kinds))
+    def second_call(self, layer: int, missing: tuple[Missing, ...]) -> dict[str, Tensor]:
+        """What hooks see in a second call of an attention module, by the name in their layer.
 
-    def record(self, tensor: Any, hook: HookPoint) -> None:
-        """Keep what a hook sees; a user's listener at the same place has seen it already."""
-        if isinstance(tensor, Tensor):
-            self.recording.values[str(hook.name)] = tensor
+        Queries, keys and values of all heads miss something there, so only the values of heads
+        that miss the same are used.
+        """
+        if (layer, missing) in self.second_calls:
+            return self.second_calls[layer, missing]
+        attention, head = self.model.blocks[layer].attn, Name("H", layer, 0)
+        streams = {chains: self.read(head, chains) for chains in set(missing) if chains}
+        values: dict[str, Tensor] = {}
 
-    # Attention
+        def keep(name: str, value: Tensor, hook: HookPoint) -> None:
+            values[name] = value
 
-    def projections(
-        self, layer: int, readings: Sequence[tuple[int, tuple[Reading, ...]]]
-    ) -> dict[str, Tensor]:
-        """Queries, keys and values of a layer in which some heads, by number, miss something."""
-        call = self.attention_calls[layer]
-        total = n_heads(self.model, layer)
-        result = {"O": self.recording.stream(Name("H", layer, 0))}  # the output is not needed
-        streams = {}
-        for reading in {reading for _, of_head in readings for reading in of_head} - {NOTHING}:
-            streams[reading] = self.stream_with(Name("H", layer, 0), reading)
-        for place, side in enumerate("QKV"):
-            as_it_was = call.projections[side]
-            missing = {number: of_head[place] for number, of_head in readings}
-            tables: dict[Reading, Tensor] = {NOTHING: as_it_was}
-            for reading in set(missing.values()) - {NOTHING}:
-                tables[reading] = call.linear(side)(streams[reading])
-            if len(set(missing.values())) == 1:
-                result[side] = tables[next(iter(missing.values()))]
-                continue
-            d_head = self.model.blocks[layer].attn.W_O.shape[1]
-            table = as_it_was.unflatten(-1, (-1, d_head)).clone()  # [batch, pos, head, d_head]
-            for number, reading in missing.items():
-                row = number * table.shape[2] // total  # heads of a group share keys and values
-                table[:, :, row] = tables[reading].view_as(table)[:, :, row]
-            result[side] = table.flatten(-2)
-        return result
+        def read_instead(stream: Tensor, value: Tensor, hook: HookPoint) -> Tensor:
+            return stream.view_as(value)
+
+        positional, named = self.arguments[layer]
+        # without the cache of earlier keys and values, which the second call would let grow twice
+        named = {key: None if "past" in key else value for key, value in named.items()}
+        with only_permanent_hooks(attention):
+            for side, chains in zip("qkv", missing, strict=True):
+                if chains:
+                    projection = attention._modules[side]
+                    projection.hook_in.add_hook(
+                        partial(read_instead, streams[chains]), prepend=True
+                    )
+            attention.hook_pattern.add_hook(partial(keep, "attn.hook_pattern"))
+            attention.hook_attn_scores.add_hook(partial(keep, "attn.hook_attn_scores"))
+            attention.o.hook_in.add_hook(partial(keep, "attn.hook_z"))
+            attention.forward(*positional, **named)
+        z = values["attn.hook_z"]
+        values["attn.hook_z"] = z.reshape(*z.shape[:2], attention.W_O.shape[0], -1)
+        self.second_calls[layer, missing] = values
+        return values
 
     def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
         layer, shape = layer_of(hook), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
-        wanted = {}
-        for head, inputs in self.paths_in(layer, ("H",)):
-            wanted[head, inputs] = self.readings(head, inputs, "QKV")
-        for head in named(self.readers, layer, ("H",)):
-            wanted[head, NOTHING] = self.readings(head, NOTHING, "QKV")
-        for call in joined(wanted, heads_per_key(self.model, layer)):
-            numbers = [(head.number or 0, readings) for (head, _), readings in call.items()]
-            new_z, patterns = self.attention_calls[layer].again(self.projections(layer, numbers))
-            for head, inputs in call:
-                if inputs:
-                    self.alternative[head, inputs] = new_z[:, :, head.number]
-                else:
-                    z[:, :, head.number] = new_z[:, :, head.number]
-                    self.recording.new_patterns[head] = patterns[:, head.number]
-        for head in named(self.cuts.parts, layer, ("H",)):
-            now = z[:, :, head.number].clone()
-            z[:, :, head.number] = self.replaced(now, lambda run, h=head: run.raw(h))
+        for head in of_layer(self.readers, layer, ("H",)):
+            values = self.second_call(layer, self.missing(head))
+            z[:, :, head.number] = values["attn.hook_z"][:, :, head.number]
+            of_head = {"attn.hook_pattern": values["attn.hook_pattern"][:, head.number]}
+            if "attn.hook_attn_scores" in values:
+                of_head["attn.hook_attn_scores"] = values["attn.hook_attn_scores"][:, head.number]
+            self.recording.second_calls[head] = of_head
+        for head in of_layer(self.cuts.parts, layer, ("H",)):
+            number = head.number
+            now = z[:, :, number].clone()
+            z[:, :, number] = self.replaced(now, lambda run, n=number: run.heads_z(layer)[:, :, n])
         return z.view(shape)
 
     # MLPs and neurons
 
     def at_mlp_input(self, read: Tensor, hook: HookPoint) -> Tensor:
         """Let an MLP read a stream in which something is missing."""
-        layer = layer_of(hook)
-        mlp = Name("MLP", layer)
-        self.recording.values[str(hook.name)] = read
-        for _, inputs in self.paths_in(layer, ("MLP",)):
-            (reading,) = self.readings(mlp, inputs, (None,))
-            changed = self.stream_with(mlp, reading)
-            written = mlp_output(self.model.blocks[layer].mlp, changed)
-            self.alternative[mlp, inputs] = written
-        reading = self.cuts.reading(mlp)
-        return read if reading == NOTHING else self.stream_with(mlp, reading).view_as(read)
+        mlp = Name("MLP", layer_of(hook))
+        self.recording.uncut[str(hook.name)] = read
+        return self.read(mlp, self.missing(mlp)[0]).view_as(read)
 
-    def neuron_table(
-        self, layer: int, readings: tuple[Reading, ...]
+    def neurons_z(
+        self, layer: int, missing: tuple[Missing, ...]
     ) -> Float[Tensor, "batch pos head"]:
-        """What all neuron-heads of a layer gather if their queries and values miss this."""
-        neurons = converted_neurons(self.model, layer)
-        gate, value = neurons.reads(self.recording[in_layer(layer, "mlp.hook_in")])
-        of_queries, of_values = readings
-        if of_queries != NOTHING:
-            gate, _ = neurons.reads(self.stream_with(Name("MLP", layer), of_queries))
-        if of_values != NOTHING:
-            _, value = neurons.reads(self.stream_with(Name("MLP", layer), of_values))
+        """What all neuron-heads of a layer gather if their queries and values miss something."""
+        neurons, mlp = converted_neurons(self.model, layer), Name("MLP", layer)
+        gate, value = neurons.reads(self.recording[f"blocks.{layer}.mlp.hook_in"])
+        of_queries, of_values = missing
+        if of_queries:
+            gate, _ = neurons.reads(self.read(mlp, of_queries))
+        if of_values:
+            _, value = neurons.reads(self.read(mlp, of_values))
         return neurons.z(gate, value)
 
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
         """Replace what converted neurons gathered where they are ablated or read other inputs."""
         layer = layer_of(hook)
         neurons = converted_neurons(self.model, layer)
-        before = self.neuron_table(layer, (NOTHING, NOTHING))
+        before = self.neurons_z(layer, ((), ()))
         z = before.clone()
-        by_readings: dict[tuple[Reading, ...], list[int]] = defaultdict(list)
-        for part in named(self.readers, layer, ("N", "MLP")):
-            rows = neuron_rows(self.model, part)
-            by_readings[self.readings(part, frozenset(), "QV")].extend(rows)
-        for readings, rows in by_readings.items():
-            z[..., rows] = self.neuron_table(layer, readings)[..., rows]
-        for part, inputs in self.paths_in(layer, ("N", "MLP")):
-            table = self.neuron_table(layer, self.readings(part, inputs, "QV"))
-            raw = table[..., neuron_rows(self.model, part)]
-            if part.kind == "MLP":
-                raw = raw.unflatten(-1, (-1, len(neurons.terms))).sum(-1) @ neurons.W_out
-                raw = raw if neurons.b_out is None else raw + neurons.b_out
-            self.alternative[part, inputs] = raw
-        ablated = named(self.cuts.parts, layer, ("N", "MLP"))
+        rows_by_missing: dict[tuple[Missing, ...], list[int]] = defaultdict(list)
+        for part in of_layer(self.readers, layer, ("N", "MLP")):
+            rows_by_missing[self.missing(part)].extend(neuron_rows(self.model, part))
+        for missing, rows in rows_by_missing.items():
+            z[..., rows] = self.neurons_z(layer, missing)[..., rows]
+        ablated = of_layer(self.cuts.parts, layer, ("N", "MLP"))
         rows = [row for part in ablated for row in neuron_rows(self.model, part)]
         if rows:
             z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
@@ -410,12 +308,10 @@ class CutRun:
         """Replace an embedding, or what an MLP writes."""
         return self.replaced(value, lambda run: run[str(hook.name)])
 
-    def at_attention_output(self, value: Tensor, hook: HookPoint) -> Tensor:
-        """Take away an attention layer's bias."""
-        return value - self.model.blocks[layer_of(hook)].attn.b_O
-
-    def at_neurons_output(self, value: Tensor, hook: HookPoint) -> Tensor:
-        """Take away the bias of a converted MLP."""
+    def at_bias(self, value: Tensor, hook: HookPoint) -> Tensor:
+        """Take away the bias of an attention layer or of a converted MLP."""
+        if ".attn." in str(hook.name):
+            return value - self.model.blocks[layer_of(hook)].attn.b_O
         b_out = converted_neurons(self.model, layer_of(hook)).b_out
         return value if b_out is None else value - b_out
 
@@ -423,40 +319,41 @@ class CutRun:
         """Let the unembedding read a stream in which something is missing."""
         self.recording.values[str(hook.name)] = stream
         unembed = Name("unembed")
-        return self.stream_with(unembed, self.cuts.reading(unembed))
+        return self.read(unembed, self.cuts.inputs[unembed])
 
     def hooks(self) -> dict[str, Callable]:
         """Where something is changed, and the function that changes it."""
+        hooks: dict[str, Callable] = {}
+        for part in [*self.cuts.parts, *self.readers]:
+            is_ablated, block = part in self.cuts.parts, f"blocks.{part.layer}"
+            if part.kind == "embed":
+                hooks["embed.hook_out"] = self.at_output
+            elif part.kind == "pos":
+                hooks["pos_embed.hook_out"] = hooks["token_type_embed.hook_out"] = self.at_output
+            elif part.kind == "unembed":
+                hooks[final_hook(self.model)] = self.at_end
+            elif part.kind == "H":
+                hooks[f"{block}.attn.hook_z"] = self.at_z
+            elif part.kind == "bias":
+                hooks[f"{block}.attn.o.hook_out"] = self.at_bias
+            elif converted_neurons(self.model, part.layer) is not None:
+                hooks[f"{block}.mlp.out.hook_in"] = self.at_neurons
+                if is_ablated and part.kind != "N":
+                    hooks[f"{block}.mlp.out.hook_out"] = self.at_bias
+            elif is_ablated:
+                hooks[f"{block}.mlp.hook_out"] = self.at_output
+            else:
+                hooks[f"{block}.mlp.hook_in"] = self.at_mlp_input
         return {
-            place: hook_fn
-            for part in [*self.cuts.parts, *self.readers, *(part for part, _ in self.paths)]
-            for place, hook_fn in self.hooks_of_part(part, part in self.cuts.parts)
+            name: hook_fn for name, hook_fn in hooks.items() if name in self.recording.hook_names
         }
 
-    def hooks_of_part(self, part: Name, is_ablated: bool) -> Iterator[tuple[str, Callable]]:
-        """Where a part is ablated or reads other inputs."""
-        if part.kind in ("embed", "pos"):
-            modules = ("embed",) if part.kind == "embed" else ("pos_embed", "token_type_embed")
-            for module in modules:
-                if module in self.model._modules:
-                    yield f"{module}.hook_out", self.at_output
-        elif part.kind == "unembed":
-            yield final_hook(self.model), self.at_end
-        elif part.kind == "H":
-            yield in_layer(part.layer, "attn.hook_z"), self.at_z
-        elif part.kind == "bias":
-            yield in_layer(part.layer, "attn.o.hook_out"), self.at_attention_output
-        elif converted_neurons(self.model, part.layer) is not None:
-            yield in_layer(part.layer, "mlp.out.hook_in"), self.at_neurons
-            if is_ablated and part.kind != "N":
-                yield in_layer(part.layer, "mlp.out.hook_out"), self.at_neurons_output
-        elif is_ablated:
-            yield in_layer(part.layer, "mlp.hook_out"), self.at_output
-        else:
-            yield in_layer(part.layer, "mlp.hook_in"), self.at_mlp_input
+    def keep_arguments(self, layer: int, module: Any, positional: tuple, named: dict) -> None:
+        """Keep what the attention module of a layer is called with."""
+        self.arguments[layer] = positional, named
 
 
-def named(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Name]:
+def of_layer(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Name]:
     """The parts of a layer that are of some kinds."""
     return [part for part in parts if part.layer == layer and part.kind in kinds]
 
@@ -466,56 +363,60 @@ def layer_of(hook: HookPoint) -> int:
     return int(str(hook.name).split(".")[1])
 
 
+# Hooks of the user and of a run
+
+
 @contextmanager
 def hooked(
-    model: Any, cut_run: CutRun, points: dict[str, HookPoint], recorded: set[str]
+    cut_run: CutRun, points: dict[str, HookPoint], recorded: Iterable[str]
 ) -> Iterator[None]:
     """Inside, the model's hooks change what `cut_run` asks for, and record their values.
 
     Changes come before a user's own hooks, which therefore see the changed values, and the
     recording after them.
     """
-    added = []
-    with ExitStack() as stack:
-        stack.enter_context(guarded(points, cut_run))
-        stack.callback(remove, added)
+    added, listeners = [], []
+    guarded = guard(cut_run, points)
+    try:
         for name, hook_fn in cut_run.hooks().items():
             added.append((points[name], points[name].add_hook(hook_fn, prepend=True)))
         for name in recorded:
-            added.append((points[name], points[name].add_hook(cut_run.record)))
-        for layer, block in enumerate(model.blocks):
-            if cut_run.reads_otherwise(layer, ("H",)):
-                call = cut_run.attention_calls[layer] = AttentionCall(block.attn)
-                for handle in call.listen():
-                    stack.callback(handle.remove)
-        yield
-
-
-@contextmanager
-def guarded(points: dict[str, HookPoint], cut_run: CutRun) -> Iterator[None]:
-    """Inside, a user's hook that is not permanent must not change values where wires are cut.
-
-    Such hooks do not act when a layer is computed a second time, so a change would be lost there.
-    """
-    is_computed_again = bool(cut_run.readers) or any(
-        part.kind == "N" for part in cut_run.cuts.parts
-    )
-    before = []
-    try:
-        for point, handle in temporary_hooks(points):
-            if isinstance(getattr(handle.user_hook, "__self__", None), CutRun):
-                raise ValueError(
-                    "Another run of this model is under way, in a thread or around a hook, and "
-                    "both would change the same hooks. Run the model once at a time."
-                )
-            if is_computed_again:
-                hooks, number = point._forward_hooks, handle.hook.id
-                before.append((hooks, number, hooks[number]))
-                hooks[number] = only_looking(hooks[number], str(point.name))
+            added.append((points[name], points[name].add_hook(cut_run.recording.record)))
+        for layer, block in enumerate(cut_run.model.blocks):
+            if cut_run.readers and "attn" in block._modules:
+                keep = partial(cut_run.keep_arguments, layer)
+                listeners.append(block.attn.register_forward_pre_hook(keep, with_kwargs=True))
         yield
     finally:
-        for hooks, number, hook_fn in before:
+        for point, handle in added:
+            handle.hook.remove()
+            point.fwd_hooks.remove(handle)
+        for listener in listeners:
+            listener.remove()
+        for hooks, number, hook_fn in guarded:
             hooks[number] = hook_fn
+
+
+def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int, Callable]]:
+    """Let a user's hook that is not permanent raise an error if it changes values where wires are cut.
+
+    Such hooks do not act when a layer is computed a second time, so a change would be lost there.
+    Returns where the hooks are in torch, and what they are.
+    """
+    temporary = temporary_hooks(points)
+    for _, handle in temporary:
+        if isinstance(getattr(handle.user_hook, "__self__", None), CutRun | Recording):
+            raise ValueError(
+                "Another run of this model is under way, in a thread or around a hook, and "
+                "both would change the same hooks. Run the model once at a time."
+            )
+    guarded = []
+    if cut_run.readers or any(part.kind == "N" for part in cut_run.cuts.parts):
+        for point, handle in temporary:
+            hooks, number = point._forward_hooks, handle.hook.id
+            guarded.append((hooks, number, hooks[number]))
+            hooks[number] = partial(only_looking, hooks[number], str(point.name))
+    return guarded
 
 
 def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]:
@@ -527,31 +428,20 @@ def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]
     return result
 
 
-def only_looking(hook_fn: Callable, place: str) -> Callable:
-    """A hook of torch that raises a `ValueError` if it changes a value."""
-
-    def full_hook(module: Any, args: Any, value: Any) -> None:
-        before = value.clone() if isinstance(value, Tensor) else value
-        result = hook_fn(module, args, value)
-        after = value if result is None else result
-        is_same = after is before
-        if isinstance(before, Tensor) and isinstance(after, Tensor):
-            is_same = torch.allclose(after, before, rtol=0, atol=0, equal_nan=True)
-        if not is_same:
-            raise ValueError(
-                f"The hook at {place} changes values. Where wires or inputs are cut, layers are "
-                "computed a second time, in which only permanent hooks act. Remove the hook with "
-                "model.reset_hooks(), or add it with add_hook(..., is_permanent=True)."
-            )
-
-    return full_hook
-
-
-def remove(added: list[tuple[HookPoint, Any]]) -> None:
-    """Take hooks away again."""
-    for point, handle in added:
-        handle.hook.remove()
-        point.fwd_hooks.remove(handle)
+def only_looking(hook_fn: Callable, place: str, module: Any, args: Any, value: Any) -> None:
+    """Call a hook of torch, and raise a `ValueError` if it changes a value."""
+    before = value.clone() if isinstance(value, Tensor) else value
+    result = hook_fn(module, args, value)
+    after = value if result is None else result
+    is_same = after is before
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        is_same = torch.allclose(after, before, rtol=0, atol=0, equal_nan=True)
+    if not is_same:
+        raise ValueError(
+            f"The hook at {place} changes values. Where wires or inputs are cut, layers are "
+            "computed a second time, in which only permanent hooks act. Remove the hook with "
+            "model.reset_hooks(), or add it with add_hook(..., is_permanent=True)."
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -581,6 +471,7 @@ class Run:
     recording: Recording
     cuts: Cuts
     replacement: Replacement
+    weights: list[tuple[int, int]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         batch, pos = self.tokens.shape
@@ -591,10 +482,14 @@ class Run:
         """The values at all hooks, under all their names.
 
         Most of them are not kept during a run. When `cache` is first read, the model runs again.
+        Patterns, scores and z are those after all cuts. If a head misses something in its keys,
+        what is computed from the keys of its layer is left out, such as `blocks.1.attn.hook_k`,
+        because this head has other keys than the hook shows; queries, values and neurons likewise.
 
         Raises
         ------
         ValueError : if the model computes other logits by now
+        KeyError : for a value that is left out
         """
         points = self.model.hook_dict
         recorded = {str(point.name) for point in points.values()}
@@ -606,13 +501,18 @@ class Run:
                 "The model has changed since this run (its weights or its hooks), so the cache "
                 "cannot be completed. Run it again, and read run.cache before the change."
             )
-        values = {}
+        recording = again.recording
+        for head, values in recording.second_calls.items():
+            for hook in values:
+                name = recording.hook_names[f"blocks.{head.layer}.{hook}"]
+                recording.values[name] = recording.with_second_calls(head.layer, hook)
+        values, left_out = {}, set()
         for name, point in points.items():
-            if point.name in again.recording.values:
-                values[name] = again.recording.values[str(point.name)]
-        for layer in {head.layer for head in again.recording.new_patterns}:
-            values[in_layer(layer, "attn.hook_pattern")] = again.recording.patterns(layer or 0)
-        return ActivationCache(values, self.model)
+            if point.name in recording.values and misses_a_cut(str(point.name), self.cuts):
+                left_out.add(name)
+            elif point.name in recording.values:
+                values[name] = recording.values[str(point.name)]
+        return ActivationCache(Cached(values, left_out), self.model)
 
     def part(self, name: str, before: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part has left in the stream that another part reads, by default the last stream.
@@ -629,14 +529,14 @@ class Run:
         ValueError : for an input, a wire, a path, a part that the model does not have, or a reader
             that runs before the part
         """
-        part = one_part(self.model, name)
-        step = step_of(self.model, reading_part(self.model, before))
+        part = part_called(self.model, name)
+        step = step_of(self.model, part_called(self.model, before, READERS))
         if part.kind == "unembed" or step_of(self.model, part) >= step:
             raise ValueError(
                 f"{name!r} has written nothing into the stream that {before!r} reads. "
                 "Write the name of an earlier part, such as 'embed'."
             )
-        self.recording.require_additive(step)
+        self.recording.require_additive()
         with torch.set_grad_enabled(self.logits.requires_grad):
             return self.recording.share(part, step)
 
@@ -654,11 +554,16 @@ class Run:
         neurons : whether each neuron-head of a converted layer is a part of its own; otherwise the
             layer is one part, `"L0 MLP"`
         """
-        step = step_of(self.model, reading_part(self.model, before))
-        self.recording.require_additive(step)
-        names = names_before(self.model, step, neurons)
+        step, names = self.parts_before(before, neurons)
         with torch.set_grad_enabled(self.logits.requires_grad):
             return {str(name): self.recording.share(name, step) for name in names}
+
+    def parts_before(self, reader: str, neurons: bool) -> tuple[int, list[Name]]:
+        """The step of a reader, and the parts that have written before it, in their order."""
+        step = step_of(self.model, part_called(self.model, reader, READERS))
+        self.recording.require_additive()
+        names = [parse(name)[0] for name in part_names(self.model, neurons)]
+        return step, [name for name in names if step_of(self.model, name) < step]
 
     @checked
     def contributions(
@@ -669,8 +574,7 @@ class Run:
     ) -> dict[str, Float[Tensor, "batch pos"]]:
         """The dot product of every part's share of a stream with a direction.
 
-        The outputs of single heads and neurons are not formed: `z (W_O direction)`. The sum is the
-        product with the stream before cuts into its reader, as in `parts`.
+        The sum is the product with the stream before cuts into its reader, as in `parts`.
 
         Parameters
         ----------
@@ -688,19 +592,15 @@ class Run:
                 f"direction is {shown(direction)}. Give a tensor of {dtype}, either one vector "
                 f"{shapes[0]} or one for each position {shapes[1]}."
             )
-        step = step_of(self.model, reading_part(self.model, before))
-        self.recording.require_additive(step)
+        step, names = self.parts_before(before, neurons)
         direction = direction.expand(*self.tokens.shape, d_model)
         result = {}
         with torch.set_grad_enabled(self.logits.requires_grad):
-            for name in names_before(self.model, step, neurons=False):
-                layer = converted_neurons(self.model, name.layer) if name.kind == "MLP" else None
-                if neurons and layer is not None:
-                    result |= self.recording.neuron_contributions(name.layer or 0, direction, step)
-                elif name.kind == "H":
-                    result[str(name)] = self.recording.head_contribution(name, direction, step)
-                else:
+            for name in names:
+                if name.kind != "N":
                     result[str(name)] = (self.recording.share(name, step) * direction).sum(-1)
+                elif str(name) not in result:  # all neurons of a layer together
+                    result |= self.recording.neuron_contributions(name.layer or 0, direction, step)
         return result
 
     def stream(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
@@ -716,7 +616,9 @@ class Run:
         ------
         ValueError : for a part that reads nothing: an embedding or a bias
         """
-        return self.recording.stream(reading_part(self.model, name)).reshape(*self.tokens.shape, -1)
+        return self.recording.stream(part_called(self.model, name, READERS)).reshape(
+            *self.tokens.shape, -1
+        )
 
     def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
@@ -731,7 +633,7 @@ class Run:
         ------
         ValueError : for a part that reads nothing: an embedding or a bias
         """
-        part = reading_part(self.model, name)
+        part = part_called(self.model, name, READERS)
         stream = self.stream(name)
         if part.kind == "unembed":
             norm = self.model._modules.get("ln_final")
@@ -750,10 +652,9 @@ class Run:
         name : a head such as `"L1H3"`; of a neuron-head, such as `"L0N12"`, the attention on the
             token itself is returned, `[batch, dst]`, and the rest is on the bias token
         """
-        part = one_part(self.model, name)
+        part = part_called(self.model, name, ("H", "N"))
         if part.kind == "N":
             return self.recording.neuron_attention(part)
-        require_head(part)
         return self.recording.patterns(part.layer or 0)[:, part.number]
 
     def z(self, name: str) -> Float[Tensor, "batch pos d_head"]:
@@ -763,42 +664,61 @@ class Run:
         ----------
         name : a head such as `"L1H3"`
         """
-        part = one_part(self.model, name)
-        require_head(part)
-        return self.recording.raw(part)
+        part = part_called(self.model, name, ("H",))
+        return self.recording.heads_z(part.layer)[:, :, part.number]
 
 
-def names_before(model: Any, step: int, neurons: bool) -> list[Name]:
-    """The parts that have written before a step, in the order of the model."""
-    names = [parse(name)[0] for name in part_names(model, neurons)]
-    return [name for name in names if step_of(model, name) < step]
+READERS = ("H", "N", "MLP", "unembed")
 
 
-def reading_part(model: Any, text: str) -> Name:
-    """A part that reads the stream, from its name; a `ValueError` for any other."""
-    part = one_part(model, text)
-    if part.kind not in ("H", "N", "MLP", "unembed"):
-        raise ValueError(
-            f"{text!r} reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
-        )
-    return part
-
-
-def one_part(model: Any, text: str) -> Name:
-    """A part of the model, from its name; a `ValueError` for an input, a wire or a path."""
+def part_called(model: Any, text: str, kinds: Sequence[str] | None = None) -> Name:
+    """A part of the model, of one of some kinds, from its name; a `ValueError` for anything else."""
     chain = parse(text)
     if len(chain) != 1 or chain[0].side is not None:
         raise ValueError(
             f"{text!r} is an input, a wire or a path. Write the name of a part, such as 'L0H1'."
         )
     require_part(model, chain[0])
+    if kinds is not None and chain[0].kind not in kinds:
+        if kinds == READERS:
+            problem = "reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
+        else:
+            problem = "is no attention head. Write a name such as 'L0H1'."
+        raise ValueError(f"{text!r} {problem}")
     return chain[0]
 
 
-def require_head(part: Name) -> None:
-    """Raise a `ValueError` if a part is not an attention head."""
-    if part.kind != "H":
-        raise ValueError(f"'{part}' is no attention head. Write a name such as 'L0H1'.")
+class Cached(dict):
+    """The values of a cache; a name that is left out on purpose is explained."""
+
+    def __init__(self, values: dict[str, Tensor], left_out: set[str]) -> None:
+        super().__init__(values)
+        self.left_out = left_out
+
+    def __missing__(self, name: str) -> Tensor:
+        if name in self.left_out:
+            raise KeyError(
+                f"{name} is left out of this cache, because the heads or neurons with a cut read "
+                "something else than this hook shows. Patterns, scores and z are those after the "
+                "cuts; for the values before them, run the model without cuts."
+            )
+        raise KeyError(name)
+
+
+def misses_a_cut(hook: str, cuts: Cuts) -> bool:
+    """Whether a hook shows what heads or neurons of its layer do not use, because of a cut."""
+    for name in [*cuts.inputs, *cuts.parts]:
+        if name.kind == "H" and name.side is not None:
+            side = name.side.lower()
+            inside = rf"attn\.(qkv\.|{side}(_norm)?\.|hook_(rot_)?{side}(_|$))"
+        elif name.kind in ("N", "MLP"):
+            more = "" if name.side is None else r"|in\.hook_out|hook_pre|gate\.|neurons\."
+            inside = rf"mlp\.(neurons\.hook_z{more})"
+        else:
+            continue
+        if re.match(rf"blocks\.{name.layer}\.{inside}", hook):
+            return True
+    return False
 
 
 def run(
@@ -866,24 +786,23 @@ def run(
     >>> clean, other = "Mr. Dorling saw Mr. D", "Mr. Darling saw Mr. D"
     >>> patched = run(model, clean, without="L1H3", patch=other, at=[10])
     """
-    if not isinstance(without, Iterable):
-        raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {without!r}.")
-    names = [without] if isinstance(without, str) else list(without)
+    names = names_of(without)
     tokens = to_tokens(model, tokens)
     if patch is not None and not isinstance(patch, Run):
         patch = to_tokens(model, patch)
     require_arguments(tokens, names, fill, patch, at)
-    require_same_model(model, patch)
-    positions, cuts = positions_of(at, tokens.shape[1]), resolve(model, names)
+    cuts = resolve(model, names)
     source = patch if isinstance(patch, Run) else None
     if isinstance(patch, Tensor):
         source = run(model, patch)
     elif fill != "zero":
         source = run(model, tokens)  # the values before any replacement
+    elif source is not None:
+        require_same_weights(model, source)
     # patching takes the other run's values as they are
     how = "patch" if patch is not None else fill
     recording = None if source is None else source.recording
-    replacement = Replacement(how, recording, positions)
+    replacement = Replacement(how, recording, positions_of(at, tokens.shape[1]))
     with torch.no_grad():
         return run_with(model, tokens, cuts, replacement)
 
@@ -901,9 +820,30 @@ def run_with(
     cut_run = CutRun(model, cuts, replacement, recording)
     if recorded is None:
         recorded = hooks_to_record(model, points)
-    with evaluated(model), hooked(model, cut_run, points, recorded):
+    with evaluated(model), hooked(cut_run, points, recorded):
         logits = model(tokens)
-    return Run(model, tokens, logits, recording, cuts, replacement)
+    if cuts.inputs:
+        recording.require_additive()
+    return Run(model, tokens, logits, recording, cuts, replacement, versions_of_weights(model))
+
+
+def versions_of_weights(model: Any) -> list[tuple[int, int]]:
+    """For each weight, where it lies and how often it was changed, as torch counts it."""
+    versions = []
+    for weight in model.original_model.parameters():
+        # torch does not count changes of what is made in inference mode
+        version = 0 if weight.is_inference() else weight._version
+        versions.append((weight.data_ptr(), version))
+    return versions
+
+
+def names_of(names: str | Iterable[str]) -> list[str]:
+    """A name or several ones as a list; a set is sorted, so that equal calls do the same."""
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable):
+        raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {names!r}.")
+    return sorted(names) if isinstance(names, set | frozenset) else list(names)
 
 
 def require_arguments(tokens: Tokens, names: Sequence[str], fill: Any, patch: Any, at: Any) -> None:
@@ -925,19 +865,23 @@ def require_arguments(tokens: Tokens, names: Sequence[str], fill: Any, patch: An
     require_different_rows(tokens, fill)
 
 
-def require_same_model(model: Any, patch: Any) -> None:
-    """Raise a `ValueError` for the run of another model."""
-    if isinstance(patch, Run) and patch.model is not model:
+def require_same_weights(model: Any, patch: Run) -> None:
+    """Raise a `ValueError` for the run of another model, or of this one with other weights."""
+    if patch.model is not model:
         raise ValueError(
             "patch is a run of another model, whose values mean something else here. "
             "Give a run of this model: patch=run(model, other_tokens)."
+        )
+    if patch.weights != versions_of_weights(model):
+        raise ValueError(
+            "The weights of the model have changed since patch was run. "
+            "Run it again: patch=run(model, other_tokens)."
         )
 
 
 def require_different_rows(tokens: Tokens, fill: Any) -> None:
     """Raise a `ValueError` if values are taken from other rows, and all rows are equal."""
-    from_other_rows = isinstance(fill, str) and fill != "zero"
-    if from_other_rows and len({tuple(row) for row in tokens.tolist()}) < 2:
+    if fill in ("mean", "resample") and bool((tokens == tokens[0]).all()):
         raise ValueError(
             f"fill={fill!r} takes values from other rows, and all rows are equal. "
             "Give different rows, or write fill='zero'."
@@ -950,12 +894,12 @@ def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
         return None
     positions = at.tolist() if hasattr(at, "tolist") else at  # a tensor or an array
     is_list = isinstance(positions, Sequence) and not isinstance(positions, str)
-    if not is_list or not all(is_position(pos, n_pos) for pos in positions):
+    if not is_list or not positions or not all(is_position(pos, n_pos) for pos in positions):
         raise ValueError(
             f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], "
             f"not {at!r}."
         )
-    return tuple(int(pos) for pos in positions)
+    return tuple(positions)
 
 
 def is_position(pos: Any, n_pos: int) -> bool:

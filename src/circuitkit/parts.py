@@ -41,15 +41,6 @@ def head_names(model: Any, layer: int | None = None) -> list[str]:
     return [f"L{i}H{head}" for i in layers for head in range(n_heads(model, i))]
 
 
-def heads_per_key(model: Any, layer: int) -> int:
-    """How many heads of a layer share a key, or a norm of queries and keys."""
-    attention = model.blocks[layer].attn
-    if "q_norm" in attention._modules:
-        return n_heads(model, layer)
-    keys = getattr(model.cfg, "n_key_value_heads", None) or n_heads(model, layer)
-    return max(1, n_heads(model, layer) // keys)
-
-
 def converted_neurons(model: Any, layer: int | None) -> Any:
     """The neuron-heads of a converted layer, or None if its MLP is still an MLP."""
     return None if layer is None else converted_layer(model, layer)
@@ -133,20 +124,21 @@ def part_names(model: Any, neurons: bool = True) -> tuple[str, ...]:
 
 def require_part(model: Any, name: Name) -> None:
     """Raise a `ValueError` with the nearest names if the model does not have this part."""
-    part = name.part
-    if part.kind == "unembed" or part in start_names(model):
-        return
-    if part.layer is not None and part.layer < len(model.blocks):
-        if part in layer_names(model, part.layer):
-            return
-        neurons = converted_neurons(model, part.layer)
-        if neurons is not None and part.kind == "MLP":
-            return
-        if neurons is not None and part.kind == "N":
-            exists = (part.number or 0) < neurons.W_in.shape[1]
-            if exists and (part.term or 0) < len(neurons.terms):
-                return
-    raise unknown("part", str(part), [*part_names(model), "unembed"])
+    part, layer = name.part, name.layer
+    if layer is None:
+        exists = part.kind == "unembed" or part in start_names(model)
+    elif layer >= len(model.blocks):
+        exists = False
+    elif part.kind == "N":
+        neurons = converted_neurons(model, layer)
+        exists = neurons is not None and (part.number or 0) < neurons.W_in.shape[1]
+        exists = exists and (part.term or 0) < len(neurons.terms)
+    elif part.kind == "MLP bias":
+        exists = part in layer_names(model, layer)
+    else:
+        exists = part in layer_names(model, layer, by_neuron=False)
+    if not exists:
+        raise unknown("part", str(part), [*part_names(model), "unembed"])
 
 
 # Where parts stand
@@ -160,15 +152,6 @@ def step_of(model: Any, name: Name) -> int:
     if in_attention or model.cfg.parallel_attn_mlp:
         return 2 * name.layer
     return 2 * name.layer + 1
-
-
-def closing_norm(model: Any, step: int) -> str | None:
-    """The name of the norm of the whole stream behind a step, if there is one."""
-    if step == -1:
-        return "embed_ln" if "embed_ln" in model._modules else None
-    if not norms_close_layers(model):
-        return None
-    return in_layer(step // 2, "ln1" if step % 2 == 0 else "ln2")
 
 
 def norm_before(model: Any, name: Name) -> Any:
@@ -244,6 +227,7 @@ READ_AT_ENDS = (
 )
 READ_IN_LAYERS = (
     "hook_in",
+    "hook_out",
     "attn.hook_v",
     "attn.hook_pattern",
     "attn.hook_z",
@@ -252,18 +236,16 @@ READ_IN_LAYERS = (
     "mlp.hook_out",
     "mlp.out.hook_in",
 )
+READ_IN_NORMS = ("hook_in", "hook_scale", "hook_out")
 
 
 def hooks_to_record(model: Any, points: dict[str, Any]) -> set[str]:
     """The hooks, among `points` by name, that a `Recording` reads; each by its first name."""
-    names: set[str] = set(READ_AT_ENDS)
+    names = list(READ_AT_ENDS)
     for layer in range(len(model.blocks)):
-        names.update(in_layer(layer, hook) for hook in READ_IN_LAYERS)
+        names.extend(f"blocks.{layer}.{hook}" for hook in READ_IN_LAYERS)
         for norm in ("ln1", "ln1_post", "ln2", "ln2_post"):
-            if norm in model.blocks[layer]._modules:
-                hooks = ("hook_in", "hook_scale", "hook_out")
-                names.update(in_layer(layer, f"{norm}.{hook}") for hook in hooks)
-    names.add(in_layer(len(model.blocks) - 1, "hook_out"))
+            names.extend(f"blocks.{layer}.{norm}.{hook}" for hook in READ_IN_NORMS)
     return {points[name].name for name in names if name in points}
 
 
@@ -278,70 +260,77 @@ class Recording:
     hook_names: dict[str, str]
     """The hook behind each of its names."""
     values: dict[str, Tensor] = field(default_factory=dict)
+    uncut: dict[str, Tensor] = field(default_factory=dict)
+    """What MLPs would have read without cuts, by the first name of the hook."""
     neuron_z: dict[int, Tensor] = field(default_factory=dict)
-    """What neuron-heads gathered where it was changed, `[batch, pos, head]`."""
-    new_patterns: dict[Name, Tensor] = field(default_factory=dict)
-    """Patterns of heads that read other inputs than the rest of their layer, `[batch, dst, src]`."""
-    n_additive: int = 0
-    """So many layers are known to add what they write to the stream."""
+    """What neuron-heads gathered, `[batch, pos, head]`, by layer."""
+    second_calls: dict[Name, dict[str, Tensor]] = field(default_factory=dict)
+    """By head that reads other inputs than the rest of its layer: its values in the second call."""
+    is_additive: bool = False
+    """Whether layers are known to add what they write to the stream."""
 
     def __getitem__(self, hook: str) -> Tensor:
         """The value at a hook, by any of its names."""
         return self.values[self.hook_names[hook]]
 
+    def record(self, tensor: Any, hook: Any) -> None:
+        """Keep what a hook sees; a user's listener at the same place has seen it already."""
+        if isinstance(tensor, Tensor):
+            self.values[str(hook.name)] = tensor
+
     def stream(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
         """The stream that a head, an MLP or the unembedding reads, before the norm."""
+        block = f"blocks.{name.layer}"
         if name.kind == "unembed":
             return self[final_hook(self.model)]
         if name.kind == "H" or self.model.cfg.parallel_attn_mlp:
-            return self[in_layer(name.layer, "hook_in")]
+            return self[f"{block}.hook_in"]
         if norms_close_layers(self.model):
-            return self[in_layer(name.layer, "ln1.hook_out")]
-        reads_through_norm = norm_before(self.model, name) is not None
-        return self[in_layer(name.layer, "ln2.hook_in" if reads_through_norm else "mlp.hook_in")]
+            return self[f"{block}.ln1.hook_out"]
+        if norm_before(self.model, name) is not None:
+            return self[f"{block}.ln2.hook_in"]
+        hook = self.hook_names[f"{block}.mlp.hook_in"]
+        return self.uncut[hook] if hook in self.uncut else self.values[hook]
 
-    def require_additive(self, before: int) -> None:
+    def require_additive(self) -> None:
         """Raise a `ValueError` if a layer does anything but add its output to the stream.
 
         Some families multiply what layers write (Granite) in a way that no hook shows.
         """
-        if norms_close_layers(self.model):
+        if self.is_additive or norms_close_layers(self.model):
             return
-        blocks = self.model.blocks
-        for layer in range(self.n_additive, min(before // 2, len(blocks))):
-            is_last = layer == len(blocks) - 1
-            stream = self[in_layer(layer, "hook_in")]
-            after = self[in_layer(layer, "hook_out") if is_last else in_layer(layer + 1, "hook_in")]
-            change, size = after - stream, stream.new_zeros(())
+        for layer, block in enumerate(self.model.blocks):
+            stream = self[f"blocks.{layer}.hook_in"]
+            total, size = stream, stream.abs().max()
             for part, norm, hook in (
                 ("attn", "ln1_post", "attn.o.hook_out"),
                 ("mlp", "ln2_post", "mlp.hook_out"),
             ):
-                if part in blocks[layer]._modules:
-                    hook = f"{norm}.hook_out" if norm in blocks[layer]._modules else hook
-                    written = self[in_layer(layer, hook)].view_as(stream)
-                    change, size = change - written, size + written.abs().max()
-            rounding = max(1e-3, 4 * torch.finfo(stream.dtype).eps)
-            if change.abs().max() > rounding * (size + stream.abs().max()):
+                if part in block._modules:
+                    hook = f"{norm}.hook_out" if norm in block._modules else hook
+                    written = self[f"blocks.{layer}.{hook}"].view_as(stream)
+                    total, size = total + written, size + written.abs().max()
+            difference = self[f"blocks.{layer}.hook_out"] - total
+            if difference.abs().max() > max(1e-3, 4 * torch.finfo(stream.dtype).eps) * size:
                 raise ValueError(
                     f"layer {layer} of this model does not simply add its output to the residual "
                     "stream, so the stream is not the sum of its parts. A hook may change it "
                     "(remove it with model.reset_hooks()), or this kind of model is not supported."
                 )
-            self.n_additive = layer + 1
+        self.is_additive = True
 
     def heads_z(self, layer: int | None) -> Float[Tensor, "batch pos head d_head"]:
         """What the heads of a layer gathered."""
-        z = self[in_layer(layer, "attn.hook_z")]
+        z = self[f"blocks.{layer}.attn.hook_z"]
         return z if z.ndim == 4 else z.unflatten(-1, (n_heads(self.model, layer or 0), -1))
 
     def neurons_z(self, layer: int) -> Float[Tensor, "batch pos head"]:
         """What the neuron-heads of a converted layer gathered."""
-        if layer in self.neuron_z:
-            return self.neuron_z[layer]
-        neurons = converted_neurons(self.model, layer)
-        gate, value = neurons.reads(self[in_layer(layer, "mlp.hook_in")])
-        return neurons.z(gate, value)
+        if layer not in self.neuron_z:
+            neurons = converted_neurons(self.model, layer)
+            gate, value = neurons.reads(self[f"blocks.{layer}.mlp.hook_in"])
+            self.neuron_z[layer] = neurons.z(gate, value)
+        return self.neuron_z[layer]
 
     def frozen(self, norm: str) -> FrozenNorm:
         """A norm of the model with the divisor that it had in this run."""
@@ -353,34 +342,35 @@ class Recording:
         """The norm before the unembedding with its scales; None if the model has none."""
         return self.frozen("ln_final") if "ln_final.hook_scale" in self.hook_names else None
 
-    def raw(self, name: Name) -> Tensor:
-        """What was computed for a part before it is written: z of a head, or the part's vector."""
+    def output(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
+        """What a part gives to its layer's output, before a norm behind the layer."""
+        layer = name.layer
+        if layer is None:
+            return self.start(name)
         if name.kind == "H":
-            return self.heads_z(name.layer)[:, :, name.number]
-        if name.kind == "N":
-            return self.neurons_z(name.layer or 0)[..., neuron_rows(self.model, name)]
-        if name.kind == "MLP":
-            return self[in_layer(name.layer, "mlp.hook_out")]
+            W_O = self.model.blocks[layer].attn.W_O[name.number]
+            return self.heads_z(layer)[:, :, name.number] @ W_O
         if name.kind == "bias":
-            W_O = self.model.blocks[name.layer].attn.W_O
-            heads = torch.einsum("bphd,hdm->bpm", self.heads_z(name.layer), W_O)
-            return self[in_layer(name.layer, "attn.o.hook_out")].view_as(heads) - heads
-        if name.kind == "MLP bias":
-            return self.bias_of_neurons(name)
-        return self.start(name)
-
-    def bias_of_neurons(self, name: Name) -> Tensor:
-        """The output bias of a converted MLP; the bias of another one is in the MLP itself."""
-        written = self[in_layer(name.layer, "mlp.hook_out")]
-        neurons = converted_neurons(self.model, name.layer)
+            W_O = self.model.blocks[layer].attn.W_O
+            heads = torch.einsum("bphd,hdm->bpm", self.heads_z(layer), W_O)
+            return self[f"blocks.{layer}.attn.o.hook_out"].view_as(heads) - heads
+        neurons = converted_neurons(self.model, layer)
+        if name.kind == "N":
+            rows = neuron_rows(self.model, name)
+            written_by = [row // len(neurons.terms) for row in rows]
+            return self.neurons_z(layer)[..., rows] @ neurons.W_out[written_by]
+        written = self[f"blocks.{layer}.mlp.hook_out"]
+        if name.kind == "MLP":
+            return written
+        # "MLP bias": the bias of an MLP that is not converted is in the MLP itself
         if neurons is None:
             return torch.zeros_like(written)
-        return written - self[in_layer(name.layer, "mlp.out.hook_in")] @ neurons.W_out
+        return written - self[f"blocks.{layer}.mlp.out.hook_in"] @ neurons.W_out
 
-    def start(self, name: Name) -> Tensor:
+    def start(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
         """What the token embedding or the position embedding puts into the stream."""
         # a model without layers hands its embeddings to the last norm
-        first_reader = in_layer(0, "hook_in") if len(self.model.blocks) else final_hook(self.model)
+        first_reader = "blocks.0.hook_in" if len(self.model.blocks) else final_hook(self.model)
         opening = "embed_ln" in self.model._modules
         begun = self["embed_ln.hook_in" if opening else first_reader]
         positions = torch.zeros_like(begun)
@@ -391,68 +381,56 @@ class Recording:
             return torch.zeros_like(begun)
         return positions if name.kind == "pos" else begun - positions
 
-    def output(self, name: Name, raw: Tensor) -> Float[Tensor, "batch pos d_model"]:
-        """What a part gives to its layer's output, before a norm behind the layer."""
-        if name.kind == "H":
-            return raw @ self.model.blocks[name.layer].attn.W_O[name.number]
-        if name.kind == "N":
-            neurons = converted_neurons(self.model, name.layer)
-            rows = [row // len(neurons.terms) for row in neuron_rows(self.model, name)]
-            return raw @ neurons.W_out[rows]
-        return raw
-
-    def written(self, name: Name, raw: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """What a part adds to the stream; with `raw`, what it would add had it computed that."""
-        as_it_was = self.output(name, self.raw(name))
-        output = as_it_was if raw is None else self.output(name, raw)
-        behind = None
+    def norms_behind(self, name: Name, before: int) -> list[str]:
+        """The norms through which what a part writes reaches a step, in their order."""
+        norms = []
         if name.layer is not None:
-            behind = "ln1_post" if name.kind in ("H", "bias") else "ln2_post"
-        if behind is None or behind not in self.model.blocks[name.layer]._modules:
-            return output
-        behind = in_layer(name.layer, behind)
-        norm = self.frozen(behind)
-        if raw is not None:
-            layer_output = self[f"{behind}.hook_in"] - as_it_was + output
-            module = self.model.get_submodule(behind).original_component
-            norm = norm.renewed(module, layer_output)
-        bias = norm.bias if name.kind in ("bias", "MLP bias") else 0.0
-        return norm.share(output) + bias
+            side = 1 if name.kind in ("H", "bias") else 2
+            norms.append(f"blocks.{name.layer}.ln{side}_post")
+        for step in range(step_of(self.model, name), before):
+            if step == -1:
+                norms.append("embed_ln")
+            elif norms_close_layers(self.model):
+                norms.append(f"blocks.{step // 2}.ln{step % 2 + 1}")
+        return [norm for norm in norms if f"{norm}.hook_scale" in self.hook_names]
 
     def share(
-        self, name: Name, before: int | None = None, raw: Tensor | None = None
+        self, name: Name, before: int, output: Float[Tensor, "batch pos d_model"] | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """What a part has left in the stream that a step reads, behind all closing norms between.
+        """What a part has left in the stream that a step reads, behind all norms between.
 
         Parameters
         ----------
         name : a part that writes before that step
-        before : the step; None for the last stream
-        raw : what the part shall have computed instead (see `raw`)
+        before : the step
+        output : what the part shall give to its layer's output instead; then a norm behind the
+            layer has the divisor that belongs to it
         """
-        step = step_of(self.model, name)
-        before = 2 * len(self.model.blocks) if before is None else before
-        value = self.written(name, raw)
-        for number in range(step, before):
-            closing = closing_norm(self.model, number)
-            if closing is None:
-                continue
-            norm = self.frozen(closing)
-            value = norm.share(value)
-            # the norm that closes a layer has a bias, which belongs to the layer's bias
-            if number == step and name.kind in ("bias", "MLP bias", "embed bias"):
-                value = value + norm.bias
+        as_it_was = self.output(name)
+        value = as_it_was if output is None else output
+        for place, norm in enumerate(self.norms_behind(name, before)):
+            frozen = self.frozen(norm)
+            if output is not None and norm.endswith("_post"):
+                module = self.model.get_submodule(norm).original_component
+                frozen = frozen.renewed(module, self[f"{norm}.hook_in"] - as_it_was + output)
+            value = frozen.share(value)
+            # the bias of the norm behind a layer belongs to the layer's bias
+            if place == 0 and name.kind in ("bias", "MLP bias", "embed bias"):
+                value = value + frozen.bias
         return value
 
     def patterns(self, layer: int) -> Float[Tensor, "batch head dst src"]:
         """The patterns of a layer's heads, each with the inputs that it read."""
-        patterns = self[in_layer(layer, "attn.hook_pattern")]
-        changed = {head: new for head, new in self.new_patterns.items() if head.layer == layer}
-        if changed:
-            patterns = patterns.clone()
-        for head, pattern in changed.items():
-            patterns[:, head.number] = pattern
-        return patterns
+        return self.with_second_calls(layer, "attn.hook_pattern")
+
+    def with_second_calls(self, layer: int | None, hook: str) -> Tensor:
+        """Values of all heads, `[batch, head, ...]`, each with the inputs that it read."""
+        values = self[f"blocks.{layer}.{hook}"]
+        for head, of_head in self.second_calls.items():
+            if head.layer == layer:
+                values = values.clone()
+                values[:, head.number] = of_head[hook]
+        return values
 
     def neuron_attention(self, name: Name) -> Float[Tensor, "batch pos"]:
         """How much a neuron-head attends to the token itself, not to the bias token."""
@@ -462,51 +440,25 @@ class Recording:
                 f"'{name}' has {len(rows)} heads. Write the name of one, such as '{name}.0'."
             )
         neurons = converted_neurons(self.model, name.layer)
-        gate, _ = neurons.reads(self[in_layer(name.layer, "mlp.hook_in")])
+        gate, _ = neurons.reads(self[f"blocks.{name.layer}.mlp.hook_in"])
         return torch.sigmoid(neurons.terms.queries(gate))[..., rows[0]]
-
-    # Dot products, without the outputs of single heads and neurons
-
-    def pulled_back(
-        self, direction: Float[Tensor, "batch pos d_model"], name: Name, before: int
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """The direction that gives with a part's output what `direction` gives with its share."""
-        norms = []
-        behind = "ln1_post" if name.kind == "H" else "ln2_post"
-        if behind in self.model.blocks[name.layer]._modules:
-            norms.append(in_layer(name.layer, behind))
-        for step in range(step_of(self.model, name), before):
-            closing = closing_norm(self.model, step)
-            if closing is not None:
-                norms.append(closing)
-        for norm in reversed(norms):
-            frozen = self.frozen(norm)
-            direction = frozen.fold(direction[..., None])[..., 0] / frozen.scale
-        return direction
-
-    def head_contribution(
-        self, name: Name, direction: Float[Tensor, "batch pos d_model"], before: int
-    ) -> Float[Tensor, "batch pos"]:
-        """The dot product of a head's share with a direction."""
-        direction = self.pulled_back(direction, name, before)
-        W_O = self.model.blocks[name.layer].attn.W_O[name.number]  # [d_head, d_model]
-        return (self.raw(name) * (direction @ W_O.T)).sum(-1)
 
     def neuron_contributions(
         self, layer: int, direction: Float[Tensor, "batch pos d_model"], before: int
     ) -> dict[str, Float[Tensor, "batch pos"]]:
-        """The dot products of the shares of a converted layer's heads, and of its bias."""
+        """The dot products of the shares of a converted layer's heads with a direction.
+
+        The outputs of the heads are not formed: the direction goes back through the norms.
+        """
         neurons = converted_neurons(self.model, layer)
-        pulled = self.pulled_back(direction, Name("MLP", layer), before)
+        for norm in reversed(self.norms_behind(Name("MLP", layer), before)):
+            frozen = self.frozen(norm)
+            direction = frozen.fold(direction[..., None])[..., 0] / frozen.scale
         n_terms = len(neurons.terms)
-        written = (pulled @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
+        written = (direction @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
         products = (self.neurons_z(layer) * written).unbind(-1)
         names = neuron_names(layer, range(neurons.W_in.shape[1]), n_terms)
-        result = {str(name): value for name, value in zip(names, products, strict=True)}
-        if has_values(neurons.b_out):
-            bias = self.share(Name("MLP bias", layer), before)
-            result[f"L{layer} MLP bias"] = (bias * direction).sum(-1)
-        return result
+        return {str(name): value for name, value in zip(names, products, strict=True)}
 
 
 def neuron_rows(model: Any, name: Name) -> list[int]:
