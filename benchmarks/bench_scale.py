@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from circuitkit import induction, skip_trigrams
-from circuitkit.circuits import composition_scores, full_ov, random_heads, top_per_row
+from circuitkit.circuits import composition_scores, random_heads
 from circuitkit.handmade import bridge_of
 from circuitkit.paths import path_logits
 from circuitkit.residual import logit_attribution, subspace_overlap
@@ -112,9 +112,6 @@ def at_full_size():
     model = one_head(50_257, 768)
     (taken,) = seconds(lambda: skip_trigrams.strongest(model, "L0H0"), times=1)
     print(f"skip-trigrams-50257-tokens-seconds {taken:.3g} 60")
-    table = full_ov(model, "L0H0")
-    (taken,) = seconds(lambda: top_per_row(table, 10), times=1)
-    print(f"top-entries-50257-tokens-seconds {taken:.3g} 40")
 
 
 def laws():

@@ -7,14 +7,14 @@ vocabulary of 50,000 tokens has 2.5 billion pairs.
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuitkit.checks import checked, require_at_least, require_bridge, shown
+from circuitkit.checks import checked, require_at_least, require_bridge
 from circuitkit.heads import (
     Heads,
     heads_of,
@@ -23,6 +23,7 @@ from circuitkit.heads import (
     require_scores,
     widened,
 )
+from circuitkit.names import Side
 from circuitkit.residual import require_one_stream
 from circuitkit.tables import Table
 
@@ -36,7 +37,6 @@ __all__ = [
     "full_ov",
     "full_qk",
     "random_heads",
-    "top_per_row",
 ]
 
 Row = Literal["token", "position"]
@@ -68,6 +68,7 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> "FactoredMatrix":
     -----
     Exact up to rounding in a model without norms; biases are left out. In a model with norms, fold
     their gains into the weights first. Heads of later layers also read what earlier ones wrote.
+    With a large vocabulary, multiply a few rows at a time: `(table.A[:512] @ table.B).topk(10)`.
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", one-layer
     models; transposed.
 
@@ -77,8 +78,7 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> "FactoredMatrix":
     >>> full_ov(ck.load_model("one-layer"), "L0H0").shape
     torch.Size([2048, 2048])
     """
-    heads = head if isinstance(head, Heads) else heads_of(model, head)
-    require_heads_of_model(heads, model)
+    heads = chosen_heads(model, head)
     W_U = model.W_U.detach()
     if heads.d_model == len(W_U) + 1:
         W_U = pad(W_U, (0, 1, 0, 1))  # the bias token raises no logit
@@ -130,26 +130,33 @@ def full_qk(
     >>> full_qk(ck.load_model("one-layer"), "L0H0", key="position").shape
     torch.Size([2048, 256])
     """
-    heads = head if isinstance(head, Heads) else heads_of(model, head)
-    require_heads_of_model(heads, model)
+    heads = chosen_heads(model, head)
     require_scores(heads)
-    require_offset(heads, offset)
-    left = input_rows(model, heads, query) @ heads.W_Q  # [head, destination, d_head]
-    right = input_rows(model, heads, key) @ heads.W_K  # [head, source, d_head]
+    destinations, sources = input_rows(model, heads, query), input_rows(model, heads, key)
+    require_offset(heads, offset, model.cfg.n_ctx)
+    left = destinations @ heads.W_Q  # [head, destination, d_head]
+    right = sources @ heads.W_K  # [head, source, d_head]
     if heads.turn is not None:
-        # a source at position 0 and a destination `offset` behind it
-        left = heads.turn(left, torch.full((left.shape[-2],), offset or 0, device=left.device))
-        right = heads.turn(right, torch.zeros(right.shape[-2], device=right.device).long())
+        # the source at position 0, and the destination `offset` positions behind it
+        left = heads.turn(left, torch.full((left.shape[1],), offset or 0, device=left.device))
+        right = heads.turn(right, torch.full((right.shape[1],), 0, device=right.device))
     return factored(head, left / heads.scale, right.mT)
 
 
-def require_offset(heads: Heads, offset: int | None) -> None:
+def chosen_heads(model: Any, head: str | Sequence[str] | Heads) -> Heads:
+    """The heads of this model that are meant."""
+    heads = head if isinstance(head, Heads) else heads_of(model, head)
+    require_heads_of_model(heads, model)
+    return heads
+
+
+def require_offset(heads: Heads, offset: int | None, n_ctx: int) -> None:
     """Raise a `ValueError` if a distance is needed and missing, or given and meaningless."""
-    if heads.turn is not None and (offset is None or offset < 0):
+    if heads.turn is not None and (offset is None or not 0 <= offset < n_ctx):
         raise ValueError(
             f"full_qk was given offset={offset}. These heads rotate queries and keys by position, "
-            "so a table holds for one distance only. Write offset=1 for the previous token, or "
-            "offset=0 for the token itself."
+            f"so a table holds for one distance only, from 0 to {n_ctx - 1}. Write offset=1 for the "
+            "previous token, or offset=0 for the token itself."
         )
     if heads.turn is None and offset is not None:
         raise ValueError(
@@ -192,46 +199,6 @@ def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> 
 # Copying
 
 
-class TopPerRow(NamedTuple):
-    """The largest entries of each row: `values[r, i]` is the entry at `[r, columns[r, i]]`."""
-
-    values: Float[Tensor, "row k"]
-    columns: Int[Tensor, "row k"]
-
-
-@checked
-def top_per_row(matrix: "FactoredMatrix", k: int = 10) -> TopPerRow:
-    """The `k` largest entries of each row of a factored matrix, without forming the whole.
-
-    Parameters
-    ----------
-    matrix : `[row, column]`, such as `full_ov(model, "L0H1")`; for columns write `matrix.T`
-    k : how many entries
-
-    Notes
-    -----
-    Exact; takes 512 rows at a time. Source: this book.
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> top_per_row(full_ov(ck.load_model("one-layer"), "L0H0"), 6).columns.shape
-    torch.Size([2048, 6])
-    """
-    is_factored = hasattr(matrix, "A") and hasattr(matrix, "B")
-    if not is_factored or matrix.A.ndim != 2 or not 1 <= k <= matrix.B.shape[1]:
-        raise ValueError(
-            f"top_per_row needs a FactoredMatrix of one head, such as full_ov(model, 'L0H1'), and a "
-            f"k from 1 to its number of columns; it was given {shown(matrix)} and k={k}."
-        )
-    tops = [(rows @ matrix.B).topk(k) for rows in matrix.A.split(512)]
-    values = torch.cat([top.values for top in tops])
-    return TopPerRow(values, torch.cat([top.indices for top in tops]))
-
-
-# Copying
-
-
 def copying_score(heads: Any, model: Any = None) -> Table:
     r"""Whether heads raise the token that they attend to: $\sum_i \lambda_i / \sum_i |\lambda_i|$.
 
@@ -260,13 +227,13 @@ def copying_score(heads: Any, model: Any = None) -> Table:
     >>> round(copying_score(ck.load_model("one-layer"))["L0H0"], 2)
     0.89
     """
+    if not isinstance(heads, Heads) and model is not None:
+        raise ValueError(
+            f"copying_score was given a {type(heads).__name__} and a second argument. Write the "
+            "heads first, copying_score(heads_of(model, 'L0H1'), model), or the model alone, "
+            "copying_score(model)."
+        )
     if not isinstance(heads, Heads):
-        if model is not None and model is not heads:
-            raise ValueError(
-                "The first argument is a model, and a second one was given as well. Write the "
-                "heads first, copying_score(heads, model), or the model alone, "
-                "copying_score(model)."
-            )
         heads, model = heads_of(heads), heads
     middle = heads.W_O  # [head, d_head, d_model]
     if model is not None:
@@ -324,10 +291,11 @@ def random_heads(n: int, d_model: int, d_head: int, *, layer: int = 0, seed: int
     return Heads(names, *weights, layers=(layer,) * n)
 
 
+@checked
 def composition_scores(
     earlier: Any,
     later: Any = None,
-    kind: Literal["Q", "K", "V"] = "K",
+    kind: Side = "K",
     *,
     above_baseline: bool = False,
 ) -> Table:
@@ -366,8 +334,6 @@ def composition_scores(
     (('L0H3, L1H1',), 0.13)
     """
     earlier, later = two_stacks(earlier, later)
-    if kind not in ("Q", "K", "V"):
-        raise ValueError(f"composition_scores was given kind={kind!r}; write 'Q', 'K' or 'V'.")
     possible = in_order(earlier, later)
     writes, reads = written_rows(earlier), read_columns(later, kind)
     sizes = writes.norm(dim=(1, 2))[:, None] * reads.norm(dim=(1, 2))  # [earlier, later]
@@ -479,13 +445,10 @@ def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
     second = torch.tensor(later.layers, device=earlier.W_Q.device)
     possible = first[:, None] < second
     if not possible.any():
-        shown = []
-        for heads in (earlier, later):
-            pairs = list(zip(heads.names, heads.layers, strict=True))[:4]
-            shown.append(", ".join(f"{name} (layer {layer})" for name, layer in pairs))
+        layers = [sorted(set(heads.layers)) for heads in (earlier, later)]
         raise ValueError(
-            f"The earlier heads are {shown[0]} and the later heads {shown[1]}. A head reads only "
-            "what lower layers wrote. Swap the two arguments, or set the layers of hand-made heads "
-            "with dataclasses.replace(heads, layers=(1,) * len(heads))."
+            f"The earlier heads lie in the layers {layers[0]} and the later heads in the layers "
+            f"{layers[1]}. A head reads only what lower layers wrote. Swap the two arguments, or set "
+            "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
         )
     return possible

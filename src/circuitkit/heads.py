@@ -63,6 +63,7 @@ class Rotary:
     angles: Float[Tensor, " plane"]
     gain: float = 1.0
 
+    @checked
     def __call__(
         self, x: Float[Tensor, "*batch pos d_head"], positions: Int[Tensor, " pos"] | None = None
     ) -> Float[Tensor, "*batch pos d_head"]:
@@ -264,7 +265,7 @@ class Heads:
     ) -> Float[Tensor, "*batch head pos d_head"]:
         """Queries, keys or values of a stream, with biases, norms and rotation."""
         if side not in SIDES:
-            raise ValueError(f"A side of a head is 'Q', 'K' or 'V', not {side!r}.")
+            raise ValueError(f"A side of a head is 'Q', 'K' or 'V', not {shown(side)}.")
         require_stream(self, x)
         out = torch.einsum("...pm,hmd->...hpd", x, getattr(self, f"W_{side}"))
         bias = getattr(self, f"b_{side}")
@@ -300,6 +301,7 @@ class Heads:
         allowed = self.allowed(scores.shape[-1], scores.device)
         return scores.masked_fill(~allowed, -math.inf).softmax(-1)
 
+    @checked
     def allowed(self, n_pos: int, device: torch.device | None = None) -> Bool[Tensor, "dst src"]:
         """True where mask and window let a destination see a source."""
         pairs = allowed_pairs(self.mask, n_pos, device)

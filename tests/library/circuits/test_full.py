@@ -1,10 +1,9 @@
-"""Full QK and OV circuits, their largest entries, and copying scores."""
+"""Full QK and OV circuits, and copying scores."""
 
 import dataclasses
 
 import pytest
 import torch
-from transformer_lens import FactoredMatrix
 
 from circuitkit import heads_of
 from circuitkit.circuits import (
@@ -12,7 +11,6 @@ from circuitkit.circuits import (
     full_ov,
     full_qk,
     random_heads,
-    top_per_row,
 )
 from tests.support import zoo
 
@@ -112,17 +110,6 @@ def test_neuron_heads_have_a_row_and_a_column_for_the_bias_token():
     assert not table[:, 50].any()
 
 
-def test_top_per_row():
-    generator = torch.Generator().manual_seed(0)
-    a, b = torch.randn(700, 3, generator=generator), torch.randn(3, 7, generator=generator)
-    top = top_per_row(FactoredMatrix(a, b), 2)
-    for i in range(700):
-        values = [float(a[i] @ b[:, j]) for j in range(7)]
-        expected = sorted(range(7), key=values.__getitem__, reverse=True)[:2]
-        assert top.columns[i].tolist() == expected
-        assert top.values[i].tolist() == pytest.approx([values[j] for j in expected], abs=1e-6)
-
-
 def with_eigenvalues(*values):
     """One head on a stream of 6 whose OV has these eigenvalues; complex ones come in pairs."""
     n, i = len(values), 0
@@ -180,10 +167,13 @@ def test_arguments_that_would_give_a_wrong_table(plain, boot):
     with pytest.raises(ValueError, match="offset=None.*offset=1 for the previous token"):
         full_qk(rotary, "L0H0")
     with pytest.raises(ValueError, match="no position embedding.*offset=1"):
-        full_qk(rotary, "L0H0", key="position", offset=1)
-    for matrix, k in ((full_ov(plain, "L0H0"), 38), (full_ov(plain, ["L0H0"]), 3)):
-        with pytest.raises(ValueError, match=f"FactoredMatrix of one head.*k={k}"):
-            top_per_row(matrix, k)
+        full_qk(rotary, "L0H0", key="position")
+    n_ctx = rotary.cfg.n_ctx
+    assert full_qk(rotary, "L0H0", offset=n_ctx - 1).AB.shape == (37, 37)
+    with pytest.raises(ValueError, match=f"offset={n_ctx}.*from 0 to {n_ctx - 1}"):
+        full_qk(rotary, "L0H0", offset=n_ctx)
+    with pytest.raises(ValueError, match="was given a str and a second argument. Write the heads first"):
+        copying_score("L0H1", plain)
     with pytest.raises(ValueError, match="do not write into the stream of this model"):
         copying_score(random_heads(1, 7, 2), plain)
     with pytest.raises(ValueError, match="do not write into the stream of this model"):
