@@ -60,7 +60,9 @@ def value(text: str, **data):
 
 DRAW = """\
 from circuitkit import figures
-figures.attention(["a", "b"], [[1, 0], [{}, {}]], alt="The second token attends to the first")
+figures.attention(
+    ["a", "b"], [[[1, 0], [{}, {}]]], ["L0H0"], alt="The second token attends to the first"
+)
 """
 RANDOM = """\
 import random, numpy, torch

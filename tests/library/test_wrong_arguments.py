@@ -136,7 +136,6 @@ CALLS = {
     "virtual_weights": lambda: {"writer": "L0H0", "reader": "L1H2.K"},
     "fit": trained,
     "signed": lambda: {"values": normal(3)},
-    "unsigned": lambda: {"values": normal(3).abs()},
     "score_decomposition": lambda: {"tokens": tokens()[:1]},
     "head_logits": lambda: {
         "model": one_layer_model(),
@@ -149,7 +148,7 @@ CALLS = {
         "control_tokens": tokens()[:, :9] % 9,
         "control_answers": tokens()[:, :9] % 9,
     },
-    "attention": lambda: {"tokens": ["a"], "patterns": normal(1, 1, 1)},
+    "attention": lambda: {"tokens": ["a"], "patterns": normal(1, 1, 1), "names": ["L0H0"]},
     "circuit": lambda: {"values": {"L0H1->L1H2.K": 2.0}},
     "to_attention_only": lambda: {"model": mlp_model(), "heads_per_neuron": 2},
     "gate_sum": lambda: {"heads_per_neuron": 4},
@@ -159,7 +158,6 @@ TOKEN_FAULTS = ("ids of another tokenizer", "no tokens", "negative ids", "a row 
 FINE = {
     "load_model.device": ("an unknown word",),
     "signed.values": ("one axis more", "integers"),
-    "unsigned.values": ("one axis more", "integers"),
     "attention.patterns": ("integers",),
     "count_evidence.tokens": (*TOKEN_FAULTS, "one axis more"),  # it knows no model
     "with_bias_token.x": ("one axis more",),

@@ -6,7 +6,7 @@ receives numbers and names, never a model.
 
 from circuitkit.figures.attention_view import attention
 from circuitkit.figures.circuit_drawing import circuit
-from circuitkit.figures.pictures import picture, show, signed, style, unsigned
+from circuitkit.figures.pictures import picture, show, signed, style
 from circuitkit.figures.token_diagram import COLORS, token_diagram
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "signed",
     "style",
     "token_diagram",
-    "unsigned",
 ]

@@ -42,7 +42,12 @@ class Attention:
     names: tuple[str, ...]
     alt: str
     first: int
-    largest: float
+
+    @property
+    def largest(self) -> float:
+        """The weight in full colour: 1, or the largest if one is more than 1 or one is negative."""
+        magnitude = float(np.abs(self.patterns).max()) or 1.0
+        return magnitude if self.patterns.min() < 0 else max(magnitude, 1.0)
 
     def __repr__(self) -> str:
         lines = [f"Attention: {self.alt}", f"  tokens: {' '.join(map(visible, self.tokens))}"]
@@ -86,23 +91,20 @@ class Attention:
 def attention(
     tokens: Sequence[str],
     patterns: Numbers,
-    names: Sequence[str] | None = None,
+    names: Sequence[str],
     *,
     alt: str,
-    first: int | str = 0,
-    largest: float | None = None,
+    first: str | None = None,
 ) -> Attention:
     """Show attention patterns.
 
     Parameters
     ----------
     tokens : the text of each position
-    patterns : weights `[head, dst, src]` or `[dst, src]`, of any sign
+    patterns : weights `[head, dst, src]`, of any sign
     names : one for each head
     alt : a sentence for readers who cannot see the picture
-    first : the head that is shown large, by name or number
-    largest : the weight drawn in full colour. Left out, it is 1, or the largest magnitude if that
-        is more or if a weight is negative
+    first : the name of the head that is shown large; by default the first one
 
     Raises
     ------
@@ -111,43 +113,38 @@ def attention(
 
     Notes
     -----
-    Weights are rounded to 4 decimals. Source: this book; the live view is circuitsvis's.
+    Weights are rounded to 4 decimals. The weight in full colour is 1, or the largest magnitude if
+    that is more or if a weight is negative. Source: this book; the live view is circuitsvis's.
 
     Examples
     --------
-    >>> attention(["a", "b"], [[1.0, 0.0], [0.5, 0.5]], ["L0H0"], alt="The second token looks at both")
+    >>> pattern = [[[1.0, 0.0], [0.5, 0.5]]]
+    >>> attention(["a", "b"], pattern, ["L0H0"], alt="The second token looks at both")
     Attention: The second token looks at both
       tokens: a b
       L0H0: 4 values, largest 1, mean 0.5, mark 0.074
     """
     weights = np.round(to_array(patterns), DIGITS) + 0.0  # [head, dst, src], no negative zeros
-    weights = weights[None] if weights.ndim == 2 else weights
-    names = [f"head {number}" for number in range(len(weights))] if names is None else list(names)
     check_sizes(tokens, weights, names)
-    places = {name: number for number, name in enumerate(names)}
-    places |= {number: number % len(names) for number in range(-len(names), len(names))}
-    if first not in places:
+    first = names[0] if first is None else first
+    if first not in names:
         raise ValueError(f"There is no head {first!r}. The heads are {', '.join(names)}.")
-    if largest is None:
-        magnitude = float(np.abs(weights).max()) or 1.0
-        largest = magnitude if weights.min() < 0 else max(magnitude, 1.0)
-    return Attention(
-        tuple(tokens), weights, tuple(names), check_alt(alt), places[first], float(largest)
-    )
+    number = list(names).index(first)
+    return Attention(tuple(tokens), weights, tuple(names), check_alt(alt), number)
 
 
-def check_sizes(tokens: Sequence[str], weights: np.ndarray, names: list[str]) -> None:
+def check_sizes(tokens: Sequence[str], weights: np.ndarray, names: Sequence[str]) -> None:
     """Raise a `ValueError` where tokens, weights and names do not fit."""
     shape = weights.shape
     if weights.ndim != 3 or shape[1] != shape[2] or 0 in shape:
-        raise ValueError(f"Patterns are [head, dst, src] or [dst, src]; these have shape {shape}.")
+        raise ValueError(f"Patterns are [head, dst, src]; these have the shape {shape}.")
     if len(tokens) != shape[1]:
         raise ValueError(
             f"There are {len(tokens)} tokens and {shape[1]} positions. Give one token for each "
             "position, the first token included."
         )
     if len(set(names)) != shape[0] or len(names) != shape[0]:
-        raise ValueError(f"Each of the {shape[0]} heads needs a name of its own, not {names}.")
+        raise ValueError(f"Each of the {shape[0]} heads needs a name of its own, not {names!r}.")
     if not np.isfinite(weights).all():
         raise ValueError(
             "The weights are NaN or infinite. Give the pattern after the softmax, not the masked "

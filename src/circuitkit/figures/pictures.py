@@ -1,4 +1,4 @@
-"""matplotlib figures as pictures with an alt text, in one style, alone or with a slider.
+"""matplotlib figures as pictures with an alt text, in one style.
 
 Next to each picture a notebook stores one line for each thing drawn, with a fingerprint of its
 numbers. A test of the notebook compares these lines, because pixels differ between machines.
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 Numbers = Tensor | np.ndarray | Sequence | float
 # Line colours, in order. Each has a contrast of at least 3 to 1 with the background.
 PALETTE = ("#0072B2", "#D55E00", "#00805E", "#A6558A", "#8A6D00", "#4D4D4D")
-POSITIVE, NEGATIVE, BACKGROUND = "#0072B2", "#D55E00", "#FFFFFF"
-SIGNED = ("#8F3B00", NEGATIVE, BACKGROUND, POSITIVE, "#00436B")
-UNSIGNED = (BACKGROUND, "#7FB8D8", POSITIVE, "#00304D")
+POSITIVE, NEGATIVE = "#0072B2", "#D55E00"
+SIGNED = ("#8F3B00", NEGATIVE, "#FFFFFF", POSITIVE, "#00436B")
 DPI, SHOWN_DPI = 144, 100  # stored sharper than shown, for screens with fine pixels
 MOST_LINES = 12  # in the description of one panel
 
@@ -120,58 +119,15 @@ def signed(values: Numbers, limit: float | None = None) -> dict[str, Any]:
     >>> scale = signed([-2.0, 1.0]); scale["vmin"], scale["vmax"]
     (-2.0, 2.0)
     """
-    largest = full_colour(to_array(values), limit)
-    return {"cmap": colour_map("circuitkit_signed", SIGNED), "vmin": -largest, "vmax": largest}
-
-
-@checked
-def unsigned(values: Numbers, limit: float | None = None) -> dict[str, Any]:
-    """Return colour arguments for values that are never negative: white at zero, then blue.
-
-    Parameters
-    ----------
-    values : a tensor, an array or a list of finite numbers that are 0 or more
-    limit : the value drawn in full colour; left out, the largest one
-
-    Returns
-    -------
-    `cmap`, `vmin` and `vmax`, for `ax.imshow(x, **unsigned(x))`.
-
-    Raises
-    ------
-    ValueError : for no values, and for negative, NaN or infinite ones
-
-    Notes
-    -----
-    Source: this book.
-
-    Examples
-    --------
-    >>> scale = unsigned([0.0, 3.0]); scale["vmin"], scale["vmax"]
-    (0.0, 3.0)
-    """
-    array = to_array(values)
-    largest = full_colour(array, limit)
-    if array.min() < 0:
-        raise ValueError(
-            f"The smallest value is {array.min():.3g}, and this scale starts at 0. "
-            "Use signed(values) for values of either sign."
-        )
-    return {"cmap": colour_map("circuitkit_unsigned", UNSIGNED), "vmin": 0.0, "vmax": largest}
-
-
-def full_colour(array: np.ndarray, limit: float | None) -> float:
-    """The magnitude drawn in full colour."""
-    if array.size == 0 or not np.isfinite(array).all():
-        raise ValueError("A colour scale needs finite values, and here are none, NaN or infinity.")
-    return float(np.abs(array).max() if limit is None else limit) or 1.0
-
-
-def colour_map(name: str, colours: Sequence[str]) -> Any:
-    """A matplotlib colour map that runs through some colours."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list(name, colours)
+    array = to_array(values)
+    if array.size == 0 or not np.isfinite(array).all():
+        raise ValueError("A colour scale needs finite values, and here are none, NaN or infinity.")
+    if limit is None:
+        limit = float(np.abs(array).max()) or 1.0
+    colour_map = LinearSegmentedColormap.from_list("circuitkit_signed", SIGNED)
+    return {"cmap": colour_map, "vmin": -limit, "vmax": limit}
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ def picture(
         ax.set_ylabel(label)
     else:
         table = values.detach().double().numpy()
-        colours = figures.signed(table) if table.min() < 0 else figures.unsigned(table)
+        has_signs = table.min() < 0
+        colours = figures.signed(table) if has_signs else {"cmap": "Blues", "vmin": 0.0}
         image = ax.imshow(table, aspect="auto", **colours)
         if columns:
             ax.set_xticks(range(len(columns)), columns)

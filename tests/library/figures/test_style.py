@@ -62,25 +62,10 @@ def test_the_signed_scale_is_white_at_zero_orange_below_and_blue_above():
     assert figures.signed([0.0])["vmax"] == 1.0
 
 
-def test_the_unsigned_scale_starts_at_the_background():
-    scale = figures.unsigned([0.0, 0.5])
-    assert (scale["vmin"], scale["vmax"]) == (0.0, 0.5)
-    assert scale["cmap"](0.0) == (1.0, 1.0, 1.0, 1.0)
-    assert luminance(scale["cmap"](1.0)) < 0.05
-    assert figures.unsigned([1.0], limit=7)["vmax"] == 7.0
-
-
-@pytest.mark.parametrize(
-    ("scale", "values", "limit", "text"),
-    [
-        (figures.unsigned, [1.0, -0.5], None, r"smallest value is -0.5.*Use signed\(values\)"),
-        (figures.signed, [1.0, float("nan")], None, "needs finite values"),
-        (figures.signed, [], None, "needs finite values"),
-    ],
-)
-def test_values_without_a_colour_are_refused(scale, values, limit, text):
-    with pytest.raises(ValueError, match=text):
-        scale(values, limit)
+@pytest.mark.parametrize("values", [[1.0, float("nan")], []])
+def test_values_without_a_colour_are_refused(values):
+    with pytest.raises(ValueError, match="needs finite values"):
+        figures.signed(values)
 
 
 def test_style_sets_the_colours():
