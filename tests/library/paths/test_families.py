@@ -1,7 +1,5 @@
 """Score tables of nine families in float32, against what the models themselves attend to and say.
 
-    PYTHONPATH=.:src:tests/support python tests/library/paths/test_families.py      prints what was measured
-
 The reference is the model as transformers runs it: its logits, and its patterns, whose logarithms are its scores up to a
 constant for each destination. Errors are relative: to the largest logit, and to the largest score of the head.
 """
@@ -79,15 +77,3 @@ def test_another_head_s_table_is_noticed():
     gaps = [float(one[9, 7].log() - one[9, 9].log()) for one in pattern]
     assert abs(scores[0] - scores[1] - gaps[0]) < 1e-5 * max(map(abs, scores))
     assert min(abs(scores[0] - scores[1] - gap) for gap in gaps[1:]) > 1e-2
-
-
-if __name__ == "__main__":
-    for name, (shape, cap, _) in FAMILIES.items():
-        found = [
-            f"{v:.1e}"
-            for dtype in (torch.float32, torch.float64)
-            for v in measured(shape, cap, dtype)
-        ]
-        print(
-            f"{name:8s} float32 logits {found[0]}, score {found[1]} | float64 {', '.join(found[2:])}"
-        )

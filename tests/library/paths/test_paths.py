@@ -186,14 +186,14 @@ def test_shipped_models_in_both_precisions():
         assert (path_logits(model, rows).sum() - logits).abs().max() <= bound * logits.abs().max()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "neox-parallel", "llama", "olmo2"])
+@pytest.mark.parametrize("name", ["gpt2", "olmo2"])
 def test_paths_of_other_families_sum_to_their_logits(name):
     model = zoo.make(name)
     tokens = torch.randint(50, (2, 7), generator=torch.Generator().manual_seed(0))
     logits = model(tokens).detach()
     paths = path_logits(model, tokens)
     # transformers computes RMS norms in float32
-    most = 1e-6 if name in ("llama", "olmo2") else 1e-12
+    most = 1e-6 if name == "olmo2" else 1e-12
     assert (sum(paths.values()) - logits).abs().max() <= most * logits.abs().max()
     by_order = [1, 0, 0, 0]
     for _ in range(3):

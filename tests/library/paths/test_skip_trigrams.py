@@ -184,28 +184,6 @@ def test_direct_share_of_a_bug(boot):
         assert bug.p_wrong_direct == pytest.approx(float(expected), abs=1e-12)
 
 
-def test_a_head_raises_the_same_completion_for_both_destinations(small):
-    """The mechanism: with all attention on the source, what one head adds does not depend on the destination."""
-    point, added = "blocks.0.attn.hook_pattern", []
-
-    def on_source(pattern, hook):
-        forced = torch.zeros_like(pattern)
-        forced[..., 0] = 1.0
-        return forced
-
-    def silent(z, hook):
-        return torch.zeros_like(z)
-
-    for destination in (1, 3):
-        tokens = torch.tensor([[5, destination]])
-        both = small.run_with_hooks(tokens, fwd_hooks=[(point, on_source)])
-        none = small.run_with_hooks(
-            tokens, fwd_hooks=[(point, on_source), ("blocks.0.attn.hook_z", silent)]
-        )
-        added.append((both - none)[0, 1])
-    torch.testing.assert_close(added[0], added[1], rtol=0, atol=1e-12)
-
-
 def test_shipped_statistics():
     found = shipped_statistics()
     assert found.provenance["tokens"] == 5928145
