@@ -39,6 +39,25 @@ def test_the_stored_value_of_a_claim_is_what_is_computed_now(by):
         assert agree(now, claim.value, claim.tolerance), text
 
 
+NULLS = [claim for claim in claims.load() if claim.null_by]
+#: Nulls of more than a second, two minutes together: weekly.
+SLOW_NULLS = ("E9", "E10", "E12", "E13", "N3", "N22", "G11", "G23")
+
+
+def rows_with_a_null():
+    for claim in NULLS:
+        marks = [pytest.mark.weekly] if claim.id in SLOW_NULLS else []
+        yield pytest.param(claim, marks=marks, id=claim.id)
+
+
+@pytest.mark.parametrize("claim", [*rows_with_a_null()])
+def test_the_stored_null_of_a_claim_is_what_is_computed_now_and_its_verdict_fits_it(claim):
+    now = claims.recompute_null(claim)
+    text = f"{claim.id}: now {now!r}, stored {claim.null!r}"
+    assert agree(now, claim.null, claim.tolerance), text
+    assert claims.problems([replace(claim, null=now)]) == []
+
+
 def test_every_row_of_the_register_is_well_formed():
     assert claims.problems(claims.load()) == []
 
@@ -79,6 +98,8 @@ SOUND = claims.Claim(
 )
 YES = replace(SOUND, value=True, labels=(), tolerance=0, kind="exact", said=None, said_tolerance=0)
 WHY = "It would hold if halves were larger."
+CLEAR = replace(SOUND, null=[[0.1, 0.2], []], null_of="ten models", null_by="nulls.bigram_table")
+DOUBTFUL = replace(CLEAR, null=[[0.4, 0.6], []], verdict="holds without training", would_hold=WHY)
 NOT = replace(YES, verdict="cannot be checked", would_hold=WHY, by="", value=None)
 FAULTS = [
     (SOUND, {"place": " "}, "place is empty"),
@@ -98,12 +119,31 @@ FAULTS = [
     (SOUND, {"verdict": "wrong", "would_hold": WHY}, "'wrong', but 0.501 is within 0.005 of 0.5"),
     (YES, {"verdict": "wrong", "would_hold": WHY}, "'wrong', but the computed answer is yes"),
     (SOUND, {"note": "It is 0.77."}, "the note says 0.77, which the row does not"),
+    (CLEAR, {"null": [[0.4, 0.6], []]}, "'holds', but 0.501 lies within its null [0.4, 0.6]"),
+    (CLEAR, {"null": [[0.1, 0.501], []]}, "'holds', but 0.501 lies within its null"),
+    (CLEAR, {"null": [[0.1, 0.2]]}, "needs [lowest, highest] or [] for each of"),
+    (CLEAR, {"null_of": " "}, "null, null_of and null_by belong together"),
+    (DOUBTFUL, {"null": [[0.1, 0.2], []]}, "'holds without training', but no value lies within"),
+    (
+        YES,
+        {"verdict": "holds without training", "would_hold": WHY},
+        "no list of values with a null",
+    ),
     (NOT, {"would_hold": ""}, "verdict 'cannot be checked', and would_hold is ''"),
     (NOT, {"by": "paper.gelu_as_silu"}, "'cannot be checked', and yet computed"),
 ]
 
 
-@pytest.mark.parametrize("claim", [SOUND, YES, NOT], ids=["number", "answer", "cannot be checked"])
+SOUND_ROWS = {
+    "number": SOUND,
+    "answer": YES,
+    "cannot be checked": NOT,
+    "far from its null": CLEAR,
+    "within its null": DOUBTFUL,
+}
+
+
+@pytest.mark.parametrize("claim", SOUND_ROWS.values(), ids=SOUND_ROWS)
 def test_a_sound_row_passes(claim):
     assert claims.problems([claim]) == []
 

@@ -47,21 +47,24 @@ def counts() -> str:
     claims, sources, verdicts = register()
     found = Counter((claim.source, claim.verdict) for claim in claims)
     head = "".join(
-        f'<th scope="col">{badge(verdict, name)}</th>' for verdict, name in verdicts.items()
+        f'<th scope="col" role="columnheader">{badge(verdict, name)}</th>'
+        for verdict, name in verdicts.items()
     )
     lines = [
         line(
             f'<a href="#{section_of(name)}">{escape(short(name))}</a>',
-            [found[key, verdict] for verdict in verdicts],
+            {verdict: found[key, verdict] for verdict in verdicts},
         )
         for key, name in sources.items()
     ]
     total = Counter(claim.verdict for claim in claims)
-    lines.append(line("All", [total[verdict] for verdict in verdicts]))
+    lines.append(line("All", {verdict: total[verdict] for verdict in verdicts}))
     return raw(
-        '<div class="ck-scroll"><table class="ck-counts"><caption>Claims of each text by verdict</caption>'
-        f'<thead><tr><th scope="col">Text</th>{head}<th scope="col">all</th></tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>" + controls(claims, sources, verdicts)
+        '<div class="ck-scroll"><table class="ck-counts" role="table"><caption>Claims of each text by verdict</caption>'
+        f'<thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">Text</th>{head}'
+        '<th scope="col" role="columnheader">all</th></tr></thead>'
+        f'<tbody role="rowgroup">{"".join(lines)}</tbody></table></div>'
+        + controls(claims, sources, verdicts)
     )
 
 
@@ -71,17 +74,24 @@ def summary() -> str:
     found = Counter(claim.verdict for claim in claims)
     computed = sum(bool(claim.by) for claim in claims)
     in_setting = found["holds in the source's setting"]
+    untrained = found["holds without training"]
     return (
         f"The register lists {len(claims)} claims of our sources, and the tests compute {computed} of them again. "
-        f"Of all claims, {found['holds']} hold. Another {in_setting} hold in the "
-        f"setting of their source and not in ours, {found['too strong']} are too strong, {found['wrong']} are "
-        f"wrong, and {found['cannot be checked']} cannot be checked."
+        f"Of all claims, {found['holds']} hold. For {untrained} other, the result agrees with the claim, but it is the "
+        f"same for models that have learnt nothing. Another {in_setting} hold in the setting of their source and not "
+        f"in ours, {found['too strong']} are too strong, {found['wrong']} are wrong, and "
+        f"{found['cannot be checked']} cannot be checked."
     )
 
 
-def line(name: str, numbers: list[int]) -> str:
-    cells = "".join(f"<td>{number or '–'}</td>" for number in [*numbers, sum(numbers)])
-    return f'<tr><th scope="row">{name}</th>{cells}</tr>'
+def line(name: str, numbers: dict[str, int]) -> str:
+    """A row of the counts; the verdict of a cell is its label where the row is shown as a card."""
+    numbers = {**numbers, "all": sum(numbers.values())}
+    cells = "".join(
+        f'<td role="cell" data-label="{escape(verdict)}" class="{"" if number else "ck-none"}">{number or "–"}</td>'
+        for verdict, number in numbers.items()
+    )
+    return f'<tr role="row"><th scope="row" role="rowheader">{name}</th>{cells}</tr>'
 
 
 def controls(claims, sources, verdicts) -> str:
@@ -126,7 +136,7 @@ def row(claim) -> str:
 
     title = title_of(claim.chapter)
     more = [f'<a href="{address(claim.chapter)}">{escape(title)}</a>'] if title else []
-    more += [f"<code>{escape(claim.by)}</code>"] if claim.by else []
+    more += [f"<code>{escape(by)}</code>" for by in (claim.by, claim.null_by) if by]
     links = f'<p class="ck-links">{" · ".join(more)}</p>' if more else ""
     texts = [("ck-would", claim.would_hold), ("ck-note", claim.note)]
     note = "".join(f'<p class="{name}">{prose(text)}</p>' for name, text in texts if text)
@@ -146,7 +156,7 @@ def badge(verdict: str, name: str) -> str:
 
 
 def values(claim) -> str:
-    """The numbers, one to a line: what it is, the value here, and what the text says."""
+    """The numbers, one to a line: what it is, the value here, its null, and what the text says."""
     if claim.value is None:
         return ""
     here = claim.value if isinstance(claim.value, list) else [claim.value]
@@ -160,16 +170,23 @@ def values(claim) -> str:
     lines = []
     for i, value in enumerate(here):
         name = f'<th scope="row">{prose(labels[i])}</th>' if labels[i] else "<td></td>"
-        text = f"<td>{number(said[i]) if i < len(said) else ''}</td>" if said else ""
-        lines.append(
-            f"<tr>{name}<td><strong>{number(value, tolerance[i])}</strong></td>{text}</tr>"
-        )
-    head = (
-        '<thead><tr><td></td><th scope="col">here</th><th scope="col">source</th></tr></thead>'
-        if said
-        else ""
-    )
-    return f'<table class="ck-values">{head}<tbody>{"".join(lines)}</tbody></table>'
+        cells = [f"<strong>{number(value, tolerance[i])}</strong>"]
+        if claim.null:
+            cells.append(null_range(claim.null[i]))
+        if said:
+            cells.append(number(said[i]) if i < len(said) else "")
+        lines.append(f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    columns = ["here", *(["null"] if claim.null else []), *(["source"] if said else [])]
+    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
+    head = f"<thead><tr><td></td>{head}</tr></thead>" if len(columns) > 1 else ""
+    about = f'<p class="ck-null">Null: {prose(claim.null_of)}.</p>' if claim.null else ""
+    return f'<table class="ck-values">{head}<tbody>{"".join(lines)}</tbody></table>{about}'
+
+
+def null_range(null: list) -> str:
+    """`0.02 to 0.05`, one number if both ends look the same, and nothing for an entry without a null."""
+    ends = list(dict.fromkeys(number(end) for end in null))
+    return " to ".join(ends)
 
 
 def number(value, tolerance: float = 0) -> str:

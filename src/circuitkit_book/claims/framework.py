@@ -1,7 +1,8 @@
 """What the framework paper says, recomputed on the shipped models."""
 
 import math
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import torch
 
@@ -107,9 +108,10 @@ def frozen_paths() -> float:
     return float((sum(shares.values()) - logits).abs().max() / logits.abs().max())
 
 
-def bigram_table() -> list:
+def bigram_table(zero: Any = None) -> list:
     """Whether the table is near the bigrams: correlation with corpus log-probabilities of common bigrams, share of equal first choices, KL in nats."""
-    zero, counts = model("zero-layer"), models.corpus_statistics()
+    zero = model("zero-layer") if zero is None else zero
+    counts = models.corpus_statistics()
     table, bigram = (zero.W_E @ zero.W_U).log_softmax(-1), counts.log_probs().float()
     often, share = counts.bigram >= 20, unigram() / unigram().sum()
     correlation = torch.corrcoef(torch.stack([table[often], bigram[often]]))[0, 1]
@@ -119,13 +121,19 @@ def bigram_table() -> list:
 
 
 def skip_trigrams_in_text() -> list[float]:
-    """Of L0H0's 300 strongest skip trigrams: share the text bears out, and share beyond three standard errors."""
-    one, stats, counted = (
-        model("one-layer"),
-        models.corpus_statistics(),
-        skip_trigram_bugs.shipped_statistics(),
-    )
-    given = counted.provenance
+    """Of L0H0's 300 strongest skip trigrams: share the text bears out, and share beyond three standard errors; in the
+    training text, then in held-out text.
+    """
+    found = strongest_of_l0h0()
+    in_training = skip_trigram_bugs.shipped_statistics().evidence.loc[found]
+    return [*supported(in_training), *supported_by_heldout_text(found)]
+
+
+@cache
+def strongest_of_l0h0() -> list[tuple[int, ...]]:
+    """Source, destination and completion of its 300 strongest skip trigrams of frequent words."""
+    one, stats = model("one-layer"), models.corpus_statistics()
+    given = skip_trigram_bugs.shipped_statistics().provenance
     words = [one.tokenizer.decode([i]).strip() for i in range(one.cfg.d_vocab)]
     common = [
         word.isalpha() and n >= given["min_token"]
@@ -135,31 +143,61 @@ def skip_trigrams_in_text() -> list[float]:
         one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
         among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
     )  # fmt: skip
-    evidence = found.join(counted.evidence, on=["source", "destination", "completion"])
+    return [tuple(row) for row in found[skip_trigrams.TRIPLE].values.tolist()]
+
+
+def supported_by_heldout_text(triples: list[tuple[int, ...]]) -> list[float]:
+    """The two shares of `supported` in the held-out text."""
+    return supported(skip_trigrams.count_evidence(triples, models.heldout_tokens()))
+
+
+def supported(evidence: Any) -> list[float]:
+    """Share of triples whose completion is likelier after the source; share beyond three standard errors. Triples that do
+    not occur in the text are left out.
+    """
+    has_cases = (evidence["n_with"] > 0) & (evidence["hits_with"] + evidence["hits_without"] > 0)
+    evidence = evidence[has_cases]
     likelier = evidence["share_with"] > evidence["share_without"]
     return [float(likelier.mean()), float((evidence["z"] > 3).mean())]
 
 
-def copying_heads() -> list[float]:
+def copying_heads(one: Any = None) -> list[float]:
     """Eigenvalue copying scores of the four heads of the one-layer model."""
-    return circuits.copying_score(model("one-layer")).values.tolist()
+    return circuits.copying_score(model("one-layer") if one is None else one).values.tolist()
 
 
 def made_up_words() -> list:
-    """Whether the twenty worst crossings get more than 0.3; the largest probability, and the direct path's share of it."""
+    """Whether the twenty worst crossings get more than 0.3; the largest probability, and the direct path's share of it; the
+    twentieth probability among crossings whose wrong completion never follows its destination.
+    """
     counted, contexts = skip_trigram_bugs.shipped_statistics(), models.heldout_rows(20, 6, seed=3)
     found = skip_trigram_bugs.find_bugs(
         model("one-layer"), counted.words, contexts, 20, occurring=counted.occurring
     )
     worst = found.bugs[0]
-    return [all(bug.p_wrong > 0.3 for bug in found.bugs), worst.p_wrong, worst.p_wrong_direct]
+    return [
+        all(bug.p_wrong > 0.3 for bug in found.bugs),
+        worst.p_wrong,
+        worst.p_wrong_direct,
+        twentieth_of_the_unseen(found.crossings),
+    ]
 
 
-def term_importance() -> list[float]:
+def twentieth_of_the_unseen(crossings: torch.Tensor) -> float:
+    """The twentieth largest probability of a wrong completion that follows its destination nowhere in the training text."""
+    destination, wrong = crossings[:, 1], crossings[:, 2]
+    never = models.corpus_statistics().bigram[destination, wrong] == 0
+    different = torch.unique(crossings[never][:, :3], dim=0)  # one triple may have several licences
+    rows = torch.cat([different, different[:, [2, 2]]], dim=1)
+    contexts = models.heldout_rows(20, 6, seed=3)[:2]
+    found = skip_trigram_bugs.mean_probabilities(model("one-layer"), rows, contexts)[:, 0]
+    return float(found.topk(20).values[-1])
+
+
+def term_importance(two: Any = None) -> list[float]:
     """Loss of the two-layer model with paths through at most 0, 1 and 2 heads, patterns frozen, in nats."""
-    return list(
-        paths.term_importance(model("two-layer"), models.heldout_rows(6))["kept"]
-    )
+    two = model("two-layer") if two is None else two
+    return paths.term_importance(two, models.heldout_rows(6))["kept"].tolist()
 
 
 def chance_composition() -> list[float]:
@@ -198,26 +236,32 @@ def induction_circuit() -> list:
     return [early, looks_back, late, matches, *lost]
 
 
-def random_repeats() -> list:
+def random_repeats(two: Any = None) -> list:
     """Whether repetition makes random tokens predictable: loss on random tokens the first time and the second time, in nats, and accuracy the second time."""
-    result = second_pass()
+    two = model("two-layer") if two is None else two
+    result = induction.induction_loss(two, repeats())
     return [result.second < 0.1 * result.first, *result[:2], result.accuracy]
 
 
 def induction_eigenvalues() -> list:
     """Whether both are near 1: eigenvalue scores of L1H3 of the match between query token and noted token, and of its OV circuit."""
-    two = model("two-layer")
-    stack, W_E = heads_of(two), two.W_E.detach()
-    noted = W_E @ stack["L0H1"].W_V[0] @ stack["L0H1"].W_O[0]
-    match = (noted @ stack["L1H3"].W_K[0]).T @ (
-        W_E @ stack["L1H3"].W_Q[0]
-    )  # its eigenvalues are those of the table
-    values = torch.linalg.eigvals(match)
     matches, copies = (
-        float(values.real.sum() / values.abs().sum()),
-        circuits.copying_score(two)["L1H3"],
+        match_score("L0H1", "L1H3"),
+        circuits.copying_score(model("two-layer"))["L1H3"],
     )
     return [min(matches, copies) > 0.95, matches, copies]
+
+
+def match_score(early: str, late: str) -> float:
+    """Eigenvalue score of the table of query tokens of one head by the tokens that an earlier head wrote."""
+    two = model("two-layer")
+    stack, W_E = heads_of(two), two.W_E.detach()
+    noted = W_E @ stack[early].W_V[0] @ stack[early].W_O[0]
+    match = (noted @ stack[late].W_K[0]).T @ (
+        W_E @ stack[late].W_Q[0]
+    )  # its eigenvalues are those of the table
+    values = torch.linalg.eigvals(match)
+    return float(values.real.sum() / values.abs().sum())
 
 
 def birth_of_induction() -> list[float]:

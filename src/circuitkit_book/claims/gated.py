@@ -117,7 +117,11 @@ def initial_weights() -> list:
 
 def shared_by_originals() -> list[int]:
     """Shipped 4-head originals that keep 0, 1, ... 5 trigrams in no single head, each judged now by the post's form."""
-    made = [toy.load_original(4, 5, seed) for seed in range(48)]
+    return shared_trigrams([toy.load_original(4, 5, seed) for seed in range(48)])
+
+
+def shared_trigrams(made: list[TransformerBridge]) -> list[int]:
+    """How many of these models keep 0, 1, ... 5 trigrams in no single head, by the post's form."""
     verdicts = [trigram_verdict(model, form="post") for model in made]
     return torch.bincount(
         torch.tensor([len(verdict.superposed) for verdict in verdicts]), minlength=6
@@ -253,11 +257,15 @@ def withdrawn() -> float:
 
 def loopholes_closed() -> list:
     """The stored block: one head for each trigram; originals with a success of the run chosen by loss: 4H/5T, 3H/4T, 2H/3T; then by the post's form."""
-    verdict = trigram_verdict(toy.load_gated())
     strict = [n for trigrams in (5, 4, 3) for n in _chosen("gates", trigrams)]
     post = [_chosen("gates", trigrams, form="post")[0] for trigrams in (5, 4, 3)]
-    exactly_one = verdict.success and bool((verdict.carries.sum(0) == 1).all())
-    return [exactly_one, *strict, *post]
+    return [one_head_each(toy.load_gated()), *strict, *post]
+
+
+def one_head_each(made: TransformerBridge) -> bool:
+    """Whether a model has learnt every trigram, and exactly one head alone carries each."""
+    verdict = trigram_verdict(made)
+    return verdict.success and bool((verdict.carries.sum(0) == 1).all())
 
 
 def without_a_gate() -> list[int]:
@@ -273,9 +281,9 @@ def without_a_gate() -> list[int]:
     return [*_chosen("writes, no gate", 5), *best, n_originals]
 
 
-def attention_on_the_source() -> list:
+def attention_on_the_source(made: TransformerBridge | None = None) -> list:
     """Whether it is far from full: mean attention on the source where a completion is due: the largest head of original 13, and the mean over heads."""
-    made = toy.load_original(4, 5, seed=13)
+    made = toy.load_original(4, 5, seed=13) if made is None else made
     tokens = made.task.sample(4000, seed=9)
     due = made.task.states(tokens) == 2
     on_source = (

@@ -22,14 +22,15 @@ class Outcome(NamedTuple):
         return self.text
 
 
-def computation(claim: Claim):
-    """The function that recomputes a claim, by its name in `claim.by`."""
-    module, _, name = claim.by.partition(".")
+def computation(claim: Claim, by: str = ""):
+    """The function that recomputes a claim, by its name in `claim.by` or by another one."""
+    by = by or claim.by
+    module, _, name = by.partition(".")
     try:
         return getattr(import_module(f"circuitkit_book.claims.{module}"), name)
     except (ImportError, AttributeError) as problem:
         raise ValueError(
-            f"claim {claim.id} is computed by {claim.by!r}, which does not exist; expected 'module.function' of "
+            f"claim {claim.id} is computed by {by!r}, which does not exist; expected 'module.function' of "
             f"circuitkit_book/claims/module.py ({problem})"
         ) from problem
 
@@ -49,6 +50,18 @@ def recompute(id: str | Claim) -> Any:
             )
         value = value[claim.key]
     return value
+
+
+def recompute_null(id: str | Claim) -> list:
+    """The null of a claim, computed now: the lowest and the highest result for each entry of its value.
+
+    >>> recompute_null("N18")[0]
+    []
+    """
+    claim = id if isinstance(id, Claim) else find(id)
+    if not claim.null_by:
+        raise ValueError(f"claim {claim.id} has no null")
+    return computation(claim, claim.null_by)()
 
 
 def check(id: str | Claim) -> Outcome:
@@ -91,6 +104,19 @@ def agree(value: Any, expected: Any, tolerance: int | float | list) -> bool:
     if is_number(value) and is_number(expected):
         return value == expected or abs(value - expected) <= tolerance
     return type(value) is type(expected) and value == expected
+
+
+def within_null(claim: Claim) -> list[tuple[Any, list]]:
+    """The entries of a claim's value that lie within their null, each with this null."""
+    if claim.null is None:
+        return []
+    tolerance = claim.tolerance
+    each = tolerance if isinstance(tolerance, list) else [tolerance] * len(claim.value)
+    return [
+        (value, null)
+        for value, null, margin in zip(claim.value, claim.null, each, strict=True)
+        if null and null[0] - margin <= value <= null[1] + margin
+    ]
 
 
 def is_number(value: Any) -> bool:

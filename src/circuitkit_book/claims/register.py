@@ -27,6 +27,7 @@ LETTERS = {
 VERDICTS = {
     "holds": "holds",
     "holds in the source's setting": "holds in the source's setting",
+    "holds without training": "holds without training",
     "too strong": "too strong",
     "wrong": "wrong",
     "cannot be checked": "cannot be checked",
@@ -80,6 +81,13 @@ class Claim:
     """What the source states, if it states a number: for the first entries of `value` where that is a longer list."""
     said_tolerance: int | float | list = 0.0
     """How near `value` must be to `said` to agree: the precision that the source prints."""
+    null: Any = None
+    """The same on models that have learnt nothing, or on parts that the claim does not name: for each entry of `value` the
+    lowest and the highest result, or an empty list where the entry states no effect."""
+    null_of: str = ""
+    """What these models or parts are."""
+    null_by: str = ""
+    """The function that recomputes `null`: `nulls.f` is `f` in `circuitkit_book/claims/nulls.py`."""
 
 
 def parse(text: str) -> list[Claim]:

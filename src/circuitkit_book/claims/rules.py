@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from circuitkit_book.claims.outcomes import agree, is_number
+from circuitkit_book.claims.outcomes import agree, is_number, within_null
 from circuitkit_book.claims.register import KINDS, LETTERS, SOURCES, VERDICTS, Claim
 
 TEXTS = ("id", "source", "place", "claim", "computes", "verdict")
@@ -50,13 +50,15 @@ def _row(claim: Claim) -> list[str]:
         found.append("no page treats it")
     found += [f"the note says {text}, which the row does not compute" for text in _unbound(claim)]
     found += _not_computed(claim) if claim.verdict == "cannot be checked" else _computed(claim)
+    found += _null(claim)
     return [f"claim {claim.id}: {fault}" for fault in found]
 
 
 def _unbound(claim: Claim) -> list[str]:
     """Decimal numbers of the two explanations that round none of the row's values and are in none of its other texts."""
     elsewhere = f"{claim.claim} {claim.computes} {claim.labels} {claim.value}"
-    computed = [abs(one) for one in _flat([claim.value, claim.said]) if is_number(one)]
+    numbers = _flat([claim.value, claim.said, claim.null])
+    computed = [abs(one) for one in numbers if is_number(one)]
     texts = re.findall(r"\d+\.\d+", f"{claim.note} {claim.would_hold}")
     return [
         text
@@ -92,6 +94,24 @@ def _computed(claim: Claim) -> list[str]:
     if claim.verdict == "wrong" and true and all(true):
         found.append("'wrong', but the computed answer is yes")
     return found
+
+
+def _null(claim: Claim) -> list[str]:
+    """A null that is incomplete, or that contradicts the verdict: an effect is none if its null is as large."""
+    given = [claim.null is not None, bool(claim.null_of.strip()), bool(claim.null_by)]
+    if any(given) and not all(given):
+        return ["null, null_of and null_by belong together"]
+    if not any(given) or not isinstance(claim.value, list):
+        wrong = any(given) or claim.verdict == "holds without training"
+        return ["the row has no list of values with a null"] if wrong else []
+    if len(claim.null) != len(claim.value) or any(len(one) not in (0, 2) for one in claim.null):
+        return [f"null {claim.null} needs [lowest, highest] or [] for each of {claim.value}"]
+    within = within_null(claim)
+    if claim.verdict == "holds" and within:
+        return [f"'holds', but {value} lies within its null {null}" for value, null in within]
+    if claim.verdict == "holds without training" and not within:
+        return ["'holds without training', but no value lies within its null"]
+    return []
 
 
 def _tolerated(claim: Claim) -> list[str]:
