@@ -1,17 +1,17 @@
 """Models made by hand: every weight follows from what a head should do with named directions.
 
 A stream is divided into orthogonal subspaces, for example one direction for each token, one for
-each position and one for each token that a head has found. A head is then described by what it
-compares, and by which subspace it copies into which.
+each position and one for each token that a head has found. A head then reads and writes with the
+directions of its subspaces.
 """
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from circuitkit.checks import checked, require_at_least
 from circuitkit.heads import Heads, stack
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["bridge_of", "build_induction_model"]
 
-Action = tuple[str, str, Tensor]
-"""A source subspace, a target subspace, and the matrix between them `[source, target]`."""
 GAIN = 20.0
 """The logit of a token to which the last head pays all its attention."""
 
@@ -146,83 +144,37 @@ def require_native(heads: Heads) -> None:
         )
 
 
-# Heads described by what they compare and copy
+# Heads that read and write named directions
 
 
-class Subspaces:
-    """Orthogonal subspaces that together fill a residual stream.
+def subspaces(**sizes: int) -> list[Float[Tensor, "n d_model"]]:
+    """Orthogonal subspaces that together fill a stream: for each, its unit vectors in rows."""
+    return list(torch.eye(sum(sizes.values())).split(list(sizes.values())))
 
-    Parameters
-    ----------
-    sizes : the number of dimensions of each subspace, by name
 
-    Notes
-    -----
-    Source: this book.
+def head_of(
+    name: str,
+    layer: int,
+    compares: list[tuple[Float[Tensor, "n d_model"], Float[Tensor, "n d_model"]]],
+    copies: tuple[Float[Tensor, "m d_model"], Float[Tensor, "m d_model"]],
+    d_head: int,
+) -> Heads:
+    r"""The head whose score is the sum of $(x_{dst} \cdot q_i) (x_{src} \cdot k_i)$ over all rows.
 
-    Examples
-    --------
-    >>> Subspaces(token=5, position=8).d_model
-    13
+    `compares` holds pairs of such rows, of queries and of keys, and `copies` what the head reads
+    from a source and what it writes in its place, row by row. Each row has a dimension of the head
+    for itself. The factor sqrt(d_head) undoes the division of scores by it.
     """
-
-    def __init__(self, **sizes: int):
-        self.sizes = sizes
-        self.d_model = sum(sizes.values())
-        self.dimensions = {}
-        begin = 0
-        for name, size in sizes.items():
-            self.dimensions[name] = slice(begin, begin + size)
-            begin += size
-
-    def directions(self, name: str) -> Float[Tensor, "n d_model"]:
-        """Return the unit vectors that span a subspace, one in each row."""
-        return torch.eye(self.d_model)[self.dimensions[name]]
-
-    def head(
-        self,
-        name: str,
-        layer: int,
-        compares: Sequence[Action],
-        copies: Sequence[Action],
-        d_head: int,
-    ) -> Heads:
-        r"""Build the head with the scores $\sum q B k^\top$ and the output $\sum x M$.
-
-        Each comparison `(query space, key space, B)` has head dimensions of its own, one for each
-        column of $B$ that is not zero: there $W_Q = B$ and $W_K$ is the identity. Each copy
-        `(from space, to space, M)` has head dimensions of its own, one for each row of $M$ that is
-        not zero: there $W_V$ is the identity and $W_O = M$. The factor sqrt(d_head) in $W_Q$ undoes
-        the division of scores by it. Source: tracr (Lindner et al. 2023), where a matrix is derived
-        from its action, too.
-        """
-        W_Q, W_K, W_V = (torch.zeros(self.d_model, d_head) for _ in range(3))
-        W_O = torch.zeros(d_head, self.d_model)
-        n_used = 0
-        for query_space, key_space, B in compares:
-            columns = B.any(0).nonzero()[:, 0]
-            room = slice(n_used, n_used + len(columns))
-            W_Q[self.dimensions[query_space], room] = B[:, columns] * math.sqrt(d_head)
-            W_K[self.dimensions[key_space], room] = torch.eye(self.sizes[key_space])[:, columns]
-            n_used += len(columns)
-        n_used = 0
-        for from_space, to_space, M in copies:
-            rows = M.any(1).nonzero()[:, 0]
-            room = slice(n_used, n_used + len(rows))
-            W_V[self.dimensions[from_space], room] = torch.eye(self.sizes[from_space])[:, rows]
-            W_O[room, self.dimensions[to_space]] = M[rows]
-            n_used += len(rows)
-        return Heads((name,), W_Q[None], W_K[None], W_V[None], W_O[None], layers=(layer,))
-
-
-def shift(n: int, by: int) -> Float[Tensor, "n n"]:
-    """Return the matrix that sends direction `j` to direction `j + by`, and to 0 out of range."""
-    return torch.diag_embed(torch.ones(n - abs(by)), offset=by)
+    queries = torch.cat([query for query, _ in compares]) * math.sqrt(d_head)
+    keys = torch.cat([key for _, key in compares])
+    rows = [pad(part, (0, 0, 0, d_head - len(part))) for part in (queries, keys, *copies)]
+    W_Q, W_K, W_V, W_O = (part[None] for part in rows)  # [1, d_head, d_model]
+    return Heads((name,), W_Q.mT, W_K.mT, W_V.mT, W_O, layers=(layer,))
 
 
 @checked
 def build_induction_model(
-    vocab: int | Sequence[str],
+    n_tokens: int,
     n_ctx: int,
     *,
     method: Literal["k-composition", "pointer"] = "k-composition",
@@ -243,7 +195,7 @@ def build_induction_model(
 
     Parameters
     ----------
-    vocab : the number of tokens, or the tokens
+    n_tokens : the number of tokens, at least 2
     n_ctx : the number of positions
     method : how the second head finds the position after the earlier copy
     sharpness : the score of the position that a head should attend to, minus that of all others
@@ -277,7 +229,7 @@ def build_induction_model(
     >>> model(torch.tensor([[3, 1, 4, 3]])).argmax(-1)[0, -1].item()
     1
     """
-    n_tokens = vocabulary_size(vocab)
+    require_at_least(2, n_tokens=n_tokens, n_ctx=n_ctx)
     require_sharp(sharpness, n_ctx)
     if method == "k-composition":
         return induction_by_previous_token(n_tokens, n_ctx, sharpness)
@@ -286,74 +238,38 @@ def build_induction_model(
 
 def induction_by_previous_token(n_tokens: int, n_ctx: int, sharpness: float) -> "TransformerBridge":
     """Build the model in which L0H0 writes the previous token and L1H0 matches it in its keys."""
-    spaces = Subspaces(token=n_tokens, position=n_ctx, previous=n_tokens, output=n_tokens)
+    token, position, previous, output = subspaces(
+        token=n_tokens, position=n_ctx, previous=n_tokens, output=n_tokens
+    )
     d_head = max(n_ctx, n_tokens + 1)
-    token = torch.eye(n_tokens)
-    not_at_zero = torch.zeros(n_ctx, n_ctx)
-    not_at_zero[:, 0] = -2 * sharpness
-    first = spaces.head(
-        "L0H0", 0, looks_back(1, n_ctx, sharpness), [("token", "previous", token)], d_head
-    )
-    second = spaces.head(
-        "L1H0",
-        1,
-        [("token", "previous", sharpness * token), ("position", "position", not_at_zero)],
-        [("token", "output", token)],
-        d_head,
-    )
-    return with_embeddings(spaces, stack(first, second))
+    one_back = (sharpness * position[1:], position[:-1])
+    first = head_of("L0H0", 0, [one_back], (token, previous), d_head)
+    same_token = (sharpness * token, previous)
+    not_the_first = (-2 * sharpness * position.sum(0, keepdim=True), position[:1])
+    second = head_of("L1H0", 1, [same_token, not_the_first], (token, output), d_head)
+    return bridge_of(stack(first, second), token, GAIN * output.T, position)
 
 
 def induction_by_pointer(n_tokens: int, n_ctx: int, sharpness: float) -> "TransformerBridge":
     """Build the model in which L0H0 writes the position of an earlier copy, and L1H0 reads it."""
-    spaces = Subspaces(token=n_tokens, position=n_ctx, pointer=n_ctx, output=n_tokens)
+    token, position, pointer, output = subspaces(
+        token=n_tokens, position=n_ctx, pointer=n_ctx, output=n_tokens
+    )
     d_head = n_tokens + n_ctx
-    token, position = torch.eye(n_tokens), torch.eye(n_ctx)
-    first = spaces.head(
-        "L0H0",
-        0,
-        [
-            ("token", "token", 2 * sharpness * token),
-            ("position", "position", -sharpness * position),
-        ],
-        [("position", "pointer", position)],
-        d_head,
-    )
-    second = spaces.head(
-        "L1H0",
-        1,
-        [("pointer", "position", sharpness * shift(n_ctx, 1))],
-        [("token", "output", token)],
-        d_head,
-    )
-    return with_embeddings(spaces, stack(first, second))
-
-
-def looks_back(by: int, n_ctx: int, sharpness: float) -> list[Action]:
-    """Return the comparison in which position `j` scores `sharpness` on position `j - by`."""
-    return [("position", "position", sharpness * shift(n_ctx, -by))]
-
-
-def with_embeddings(spaces: Subspaces, heads: Heads) -> "TransformerBridge":
-    """Return the model of these heads that embeds tokens and positions and reads the output."""
-    W_U = GAIN * spaces.directions("output").T
-    return bridge_of(heads, spaces.directions("token"), W_U, spaces.directions("position"))
-
-
-def vocabulary_size(vocab: int | Sequence[str]) -> int:
-    """Return the number of tokens, and raise a `ValueError` if there are less than two."""
-    n_tokens = vocab if isinstance(vocab, int) else len(vocab)
-    if n_tokens < 2:
-        raise ValueError(f"A vocabulary needs at least 2 tokens, and {n_tokens} were given.")
-    return n_tokens
+    same_token = (2 * sharpness * token, token)
+    not_itself = (-sharpness * position, position)
+    first = head_of("L0H0", 0, [same_token, not_itself], (position, pointer), d_head)
+    one_further = (sharpness * pointer[:-1], position[1:])
+    second = head_of("L1H0", 1, [one_further], (token, output), d_head)
+    return bridge_of(stack(first, second), token, GAIN * output.T, position)
 
 
 def require_sharp(sharpness: float, n_ctx: int) -> None:
     """Raise a `ValueError` if heads would not attend where their name says."""
-    least = math.log(max(n_ctx, 1)) + 3
-    if n_ctx < 2 or not least <= sharpness <= 1000:
+    least = math.log(n_ctx) + 3
+    if not least <= sharpness <= 1000:
         raise ValueError(
-            f"sharpness={sharpness} does not fit n_ctx={n_ctx}, which must be at least 2: "
-            f"attention to all wrong positions together is up to n_ctx * exp(-sharpness), and "
-            f"float32 scores above 1000 are too coarse. Choose {least:.1f} to 1000."
+            f"sharpness={sharpness} does not fit n_ctx={n_ctx}: attention to all wrong positions "
+            "together is up to n_ctx * exp(-sharpness), and float32 scores above 1000 are too "
+            f"coarse. Choose {least:.1f} to 1000."
         )

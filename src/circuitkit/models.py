@@ -63,7 +63,7 @@ def load_model(
     ------
     ValueError : for an unknown name or step, a damaged shipped file, and weights that are
         missing, have other sizes than the configuration says, or are NaN or infinite
-    ValueError : from transformers, for a folder without a `config.json` that names its model
+    FileNotFoundError : for a folder without `config.json`
     RuntimeError : from torch, for an unknown device
 
     Notes
@@ -195,6 +195,11 @@ def load_folder(folder: str | Path) -> "TransformerBridge":
             f"load_model({str(folder)!r}, from_hub=True)."
         )
     files = [path.name for path in Path(folder).iterdir()]
+    if "config.json" not in files:
+        raise FileNotFoundError(
+            f"There is no config.json in {str(folder)!r}. A model is loaded from a folder that "
+            "model.save_pretrained(folder) wrote."
+        )
     has_tokenizer = any(
         "token" in name or name.startswith("vocab") or name.endswith(".model") for name in files
     )

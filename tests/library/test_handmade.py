@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from circuitkit import heads_of, induction
 from circuitkit.circuits import composition_scores
-from circuitkit.handmade import (
-    Subspaces,
-    build_induction_model,
-    shift,
-)
+from circuitkit.handmade import build_induction_model, head_of, subspaces
 
 
 def patterns(model, tokens):
@@ -90,41 +86,31 @@ def test_heads_compose_through_the_named_input_only():
         assert all(value == 0 for k, value in found.items() if k != kind)
 
 
-def test_a_vocabulary_can_be_words():
-    model = build_induction_model(["a", "b", "c"], 6)
-    assert model.cfg.d_vocab == 3
-    assert model(torch.tensor([[0, 2, 0]]))[0, -1] == pytest.approx([0, 0, 20], abs=1e-4)
-
-
-def test_a_head_does_what_its_actions_say():
-    spaces = Subspaces(a=2, b=3)
-    assert spaces.directions("b").tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
-    look, move = (
-        torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 5.0]]),
-        torch.tensor([[0.0, 0.0], [1.0, 3.0], [0.0, 0.0]]),
-    )
-    head = spaces.head("x", 4, [("a", "b", look)], [("b", "a", move)], d_head=3)
+def test_a_head_compares_and_copies_its_directions():
+    a, b = subspaces(a=2, b=3)
+    assert b.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    compares = [(2 * a[:1], b[1:2]), (5 * a[1:], b[2:])]
+    head = head_of("x", 4, compares, (b[1:2], a[:1] + 3 * a[1:]), d_head=3)
     assert head.layers == (4,)
     expected = torch.zeros(5, 5)
-    expected[:2, 2:] = look * math.sqrt(3)
-    assert torch.allclose(head.QK.AB[0], expected)
+    expected[0, 3], expected[1, 4] = 2, 5
+    assert torch.allclose(head.QK.AB[0] / head.scale, expected)
     expected = torch.zeros(5, 5)
-    expected[2:, :2] = move
+    expected[3, :2] = torch.tensor([1.0, 3.0])
     assert torch.allclose(head.OV.AB[0], expected)
-
-
-def test_shift_by_hand():
-    assert shift(3, 1).tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
-    assert shift(3, -2).tolist() == [[0, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
 @pytest.mark.parametrize(
     ("build", "arguments", "words"),
     [
-        (build_induction_model, {"vocab": 1, "n_ctx": 8}, "at least 2 tokens, and 1"),
-        (build_induction_model, {"vocab": 4, "n_ctx": 1}, "n_ctx=1, which must be at least 2"),
-        (build_induction_model, {"vocab": 4, "n_ctx": 8, "sharpness": 2}, "Choose 5.1 to 1000"),
-        (build_induction_model, {"vocab": 4, "n_ctx": 8, "sharpness": 1e4}, "Choose 5.1 to 1000"),
+        (build_induction_model, {"n_tokens": 1, "n_ctx": 8}, "n_tokens=1 is too small"),
+        (build_induction_model, {"n_tokens": 4, "n_ctx": 1}, "n_ctx=1 is too small"),
+        (build_induction_model, {"n_tokens": 4, "n_ctx": 8, "sharpness": 2}, "Choose 5.1 to 1000"),
+        (
+            build_induction_model,
+            {"n_tokens": 4, "n_ctx": 8, "sharpness": 1e4},
+            "Choose 5.1 to 1000",
+        ),
     ],
 )
 def test_models_that_would_not_work_are_refused(build, arguments, words):

@@ -106,7 +106,7 @@ SHARED = {
     "activation": lambda: "silu",
     "reach": lambda: 4.0,
     "layer": lambda: 1,
-    "vocab": lambda: 12,
+    "n_tokens": lambda: 12,
     "n_ctx": lambda: 8,
     "d_vocab": lambda: 23,
     "period": lambda: 4,
@@ -116,10 +116,8 @@ SHARED = {
     "d_head": lambda: 4,
     "dst": lambda: 4,
     "src": lambda: 2,
-    "rotation": lambda: torch.eye(12),
     "triples": lambda: torch.tensor([[1, 2, 3], [1, 4, 5]]),
     "contexts": lambda: tokens()[:, :5],
-    "matrix": lambda: ck.circuits.full_ov(model(), "L0H1"),
 }
 CALLS = {
     "run": lambda: {"without": "L0H1->L1H2.K"},
@@ -129,7 +127,6 @@ CALLS = {
     "model_card": lambda: {"name": "zero-layer"},
     "checkpoints": lambda: {"name": "zero-layer"},
     "heldout_rows": lambda: {"n": 2},
-    "allowed_pairs": lambda: {"mask": "causal", "n_pos": 4},
     "bridge_of": lambda: {"n_ctx": 8},
     "composition_scores": lambda: {"earlier": model()},
     "why": lambda: {"text": tokens()[:1]},
@@ -161,7 +158,6 @@ FINE = {
     "attention.patterns": ("integers",),
     "count_evidence.tokens": (*TOKEN_FAULTS, "one axis more"),  # it knows no model
     "with_bias_token.x": ("one axis more",),
-    "build_induction_model.vocab": ("an unknown word", "a text"),  # its letters
     "report.model": ("a name",),
     "report.cache": ("an unknown word",),
 }

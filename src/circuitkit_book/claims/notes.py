@@ -181,21 +181,22 @@ def third_token() -> float:
 
 def virtual_head_model(n_tokens: int, n_ctx: int):
     """L0H0 carries the previous token, and L1H0 copies what it carries: the two compose through values."""
-    spaces = handmade.Subspaces(token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens)
-    size, token = max(n_ctx, n_tokens), torch.eye(n_tokens)
-    back = handmade.looks_back(1, n_ctx, sharpness=40.0)
-    first = spaces.head("L0H0", 0, back, [("token", "carried", token)], size)
-    second = spaces.head("L1H0", 1, back, [("carried", "output", token)], size)
-    return handmade.with_embeddings(spaces, stack(first, second))
+    token, position, carried, output = handmade.subspaces(
+        token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens
+    )
+    size, one_back = max(n_ctx, n_tokens), (40.0 * position[1:], position[:-1])
+    first = handmade.head_of("L0H0", 0, [one_back], (token, carried), size)
+    second = handmade.head_of("L1H0", 1, [one_back], (carried, output), size)
+    return handmade.bridge_of(stack(first, second), token, output.T, position)
 
 
 def three_wires() -> list[str]:
     """Which composition score is not zero in three models built by hand: notes, pointer arithmetic, a virtual head."""
-    words = ["the", "cat", "saw", "a", "dog", "and"]
+    n_words = 6
     built = [
-        handmade.build_induction_model(words, n_ctx=12),
-        handmade.build_induction_model(words, n_ctx=12, method="pointer"),
-        virtual_head_model(len(words), n_ctx=12),
+        handmade.build_induction_model(n_words, n_ctx=12),
+        handmade.build_induction_model(n_words, n_ctx=12, method="pointer"),
+        virtual_head_model(n_words, n_ctx=12),
     ]
     stacks = [heads_of(one) for one in built]
     return [

@@ -121,7 +121,7 @@ def test_a_folder_without_tokenizer_gives_a_model_without_one(folder):
 
 
 def test_a_folder_without_config_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"a `model_type` key in its config\.json"):
+    with pytest.raises(FileNotFoundError, match=r"There is no config.json in '.*'\. A model is"):
         ck.load_model(tmp_path)
 
 
