@@ -4,13 +4,12 @@ A head that chooses between its own token and a bias token computes `sigmoid(b x
 the number x that a neuron reads. A few such heads, added up, follow an activation function.
 
 To add an activation, (1) give it an entry in `ACTIVATIONS`; (2) unless a scaled SiLU computes it
-exactly, fit it and store the fits in `data/conversion/activations.json`; (3) if it is also used as
-a gate, store fits for gates in `data/conversion/gates.safetensors`. `studies/edition-2/train` has
-the scripts that fitted the others.
+exactly, which `SILU_SCALES` says, fit it and store the fits in `data/conversion/activations.json`;
+(3) if it is also used as a gate, store fits for gates in `data/conversion/gates.safetensors`.
+`studies/edition-2/train` has the scripts that fitted the others.
 """
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +17,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked, require_at_least
+from circuitkit.checks import checked
 from circuitkit.models import stored
 
-QUICK_GELU_SCALE = 1.702
+SILU_SCALES = {"silu": 1.0, "quick_gelu": 1.702}
+"""The activations that one head computes exactly: `SiLU(s x) / s` with this s."""
 
 
 def quick_gelu(x: Tensor) -> Tensor:
     """The sigmoid approximation of GELU: `x sigmoid(1.702 x)`."""
-    return F.silu(QUICK_GELU_SCALE * x) / QUICK_GELU_SCALE
+    return F.silu(1.702 * x) / 1.702
 
 
 def gelu_of_tanh(x: Tensor) -> Tensor:
@@ -34,38 +34,18 @@ def gelu_of_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-@dataclass(frozen=True)
-class Activation:
-    """An activation function that can be converted.
-
-    Parameters
-    ----------
-    function : what torch computes
-    max_slope : no less than its slope anywhere. The promise about rounding rests on it, because an
-        error of the pre-activation is passed on at most `max_slope` times. Write `math.inf` for a
-        function of unbounded slope; then nothing is promised.
-    silu_scale : s, if the function is `SiLU(s x) / s`
-    """
-
-    function: Callable[[Tensor], Tensor]
-    max_slope: float
-    silu_scale: float | None = None
-
-
 ACTIVATIONS = {
-    "silu": Activation(F.silu, 1.0999, silu_scale=1.0),
-    "relu": Activation(F.relu, 1.0),
-    "gelu": Activation(F.gelu, 1.1290),
-    "gelu_new": Activation(gelu_of_tanh, 1.1291),
-    "quick_gelu": Activation(quick_gelu, 1.0999, silu_scale=QUICK_GELU_SCALE),
-    "sigmoid": Activation(torch.sigmoid, 0.25),
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": gelu_of_tanh,
+    "quick_gelu": quick_gelu,
+    "sigmoid": torch.sigmoid,
 }
 """The functions by name. A sigmoid is known as a gate only, where it is one head."""
 
 # The largest |relu(x) - silu(x)|; it is reached where |x| = 1 + exp(-|x|), at |x| = 1.27846.
 RELU_MINUS_SILU = 0.27846454276107367
-DEFAULT_SHARPNESS = 2.0**14
-DEFAULT_HEADS = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,9 +64,7 @@ class HeadSum:
     activation : the name of the function that the sum follows
     coefficients : b, c, a and d of each head, `[4, neuron, head]`; one row for all neurons, or a
         row for each
-    errors : the largest difference from the activation for `|x| <= reach` in exact arithmetic, for
-        each row
-    reach : the range on which the errors hold
+    errors : the largest difference from the activation in exact arithmetic, for each row
     is_gate : whether it is the sum of a gate
 
     Notes
@@ -102,7 +80,6 @@ class HeadSum:
     activation: str
     coefficients: Float[Tensor, "4 neuron head"]
     errors: Float[Tensor, " neuron"]
-    reach: float = math.inf
     is_gate: bool = False
 
     def __len__(self) -> int:
@@ -121,14 +98,6 @@ class HeadSum:
     def terms(self) -> list[list[float]]:
         """`[b, c, a, d]` of each head, of the first neuron if neurons differ."""
         return self.coefficients[:, 0].T.tolist()
-
-    @property
-    def scaled_silu(self) -> tuple[float, float] | None:
-        """`(s, r)` if the whole sum is `r SiLU(s x)`, else None."""
-        if self.coefficients[0].numel() != 1:
-            return None
-        ((b, c, a, d),) = self.terms
-        return (b, a / b) if c == d == 0 != b else None
 
     def columns(self, like: Tensor) -> Float[Tensor, "4 neuron head"]:
         """The coefficients in the dtype and on the device of another tensor."""
@@ -149,9 +118,9 @@ class HeadSum:
         """The sum, entry by entry. Half precision is summed in float32 and rounded once."""
         if x.dtype in (torch.bfloat16, torch.float16):
             return self(x.float()).to(x.dtype)
-        if self.scaled_silu is not None:
-            scale, factor = self.scaled_silu
-            return F.silu(x) if scale == factor == 1 else F.silu(scale * x) * factor
+        if self.activation in SILU_SCALES and not self.is_gate:
+            # torch computes this one term in closed form
+            return ACTIVATIONS[self.activation](x)
         total = torch.zeros_like(x)
         for b, c, a, d in self.columns(x).unbind(-1):  # each [neuron]
             weight_on_itself = torch.sigmoid(b * x + c)
@@ -159,31 +128,20 @@ class HeadSum:
         return total
 
 
-def require_activation(name: str) -> None:
-    """Raise a `ValueError` for an activation that is not in `ACTIVATIONS`."""
-    if name not in ACTIVATIONS:
-        raise ValueError(
-            f"The activation {name!r} is not supported. Heads can compute {sorted(ACTIVATIONS)}."
-        )
-
-
 def same_for_all_neurons(
     activation: str, terms: Iterable, error: float, *, is_gate: bool = False
 ) -> HeadSum:
-    """The sum whose heads have these rows (b, c, a, d), on the whole line."""
+    """The sum whose heads have these rows (b, c, a, d)."""
     coefficients = torch.tensor(list(terms), dtype=torch.float64).T[:, None]  # [4, 1, head]
     errors = torch.tensor([error], dtype=torch.float64)
-    return HeadSum(activation, coefficients, errors, is_gate=is_gate)
+    return HeadSum(activation, coefficients, errors, is_gate)
+
+
+# Sums on the whole line
 
 
 @checked
-def head_sum(
-    activation: str,
-    heads_per_neuron: int | None = None,
-    *,
-    max_error: float | None = None,
-    sharpness: float = DEFAULT_SHARPNESS,
-) -> HeadSum:
+def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2.0**14) -> HeadSum:
     """The heads that compute an activation function on the whole line.
 
     `"silu"` and `"quick_gelu"` are exact with one head. `"relu"` is `SiLU(s x) / s` with a
@@ -193,13 +151,12 @@ def head_sum(
     Parameters
     ----------
     activation : `"silu"`, `"quick_gelu"`, `"relu"`, `"gelu"` (by erf) or `"gelu_new"` (by tanh)
-    heads_per_neuron : at most how many heads; 5 unless this or `max_error` is given
-    max_error : instead of that, the largest error allowed; the fewest heads within it are taken
-    sharpness : of ReLU, unless `max_error` is given
+    heads_per_neuron : at most how many heads
+    sharpness : of ReLU
 
     Raises
     ------
-    ValueError : if the activation is unknown or the error cannot be met
+    ValueError : if the activation is unknown
 
     Notes
     -----
@@ -211,64 +168,51 @@ def head_sum(
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
     0.0139
     """
+    return with_at_most(heads_per_neuron, head_sums(activation, sharpness))
+
+
+def head_sums(activation: str, sharpness: float) -> list[HeadSum]:
+    """All sums that follow an activation on the whole line, the shortest first."""
     require_activation(activation)
-    if heads_per_neuron is not None:
-        require_at_least(1, heads_per_neuron=heads_per_neuron)
     if activation == "sigmoid":
         raise ValueError("A sigmoid alone has no x in its value. Use gate_sum('sigmoid', reach).")
     if activation == "relu":
-        if max_error is not None:
-            if max_error <= 0:
-                raise ValueError("One head follows ReLU up to an error that is never 0.")
-            # a power of two scales without rounding
-            sharpness = 2.0 ** math.ceil(math.log2(RELU_MINUS_SILU / max_error))
         error = RELU_MINUS_SILU / sharpness
-        return same_for_all_neurons("relu", [[sharpness, 0.0, 1.0, 0.0]], error)
-    scale = ACTIVATIONS[activation].silu_scale
-    if scale is not None:
-        return same_for_all_neurons(activation, [[scale, 0.0, 1.0, 0.0]], 0.0)
-    fits = {}
-    for number, fit in stored("conversion", "activations.json")["fits"][activation].items():
+        return [same_for_all_neurons("relu", [[sharpness, 0.0, 1.0, 0.0]], error)]
+    if activation in SILU_SCALES:
+        return [same_for_all_neurons(activation, [[SILU_SCALES[activation], 0.0, 1.0, 0.0]], 0.0)]
+    sums = []
+    for fit in stored("conversion", "activations.json")["fits"][activation].values():
         rows = zip(fit["b"], fit["c"], fit["a"], fit["d"], strict=True)
-        fits[int(number)] = same_for_all_neurons(activation, rows, fit["error"])
-    if max_error is None and heads_per_neuron is None:
-        heads_per_neuron = DEFAULT_HEADS
-    return chosen(fits, heads_per_neuron, max_error)
+        sums.append(same_for_all_neurons(activation, rows, fit["error"]))
+    return sorted(sums, key=len)
 
 
-def chosen(
-    fits: dict[int, HeadSum], heads_per_neuron: int | None, max_error: float | None
-) -> HeadSum:
-    """The fit with the most heads that are allowed, or with the fewest within an error."""
-    counts, best = sorted(fits), fits[max(fits)]
-    if (heads_per_neuron is None) == (max_error is None):
+def require_activation(name: str) -> None:
+    """Raise a `ValueError` for an activation that is not in `ACTIVATIONS`."""
+    if name not in ACTIVATIONS:
         raise ValueError(
-            "Give either heads_per_neuron or max_error, because each decides the other. Write for "
-            f"example heads_per_neuron={counts[-1]}."
+            f"The activation {name!r} is not supported. Heads can compute {sorted(ACTIVATIONS)}."
         )
-    if heads_per_neuron is not None:
-        if heads_per_neuron < counts[0]:
-            raise ValueError(
-                f"With {best.activation!r}, a neuron has {counts[0]} to {counts[-1]} heads, not "
-                f"heads_per_neuron={heads_per_neuron}."
-            )
-        return fits[max(count for count in counts if count <= heads_per_neuron)]
-    for count in counts:
-        if fits[count].error <= (max_error or 0.0):
-            return fits[count]
-    raise ValueError(
-        f"An error of {max_error:.3g} cannot be met for {best.activation!r}: {counts[-1]} heads per "
-        f"neuron reach {best.error:.3g}. Allow that much, or write heads_per_neuron={counts[-1]}."
-    )
+
+
+def with_at_most(heads_per_neuron: int, sums: list[HeadSum]) -> HeadSum:
+    """The longest sum with no more heads for each neuron than this."""
+    allowed = [terms for terms in sums if len(terms) <= heads_per_neuron]
+    if not allowed:
+        raise ValueError(
+            f"With {sums[0].activation!r}, a neuron has {len(sums[0])} to {len(sums[-1])} heads, not "
+            f"heads_per_neuron={heads_per_neuron}."
+        )
+    return allowed[-1]
+
+
+# Sums for gates
 
 
 @checked
 def gate_sum(
-    activation: str,
-    reach: float | Float[Tensor, " neuron"],
-    heads_per_neuron: int | None = None,
-    *,
-    max_error: float | None = None,
+    activation: str, reach: float | Float[Tensor, " neuron"], heads_per_neuron: int = 16
 ) -> HeadSum:
     """Sigmoids that follow the activation of a gate: `f(g) = sum_i d_i sigmoid(b_i g + c_i)`.
 
@@ -281,15 +225,14 @@ def gate_sum(
     activation : `"sigmoid"`, or the gate's activation as in `head_sum`
     reach : the largest size of the gate's pre-activation, for all neurons or for each
     heads_per_neuron : at most how many heads, 2 to 32
-    max_error : instead of that, the largest error allowed; the fewest heads within it are taken
 
     Raises
     ------
-    ValueError : if no fit reaches so far, or none is within the error
+    ValueError : if no fit reaches so far
 
     Notes
     -----
-    Error: `.error` for `|g| <= .reach`, proved between grid points too. Source: this book; the
+    Error: `.error` for `|g| <= reach`, proved between grid points too. Source: this book; the
     paper leaves gated MLPs out.
 
     Examples
@@ -297,17 +240,21 @@ def gate_sum(
     >>> gate_sum("silu", 30.0, 16).error < 1e-5
     True
     """
+    reaches = torch.as_tensor(reach, dtype=torch.float64).reshape(-1)
+    return with_at_most(heads_per_neuron, gate_sums(activation, reaches))
+
+
+def gate_sums(activation: str, reaches: Float[Tensor, " neuron"]) -> list[HeadSum]:
+    """All sums that follow the activation of a gate on these ranges, the shortest first."""
     require_activation(activation)
     if activation == "sigmoid":
-        return same_for_all_neurons("sigmoid", [[1.0, 0.0, 0.0, 1.0]], 0.0, is_gate=True)
-    reaches = torch.as_tensor(reach, dtype=torch.float64).reshape(-1)
-    fitted = "silu" if ACTIVATIONS[activation].silu_scale is not None else activation
-    fits = {}
+        return [same_for_all_neurons("sigmoid", [[1.0, 0.0, 0.0, 1.0]], 0.0, is_gate=True)]
+    fitted = "silu" if activation in SILU_SCALES else activation
+    sums = []
     for name, rows in stored("conversion", "gates.safetensors").items():
-        gate, count = name.rsplit(".", 1)
-        if gate == fitted:
-            fits[int(count)] = gate_fit(activation, rows[rows[:, 0].argsort()], reaches)
-    return chosen(fits, heads_per_neuron, max_error)
+        if name.startswith(f"{fitted}."):
+            sums.append(gate_fit(activation, rows[rows[:, 0].argsort()], reaches))
+    return sorted(sums, key=len)
 
 
 def gate_fit(
@@ -320,7 +267,7 @@ def gate_fit(
         scale = ranges[0] / reaches.clamp_min(1e-30)  # [neuron]
         place = torch.zeros_like(reaches, dtype=torch.long)
     else:
-        scale = torch.full_like(reaches, ACTIVATIONS[activation].silu_scale or 1.0)
+        scale = torch.full_like(reaches, SILU_SCALES.get(activation, 1.0))
         largest, stored_up_to = float(reaches.max()), float(ranges[-1] / scale[0])
         if not largest <= stored_up_to:
             raise ValueError(
@@ -328,8 +275,8 @@ def gate_fit(
                 f"meet {largest:.3g}."
             )
         place = torch.searchsorted(ranges, reaches * scale)
-    errors, reach = rows[place, 1] / scale, ranges[place] / scale  # [neuron]
+    errors = rows[place, 1] / scale  # [neuron]
     b, c, d = rows[place, 2:].unflatten(-1, (3, -1)).unbind(-2)  # [neuron, head]
     b, d = b * scale[:, None], d / scale[:, None]
     coefficients = torch.stack([b, c, torch.zeros_like(b), d])
-    return HeadSum(activation, coefficients, errors, float(reach.max()), is_gate=True)
+    return HeadSum(activation, coefficients, errors, is_gate=True)

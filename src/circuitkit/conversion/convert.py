@@ -2,11 +2,9 @@
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,19 +15,17 @@ from circuitkit.checks import checked, require_finite, to_tokens
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
     HeadSum,
-    gate_sum,
-    head_sum,
+    gate_sums,
+    head_sums,
+    with_at_most,
 )
-from circuitkit.conversion.bounds import (
-    ConversionReport,
-    LayerReport,
-    largest_reads,
-    output_bound,
-    promise,
-)
+from circuitkit.conversion.bounds import bound_of, largest_reads, measured_error
 from circuitkit.conversion.neurons import NeuronLayer, bias_of
 from circuitkit.names import Name
 from circuitkit.parts import converted_neurons, n_heads, norm_before
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @checked
@@ -38,15 +34,13 @@ def to_attention_only(
     *,
     heads_per_neuron: int | None = None,
     max_error: float | None = None,
-    activation_error: float | None = None,
     probe: Int[Tensor, "batch pos"] | None = None,
 ) -> TransformerBridge:
     """A copy of a model with attention heads in the place of every MLP.
 
     In each MLP, the activation function is replaced by a module of heads that choose between their
     own token and a bias token. The result is an ordinary `TransformerBridge` with the same weights
-    and the same hooks; `blocks.0.mlp.neurons.hook_pattern` and its like are new. It has an
-    attribute `report` with the promised and the measured errors.
+    and the same hooks; `blocks.0.mlp.neurons.hook_pattern` and its like are new.
 
     SiLU is exact with one head per neuron. ReLU takes one head that is as sharp as the precision
     allows. GELU takes 1 to 8 heads. Gated MLPs take 2 to 32, fitted to the range of each gate,
@@ -55,16 +49,18 @@ def to_attention_only(
     Parameters
     ----------
     model : a `TransformerBridge` with MLPs. It is not changed, and hooks on it are not copied.
-    heads_per_neuron : at most how many heads a neuron becomes. Give this number or one of the next
-        two.
-    max_error : the largest error allowed in an entry of a layer's output, in exact arithmetic
-    activation_error : the largest error allowed in an activation
+    heads_per_neuron : at most how many heads a neuron becomes. Give this number or the next one.
+    max_error : the largest error allowed in an entry of a layer's output, in exact arithmetic; the
+        fewest heads within it are taken
     probe : token ids `[batch, pos]` on which errors are measured; by default two rows of random
         tokens
 
     Returns
     -------
-    model : a `TransformerBridge`
+    model : a `TransformerBridge`. Its attribute `report` is a DataFrame with a row for each layer:
+        how many heads it has, the largest error `activation_error` of an activation, the largest
+        error `bound` that an entry of the layer's output can have, and the largest one `measured`
+        on the probe tokens. All errors are those of exact arithmetic; rounding is not included.
 
     Raises
     ------
@@ -72,38 +68,32 @@ def to_attention_only(
 
     Notes
     -----
-    Error: `report.layers[l].bound` for each entry of a layer's output in exact arithmetic, and
-    `rounding` on the probe tokens. Source: "Attention-Only Transformers", Theorem 4, corrected:
-    norms act on the original coordinates.
+    Error: `report.bound` for each entry of a layer's output in exact arithmetic. Source:
+    "Attention-Only Transformers", Theorem 4, corrected: norms act on the original coordinates.
 
     Examples
     --------
     >>> import circuitkit as ck
     >>> model = ck.to_attention_only(ck.load_model("two-layer-mlp"), heads_per_neuron=5)
-    >>> model.report.heads
-    5128
+    >>> model.report.neuron_heads.tolist()
+    [2560, 2560]
     """
-    goals = (heads_per_neuron, max_error, activation_error)
-    if sum(goal is not None for goal in goals) != 1:
+    if (heads_per_neuron is None) == (max_error is None):
         raise ValueError(
-            "to_attention_only needs exactly one of heads_per_neuron, max_error and "
-            "activation_error, because each decides the others. Write for example "
-            "heads_per_neuron=5."
+            "to_attention_only needs either heads_per_neuron or max_error, because each decides the "
+            "other. Write for example heads_per_neuron=5."
         )
     find_mlps(model)  # reports every problem before anything is copied
     converted = copy_model(model)
     tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
-    is_training = converted.training
-    converted.eval()
-    with torch.no_grad():
-        logits = converted(tokens)
     for mlp in find_mlps(converted):
-        put_heads(mlp, *goals)
+        put_heads(mlp, heads_per_neuron, max_error)
     # the new hooks get their names
     converted.clear_hook_registry()
     converted._initialize_hook_registry()
-    converted.report = report_of(converted, tokens, logits)
-    return converted.train(is_training)
+    converted.eval()
+    converted.report = report_of(converted, tokens)
+    return converted.train(model.training)
 
 
 # The MLPs of a model
@@ -223,7 +213,7 @@ def name_of_activation(function: Any, is_gated: bool) -> str:
     for name, activation in ACTIVATIONS.items():
         if name == "sigmoid" and not is_gated:
             continue
-        if values.shape == x.shape and (values - activation.function(x)).abs().max() < 1e-6:
+        if values.shape == x.shape and (values - activation(x)).abs().max() < 1e-6:
             return name
     called = getattr(function, "__name__", type(function).__name__)
     raise ValueError(
@@ -234,26 +224,20 @@ def name_of_activation(function: Any, is_gated: bool) -> str:
 # Heads for an MLP
 
 
-def put_heads(
-    mlp: FoundMLP,
-    heads_per_neuron: int | None,
-    max_error: float | None,
-    activation_error: float | None,
-) -> None:
+def put_heads(mlp: FoundMLP, heads_per_neuron: int | None, max_error: float | None) -> None:
     """Replace the activation function of an MLP by the heads of its neurons."""
     bridge = mlp.bridge
     values = largest_reads(mlp.norm, bridge.W_in, bias_of(bridge, "in"))
-    if max_error is not None:
-        # the error of the output for an error of 1 in every activation
-        factor = output_bound(bridge.W_out, torch.ones(1), values if mlp.is_gated else None)
-        activation_error = max_error / factor if factor > 0 else math.inf
     try:
         if mlp.is_gated:
-            terms = gate_heads(mlp, heads_per_neuron, activation_error)
-        elif mlp.activation == "relu" and activation_error is None:
-            terms = sharpest_relu(values, bridge.W_in.dtype)
+            sums = gate_sums(mlp.activation, reach_of_gates(mlp))
         else:
-            terms = head_sum(mlp.activation, heads_per_neuron, max_error=activation_error)
+            sums = head_sums(mlp.activation, sharpest_relu(values, bridge.W_in.dtype))
+        if heads_per_neuron is not None:
+            terms = with_at_most(heads_per_neuron, sums)
+        else:
+            bounds = [bound_of(bridge.W_out, terms, values) for terms in sums]
+            terms = within(max_error, sums, bounds)
     except ValueError as problem:
         raise ValueError(f"Block {mlp.layer}: {problem}") from None
     neurons = NeuronLayer(bridge, terms, mlp.layer)
@@ -261,26 +245,37 @@ def put_heads(
     bridge.add_module("neurons", neurons)
 
 
-def gate_heads(mlp: FoundMLP, heads_per_neuron: int | None, error: float | None) -> HeadSum:
-    """The heads of a gated MLP, fitted to what each gate can read."""
-    gates = largest_reads(mlp.norm, mlp.bridge.W_gate, bias_of(mlp.bridge, "gate"))
-    if mlp.activation != "sigmoid" and not bool(gates.isfinite().all()):
+def within(max_error: float, sums: list[HeadSum], bounds: list[float]) -> HeadSum:
+    """The shortest sum whose bound on the layer's output is no larger than this."""
+    for terms, bound in zip(sums, bounds, strict=True):
+        if bound <= max_error:
+            return terms
+    raise ValueError(
+        f"max_error={max_error:.3g} cannot be met. With {len(sums[-1])} heads per neuron, which is "
+        f"the most, an entry of the layer's output can be wrong by {bounds[-1]:.3g}."
+    )
+
+
+def reach_of_gates(mlp: FoundMLP) -> Float[Tensor, " d_mlp"]:
+    """How large each gate of an MLP can become."""
+    reaches = largest_reads(mlp.norm, mlp.bridge.W_gate, bias_of(mlp.bridge, "gate"))
+    if mlp.activation != "sigmoid" and not bool(reaches.isfinite().all()):
         raise ValueError(
             f"Heads follow a {mlp.activation!r} gate on a finite range, and no norm in front of "
             "this MLP limits what the gate reads."
         )
-    return gate_sum(mlp.activation, gates, heads_per_neuron, max_error=error)
+    return reaches
 
 
-def sharpest_relu(largest_values: Float[Tensor, " d_mlp"], dtype: torch.dtype) -> HeadSum:
-    """One head that is as close to ReLU as the precision can show.
+def sharpest_relu(largest_values: Float[Tensor, " d_mlp"], dtype: torch.dtype) -> float:
+    """The sharpness of a head that is as close to ReLU as the precision can show.
 
     Past this sharpness, the rounding of what is stored is larger than the error. Without a norm
     there is no limit of what is read; 4096 is more than neurons usually read.
     """
     largest = max(1.0, float(largest_values.nan_to_num(posinf=4096.0).max()))
     sharpest = 8 / (torch.finfo(dtype).eps * largest)
-    return head_sum("relu", sharpness=2.0 ** math.floor(math.log2(sharpest)))
+    return 2.0 ** math.floor(math.log2(sharpest))  # a power of two scales without rounding
 
 
 # The copy
@@ -334,72 +329,37 @@ def random_rows(model: TransformerBridge) -> Int[Tensor, "batch pos"]:
 
 
 @torch.no_grad()
-def report_of(model: Any, tokens: Int[Tensor, "batch pos"], logits: Tensor) -> ConversionReport:
-    """Promised and measured errors of a converted model whose original had these logits."""
-    converted = [
+def report_of(model: Any, tokens: Int[Tensor, "batch pos"]) -> "pd.DataFrame":
+    """Heads, bound and measured error of each converted layer, as a table."""
+    import pandas as pd  # takes half a second
+
+    layers = [
         layer for layer in range(len(model.blocks)) if converted_neurons(model, layer) is not None
     ]
-    hooks = [
-        f"blocks.{layer}.mlp.{hook}"
-        for layer in converted
-        for hook in ("hook_in", "neurons.hook_in", "hook_out")
-    ]
-    new_logits, cache = model.run_with_cache(tokens, names_filter=hooks)
-    missing = [layer for layer in converted if f"blocks.{layer}.mlp.neurons.hook_in" not in cache]
+    names = {layer: f"blocks.{layer}.mlp" for layer in layers}
+    hooks = [f"{name}.{hook}" for name in names.values() for hook in ("hook_in", "neurons.hook_in")]
+    _, cache = model.run_with_cache(tokens, names_filter=hooks)
+    missing = [layer for layer in layers if f"{names[layer]}.neurons.hook_in" not in cache]
     if missing:
         raise ValueError(
             f"The MLPs of blocks {missing} do not call their activation function as a module. "
             "Convert the model before enable_compatibility_mode."
         )
-    layers = tuple(report_of_layer(model, layer, cache) for layer in converted)
-    parameters = sum(weight.numel() for weight in model.original_model.parameters())
-    return ConversionReport(layers, parameters, float((new_logits - logits).abs().max()))
+    rows = [row_of(model, layer, cache[f"{names[layer]}.hook_in"]) for layer in layers]
+    return pd.DataFrame(rows, pd.Index(layers, name="layer"))
 
 
-def report_of_layer(model: Any, layer: int, cache: Any) -> LayerReport:
-    """Promised and measured errors of one layer on what it read."""
+def row_of(model: Any, layer: int, x: Float[Tensor, "batch pos d_model"]) -> dict[str, Any]:
+    """What the report says of one layer, which read x."""
     neurons = converted_neurons(model, layer)
-    terms, norm = neurons.terms, norm_before(model, Name("MLP", layer))
-    promised = promise(neurons, cache[f"blocks.{layer}.mlp.hook_in"])
-    output = cache[f"blocks.{layer}.mlp.hook_out"].double()
-    largest_value = largest_reads(norm, neurons.W_in, neurons.b_in) if terms.is_gate else None
-    return LayerReport(
-        layer=layer,
-        activation=terms.activation,
-        neurons=len(neurons.W_out),
-        heads_per_neuron=len(terms),
-        attention_heads=n_heads(model, layer),
-        activation_error=terms.error,
-        bound=output_bound(neurons.W_out, terms.errors, largest_value),
-        measured=float((output - promised.exact).abs().max()),
-        rounding=float(promised.rounding.max()),
-        reach=terms.reach if terms.is_gate else None,
-    )
-
-
-# Reading a converted model
-
-
-@contextmanager
-def literal_route(model: TransformerBridge) -> Iterator[TransformerBridge]:
-    """Within `with literal_route(model):`, every neuron-head computes its whole masked pattern.
-
-    Elsewhere it computes attention to itself and to the bias token only, which is quicker and gives
-    the same.
-
-    Parameters
-    ----------
-    model : a model that `to_attention_only` returned
-
-    Notes
-    -----
-    Source: this book.
-    """
-    modules = [module for module in model.modules() if isinstance(module, NeuronLayer)]
-    try:
-        for module in modules:
-            module.is_literal = True
-        yield model
-    finally:
-        for module in modules:
-            module.is_literal = False
+    norm = norm_before(model, Name("MLP", layer))
+    largest_values = largest_reads(norm, neurons.W_in, neurons.b_in)
+    return {
+        "activation": neurons.terms.activation,
+        "attention_heads": n_heads(model, layer),
+        "neuron_heads": len(neurons),
+        "heads_per_neuron": len(neurons.terms),
+        "activation_error": neurons.terms.error,
+        "bound": bound_of(neurons.W_out, neurons.terms, largest_values),
+        "measured": measured_error(neurons, x),
+    }

@@ -16,9 +16,7 @@ from transformer_lens.hook_points import HookPoint
 
 from circuitkit.checks import checked, require_at_least
 from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
-from circuitkit.heads import Heads, allowed_pairs
-
-HEADS_AT_ONCE = 64  # whole patterns are computed for so many heads at a time
+from circuitkit.heads import Heads
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,11 +61,7 @@ class Neurons:
         return self.W_in.shape[1] * len(self.terms)
 
     def __repr__(self) -> str:
-        (d_model, d_mlp), gated = self.W_in.shape, "" if self.W_gate is None else "gated "
-        return (
-            f"Neurons({d_mlp} {gated}neurons x {len(self.terms)} heads, d_model={d_model}, "
-            f"{self.terms.activation!r})"
-        )
+        return f"Neurons({self.W_in.shape[1]} neurons x {self.terms!r})"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,12 +84,7 @@ class Neurons:
         self, x: Float[Tensor, "*batch pos d_model"]
     ) -> Float[Tensor, "*batch pos d_model"]:
         """The same output from the heads and their whole patterns on the stream with a bias token."""
-        wide = with_bias_token(x)
-        written = torch.zeros_like(wide)
-        for first in range(0, len(self), HEADS_AT_ONCE):
-            rows = range(len(self))[first : first + HEADS_AT_ONCE]
-            written = written + self.heads(rows).results(wide).sum(-3)
-        output = written[..., 1:, :-1]
+        output = self.heads().results(with_bias_token(x)).sum(-3)[..., 1:, :-1]
         return output if self.b_out is None else output + self.b_out
 
     def pattern(
@@ -167,9 +156,6 @@ class NeuronLayer(nn.Module):
     Reading is done by the MLP's matrix `in` before it, and writing by `out` behind it: they hold
     the weights of all heads, and stay where they are.
 
-    There are two routes. The two-key route computes two scores for each head and position, of
-    which SiLU is the closed form. The literal route computes whole masked patterns.
-
     Hooks have the shape `[batch, pos, head, ...]`; `hook_scores` and `hook_pattern` end with the two
     keys (bias token, itself). They run only when something listens.
 
@@ -185,14 +171,13 @@ class NeuronLayer(nn.Module):
         # the MLP is the parent of this module, so it must not be registered as its child
         object.__setattr__(self, "mlp", mlp)
         self.terms, self.layer = terms, layer
-        self.is_literal = False
         self.hook_in = HookPoint()
         self.hook_scores, self.hook_pattern = HookPoint(), HookPoint()
         self.hook_v, self.hook_z = HookPoint(), HookPoint()
-        for hook in self.hooks():
+        for hook in self.hooks_of_heads():
             hook.pos_dim = 1
 
-    def hooks(self) -> list[HookPoint]:
+    def hooks_of_heads(self) -> list[HookPoint]:
         """The hooks of single heads."""
         return [self.hook_scores, self.hook_pattern, self.hook_v, self.hook_z]
 
@@ -200,55 +185,30 @@ class NeuronLayer(nn.Module):
     def neurons(self) -> Neurons:
         """The heads of this layer with the weights that the model holds now."""
         mlp: Any = self.mlp
-        return Neurons(
-            mlp.W_in,
-            mlp.W_out,
-            bias_of(mlp, "in"),
-            bias_of(mlp, "out"),
-            self.terms,
-            self.layer,
-            mlp.W_gate,
-            bias_of(mlp, "gate"),
-        )
+        biases = (bias_of(mlp, "in"), bias_of(mlp, "out"))
+        gate = (mlp.W_gate, bias_of(mlp, "gate"))
+        return Neurons(mlp.W_in, mlp.W_out, *biases, self.terms, self.layer, *gate)
 
     def forward(self, reads: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
         """What the heads of each neuron gather, added up."""
         reads = self.hook_in(reads)
-        if not self.is_literal and not any(hook.has_hooks() for hook in self.hooks()):
-            return self.terms(reads)
+        if any(hook.has_hooks() for hook in self.hooks_of_heads()):
+            return self.head_by_head(reads)
+        return self.terms(reads)
+
+    def head_by_head(self, reads: Float[Tensor, "*batch d_mlp"]) -> Float[Tensor, "*batch d_mlp"]:
+        """The same with every step of the two-key attention at a hook."""
         is_half = reads.dtype in (torch.bfloat16, torch.float16)
         gate = reads.float() if is_half else reads
         # the other factor of a gated neuron is multiplied in behind this module
-        value = torch.ones_like(gate) if self.terms.is_gate else gate
-        heads = self.terms.queries(gate), self.terms.values(value)  # [batch, pos, head] each
-        z = whole_patterns(*heads) if self.is_literal else self.two_keys(*heads)
-        return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1).to(reads.dtype)
-
-    def two_keys(self, query: Tensor, value: Tensor) -> Float[Tensor, "*batch_pos head"]:
-        """What each head gathers, with every step at a hook."""
-        zero = torch.zeros_like(query)
+        value = self.terms.values(torch.ones_like(gate) if self.terms.is_gate else gate)
+        zero = torch.zeros_like(value)
+        query = self.terms.queries(gate)
         scores = self.hook_scores(torch.stack([-query, zero], -1))  # [batch, pos, head, key]
         pattern = self.hook_pattern(scores.softmax(-1))
         values = self.hook_v(torch.stack([zero, value], -1))
-        return self.hook_z((pattern * values).sum(-1))
-
-
-def whole_patterns(
-    query: Float[Tensor, "batch pos head"], value: Float[Tensor, "batch pos head"]
-) -> Float[Tensor, "batch pos head"]:
-    """What each head gathers by a whole pattern over the bias token and all positions."""
-    n_pos = query.shape[-2] + 1
-    allowed = allowed_pairs("self_or_first", n_pos, query.device)
-    key = query.new_zeros(n_pos)
-    key[0] = -1.0
-    # the bias token has the query 0 and the value 0
-    query, value = (F.pad(part.mT, (1, 0)) for part in (query, value))  # [batch, head, pos + 1]
-    gathered = []
-    for q, v in zip(query.split(HEADS_AT_ONCE, -2), value.split(HEADS_AT_ONCE, -2), strict=True):
-        scores = q[..., None] * key  # [batch, head, dst, src]
-        pattern = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-        gathered.append((pattern @ v[..., None])[..., 1:, 0])
-    return torch.cat(gathered, -2).mT
+        z = self.hook_z((pattern * values).sum(-1))
+        return z.unflatten(-1, (reads.shape[-1], len(self.terms))).sum(-1).to(reads.dtype)
 
 
 def bias_of(mlp: Any, name: str) -> Tensor | None:
@@ -264,7 +224,7 @@ def neuron_heads(
     b_in: Float[Tensor, " d_mlp"] | None = None,
     b_out: Float[Tensor, " d_model"] | None = None,
     activation: str | HeadSum = "silu",
-    heads_per_neuron: int | None = None,
+    heads_per_neuron: int = 5,
     *,
     W_gate: Float[Tensor, "d_model d_mlp"] | None = None,
     b_gate: Float[Tensor, " d_mlp"] | None = None,
@@ -309,7 +269,7 @@ def neuron_heads(
     elif W_gate is None:
         terms = head_sum(activation, heads_per_neuron)
     elif activation == "sigmoid":
-        terms = gate_sum("sigmoid", 1.0)
+        terms = gate_sum("sigmoid", reach=1.0)
     else:
         raise ValueError(
             f"A {activation!r} gate is followed by a sum of heads on a finite range. Write "

@@ -258,10 +258,10 @@ def mlps(subject: Subject, k: int) -> list[Row]:
     converted = conversion.to_attention_only(model, heads_per_neuron=k)
     text = f"{k} heads per neuron"
     result = []
-    for layer in converted.report.layers:
-        name = f"L{layer.layer} MLP"
+    for layer in converted.report.itertuples():
+        name = f"L{layer.Index} MLP"
         result.append(row(name, "measured error", layer.measured, text=text))
-        result.append(row(name, "promised error", layer.bound + layer.rounding, text=text))
+        result.append(row(name, "promised error", layer.bound, text=text))
     before = run(model, tokens).logits.float().log_softmax(-1)
     after = run(converted, tokens).logits.float().log_softmax(-1)
     divergence = (before.exp() * (before - after)).sum(-1).mean().clamp_min(0)

@@ -4,16 +4,23 @@ from circuitkit.superposition.block import (
     GATES,
     WRITES,
     GatedBlock,
+    GatedRuns,
+    LayerRecord,
+    Recipe,
     record_layer,
     train_gated,
     with_gated_layer,
 )
-from circuitkit.superposition.verdict import head_logits, head_verdict
+from circuitkit.superposition.verdict import Verdict, head_logits, head_verdict
 
 __all__ = [
     "GATES",
     "WRITES",
     "GatedBlock",
+    "GatedRuns",
+    "LayerRecord",
+    "Recipe",
+    "Verdict",
     "head_logits",
     "head_verdict",
     "record_layer",

@@ -1,4 +1,4 @@
-"""Promises that cover rounding: random and adversarial layers and whole models in four dtypes, none exceeded.
+"""Bounds: random and adversarial layers and whole models in four dtypes, none exceeded.
 
 `CIRCUITKIT_PROMISES=1000 pytest tests/library/conversion/test_bounds.py` tries more of them.
 """
@@ -6,7 +6,6 @@
 import math
 import os
 import statistics
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,10 +13,11 @@ import torch
 from circuitkit import to_attention_only
 from circuitkit.conversion import gate_sum, neuron_heads
 from circuitkit.conversion.activations import head_sum
-from circuitkit.conversion.bounds import largest_reads, promise
+from circuitkit.conversion.bounds import largest_reads
 from circuitkit.parts import converted_neurons
 from circuitkit_book.stored_tables import stored_study
 from tests.support.activations import EXACT, WHOLE_LINE
+from tests.support.rounding import promise
 
 MANY = int(os.environ.get("CIRCUITKIT_PROMISES", "48"))
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -70,8 +70,8 @@ def test_no_layer_exceeds_its_promise(dtype):
             mlp = neuron_heads(W_in, W_out, b_in, b_out, heads, W_gate=W_gate)
             hidden = EXACT[name](gate) * reads
         else:
-            k = seed % 8 + 1 if name.startswith("gelu") else None
-            mlp, hidden = neuron_heads(W_in, W_out, b_in, b_out, name, k), EXACT[name](reads)
+            mlp = neuron_heads(W_in, W_out, b_in, b_out, name, seed % 8 + 1)
+            hidden = EXACT[name](reads)
         exact = hidden @ W_out.double() + b_out.double()
         _, approximation, rounding = promise(mlp, x)
         finite = rounding.isfinite()
@@ -89,13 +89,12 @@ def test_no_layer_exceeds_its_promise(dtype):
 @pytest.mark.parametrize(
     ("activation", "gated"), [("relu", False), ("gelu", False), ("silu", True)]
 )
-def test_a_models_report_covers_its_rounding(native, dtype, activation, gated):
+def test_a_models_report_keeps_its_bounds(native, dtype, activation, gated):
     model = native(torch.float64, 3, act_fn=activation, gated_mlp=gated).to(dtype)
     converted = to_attention_only(model, heads_per_neuron=5)
-    for row in converted.report.layers:
-        assert 0 <= row.measured <= row.bound + row.rounding
-        assert row.measured > 0 or dtype == torch.float64  # the reference is float64 itself
-        assert math.isfinite(row.rounding)
+    assert (converted.report.measured <= converted.report.bound).all()
+    # no neuron of this ReLU model reads a number so near to the bend
+    assert activation == "relu" or (converted.report.measured > 0).all()
     x = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(1)).to(dtype)
     neurons = converted_neurons(converted, 1)
     out = neurons(x)
@@ -120,28 +119,19 @@ def test_by_hand_what_one_exact_neuron_loses_to_rounding():
     assert float(rounding) == pytest.approx(wrote, rel=1e-5)
 
 
-def test_sharpness_follows_the_precision_and_overflow_promises_nothing(native):
+def test_sharpness_follows_the_precision(native):
     sharp = {}
     for dtype in DTYPES:
-        converted = to_attention_only(
-            native(torch.float64, act_fn="relu").to(dtype), heads_per_neuron=1
-        )
-        sharp[dtype] = converted_neurons(converted, 0).terms.terms[0][0]
-        assert converted.report.layers[0].bound < 2 * converted.report.layers[0].rounding
+        model = native(torch.float64, act_fn="relu").to(dtype)
+        converted = to_attention_only(model, heads_per_neuron=1)
+        neurons = converted_neurons(converted, 0)
+        sharp[dtype] = neurons.terms.terms[0][0]
+        x = torch.randn(1, 9, 12, generator=torch.Generator().manual_seed(2)).to(dtype)
+        # a sharper head would not be visibly closer
+        assert converted.report.bound[0] < 2 * float(promise(neurons, x).rounding.max())
     assert (
         sharp[torch.float64] > sharp[torch.float32] > sharp[torch.float16] > sharp[torch.bfloat16]
     )
-    overflowing = to_attention_only(native(torch.float32, act_fn="relu"), activation_error=1e-39)
-    assert overflowing.report.layers[0].rounding == math.inf
-    x = torch.full((1, 12), 6e4, dtype=torch.float16)  # float16 cannot hold what this layer reads
-    assert (promise(converted_neurons(converted, 0), x).rounding == math.inf).any()
-
-
-def test_an_activation_that_is_not_in_the_table_is_refused_instead_of_taken_for_a_sigmoid():
-    W = torch.eye(2)
-    terms = replace(head_sum("silu"), activation="squared relu")
-    with pytest.raises(ValueError, match="'squared relu' is not supported"):
-        promise(neuron_heads(W, W, activation=terms), torch.ones(1, 2))
 
 
 @pytest.mark.parametrize("kind", ["LN", "LNPre", "RMS"])
