@@ -788,23 +788,57 @@ def run(
     """
     names = names_of(without)
     tokens = to_tokens(model, tokens)
-    if patch is not None and not isinstance(patch, Run):
-        patch = to_tokens(model, patch)
-    require_arguments(tokens, names, fill, patch, at)
-    cuts = resolve(model, names)
-    source = patch if isinstance(patch, Run) else None
-    if isinstance(patch, Tensor):
-        source = run(model, patch)
-    elif fill != "zero":
-        source = run(model, tokens)  # the values before any replacement
-    elif source is not None:
-        require_same_weights(model, source)
-    # patching takes the other run's values as they are
-    how = "patch" if patch is not None else fill
-    recording = None if source is None else source.recording
-    replacement = Replacement(how, recording, positions_of(at, tokens.shape[1]))
+    if not names and (patch is not None or fill != "zero" or at is not None):
+        raise ValueError(
+            "fill, patch and at say how values are replaced, and nothing is replaced. "
+            "Name what is replaced in without=, such as without='L0H1'."
+        )
+    replacement = replacement_of(model, tokens, fill, patch, at)
     with torch.no_grad():
-        return run_with(model, tokens, cuts, replacement)
+        return run_with(model, tokens, resolve(model, names), replacement)
+
+
+def replacement_of(
+    model: Any,
+    tokens: Tokens,
+    fill: Fill,
+    patch: Any,
+    at: Any = None,
+) -> Replacement:
+    """What replaces values, from the arguments of `run`."""
+    if fill not in ("zero", "mean", "resample"):
+        raise ValueError(f"fill is 'zero', 'mean' or 'resample', not {fill!r}.")
+    if patch is not None and fill != "zero":
+        raise ValueError("patch takes values from other tokens, so leave out fill.")
+    positions = positions_of(at, tokens.shape[1])
+    if patch is not None:
+        source = run_to_patch_from(model, tokens, patch)
+        return Replacement("patch", source.recording, positions)
+    if fill == "zero":
+        return Replacement(fill, None, positions)
+    if bool((tokens == tokens[0]).all()):
+        raise ValueError(
+            f"fill={fill!r} takes values from other rows, and all rows are equal. "
+            "Give different rows, or write fill='zero'."
+        )
+    # the values before any replacement
+    return Replacement(fill, run(model, tokens).recording, positions)
+
+
+def run_to_patch_from(model: Any, tokens: Tokens, patch: Any) -> "Run":
+    """The run that values come from: a given one, or that of given tokens."""
+    source = patch if isinstance(patch, Run) else run(model, patch)
+    if source.model is not model or source.weights != versions_of_weights(model):
+        raise ValueError(
+            "patch is a run of another model, or of this one before its weights were changed, so "
+            "its values mean something else here. Run it again: patch=run(model, other_tokens)."
+        )
+    if source.tokens.shape != tokens.shape:
+        raise ValueError(
+            f"patch must have the shape of tokens, {tuple(tokens.shape)}, "
+            f"not {tuple(source.tokens.shape)}."
+        )
+    return source
 
 
 def run_with(
@@ -844,48 +878,6 @@ def names_of(names: str | Iterable[str]) -> list[str]:
     if not isinstance(names, Iterable):
         raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {names!r}.")
     return sorted(names) if isinstance(names, set | frozenset) else list(names)
-
-
-def require_arguments(tokens: Tokens, names: Sequence[str], fill: Any, patch: Any, at: Any) -> None:
-    """Raise a `ValueError` for a fill, a patch or positions that do not fit the rest."""
-    if fill not in ("zero", "mean", "resample"):
-        raise ValueError(f"fill is 'zero', 'mean' or 'resample', not {fill!r}.")
-    if patch is not None and fill != "zero":
-        raise ValueError("patch takes values from other tokens, so leave out fill.")
-    if not names and (patch is not None or fill != "zero" or at is not None):
-        raise ValueError(
-            "fill, patch and at say how values are replaced, and nothing is replaced. "
-            "Name what is replaced in without=, such as without='L0H1'."
-        )
-    other = patch.tokens if isinstance(patch, Run) else patch
-    if other is not None and other.shape != tokens.shape:
-        raise ValueError(
-            f"patch must have the shape of tokens, {tuple(tokens.shape)}, not {tuple(other.shape)}."
-        )
-    require_different_rows(tokens, fill)
-
-
-def require_same_weights(model: Any, patch: Run) -> None:
-    """Raise a `ValueError` for the run of another model, or of this one with other weights."""
-    if patch.model is not model:
-        raise ValueError(
-            "patch is a run of another model, whose values mean something else here. "
-            "Give a run of this model: patch=run(model, other_tokens)."
-        )
-    if patch.weights != versions_of_weights(model):
-        raise ValueError(
-            "The weights of the model have changed since patch was run. "
-            "Run it again: patch=run(model, other_tokens)."
-        )
-
-
-def require_different_rows(tokens: Tokens, fill: Any) -> None:
-    """Raise a `ValueError` if values are taken from other rows, and all rows are equal."""
-    if fill in ("mean", "resample") and bool((tokens == tokens[0]).all()):
-        raise ValueError(
-            f"fill={fill!r} takes values from other rows, and all rows are equal. "
-            "Give different rows, or write fill='zero'."
-        )
 
 
 def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:

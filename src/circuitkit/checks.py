@@ -7,7 +7,7 @@ calls. Mistakes that an annotation cannot see are checked in the function that t
 import inspect
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -65,23 +65,16 @@ def checked(function: Function) -> Function:
 
 def mismatch(name: str, parameter: str, annotation: Any, value: Any, problem: str) -> Exception:
     """The error for an argument that does not fit its annotation."""
-    sizes = re.findall(r"^(\w+)=(\d+)$", problem, re.MULTILINE)
-    fixed = ", ".join(f"{name} = {size}" for name, size in sizes)
-    expected = description(annotation) + (f" (with {fixed})" if fixed else "")
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    kinds = get_args(annotation) if is_union else (annotation,)
+    # the sizes of the axes that earlier arguments have fixed: "pos=3", "batch=torch.Size([2])"
+    sizes = dict(re.findall(r"^(\w+)=(\d+|torch.Size.*)$", problem, re.MULTILINE))
+    sizes = sizes if isinstance(value, Tensor) else {}
+    expected = " or ".join(description(kind, sizes) for kind in kinds)
     text = f"{name} was given {parameter}={shown(value)}. It expects {parameter} to be {expected}."
-    right_class = isinstance(value, (Tensor, str)) and type(value) in classes(annotation)
-    return ValueError(text) if right_class else TypeError(text)
-
-
-def classes(annotation: Any) -> list[type]:
-    """The classes of the values that an annotation accepts."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [kind for member in get_args(annotation) for kind in classes(member)]
-    if get_origin(annotation) is Literal:
-        return [type(value) for value in get_args(annotation)]
-    if is_tensor(annotation):
-        return [Tensor]
-    return [annotation] if isinstance(annotation, type) else []
+    is_tensor_of_wrong_kind = isinstance(value, Tensor) and any(map(is_tensor, kinds))
+    is_wrong_word = isinstance(value, str) and any(get_origin(kind) is Literal for kind in kinds)
+    return ValueError(text) if is_tensor_of_wrong_kind or is_wrong_word else TypeError(text)
 
 
 def is_tensor(annotation: Any) -> bool:
@@ -89,26 +82,34 @@ def is_tensor(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
 
 
-def description(annotation: Any) -> str:
-    """An annotation in words, such as "a tensor of integers [batch, pos] or None"."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return " or ".join(description(member) for member in get_args(annotation))
-    if get_origin(annotation) is Literal:
-        return " or ".join(repr(value) for value in get_args(annotation))
-    if is_tensor(annotation):
-        kind = re.sub(r"\[.*", "", annotation.__name__).lower()
-        numbers = {"int": "integers", "float": "real numbers", "bool": "truth values"}
-        axes = ", ".join(annotation.dim_str.split())
-        return f"a tensor of {numbers.get(kind, kind + ' numbers')} [{axes}]"
-    if annotation is type(None):
-        return "None"
-    words = {int: "an integer", float: "a number", str: "a string", bool: "True or False"}
-    if annotation in words:
-        return words[annotation]
-    if isinstance(annotation, type) and get_origin(annotation) is None:
-        return f"a {annotation.__name__}"
-    text = re.sub(r"\b(?:[a-z_]+\.)+", "", str(annotation))
-    return f"a {text}"
+WORDS = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "True or False",
+    type(None): "None",
+    Sequence[str]: "a list of strings",
+    Iterable[str]: "several strings",
+}
+NUMBERS = {"Int": "integers", "Float": "real numbers", "Bool": "truth values"}
+
+
+def description(kind: Any, sizes: dict[str, str]) -> str:
+    """An annotation in words, such as "a tensor of integers [batch = 2, pos]"."""
+    if kind in WORDS:
+        return WORDS[kind]
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(value) for value in get_args(kind))
+    if is_tensor(kind):
+        axes = []
+        for axis in kind.dim_str.split():
+            size = sizes.get(axis.lstrip("*#"))
+            axes.append(axis if size is None else f"{axis} = {size.removeprefix('torch.Size')}")
+        dtype = kind.__name__.partition("[")[0]
+        return f"a tensor of {NUMBERS.get(dtype, dtype)} [{', '.join(axes)}]"
+    if get_origin(kind) is Callable:
+        return "a function"
+    return f"a {kind.__name__}" if isinstance(kind, type) else str(kind)
 
 
 def shown(value: Any) -> str:
@@ -149,12 +150,11 @@ def to_tokens(
     Source: this book.
     """
     require_bridge(model)
-    tokens = ids_of_text(model, text)
-    if (
-        not isinstance(tokens, Tensor)
-        or tokens.dtype not in (torch.int64, torch.int32)
-        or tokens.ndim not in (1, 2)
-    ):
+    rows = [text] if isinstance(text, str) else text
+    is_text = isinstance(rows, Sequence) and all(isinstance(row, str) for row in rows)
+    tokens = ids_of_texts(model, rows) if is_text and rows else text
+    is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
+    if not is_ids or tokens.ndim not in (1, 2):
         raise TypeError(
             f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
             "Write a string, or token ids such as torch.tensor([[5, 7, 5]])."
@@ -176,27 +176,26 @@ def to_tokens(
     return tokens
 
 
-def ids_of_text(model: Any, text: Any) -> Any:
-    """The token ids of a text or of several texts; anything else is returned as it is."""
-    is_list = isinstance(text, Sequence) and len(text) > 0
-    is_text = isinstance(text, str) or (is_list and all(isinstance(row, str) for row in text))
-    if is_text and getattr(model, "tokenizer", None) is None:
+def ids_of_texts(model: Any, texts: Sequence[str]) -> Int[Tensor, "batch pos"]:
+    """The token ids of texts of one length."""
+    require_tokenizer(model)
+    rows = [model.to_tokens(text, truncate=False)[0] for text in texts]
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"The texts have different numbers of tokens, {lengths[0]} to {lengths[-1]}. "
+            "Give texts of one length, or one text at a time."
+        )
+    return torch.stack(rows)
+
+
+def require_tokenizer(model: Any) -> None:
+    """Raise a `ValueError` if a model cannot read text."""
+    if getattr(model, "tokenizer", None) is None:
         raise ValueError(
             "This model has no tokenizer, so it reads token ids [batch, pos] and no text: "
             "torch.tensor([[5, 7, 5]])."
         )
-    if isinstance(text, str):
-        return model.to_tokens(text, truncate=False)
-    if is_text:
-        rows = [model.to_tokens(row, truncate=False)[0] for row in text]
-        lengths = sorted({len(row) for row in rows})
-        if len(lengths) > 1:
-            raise ValueError(
-                f"The texts have different numbers of tokens, {lengths[0]} to {lengths[-1]}. "
-                "Give texts of one length, or one text at a time."
-            )
-        return torch.stack(rows)
-    return text
 
 
 def to_token(model: Any, answer: str | int) -> int:
@@ -216,11 +215,8 @@ def to_token(model: Any, answer: str | int) -> int:
     Source: this book.
     """
     require_bridge(model)
-    if isinstance(answer, str) and getattr(model, "tokenizer", None) is None:
-        raise ValueError(
-            f"This model has no tokenizer, so an answer is a token id, not {answer!r}."
-        )
     if isinstance(answer, str):
+        require_tokenizer(model)
         pieces = model.to_tokens(answer, prepend_bos=False)[0].tolist()
         if len(pieces) != 1:
             texts = [model.tokenizer.decode([piece]) for piece in pieces]

@@ -103,3 +103,14 @@ def test_nan_is_refused():
     require_finite(torch.ones(2), "W_E")
     with pytest.raises(ValueError, match="W_E holds NaN"):
         require_finite(torch.tensor([1.0, float("nan")]), "W_E")
+
+
+def test_a_message_has_only_the_sizes_that_its_own_axes_must_have():
+    """The example's x fixes `batch` and `pos`; the weights have the first axis only."""
+    x = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match=r"real numbers \[batch = 2\] or None\.$"):
+        example(x, weights=torch.zeros(4))
+    with pytest.raises(TypeError, match=r"weights=4\. .* real numbers \[batch\] or None\.$"):
+        example(x, weights=4)
+    with pytest.raises(TypeError, match=r"expects n to be an integer\.$"):
+        example(x, n="2")

@@ -59,7 +59,7 @@ def test_fill_has_the_same_meaning_in_run_and_effect(model, fill):
     torch.testing.assert_close(cut.z("L1H1"), expected)
     measured = effect(model, ROWS, names, fill=fill, measure=lambda r: r.logits[:, 2, 5], draws=0)
     torch.testing.assert_close(measured.values[1], cut.logits[:, 2, 5])
-    assert repr(measured).endswith("no controls were drawn")
+    assert repr(measured).endswith("no random controls")
 
 
 @pytest.mark.parametrize("name", ["embed", "pos", "L0 bias"])
