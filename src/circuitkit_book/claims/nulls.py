@@ -259,5 +259,7 @@ def exchanged_completions() -> list[Range]:
         order = torch.randperm(len(crossings), generator=torch.Generator().manual_seed(seed))
         mixed = crossings.clone()
         mixed[:, 2] = crossings[order, 2]
-        found.append([framework.twentieth_of_the_unseen(mixed)])
-    return [[], [], [], *span(found)]
+        worst, unseen = framework.twenty_worst(mixed)
+        found.append([bool(worst[-1, 0] > 0.3), float(worst[0, 0]), float(unseen[-1, 0])])
+    above, largest, unseen = span(found)
+    return [above, largest, [], unseen]
