@@ -94,7 +94,7 @@ class Imitation(nn.Module):
         gates = self.block.gates(x)
         z = self.block.z(x, gates)[:, -1:]
         error = (self.block.write(z)[:, 0] - y).square().sum(-1).mean()
-        penalty = self.block.penalty_on(gates[..., -1:, :], z)
+        penalty = self.block.penalty(gates[..., -1:, :], z)
         return error / self.rms**2, penalty / self.write_unit
 
 

@@ -469,7 +469,7 @@ def gate_penalty(latex):
     block, _ = random_block()
     gates = torch.rand(1, 3, 1, 1, generator=torch.Generator().manual_seed(0)).double()
     terms = [{r"\mathrm{gate}_h": gate} for gate in gates[0, :, 0, 0]]
-    right = block.penalty_on(gates, gates)
+    right = block.penalty(gates, gates)
     close(*sides(latex, {r"\sum_h": terms, "L_{0.6}": right})[0])
 
 
@@ -496,7 +496,7 @@ def write_penalty(latex):
     terms = [
         {r"\sum_h": [{"|z_h W_O^h[u]|": size} for size in column]} for column in sizes.unbind(1)
     ]
-    left = block.penalty_on(torch.ones(1, block.n_heads, 1, 1), z)
+    left = block.penalty(torch.ones(1, block.n_heads, 1, 1), z)
     (sought, value) = sides(latex, {r"\sum_u": terms, r"L_{\mathrm{write}}": left})[0]
     torch.testing.assert_close(sought, value, rtol=0.05, atol=0)  # the library adds 0.001 to sizes
 

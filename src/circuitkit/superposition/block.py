@@ -26,8 +26,7 @@ from transformer_lens.model_bridge.sources.native import NativeAttention
 
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.conversion.convert import copy_model
-from circuitkit.handmade import attention_state
-from circuitkit.heads import Heads, allowed_pairs
+from circuitkit.heads import allowed_pairs
 from circuitkit.training import fit
 
 Gate = Callable[[Tensor], Tensor]
@@ -69,8 +68,9 @@ class Recipe:
     lr : learning rate
     lr_warmup : share of the steps in which the learning rate grows
     cosine : whether the learning rate falls to 0 along half a cosine
-    steps, batch, n_prompts : training steps, prompts in a step, prompts in the training set, which
-        are used again and again in the same order
+    steps, batch : training steps, and rows in a step. The rows of a record are used again and again
+        in the same order.
+    n_prompts : how many prompts make a record of the book's task; `train_gated` takes records
 
     Raises
     ------
@@ -265,13 +265,12 @@ class GatedBlock(nn.Module):
         """The block's output."""
         return self.write(self.z(x, self.gates(x)))
 
-    def penalty(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, ""]:
-        """The recipe's penalty on a batch, without alpha."""
-        gates = self.gates(x)
-        return self.penalty_on(gates, self.z(x, gates))
-
-    def penalty_on(self, gates: Tensor, z: Tensor) -> Float[Tensor, ""]:
-        """The penalty, from gates and from what heads gather.
+    def penalty(
+        self,
+        gates: Float[Tensor, "*batch head pos pos"],
+        z: Float[Tensor, "*batch pos head d_head"],
+    ) -> Float[Tensor, ""]:
+        """The recipe's penalty without alpha, from gates and from what heads gather.
 
         On gates: the mean over pairs of `(sum_h gate_h^p)^(1/p)`. On writes: the mean over
         positions of `sum_u (sum_h ((|z_h| + e) (|W_O[h, u]| + e))^p)^(1/p)` with e = 0.001. Both
@@ -290,15 +289,6 @@ class GatedBlock(nn.Module):
             return joint.mean()
         allowed = allowed_pairs("causal", gates.shape[-1], gates.device)
         return (joint * allowed).sum((-2, -1)).mean() / allowed.sum()
-
-    def ungated_heads(self) -> Heads:
-        """The heads without their gates, as ordinary `Heads`."""
-        W_V, W_O = self.used_weights()
-        names = tuple(f"L0H{head}" for head in range(self.n_heads))
-        biases = {"b_Q": self.b_Q, "b_K": self.b_K, "b_V": self.b_V}
-        fields = {"W_Q": self.W_Q, "W_K": self.W_K, "W_V": W_V, "W_O": W_O} | biases
-        detached: dict[str, Any] = {name: value.detach() for name, value in fields.items()}
-        return Heads(names, **detached)
 
 
 # A block in a model
@@ -322,10 +312,13 @@ class GatedAttention(NativeAttention):
         )
         super().__init__(config)
         self.block = copy.deepcopy(block)  # the caller's stays trainable
-        prefix = "blocks.0.attn."
-        weights = attention_state(block.ungated_heads(), layer=0) | {f"{prefix}o.bias": bias}
+        W_V, W_O = block.used_weights()
+        sides = {"q": (block.W_Q, block.b_Q), "k": (block.W_K, block.b_K), "v": (W_V, block.b_V)}
+        weights = {"o.weight": W_O.flatten(0, 1).T, "o.bias": bias}
+        for side, (W, b) in sides.items():
+            weights |= {f"{side}.weight": W.mT.flatten(0, 1), f"{side}.bias": b.flatten()}
         for name, value in weights.items():
-            self.get_parameter(name.removeprefix(prefix)).data = value.detach().clone().to(bias)
+            self.get_parameter(name).data = value.detach().clone().to(bias)
         self.requires_grad_(False)
 
     def gates(self, x: Float[Tensor, "*batch pos d_model"]) -> Float[Tensor, "*batch head pos pos"]:
@@ -617,7 +610,7 @@ class Objective(nn.Module):
         gates = self.block.gates(x)
         z = self.block.z(x, gates)
         error = (self.block.write(z) - y).square().sum(-1).mean()
-        penalty = self.block.penalty_on(gates, z)
+        penalty = self.block.penalty(gates, z)
         return error / self.error_unit, penalty / self.penalty_unit
 
 

@@ -90,7 +90,9 @@ def penalised_pairs() -> list[float]:
     task = SkipTrigramTask(5)
     block = sp.GatedBlock(post_recipe(4), 4, 12).requires_grad_(False)
     x = torch.eye(12)[task.sample(1000, seed=0)]
-    every, causal = block.penalty(x), _causal(block).penalty(x)
+    gates = block.gates(x)
+    z = block.z(x, gates)
+    every, causal = block.penalty(gates, z), _causal(block).penalty(gates, z)
     n = task.n_ctx
     usable = n * (n + 1) / 2 / n**2
     return [1 - usable, float(1 - usable * causal / every)]
