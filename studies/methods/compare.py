@@ -8,6 +8,7 @@ three minutes. `python -m tools manifest` then records the new hash.
 """
 
 import ast
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -58,7 +59,7 @@ def method_cells() -> list[str]:
 
 def page_functions() -> SimpleNamespace:
     """The functions that the page's method cells define."""
-    names = {"ck": ck, "pd": pd, "torch": torch}
+    names = {"ck": ck, "pd": pd, "torch": torch, "partial": functools.partial}
     for source in method_cells():
         exec(source, names)
     return SimpleNamespace(**names)
@@ -169,11 +170,20 @@ def cuts(model: Any, rows: Any, other: torch.Tensor) -> pd.DataFrame:
     return pd.DataFrame(lost) / whole
 
 
+def largest_attention(model: Any, rows: Any) -> float:
+    """The mean attention to the right source, of the head of layer 1 where it is largest."""
+    run, back = ck.run(model, rows.tokens), rows.period - 1
+    heads = [name for name in ck.heads_of(model).names if name.startswith("L1")]
+    right = [run.pattern(head).diagonal(-back, dim1=-2, dim2=-1)[:, -back:] for head in heads]
+    return max(float(attention.mean()) for attention in right)
+
+
 def known_wires(model: Any, rows: Any, other: torch.Tensor) -> tuple[list[str], dict]:
     """The wires that every replacement confirms, and how far they are from the others."""
     smallest = cuts(model, rows, other).min(axis=1)
     is_known = smallest >= KNOWN_SHARE
     gap = {"smallest known": smallest[is_known].min(), "largest other": smallest[~is_known].max()}
+    gap["attention"] = largest_attention(model, rows)
     return list(smallest.index[is_known]), gap
 
 
@@ -213,21 +223,21 @@ def hidden_cases(name: str, method: str) -> tuple[list[Case], list[dict]]:
 
 
 def judged(scores: pd.Series, known: list[str]) -> tuple[float, float]:
-    """Precision at the number of known wires and average precision, over random orders of equal scores."""
+    """Precision at the number of known wires, and average precision over random orders of equal scores."""
     size = torch.tensor(scores.abs().to_numpy(), dtype=torch.float64)
     # scores that differ by less than rounding are equal
     size = (size / size.max().clamp_min(1e-30)).round(decimals=6)
     is_known = torch.tensor(scores.index.isin(known), dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     places = torch.arange(1, len(size) + 1)
-    precisions, averages = [], []
+    averages = []
     for _ in range(DRAWS):
         order = torch.randperm(len(size), generator=generator)
         order = order[size[order].argsort(descending=True, stable=True)]
         hits = is_known[order]
-        precisions.append(hits[: len(known)].mean())
         averages.append((hits * hits.cumsum(0) / places).sum() / len(known))
-    return float(torch.stack(precisions).mean()), float(torch.stack(averages).mean())
+    precision = page.precision(pd.Series(size.numpy(), scores.index), known)
+    return precision, float(torch.stack(averages).mean())
 
 
 def random_wires(n_wires: int, n_known: int) -> dict[str, float]:
