@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -150,13 +149,8 @@ class CutRun:
     recording: Recording
     arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
     """What the attention of each layer was called with."""
-    second_calls: dict[tuple, dict[str, Tensor]] = field(default_factory=dict)
+    second_calls: dict[tuple[int, tuple[Missing, ...]], Recording] = field(default_factory=dict)
     """By layer and what its queries, keys and values miss: see `second_call`."""
-
-    @cached_property
-    def readers(self) -> list[Name]:
-        """The parts whose inputs miss something."""
-        return list(dict.fromkeys(entry.part for entry in self.cuts.inputs))
 
     def missing(self, part: Name, chains: Iterable[Chain] = ()) -> tuple[Missing, ...]:
         """What each input of a part misses: by the cuts, and by these chains as well."""
@@ -196,7 +190,7 @@ class CutRun:
         """What a part would give to its layer's output if its inputs missed these chains as well."""
         layer, missing = part.layer or 0, self.missing(part, chains)
         if part.kind == "H":
-            z = self.second_call(layer, missing)["attn.hook_z"][:, :, part.number]
+            z = self.second_call(layer, missing).heads_z(layer)[:, :, part.number]
             return z @ self.model.blocks[layer].attn.W_O[part.number]
         neurons = converted_neurons(self.model, layer)
         if neurons is None:
@@ -209,8 +203,8 @@ class CutRun:
 
     # Heads
 
-    def second_call(self, layer: int, missing: tuple[Missing, ...]) -> dict[str, Tensor]:
-        """What hooks see in a second call of an attention module, by the name in their layer.
+    def second_call(self, layer: int, missing: tuple[Missing, ...]) -> Recording:
+        """What hooks see in a second call of an attention module.
 
         Queries, keys and values of all heads miss something there, so only the values of heads
         that miss the same are used.
@@ -219,10 +213,7 @@ class CutRun:
             return self.second_calls[layer, missing]
         attention, head = self.model.blocks[layer].attn, Name("H", layer, 0)
         streams = {chains: self.read(head, chains) for chains in set(missing) if chains}
-        values: dict[str, Tensor] = {}
-
-        def keep(name: str, value: Tensor, hook: HookPoint) -> None:
-            values[name] = value
+        second = Recording(self.model, self.recording.hook_names)
 
         def read_instead(stream: Tensor, value: Tensor, hook: HookPoint) -> Tensor:
             return stream.view_as(value)
@@ -233,30 +224,22 @@ class CutRun:
         with only_permanent_hooks(attention):
             for side, chains in zip("qkv", missing, strict=True):
                 if chains:
-                    projection = attention._modules[side]
-                    projection.hook_in.add_hook(
-                        partial(read_instead, streams[chains]), prepend=True
-                    )
-            attention.hook_pattern.add_hook(partial(keep, "attn.hook_pattern"))
-            attention.hook_attn_scores.add_hook(partial(keep, "attn.hook_attn_scores"))
-            attention.o.hook_in.add_hook(partial(keep, "attn.hook_z"))
+                    hook_in = attention._modules[side].hook_in
+                    hook_in.add_hook(partial(read_instead, streams[chains]), prepend=True)
+            for point in (attention.hook_pattern, attention.hook_attn_scores, attention.o.hook_in):
+                point.add_hook(second.record)
             attention.forward(*positional, **named)
-        z = values["attn.hook_z"]
-        values["attn.hook_z"] = z.reshape(*z.shape[:2], attention.W_O.shape[0], -1)
-        self.second_calls[layer, missing] = values
-        return values
+        self.second_calls[layer, missing] = second
+        return second
 
     def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
-        layer, shape = layer_of(hook), z.shape
+        layer, shape = hook.layer(), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
-        for head in of_layer(self.readers, layer, ("H",)):
-            values = self.second_call(layer, self.missing(head))
-            z[:, :, head.number] = values["attn.hook_z"][:, :, head.number]
-            of_head = {"attn.hook_pattern": values["attn.hook_pattern"][:, head.number]}
-            if "attn.hook_attn_scores" in values:
-                of_head["attn.hook_attn_scores"] = values["attn.hook_attn_scores"][:, head.number]
-            self.recording.second_calls[head] = of_head
+        for head in of_layer(self.cuts.readers, layer, ("H",)):
+            second = self.second_call(layer, self.missing(head))
+            z[:, :, head.number] = second.heads_z(layer)[:, :, head.number]
+            self.recording.second_calls[head] = second
         for head in of_layer(self.cuts.parts, layer, ("H",)):
             number = head.number
             now = z[:, :, number].clone()
@@ -267,7 +250,7 @@ class CutRun:
 
     def at_mlp_input(self, read: Tensor, hook: HookPoint) -> Tensor:
         """Let an MLP read a stream in which something is missing."""
-        mlp = Name("MLP", layer_of(hook))
+        mlp = Name("MLP", hook.layer())
         self.recording.uncut[str(hook.name)] = read
         return self.read(mlp, self.missing(mlp)[0]).view_as(read)
 
@@ -286,12 +269,12 @@ class CutRun:
 
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
         """Replace what converted neurons gathered where they are ablated or read other inputs."""
-        layer = layer_of(hook)
+        layer = hook.layer()
         neurons = converted_neurons(self.model, layer)
         before = self.neurons_z(layer, ((), ()))
         z = before.clone()
         rows_by_missing: dict[tuple[Missing, ...], list[int]] = defaultdict(list)
-        for part in of_layer(self.readers, layer, ("N", "MLP")):
+        for part in of_layer(self.cuts.readers, layer, ("N", "MLP")):
             rows_by_missing[self.missing(part)].extend(neuron_rows(self.model, part))
         for missing, rows in rows_by_missing.items():
             z[..., rows] = self.neurons_z(layer, missing)[..., rows]
@@ -311,8 +294,8 @@ class CutRun:
     def at_bias(self, value: Tensor, hook: HookPoint) -> Tensor:
         """Take away the bias of an attention layer or of a converted MLP."""
         if ".attn." in str(hook.name):
-            return value - self.model.blocks[layer_of(hook)].attn.b_O
-        b_out = converted_neurons(self.model, layer_of(hook)).b_out
+            return value - self.model.blocks[hook.layer()].attn.b_O
+        b_out = converted_neurons(self.model, hook.layer()).b_out
         return value if b_out is None else value - b_out
 
     def at_end(self, stream: Tensor, hook: HookPoint) -> Tensor:
@@ -324,7 +307,7 @@ class CutRun:
     def hooks(self) -> dict[str, Callable]:
         """Where something is changed, and the function that changes it."""
         hooks: dict[str, Callable] = {}
-        for part in [*self.cuts.parts, *self.readers]:
+        for part in [*self.cuts.parts, *self.cuts.readers]:
             is_ablated, block = part in self.cuts.parts, f"blocks.{part.layer}"
             if part.kind == "embed":
                 hooks["embed.hook_out"] = self.at_output
@@ -358,11 +341,6 @@ def of_layer(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Na
     return [part for part in parts if part.layer == layer and part.kind in kinds]
 
 
-def layer_of(hook: HookPoint) -> int:
-    """The layer of a hook such as `blocks.1.attn.hook_z`."""
-    return int(str(hook.name).split(".")[1])
-
-
 # Hooks of the user and of a run
 
 
@@ -383,7 +361,7 @@ def hooked(
         for name in recorded:
             added.append((points[name], points[name].add_hook(cut_run.recording.record)))
         for layer, block in enumerate(cut_run.model.blocks):
-            if cut_run.readers and "attn" in block._modules:
+            if cut_run.cuts.readers and "attn" in block._modules:
                 keep = partial(cut_run.keep_arguments, layer)
                 listeners.append(block.attn.register_forward_pre_hook(keep, with_kwargs=True))
         yield
@@ -411,7 +389,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
                 "both would change the same hooks. Run the model once at a time."
             )
     guarded = []
-    if cut_run.readers or any(part.kind == "N" for part in cut_run.cuts.parts):
+    if cut_run.cuts.readers or any(part.kind == "N" for part in cut_run.cuts.parts):
         for point, handle in temporary:
             hooks, number = point._forward_hooks, handle.hook.id
             guarded.append((hooks, number, hooks[number]))
@@ -482,9 +460,9 @@ class Run:
         """The values at all hooks, under all their names.
 
         Most of them are not kept during a run. When `cache` is first read, the model runs again.
-        Patterns, scores and z are those after all cuts. If a head misses something in its keys,
-        what is computed from the keys of its layer is left out, such as `blocks.1.attn.hook_k`,
-        because this head has other keys than the hook shows; queries, values and neurons likewise.
+        Patterns, scores and z are those after all cuts. In a layer in which an input of a head is
+        cut, queries, keys and values are left out, such as `blocks.1.attn.hook_k`, because the hook
+        shows what they were before the cut. The gates and values of neurons are left out likewise.
 
         Raises
         ------
@@ -502,17 +480,19 @@ class Run:
                 "cannot be completed. Run it again, and read run.cache before the change."
             )
         recording = again.recording
-        for head, values in recording.second_calls.items():
-            for hook in values:
-                name = recording.hook_names[f"blocks.{head.layer}.{hook}"]
-                recording.values[name] = recording.with_second_calls(head.layer, hook)
-        values, left_out = {}, set()
+        for head, second in recording.second_calls.items():
+            for hook in ("attn.hook_pattern", "attn.hook_attn_scores"):
+                name = f"blocks.{head.layer}.{hook}"
+                if recording.hook_names[name] in second.values:
+                    recording.values[recording.hook_names[name]] = recording.of_all_heads(name)
+        for layer, z in recording.neuron_z.items():
+            recording.values[f"blocks.{layer}.mlp.neurons.hook_z"] = z
+        hidden = hooks_before_cuts(recording.values, self.cuts)
+        values = Cached({name for name, point in points.items() if point.name in hidden})
         for name, point in points.items():
-            if point.name in recording.values and misses_a_cut(str(point.name), self.cuts):
-                left_out.add(name)
-            elif point.name in recording.values:
+            if point.name in recording.values and point.name not in hidden:
                 values[name] = recording.values[str(point.name)]
-        return ActivationCache(Cached(values, left_out), self.model)
+        return ActivationCache(values, self.model)
 
     def part(self, name: str, before: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part has left in the stream that another part reads, by default the last stream.
@@ -689,10 +669,10 @@ def part_called(model: Any, text: str, kinds: Sequence[str] | None = None) -> Na
 
 
 class Cached(dict):
-    """The values of a cache; a name that is left out on purpose is explained."""
+    """The values of a cache; a hook that is left out on purpose is explained."""
 
-    def __init__(self, values: dict[str, Tensor], left_out: set[str]) -> None:
-        super().__init__(values)
+    def __init__(self, left_out: set[str]) -> None:
+        super().__init__()
         self.left_out = left_out
 
     def __missing__(self, name: str) -> Tensor:
@@ -705,20 +685,16 @@ class Cached(dict):
         raise KeyError(name)
 
 
-def misses_a_cut(hook: str, cuts: Cuts) -> bool:
-    """Whether a hook shows what heads or neurons of its layer do not use, because of a cut."""
-    for name in [*cuts.inputs, *cuts.parts]:
-        if name.kind == "H" and name.side is not None:
-            side = name.side.lower()
-            inside = rf"attn\.(qkv\.|{side}(_norm)?\.|hook_(rot_)?{side}(_|$))"
-        elif name.kind in ("N", "MLP"):
-            more = "" if name.side is None else r"|in\.hook_out|hook_pre|gate\.|neurons\."
-            inside = rf"mlp\.(neurons\.hook_z{more})"
-        else:
-            continue
-        if re.match(rf"blocks\.{name.layer}\.{inside}", hook):
-            return True
-    return False
+def hooks_before_cuts(hooks: Iterable[str], cuts: Cuts) -> set[str]:
+    """The hooks that show what a cut takes away later, from some heads or neurons of the layer."""
+    patterns = []
+    for entry in cuts.inputs:
+        if entry.kind == "H":
+            patterns.append(rf"blocks\.{entry.layer}\.attn\.(hook_)?(rot_)?[qkv]")
+        elif entry.side is not None:
+            inside = r"(in\.hook_out|hook_pre|gate|neurons\.(?!hook_z))"
+            patterns.append(rf"blocks\.{entry.layer}\.mlp\.{inside}")
+    return {hook for hook in hooks if any(re.match(pattern, hook) for pattern in set(patterns))}
 
 
 def run(
@@ -884,17 +860,10 @@ def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
     """The positions at which values are replaced, if all of them lie in rows of this length."""
     if at is None:
         return None
-    positions = at.tolist() if hasattr(at, "tolist") else at  # a tensor or an array
-    is_list = isinstance(positions, Sequence) and not isinstance(positions, str)
-    if not is_list or not positions or not all(is_position(pos, n_pos) for pos in positions):
+    is_list = isinstance(at, Sequence) and not isinstance(at, str) and len(at) > 0
+    if not is_list or not all(type(pos) is int and 0 <= pos < n_pos for pos in at):
         raise ValueError(
             f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], "
             f"not {at!r}."
         )
-    return tuple(positions)
-
-
-def is_position(pos: Any, n_pos: int) -> bool:
-    """Whether this is an integer from 0 to `n_pos - 1`; True and False are none."""
-    is_integer = isinstance(pos, Integral) and not isinstance(pos, bool)
-    return is_integer and 0 <= int(pos) < n_pos
+    return tuple(at)

@@ -7,6 +7,7 @@ that it writes. A name that another name covers adds nothing, so nothing is subt
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,11 @@ class Cuts:
 
     parts: frozenset[Name]
     inputs: dict[Name, Missing]
+
+    @cached_property
+    def readers(self) -> list[Name]:
+        """The parts whose inputs miss something."""
+        return list(dict.fromkeys(entry.part for entry in self.inputs))
 
 
 def resolve(model: Any, names: Sequence[str]) -> Cuts:

@@ -27,8 +27,6 @@ WORDS = (
     "unembed",
 )
 """Parts that belong to no layer, in the order of the model."""
-KINDS = ("H", "bias", "N", "MLP", "MLP bias")
-"""Kinds of parts inside a layer, in the order of the layer: a head, its layer's bias, a neuron, ..."""
 Side = Literal["Q", "K", "V"]
 SIDES: tuple[Side, ...] = ("Q", "K", "V")
 
@@ -79,15 +77,9 @@ class Name:
         return replace(self, side=None)
 
     @property
-    def order(self) -> tuple[int, ...]:
-        """A sort key: embeddings, then each layer's heads, bias, neurons or MLP, then the rest."""
-        if self.layer is None:
-            comes_first = self.kind in ("embed", "pos", "embed bias")
-            return (-1 if comes_first else 1 << 40, WORDS.index(self.kind))
-        number = -1 if self.number is None else self.number
-        term = -1 if self.term is None else self.term
-        side = -1 if self.side is None else SIDES.index(self.side)
-        return (self.layer, KINDS.index(self.kind), number, term, side)
+    def order(self) -> tuple:
+        """A sort key for the parts of one layer: by kind, number and term."""
+        return (self.kind, self.number or 0, self.term or 0)
 
 
 def parse(text: str) -> tuple[Name, ...]:
@@ -115,25 +107,18 @@ def parse(text: str) -> tuple[Name, ...]:
         raise TypeError(f"a name is a text such as {EXAMPLES}; this is {text!r}")
     chain = []
     for piece in text.split("->"):
-        chain.append(parse_one(piece.strip(), text))
+        piece = "pos" if piece.strip() == "pos_embed" else piece.strip()
+        match = PART.fullmatch(piece)
+        if piece in WORDS:
+            chain.append(Name(piece))
+        elif match is None:
+            raise ValueError(f"{text!r} is no name of a part. Write a name such as {EXAMPLES}.")
+        else:
+            numbers = match["layer"], match["head"] or match["neuron"], match["term"]
+            layer, number, term = (None if digits is None else int(digits) for digits in numbers)
+            kind = match["word"] or ("H" if match["head"] else "N")
+            chain.append(Name(kind, layer, number, term, match["side"]))
     return tuple(chain)
-
-
-def parse_one(piece: str, whole: str) -> Name:
-    """One element of a chain; `whole` is the text for the error message."""
-    piece = "pos" if piece == "pos_embed" else piece
-    if piece in WORDS:
-        return Name(piece)
-    match = PART.fullmatch(piece)
-    if match is None:
-        raise ValueError(f"{whole!r} is no name of a part. Write a name such as {EXAMPLES}.")
-    layer, side = int(match["layer"]), match["side"]
-    if match["head"]:
-        return Name("H", layer, int(match["head"]), side=side)
-    if match["neuron"]:
-        term = None if match["term"] is None else int(match["term"])
-        return Name("N", layer, int(match["neuron"]), term, side)
-    return Name(match["word"], layer, side=side)
 
 
 def join(*names: Name | str) -> str:
@@ -148,28 +133,14 @@ def join(*names: Name | str) -> str:
 
 
 def nearest(text: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names that are closest to a wrong one: by kind, layer and number, or by letters.
+    """The known names that are closest to a wrong one, by their letters.
 
     Examples
     --------
     >>> nearest("L1H9", ["embed", "L0H3", "L1H3", "L1 MLP"], count=2)
     ['L1H3', 'L0H3']
     """
-    known = list(known)
-    try:
-        wanted = parse(text)[-1]
-    except ValueError:
-        return difflib.get_close_matches(text, known, n=count, cutoff=0.4)
-
-    def distance(name: str) -> tuple:
-        other = parse(name)[-1]
-        same_place = (other.layer is None) == (wanted.layer is None)
-        layers = abs((other.layer or 0) - (wanted.layer or 0))
-        numbers = abs((other.number or 0) - (wanted.number or 0))
-        terms = abs((other.term or 0) - (wanted.term or 0))
-        return (other.kind != wanted.kind, not same_place, layers, numbers, terms)
-
-    return sorted(known, key=distance)[:count]
+    return difflib.get_close_matches(text, list(known), n=count, cutoff=0.4)
 
 
 def unknown(what: str, text: str, known: Iterable[str]) -> ValueError:

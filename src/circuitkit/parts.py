@@ -77,7 +77,7 @@ def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
     block = model.blocks[layer]
     names = [Name("H", layer, head) for head in range(n_heads(model, layer))]
     b_O = getattr(block.attn, "b_O", None) if names else None
-    if has_values(b_O) or norms_close_layers(model):
+    if (b_O is not None and bool(b_O.any())) or norms_close_layers(model):
         names.append(Name("bias", layer))
     if "mlp" not in block._modules:
         return names
@@ -86,7 +86,8 @@ def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
         names.append(Name("MLP", layer))
     else:
         names.extend(neuron_names(layer, range(neurons.W_in.shape[1]), len(neurons.terms)))
-    if norms_close_layers(model) or (neurons is not None and has_values(neurons.b_out)):
+    b_out = None if neurons is None else neurons.b_out
+    if (b_out is not None and bool(b_out.any())) or norms_close_layers(model):
         names.append(Name("MLP bias", layer))
     return names
 
@@ -95,11 +96,6 @@ def neuron_names(layer: int, numbers: Any, n_terms: int) -> list[Name]:
     """The heads of some converted neurons; a neuron with only one head is called by its number."""
     terms = [None] if n_terms == 1 else range(n_terms)
     return [Name("N", layer, number, term) for number in numbers for term in terms]
-
-
-def has_values(bias: Tensor | None) -> bool:
-    """Whether a bias is there and not zero everywhere."""
-    return bias is not None and bool(bias.any())
 
 
 def part_names(model: Any, neurons: bool = True) -> tuple[str, ...]:
@@ -264,8 +260,8 @@ class Recording:
     """What MLPs would have read without cuts, by the first name of the hook."""
     neuron_z: dict[int, Tensor] = field(default_factory=dict)
     """What neuron-heads gathered, `[batch, pos, head]`, by layer."""
-    second_calls: dict[Name, dict[str, Tensor]] = field(default_factory=dict)
-    """By head that reads other inputs than the rest of its layer: its values in the second call."""
+    second_calls: "dict[Name, Recording]" = field(default_factory=dict)
+    """By head that reads other inputs than the rest of its layer: its second call."""
     is_additive: bool = False
     """Whether layers are known to add what they write to the stream."""
 
@@ -421,15 +417,15 @@ class Recording:
 
     def patterns(self, layer: int) -> Float[Tensor, "batch head dst src"]:
         """The patterns of a layer's heads, each with the inputs that it read."""
-        return self.with_second_calls(layer, "attn.hook_pattern")
+        return self.of_all_heads(f"blocks.{layer}.attn.hook_pattern")
 
-    def with_second_calls(self, layer: int | None, hook: str) -> Tensor:
-        """Values of all heads, `[batch, head, ...]`, each with the inputs that it read."""
-        values = self[f"blocks.{layer}.{hook}"]
-        for head, of_head in self.second_calls.items():
-            if head.layer == layer:
+    def of_all_heads(self, hook: str) -> Float[Tensor, "batch head dst src"]:
+        """The patterns or scores of a layer's heads, each with the inputs that it read."""
+        values = self[hook]
+        for head, second in self.second_calls.items():
+            if hook.startswith(f"blocks.{head.layer}."):
                 values = values.clone()
-                values[:, head.number] = of_head[hook]
+                values[:, head.number] = second[hook][:, head.number]
         return values
 
     def neuron_attention(self, name: Name) -> Float[Tensor, "batch pos"]:

@@ -7,7 +7,7 @@ are in `table.names`, the tensor is `table.values`, and `table.to_frame()` gives
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral
+from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -123,7 +123,7 @@ class Table:
         ValueError : if an entry holds more than one number, because such entries have no order, or
             if `k` is not a count
         """
-        if not isinstance(k, Integral) or k < 0:
+        if not isinstance(k, int) or k < 0:
             raise ValueError(f"top was given k={k!r}. Give the number of entries, such as top(5).")
         if self.values.ndim != len(self.axes):
             raise ValueError(
@@ -135,19 +135,10 @@ class Table:
         size = flat.abs() if absolute else flat
         order = size.nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True)
         n_ranked = int((~flat.isnan()).sum())
-        chosen = order[: min(k, n_ranked)]
-        names = self.entry_names()
-        axis = ", ".join(self.axes)
-        return Table(flat[chosen], {axis: tuple(names[i] for i in chosen.tolist())}, self.title)
-
-    def entry_names(self) -> list[str]:
-        """The names of all entries, in the order of the flattened values."""
-        names = [""]
-        for axis_names in self.axes.values():
-            names = [
-                f"{before}, {name}" if before else name for before in names for name in axis_names
-            ]
-        return names
+        chosen = order[:n_ranked][:k]
+        names = [", ".join(names) for names in product(*self.axes.values())]
+        axes = {", ".join(self.axes): tuple(names[i] for i in chosen.tolist())}
+        return Table(flat[chosen], axes, self.title)
 
     def to_frame(self) -> "pd.DataFrame":
         """A DataFrame: the first axis as rows; a second axis, or further dimensions, as columns."""

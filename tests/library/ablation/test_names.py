@@ -40,10 +40,10 @@ def test_heads_go_there_and_back(layer, number, side):
     assert parse(str(name)) == (name,)
 
 
-def test_order_is_the_order_of_the_model():
-    names = ["unembed", "L1H0", "L0 MLP", "L0 bias", "L0H1", "pos", "embed", "L0H0"]
+def test_parts_of_a_layer_are_ordered_by_number():
+    names = ["L0H10", "L0 bias", "L0H2", "L0N3.1", "L0N3.0"]
     ordered = sorted(names, key=lambda text: parse(text)[0].order)
-    assert ordered == ["embed", "pos", "L0H0", "L0H1", "L0 bias", "L0 MLP", "L1H0", "unembed"]
+    assert ordered == ["L0H2", "L0H10", "L0N3.0", "L0N3.1", "L0 bias"]
 
 
 @pytest.mark.parametrize(

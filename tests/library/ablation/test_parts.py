@@ -82,7 +82,7 @@ def test_a_cut_wire_changes_the_pattern_of_its_reader_only():
     cut = run(model, TOKENS, without="L0H1->L1H2.K")
     assert torch.equal(whole.pattern("L1H1"), cut.pattern("L1H1"))
     assert not torch.allclose(whole.pattern("L1H2"), cut.pattern("L1H2"))
-    values = cut.cache["blocks.1.attn.hook_v"].view(*TOKENS.shape, 4, -1)[:, :, 2]
+    values = whole.cache["blocks.1.attn.hook_v"].view(*TOKENS.shape, 4, -1)[:, :, 2]
     torch.testing.assert_close(cut.pattern("L1H2") @ values, cut.z("L1H2"))
 
 
