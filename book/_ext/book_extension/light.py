@@ -224,22 +224,19 @@ def for_phones(text: str, page: Path, root: Path) -> str:
 
 
 def wide(text: str) -> str:
-    """Pictures and drawings in outputs say how wide they are meant, for below a share of it their words are too small, and have a
-    box to scroll in; one that a phone shows nearly at that share is better seen whole."""
+    """Pictures in outputs say how wide they are meant, for below a share of it their words are too small, and have a box to
+    scroll in; one that a phone shows nearly at that share is better seen whole."""
 
     def fix(found):
-        width = re.search(r'<(?:img|svg)[^>]* width="(\d+)"', found[0])
-        whole = not width or "<img" in found[0] and int(width[1]) <= WHOLE
+        width = re.search(r'<img[^>]* width="(\d+)"', found[0])
+        whole = not width or int(width[1]) <= WHOLE
         return (
             found[0]
             if whole
             else f'<div class="ck-pan" style="--ck-natural: {width[1]}">{found[0]}</div>'
         )
 
-    picture = r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>'
-    return re.sub(
-        rf'{picture}|(?<=overflow-x:auto;margin:1rem 0">)<svg\b.*?</svg>', fix, text, flags=re.S
-    )
+    return re.sub(r'<a class="ck-picture [^>]*>\s*<img [^>]*>\s*</a>', fix, text)
 
 
 def size(path: Path, wide: int | None = None) -> str:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from circuitkit.checks import checked
 from circuitkit.figures.attention_view import visible
@@ -13,8 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = {"Q": "#0072B2", "K": "#D55E00", "V": "#009E73", "accent": "#5B4B8A"}
+INK = "#262626"
+STREAM = {"arrowstyle": "-|>", "color": "#C9CDD3", "linewidth": 2.5, "mutation_scale": 12}
 Place = tuple[str, int]  # a row and a position; negative positions count from the last token
 Arrow = tuple[Place, Place, str] | tuple[Place, Place, str, str]  # from, to, color, label
+Point = tuple[float, float]
 
 
 @checked
@@ -79,12 +84,11 @@ def drawing(
         labels = [visible(t).replace("$", r"\$") for t in tokens]  # a dollar begins a formula
         ax.set_xticks(range(len(tokens)), labels, fontsize=13)
         ax.set_yticks(range(len(rows)), rows, fontsize=12)
-        stream = {"arrowstyle": "-|>", "color": "#C9CDD3", "linewidth": 2.5, "mutation_scale": 12}
         for i, token in enumerate(tokens):
             if token != "…":
-                ax.annotate("", (i, len(rows) - 0.62), (i, -0.4), arrowprops=stream)
+                ax.annotate("", (i, len(rows) - 0.62), (i, -0.4), arrowprops=STREAM)
         for (row, i), name in boxes.items():
-            frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": "#262626"}
+            frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": INK}
             place = point(row, i, tokens, rows)
             ax.text(*place, name, ha="center", va="center", fontsize=12, bbox=frame)
         for number, arrow in enumerate(arrows):
@@ -92,7 +96,7 @@ def drawing(
     return fig
 
 
-def point(row: str, i: int, tokens: Sequence[str], rows: Sequence[str]) -> tuple[int, int]:
+def point(row: str, i: int, tokens: Sequence[str], rows: Sequence[str]) -> Point:
     """The place of a row and a position in the drawing."""
     if row not in rows or not -len(tokens) <= i < len(tokens):
         raise ValueError(
@@ -111,16 +115,33 @@ def draw_arrow(
         raise ValueError(f"There is no color {color!r}. The colors are {', '.join(COLORS)}.")
     a, b = point(*start, tokens, rows), point(*end, tokens, rows)
     bend = -bend if b[0] > a[0] else bend
-    line = {"arrowstyle": "-|>", "color": COLORS[color], "linewidth": 2.2, "mutation_scale": 16}
-    line |= {"connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0}
     frames = {text.get_position(): text.get_bbox_patch() for text in ax.texts}
+    line = {"color": COLORS[color], "linewidth": 2.2, "mutation_scale": 16}
     line |= {"patchA": frames.get(a), "patchB": frames.get(b)}
-    ax.annotate("", b, a, arrowprops=line, zorder=4)
+    arrow_between(ax, a, b, bend, zorder=4, **line)
     if label:
-        (x, y), (x2, y2) = ax.transData.transform([a, b])
-        on_curve = ((x + x2 + bend * (y2 - y)) / 2, (y + y2 - bend * (x2 - x)) / 2)  # of arc3
-        ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": COLORS[color]}
-        middle_x, middle_y = ax.transData.inverted().transform(on_curve)
-        ax.text(
-            middle_x, middle_y, label, ha="center", va="center", fontsize=11, bbox=ground, zorder=5
-        )
+        label_on(ax, point_on_arrow(ax, a, b, bend, 0.5), label, COLORS[color], zorder=5)
+
+
+def arrow_between(
+    ax: "Axes", a: Point, b: Point, bend: float, *, zorder: float, **line: Any
+) -> None:
+    """Draw an arrow from one point to another, straight or bent to one side."""
+    line |= {"arrowstyle": "-|>", "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", b, a, arrowprops=line, zorder=zorder)
+
+
+def point_on_arrow(ax: "Axes", a: Point, b: Point, bend: float, share: float) -> Point:
+    """The point at a share of the curve that matplotlib draws for a bent arrow (`arc3`)."""
+    a, b = ax.transData.transform([a, b])
+    across = np.array([b[1] - a[1], a[0] - b[0]])
+    control = (a + b) / 2 + bend * across
+    on_curve = (1 - share) ** 2 * a + 2 * share * (1 - share) * control + share**2 * b
+    return tuple(ax.transData.inverted().transform(on_curve))
+
+
+def label_on(ax: "Axes", place: Point, words: str, color: str, *, zorder: float) -> None:
+    """Write words on a white ground with a rim in the color of their arrow."""
+    ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": color}
+    style = {"ha": "center", "va": "center", "fontsize": 11}
+    ax.text(*place, words, bbox=ground, zorder=zorder, **style)
