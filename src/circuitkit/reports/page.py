@@ -72,7 +72,7 @@ def circuit_drawing(rows: list[Row], label: str) -> Markup:
     values = {row["name"]: row["value"] - (row["control"] or 0) for row in rows}
     values = {name: value for name, value in values.items() if not name.endswith("bias")}
     alt = f"The largest values, {label}: {', '.join(values)}"
-    return Markup(figures.circuit(values, alt=alt, label=label)._repr_html_())
+    return image(figures.circuit(values, alt=alt, label=label))
 
 
 def image(picture: Picture) -> Markup:
