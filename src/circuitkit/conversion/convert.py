@@ -236,6 +236,7 @@ def put_heads(mlp: FoundMLP, heads_per_neuron: int | None, max_error: float | No
         if heads_per_neuron is not None:
             terms = with_at_most(heads_per_neuron, sums)
         else:
+            assert max_error is not None  # to_attention_only has seen that one of them is given
             bounds = [bound_of(bridge.W_out, terms, values) for terms in sums]
             terms = within(max_error, sums, bounds)
     except ValueError as problem:
