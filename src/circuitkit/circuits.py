@@ -7,12 +7,13 @@ vocabulary of 50,000 tokens has 2.5 billion pairs.
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
+from transformer_lens import FactoredMatrix
 
 from circuitkit.checks import checked, require_at_least, require_bridge
 from circuitkit.heads import (
@@ -26,9 +27,6 @@ from circuitkit.heads import (
 from circuitkit.names import Side
 from circuitkit.residual import require_one_stream
 from circuitkit.tables import Table
-
-if TYPE_CHECKING:
-    from transformer_lens import FactoredMatrix
 
 __all__ = [
     "composition_baseline",
@@ -46,7 +44,7 @@ Row = Literal["token", "position"]
 
 
 @checked
-def full_ov(model: Any, head: str | Sequence[str] | Heads) -> "FactoredMatrix":
+def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
     """What attending to a token adds to every logit: $W_E W_V W_O W_U$.
 
     Parameters
@@ -94,7 +92,7 @@ def full_qk(
     query: Row = "token",
     key: Row = "token",
     offset: int | None = None,
-) -> "FactoredMatrix":
+) -> FactoredMatrix:
     r"""The score that a destination gives a source: $W_E W_Q W_K^\top W_E^\top / \sqrt{d_{head}}$.
 
     Where positions are added to the stream, the score of token $a$ at $i$ for token $b$ at $j$ is
@@ -187,13 +185,10 @@ def embedding(model: Any) -> Float[Tensor, "d_vocab d_model"]:
     return model.W_E.detach() * scale
 
 
-def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> "FactoredMatrix":
+def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> FactoredMatrix:
     """Two factors as one matrix; without a leading axis if a single name was asked for."""
-    from transformer_lens import FactoredMatrix
-
-    return (
-        FactoredMatrix(left[0], right[0]) if isinstance(head, str) else FactoredMatrix(left, right)
-    )
+    matrix = FactoredMatrix(left, right)
+    return matrix[0] if isinstance(head, str) else matrix
 
 
 # Copying
@@ -359,9 +354,8 @@ def product_norms(
     weights do.
     """
     norms = torch.zeros(possible.shape, dtype=writes.dtype, device=writes.device)
-    chosen, columns_before = reads[:0], torch.zeros_like(possible.any(0))
-    for row in range(len(writes)):
-        columns = possible[row]
+    chosen, columns_before = reads[:0], torch.zeros_like(possible[0])
+    for row, columns in enumerate(possible):
         if not torch.equal(columns, columns_before):
             chosen, columns_before = reads[columns], columns  # copied once for each layer
         products = writes[row] @ chosen  # [later, d_head, d_head]

@@ -6,18 +6,18 @@ directions of its subspaces.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources.native import boot
 
 from circuitkit.checks import checked, require_at_least
 from circuitkit.heads import Heads, stack
-
-if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
 
 __all__ = ["bridge_of", "build_induction_model"]
 
@@ -32,7 +32,7 @@ def bridge_of(
     W_U: Float[Tensor, "d_model d_vocab"],
     W_pos: Float[Tensor, "n_ctx d_model"] | None = None,
     n_ctx: int | None = None,
-) -> "TransformerBridge":
+) -> TransformerBridge:
     """An attention-only model of these heads, without norms, as a native `TransformerBridge`.
 
     Parameters
@@ -65,8 +65,6 @@ def bridge_of(
     >>> bridge_of(heads, torch.eye(8), torch.eye(8), n_ctx=4).cfg.n_layers
     2
     """
-    from transformer_lens.model_bridge.sources.native import boot
-
     if n_ctx is None:
         if W_pos is None:
             raise ValueError("bridge_of needs n_ctx, the number of positions, or W_pos.")
@@ -90,8 +88,6 @@ def bridge_of(
 
 def native_config(heads: Heads, d_vocab: int, d_vocab_out: int, n_ctx: int) -> Any:
     """The configuration of a native model with these heads and nothing else."""
-    from transformer_lens.config import TransformerBridgeConfig
-
     n_layers = int(max(heads.layers)) + 1
     return TransformerBridgeConfig(
         d_model=heads.d_model,
@@ -179,7 +175,7 @@ def build_induction_model(
     *,
     method: Literal["k-composition", "pointer"] = "k-composition",
     sharpness: float = 40.0,
-) -> "TransformerBridge":
+) -> TransformerBridge:
     r"""Build a two-layer attention-only model that continues repeated tokens.
 
     The stream has a direction for each token, for each position, for what L0H0 writes, and for the
@@ -236,7 +232,7 @@ def build_induction_model(
     return induction_by_pointer(n_tokens, n_ctx, sharpness)
 
 
-def induction_by_previous_token(n_tokens: int, n_ctx: int, sharpness: float) -> "TransformerBridge":
+def induction_by_previous_token(n_tokens: int, n_ctx: int, sharpness: float) -> TransformerBridge:
     """Build the model in which L0H0 writes the previous token and L1H0 matches it in its keys."""
     token, position, previous, output = subspaces(
         token=n_tokens, position=n_ctx, previous=n_tokens, output=n_tokens
@@ -250,7 +246,7 @@ def induction_by_previous_token(n_tokens: int, n_ctx: int, sharpness: float) -> 
     return bridge_of(stack(first, second), token, GAIN * output.T, position)
 
 
-def induction_by_pointer(n_tokens: int, n_ctx: int, sharpness: float) -> "TransformerBridge":
+def induction_by_pointer(n_tokens: int, n_ctx: int, sharpness: float) -> TransformerBridge:
     """Build the model in which L0H0 writes the position of an earlier copy, and L1H0 reads it."""
     token, position, pointer, output = subspaces(
         token=n_tokens, position=n_ctx, pointer=n_ctx, output=n_tokens

@@ -9,18 +9,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
+from transformer_lens import FactoredMatrix
 
 from circuitkit.checks import checked, require_bridge, require_finite, shown
 from circuitkit.names import SIDES, Name, Side, parse, unknown
-
-if TYPE_CHECKING:
-    from transformer_lens import FactoredMatrix
 
 __all__ = ["Heads", "Rotary", "heads_of", "stack"]
 
@@ -185,8 +183,7 @@ class Heads:
                 f"A stack of heads needs a unique name and a layer for each of its {len(self.W_Q)} "
                 f"heads; it was given the names {self.names} and the layers {self.layers}."
             )
-        weights = [getattr(self, name) for name in WEIGHTS]
-        dtypes = {str(weight.dtype) for weight in weights if weight is not None}
+        dtypes = {str(weight.dtype) for weight in weights_of(self).values()}
         if len(dtypes) > 1:
             raise ValueError(f"The weights have the dtypes {sorted(dtypes)}. Convert them to one.")
 
@@ -219,12 +216,11 @@ class Heads:
             )
         adjacent = bool(rows) and rows == list(range(rows[0], rows[-1] + 1))
         index = slice(rows[0], rows[-1] + 1) if adjacent else rows
-        weights = {name: getattr(self, name) for name in WEIGHTS}
         return replace(
             self,
             names=tuple(self.names[row] for row in rows),
             layers=tuple(self.layers[row] for row in rows),
-            **{name: None if value is None else value[index] for name, value in weights.items()},
+            **{name: weight[index] for name, weight in weights_of(self).items()},
         )
 
     @property
@@ -238,26 +234,18 @@ class Heads:
         return self.W_Q.shape[2]
 
     @property
-    def QK(self) -> "FactoredMatrix":
+    def QK(self) -> FactoredMatrix:
         """`W_Q @ W_K^T`, `[head, d_model, d_model]`, as two factors; not divided by `scale`."""
-        from transformer_lens import FactoredMatrix
-
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
     @property
-    def OV(self) -> "FactoredMatrix":
+    def OV(self) -> FactoredMatrix:
         """`W_V @ W_O`, `[head, d_model, d_model]`, as two factors."""
-        from transformer_lens import FactoredMatrix
-
         return FactoredMatrix(self.W_V, self.W_O)
 
     def to(self, *args: Any, **kwargs: Any) -> "Heads":
         """The same heads on another device or in another dtype; arguments of `torch.Tensor.to`."""
-        moved = {}
-        for name in WEIGHTS:
-            value = getattr(self, name)
-            if value is not None:
-                moved[name] = value.to(*args, **kwargs)
+        moved = {name: weight.to(*args, **kwargs) for name, weight in weights_of(self).items()}
         return replace(self, **moved)
 
     def side(
@@ -321,6 +309,12 @@ class Heads:
 
 
 Heads.__init__ = checked(Heads.__init__)  # shapes and types of the weights
+
+
+def weights_of(heads: Heads) -> dict[str, Tensor]:
+    """The weights, biases and gains that these heads have, by name."""
+    values = {name: getattr(heads, name) for name in WEIGHTS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def row_of(heads: Heads, key: Any) -> int:
@@ -633,11 +627,9 @@ def weights_only(parts: list[Heads]) -> list[Heads]:
     out = []
     for part in parts:
         extra = d_head - part.d_head
-        wide: dict[str, Any] = {"W_O": pad(part.W_O, (0, 0, 0, extra))}
-        for name in ("W_Q", "W_K", "W_V", "b_Q", "b_K", "b_V"):
-            value = getattr(part, name)
-            wide[name] = None if value is None else pad(value, (0, extra))
-        out.append(replace(part, **wide, **plain))
+        wide = {name: pad(weight, (0, extra)) for name, weight in weights_of(part).items()}
+        wide["W_O"] = pad(part.W_O, (0, 0, 0, extra))
+        out.append(replace(part, **wide | plain))
     return out
 
 
@@ -647,21 +639,17 @@ def weights_only(parts: list[Heads]) -> list[Heads]:
 def layer_heads(model: Any, layer: int) -> Heads:
     """All heads of one layer, with all that happens to their queries and keys; weights are views."""
     attention = model.blocks[layer].attn
-    W_Q, W_O = attention.W_Q.detach(), attention.W_O.detach()
-    n_heads, _, d_head = W_Q.shape
-    shared = group_rows(n_heads, attention.W_K.shape[0])
-    weights: dict[str, Any] = {"W_Q": W_Q, "W_O": W_O, "b_Q": given_bias(attention, "b_Q")}
-    for name in ("K", "V"):
-        weights[f"W_{name}"] = getattr(attention, f"W_{name}").detach()[shared]
-        bias = given_bias(attention, f"b_{name}")
-        weights[f"b_{name}"] = None if bias is None else bias[shared]
-    for name, value in weights.items():
-        if value is not None:
+    n_heads, _, d_head = attention.W_Q.shape
+    weights = {}
+    for name in WEIGHTS:
+        value = getattr(attention, name, None)
+        is_bias = name.startswith("b_")
+        if isinstance(value, Tensor) and (value.any() or not is_bias):
             require_finite(value, f"{name} of layer {layer}")
+            weights[name] = value.detach()[group_rows(n_heads, len(value))]
     return Heads(
         tuple(f"L{layer}H{head}" for head in range(n_heads)),
-        **weights,
-        **scoring_of(model, layer),
+        **weights | scoring_of(model, layer),
         layers=(layer,) * n_heads,
         scale=score_divisor(attention.original_component, d_head),
         of=model_name(model),
@@ -673,12 +661,6 @@ def group_rows(n_heads: int, n_groups: int) -> slice | list[int]:
     if n_groups == n_heads:
         return slice(None)
     return [head * n_groups // n_heads for head in range(n_heads)]
-
-
-def given_bias(attention: Any, name: str) -> Tensor | None:
-    """A bias of an attention layer, or None if there is none or it is zero everywhere."""
-    bias = getattr(attention, name, None)
-    return bias.detach() if isinstance(bias, Tensor) and bias.any() else None
 
 
 def scoring_of(model: Any, layer: int) -> dict[str, Any]:

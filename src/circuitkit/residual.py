@@ -86,16 +86,15 @@ def steps_of(model: Any, names: Sequence[str]) -> Int[Tensor, " name"]:
 
 def require_sum_of_logits(model: Any) -> None:
     """Raise a `ValueError` for a model whose logits are no sum over its parts."""
-    cap = getattr(model.cfg, "output_logits_soft_cap", -1.0)
-    if cap is not None and cap > 0:
-        raise ValueError(
-            f"The logits of this model are no sum over its parts, because they are capped at "
-            f"{cap:g} (output_logits_soft_cap); residual.decompose splits its residual stream."
+    cap = getattr(model.cfg, "output_logits_soft_cap", None) or -1.0
+    has_network = "mlm_head" in model._modules
+    if cap > 0 or has_network:
+        reason = (
+            "a network (mlm_head) computes them" if has_network else f"they are capped at {cap:g}"
         )
-    if "mlm_head" in model._modules:
         raise ValueError(
-            "The logits of this model are no sum over its parts, because a network stands before "
-            "its unembedding (mlm_head); residual.decompose splits its residual stream."
+            f"The logits of this model are no sum over its parts, because {reason}; "
+            "residual.decompose splits its residual stream."
         )
 
 
@@ -456,11 +455,7 @@ def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
     W_read = in_full_precision(getattr(later, f"W_{side}"))
     written = torch.linalg.qr(in_full_precision(earlier.W_O).mT).Q  # [writer, d_model, d_head]
     read = torch.linalg.qr(W_read).Q  # [reader, d_model, d_head]
-    all_read = read.transpose(0, 1).flatten(1)  # [d_model, reader * d_head]
-    shares = []
     # one writer at a time, because all products together are as large as writers times readers
-    for basis in written:
-        squares = (basis.mT @ all_read).square().sum(0)
-        shares.append(squares.unflatten(0, (len(later), -1)).mean(1))
+    shares = [(basis.mT @ read).square().sum((1, 2)) / later.d_head for basis in written]
     axes = {"writer": earlier.names, "reader": later.names}
     return Table(torch.stack(shares), axes, f"overlap with {side}")

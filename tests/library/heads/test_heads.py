@@ -286,8 +286,11 @@ def test_streams_patterns_and_sides_that_do_not_fit(draw):
         ({"names": ("A", "B", "A")}, "a unique name and a layer for each of its 3"),
         ({"layers": (0, 1)}, "a unique name and a layer for each of its 3"),
         ({"W_Q": torch.zeros(7, 2)}, r"expects W_Q to be .*\[head, d_model, d_head\]"),
-        ({"W_O": torch.zeros(3, 7, 2)}, r"W_O=.*\(3, 7, 2\).*\[head, d_head, d_model\]"),
-        ({"b_V": torch.zeros(3, 1)}, r"b_V=.*\(3, 1\).*\[head, d_head\]"),
+        (
+            {"W_O": torch.zeros(3, 7, 2)},
+            r"W_O=.*\(3, 7, 2\).*\[head = 3, d_head = 2, d_model = 7\]",
+        ),
+        ({"b_V": torch.zeros(3, 1)}, r"b_V=.*\(3, 1\).*\[head = 3, d_head = 2\]"),
         ({"W_K": torch.zeros(3, 7, 2)}, "dtypes .*torch.float32.*torch.float64"),
     ],
     ids=str,

@@ -133,5 +133,5 @@ def test_wrong_arguments(plain, tokens, call, error, text):
 def test_logits_that_are_no_sum_are_refused(boot, tokens):
     with pytest.raises(ValueError, match="no sum over its parts, because they are capped at 2"):
         logit_attribution(boot(output_logits_soft_cap=2.0), tokens, 3)
-    with pytest.raises(ValueError, match="because a network stands before its unembedding"):
+    with pytest.raises(ValueError, match=r"because a network \(mlm_head\) computes them"):
         why(zoo.make("bert"), tokens[0], 3)
