@@ -226,6 +226,11 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
         output_loading_info=True,
     )
     require_whole(model, report, source)
+    for module in model.modules():
+        joint = getattr(module, "query_key_value", None)
+        if joint is not None and joint.bias is None:
+            # GPT-NeoX without biases: transformer-lens asserts that there are some
+            joint.bias = torch.nn.Parameter(torch.zeros(joint.out_features))
     if has_tokenizer:
         return TransformerBridge.boot_transformers(source, hf_model=model, device="cpu")
     return build_bridge_from_module(

@@ -40,6 +40,12 @@ SHAPES = {
         1e-12,
     ),
     "neox-parallel": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**SIZES, "rotary_pct": 0.5}, 1e-12),
+    "neox-no-bias": (
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        {**SIZES, "rotary_pct": 0.5, "attention_bias": False},
+        1e-12,
+    ),
     "neox-serial": (
         "GPTNeoXForCausalLM",
         "GPTNeoXConfig",

@@ -56,7 +56,7 @@ def logits_with_input(model, tokens, side, stream):
     return model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.attn.hook_z", put_z)])
 
 
-@pytest.mark.parametrize("name", families([*FEW, "bert"]))
+@pytest.mark.parametrize("name", families([*FEW, "bert", "neox-no-bias"]))
 def test_a_wire_is_the_stream_without_its_writer(name, tokens):
     model = make(name)
     whole = run(model, tokens)

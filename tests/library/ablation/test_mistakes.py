@@ -20,7 +20,7 @@ def model():
     return tiny_models.boot(torch.float32, **SIZES)
 
 
-@pytest.mark.parametrize("at", [3, [1.7], slice(2, 4), [True, False], [[1], [2]], "3", [6], [-1]])
+@pytest.mark.parametrize("at", [3, [1.7], [], [True], [[1]], "3", [6], [-1]])
 def test_positions_are_a_list(model, at):
     with pytest.raises(ValueError, match=re.escape("from 0 to 5, in a list such as at=[5]")):
         run(model, ROWS, without="L0H1", at=at)
@@ -43,6 +43,12 @@ def test_values_come_from_this_model_and_names_are_texts(model):
     other = tiny_models.boot(torch.float32, **SIZES)
     with pytest.raises(ValueError, match="a run of another model"):
         run(model, ROWS, without="L0H1", patch=run(other, ROWS))
+    source = run(other, ROWS.flip(1))
+    run(other, ROWS, without="L0H1", patch=source)
+    with torch.no_grad():
+        other.blocks[0].attn.v.original_component.weight.mul_(2)
+    with pytest.raises(ValueError, match="before its weights were changed.* Run it again"):
+        run(other, ROWS, without="L0H1", patch=source)
     with pytest.raises(TypeError, match="a list of names, not None"):
         run(model, ROWS, without=None)
     with pytest.raises(TypeError, match=re.escape("token ids such as torch.tensor")):
@@ -101,3 +107,34 @@ def test_a_measure_of_an_early_part_has_slope_zero_at_later_heads(model):
 
 def test_a_measure_that_needs_no_next_token_takes_single_tokens(model):
     assert effect(model, ROWS[:, :1], "L0H1", measure=lambda r: r.logits[:, -1, 5]).change != 0
+
+
+def test_a_set_of_names_is_read_by_run_and_effect(model):
+    names = {"L0H1", "L1H2"}
+    change = effect(model, ROWS, names, draws=0)
+    assert change.sets[0] == ("L0H1", "L1H2")
+    cut = run(model, ROWS, without=names)
+    assert torch.equal(cut.logits, run(model, ROWS, without=["L0H1", "L1H2"]).logits)
+
+
+def test_a_path_through_a_bias_is_refused(model):
+    with pytest.raises(ValueError, match="is no wire or path"):
+        run(model, ROWS, without="embed->L0 bias->L1H1.K")
+
+
+def test_without_norms_an_mlp_with_a_cut_input_reads_the_whole_stream_elsewhere():
+    """Its hook shows the cut stream, which neither `stream` nor a path through the MLP may use."""
+    sizes = SIZES | {"attn_only": False, "d_mlp": 7}
+    model = tiny_models.boot(torch.float64, **sizes)
+    whole, cut = run(model, ROWS), run(model, ROWS, without="L0H1->L0 MLP")
+    torch.testing.assert_close(cut.stream("L0 MLP"), whole.stream("L0 MLP"))
+    names = ["L0H1->L0 MLP", "L0H2->L0 MLP->L1H1.K"]
+    both = run(model, ROWS, without=names)
+    less = run(model, ROWS, without=["L0H1->L0 MLP", "L0H2->L0 MLP"]).part("L0 MLP")
+    stream = cut.stream("L1H1") - cut.part("L0 MLP") + less
+    attention = model.blocks[1].attn
+    keys = stream @ attention.W_K[1] + attention.b_K[1]
+    queries = cut.cache["blocks.1.attn.hook_q"].view(*ROWS.shape, 3, 4)[:, :, 1]
+    mask = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    scores = (queries @ keys.mT / 2).masked_fill(mask, -torch.inf)
+    torch.testing.assert_close(both.pattern("L1H1"), scores.softmax(-1))

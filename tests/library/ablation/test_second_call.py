@@ -241,3 +241,34 @@ def test_a_run_inside_a_hook_of_a_run_is_refused(tokens):
     with model.hooks(fwd_hooks=[("blocks.1.hook_in", run_again)]):
         with pytest.raises(ValueError, match="Another run of this model is under way"):
             run(model, tokens, without="L0H1->L1H3.K")
+
+
+def test_the_cache_after_a_cut_is_consistent(tokens):
+    """Scores, pattern and z of the cut head fit each other; keys that it does not use are left out."""
+    model = make("gpt2")  # in native models the hook of scores shows patterns
+    whole, cut = run(model, tokens), run(model, tokens, without="L0H1->L1H3.K")
+    with pytest.raises(KeyError, match=r"blocks.1.attn.hook_k is left out .* without cuts"):
+        cut.cache["blocks.1.attn.hook_k"]
+    with pytest.raises(KeyError, match="left out"):
+        cut.cache["k", 1]
+    with pytest.raises(KeyError, match="^'no such hook'$"):
+        cut.cache.cache_dict["no such hook"]
+    assert torch.equal(cut.cache["blocks.0.attn.hook_k"], whole.cache["blocks.0.attn.hook_k"])
+    pattern = cut.cache["blocks.1.attn.hook_pattern"]
+    close(cut.cache["blocks.1.attn.hook_attn_scores"].softmax(-1), pattern)
+    values = whole.cache["blocks.1.attn.hook_v"].view(*tokens.shape, 4, -1)
+    z = torch.einsum("bhds,bshe->bdhe", pattern, values)
+    close(cut.cache["blocks.1.attn.hook_z"].view_as(z), z)
+
+
+def test_the_cache_of_neurons_after_a_cut_is_consistent(tokens):
+    model = converted("native-mlp")
+    cut = run(model, tokens, without=["L0N3", "L0H1->L1N5.Q"])
+    with pytest.raises(KeyError, match="left out"):
+        cut.cache["blocks.1.mlp.hook_pre"]
+    neurons = model.blocks[1].mlp.neurons.neurons
+    for layer in (0, 1):
+        z = cut.cache[f"blocks.{layer}.mlp.neurons.hook_z"]
+        post = cut.cache[f"blocks.{layer}.mlp.hook_post"]
+        close(z.unflatten(-1, (-1, len(neurons.terms))).sum(-1), post)
+    assert not cut.cache["blocks.0.mlp.neurons.hook_z"][..., 6:8].any()
