@@ -246,7 +246,8 @@ def count_evidence(
 
     Parameters
     ----------
-    triples : rows `(source, destination, completion, ...)` of token ids
+    triples : rows `(source, destination, completion, ...)` of token ids; those of a ranking by
+        `strongest` are `ranking.values.tolist()`
     tokens : token ids `[pos]` or `[row, pos]`; rows are separate texts
     window : the source lies this many tokens before the destination, (nearest, farthest);
         1 is right before it

@@ -43,7 +43,7 @@ def circuit(values: Mapping[str, float], *, alt: str, label: str = "") -> Pictur
     Parameters
     ----------
     values : numbers of parts, wires and paths, such as `{"L0H1->L1H3.K": 2.1, "L1H3": 9.3}`. The
-        number of a part is written in its box. A path runs through values
+        number of a part is written in its box. A path without inputs enters each head by its values
     alt : a sentence for readers who cannot see the drawing
     label : what a number is, with its unit
 

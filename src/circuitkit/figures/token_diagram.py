@@ -133,10 +133,10 @@ def arrow_between(
 
 def point_on_arrow(ax: "Axes", a: Point, b: Point, bend: float, share: float) -> Point:
     """The point at a share of the curve that matplotlib draws for a bent arrow (`arc3`)."""
-    a, b = ax.transData.transform([a, b])
-    across = np.array([b[1] - a[1], a[0] - b[0]])
-    control = (a + b) / 2 + bend * across
-    on_curve = (1 - share) ** 2 * a + 2 * share * (1 - share) * control + share**2 * b
+    start, end = ax.transData.transform([a, b])
+    across = np.array([end[1] - start[1], start[0] - end[0]])
+    control = (start + end) / 2 + bend * across
+    on_curve = (1 - share) ** 2 * start + 2 * share * (1 - share) * control + share**2 * end
     return tuple(ax.transData.inverted().transform(on_curve))
 
 
