@@ -42,3 +42,11 @@ def test_words_that_are_typed_are_searched_in_the_claims(page):
     page.locator("[name=words]").fill("Proof theorem 4")
     assert "p11" in shown(page)
     assert len(shown(page)) < 10
+
+
+def test_a_row_shows_its_null_and_what_it_is_of(page):
+    claim = claims.find("N17")
+    row = page.locator(f"#{row_of(claim)}")
+    expect(row.locator(".ck-values thead")).to_contain_text("null")
+    expect(row.locator(".ck-values")).to_contain_text("0.984 to 0.985")
+    expect(row.locator(".ck-null")).to_contain_text(claim.null_of)

@@ -1,16 +1,19 @@
 """The claims of the register on a null: on a model that has learnt nothing, or on parts that a claim does not name.
 
 A row of `claims.toml` names a function here (`null_by`) if its claim says what training did to a model, or what one part of a
-trained model does. Its verdict would be worthless if the same number came out without training, or for any other part. Four
-kinds of rows have no null here. Identities, constructions and counts (most of E1 to E8, H, P and N1 to N14) hold for any
-weights. E4, E14, N9, N13, N14 and A2 have a random baseline among their values. N23, P23, H21, G19 and G24 compare trained
-models with each other, or with a model made to fail. The results of long trainings (G12, G14, G20, A1, A3) are stored, and
-their weights are not.
+trained model does. Its verdict would be worthless if the same number came out without training, or for any other part. The
+other rows need no null, or cannot have one:
+
+* Identities, constructions, counts and settings hold for any weights: most rows of E, N, P and H, and G1 to G10.
+* Some rows have their baseline among their values: E4, E14, N9, N13, N14, A2.
+* Some compare trained models with each other, or judge models built for the purpose: N20, N23, P23, H21, G13, G19, G24, G28.
+* Some rest on stored tables of long trainings without the weights: G12, G14, G17, G20, G22, G26, G29, A1, A3.
 
 A function returns one entry for each entry of the row's value: the lowest and the highest number over the nulls, or nothing
 where the entry states no effect. Untrained models have the random weights of the training scripts, and they are the stronger
-null for losses. Other heads and wires of the same trained model are the stronger null for what one head or wire does, because
-they have learnt as much. Where no other part exists, the model's own weights are put in random order.
+null for losses, because weights in random order predict worse than chance. Other heads and wires of the same trained model are
+the stronger null for what one head or wire does, because they have learnt as much. The heads of the toy models are compared
+with themselves after their weights were put in random order, and a block is compared with blocks that had no penalty.
 """
 
 from collections.abc import Iterable
