@@ -70,7 +70,8 @@ def deletion(two: Any = None) -> list:
     pair = f"{later} of {earlier}"
     rank = int(torch.linalg.matrix_rank(heads_of(model("two-layer", exact=True)).OV.AB).max())
     written = residual.decompose(two, rows)  # without the first token, as in the scores
-    cosine = torch.cosine_similarity(written[later][:, 1:], written[earlier][:, 1:], dim=-1)
+    late, early = (torch.as_tensor(written[name])[:, 1:] for name in (later, earlier))
+    cosine = torch.cosine_similarity(late, early, dim=-1)
     return [rank, pair, float(largest.values[0]), float(cosine.mean())]
 
 
