@@ -172,7 +172,9 @@ def test_arguments_that_would_give_a_wrong_table(plain, boot):
     assert full_qk(rotary, "L0H0", offset=n_ctx - 1).AB.shape == (37, 37)
     with pytest.raises(ValueError, match=f"offset={n_ctx}.*from 0 to {n_ctx - 1}"):
         full_qk(rotary, "L0H0", offset=n_ctx)
-    with pytest.raises(ValueError, match="was given a str and a second argument. Write the heads first"):
+    with pytest.raises(
+        ValueError, match="was given a str and a second argument. Write the heads first"
+    ):
         copying_score("L0H1", plain)
     with pytest.raises(ValueError, match="do not write into the stream of this model"):
         copying_score(random_heads(1, 7, 2), plain)

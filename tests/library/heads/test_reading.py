@@ -119,28 +119,6 @@ def test_other_architectures_have_weights_and_no_patterns(tmp_path, boot):
     assert heads_of(native).positions == "other"
 
 
-def test_weights_are_the_models_own(boot):
-    """Element by element from the state dictionary, where a linear map is stored [out, in]."""
-    model = boot(n_heads=6, n_key_value_heads=2)
-    state, heads = model.state_dict(), heads_of(model)
-    assert heads.names[5:8] == ("L0H5", "L1H0", "L1H1")
-    assert heads.layers == (0,) * 6 + (1,) * 6
-    for layer in range(2):
-        for number in range(6):
-            row = 6 * layer + number
-            for kind in "QKV":
-                group = number if kind == "Q" else number // 3
-                rows = slice(5 * group, 5 * group + 5)
-                name = f"blocks.{layer}.attn.{kind.lower()}"
-                assert torch.equal(
-                    getattr(heads, f"W_{kind}")[row], state[f"{name}.weight"][rows].T
-                )
-                assert torch.equal(getattr(heads, f"b_{kind}")[row], state[f"{name}.bias"][rows])
-            columns = slice(5 * number, 5 * number + 5)
-            W_O = state[f"blocks.{layer}.attn.o.weight"]
-            assert torch.equal(heads.W_O[row], W_O[:, columns].T)
-
-
 def test_joint_matrices_of_gpt2_are_split(tmp_path):
     """Queries, keys and values of GPT-2 are one matrix side by side, stored [in, out]."""
     import transformers

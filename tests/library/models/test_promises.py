@@ -79,18 +79,6 @@ def test_measured_on_repeated_rows(model, name, repeated):
                 assert score == pytest.approx(recorded, abs=1e-3), (layer, head, what, kind)
 
 
-def test_the_two_layer_model_has_its_heads():
-    """The promise: a previous-token head of 0.9, an induction head of 0.7, and real text copied at 0.8."""
-    measured = model_card("two-layer")["measured"]
-    heads = measured["heads"]
-    assert max(heads[f"L0H{h}"]["previous_token_random"] for h in range(4)) >= 0.9
-    assert max(heads[f"L1H{h}"]["prefix_matching_random"] for h in range(4)) >= 0.7
-    assert measured["real_top1"] >= 0.8
-    assert model_card("one-layer")["measured"]["real_top1"] < 0.5
-    for h in range(4):
-        assert heads[f"L0H{h}"]["prefix_matching_random"] < 0.1  # induction takes two layers
-
-
 @torch.no_grad()
 def test_checkpoints_run_through_the_phase_change(repeated):
     """The loss on the second half of repeated random tokens falls by nats, and a good part of it between neighbours
@@ -111,12 +99,3 @@ def test_checkpoints_run_through_the_phase_change(repeated):
         if values[-1] + 0.1 * (plateau - values[-1]) < v < values[-1] + 0.9 * (plateau - values[-1])
     ]
     assert len(slope) >= 3, losses
-
-
-@torch.no_grad()
-def test_the_zero_layer_model_is_a_bigram_table(heldout):
-    """Its logits depend on the last token alone."""
-    model = circuitkit.load_model("zero-layer")
-    rows = heldout[:200].view(2, 100)
-    table = model.W_E @ model.W_U
-    torch.testing.assert_close(model(rows), table[rows], atol=1e-4, rtol=1e-4)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit.heads import heads_of
 from circuitkit.residual import decompose
 from circuitkit_book.residual_stream import deletion_scores
 from tests.support import tiny_models
@@ -47,16 +46,6 @@ def test_parts_equal_those_of_transformer_lens(model, tokens, request, close):
     for part, label in zip(parts, labels, strict=True):
         if label.endswith("mlp_out"):
             close(split[f"L{label[0]} MLP"], part, tolerance)
-
-
-def test_heads_of_the_library_write_the_parts(with_norm, tokens, close):
-    split, heads = decompose(with_norm, tokens), heads_of(with_norm)
-    with torch.no_grad():
-        _, cache = with_norm.run_with_cache(tokens)
-    for layer in range(2):
-        results = heads[3 * layer : 3 * layer + 3].results(cache[f"blocks.{layer}.ln1.hook_out"])
-        for h in range(3):
-            close(split[f"L{layer}H{h}"], results[:, h])
 
 
 def test_text_and_a_single_row_are_accepted(plain, tokens):
