@@ -38,7 +38,7 @@ from circuitkit.parts import (
     n_heads,
     neuron_rows,
     norm_before,
-    part_names,
+    parts_of,
     require_part,
     step_of,
 )
@@ -190,16 +190,10 @@ class CutRun:
         """What a part would give to its layer's output if its inputs missed these chains as well."""
         layer, missing = part.layer or 0, self.missing(part, chains)
         if part.kind == "H":
-            z = self.second_call(layer, missing).heads_z(layer)[:, :, part.number]
-            return z @ self.model.blocks[layer].attn.W_O[part.number]
-        neurons = converted_neurons(self.model, layer)
-        if neurons is None:
-            return mlp_output(self.model.blocks[layer].mlp, self.read(part, missing[0]))
-        rows = neuron_rows(self.model, part)
-        written_by = [row // len(neurons.terms) for row in rows]
-        output = self.neurons_z(layer, missing)[..., rows] @ neurons.W_out[written_by]
-        has_bias = part.kind == "MLP" and neurons.b_out is not None
-        return output + neurons.b_out if has_bias else output
+            return self.recording.output(part, self.second_call(layer, missing).heads_z(layer))
+        if converted_neurons(self.model, layer) is not None:
+            return self.recording.output(part, self.neurons_z(layer, missing))
+        return mlp_output(self.model.blocks[layer].mlp, self.read(part, missing[0]))
 
     # Heads
 
@@ -271,7 +265,7 @@ class CutRun:
         """Replace what converted neurons gathered where they are ablated or read other inputs."""
         layer = hook.layer()
         neurons = converted_neurons(self.model, layer)
-        before = self.neurons_z(layer, ((), ()))
+        before = self.recording.neurons_z(layer)
         z = before.clone()
         rows_by_missing: dict[tuple[Missing, ...], list[int]] = defaultdict(list)
         for part in of_layer(self.cuts.readers, layer, ("N", "MLP")):
@@ -542,8 +536,8 @@ class Run:
         """The step of a reader, and the parts that have written before it, in their order."""
         step = step_of(self.model, part_called(self.model, reader, READERS))
         self.recording.require_additive()
-        names = [parse(name)[0] for name in part_names(self.model, neurons)]
-        return step, [name for name in names if step_of(self.model, name) < step]
+        parts = parts_of(self.model, neurons)
+        return step, [part for part in parts if step_of(self.model, part) < step]
 
     @checked
     def contributions(
@@ -700,8 +694,8 @@ def hooks_before_cuts(hooks: Iterable[str], cuts: Cuts) -> set[str]:
 def run(
     model: Any,
     tokens: str | Sequence[str] | Tokens,
+    without: str | Iterable[str] = (),
     *,
-    without: str | Sequence[str] = (),
     fill: Fill = "zero",
     patch: "str | Tokens | Run | None" = None,
     at: Sequence[int] | None = None,
@@ -851,9 +845,9 @@ def names_of(names: str | Iterable[str]) -> list[str]:
     """A name or several ones as a list; a set is sorted, so that equal calls do the same."""
     if isinstance(names, str):
         return [names]
-    if not isinstance(names, Iterable):
+    if not isinstance(names, Iterable) or isinstance(names, dict):
         raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {names!r}.")
-    return sorted(names) if isinstance(names, set | frozenset) else list(names)
+    return sorted(names, key=str) if isinstance(names, set | frozenset) else list(names)
 
 
 def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:

@@ -22,7 +22,7 @@ from circuitkit.ablation import Fill, Replacement, Run, names_of, replacement_of
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.cuts import resolve
 from circuitkit.names import Side, join, parse, unknown
-from circuitkit.parts import head_names, n_heads, part_names, step_of
+from circuitkit.parts import head_names, n_heads, parts_of, step_of
 from circuitkit.rows import (
     Repeated,
     require_repeating,
@@ -95,13 +95,12 @@ class Effect:
         """One row for the change and one for each control, with the means over rows."""
         import pandas as pd  # takes half a second, and computing needs no frame
 
-        before, *after = self.values.mean(1).tolist()
-        numbers = range(1, len(after))
-        frame = pd.DataFrame(index=["given", *(f"control {number}" for number in numbers)])
-        frame["names"] = [", ".join(names) for names in self.sets]
-        frame["before"] = before
-        frame["after"] = after
-        frame["change"] = frame["after"] - before
+        means = self.values.mean(1)
+        names = [", ".join(names) for names in self.sets]
+        index = ["given", *(f"control {number}" for number in range(1, len(names)))]
+        frame = pd.DataFrame({"names": names, "after": means[1:].tolist()}, index=index)
+        frame.insert(1, "before", float(means[0]))
+        frame["change"] = frame["after"] - frame["before"]
         return frame
 
     def __repr__(self) -> str:
@@ -285,10 +284,9 @@ def candidates(model: Any, name: str) -> list[str]:
     any_layer = is_part and chain[0].kind not in ("H", "N")
     places = []
     for part in chain:
-        names = [parse(text)[0] for text in part_names(model, neurons=part.kind != "MLP")]
         alike = [
             replace(other, term=other.term if part.term is not None else None, side=part.side)
-            for other in names
+            for other in parts_of(model, neurons=part.kind != "MLP")
             if other.kind == part.kind and (any_layer or other.layer == part.layer)
         ]
         places.append(list(dict.fromkeys(alike)) or [part])
@@ -380,8 +378,8 @@ def attribution(
     >>> attribution(ck.load_model("two-layer"), torch.arange(12).view(2, 6)).values.shape
     torch.Size([8])
     """
-    heads = head_names(model)
     rows = rows_of(model, tokens, measure)
+    heads = head_names(model)
     if not heads:
         raise ValueError("This model has no attention heads, so there is nothing to attribute to.")
     base = run(model, rows.tokens if isinstance(rows, Repeated) else rows)

@@ -112,10 +112,15 @@ def part_names(model: Any, neurons: bool = True) -> tuple[str, ...]:
     >>> part_names(ck.load_model("one-layer"))[:3]
     ('embed', 'pos', 'L0H0')
     """
-    names = start_names(model)
+    return tuple(str(part) for part in parts_of(model, neurons))
+
+
+def parts_of(model: Any, neurons: bool) -> list[Name]:
+    """All parts, as in `part_names`."""
+    parts = start_names(model)
     for layer in range(len(model.blocks)):
-        names.extend(layer_names(model, layer, neurons))
-    return tuple(str(name) for name in names)
+        parts.extend(layer_names(model, layer, neurons))
+    return parts
 
 
 def require_part(model: Any, name: Name) -> None:
@@ -338,30 +343,34 @@ class Recording:
         """The norm before the unembedding with its scales; None if the model has none."""
         return self.frozen("ln_final") if "ln_final.hook_scale" in self.hook_names else None
 
-    def output(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
-        """What a part gives to its layer's output, before a norm behind the layer."""
+    def output(self, name: Name, z: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
+        """What a part gives to its layer's output, before a norm behind the layer.
+
+        With `z`, what it would give had the heads or the neuron-heads of the layer gathered this.
+        """
         layer = name.layer
         if layer is None:
             return self.start(name)
         if name.kind == "H":
-            W_O = self.model.blocks[layer].attn.W_O[name.number]
-            return self.heads_z(layer)[:, :, name.number] @ W_O
+            z = self.heads_z(layer) if z is None else z
+            return z[:, :, name.number] @ self.model.blocks[layer].attn.W_O[name.number]
         if name.kind == "bias":
             W_O = self.model.blocks[layer].attn.W_O
             heads = torch.einsum("bphd,hdm->bpm", self.heads_z(layer), W_O)
             return self[f"blocks.{layer}.attn.o.hook_out"].view_as(heads) - heads
-        neurons = converted_neurons(self.model, layer)
-        if name.kind == "N":
-            rows = neuron_rows(self.model, name)
-            written_by = [row // len(neurons.terms) for row in rows]
-            return self.neurons_z(layer)[..., rows] @ neurons.W_out[written_by]
         written = self[f"blocks.{layer}.mlp.hook_out"]
-        if name.kind == "MLP":
+        if name.kind == "MLP" and z is None:
             return written
-        # "MLP bias": the bias of an MLP that is not converted is in the MLP itself
-        if neurons is None:
-            return torch.zeros_like(written)
-        return written - self[f"blocks.{layer}.mlp.out.hook_in"] @ neurons.W_out
+        neurons = converted_neurons(self.model, layer)
+        # the bias of an MLP that is not converted is in the MLP itself
+        bias = torch.zeros_like(written)
+        if neurons is not None and name.kind != "N":
+            bias = written - self[f"blocks.{layer}.mlp.out.hook_in"] @ neurons.W_out
+        if name.kind == "MLP bias":
+            return bias
+        z, rows = self.neurons_z(layer) if z is None else z, neuron_rows(self.model, name)
+        written_by = [row // len(neurons.terms) for row in rows]
+        return z[..., rows] @ neurons.W_out[written_by] + bias
 
     def start(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
         """What the token embedding or the position embedding puts into the stream."""

@@ -68,9 +68,6 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
-
     def __getitem__(self, key: str | tuple[str, ...]) -> Tensor | float:
         """The value of an entry: one name for each axis, beginning with the first.
 
