@@ -58,10 +58,6 @@ def matrices(head) -> dict:
     return names | {"d_{head}": H, "W_{OV}": head.OV.AB[0]}
 
 
-def two_heads():
-    return [circuits.random_heads(1, D, H, layer=i, seed=i).to(torch.float64) for i in (0, 1)]
-
-
 def share_of_positive(latex: str, eigenvalues):
     terms = [
         {r"\lambda_i": one.real, r"\mathrm{Re}\,\lambda_i": one.real, r"|\lambda_i|": one.abs()}
