@@ -1,0 +1,76 @@
+"""The short answers inside the pages: right ones pass, known mistakes get their hint, the rest is refused politely."""
+
+import math
+
+import pytest
+import torch
+
+import circuitkit as ck
+from circuitkit import models
+from circuitkit import superposition as sp
+from circuitkit_book import exercises as ex
+
+THIRDS, WRITES = torch.full((3,), 1 / 3), torch.tensor([2.0, -1.0])
+GATES = sp.GATES.gate(torch.outer(torch.tensor([0.5, 2, -1]), torch.tensor([1, 0.4])))
+#: A right answer, a wrong one, and words of the hint for the wrong one.
+CASES = {
+    "head_with_the_name": ("L1H3", "L1H0", "It is a bias"),
+    "second_wire": ("L0H0->L1H3.K", "L0H1->L1H3.K", "the page has cut"),
+    "column_of_ash": (" Mrs", "ix", "You read a row"),
+    "rank_of_ov": (32, 160, "which dimension is smallest?"),
+    "row_of_he": (" hath", "hath", "Write it exactly as it is in the vocabulary"),
+    "score_of_itself": (0.866, 86.6, "Give a share between 0 and 1"),
+    "constant_head": ("L1H0", "L0H1", "You need a large one"),
+    "odds_of_mind": (torch.tensor(5.0).exp(), 5.0, "The odds are its exponential"),
+    "rescaled_score": (1, 2, "so does the norm of W_OV"),
+    "tied_wires": (2 / 3, 1, "one of them is not known"),
+    "second_neuron": ([0, 3 / (1 + math.exp(-1))], [0, 3], "all attention goes to itself"),
+    "sharpness": (278.5, 1278, "where the error is largest"),
+    "row_of_scores": ([2, 42, 40], [-2, 38, 40], "subtracts it"),
+    "smallest_omega": (math.log(2048e6) / 2, math.log(2048e6), "half of this"),
+    "bias_row": (math.sqrt(3), 2.0, "RMSNorm"),
+    "n_paths": (13 * 3073, 12 * 3072, "skip"),
+    "shared_write": ([0.5, 2], [0, 2], "residual stream"),
+    "six_gates": (GATES.flatten().tolist(), [0.5, 0.2, 2, 0.8, -1, -0.4], "These are the scores"),
+    "three_gates": (float(torch.linalg.vector_norm(THIRDS, 0.6)), 1.55, "power 1 / 0.6"),
+    "cancelling_writes": (float(torch.linalg.vector_norm(WRITES, 0.6)), 1.0, "penalty of the sum"),
+    "n_subsets": (2**11, 2**12, "only the other eleven"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_right_answer_passes_a_mistake_gets_its_hint_and_nonsense_is_refused(name):
+    check = getattr(ex, f"check_{name}")
+    right, wrong, hint = CASES[name]
+    assert check(right).passed
+    assert not check(wrong).passed
+    assert hint in check(wrong).message.replace("\n", " ")
+    assert "No answer yet." in check(None).message
+    assert not check(None).done
+    assert not check("none of these")
+    assert not check([1.0, 2.0, 3.0, 4.0])
+
+
+def test_the_right_answers_of_chapter_2_are_those_of_the_model():
+    model = ck.load_model("one-layer")
+    W_E, W_U = model.W_E.detach(), model.W_U.detach()
+    W_V, W_O = model.W_V[0, 1].detach(), model.W_O[0, 1].detach()
+    table = W_E @ W_V @ W_O @ W_U
+    table = table - table.mean(1, keepdim=True)
+    best = table[:, model.to_single_token("ash")].argmax()
+    assert ex.check_column_of_ash(model.tokenizer.decode([best])).passed
+
+    frequent = models.corpus_statistics().unigram >= 1000
+    scores = W_E @ model.W_Q[0, 1].detach() @ model.W_K[0, 1].detach().T @ W_E.T
+    lower = scores.diagonal() < scores[:, frequent].mean(1)
+    assert ex.check_score_of_itself(float(lower[frequent].double().mean())).passed
+
+
+@pytest.mark.parametrize(
+    ("s", "completes"), [(0.49, False), (0.51, True), (1.99, True), (2.01, False)]
+)
+def test_the_limits_of_the_shared_write_are_where_the_model_fails(s, completes):
+    written = torch.tensor([[2.0, -2.0, s], [-2.0, 2.0, s]])
+    active = {0: [0], 1: [1], 2: [0, 1]}
+    logits = {own: written[heads].sum(0) for own, heads in active.items()}
+    assert completes == all(x.argmax() == own and x.max() > 1 for own, x in logits.items())
