@@ -112,11 +112,11 @@ def find_bugs(
     *,
     occurring: Triples = (),
 ) -> BugSearch:
-    r"""Cross all triples that share a source, and measure which crossings the model predicts.
+    """Cross all triples that share a source, and measure which crossings the model predicts.
 
-    A head adds $w(B, A)\, W_{OV}[A, C]$ to the logit of C, so which logits it raises depends on the
-    source A alone. If one head makes A B -> C and A B' -> C', it also raises C after A B', unless
-    other paths lower it.
+    A head adds to the logit of C its attention from B to A, times a number that depends on A and C
+    alone. So if one head makes A B -> C and A B' -> C', it also raises C after A B', unless other
+    paths lower it.
 
     Parameters
     ----------
