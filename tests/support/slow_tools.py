@@ -328,14 +328,19 @@ def native(model, terms=None):
             return None
         return Norm(state[f"{name}.weight"], state.get(f"{name}.bias"), 1e-5, True)
 
+    n_groups = cfg.n_key_value_heads or cfg.n_heads
+    turned = None if "pos_embed.weight" in state else neighbours
     layers = []
     for n in range(cfg.n_layers):
         at, heads, d = f"blocks.{n}.", [], cfg.d_head
         for h in range(cfg.n_heads):
             rows = slice(h * d, (h + 1) * d)
-            W = [state[f"{at}attn.{k}.weight"][rows].T for k in "qkv"]
-            b = [state[f"{at}attn.{k}.bias"][rows] for k in "qkv"]
-            heads.append(Head(*W, state[f"{at}attn.o.weight"][:, rows].T, *b, d**0.5))
+            group = h * n_groups // cfg.n_heads
+            shared = slice(group * d, (group + 1) * d)
+            sides = {"q": rows, "k": shared, "v": shared}
+            W = [state[f"{at}attn.{k}.weight"][own].T for k, own in sides.items()]
+            b = [state[f"{at}attn.{k}.bias"][own] for k, own in sides.items()]
+            heads.append(Head(*W, state[f"{at}attn.o.weight"][:, rows].T, *b, d**0.5, turned))
         layer = Layer(heads, norm(f"{at}ln1"), state[f"{at}attn.o.bias"])
         if f"{at}mlp.in.weight" in state:
             W_gate = state.get(f"{at}mlp.gate.weight")
@@ -354,12 +359,26 @@ def native(model, terms=None):
     b_U = state.get("unembed.bias", torch.zeros(cfg.d_vocab, dtype=torch.float64))
     return Slow(
         state["embed.weight"],
-        state["pos_embed.weight"],
+        state.get("pos_embed.weight"),
         layers,
         norm("ln_final"),
         state["unembed.weight"].T,
         b_U,
     )
+
+
+def neighbours(row, pos, base=10000.0):
+    """A rotation of each two neighbouring dimensions, the real and imaginary part of a number."""
+    speed = 1.0 / (base ** (torch.arange(0, len(row), 2).float() / len(row)))
+    angle = torch.tensor(float(pos)) * speed
+    turn = torch.complex(angle.cos().double(), angle.sin().double())
+    return torch.view_as_real(torch.complex(row[0::2], row[1::2]) * turn).flatten()
+
+
+def forward(model, tokens, cut=(), gone=(), instead=None):
+    """Logits and parts of one row of a native bridge; `instead[source, reader, kind]` is what a reader has from a source."""
+    run = native(model).run(tokens, gone=gone, cut=cut, read=instead)
+    return run.logits, run.parts
 
 
 def terms_of(model):

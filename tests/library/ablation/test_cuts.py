@@ -5,7 +5,7 @@ import torch
 
 from circuitkit.ablation import run
 from circuitkit.parts import converted_neurons
-from tests.support.slow_forward import forward
+from tests.support.slow_tools import forward
 from tests.support.zoo import converted, make
 
 COVERED = {

@@ -6,7 +6,7 @@ import torch
 import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.parts import converted_neurons, part_names
-from tests.support.slow_forward import forward
+from tests.support.slow_tools import forward
 from tests.support.zoo import converted, make
 
 

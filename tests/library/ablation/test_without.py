@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from circuitkit import handmade, induction
 from circuitkit.ablation import run
 from circuitkit.effects import wires
-from tests.support.slow_forward import forward
+from tests.support.slow_tools import forward
 from tests.support.zoo import make
 
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11]])
