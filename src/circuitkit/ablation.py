@@ -393,11 +393,12 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
 
 def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]:
     """The hooks that are not permanent, each with its hook point."""
-    result = []
-    for name, point in points.items():
-        if name == point.name and point.fwd_hooks:  # a hook has several names
-            result += [(point, handle) for handle in point.fwd_hooks if not handle.is_permanent]
-    return result
+    return [
+        (point, handle)
+        for point in dict.fromkeys(points.values())  # a hook has several names
+        for handle in point.fwd_hooks
+        if not handle.is_permanent
+    ]
 
 
 def only_looking(hook_fn: Callable, place: str, module: Any, args: Any, value: Any) -> None:
@@ -691,14 +692,15 @@ def hooks_before_cuts(hooks: Iterable[str], cuts: Cuts) -> set[str]:
     return {hook for hook in hooks if any(re.match(pattern, hook) for pattern in set(patterns))}
 
 
+@checked
 def run(
     model: Any,
-    tokens: str | Sequence[str] | Tokens,
+    tokens: str | Sequence[str] | Int[Tensor, "*batch pos"],
     without: str | Iterable[str] = (),
     *,
     fill: Fill = "zero",
-    patch: "str | Tokens | Run | None" = None,
-    at: Sequence[int] | None = None,
+    patch: str | Sequence[str] | Int[Tensor, "..."] | Run | None = None,
+    at: Any = None,
 ) -> Run:
     """Run a model with parts ablated, and wires and paths cut, all at once.
 
@@ -776,8 +778,6 @@ def replacement_of(
     at: Any = None,
 ) -> Replacement:
     """What replaces values, from the arguments of `run`."""
-    if fill not in ("zero", "mean", "resample"):
-        raise ValueError(f"fill is 'zero', 'mean' or 'resample', not {fill!r}.")
     if patch is not None and fill != "zero":
         raise ValueError("patch takes values from other tokens, so leave out fill.")
     positions = positions_of(at, tokens.shape[1])
@@ -845,7 +845,7 @@ def names_of(names: str | Iterable[str]) -> list[str]:
     """A name or several ones as a list; a set is sorted, so that equal calls do the same."""
     if isinstance(names, str):
         return [names]
-    if not isinstance(names, Iterable) or isinstance(names, dict):
+    if isinstance(names, dict):
         raise TypeError(f"without is a name such as 'L0H1' or a list of names, not {names!r}.")
     return sorted(names, key=str) if isinstance(names, set | frozenset) else list(names)
 

@@ -135,7 +135,6 @@ def test_names_that_cannot_be_cut(tokens, without, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"fill": "median"}, "fill is 'zero', 'mean' or 'resample', not 'median'"),
         ({"at": [11]}, "at must be positions from 0 to 10"),
         ({"patch": torch.zeros(3, 4, dtype=torch.long)}, "patch must have the shape of tokens"),
     ],
