@@ -216,17 +216,11 @@ TIES = {
 REASONS = {
     "paths.path_logits": "a shorthand with products of maps for (2.5), which is computed on its page",
 }
-#: The same in the package of the course.
-REASONS_IN_COURSE = {
-    "skip_trigram_bugs.find_bugs": "repeats the weight and the effect of `strongest`",
-}
 
 
 def test_every_docstring_with_a_formula_has_a_computation():
     found = {name for name, thing in public().items() if formulas(thing)}
-    computed = {f"circuitkit.{name}" for name in [*TIES, *REASONS]}
-    computed |= {f"circuitkit_book.{name}" for name in REASONS_IN_COURSE}
-    assert found == computed, "add it to TIES"
+    assert found == {f"circuitkit.{name}" for name in [*TIES, *REASONS]}, "add it to TIES"
 
 
 @pytest.mark.filterwarnings("ignore")
