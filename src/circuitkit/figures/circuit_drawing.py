@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HALF_WIDTH, HALF_HEIGHT = 0.39, 0.17  # of a box; parts in a row are 1 apart, and so are rows
+# Across, the unit is the distance of two parts in a row; upwards, it is an inch.
+HALF_WIDTH, HALF_HEIGHT = 0.39, 0.24  # of a box
+HIGH, LOW = 1.7, 0.75  # distance of two rows with and without wires
 PORTS = {"Q": -0.22, "K": 0.0, "V": 0.22}  # where inputs lie, from the middle of a box
 WIDEST = 7.0  # of an arrow, in points; the others in proportion
 FAINT, NUMBERED = (
@@ -108,7 +110,7 @@ def row_of(name: Name) -> float:
     return 1e6 if name.kind in ("unembed bias", "norm bias") else -1
 
 
-def places_of(names: Iterable[Name]) -> dict[Name, Point]:
+def places_of(names: Iterable[Name], height: float) -> dict[Name, Point]:
     """The middle of the box of each part; a row is as wide as the longest, and at least 3."""
     rows: dict[float, list[Name]] = {}
     for name in sorted(names, key=lambda name: (row_of(name), name.order)):
@@ -117,7 +119,7 @@ def places_of(names: Iterable[Name]) -> dict[Name, Point]:
     places = {}
     for y, row in enumerate(rows.values()):
         for i, name in enumerate(row):
-            places[name] = ((i + 0.5) * width / len(row), float(y))
+            places[name] = ((i + 0.5) * width / len(row), y * height)
     return places
 
 
@@ -126,20 +128,21 @@ def drawing(parts: Mapping[str, float], wires: Mapping[str, float], label: str) 
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    places = places_of({name.part for key in [*parts, *wires] for name in parse(key)})
+    names = {name.part for key in [*parts, *wires] for name in parse(key)}
+    places = places_of(names, HIGH if wires else LOW)
     right = max(3.0, max(x for x, _ in places.values()) + 0.5)
     top = max(y for _, y in places.values())
     with rc_context():
         style()
-        fig = Figure(figsize=(min(6.88, 0.4 + 1.25 * right), 0.9 + 1.4 * top))
+        fig = Figure(figsize=(min(6.88, 0.4 + 1.25 * right), top + 1.0))
         fig.set_layout_engine("none")
         ax = fig.add_axes((0, 0, 1, 1))
-        ax.set(xlim=(-0.35, right), ylim=(-0.45, top + 0.3))
+        ax.set(xlim=(-0.35, right), ylim=(-0.62, top + 0.38))
         ax.axis("off")
-        ax.annotate("", (-0.1, top + 0.3), (-0.1, -0.3), arrowprops=STREAM)
+        ax.annotate("", (-0.1, top + 0.38), (-0.1, -0.4), arrowprops=STREAM)
         words = {"ha": "center", "va": "center", "fontsize": 10}
         ax.text(-0.24, top / 2, "residual stream", rotation=90, **words)
-        ax.text(right / 2, -0.36, label, **words)
+        ax.text(right / 2, -0.5, label, **words)
         draw_parts(ax, parts, places)
         draw_wires(ax, wires, places)
     return fig
@@ -166,10 +169,10 @@ def draw_parts(ax: "Axes", parts: Mapping[str, float], places: Mapping[Name, Poi
             )
             ax.add_patch(box)
         is_head = name.kind in ("H", "N")
-        ax.text(x, y + 0.03 * is_head, words, ha="center", va="center", fontsize=11, zorder=6)
+        ax.text(x, y + 0.06 * is_head, words, ha="center", va="center", fontsize=11, zorder=6)
         for port, shift in PORTS.items() if is_head else ():
             letter = {"color": COLORS[port], "fontsize": 9, "ha": "center", "zorder": 6}
-            ax.text(x + shift, y - HALF_HEIGHT + 0.03, port, **letter)
+            ax.text(x + shift, y - HALF_HEIGHT + 0.05, port, **letter)
 
 
 def draw_wires(ax: "Axes", wires: Mapping[str, float], places: Mapping[Name, Point]) -> None:
@@ -188,12 +191,12 @@ def draw_wires(ax: "Axes", wires: Mapping[str, float], places: Mapping[Name, Poi
             wire = (source.part, target.part, port)
             start, end = ends_of(places[source.part], places[target.part], port, drawn.count(wire))
             drawn.append(wire)
-            bend = 0.15 if end[1] - start[1] > 1 else 0.0  # around the rows between
+            bend = 0.15 if end[1] - start[1] > HIGH else 0.0  # around the rows between
             arrow_between(ax, start, end, bend, zorder=2 + share, color=color, **line)
             if target is chain[-1] and share >= NUMBERED:
                 on_arrow = [point_on_arrow(ax, start, end, bend, part) for part in ON_NUMBERS]
-                beside = [p for p in on_arrow if lies_apart(p, places.values(), 0.6, 0.25)]
-                free = [p for p in beside if lies_apart(p, numbers, 0.42, 0.14)]
+                beside = [p for p in on_arrow if lies_apart(p, places.values(), 0.6, 0.36)]
+                free = [p for p in beside if lies_apart(p, numbers, 0.42, 0.22)]
                 if free:
                     label_on(ax, free[0], shown(wires[key], wires), color, zorder=4)
                     numbers.append(free[0])

@@ -9,7 +9,7 @@ from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
 from circuitkit import figures
-from circuitkit.figures.circuit_drawing import HALF_HEIGHT, HALF_WIDTH, PORTS, drawing
+from circuitkit.figures.circuit_drawing import HALF_HEIGHT, HALF_WIDTH, HIGH, PORTS, drawing
 
 ALT = "L1H3 finds its key by what L0H1 wrote"
 PARTS = {"L0 MLP": 3.0, "L0H1": -1.5}
@@ -33,7 +33,7 @@ def boxes(ax):
         if text.get_text() and text.get_zorder() == 6 and text.get_text() not in "QKV":
             name = re.sub(r" [−\d.]+$", "", text.get_text())
             x, y = text.get_position()
-            places[name] = (x, round(y))
+            places[name] = (x, round(y / HIGH))
     return places
 
 
@@ -69,9 +69,9 @@ def test_a_wire_runs_from_the_top_of_its_writer_to_the_input_it_names():
         source, target = key.split("->")
         target, _, port = target.partition(".")
         assert abs(x - places[source][0]) < HALF_WIDTH
-        assert y == pytest.approx(places[source][1] + HALF_HEIGHT)
+        assert y == pytest.approx(HIGH * places[source][1] + HALF_HEIGHT)
         assert x2 == pytest.approx(places[target][0] + PORTS.get(port, 0.0))
-        assert y2 == pytest.approx(places[target][1] - HALF_HEIGHT)
+        assert y2 == pytest.approx(HIGH * places[target][1] - HALF_HEIGHT)
 
 
 def test_width_is_strength_color_is_the_input_and_dashes_are_the_sign():
@@ -109,7 +109,7 @@ def test_a_path_runs_through_the_values_of_heads():
 
 def test_two_paths_through_one_wire_lie_side_by_side():
     found = arrows(axes({}, {"embed->L0H1->L1H3": 2.0, "L0H1->L1H3.V": 1.0}))
-    ends = [end[0] for _, end, _ in found if end[1] > 1.5]
+    ends = [end[0] for _, end, _ in found if end[1] > 1.5 * HIGH]
     assert ends[1] - ends[0] > 0.05
 
 
