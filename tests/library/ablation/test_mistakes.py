@@ -49,13 +49,13 @@ def test_values_come_from_this_model_and_names_are_texts(model):
         other.blocks[0].attn.v.original_component.weight.mul_(2)
     with pytest.raises(ValueError, match="before its weights were changed.* Run it again"):
         run(other, ROWS, without="L0H1", patch=source)
-    with pytest.raises(
-        TypeError, match="without=None. It expects without to be a string or several strings"
-    ):
+    with pytest.raises(TypeError, match="a list of names, not {'L0H1': 0}"):
+        run(model, ROWS, without={"L0H1": 0})
+    with pytest.raises(ValueError, match="fill to be 'zero' or 'mean' or 'resample'"):
+        run(model, ROWS, without="L0H1", fill="median")
+    with pytest.raises(TypeError, match="without=None. It expects without to be a string or"):
         run(model, ROWS, without=None)
-    with pytest.raises(
-        TypeError, match="expects tokens to be a string or a list of strings or a tensor"
-    ):
+    with pytest.raises(TypeError, match="tokens to be a string or a list of strings or a tensor"):
         run(model, [[1, 2, 3]])
 
 
