@@ -1,6 +1,5 @@
 """Whole models: promised bounds over configurations and architectures, the copy, hooks, routes, refusals."""
 
-import gc
 import math
 
 import pytest
@@ -188,24 +187,6 @@ def test_an_error_that_cannot_be_met_is_told_with_the_smallest_bound(native):
     assert f"can be wrong by {smallest:.3g}." in str(error.value)
 
 
-def test_the_copy_is_independent_and_outlives_the_original(native):
-    model, tokens = native(n_layers=2), torch.tensor([[1, 2, 3, 4]])
-    exact, converted = model(tokens), to_attention_only(model, heads_per_neuron=8)
-    first = converted(tokens)
-    optimizer = torch.optim.SGD(converted.parameters(), lr=1.0)
-    first.square().mean().backward()
-    optimizer.step()
-    assert not torch.allclose(converted(tokens), first)
-    assert torch.equal(model(tokens), exact)
-    again = to_attention_only(model, heads_per_neuron=8)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    del model
-    gc.collect()
-    assert torch.equal(again(tokens), first)
-
-
 def test_hooks_see_and_edit_the_pattern(native):
     model, tokens = native(), torch.tensor([[5, 6, 7]])
     converted = to_attention_only(model, heads_per_neuron=3)
@@ -319,7 +300,7 @@ def test_the_literal_stream_of_a_rotary_model_with_shared_keys():
         assert torch.allclose(stream[2 * layer + 2, 1:, :-1], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["neox-parallel", "gemma2", "bert"])
+@pytest.mark.parametrize("family", ["neox-parallel", "bert"])
 def test_the_literal_stream_is_for_serial_blocks_with_norms_in_front(family):
     converted = to_attention_only(zoo.make(family), heads_per_neuron=8)
     with pytest.raises(ValueError, match="literal_stream needs"):

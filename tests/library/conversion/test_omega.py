@@ -54,12 +54,6 @@ def test_the_middle_step_replaces_x_by_silu_and_the_last_clears_the_scratch(part
     assert torch.equal(end[:, 18:], mlp.augment(X)[:, 18:])  # positions are never written to
 
 
-def test_the_score_matrix_has_rank_n_plus_1(parts):
-    _, W_in, W_out, *_ = parts
-    mlp = omega_mlp(W_in, W_out, n_ctx=8)
-    assert torch.linalg.matrix_rank(mlp.self_matrix()) == 9
-
-
 def test_the_window_and_its_warning(parts):
     _, W_in, W_out, *_ = parts
     with pytest.warns(

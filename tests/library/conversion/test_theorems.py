@@ -7,15 +7,12 @@ import torch
 
 from circuitkit.conversion import with_bias_token
 from circuitkit_book.theorems import (
-    augmented_head,
-    bias_trick,
     centred_with_gain,
     direct_sum,
     layer_norm,
     mask_as_weights,
     masked_softmax,
     norm_of_first,
-    post_norm_layers,
     remark3,
     rms_norm,
     rms_with_gain,
@@ -50,19 +47,6 @@ def test_theorem_2_pattern_by_hand():
     assert torch.allclose(pattern, torch.tensor([[0.75, 0.25], [0.0, 1.0]]))
 
 
-def test_biases_by_the_bias_trick(draw):
-    X, V1, b_in, V2, b_out = draw(0, 5, 7), draw(1, 7, 3), draw(2, 3), draw(3, 3, 7), draw(4, 7)
-    wide1, wide2 = bias_trick(V1, b_in, V2)
-    with_ones = torch.cat([X, X.new_ones(5, 1)], 1)
-    W = torch.zeros(9, 9).double()
-    W[7, :7] = b_out  # reads the column of ones, which the bias token does not have
-    heads = [*theorem2(wide1, wide2, 5), theorem6(W, 6)]
-    expected = torch.cat([silu(X @ V1 + b_in) @ V2 + b_out, torch.zeros(5, 1).double()], 1)
-    assert torch.allclose(
-        summed(heads, direct_sum(with_ones, 1.0)), direct_sum(expected, 0.0), atol=1e-13
-    )
-
-
 def test_theorem_6_is_any_linear_map_whatever_the_scores(draw):
     X, W = draw(0, 5, 7), draw(1, 7, 7)
     head = theorem6(W, 5)
@@ -92,15 +76,6 @@ def test_remark_3_in_the_librarys_convention_not_the_papers(draw):
 
     wrong = replace(heads, W_K=papers).results(with_bias_token(X)).sum(0)[1:, :-1]
     assert not torch.allclose(wrong, expected, atol=0.1)
-
-
-def test_old_heads_do_not_see_the_bias_token(draw):
-    X, W_QK, W_OV = draw(0, 5, 7), draw(1, 7, 7), draw(2, 7, 7)
-    mask = torch.ones(5, 5).double().tril()
-    expected = masked_softmax(X @ W_QK @ X.T, mask) @ X @ W_OV
-    assert torch.allclose(
-        augmented_head(W_QK, W_OV, mask)(direct_sum(X, 1.0)), direct_sum(expected, 0.0), atol=1e-13
-    )
 
 
 def test_a_row_without_a_source_is_refused():
@@ -140,35 +115,6 @@ def test_norms_by_hand():
     assert torch.allclose(
         rms_norm(torch.tensor([[3.0, 4.0]])), torch.tensor([[3.0, 4.0]]) / math.sqrt(12.5)
     )
-
-
-def test_a_deep_post_norm_transformer_with_the_repair_and_without(draw):
-    X, mask = draw(0, 5, 8), torch.ones(5, 5).double()
-    layers, reference = [], X
-    for i in range(3):
-        W_QK, W_OV, V1, V2 = (
-            draw(10 * i + j, *shape) for j, shape in enumerate([(8, 8), (8, 8), (8, 11), (11, 8)])
-        )
-        layers += [[augmented_head(W_QK, W_OV, mask)], theorem2(V1, V2, 5)]
-        reference = layer_norm(
-            reference + masked_softmax(reference @ W_QK @ reference.T, mask) @ reference @ W_OV
-        )
-        reference = layer_norm(reference + silu(reference @ V1) @ V2)
-    repaired = post_norm_layers(direct_sum(X, 1.0), layers, norm_of_first(layer_norm))[-1]
-    assert torch.allclose(repaired, direct_sum(reference, 1.0), atol=1e-11)
-    as_written = post_norm_layers(direct_sum(X, 1.0), layers, layer_norm)[-1]
-    assert (as_written[:-1, :-1] - reference).abs().max() > 0.1
-
-
-def test_remark_5_without_the_skip_the_bias_dies(draw):
-    X = draw(0, 5, 8)
-    layers = [theorem2(draw(1, 8, 3), draw(2, 3, 8), 5), theorem2(draw(3, 8, 3), draw(4, 3, 8), 5)]
-    stream = post_norm_layers(direct_sum(X, 1.0), layers, lambda x: x, skip=False)
-    assert (stream[1][:, -1] == 0).all()
-    half = (
-        0.5 * stream[1][:-1, :-1] @ draw(3, 8, 3) @ draw(4, 3, 8)
-    )  # all scores 0: sigmoid(0) = 1/2
-    assert torch.allclose(stream[2][:-1, :-1], half, atol=1e-13)
 
 
 @pytest.mark.parametrize("omega", [5.0, 20.0, 40.0])
