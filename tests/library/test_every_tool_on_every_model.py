@@ -13,6 +13,7 @@ import re
 import tomllib
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,50 +37,41 @@ TOLERANCE = {"llama": 1e-5, "hand": 1e-6}
 # --- nine models, each beside its loops -----------------------------------------------------------------------------
 
 
+def model_and_loops(kind):
+    """A model of this kind, and the same in plain loops."""
+    if kind in ("llama", "neox"):
+        model = zoo.make({"llama": "llama", "neox": "neox-parallel"}[kind])
+        return model, {"llama": slow_tools.llama, "neox": slow_tools.neox}[kind](model)
+    if kind in ("converted", "swiglu"):
+        model = zoo.converted({"converted": "native-mlp", "swiglu": "gated"}[kind])
+        return model, slow_tools.native(model, slow_tools.terms_of(model))
+    toy = hand_specified(3, 5).to(torch.float64)
+    if kind == "gated":
+        block = gated_block(toy.cfg.d_model)
+        model = ck.superposition.with_gated_layer(toy, 0, block)
+        return model, slow_tools.gated(toy, block)
+    if kind == "hand":
+        model = ck.handmade.build_induction_model(7, 10).to(torch.float64)
+    else:
+        model = (
+            toy if kind == "toy" else zoo.make({"mlp": "native-mlp", "attention": "native"}[kind])
+        )
+    return model, slow_tools.native(model)
+
+
 class Case:
     """One kind of model: the model, its loops, tokens for both, and one slow run of every row."""
 
     def __init__(self, kind, length=None):
-        from circuitkit import superposition as sup
-
         self.kind, self.tolerance = kind, TOLERANCE.get(kind, 1e-9)
-        draw = torch.Generator().manual_seed(1)
-        self.task = None
-        if kind in ("toy", "gated"):
-            toy = hand_specified(3, 5).to(torch.float64)
-            self.task, self.tokens = toy.task, toy.task.sample(2, 0)[:, :9]
-        if kind == "mlp":
-            self.model = zoo.make("native-mlp")
-        elif kind == "attention":
-            self.model = zoo.make("native")
-        elif kind == "hand":
-            self.model = ck.handmade.build_induction_model(7, 10).to(torch.float64)
-        elif kind == "converted":
-            self.model = zoo.converted("native-mlp")
-        elif kind == "swiglu":
-            self.model = zoo.converted("gated")
-        elif kind == "toy":
-            self.model = toy
-        elif kind == "gated":
-            self.block = gated_block(sup, toy.cfg.d_model)
-            self.model = sup.with_gated_layer(toy, 0, self.block)
-        else:
-            self.model = zoo.make({"llama": "llama", "neox": "neox-parallel"}[kind])
-        readers = {
-            "llama": slow_tools.llama,
-            "neox": slow_tools.neox,
-        }
-        if kind == "gated":
-            self.slow = slow_tools.gated(toy, self.block)
-        elif kind in readers:
-            self.slow = readers[kind](self.model)
-        else:
-            terms = slow_tools.terms_of(self.model) if kind in ("converted", "swiglu") else None
-            self.slow = slow_tools.native(self.model, terms)
+        self.model, self.slow = model_and_loops(kind)
         self.d_vocab = len(self.slow.W_E)
-        if self.task is None:
-            self.tokens = torch.randint(self.d_vocab, (2, 8), generator=draw)
-        self.tokens = self.tokens[:, :length]
+        if kind in ("toy", "gated"):
+            tokens = hand_specified(3, 5).task.sample(2, 0)[:, :9]
+        else:
+            draw = torch.Generator().manual_seed(1)
+            tokens = torch.randint(self.d_vocab, (2, 8), generator=draw)
+        self.tokens = tokens[:, :length]
         self.rotary = kind in ("llama", "neox")
         self.layers = len(self.slow.layers)
         self.heads = list(self.slow.heads)
@@ -99,8 +91,9 @@ class Case:
         return torch.stack([self.slow.run(row, **changes).logits for row in tokens])
 
 
-def gated_block(sup, d_model):
+def gated_block(d_model):
     """A block with gates that are neither all open nor all shut."""
+    sup = ck.superposition
     block = sup.GatedBlock(sup.GATES, 2, d_model, dtype=torch.float64).requires_grad_(False)
     for bias in (block.b_GQ, block.b_GK):
         bias.add_(0.6)
@@ -124,12 +117,6 @@ def same(found, wanted, tolerance):
 def some(names, most=40):
     names = list(names)
     return names[:: max(1, -(-len(names) // most))]
-
-
-def answered(thing, tokens):
-    """Logits of whatever kind of model a tool returned."""
-    with torch.no_grad():
-        return thing(tokens)
 
 
 def covers(names, c):
@@ -417,13 +404,13 @@ def check_path_logits(c):
             same(found[name], c.each(lambda r, n=name: r.path(n)), 10 * c.tolerance)
 
 
+def losses(logits, tokens):
+    """The loss of every next token, `[row, pos - 1]`."""
+    return -logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+
+
 def loss(logits, tokens):
-    losses = [
-        -logits[i, t].log_softmax(-1)[tokens[i, t + 1]]
-        for i in range(len(tokens))
-        for t in range(tokens.shape[1] - 1)
-    ]
-    return float(sum(losses) / len(losses))
+    return float(losses(logits, tokens).mean())
 
 
 def check_term_importance(c):
@@ -432,19 +419,11 @@ def check_term_importance(c):
     longest = max(split[0][0])
 
     def kept(orders):
-        logits = [
-            r.unembedded(sum(s[o] for o in orders)) if orders else 0
-            for r, (s, _) in zip(c.runs, split, strict=True)
-        ]
-        return loss(
-            torch.stack(
-                [
-                    a + r.constant_logits(b)
-                    for a, r, (_, b) in zip(logits, c.runs, split, strict=True)
-                ]
-            ),
-            c.tokens,
-        )
+        logits = []
+        for run, (shares, bias) in zip(c.runs, split, strict=True):
+            direct = run.unembedded(sum(shares[o] for o in orders)) if orders else 0
+            logits.append(direct + run.constant_logits(bias))
+        return loss(torch.stack(logits), c.tokens)
 
     every = range(longest + 1)
     same(found["kept"].iloc[-1], loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
@@ -541,16 +520,12 @@ def taken_out(c):
 
 
 def slow_losses(c, tokens, **changes):
-    logits = c.logits(tokens, **changes)
-    pick = lambda i, t: -logits[i, t].log_softmax(-1)[tokens[i, t + 1]]  # noqa: E731
-    return torch.stack(
-        [torch.stack([pick(i, t) for t in range(tokens.shape[1] - 1)]) for i in range(len(tokens))]
-    )
+    return losses(c.logits(tokens, **changes), tokens)
 
 
-def passes(losses, rows):
-    first = losses[:, rows.start : rows.start + rows.period - 1].mean()
-    return first, losses[:, rows.start + rows.period : rows.start + 2 * rows.period - 1].mean()
+def passes(of_tokens, rows):
+    first = of_tokens[:, rows.start : rows.start + rows.period - 1].mean()
+    return first, of_tokens[:, rows.start + rows.period : rows.start + 2 * rows.period - 1].mean()
 
 
 def check_induction_loss(c):
@@ -576,17 +551,15 @@ def check_attribution(c):
 
 def check_to_attention_only(c):
     out = ck.to_attention_only(c.model, heads_per_neuron=8)
-    terms = slow_tools.terms_of(out)
-    slow = case(c.kind).slow
-    layers = [slow_tools.Layer(**vars(layer)) for layer in slow.layers]
-    for n, layer in enumerate(layers):
-        layer.mlp = slow_tools.MLP(**{**vars(layer.mlp), "terms": terms(n)})
-    slow = slow_tools.Slow(**{**vars(slow), "layers": layers})
-    same(
-        answered(out, c.tokens),
-        torch.stack([slow.run(row).logits for row in c.tokens]),
-        max(1e-8, 100 * TOLERANCE.get(c.kind, 0)),
-    )
+    terms, slow = slow_tools.terms_of(out), case(c.kind).slow
+    layers = [
+        replace(layer, mlp=replace(layer.mlp, terms=terms(n)))
+        for n, layer in enumerate(slow.layers)
+    ]
+    slow = replace(slow, layers=layers)
+    wanted = torch.stack([slow.run(row).logits for row in c.tokens])
+    with torch.no_grad():
+        same(out(c.tokens), wanted, max(1e-8, 100 * TOLERANCE.get(c.kind, 0)))
 
 
 def check_record_layer(c):
@@ -603,8 +576,7 @@ def check_record_layer(c):
 
 
 def check_with_gated_layer(c):
-    sup = ck.superposition
-    block = gated_block(sup, c.slow.W_E.shape[1])
+    block = gated_block(c.slow.W_E.shape[1])
     written = slow_tools.gated(c.model, block).layers[0].heads
 
     def write(read):
@@ -617,7 +589,7 @@ def check_with_gated_layer(c):
         return out
 
     with torch.no_grad():
-        logits = sup.with_gated_layer(c.model, 0, block)(c.tokens)
+        logits = ck.superposition.with_gated_layer(c.model, 0, block)(c.tokens)
     same(logits, c.logits(c.tokens, instead=(0, write)), 10 * c.tolerance)
 
 
@@ -648,7 +620,6 @@ NO_MEANING = {
     for reason, kinds in row.get("no", {}).items()
     for kind in kinds
 }
-FAILING = {(tool, kind) for tool, kinds in TABLE["failing"].items() for kind in kinds}
 
 
 def marks(kind):
@@ -659,9 +630,7 @@ def cells(meaning):
     """The pairs of a tool and a kind of model that mean something, or those that mean nothing."""
     for tool, kind in itertools.product(TOOLS, KINDS):
         if ((tool, kind) not in NO_MEANING) == meaning:
-            fails = (tool, kind) in FAILING
-            own = [pytest.mark.xfail(strict=True, reason="it does not work yet")] if fails else []
-            yield pytest.param(tool, kind, marks=own + marks(kind), id=f"{tool}-{kind}")
+            yield pytest.param(tool, kind, marks=marks(kind), id=f"{tool}-{kind}")
 
 
 @pytest.mark.parametrize(("tool", "kind"), [*cells(True)])
@@ -731,4 +700,4 @@ def test_the_table_names_tools_and_kinds_that_exist():
     assert {*TOOLS} == {*CHECKS}
     assert {tool for tool, _ in NO_MEANING} == {*CALLS}
     assert {*NO_MEANING.values()} == {*TABLE["reasons"]}
-    assert {kind for _, kind in [*NO_MEANING, *FAILING]} | {*EVERY_TIME} <= {*KINDS}
+    assert {kind for _, kind in NO_MEANING} | {*EVERY_TIME} <= {*KINDS}

@@ -3,21 +3,11 @@
 `tests/library/test_every_tool_on_every_model.py` checks every tool on every kind of model.
 """
 
-import importlib
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 FILE = Path(__file__).resolve().parents[3] / "tests/library/what_works.toml"
 PAGE = "book/your-model"
-
-
-def exceptions(data: dict, tool: dict) -> dict[str, list[str]]:
-    """The reasons for which a tool does not apply to some kinds of model, with these kinds."""
-    found = {reason: list(kinds) for reason, kinds in tool.get("no", {}).items()}
-    if failing := data["failing"].get(tool["name"]):
-        found["not_yet"] = list(failing)
-    return found
 
 
 def link(tool: dict) -> str:
@@ -25,11 +15,7 @@ def link(tool: dict) -> str:
     import circuitkit
 
     name, module = tool["name"], tool["module"]
-    home = f"circuitkit.{module}"
-    importlib.import_module(home)
-    at_top = name in circuitkit.__all__
-    if at_top and not isinstance(getattr(circuitkit, name), ModuleType):
-        home = "circuitkit"
+    home = "circuitkit" if name in circuitkit.__all__ else f"circuitkit.{module}"
     return f"{{py:obj}}`{name} <{home}.{name}>`"
 
 
@@ -44,13 +30,13 @@ def reasons(data: dict) -> str:
     """A line for each reason, with the tools that do not apply and the kinds of model."""
     found = {}
     for tool in data["tool"]:
-        for reason, kinds in exceptions(data, tool).items():
+        for reason, kinds in tool.get("no", {}).items():
             names = ", ".join(data["kinds"][kind][0] for kind in kinds)
             found.setdefault(reason, []).append(f"`{tool['name']}` ({names})")
-    lines = []
-    for reason, tools in found.items():
-        text = data["reasons"].get(reason, "It does not work yet.")
-        lines.append(f"* {text} This concerns {', '.join(tools)}.")
+    lines = [
+        f"* {data['reasons'][reason]} This concerns {', '.join(tools)}."
+        for reason, tools in found.items()
+    ]
     return "\n".join(lines)
 
 
