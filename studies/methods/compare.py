@@ -3,8 +3,8 @@
     python -m studies.methods.compare
 
 The methods are the cells of the page with the tag `method`; this script runs these cells and calls their functions, so
-what is measured is what the page shows. It writes `src/circuitkit/data/induction/methods.json`. One thread needs about
-three minutes. `python -m tools manifest` then records the new hash.
+what is measured is what the page shows. It writes `src/circuitkit/data/induction/methods.json`. One thread needs a
+few minutes. `python -m tools manifest` then records the new hash.
 """
 
 import ast
