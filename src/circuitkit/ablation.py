@@ -428,6 +428,8 @@ class Run:
     logits : its logits
     recording : what its hooks saw, as far as parts are read from them
     cuts, replacement : what was ablated, and by what it was replaced
+    weights : where each weight lay and how often torch had counted a change of it, so that a later
+        run with other weights does not take values from here
 
     Notes
     -----
@@ -719,10 +721,13 @@ def run(
     ----------
     model : a `TransformerBridge`
     tokens : a text, or token ids `[batch, pos]`
-    without : names of what is replaced; an input covers its wires, a wire its paths, a part all
+    without : a name, or several names, of what is replaced; an input covers its wires, a wire its
+        paths, a part all
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
         rows, or those of the row before (`"resample"`). Biases become zero.
-    patch : other tokens of the same shape, or their run on this model: the values come from there
+    patch : other tokens of the same shape, or their run on this model: the values come from there.
+        A run from before a change of the weights is refused; torch does not count changes that are
+        made in place through `weight.data`, so run again after such a change.
     at : positions at which values are replaced, such as `[3]`; all of them if it is None. Of a path,
         they are those of its first part; what follows from it may change at all later positions.
 
@@ -733,16 +738,17 @@ def run(
     Raises
     ------
     ValueError : for unknown names, `fill` from other rows if all rows are equal, a `patch` from
-        another model, positions outside the rows, `fill`, `patch` or `at` where nothing is replaced,
-        and temporary hooks that change a cut layer
+        another model, positions outside the rows or none, `fill`, `patch` or `at` where nothing is
+        replaced, and temporary hooks that change a cut layer
 
     Notes
     -----
     Error: rounding. The norms in front of the changed inputs are applied anew; norms behind a
     layer keep their divisor (behind a part on a path, they have the one of what it would write), and
     so do closing norms. A key belongs to one query head here, even where the model shares it among a
-    group. Hooks that are not permanent do not act in the second call of a layer: they may look, and
-    an error is raised if they change values there. `"mean"` and `"resample"` run the model twice.
+    group. The layer is called once more for each different set of things that heads of it miss. Hooks
+    that are not permanent do not act in such a call: they may look, and an error is raised if they
+    change values there. `"mean"` and `"resample"` run the model twice.
     Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
     Examples
