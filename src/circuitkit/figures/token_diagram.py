@@ -143,5 +143,4 @@ def point_on_arrow(ax: "Axes", a: Point, b: Point, bend: float, share: float) ->
 def label_on(ax: "Axes", place: Point, words: str, color: str, *, zorder: float) -> None:
     """Write words on a white ground with a rim in the color of their arrow."""
     ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": color}
-    style = {"ha": "center", "va": "center", "fontsize": 11}
-    ax.text(*place, words, bbox=ground, zorder=zorder, **style)
+    ax.text(*place, words, ha="center", va="center", fontsize=11, bbox=ground, zorder=zorder)
