@@ -229,9 +229,6 @@ def test_arguments_that_cannot_be_meant(plain, arguments, message):
 
 
 def test_rows_that_cannot_be_meant(plain):
-    for rows in (ROWS[:1], ROWS[:1].repeat(3, 1)):
-        with pytest.raises(ValueError, match="takes values from other rows"):
-            effect(plain, rows, "L0H1", fill="mean")
     with pytest.raises(ValueError, match="at least two positions"):
         effect(plain, ROWS[:, :1], "L0H1")
     rows = repeated_tokens(23, 4, batch=3, bos=0)

@@ -54,6 +54,7 @@ def test_a_listener_sees_each_value_once(tokens):
         names = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L1H0"]
         cut = run(model, tokens, without=names)
     assert {name: len(values) for name, values in seen.items()} == usual
+    close(cut.logits, run(model, tokens, without=names).logits, 0)
     # and it sees what the model goes on with, not what was replaced
     close(seen["blocks.1.attn.o.hook_in"][0], cut.cache["blocks.1.attn.hook_z"], 0)
 
@@ -132,19 +133,6 @@ def test_names_that_cannot_be_cut(tokens, without, message):
         run(make("native-mlp"), tokens, without=without)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"at": [11]}, "at must be positions from 0 to 10"),
-        ({"patch": torch.zeros(3, 4, dtype=torch.long)}, "patch must have the shape of tokens"),
-    ],
-)
-def test_arguments_that_cannot_be_meant(tokens, arguments, message, as_a_reader):
-    with pytest.raises(ValueError, match=message):
-        run(make("native-mlp"), tokens, without="L0H1", **arguments)
-
-
-WIRES = ["L0H1->L1H3.K", "embed->L0H1->L1H2.V", "embed->L0 MLP->L1H2.Q", "L0H1->L1 MLP"]
 EDITED = [
     ("native-mlp", "L0H1->L1H3.K", "blocks.1.ln1.hook_out"),
     ("native-mlp", "L0H1->L1H3.K", "blocks.1.attn.hook_pattern"),
@@ -186,20 +174,6 @@ def test_a_temporary_hook_that_changes_values_is_refused_where_wires_are_cut(
             ):
                 run(model, tokens, without=wire)
     close(run(model, tokens, without=wire).logits, expected, 0)
-
-
-def test_listeners_in_cut_layers_change_nothing(tokens):
-    model = make("native-mlp")
-    expected = run(model, tokens, without=WIRES).logits
-    names = [name for name in hooks_that_run(model, tokens) if name.startswith("blocks.")]
-    count = []
-
-    def look(value, hook):
-        count.append(hook.name)
-
-    with model.hooks(fwd_hooks=[(name, look) for name in names]):
-        close(run(model, tokens, without=WIRES).logits, expected, 0)
-    assert sorted(count) == sorted(names)
 
 
 def test_a_temporary_hook_acts_as_usual_where_parts_are_ablated(tokens):
