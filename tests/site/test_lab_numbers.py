@@ -17,7 +17,6 @@ from circuitkit.paths import score_decomposition
 from circuitkit_book import superposition_models as sp
 from circuitkit_book.superposition_task import trigram_verdict
 from tests.support.site import DESKTOP, OpenPage
-from tools.publish import lab_still
 
 # The lab computes in double precision, and so does PyTorch here.
 TOLERANCE = 1e-4
@@ -217,11 +216,6 @@ def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
     written, looked_for = ov.A[source] @ ov.B, qk.A[token] @ qk.B
     for kind, row in (("raises", written), ("lowers", -written), ("looksFor", looked_for)):
         assert [word["id"] for word in words[kind]] == row.topk(8).indices.tolist()
-
-
-def test_numbers_of_the_stored_figure_are_those_of_the_library():
-    stored = json.loads(lab_still.NUMBERS.read_text("utf-8"))
-    assert stored == lab_still.numbers(), "run `python -m tools lab-still`"
 
 
 @pytest.mark.parametrize(

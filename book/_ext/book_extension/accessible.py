@@ -2,6 +2,8 @@
 
 import re
 
+FORMULA = r'<span class="math notranslate nohighlight">\\(\1\\)</span>'
+
 
 def fix(app, pagename, templatename, context, doctree) -> None:
     body = context.get("body") or ""
@@ -9,12 +11,6 @@ def fix(app, pagename, templatename, context, doctree) -> None:
     body = body.replace(
         '<div role="list" class="citation-list">', '<div class="citation-list">'
     ).replace(' role="doc-biblioentry"', "")
-    # A signature that Sphinx cannot take apart, for the sake of a default value, keeps its marks for names without their modules.
-    body = re.sub(
-        r'<span class="pre">[^<]*~[^<]*',
-        lambda found: re.sub(r"~(?:\w+\.)+(?=\w)", "", found[0]),
-        body,
-    )
     # A signature on several lines is written as a definition list of definitions without terms.
     body = re.sub(
         r"\n<dl>\n((?:<dd><em class=\"sig-param\">.*?</dd>\n)+)</dl>\n",
@@ -22,9 +18,11 @@ def fix(app, pagename, templatename, context, doctree) -> None:
         body,
         flags=re.S,
     )
-    # Markdown does not read what stands in a line of HTML.
+    # Markdown does not read what stands in a line of HTML, and a question there may have a formula.
     context["body"] = re.sub(
-        r"(?<=<summary>)[^<]+(?=</summary>)", lambda found: as_written(found[0]), body
+        r"(?<=<summary>)[^<]+(?=</summary>)",
+        lambda found: re.sub(r"\$([^$]+)\$", FORMULA, found[0]),
+        body,
     )
 
 
@@ -34,23 +32,6 @@ def lines_of_signature(found) -> str:
         .replace("<dd><em", '<span class="ck-parameter"><em')
         .replace("</em>,</dd>", "</em>,</span>")
     )
-
-
-MARKS = (
-    (r"`([^`]+)`", r"<code>\1</code>"),
-    (r"\$([^$]+)\$", r'<span class="math notranslate nohighlight">\\(\1\\)</span>'),
-    (r"\[([^\]]+)\]\((#[^)]+)\)", r'<a href="\2">\1</a>'),
-    (r"\*(\w[^*]*)\*", r"<em>\1</em>"),
-)
-
-
-def as_written(text: str) -> str:
-    """A line of Markdown: code, formulas, links and stress, none inside another."""
-    for pattern, html in MARKS:
-        pieces = re.split(r"(<(code|span|a)\b.*?</\2>)", text)
-        pieces[::3] = [re.sub(pattern, html, piece) for piece in pieces[::3]]
-        text = "".join(piece for i, piece in enumerate(pieces) if i % 3 != 2)
-    return text
 
 
 def setup(app) -> None:

@@ -8,31 +8,20 @@ from fontTools import subset
 
 logging.getLogger("fontTools").setLevel(logging.ERROR)
 
-RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"(\\?[^"]+)"\}')
 PRIVATE = re.compile(r"\\([ef][0-9a-f]{3})\b|([\ue000-\uf8ff])")
+SOURCES = re.compile(
+    r'url\(([^)]*/fa-[\w-]+)\.woff2\) format\("woff2"\),url\([^)]*\.ttf\) format\("truetype"\)'
+)
 
 
-def trim(css: str, used: set[str]) -> tuple[str, set[int]]:
-    """The style sheet without the rules of unused icons, and the characters that the rest draws."""
-
-    def keep(found):
-        return found[0] if used & set(re.findall(r"\.(fa-[\w-]+):before", found[1])) else ""
-
-    css = RULE.sub(keep, css)
-    characters = {
-        int(escaped, 16) if escaped else ord(plain) for escaped, plain in PRIVATE.findall(css)
-    }
-    # The fonts are small now, so one format that every browser reads is enough.
-    css = re.sub(
-        r'url\(([^)]*/fa-[\w-]+)\.woff2\) format\("woff2"\),url\([^)]*\.ttf\) format\("truetype"\)',
-        as_woff,
-        css,
-    )
-    return css, characters
+def characters_of(css: str) -> set[int]:
+    """The characters that the icons of a style sheet draw."""
+    return {int(escaped, 16) if escaped else ord(plain) for escaped, plain in PRIVATE.findall(css)}
 
 
-def as_woff(found) -> str:
-    return f'url({found[1]}.woff) format("woff")'
+def as_woff(css: str) -> str:
+    """The style sheet with one format for each icon font: the fonts are small, and every browser reads it."""
+    return SOURCES.sub(r'url(\1.woff) format("woff")', css)
 
 
 def shrink(fonts: Path, characters: set[int]) -> None:
@@ -47,7 +36,3 @@ def shrink(fonts: Path, characters: set[int]) -> None:
         subset.save_font(font, path.with_suffix(".woff"), options)
         path.unlink()
         path.with_suffix(".woff2").unlink(missing_ok=True)
-
-
-def used_in(texts) -> set[str]:
-    return {name for text in texts for name in re.findall(r"\bfa-[\w-]+", text)}

@@ -149,7 +149,7 @@ def element(preset: str, page: str, *, inside: str = "", linked: bool = False, f
     """The lab before it starts; on its own page the presets can be linked to. `flags` are attributes without a value."""
     inside += "<noscript><p>The lab needs JavaScript.</p></noscript>"
     if preset == TOY:
-        return f"<circuit-toy>{toy_still()}{inside}</circuit-toy>"
+        return f"<circuit-toy>{inside}</circuit-toy>"
     attributes = {"data-preset": preset, "data-page": page} | dict.fromkeys(flags, "")
     if linked:
         attributes["data-linked"] = ""
@@ -159,69 +159,14 @@ def element(preset: str, page: str, *, inside: str = "", linked: bool = False, f
 
 
 def still(static: str) -> str:
-    """The circuit of the first preset and its table: what a page shows before the lab starts, without scripts and on paper."""
-    seen = json.loads((SOURCES / "still.json").read_text("utf-8"))
-    first = [name for name, *_ in seen["rows"] if ">" in name][0]
+    """The circuit of the first preset as a picture: what a page shows before the lab starts, and on paper."""
     alt = (
-        f"The circuit that predicts the next token of {seen['text']!r}: grey bands for the residual stream, four heads in each "
-        f"of two layers, and wires between them. The thickest wire leads from {first.replace('->', ' to ')}."
+        "The circuit that predicts the next token of 'Mr. Dursley had a neighbour who disliked Mr. D': grey bands for "
+        "the residual stream, four heads in each of two layers, and wires between them. The thickest wire leads from L0H1 to "
+        "L1H3.K."
     )
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{effect}</td><td>{left}</td></tr>'
-        for name, effect, left in seen["rows"]
-    )
-    answer = escape(seen["answer"])
-    return (
-        '<figure class="cl-still"><div class="cl-poster">'
-        f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{escape(alt)}"></div>'
-        '<details class="ck-table"><summary>The effect of each head and wire</summary><table>'
-        f"<caption>After {escape(seen['text'])!r} the model predicts {answer!r} with a probability of {seen['whole']}. Each row "
-        f"switches off one head or cuts one wire: how far the logit of {answer!r} falls, and the probability that remains.</caption>"
-        '<thead><tr><th scope="col">without</th><th scope="col">logit falls by</th><th scope="col">probability</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></details></figure>"
-    )
-
-
-@cache
-def toy_still() -> str:
-    """The toy without scripts: what each head writes as bars, and which head carries which trigram."""
-    from circuitkit.heads import heads_of
-    from circuitkit_book.superposition_models import hand_specified
-    from circuitkit_book.superposition_task import trigram_verdict
-
-    model = hand_specified(n_heads=2, n_trigrams=3)
-    found = trigram_verdict(model, rows=20)
-    written = heads_of(model).W_O[:, 0, 4:7].tolist()
-    bars, rows = "", ""
-    groups = {
-        "head 0": written[0],
-        "head 1": written[1],
-        "both": [sum(both) for both in zip(*written, strict=True)],
-    }
-    for place, (name, values) in enumerate(groups.items()):
-        left = 20 + 150 * place
-        bars += f'<text x="{left + 50}" y="146" text-anchor="middle">{name}</text>'
-        for i, value in enumerate(values):
-            top, height = (90 - 12 * value, 12 * value) if value > 0 else (90, -12 * value)
-            bars += f'<rect class="ct-{i}" x="{left + 36 * i}" y="{top:g}" width="26" height="{height:g}"/>'
-            label = 84 - 12 * value if value > 0 else 103 - 12 * value
-            bars += f'<text x="{left + 36 * i + 13}" y="{label:g}" text-anchor="middle">C{i + 1} {value:+.0f}</text>'
-    for i in range(3):
-        carriers = [f"head {head}" for head in range(2) if found.carried[head, i] == 1]
-        least = "".join(
-            f"<td>{found.gain[head, i]:+.1f}</td>".replace("-", "−") for head in range(2)
-        )
-        verdict = " and ".join(carriers) or "no head alone"
-        rows += f'<tr><th scope="row">B{i + 1} → C{i + 1}</th><td>{verdict}</td>{least}</tr>'
-    alt = "Head 0 writes most on C1 and head 1 on C2. Together they write most on C3, which neither does alone."
-    return (
-        f'<figure class="ct-still"><svg viewBox="0 0 460 154" role="img" aria-label="{alt}">'
-        f'<line x1="10" x2="450" y1="90" y2="90"/>{bars}</svg>'
-        "<table><caption>The head that carries each trigram, and the smallest gain of each head, whichever other head is switched off. "
-        "A head with a gain below 1 does not carry the trigram.</caption>"
-        '<thead><tr><th scope="col">trigram</th><th scope="col">carried by</th><th scope="col">head 0</th><th scope="col">head 1</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></figure>"
-    )
+    picture = f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{alt}">'
+    return f'<figure class="cl-still"><div class="cl-poster">{picture}</div></figure>'
 
 
 def fill(app, docname, source) -> None:

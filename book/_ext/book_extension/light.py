@@ -74,13 +74,10 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
         for path in root.glob("_static/**/*.js")
         if path.stem != "fontawesome"
     ]
-    css, characters = icons.trim(
-        "\n".join(flat(file, root / SHEET) for file in common),
-        icons.used_in([*pages.values(), *scripts]),
-    )
-    css = styles.prune(css, styles.words_of([*pages.values(), *scripts]))
+    css = "\n".join(flat(file, root / SHEET) for file in common)
+    css = styles.prune(icons.as_woff(css), styles.words_of([*pages.values(), *scripts]))
     (root / SHEET).write_text(css, "utf-8")
-    icons.shrink(root / "_static/vendor/fontawesome/webfonts", characters)
+    icons.shrink(root / "_static/vendor/fontawesome/webfonts", icons.characters_of(css))
     version = hashlib.sha256(css.encode()).hexdigest()[:8]
     for path, text in pages.items():
         place = f"{up(path, root)}{SHEET}?v={version}"

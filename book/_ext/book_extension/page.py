@@ -26,7 +26,6 @@ def read(app, doctree) -> None:
     """Give a page its form, before Sphinx collects the files that the page offers."""
     captions(doctree)
     words_on_folds(doctree)
-    notes_in_margin(doctree)
     numbers_to_the_right(doctree)
     for code in doctree.findall(nodes.literal):
         if len(code.astext()) <= SHORT:
@@ -115,18 +114,6 @@ def buttons(env, source: Path):
         links.append(f'<a class="ck-checked" href="{up}{TRUST}">{text}</a>')
     box += nodes.raw("", "\n".join(links), format="html")
     return box
-
-
-def notes_in_margin(doctree) -> None:
-    """Put a copy of each footnote behind its reference: a wide window shows it in the margin, a narrow one at the end."""
-    notes = {note["ids"][0]: note for note in doctree.findall(nodes.footnote)}
-    for reference in list(doctree.findall(nodes.footnote_reference)):
-        note = notes[reference["refid"]]
-        copy = nodes.inline("", "", nodes.superscript("", reference.astext()), classes=["sidenote"])
-        for paragraph in note.findall(nodes.paragraph):
-            copy += nodes.Text(" ")
-            copy += [child.deepcopy() for child in paragraph.children]
-        reference.parent.insert(reference.parent.index(reference) + 1, copy)
 
 
 def numbers_to_the_right(doctree) -> None:
