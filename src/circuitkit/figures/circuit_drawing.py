@@ -134,7 +134,8 @@ def drawing(parts: Mapping[str, float], wires: Mapping[str, float], label: str) 
     top = max(y for _, y in places.values())
     with rc_context():
         style()
-        fig = Figure(figsize=(min(6.88, 0.4 + 1.25 * right), top + 1.0))
+        width = min(6.88, 0.4 + 1.25 * right)
+        fig = Figure(figsize=(width, top + 1.0))
         fig.set_layout_engine("none")
         ax = fig.add_axes((0, 0, 1, 1))
         ax.set(xlim=(-0.35, right), ylim=(-0.62, top + 0.38))
@@ -144,7 +145,7 @@ def drawing(parts: Mapping[str, float], wires: Mapping[str, float], label: str) 
         ax.text(-0.24, top / 2, "residual stream", rotation=90, **words)
         ax.text(right / 2, -0.5, label, **words)
         draw_parts(ax, parts, places)
-        draw_wires(ax, wires, places)
+        draw_wires(ax, wires, places, inch=(right + 0.35) / width)
     return fig
 
 
@@ -152,6 +153,7 @@ def draw_parts(ax: "Axes", parts: Mapping[str, float], places: Mapping[Name, Poi
     """Draw a box for each part, with its number if it has one; it hides the arrows behind it."""
     from matplotlib.patches import FancyBboxPatch
 
+    size = min(11.0, 62 / ax.get_xlim()[1])  # of the words: a row of many boxes is narrow
     for name, (x, y) in places.items():
         value = parts.get(str(name))
         words = str(name) if value is None else f"{name} {shown(value, parts)}"
@@ -169,14 +171,19 @@ def draw_parts(ax: "Axes", parts: Mapping[str, float], places: Mapping[Name, Poi
             )
             ax.add_patch(box)
         is_head = name.kind in ("H", "N")
-        ax.text(x, y + 0.06 * is_head, words, ha="center", va="center", fontsize=11, zorder=6)
+        ax.text(x, y + 0.06 * is_head, words, ha="center", va="center", fontsize=size, zorder=6)
         for port, shift in PORTS.items() if is_head else ():
-            letter = {"color": COLORS[port], "fontsize": 9, "ha": "center", "zorder": 6}
+            letter = {"color": COLORS[port], "fontsize": 0.8 * size, "ha": "center", "zorder": 6}
             ax.text(x + shift, y - HALF_HEIGHT + 0.05, port, **letter)
 
 
-def draw_wires(ax: "Axes", wires: Mapping[str, float], places: Mapping[Name, Point]) -> None:
-    """Draw the arrows, the strongest first, because it has the first choice for its number."""
+def draw_wires(
+    ax: "Axes", wires: Mapping[str, float], places: Mapping[Name, Point], inch: float
+) -> None:
+    """Draw the arrows, the strongest first, because it has the first choice for its number.
+
+    An inch across is so many units; numbers keep their size where boxes are narrow.
+    """
     drawn: list[tuple[Name, Name, str]] = []
     numbers: list[Point] = []
     for key in sorted(wires, key=lambda key: -abs(wires[key])):
@@ -195,8 +202,9 @@ def draw_wires(ax: "Axes", wires: Mapping[str, float], places: Mapping[Name, Poi
             arrow_between(ax, start, end, bend, zorder=2 + share, color=color, **line)
             if target is chain[-1] and share >= NUMBERED:
                 on_arrow = [point_on_arrow(ax, start, end, bend, part) for part in ON_NUMBERS]
-                beside = [p for p in on_arrow if lies_apart(p, places.values(), 0.6, 0.36)]
-                free = [p for p in beside if lies_apart(p, numbers, 0.42, 0.22)]
+                across = HALF_WIDTH + 0.28 * inch
+                beside = [p for p in on_arrow if lies_apart(p, places.values(), across, 0.36)]
+                free = [p for p in beside if lies_apart(p, numbers, 0.54 * inch, 0.22)]
                 if free:
                     label_on(ax, free[0], shown(wires[key], wires), color, zorder=4)
                     numbers.append(free[0])
