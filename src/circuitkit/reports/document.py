@@ -15,13 +15,15 @@ from tqdm.auto import tqdm
 
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
-from circuitkit.reports import parts
+from circuitkit.reports import parts, rules
 from circuitkit.reports.page import page_of
 from circuitkit.reports.parts import Subject
+from circuitkit.reports.rules import Row
+from circuitkit.reports.wires import WIRED, circuits, wires
 
 Jobs = dict[str, tuple]
 """For each part of a report, the function that computes it and its arguments behind the subject."""
-COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "text")
+COLUMNS = ("part", "name", "measure", "value", "low", "high", "control", "p", "named", "text")
 TEXT = (
     "When Mary and John went to the store, John gave a drink to Mary. "
     "When Mary and John went to the school, John gave a book to"
@@ -113,20 +115,17 @@ def report(
     fingerprint = None if cache is None else fingerprint_of(subject)
     results, problems = computed(first_jobs(subject), subject, cache, fingerprint)
 
-    later: Jobs = {}
-    strongest = []
-    for kind, rows in parts.clear_heads(results.get("behaviour", [])).items():
-        names = [row["name"] for row in rows]
-        if names:
-            later[f"ablation {kind}"] = (parts.ablation, kind, names)
-            strongest.append(names[0])
-    if strongest:
-        later["patterns"] = (parts.patterns, list(dict.fromkeys(strongest)))
+    scores = results.get("behaviour", [])
+    rules.decide([row for rows in results.values() for row in rows])
+    later = later_jobs(scores)
     more_results, more_problems = computed(later, subject, cache, fingerprint)
 
     patterns = more_results.pop("patterns", {})
     results |= more_results
     problems |= more_problems
+    if "wires" in results:
+        rules.decide(results["wires"])
+        results["circuits"] = circuits(scores, results["wires"])
     title = title_of(model)
     html = page_of(title, results, patterns, problems, subject)
     result = ModelReport(title, table_of(results), problems, html)
@@ -197,6 +196,27 @@ def first_jobs(subject: Subject) -> Jobs:
     return jobs
 
 
+def later_jobs(scores: list[Row]) -> Jobs:
+    """Return the parts that follow the heads which the scores name."""
+    jobs: Jobs = {}
+    strongest, kinds_of = [], {}
+    for kind, rows in parts.named_heads(scores).items():
+        names = [row["name"] for row in rows]
+        if names:
+            jobs[f"ablation {kind}"] = (parts.ablation, kind, names[: parts.MOST_HEADS])
+            strongest.append(names[0])
+        for row in rows:
+            if kind in WIRED and row["value"] - row["control"] >= rules.CLEAR:
+                kinds_of.setdefault(row["name"], []).append(kind)
+            elif kind == "copying":
+                kinds_of.setdefault(row["name"], [])
+    if strongest:
+        jobs["patterns"] = (parts.patterns, list(dict.fromkeys(strongest)))
+    if kinds_of:
+        jobs["wires"] = (wires, kinds_of)
+    return jobs
+
+
 def computed(
     jobs: Jobs, subject: Subject, cache: Any, fingerprint: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -258,7 +278,7 @@ def fingerprint_of(subject: Subject) -> str:
     return str(joblib.hash((__version__, subject.prompt, settings, weights)))
 
 
-def table_of(results: dict[str, list[parts.Row]]) -> pd.DataFrame:
+def table_of(results: dict[str, list[Row]]) -> pd.DataFrame:
     """Return all rows of all parts as one table."""
     rows = [{"part": part, **row} for part, part_rows in results.items() for row in part_rows]
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -13,8 +13,9 @@ from torch import Tensor
 from circuitkit import figures
 from circuitkit.figures.pictures import Picture, in_page
 from circuitkit.heads import heads_of
-from circuitkit.reports import parts
-from circuitkit.reports.parts import Row, Subject
+from circuitkit.reports import parts, rules
+from circuitkit.reports.parts import Subject
+from circuitkit.reports.rules import Row
 
 Results = dict[str, list[Row]]
 
@@ -30,7 +31,7 @@ def page_of(
     model = subject.load()
     names = parts.head_names(model)
     scores = results.get("behaviour", [])
-    clear = parts.clear_heads(scores)
+    clear = parts.named_heads(scores)
     strongest = [rows[0]["name"] for rows in clear.values() if rows]
     head = next(iter([*strongest, *names]), "L0H0")
     spelled = parts.speller(model)
@@ -48,6 +49,8 @@ def page_of(
         "tokens": list(subject.prompt),
         "prompt": "".join(map(spelled, subject.prompt)).replace("·", " "),
         "settings": parts,
+        "rules": rules,
+        "summary": summary(results),
     }
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
@@ -55,6 +58,19 @@ def page_of(
     environment.filters["image"] = image
     environment.filters["short"] = lambda number: "" if number is None else f"{number:.3g}"
     return environment.get_template("page.html").render(values)
+
+
+def summary(results: Results) -> list[tuple]:
+    """Return how many lines of each kind were tried and named, the floor, and the largest p-value."""
+    rows = [row for part in results.values() for row in part]
+    lines = []
+    for kind, least in rules.LEAST.items():
+        tried = [row for row in rows if row["measure"] == kind]
+        named = [row["p"] for row in tried if row["named"]]
+        largest = f"{max(named):.1g}" if named else ""
+        if tried:
+            lines.append((kind, len(tried), len(named), least, largest))
+    return lines
 
 
 def rows_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list[Row]]]:

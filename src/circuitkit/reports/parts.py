@@ -10,34 +10,30 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit import circuits, conversion, induction, residual, skip_trigrams
-from circuitkit.ablation import Run, run
+from circuitkit import circuits, conversion, residual
+from circuitkit.ablation import run
 from circuitkit.conversion.convert import find_mlps
 from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
-from circuitkit.heads import allowed_pairs, heads_of
+from circuitkit.heads import heads_of
 from circuitkit.models import load_model
 from circuitkit.names import SIDES
 from circuitkit.parts import head_names
-from circuitkit.rows import after_occurrences, default_rows, earlier_occurrences, repeated_tokens
+from circuitkit.reports import rules
+from circuitkit.reports.logits import Unembedding, copying, tested_trigrams, trigrams_by_weights
+from circuitkit.reports.rules import Row
+from circuitkit.rows import default_rows
 
-BEHAVIOURS = (*induction.BEHAVIOURS, "first token")
-N_ROWS = 8
-STUDENT = 2.36
-"""The mean of 8 rows lies within so many standard errors in 95 of 100 cases."""
-CLEAR = 0.4
-"""A head shows a behaviour if it scores at least this and its interval lies above the control."""
+BEHAVIOURS = (*rules.ATTENTION, "copying")
 MOST_HEADS = 8
 """At most so many heads are listed, and taken out together, for each behaviour."""
 N_WIRES = 200
 N_WORDS = 8
+N_TRIGRAMS = 8
 N_TRIGRAM_TOKENS = 1024
 """Skip trigrams are searched among so many tokens, the first of the vocabulary."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -77,87 +73,56 @@ def row(
     *,
     interval: tuple[Any, Any] = (None, None),
     control: Any = None,
+    p: Any = None,
     text: str = "",
 ) -> Row:
     """Return one row of the table, with six digits of each number."""
-    numbers = {"value": value, "low": interval[0], "high": interval[1], "control": control}
+    low, high = interval
+    numbers = {"value": value, "low": low, "high": high, "control": control, "p": p}
     for key, number in numbers.items():
         numbers[key] = None if number is None else float(f"{float(number):.6g}")
-    return {"name": name, "measure": measure, **numbers, "text": text}
+    return {"name": name, "measure": measure, **numbers, "named": None, "text": text}
 
 
 # What heads do
 
 
+@torch.no_grad()
 def behaviour(subject: Subject) -> list[Row]:
-    """Score every head on rows that repeat, with an interval over rows and a control."""
+    """Score every head on random rows that repeat, with an interval, a control and a p-value."""
     model = subject.load()
-    rows = default_rows(model, batch=N_ROWS)
-    tables = [induction.scores(model, tokens) for tokens in rows.tokens]
-    names = tables[0].names
-    scores = torch.stack([table.values for table in tables])  # [row, head, behaviour]
-    to_first = torch.zeros_like(earlier_occurrences(rows.tokens))
-    to_first[:, 1:, 0] = True
-    first_token = attention_to(run(model, rows.tokens), names, to_first)  # [row, head]
-    scores = torch.cat([scores, first_token[..., None]], dim=-1)
-    mean = scores.mean(0)
-    error = STUDENT * scores.std(0) / N_ROWS**0.5
-    controls = behaviour_controls(model, names)
+    rows = rules.random_rows(model)
+    done = run(model, rows.tokens)
+    unembedding = Unembedding.of(done, rows.tokens.unique())
     result = []
-    for j, kind in enumerate(BEHAVIOURS):
-        for i, name in enumerate(names):
-            interval = (mean[i, j] - error[i, j], mean[i, j] + error[i, j])
-            control = controls[kind][i]
-            result.append(row(name, kind, mean[i, j], interval=interval, control=control))
-    return result
+    for layer in range(len(model.blocks)):
+        names = head_names(model, layer)
+        if names:
+            pattern = done.recording.patterns(layer).cpu()
+            for kind in rules.ATTENTION:
+                score = rules.attention_score(pattern, rows, kind)
+                p_values, controls = rules.attention_p(score, kind), score.null.mean((0, 1))
+                for i, name in enumerate(names):
+                    result.append(scored(name, kind, score.values[:, i], controls[i], p_values[i]))
+        for name in names:
+            result.append(scored(name, "copying", *copying(done, unembedding, name)))
+    return sorted(result, key=lambda row: BEHAVIOURS.index(row["measure"]))
 
 
-def behaviour_controls(model: Any, names: tuple[str, ...]) -> dict[str, Float[Tensor, " head"]]:
-    """Return what each score is where there is no behaviour.
-
-    Prefix matching and duplicate token: the attention to the same positions when the second span is
-    another one. Previous and first token: attention spread evenly. Copying: the score that 5% of
-    random heads exceed.
-    """
-    rows = default_rows(model, batch=N_ROWS)
-    generator = torch.Generator().manual_seed(1)
-    highest = int(rows.tokens.max()) + 1
-    unrelated = repeated_tokens(highest, rows.period, batch=N_ROWS, generator=generator).tokens
-    tokens = rows.tokens.clone()
-    tokens[:, rows.start + rows.period :] = unrelated[:, : rows.period]
-    unrelated_run = run(model, tokens)
-
-    heads = heads_of(model)
-    allowed = allowed_pairs(heads.mask, tokens.shape[1])
-    even = allowed / allowed.sum(-1, keepdim=True)  # [dst, src]
-    random_heads = circuits.random_heads(64, heads.d_model, heads.d_head, seed=1)
-    by_chance = circuits.copying_score(random_heads).values.abs().quantile(0.95)
-    after, same = after_occurrences(rows.tokens), earlier_occurrences(rows.tokens)
-    return {
-        "prefix matching": attention_to(unrelated_run, names, after).mean(0),
-        "duplicate token": attention_to(unrelated_run, names, same).mean(0),
-        "previous token": even.diagonal(-1).mean().expand(len(names)),
-        "first token": even[1:, 0].mean().expand(len(names)),
-        "copying": by_chance.expand(len(names)),
-    }
+def scored(name: str, kind: str, values: Tensor, control: Any, p: Any) -> Row:
+    """Return the row of a score that was measured on several random rows."""
+    error = rules.STUDENT * values.std() / len(values) ** 0.5
+    interval = (values.mean() - error, values.mean() + error)
+    return row(name, kind, values.mean(), interval=interval, control=control, p=p)
 
 
-def attention_to(done: Run, names: tuple[str, ...], marked: Tensor) -> Float[Tensor, "row head"]:
-    """Return each head's attention to the marked pairs `[row, dst, src]`, by marked pair."""
-    columns = []
-    for name in names:
-        total = (done.pattern(name).cpu() * marked).sum((1, 2))
-        columns.append(total / marked.sum((1, 2)).clamp_min(1))
-    return torch.stack(columns, dim=1)
-
-
-def clear_heads(scores: list[Row]) -> dict[str, list[Row]]:
-    """Return the scores of the heads that clearly show each behaviour, strongest first."""
-    clear: dict[str, list[Row]] = {kind: [] for kind in BEHAVIOURS}
+def named_heads(scores: list[Row]) -> dict[str, list[Row]]:
+    """Return the scores of the heads that the report names for each behaviour, strongest first."""
+    heads: dict[str, list[Row]] = {kind: [] for kind in BEHAVIOURS}
     for score in sorted(scores, key=lambda score: -score["value"]):
-        if score["value"] >= CLEAR and score["low"] > score["control"]:
-            clear[score["measure"]].append(score)
-    return {kind: rows[:MOST_HEADS] for kind, rows in clear.items()}
+        if score["named"]:
+            heads[score["measure"]].append(score)
+    return heads
 
 
 def ablation(subject: Subject, kind: str, names: list[str]) -> list[Row]:
@@ -219,21 +184,27 @@ def words(subject: Subject, layer: int) -> list[Row]:
     return result
 
 
+@torch.no_grad()
 def trigrams(subject: Subject, layer: int) -> list[Row]:
-    """Find the strongest skip trigrams of each head of a layer."""
+    """Find the strongest skip trigrams of each head of a layer by weights; measure them in text."""
     model = subject.load()
     spelled = speller(model)
     special_ids = getattr(model.tokenizer, "all_special_ids", [])
-    among = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
-    among[:N_TRIGRAM_TOKENS] = True
-    among[list(subject.prompt)] = True
-    among[[i for i in special_ids if i < model.cfg.d_vocab]] = False
-    result = []
+    allowed = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
+    allowed[:N_TRIGRAM_TOKENS] = True
+    allowed[list(subject.prompt)] = True
+    allowed[[i for i in special_ids if i < model.cfg.d_vocab]] = False
+    among = allowed.nonzero().flatten()
+    candidates = []
     for name in head_names(model, layer):
-        for entry in skip_trigrams.strongest(model, name, 5, among=among).itertuples():
-            words = [spelled(i) for i in (entry.source, entry.destination, entry.completion)]
-            text = "{} … {} → {}".format(*words)
-            result.append(row(name, "skip trigram", entry.strength, text=text))
+        candidates += trigrams_by_weights(model, name, among, N_TRIGRAMS)
+    bos = getattr(model.tokenizer, "bos_token_id", None)
+    opening = [] if bos is None else [bos]
+    measured = tested_trigrams(model, candidates, among, opening)
+    result = []
+    for (name, *ids), (value, control, p) in zip(candidates, measured, strict=True):
+        text = "{} … {} → {}".format(*map(spelled, ids))
+        result.append(row(name, "skip trigram", value, control=control, p=p, text=text))
     return result
 
 
