@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit.checks import checked, require_finite
@@ -367,30 +367,6 @@ class CorpusStatistics(NamedTuple):
 
     unigram: Int[Tensor, " d_vocab"]
     bigram: Int[Tensor, "d_vocab d_vocab"]
-
-    def log_probs(self, discount: float = 0.75) -> Float[Tensor, "d_vocab d_vocab"]:
-        """Return `log p(b | a)` of a smoothed bigram model in float64, with one row for each `a`.
-
-        Parameters
-        ----------
-        discount : what is subtracted from each count, between 0 and 1
-
-        Notes
-        -----
-        `p(b | a) = max(c(a, b) - D, 0) / c(a) + D n(a) / c(a) * q(b)` with the discount `D`, the
-        counts `c`, the number `n(a)` of different tokens that follow `a`, and the share `q(b)` of
-        different bigrams that end in `b`.
-
-        Source: interpolated absolute discounting, Kneser and Ney 1995.
-        """
-        counts = self.bigram.double()  # [a, b]
-        is_seen = (counts > 0).double()
-        kinds_before = is_seen.sum(0) + 0.5  # [b]; 0.5 for tokens that never follow another
-        q = kinds_before / kinds_before.sum()
-        total = counts.sum(1, keepdim=True)  # [a, 1]
-        backoff = discount * is_seen.sum(1, keepdim=True) / total.clamp_min(1)
-        backoff[total == 0] = 1  # nothing is known about what follows this token
-        return ((counts - discount).clamp_min(0) / total.clamp_min(1) + backoff * q).log()
 
 
 def corpus_statistics() -> CorpusStatistics:

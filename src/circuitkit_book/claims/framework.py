@@ -9,6 +9,7 @@ import torch
 from circuitkit import circuits, induction, models, paths, residual, skip_trigrams
 from circuitkit.heads import heads_of
 from circuitkit_book import skip_trigram_bugs
+from circuitkit_book.bigrams import bigram_log_probs
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
 from circuitkit_book.residual_stream import random_rotation, rotate_basis
 
@@ -112,7 +113,7 @@ def bigram_table(zero: Any = None) -> list:
     """Whether the table is near the bigrams: correlation with corpus log-probabilities of common bigrams, share of equal first choices, KL in nats."""
     zero = model("zero-layer") if zero is None else zero
     counts = models.corpus_statistics()
-    table, bigram = (zero.W_E @ zero.W_U).log_softmax(-1), counts.log_probs().float()
+    table, bigram = (zero.W_E @ zero.W_U).log_softmax(-1), bigram_log_probs(counts.bigram).float()
     often, share = counts.bigram >= 20, unigram() / unigram().sum()
     correlation = torch.corrcoef(torch.stack([table[often], bigram[often]]))[0, 1]
     agree = (share * (table.argmax(1) == bigram.argmax(1))).sum()
@@ -132,7 +133,8 @@ def skip_trigrams_in_text() -> list[float]:
 @cache
 def strongest_of_l0h0() -> list[tuple[int, ...]]:
     """Source, destination and completion of its 300 strongest skip trigrams of frequent words."""
-    one, stats = model("one-layer"), models.corpus_statistics()
+    one = model("one-layer")
+    likelihood = bigram_log_probs(models.corpus_statistics().bigram).exp().float()
     given = skip_trigram_bugs.shipped_statistics().provenance
     words = [one.tokenizer.decode([i]).strip() for i in range(one.cfg.d_vocab)]
     common = [
@@ -140,7 +142,7 @@ def strongest_of_l0h0() -> list[tuple[int, ...]]:
         for word, n in zip(words, unigram().tolist(), strict=True)
     ]
     found = skip_trigrams.strongest(
-        one, "L0H0", given["per_head"], unigram=unigram(), likelihood=stats.log_probs().exp().float(),
+        one, "L0H0", given["per_head"], unigram=unigram(), likelihood=likelihood,
         among=torch.tensor(common), window=given["window"], min_together=given["min_together"],
     )  # fmt: skip
     return [tuple(row) for row in found[skip_trigrams.TRIPLE].values.tolist()]
