@@ -25,7 +25,7 @@ from circuitkit.heads import (
     widened,
 )
 from circuitkit.names import Side
-from circuitkit.residual import require_one_stream
+from circuitkit.residual import require_one_stream, writer_matrix
 from circuitkit.tables import Table
 
 __all__ = [
@@ -167,7 +167,7 @@ def require_offset(heads: Heads, offset: int | None, n_ctx: int) -> None:
 def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_model"]:
     """What tokens or positions put into the stream, on the coordinates that these heads read."""
     if kind == "token":
-        rows = embedding(model)
+        rows = writer_matrix(model, "embed")
     elif "pos_embed" in model._modules:
         rows = model.W_pos.detach()[: model.cfg.n_ctx]
     else:
@@ -177,12 +177,6 @@ def input_rows(model: Any, heads: Heads, kind: Row) -> Float[Tensor, "row d_mode
         )
     has_bias_token = heads.d_model == rows.shape[1] + 1
     return torch.block_diag(rows, rows.new_ones(1, 1)) if has_bias_token else rows
-
-
-def embedding(model: Any) -> Float[Tensor, "d_vocab d_model"]:
-    """What tokens put into the stream: `W_E`, multiplied by the scale that Gemma has."""
-    scale = getattr(model.embed.original_component, "embed_scale", 1.0)
-    return model.W_E.detach() * scale
 
 
 def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> FactoredMatrix:
@@ -233,7 +227,7 @@ def copying_score(heads: Any, model: Any = None) -> Table:
     middle = heads.W_O  # [head, d_head, d_model]
     if model is not None:
         require_heads_of_model(heads, model)
-        W_E, W_U = embedding(model), model.W_U.detach()
+        W_E, W_U = writer_matrix(model, "embed"), model.W_U.detach()
         extra = heads.d_model - W_E.shape[1]
         middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]

@@ -619,17 +619,18 @@ def widened(heads: Heads) -> Heads:
 def weights_only(parts: list[Heads]) -> list[Heads]:
     """Heads that score in different ways, all as wide inside as the widest, without patterns."""
     d_head = max(part.d_head for part in parts)
-    scales = {part.scale for part in parts}
-    unknown_scoring = ("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window")
-    plain: dict[str, Any] = dict.fromkeys(unknown_scoring) | {"norm_over": 1}
-    plain |= {"scale": scales.pop() if len(scales) == 1 else 1.0, "positions": "other"}
-    plain |= {"mask": parts[0].mask if len({part.mask for part in parts}) == 1 else "causal"}
+    fields = ("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window")
+    scoring: dict[str, Any] = dict.fromkeys(fields) | {"norm_over": 1, "positions": "other"}
+    if len({part.scale for part in parts}) > 1:
+        scoring["scale"] = 1.0
+    if len({part.mask for part in parts}) > 1:
+        scoring["mask"] = "causal"
     out = []
     for part in parts:
         extra = d_head - part.d_head
         wide = {name: pad(weight, (0, extra)) for name, weight in weights_of(part).items()}
         wide["W_O"] = pad(part.W_O, (0, 0, 0, extra))
-        out.append(replace(part, **wide | plain))
+        out.append(replace(part, **wide | scoring))
     return out
 
 

@@ -238,18 +238,16 @@ def why(
     tokens = to_tokens(model, text)
     require_one_text(tokens)
     position = require_position(position, tokens)
+    # an id may be an element of a tensor
+    answer = int(answer) if isinstance(answer, Tensor) else answer
+    versus = int(versus) if isinstance(versus, Tensor) else versus
     shares = logit_attribution(model, tokens, answer, versus, neurons=neurons)
-    title = f"logit of {answer_in_title(answer)}"
+    title = f"logit of {answer!r}"
     if versus == "mean":
         title += " minus the mean logit"
     elif versus is not None:
-        title += f" minus that of {answer_in_title(versus)}"
+        title += f" minus that of {versus!r}"
     return Table(shares.values[:, 0, position], shares.axes, title)
-
-
-def answer_in_title(answer: int | str | Tensor) -> str:
-    """Return an answer as a title names it: a text in quotation marks, an id without its tensor."""
-    return repr(answer) if isinstance(answer, str) else str(int(answer))
 
 
 def require_one_text(tokens: Int[Tensor, "batch pos"]) -> None:
