@@ -368,6 +368,14 @@ def test_what_cannot_be_followed_is_refused(native):
         to_attention_only(mixed, heads_per_neuron=1)
 
 
+def test_an_mlp_that_scales_its_output_is_refused(native):
+    scaled = native()
+    mlp = scaled.blocks[1].mlp.original_component
+    mlp.register_forward_hook(lambda module, read, written: 1.5 * written)
+    with pytest.raises(ValueError, match="The MLP of block 1 computes more than its activation"):
+        to_attention_only(scaled, heads_per_neuron=5)
+
+
 def test_a_gated_model_with_processed_weights_is_refused():
     model = copy_model(zoo.make("llama"))
     model.enable_compatibility_mode()
