@@ -39,7 +39,7 @@ class ModelReport:
     ----------
     title : the name of the model
     table : all numbers, a DataFrame with the columns `part`, `name`, `measure`, `value`, `low`,
-        `high`, `control` and `text`
+        `high`, `control`, `p`, `named` and `text`; `named` is None for a row that no rule decides
     problems : what could not be computed, and why, by part
     html : the page, one file that opens without a network
 
@@ -77,9 +77,14 @@ def report(
     """Apply the tools of this library to a model, and write the results as one page and one table.
 
     The report scores heads by behaviour, with intervals and controls; ablates the heads that show
-    a behaviour; scores composition; reads words and skip trigrams from QK and OV circuits; converts
-    MLPs into heads; and divides the logit of the next token after the prompt into components.
-    A part that fails is named on the page, and the others are computed.
+    a behaviour, and cuts the wires into them; scores composition; reads words and skip trigrams
+    from QK and OV circuits; converts MLPs into heads; and divides the logit of the next token after
+    the prompt into components. A part that fails is named on the page, and the others are computed.
+
+    Heads, wires and skip trigrams are named if their measure on random tokens exceeds that on
+    shuffled tokens by a floor, and if the p-value of this passes the procedure of Benjamini and
+    Hochberg over all lines of a kind. At most 5% of the named lines are expected to be false, as
+    far as the null is a normal distribution. Circuits follow from the wires.
 
     Parameters
     ----------
@@ -101,7 +106,8 @@ def report(
     -----
     Parts are computed through joblib: inside `joblib.parallel_config("dask")` or
     `joblib.parallel_config(n_jobs=2)` they run in other processes, which load the model by its
-    name. Error: that of each tool. Source: this book.
+    name. Error: that of each tool. Source: Benjamini and Hochberg 1995, "Controlling the False
+    Discovery Rate"; the measures and their nulls are this book's.
 
     Examples
     --------
