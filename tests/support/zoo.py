@@ -22,69 +22,32 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 8,
 }
-OPT = {
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "ffn_dim": 40,
-    "word_embed_proj_dim": 24,
-}
-SOFT = {"head_dim": 8, "sliding_window": 5, "query_pre_attn_scalar": 10}
-# name: (class, configuration, settings, largest logit error in float64)
-# 1e-12 where the original computes in float64; elsewhere transformers takes norms, rotations or (OPT) the softmax in float32.
+OPT = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 40}
+SOFT = GROUPED | {"head_dim": 8, "sliding_window": 5, "query_pre_attn_scalar": 10}
+SOFTCAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
+OPT |= {"word_embed_proj_dim": 24, "vocab_size": 50, "max_position_embeddings": 32}
+# name: (type of the model in transformers, its settings)
 SHAPES = {
-    "gpt2": (
-        "GPT2LMHeadModel",
-        "GPT2Config",
-        {**tiny_models.GPT2, "n_head": 4, "n_layer": 3},
-        1e-12,
-    ),
-    "neox-parallel": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**SIZES, "rotary_pct": 0.5}, 1e-12),
-    "neox-no-bias": (
-        "GPTNeoXForCausalLM",
-        "GPTNeoXConfig",
-        {**SIZES, "rotary_pct": 0.5, "attention_bias": False},
-        1e-12,
-    ),
-    "neox-serial": (
-        "GPTNeoXForCausalLM",
-        "GPTNeoXConfig",
-        {**SIZES, "use_parallel_residual": False},
-        1e-12,
-    ),
-    "llama": ("LlamaForCausalLM", "LlamaConfig", {**GROUPED, "attention_bias": True}, 1e-5),
-    "llama-yarn": ("LlamaForCausalLM", "LlamaConfig", {**GROUPED, "rope_parameters": YARN}, 1e-5),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED, 1e-5),
-    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**GROUPED, "head_dim": 8}, 1e-5),
-    "gemma1": (
-        "GemmaForCausalLM",
-        "GemmaConfig",
-        {**GROUPED, "num_key_value_heads": 1, "head_dim": 8},
-        1e-5,
-    ),
-    "gemma2": (
-        "Gemma2ForCausalLM",
-        "Gemma2Config",
-        {**GROUPED, **SOFT, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0},
-        1e-5,
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        "Gemma3TextConfig",
-        {**GROUPED, **SOFT, "sliding_window_pattern": 2},
-        1e-5,
-    ),
-    "mistral": ("MistralForCausalLM", "MistralConfig", {**GROUPED, "sliding_window": 5}, 1e-5),
-    "phi": ("PhiForCausalLM", "PhiConfig", {**SIZES, "partial_rotary_factor": 0.5}, 1e-6),
-    "opt": (
-        "OPTForCausalLM",
-        "OPTConfig",
-        {**OPT, "vocab_size": 50, "max_position_embeddings": 32},
-        1e-6,
-    ),
-    "bert": ("BertForMaskedLM", "BertConfig", SIZES, 1e-12),
-    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", GROUPED, 1e-5),
+    "gpt2": ("gpt2", tiny_models.GPT2 | {"n_head": 4, "n_layer": 3}),
+    "neox-parallel": ("gpt_neox", SIZES | {"rotary_pct": 0.5}),
+    "neox-no-bias": ("gpt_neox", SIZES | {"rotary_pct": 0.5, "attention_bias": False}),
+    "neox-serial": ("gpt_neox", SIZES | {"use_parallel_residual": False}),
+    "llama": ("llama", GROUPED | {"attention_bias": True}),
+    "llama-yarn": ("llama", GROUPED | {"rope_parameters": YARN}),
+    "qwen2": ("qwen2", GROUPED),
+    "qwen3": ("qwen3", GROUPED | {"head_dim": 8}),
+    "gemma1": ("gemma", GROUPED | {"num_key_value_heads": 1, "head_dim": 8}),
+    "gemma2": ("gemma2", SOFT | SOFTCAPS),
+    "gemma3": ("gemma3_text", SOFT | {"sliding_window_pattern": 2}),
+    "mistral": ("mistral", GROUPED | {"sliding_window": 5}),
+    "phi": ("phi", SIZES | {"partial_rotary_factor": 0.5}),
+    "opt": ("opt", OPT),
+    "bert": ("bert", SIZES),
+    "olmo2": ("olmo2", GROUPED),
 }
+#: Elsewhere transformers takes norms, rotations or (OPT) the softmax in float32.
+IN_FLOAT64 = ("gpt2", "neox-parallel", "neox-no-bias", "neox-serial", "bert")
+NATIVE = {"d_model": 12, "d_head": 5, "n_heads": 4, "n_layers": 2, "n_ctx": 12, "d_vocab": 50}
 
 
 @functools.cache
@@ -93,14 +56,16 @@ def make(name, dtype=torch.float64):
     import transformers
 
     if name in SHAPES:
-        model, config, settings, _ = SHAPES[name]
+        kind, settings = SHAPES[name]
+        config = transformers.AutoConfig.for_model(kind, **settings)
+        auto = (
+            transformers.AutoModelForMaskedLM
+            if name == "bert"
+            else transformers.AutoModelForCausalLM
+        )
         torch.manual_seed(0)
         with tempfile.TemporaryDirectory() as folder:
-            original = getattr(transformers, model)(
-                getattr(transformers, config)(**settings)
-            ).eval()
-            return tiny_models.from_folder(folder, original).to(dtype)
-    sizes = {"d_model": 12, "d_head": 5, "n_heads": 4, "n_layers": 2, "n_ctx": 12, "d_vocab": 50}
+            return tiny_models.from_folder(folder, auto.from_config(config).eval()).to(dtype)
     more = {
         "native": {},
         "native-mlp": {"attn_only": False, "d_mlp": 20, "normalization_type": "LN"},
@@ -111,7 +76,7 @@ def make(name, dtype=torch.float64):
         },
         "native-encoder": {"attention_dir": "bidirectional", "normalization_type": "LNPre"},
     }
-    return tiny_models.boot(dtype, **{**sizes, **more[name]})
+    return tiny_models.boot(dtype, **(NATIVE | more[name]))
 
 
 @functools.cache
@@ -121,16 +86,6 @@ def converted(name, dtype=torch.float64):
 
     if name == "native-mlp":
         return circuitkit.to_attention_only(make(name, dtype), heads_per_neuron=2)
-    sizes = {
-        "d_model": 12,
-        "d_head": 5,
-        "n_heads": 4,
-        "n_layers": 2,
-        "n_ctx": 12,
-        "d_vocab": 50,
-        "d_mlp": 20,
-    }
-    gated = tiny_models.boot(
-        dtype, **sizes, attn_only=False, gated_mlp=True, act_fn="silu", normalization_type="LN"
-    )
-    return circuitkit.to_attention_only(gated, heads_per_neuron=8)
+    gated = {"attn_only": False, "gated_mlp": True, "act_fn": "silu", "normalization_type": "LN"}
+    model = tiny_models.boot(dtype, **NATIVE, d_mlp=20, **gated)
+    return circuitkit.to_attention_only(model, heads_per_neuron=8)

@@ -86,7 +86,7 @@ def compare_with_model(model, tokens, tolerance):
 @pytest.mark.parametrize("name", [*zoo.SHAPES])
 def test_families_attend_as_the_model_does(name, tokens):
     # transformers takes rotations, norms and the softmax of some families in float32
-    compare_with_model(zoo.make(name), tokens, 1e-12 if zoo.SHAPES[name][3] == 1e-12 else 1e-5)
+    compare_with_model(zoo.make(name), tokens, 1e-12 if name in zoo.IN_FLOAT64 else 1e-5)
 
 
 @pytest.mark.parametrize("changes", NATIVE.values(), ids=NATIVE)
