@@ -143,11 +143,6 @@ def require_native(heads: Heads) -> None:
 # Heads that read and write named directions
 
 
-def subspaces(**sizes: int) -> list[Float[Tensor, "n d_model"]]:
-    """Orthogonal subspaces that together fill a stream: for each, its unit vectors in rows."""
-    return list(torch.eye(sum(sizes.values())).split(list(sizes.values())))
-
-
 def head_of(
     name: str,
     layer: int,
@@ -234,9 +229,8 @@ def build_induction_model(
 
 def induction_by_previous_token(n_tokens: int, n_ctx: int, sharpness: float) -> TransformerBridge:
     """Build the model in which L0H0 writes the previous token and L1H0 matches it in its keys."""
-    token, position, previous, output = subspaces(
-        token=n_tokens, position=n_ctx, previous=n_tokens, output=n_tokens
-    )
+    sizes = [n_tokens, n_ctx, n_tokens, n_tokens]  # subspaces, with one direction in each row
+    token, position, previous, output = torch.eye(sum(sizes)).split(sizes)
     d_head = max(n_ctx, n_tokens + 1)
     one_back = (sharpness * position[1:], position[:-1])
     first = head_of("L0H0", 0, [one_back], (token, previous), d_head)
@@ -248,9 +242,8 @@ def induction_by_previous_token(n_tokens: int, n_ctx: int, sharpness: float) -> 
 
 def induction_by_pointer(n_tokens: int, n_ctx: int, sharpness: float) -> TransformerBridge:
     """Build the model in which L0H0 writes the position of an earlier copy, and L1H0 reads it."""
-    token, position, pointer, output = subspaces(
-        token=n_tokens, position=n_ctx, pointer=n_ctx, output=n_tokens
-    )
+    sizes = [n_tokens, n_ctx, n_ctx, n_tokens]  # subspaces, with one direction in each row
+    token, position, pointer, output = torch.eye(sum(sizes)).split(sizes)
     d_head = n_tokens + n_ctx
     same_token = (2 * sharpness * token, token)
     not_itself = (-sharpness * position, position)

@@ -182,9 +182,8 @@ def third_token() -> float:
 
 def virtual_head_model(n_tokens: int, n_ctx: int):
     """L0H0 carries the previous token, and L1H0 copies what it carries: the two compose through values."""
-    token, position, carried, output = handmade.subspaces(
-        token=n_tokens, position=n_ctx, carried=n_tokens, output=n_tokens
-    )
+    sizes = [n_tokens, n_ctx, n_tokens, n_tokens]
+    token, position, carried, output = torch.eye(sum(sizes)).split(sizes)
     size, one_back = max(n_ctx, n_tokens), (40.0 * position[1:], position[:-1])
     first = handmade.head_of("L0H0", 0, [one_back], (token, carried), size)
     second = handmade.head_of("L1H0", 1, [one_back], (carried, output), size)
