@@ -154,6 +154,11 @@ def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2
     heads_per_neuron : at most how many heads
     sharpness : of ReLU
 
+    Returns
+    -------
+    A `HeadSum`: called on x, it returns the sum. `.error` is its largest error, and `.terms` has the
+    coefficients of each head.
+
     Raises
     ------
     ValueError : if the activation is unknown
@@ -225,6 +230,10 @@ def gate_sum(
     activation : `"sigmoid"`, or the gate's activation as in `head_sum`
     reach : the largest size of the gate's pre-activation, for all neurons or for each
     heads_per_neuron : at most how many heads, 2 to 32
+
+    Returns
+    -------
+    A `HeadSum`, with the coefficients and the error of each neuron.
 
     Raises
     ------

@@ -244,6 +244,11 @@ def neuron_heads(
     W_gate, b_gate : of a gated MLP
     layer : for the names of the heads
 
+    Returns
+    -------
+    The `Neurons`: called on x, they return what the MLP outputs. `.heads()` has all of them as
+    `Heads`, and `.neuron(3)` those of neuron 3.
+
     Raises
     ------
     ValueError : if the activation is unknown, or the weights differ in dtype
