@@ -60,7 +60,7 @@ class Name:
     layer: int | None = None
     number: int | None = None
     term: int | None = None
-    side: str | None = None
+    side: Side | None = None
 
     def __str__(self) -> str:
         side = "" if self.side is None else f".{self.side}"

@@ -132,8 +132,8 @@ def require_part(model: Any, name: Name) -> None:
         exists = False
     elif part.kind == "N":
         neurons = converted_neurons(model, layer)
-        exists = neurons is not None and (part.number or 0) < neurons.W_in.shape[1]
-        exists = exists and (part.term or 0) < len(neurons.terms)
+        counts = (0, 0) if neurons is None else (neurons.W_in.shape[1], len(neurons.terms))
+        exists = (part.number or 0) < counts[0] and (part.term or 0) < counts[1]
     elif part.kind == "MLP bias":
         exists = part in layer_names(model, layer)
     else:
@@ -242,7 +242,7 @@ READ_IN_NORMS = ("hook_in", "hook_scale", "hook_out")
 
 def hooks_to_record(model: Any, points: dict[str, Any]) -> set[str]:
     """The hooks, among `points` by name, that a `Recording` reads; each by its first name."""
-    names = list(READ_AT_ENDS)
+    names: list[str] = list(READ_AT_ENDS)
     for layer in range(len(model.blocks)):
         names.extend(f"blocks.{layer}.{hook}" for hook in READ_IN_LAYERS)
         for norm in ("ln1", "ln1_post", "ln2", "ln2_post"):
@@ -362,9 +362,10 @@ class Recording:
         if name.kind == "MLP" and z is None:
             return written
         neurons = converted_neurons(self.model, layer)
-        # the bias of an MLP that is not converted is in the MLP itself
         bias = torch.zeros_like(written)
-        if neurons is not None and name.kind != "N":
+        if neurons is None:
+            return bias  # that of an MLP which is not converted is in the MLP itself
+        if name.kind != "N":
             bias = written - self[f"blocks.{layer}.mlp.out.hook_in"] @ neurons.W_out
         if name.kind == "MLP bias":
             return bias
