@@ -17,11 +17,6 @@ def terms(entry: str) -> list[str]:
     return [line for line in entry.split("\n") if not line.startswith(" ")]
 
 
-def test_no_term_is_explained_twice():
-    found = [term.lower() for entry in ENTRIES for term in terms(entry)]
-    assert [term for term in found if found.count(term) > 1] == []
-
-
 def test_every_term_has_a_meaning():
     assert [entry for entry in ENTRIES if not re.search(r"^  +\S", entry, re.M)] == []
 

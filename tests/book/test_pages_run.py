@@ -125,12 +125,6 @@ def test_another_python_gives_the_message_of_the_page():
     assert shown(part(OTHER_PYTHON, "Right")).strip() == sys.executable
 
 
-def test_a_quotation_with_other_words_is_not_accepted():
-    assert quoted("one ... three", "zero one two\n  three four")
-    assert not quoted("one ... three", "one two four")
-    assert not quoted("ValueError: expected 3", "ValueError: expected 4")
-
-
 def test_links_and_pictures_of_the_readme_exist():
     targets = re.findall(r"\]\(([^)#]+)", README)
     assert [name for name in targets if "://" not in name and not (ROOT / name).exists()] == []

@@ -1,7 +1,6 @@
 """The wheel installs without the repository, holds every file of the package, and works from where it was installed."""
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,22 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tools.publish.archive import build_wheel
+
 ROOT = Path(__file__).resolve().parents[2]
-PIP = [sys.executable, "-m", "pip"]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from a copy of the sources, so that no older build can add files to it."""
-    copy, folder = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheel")
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([*PIP, "wheel", *options, str(copy)], check=True)
-    (made,) = folder.glob("circuitkit_book-*.whl")
-    return made
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
@@ -48,7 +39,7 @@ def test_no_dependency_has_an_upper_bound_that_would_replace_what_colab_has(whee
 def test_the_installed_wheel_loads_a_shipped_model(wheel, tmp_path):
     target = tmp_path / "target"
     options = ["--quiet", "--no-deps", "--no-index", "--target", str(target)]
-    subprocess.run([*PIP, "install", *options, str(wheel)], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(wheel)], check=True)
     code = "import circuitkit; print(circuitkit.__file__, circuitkit.load_model('zero-layer').cfg.n_layers)"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],

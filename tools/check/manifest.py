@@ -42,7 +42,3 @@ def main() -> None:
     for package in PACKAGES:
         text = json.dumps(measured(package), indent=1) + "\n"
         (folder(package) / "manifest.json").write_text(text, "utf-8")
-
-
-if __name__ == "__main__":
-    main()

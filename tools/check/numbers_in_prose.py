@@ -1,7 +1,5 @@
 r"""Numbers in the prose are bound in place to stored outputs and shipped files; this finds false and unbound ones.
 
-    python -m tools numbers-in-prose
-
 An HTML comment directly behind a number names its expression, and no page shows it:
 
     The stream has 160<!-- = cfg("two-layer").d_model --> dimensions, an error below 0.01<!-- > out(r"error (\S+)") -->.
@@ -17,7 +15,6 @@ An expression may use `out(regex)` and `cell(text, row, column)` (stored outputs
 import functools
 import json
 import re
-import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,13 +186,3 @@ def pages() -> dict[str, Path]:
     patterns += ["book/[1-9]-*/*.md", "book/[1-9]-*/*.ipynb"]
     found = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     return {path.relative_to(ROOT).as_posix(): path for path in found}
-
-
-def main() -> int:
-    found = [fault for name, path in pages().items() for fault in problems(path, name)]
-    print("\n".join(found) or "All numbers in the prose agree with what they are bound to.")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

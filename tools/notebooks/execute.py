@@ -9,7 +9,6 @@ stored file depends only on the sources: cell ids follow the position, counts ru
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -97,7 +96,3 @@ def main(arguments: list[str] | None = None) -> int:
         path.write_text(text, "utf-8")
         print(f"{path.name}: {state}, {time.perf_counter() - start:.1f} s", flush=True)
     return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

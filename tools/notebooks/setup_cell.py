@@ -6,7 +6,6 @@ The wheel may lie in the folder of the notebook (`--find-links .`); otherwise pi
 machine the cell does nothing, and no page shows it.
 """
 
-import sys
 import tomllib
 from pathlib import Path
 
@@ -37,7 +36,3 @@ def main() -> int:
         first.source, first.metadata["tags"] = source(), ["remove-cell"]
         path.write_text(nbformat.writes(notebook) + "\n", "utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -145,7 +145,3 @@ def main() -> int:
             path.write_text(text, "utf-8")
             print(f"{path.relative_to(ROOT)}: written")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,1 @@
-"""The built book in other forms: archive, PDF, pictures, and how fast its pages show."""
+"""The built book as an archive, its pictures and reports, and its address."""

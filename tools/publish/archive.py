@@ -63,7 +63,3 @@ def main() -> None:
     archive = pack(HTML, ROOT / f"_build/{NAME}.zip")
     size = archive.stat().st_size / 1e6
     print(f"{archive}: {size:.1f} MB. Unpack it and open {NAME}/index.html")
-
-
-if __name__ == "__main__":
-    main()

@@ -34,7 +34,3 @@ def main() -> None:
             page.mouse.move(0, 0)
             page.locator(".cl-circuit").screenshot(path=ROOT / "book/_static" / name)
         browser.close()
-
-
-if __name__ == "__main__":
-    main()

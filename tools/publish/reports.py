@@ -16,7 +16,3 @@ SHOWN = Path(__file__).resolve().parents[2] / "book/_static/reports"
 def main() -> None:
     for name in circuitkit.list_models():
         print(repr(circuitkit.report(name, SHOWN / f"{name}.html")))
-
-
-if __name__ == "__main__":
-    main()
