@@ -197,7 +197,8 @@ def build_induction_model(
 
     Raises
     ------
-    ValueError : if `sharpness` is too small for the bound below, or too large for float32
+    ValueError : for fewer than 2 tokens or positions, and if `sharpness` is too small for the bound
+        below, or too large for float32
 
     Notes
     -----
