@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers
 
 import circuitkit as ck
 from circuitkit.superposition import (
@@ -10,7 +9,6 @@ from circuitkit.superposition import (
     WRITES,
     GatedBlock,
     head_logits,
-    record_layer,
     train_gated,
     with_gated_layer,
 )
@@ -34,16 +32,6 @@ def native_model():
     )
 
 
-def llama(folder):
-    config = transformers.LlamaConfig(
-        **tiny_models.HUGGING_FACE,
-        bos_token_id=0,
-        eos_token_id=0,
-        architectures=["LlamaForCausalLM"],
-    )
-    return tiny_models.from_folder(folder, transformers.LlamaForCausalLM(config))
-
-
 def instead_of_layer(model, layer, tokens, block):
     """The logits if the block's output stands in the place of what the layer writes."""
     read = {}
@@ -65,10 +53,9 @@ def instead_of_layer(model, layer, tokens, block):
 TOKENS = torch.randint(23, (3, 8), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("family", ["native", "llama"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_gated_layer_computes_what_its_block_computes(family, layer, tmp_path):
-    model = native_model() if family == "native" else llama(tmp_path)
+def test_a_gated_layer_computes_what_its_block_computes(layer):
+    model = native_model()
     before = model(TOKENS)
     block = random_block(model.cfg.d_model, d_head=2)
     gated = with_gated_layer(model, layer, block)
@@ -120,19 +107,6 @@ def test_blocks_that_do_not_fit_are_refused():
         with_gated_layer(model, 0, random_block(8))
     with pytest.raises(ValueError, match="Layer 2 of this model has no attention"):
         with_gated_layer(model, 2, random_block(12))
-
-
-@pytest.mark.parametrize("family", ["native", "llama"])
-def test_a_record_is_what_the_layer_read_and_its_heads_wrote(family, tmp_path):
-    model = native_model() if family == "native" else llama(tmp_path)
-    record = record_layer(model, 1, TOKENS, batch=2)
-    _, cache = model.run_with_cache(TOKENS)
-    torch.testing.assert_close(record.x, cache["blocks.1.ln1.hook_out"])
-    heads = torch.einsum("bphd,hdm->bpm", cache["blocks.1.attn.hook_z"], model.blocks[1].attn.W_O)
-    torch.testing.assert_close(record.y, heads)
-    assert record.n_heads == 3
-    with pytest.raises(ValueError, match="Layer 3 of this model has no attention"):
-        record_layer(model, 3, TOKENS)
 
 
 def test_training_finds_blocks_that_pass_the_verdict():

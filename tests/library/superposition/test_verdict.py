@@ -194,23 +194,6 @@ def test_hand_made_models_get_the_verdict_that_they_deserve():
         assert bool((verdict.gain[verdict.carries] > 1).all())
 
 
-def test_the_posts_form_passes_a_model_that_never_attends_to_the_source():
-    blind = blind_model(3)
-    assert trigram_verdict(blind, form="post", rows=50).success
-    strict = trigram_verdict(blind, rows=50)
-    assert not strict.success
-    assert strict.quiet.tolist() == [0, 0, 0]
-    assert trigram_verdict(two_head_model(3), form="post", rows=50).success
-    assert not trigram_verdict(one_head_model(3), form="post", rows=50).success
-
-
-def test_a_head_that_fires_without_the_source_is_caught_though_another_cancels_it():
-    verdict = trigram_verdict(two_head_model(3), rows=50)
-    assert verdict.quiet.tolist() == [1, 1, 1]
-    assert verdict.silent[0].tolist() == [0, 0, 0]
-    assert verdict.superposed == (1, 2, 3)
-
-
 def test_redundant_heads_are_reported():
     model = hand_specified(3, 3)
     heads = ck.heads_of(model)
