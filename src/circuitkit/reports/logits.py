@@ -61,7 +61,8 @@ def values_of(done: Run, name: str) -> tuple[Tensor, Tensor]:
     values = in_full_precision(done.recording[f"blocks.{head.layer}.attn.hook_v"])
     values = values.reshape(*done.tokens.shape, -1, W_O.shape[1])
     group = len(W_O) // values.shape[2]
-    return values[:, :, head.number // group], W_O[head.number]
+    number = head.number or 0
+    return values[:, :, number // group], W_O[number]
 
 
 def copying(
@@ -103,7 +104,8 @@ def trigrams_by_weights(
     if norm is not None:
         with only_permanent_hooks(norm):
             read = norm(read)
-    query, key, value = (head.side(side, read)[0, 0] for side in "QKV")
+    query, key = head.side("Q", read)[0, 0], head.side("K", read)[0, 0]
+    value = head.side("V", read)[0, 0]
     scores = query @ key.mT / head.scale  # [destination, source]
     content = scores - scores.logsumexp(-1, keepdim=True) + math.log(len(among))
     attention, destination = (content - math.log(WINDOW - 1)).sigmoid().max(0)

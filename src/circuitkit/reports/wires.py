@@ -11,7 +11,7 @@ from torch import Tensor
 
 from circuitkit.ablation import Run, only_permanent_hooks, run
 from circuitkit.heads import heads_of
-from circuitkit.names import parse
+from circuitkit.names import Side, parse
 from circuitkit.parts import head_names, norm_before, step_of
 from circuitkit.reports.logits import Unembedding
 from circuitkit.reports.parts import Subject, row
@@ -58,7 +58,7 @@ class Reader:
         whole = self.behaviours(self.query, self.key)
         self.whole = {kind: value for kind, value in whole.items() if value >= LEAST[kind]}
 
-    def input(self, side: str, stream: Stream) -> Float[Tensor, "row pos d_head"]:
+    def input(self, side: Side, stream: Stream) -> Float[Tensor, "row pos d_head"]:
         """Return the queries, keys or values that the head computes from a stream."""
         if self.norm is not None:
             with only_permanent_hooks(self.norm):
@@ -79,7 +79,7 @@ class Reader:
         logits = self.unembedding.logits(self.input("V", stream), self.head.W_O[0])
         return self.unembedding.ids[logits.argmax(-1)]
 
-    def lost(self, side: str, missing: Stream, source: Tensor) -> dict[str, float]:
+    def lost(self, side: Side, missing: Stream, source: Tensor) -> dict[str, float]:
         """Return which share of each behaviour is lost if one input misses something.
 
         For values, the behaviour is that the head raises most the token at the position to which
@@ -94,13 +94,14 @@ class Reader:
         after = self.behaviours(*pair)
         return {kind: 1 - after[kind] / whole for kind, whole in self.whole.items()}
 
-    def sides(self, source: Tensor) -> str:
+    def sides(self, source: Tensor) -> list[Side]:
         """Return the inputs at which wires are tried.
 
         Values are tried if the head raises most what the earlier head attends to.
         """
         copies = float((self.raised == source).float().mean()) >= LEAST["wire"]
-        return ("QK" if self.whole else "") + ("V" if copies else "")
+        sides: list[Side] = ["Q", "K"] if self.whole else []
+        return [*sides, "V"] if copies else sides
 
 
 @torch.no_grad()
