@@ -16,6 +16,7 @@ from circuitkit.superposition.verdict import (
     extremes,
     judged,
     log_odds,
+    margins_at,
     margins_over_others,
     smallest_margin,
 )
@@ -103,6 +104,16 @@ def test_extremes_are_those_of_enumeration(n_heads, n_tokens, seed):
         # A softmax near 1 loses digits of 1 - p.
         assert torch.allclose(least[:, head], odds[with_head].amin(0), atol=1e-10)
         assert torch.allclose(most[:, head], odds[with_head].amax(0), atol=1e-10)
+
+
+def test_token_0_can_be_an_answer():
+    model = hand_specified(2, 3)
+    answers = torch.tensor([[-1, 0, 6]])
+    margins = margins_at(model, torch.tensor([[7, 0, 3]]), answers)
+    assert margins.answer.tolist() == [0, 6]
+    logits = model(torch.tensor([[7, 0, 3]]))[0].double()
+    # rounding of float32 logits up to 6
+    assert torch.allclose(margins.whole_model[0], logits[1, 0] - logits[1, 1:], atol=1e-5)
 
 
 def test_more_than_16_heads_are_refused():
