@@ -84,13 +84,13 @@ def one_head(seed=0):
     return head, names | matrices | functions | {"d_{head}": H}
 
 
-def conventions_matrices(latex):
+def equation_0_1_conventions_matrices(latex):
     _, symbols = one_head()
     for statement in sides(latex, symbols):
         close(*statement)
 
 
-def conventions_head(latex):
+def equation_0_2_conventions_head(latex):
     head, symbols = one_head()
     x = draw(N, D)
     pattern, result = head.pattern(x)[0], head.results(x)[0]
@@ -99,7 +99,7 @@ def conventions_head(latex):
     close(r, product)
 
 
-def conventions_one_position(latex):
+def equation_0_3_conventions_one_position(latex):
     head, symbols = one_head()
     x = draw(N, D)
     q, k, v = (x @ symbols[name] for name in ("W_Q", "W_K", "W_V"))
@@ -112,7 +112,7 @@ def conventions_one_position(latex):
         close(r, formula)
 
 
-def output_is_a_sum_of_heads(latex):
+def equation_1_1_output_is_a_sum_of_heads(latex):
     tiny = model(n_heads=4)
     z = tiny.run_with_cache(tokens())[1]["blocks.0.attn.hook_z"][0, 2]  # [head, d_head]
     W_O = tiny.blocks[0].attn.W_O  # [head, d_head, d_model]
@@ -123,7 +123,7 @@ def output_is_a_sum_of_heads(latex):
     close(output, left, right)
 
 
-def stream_is_a_sum(latex):
+def equation_1_2_stream_is_a_sum(latex):
     tiny = model()
     cache = tiny.run_with_cache(tokens())[1]
     terms = []
@@ -139,7 +139,7 @@ def stream_is_a_sum(latex):
     close(*sides(latex, symbols)[0])
 
 
-def logit_is_a_sum(latex):
+def equation_1_3_logit_is_a_sum(latex):
     tiny = model()
     split, logits = residual.decompose(tiny, tokens()), tiny(tokens())[0, -1]
     symbols = {
@@ -152,12 +152,12 @@ def logit_is_a_sum(latex):
     close(residual.why(tiny, tokens(), 3).values.sum(), *sides(latex, symbols)[0])
 
 
-def rotation_cancels(latex):
+def equation_1_4_rotation_cancels(latex):
     R = torch.linalg.qr(draw(D, D)).Q
     close(*sides(latex, {"W_E": draw(V, D), "W_U": draw(D, V, seed=1), "R": R})[0])
 
 
-def virtual_weight(latex):
+def equation_1_5_virtual_weight(latex):
     tiny = model()
     table = residual_stream.virtual_weight_table(tiny)
     product = residual.virtual_weights(tiny, "L0H1", "L1H0.K")
@@ -165,7 +165,7 @@ def virtual_weight(latex):
     close(table["L0H1", "L1H0.K"], value)
 
 
-def deletion(latex):
+def equation_1_6_deletion(latex):
     tiny = model()
     split = residual.decompose(tiny, tokens())
     scores = residual_stream.deletion_scores(tiny, tokens(), skip=0)
@@ -177,13 +177,13 @@ def deletion(latex):
     close(*sides(latex, symbols)[0])
 
 
-def two_products(latex):
+def equation_2_1_two_products(latex):
     head, symbols = one_head()
     x = draw(N, D)
     close(*sides(latex, symbols | {"x": x, "A": head.pattern(x)[0], "h(x)": head.results(x)[0]})[0])
 
 
-def the_pattern(latex):
+def equation_2_2_the_pattern(latex):
     head, symbols = one_head()
     x = draw(N, D)
     close(*sides(latex, symbols | {"x": x, "A": head.pattern(x)[0]})[0])
@@ -201,7 +201,7 @@ def score_and_tables(a, i, b, j):
     return ck.heads_of(tiny)["L0H0"].scores(stream)[0, 0, 1], tables
 
 
-def four_tables(latex):
+def equation_2_3_four_tables(latex):
     a, i, b, j = 2, 3, 4, 1
     score, t = score_and_tables(a, i, b, j)
     symbols = {"s_{tt}(a,b)": t["tt"][a, b], "s_{tp}(a,j)": t["tp"][a, j]}
@@ -209,7 +209,7 @@ def four_tables(latex):
     close(*sides(latex, symbols)[0])
 
 
-def two_factors(latex):
+def equation_2_4_two_factors(latex):
     a, i, b, j = 2, 3, 4, 1
     score, t = score_and_tables(a, i, b, j)
     content = (t["tt"][a, b] + t["pt"][i, b]).exp()
@@ -218,7 +218,7 @@ def two_factors(latex):
     close(*sides(latex, names | {"s": score})[0])
 
 
-def paths(latex):
+def equation_2_5_paths(latex):
     tiny = model()
     stack, split = ck.heads_of(tiny), residual.decompose(tiny, tokens())
     patterns, first = {}, split["embed"] + split["pos"]
@@ -242,7 +242,7 @@ def two_heads():
     return [circuits.random_heads(1, D, H, layer=i, seed=i).to(torch.float64) for i in (0, 1)]
 
 
-def composition(latex):
+def equation_3_3_composition(latex):
     score_with_matrix(latex, "K", r"W_{QK}^\top")
 
 
@@ -257,7 +257,7 @@ def score_with_matrix(latex, kind, matrix):
     close(circuits.composition_scores(early, late, kind).values[0, 0], value)
 
 
-def first_layer_score(latex):
+def equation_3_1_first_layer_score(latex):
     tiny, t, s = model(), 3, 1
     head, names = ck.heads_of(tiny)["L0H0"], tokens()[0]
     symbols = {
@@ -271,7 +271,7 @@ def first_layer_score(latex):
     close(*sides(latex, symbols)[0])
 
 
-def match_matrix(latex):
+def equation_3_2_match_matrix(latex):
     tiny, C_q, C_k = model(), draw(D, D, seed=1), draw(D, D, seed=2)
     head = ck.heads_of(tiny)["L1H0"]
     symbols = {"W_E": tiny.W_E, "C_q": C_q, "C_k": C_k, "W_Q": head.W_Q[0], "W_K": head.W_K[0]}
@@ -281,7 +281,7 @@ def match_matrix(latex):
         close(head.scores(stream)[0, 0, 1] * math.sqrt(H), table[a, b])
 
 
-def theorem_2(latex):
+def equation_4_2_theorem_2(latex):
     V1, V2, a1, a2 = draw(D, 4, seed=1), draw(4, D, seed=2), 1.7, -0.6
     for i, head in enumerate(theorems.theorem2(V1, V2, N, a1, a2)):
         symbols = {"W_{QK}^i": head.W_QK, "W_{OV}^i": head.W_OV, r"\Lambda": head.mask}
@@ -291,7 +291,7 @@ def theorem_2(latex):
             close(*statement)
 
 
-def one_head_computes(latex):
+def equation_4_4_one_head_computes(latex):
     terms = conversion.HeadSum(
         "one term",
         torch.tensor([1.3, -0.4, 0.7, 0.2], dtype=torch.float64).view(4, 1, 1),
@@ -302,7 +302,7 @@ def one_head_computes(latex):
     close(terms(x), torch.stack([sides(latex, symbols | {"x": one})[0][0] for one in x]))
 
 
-def gated_mlp(latex):
+def equation_4_5_gated_mlp(latex):
     x, gate, into, out = draw(N, D), draw(D, 4, seed=1), draw(D, 4, seed=2), draw(4, D, seed=3)
     symbols = {"x": x, "W_{gate}": gate, "W_{in}": into, "W_{out}": out, "f": torch.sigmoid}
     close(
@@ -311,14 +311,14 @@ def gated_mlp(latex):
     )
 
 
-def sigmoid_of_two_scores(latex):
+def equation_4_1_sigmoid_of_two_scores(latex):
     x = torch.tensor(0.7, dtype=torch.float64)
     ((left, right),) = sides(latex, {"x": x, r"\sigma": torch.sigmoid})
     (head,) = theorems.theorem2(torch.ones(1, 1).double(), torch.ones(1, 1).double(), 1)
     close(head.pattern(torch.block_diag(x.view(1, 1), torch.ones(1, 1)))[0, 0], left, right)
 
 
-def factors_of_a_neuron(latex):
+def equation_4_3_factors_of_a_neuron(latex):
     w_in, w_out = draw(1, 1, seed=1), draw(1, 1, seed=2)
     heads = theorems.remark3(w_in, w_out)
     given = {name: getattr(heads, name)[0] for name in ("W_Q", "W_K", "W_V", "W_O")}
@@ -326,7 +326,7 @@ def factors_of_a_neuron(latex):
         close(*statement)
 
 
-def sum_of_sigmoids(latex):
+def equation_4_6_sum_of_sigmoids(latex):
     terms = conversion.gate_sum("silu", 30.0, 16)
     silu = torch.nn.functional.silu
     parts = [{"b_i": b, "c_i": c, "m_i": d} for b, c, _, d in terms.terms]
@@ -337,7 +337,7 @@ def sum_of_sigmoids(latex):
         close(terms(torch.tensor([g], dtype=torch.float64))[0] * u, summed)
 
 
-def head_of_the_post(latex):
+def equation_4_7_head_of_the_post(latex):
     layer = omega_mlp(draw(D, H), draw(H, D), n_ctx=N)
     X, V = layer.augment(draw(N, D, seed=1)), draw(layer.d_stream, layer.d_stream)
     symbols = {
@@ -351,7 +351,7 @@ def head_of_the_post(latex):
     close(*statement)
 
 
-def silu_through_the_skip(latex):
+def equation_4_8_silu_through_the_skip(latex):
     x = torch.tensor(-1.3, dtype=torch.float64)
     eye = torch.eye(1, dtype=torch.float64)
     layer = omega_mlp(eye, eye, n_ctx=1)
@@ -361,7 +361,7 @@ def silu_through_the_skip(latex):
     close(*statement)
 
 
-def window_of_omega(latex):
+def equation_4_9_window_of_omega(latex):
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         symbols = {"N": 20, r"\varepsilon": tolerance, r"\Omega": 20.0, r"\ln": torch.log}
         symbols |= {"u": torch.finfo(dtype).eps}
@@ -372,20 +372,20 @@ def window_of_omega(latex):
         assert smallest <= omega <= largest
 
 
-def widened_head(latex):
+def equation_4_10_widened_head(latex):
     QK, OV, mask, X = draw(D, D), draw(D, D, seed=1), torch.ones(N, N).double().tril(), draw(N, D)
     symbols = {"h'": theorems.augmented_head(QK, OV, mask), "h": theorems.MaskedHead(QK, OV, mask)}
     (statement,) = sides(latex, symbols | {"X": X})
     close(*statement)
 
 
-def attention_as_linear_map(latex):
+def equation_4_11_attention_as_linear_map(latex):
     W, X = draw(D, D), draw(N, D)
     (statement,) = sides(latex, {"h": theorems.theorem6(W, N), "X": X, "W_{OV}": W})
     close(*statement)
 
 
-def some_set_fails(latex):
+def equation_5_8_some_set_fails(latex):
     m, r = 0.8 + draw(40, 3, 4, seed=5), 1.5 + draw(40, 4, seed=6)
     carried = always_predicted(m, r)
     assert 0.1 < carried.double().mean() < 0.9
@@ -408,7 +408,7 @@ def random_block():
     return block, draw(N, D)
 
 
-def gate_vectors(latex):
+def equation_5_1_gate_vectors(latex):
     block, x = random_block()
     for h in range(block.n_heads):
         symbols = {"x": x}
@@ -422,7 +422,7 @@ def gate_vectors(latex):
         close((query @ key.T).clamp(0, 1), block.gates(x)[h])
 
 
-def gate_pattern(latex):
+def equation_5_2_gate_pattern(latex):
     block, x = random_block()
     for h in range(block.n_heads):
         symbols = {"G_Q": x @ block.W_GQ[h] + block.b_GQ[h]}
@@ -431,7 +431,7 @@ def gate_pattern(latex):
         close(*sides(latex, symbols)[0])
 
 
-def gated_output(latex):
+def equation_5_3_gated_output(latex):
     block, x = random_block()
     W_V, W_O = block.used_weights()
     names = {
@@ -445,7 +445,7 @@ def gated_output(latex):
     close(*sides(latex, {"x": x, r"\mathrm{out}": block(x), r"\sum_h": heads})[0])
 
 
-def gate_penalty(latex):
+def equation_5_4_gate_penalty(latex):
     block, _ = random_block()
     gates = torch.rand(1, 3, 1, 1, generator=torch.Generator().manual_seed(0)).double()
     terms = [{r"\mathrm{gate}_h": gate} for gate in gates[0, :, 0, 0]]
@@ -453,7 +453,7 @@ def gate_penalty(latex):
     close(*sides(latex, {r"\sum_h": terms, "L_{0.6}": right})[0])
 
 
-def gated_loss(latex):
+def equation_5_5_gated_loss(latex):
     original = load_original(2, 3, seed=0).to(torch.float64)
     recipe = post_recipe(2).but(steps=1, batch=20, n_prompts=20, lr=0.0)
     runs = train_on_task(original, recipe, inits=1, seed=0)
@@ -469,7 +469,7 @@ def gated_loss(latex):
     close(*sides(latex, symbols)[0])
 
 
-def write_penalty(latex):
+def equation_5_6_write_penalty(latex):
     block = sp.GatedBlock(sp.WRITES, 2, D, dtype=torch.float64).requires_grad_(False)
     z = draw(1, 1, block.n_heads, 1)
     sizes = (z[0, 0] * block.used_weights()[1][:, 0]).abs()  # [head, u]
@@ -481,7 +481,7 @@ def write_penalty(latex):
     torch.testing.assert_close(sought, value, rtol=0.05, atol=0)  # the library adds 0.001 to sizes
 
 
-def length_penalty(latex):
+def equation_5_7_length_penalty(latex):
     lengths = draw(4).abs()
     for power in (0.6, 1.0):
         terms = [{"|o_h|": length} for length in lengths]
@@ -490,42 +490,9 @@ def length_penalty(latex):
 
 
 TIES = {
-    "0.1": conventions_matrices,
-    "0.2": conventions_head,
-    "0.3": conventions_one_position,
-    "1.1": output_is_a_sum_of_heads,
-    "1.2": stream_is_a_sum,
-    "1.3": logit_is_a_sum,
-    "1.4": rotation_cancels,
-    "1.5": virtual_weight,
-    "1.6": deletion,
-    "2.1": two_products,
-    "2.2": the_pattern,
-    "2.3": four_tables,
-    "2.4": two_factors,
-    "2.5": paths,
-    "3.1": first_layer_score,
-    "3.2": match_matrix,
-    "3.3": composition,
-    "4.1": sigmoid_of_two_scores,
-    "4.2": theorem_2,
-    "4.3": factors_of_a_neuron,
-    "4.4": one_head_computes,
-    "4.5": gated_mlp,
-    "4.6": sum_of_sigmoids,
-    "4.7": head_of_the_post,
-    "4.8": silu_through_the_skip,
-    "4.9": window_of_omega,
-    "4.10": widened_head,
-    "4.11": attention_as_linear_map,
-    "5.1": gate_vectors,
-    "5.2": gate_pattern,
-    "5.3": gated_output,
-    "5.4": gate_penalty,
-    "5.5": gated_loss,
-    "5.6": write_penalty,
-    "5.7": length_penalty,
-    "5.8": some_set_fails,
+    ".".join(name.split("_")[1:3]): computation
+    for name, computation in list(globals().items())
+    if name.startswith("equation_")
 }
 
 

@@ -319,6 +319,18 @@ def double(value):
     return value.detach().double()
 
 
+def split(sides, biases, W_O, n_heads, turned=None):
+    """The heads of a layer, from the matrices that torch stores for all of them; several may share a key and a value."""
+    d, heads = W_O.shape[1] // n_heads, []
+    for h in range(n_heads):
+        places = [h * len(W) // (n_heads * d) for W in sides]
+        rows = [slice(place * d, (place + 1) * d) for place in places]
+        W = [side[own].T for side, own in zip(sides, rows, strict=True)]
+        b = [bias[own] for bias, own in zip(biases, rows, strict=True)]
+        heads.append(Head(*W, W_O[:, rows[0]].T, *b, d**0.5, turned))
+    return heads
+
+
 def native(model, terms=None):
     """A native bridge from its state dictionary; `terms(layer)` of a converted one."""
     cfg, state = model.cfg, {name: double(value) for name, value in model.state_dict().items()}
@@ -328,19 +340,13 @@ def native(model, terms=None):
             return None
         return Norm(state[f"{name}.weight"], state.get(f"{name}.bias"), 1e-5, True)
 
-    n_groups = cfg.n_key_value_heads or cfg.n_heads
     turned = None if "pos_embed.weight" in state else neighbours
     layers = []
     for n in range(cfg.n_layers):
-        at, heads, d = f"blocks.{n}.", [], cfg.d_head
-        for h in range(cfg.n_heads):
-            rows = slice(h * d, (h + 1) * d)
-            group = h * n_groups // cfg.n_heads
-            shared = slice(group * d, (group + 1) * d)
-            sides = {"q": rows, "k": shared, "v": shared}
-            W = [state[f"{at}attn.{k}.weight"][own].T for k, own in sides.items()]
-            b = [state[f"{at}attn.{k}.bias"][own] for k, own in sides.items()]
-            heads.append(Head(*W, state[f"{at}attn.o.weight"][:, rows].T, *b, d**0.5, turned))
+        at = f"blocks.{n}."
+        sides = [state[f"{at}attn.{k}.weight"] for k in "qkv"]
+        biases = [state[f"{at}attn.{k}.bias"] for k in "qkv"]
+        heads = split(sides, biases, state[f"{at}attn.o.weight"], cfg.n_heads, turned)
         layer = Layer(heads, norm(f"{at}ln1"), state[f"{at}attn.o.bias"])
         if f"{at}mlp.in.weight" in state:
             W_gate = state.get(f"{at}mlp.gate.weight")
@@ -422,17 +428,13 @@ def weights(model):
 
 def llama(model):
     state, config = weights(model), model.original_model.config
-    d, groups = config.head_dim, config.num_attention_heads // config.num_key_value_heads
-    layers = []
+    turned, layers = halves(config.head_dim), []
     for n in range(config.num_hidden_layers):
-        at, heads = f"model.layers.{n}.", []
+        at = f"model.layers.{n}."
         W = {k: state[f"{at}self_attn.{k}_proj.weight"] for k in "qkvo"}
         b = {k: state[f"{at}self_attn.{k}_proj.bias"] for k in "qkvo"}
-        for h in range(config.num_attention_heads):
-            rows = {"q": h, "k": h // groups, "v": h // groups}
-            own = [W[k][r * d : (r + 1) * d].T for k, r in rows.items()]
-            biases = [b[k][r * d : (r + 1) * d] for k, r in rows.items()]
-            heads.append(Head(*own, W["o"][:, h * d : (h + 1) * d].T, *biases, d**0.5, halves(d)))
+        n_heads = config.num_attention_heads
+        heads = split([W[k] for k in "qkv"], [b[k] for k in "qkv"], W["o"], n_heads, turned)
         gains = [state[f"{at}{name}_layernorm.weight"] for name in ("input", "post_attention")]
         first, second = (Norm(gain, None, config.rms_norm_eps, False) for gain in gains)
         m = {k: state[f"{at}mlp.{k}_proj.weight"].T for k in ("gate", "up", "down")}
@@ -451,41 +453,25 @@ def neox(model):
     n_heads, layers = config.num_attention_heads, []
     d = config.hidden_size // n_heads
     turned = halves(int(d * config.rope_parameters["partial_rotary_factor"]))
+
+    def norm(name):
+        return Norm(state[f"{name}.weight"], state[f"{name}.bias"], config.layer_norm_eps, True)
+
     for n in range(config.num_hidden_layers):
         at = f"gpt_neox.layers.{n}."
         joint = state[f"{at}attention.query_key_value.weight"].view(n_heads, 3, d, -1)
-        biases = state[f"{at}attention.query_key_value.bias"].view(n_heads, 3, d)
-        W_O = state[f"{at}attention.dense.weight"]
-        heads = [
-            Head(
-                *(joint[h, i].T for i in range(3)),
-                W_O[:, h * d : (h + 1) * d].T,
-                *biases[h],
-                d**0.5,
-                turned,
-            )
-            for h in range(n_heads)
-        ]
-        first, second = (
-            Norm(
-                state[f"{at}{name}.weight"], state[f"{at}{name}.bias"], config.layer_norm_eps, True
-            )
-            for name in ("input_layernorm", "post_attention_layernorm")
-        )
-        m = [
-            state[f"{at}mlp.dense_{name}"]
-            for name in ("h_to_4h.weight", "4h_to_h.weight", "h_to_4h.bias", "4h_to_h.bias")
-        ]
-        mlp = MLP(m[0].T, m[1].T, m[2], m[3], torch.nn.functional.gelu)
-        layers.append(
-            Layer(heads, first, state[f"{at}attention.dense.bias"], mlp, second, parallel=True)
-        )
-    final = Norm(
-        state["gpt_neox.final_layer_norm.weight"],
-        state["gpt_neox.final_layer_norm.bias"],
-        config.layer_norm_eps,
-        True,
-    )
+        bias = state[f"{at}attention.query_key_value.bias"].view(n_heads, 3, d)
+        sides = [joint[:, i].flatten(0, 1) for i in range(3)]
+        biases = [bias[:, i].flatten() for i in range(3)]
+        heads = split(sides, biases, state[f"{at}attention.dense.weight"], n_heads, turned)
+        first, second = norm(f"{at}input_layernorm"), norm(f"{at}post_attention_layernorm")
+        into, out = f"{at}mlp.dense_h_to_4h", f"{at}mlp.dense_4h_to_h"
+        W_in, W_out = state[f"{into}.weight"].T, state[f"{out}.weight"].T
+        act = torch.nn.functional.gelu
+        mlp = MLP(W_in, W_out, state[f"{into}.bias"], state[f"{out}.bias"], act)
+        bias = state[f"{at}attention.dense.bias"]
+        layers.append(Layer(heads, first, bias, mlp, second, parallel=True))
+    final = norm("gpt_neox.final_layer_norm")
     zero = torch.zeros(config.vocab_size, dtype=torch.float64)
     name = "lm_head" if "lm_head.weight" in state else "embed_out"
     W_U, b_U = state[f"{name}.weight"].T, state.get(f"{name}.bias", zero)
