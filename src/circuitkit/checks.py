@@ -150,7 +150,7 @@ def to_tokens(
     Source: this book.
     """
     require_bridge(model)
-    rows = [text] if isinstance(text, str) else text
+    rows: Any = [text] if isinstance(text, str) else text
     is_text = isinstance(rows, Sequence) and all(isinstance(row, str) for row in rows)
     tokens: Any = ids_of_texts(model, rows) if is_text and rows else text
     is_ids = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)

@@ -13,7 +13,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 WORDS = (
     "embed",
@@ -117,7 +117,8 @@ def parse(text: str) -> tuple[Name, ...]:
             numbers = match["layer"], match["head"] or match["neuron"], match["term"]
             layer, number, term = (None if digits is None else int(digits) for digits in numbers)
             kind = match["word"] or ("H" if match["head"] else "N")
-            chain.append(Name(kind, layer, number, term, match["side"]))
+            side: Any = match["side"]
+            chain.append(Name(kind, layer, number, term, side))
     return tuple(chain)
 
 
