@@ -304,7 +304,7 @@ def test_every_wrong_argument_is_explained(name):
 def fresh_models():
     """Models that a test may move."""
     yield
-    for make in (model, mlp_model, converted):
+    for make in (model, one_layer_model, mlp_model):
         make.cache_clear()
 
 
