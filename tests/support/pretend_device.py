@@ -45,7 +45,8 @@ class There(torch.Tensor):
             kwargs["device"] = torch.device("cpu")
         args_inside, kwargs_inside = tree_map(inside, (args, kwargs))
         out = function(*args_inside, **kwargs_inside)
-        if str(function).split(".")[1].endswith("_"):  # changed in place
+        name = str(function).split(".")[1]
+        if name.endswith("_") and not name.endswith("__"):  # changed in place
             return args[0] if args[0].shape == args[0].inner.shape else There(args[0].inner)
         stays_plain = leaves or "_local_scalar" in str(function)
         return out if stays_plain else tree_map(there, out)
