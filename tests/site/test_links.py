@@ -33,13 +33,6 @@ def test_every_internal_link_leads_to_an_existing_place():
     assert {name: links for name, links in found.items() if links} == {}
 
 
-def test_broken_links_are_found(tmp_path):
-    links = '<a href="b.html#there">1</a> <a href="b.html#no">2</a> <a href="c.html">3</a>'
-    (tmp_path / "a.html").write_text(links + ' <a class="x" href="#x">4</a>')
-    (tmp_path / "b.html").write_text('<p id="there">')
-    assert broken_links(tmp_path / "a.html") == ["b.html#no", "c.html", "#x"]
-
-
 def test_every_public_package_has_a_page_of_the_reference():
     root = ROOT / "src/circuitkit"
     packages = {

@@ -1,4 +1,4 @@
-"""Weekly: every page in both themes and at both widths, links into pages, pictures on phones."""
+"""Weekly: every page in both themes and at both widths, pictures on phones."""
 
 import pytest
 from playwright.sync_api import expect
@@ -7,25 +7,6 @@ from tests.support.site import DESKTOP, PHONE, pages
 
 pytestmark = pytest.mark.weekly
 
-ANCHORS = """[...document.querySelectorAll(
-        "article section[id] section[id], article div.math[id^=eq-], article dt[id]")]
-    .filter(place => place.checkVisibility()).map(place => place.id)"""
-# Where a place is after a link led to it: null when it is in view, otherwise its distance from the top.
-FOLLOW = """async anchor => {
-    const place = document.getElementById(anchor), wait = time => new Promise(done => setTimeout(done, time));
-    const link = Object.assign(document.createElement("a"), {href: "#" + anchor});
-    document.querySelector("article").append(link);
-    scrollTo({top: 0, behavior: "instant"});
-    link.click();
-    link.remove();
-    for (let before = NaN, top; before !== top; await wait(60)) {
-        before = top;
-        top = place.getBoundingClientRect().top;
-    }
-    const top = place.getBoundingClientRect().top;
-    const end = scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
-    return top >= -1 && top <= (end ? innerHeight - 20 : 200) ? null : Math.round(top);
-}"""
 PICTURE_WIDTHS = """[...document.querySelectorAll(".ck-pan")].map(box => {
     const drawn = box.querySelector("svg, img");
     const share = drawn.getBoundingClientRect().width / box.style.getPropertyValue("--ck-natural");
@@ -43,17 +24,6 @@ def test_page_is_accessible_and_fits_in_every_theme_and_width(open_page, site, n
     assert opened.problems == []
     assert opened.too_wide() == []
     assert opened.accessibility_faults() == []
-
-
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-@pytest.mark.parametrize("name", pages())
-def test_links_into_a_page_bring_their_place_into_view(open_page, site, name, width):
-    opened = open_page(f"{site}/{name}", width=width)
-    opened.read()
-    found = {
-        anchor: opened.page.evaluate(FOLLOW, anchor) for anchor in opened.page.evaluate(ANCHORS)
-    }
-    assert {anchor: top for anchor, top in found.items() if top is not None} == {}
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,12 @@
 """What the book needs from Sphinx beyond Jupyter Book."""
 
-from . import (
-    accessible,
-    alt_text,
-    api,
-    claims,
-    colab_links,
-    equations,
-    glossary,
-    home,
-    lab,
-    light,
-    offline,
-    one_line,
-    page,
-    search,
-    what_works,
-)
+from importlib import import_module
 
-MODULES = (
-    accessible, offline, light, alt_text, page, api, claims, colab_links, equations, glossary, home, lab, one_line,
-    search, what_works,
-)  # fmt: skip
+MODULES = ["accessible", "offline", "light", "alt_text", "page", "api", "claims", "equations"]
+MODULES += ["glossary", "home", "lab", "one_line", "search", "what_works"]
 
 
 def setup(app):
-    for module in MODULES:
-        module.setup(app)
+    for name in MODULES:
+        import_module(f"book_extension.{name}").setup(app)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+import jinja2
 from docutils.nodes import make_id
 
 PAGE = "book/claims"
@@ -43,31 +44,6 @@ def short(source: str) -> str:
     return re.split(r", | on the |: ", source)[0]
 
 
-def counts() -> str:
-    claims, sources, verdicts = register()
-    found = Counter((claim.source, claim.verdict) for claim in claims)
-    head = "".join(
-        f'<th scope="col" role="columnheader">{badge(verdict, name)}</th>'
-        for verdict, name in verdicts.items()
-    )
-    lines = [
-        line(
-            f'<a href="#{section_of(name)}">{escape(short(name))}</a>',
-            {verdict: found[key, verdict] for verdict in verdicts},
-        )
-        for key, name in sources.items()
-    ]
-    total = Counter(claim.verdict for claim in claims)
-    lines.append(line("All", {verdict: total[verdict] for verdict in verdicts}))
-    return raw(
-        '<div class="ck-scroll"><table class="ck-counts" role="table"><caption>Claims of each text by verdict</caption>'
-        f'<thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">Text</th>{head}'
-        '<th scope="col" role="columnheader">all</th></tr></thead>'
-        f'<tbody role="rowgroup">{"".join(lines)}</tbody></table></div>'
-        + controls(claims, sources, verdicts)
-    )
-
-
 def summary() -> str:
     """How many claims are checked and what came out, in three sentences for the introduction."""
     claims = register()[0]
@@ -84,103 +60,51 @@ def summary() -> str:
     )
 
 
-def line(name: str, numbers: dict[str, int]) -> str:
-    """A row of the counts; the verdict of a cell is its label where the row is shown as a card."""
-    numbers = {**numbers, "all": sum(numbers.values())}
-    cells = "".join(
-        f'<td role="cell" data-label="{escape(verdict)}" class="{"" if number else "ck-none"}">{number or "–"}</td>'
-        for verdict, number in numbers.items()
-    )
-    return f'<tr role="row"><th scope="row" role="rowheader">{name}</th>{cells}</tr>'
-
-
-def controls(claims, sources, verdicts) -> str:
-    """The filters; hidden until the script that makes them work is there."""
-    options = "".join(
-        f'<option value="{key}">{escape(short(name))}</option>' for key, name in sources.items()
-    )
-    boxes = "".join(
-        f'<label><input type="checkbox" name="verdict" value="{make_id(key)}" checked> {name}</label>'
-        for key, name in verdicts.items()
-    )
-    return (
-        '<form id="ck-filter" class="ck-filter" aria-label="Filter the claims" hidden>'
-        '<label class="ck-field">Words <input type="search" name="words" placeholder="LayerNorm" autocomplete="off"></label>'
-        f'<label class="ck-field">Text <select name="source"><option value="">all</option>{options}</select></label>'
-        f'<fieldset><legend>Verdict</legend>{boxes}</fieldset><p><output role="status">{len(claims)} claims</output> '
-        '<button type="reset">Show all</button></p></form>'
-    )
+def tables(part: str, *arguments) -> str:
+    """A macro of `claims.html`, written with the register."""
+    claims, sources, verdicts = register()
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent))
+    environment.filters |= {"id": make_id, "section": section_of, "short": short, "prose": prose}
+    environment.filters |= {"lines": lines, "links": links}
+    names = {"claims": claims, "sources": sources, "verdicts": verdicts}
+    template = environment.get_template("claims.html", globals=names)
+    return f"```{{raw}} html\n{getattr(template.module, part)(*arguments)}\n```"
 
 
 def rows() -> str:
-    claims, sources, _ = register()
+    """A heading and a table for each source."""
     return "\n\n".join(
-        f"## {name}\n\n" + raw(table(name, [claim for claim in claims if claim.source == key]))
-        for key, name in sources.items()
+        f"## {name}\n\n{tables('table', key)}" for key, name in register()[1].items()
     )
 
 
-def table(name: str, claims) -> str:
-    # The roles keep a table a table where a narrow page shows its rows as cards.
-    return (
-        f'<table class="ck-claims" role="table" aria-label="Claims of {escape(short(name))}">'
-        '<thead role="rowgroup"><tr role="row"><th scope="col" role="columnheader">Id</th>'
-        '<th scope="col" role="columnheader">Claim</th><th scope="col" role="columnheader">Computed here</th>'
-        '<th scope="col" role="columnheader">Verdict</th></tr></thead>'
-        f'<tbody role="rowgroup">{"".join(row(claim) for claim in claims)}</tbody></table>'
-    )
-
-
-def row(claim) -> str:
-    from circuitkit_book.claims.register import VERDICTS
-
+def links(claim) -> list[str]:
+    """The page that treats a claim, and the functions that compute it and its null."""
     title = title_of(claim.chapter)
-    more = [f'<a href="{address(claim.chapter)}">{escape(title)}</a>'] if title else []
-    more += [f"<code>{escape(by)}</code>" for by in (claim.by, claim.null_by) if by]
-    links = f'<p class="ck-links">{" · ".join(more)}</p>' if more else ""
-    texts = [("ck-would", claim.would_hold), ("ck-note", claim.note)]
-    note = "".join(f'<p class="{name}">{prose(text)}</p>' for name, text in texts if text)
-    return (
-        f'<tr role="row" class="ck-claim" id="{anchor(claim)}" data-source="{claim.source}" '
-        f'data-verdict="{make_id(claim.verdict)}"><th scope="row" role="rowheader">'
-        f'<a href="#{anchor(claim)}" aria-label="Claim {claim.id}, link to this row">{claim.id}</a></th>'
-        f'<td role="cell" class="ck-what"><p>{prose(claim.claim)}</p><p class="ck-place">{escape(claim.place)}</p>{note}'
-        f"{links}</td>"
-        f'<td role="cell" class="ck-how"><p>{prose(claim.computes)}</p>{values(claim)}</td>'
-        f'<td role="cell" class="ck-judged">{badge(claim.verdict, VERDICTS[claim.verdict])}</td></tr>'
-    )
+    page = [f'<a href="{address(claim.chapter)}">{escape(title)}</a>'] if title else []
+    return page + [f"<code>{escape(by)}</code>" for by in (claim.by, claim.null_by) if by]
 
 
-def badge(verdict: str, name: str) -> str:
-    return f'<span class="ck-verdict" data-verdict="{make_id(verdict)}">{name}</span>'
+def listed(value) -> list:
+    """A list as it is, and one value as a list of one."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def values(claim) -> str:
+def lines(claim) -> list[tuple[str, list[str]]]:
     """The numbers, one to a line: what it is, the value here, its null, and what the text says."""
-    if claim.value is None:
-        return ""
-    here = claim.value if isinstance(claim.value, list) else [claim.value]
-    said = (
-        claim.said if isinstance(claim.said, list) else [] if claim.said is None else [claim.said]
-    )
+    here, said = listed(claim.value), listed(claim.said)
     tolerance = (
         claim.tolerance if isinstance(claim.tolerance, list) else [claim.tolerance] * len(here)
     )
-    labels = claim.labels or [""] * len(here)
-    lines = []
+    found = []
     for i, value in enumerate(here):
-        name = f'<th scope="row">{prose(labels[i])}</th>' if labels[i] else "<td></td>"
         cells = [f"<strong>{number(value, tolerance[i])}</strong>"]
         if claim.null:
             cells.append(null_range(claim.null[i]))
         if said:
             cells.append(number(said[i]) if i < len(said) else "")
-        lines.append(f"<tr>{name}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    columns = ["here", *(["null"] if claim.null else []), *(["source"] if said else [])]
-    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    head = f"<thead><tr><td></td>{head}</tr></thead>" if len(columns) > 1 else ""
-    about = f'<p class="ck-null">Null: {prose(claim.null_of)}.</p>' if claim.null else ""
-    return f'<table class="ck-values">{head}<tbody>{"".join(lines)}</tbody></table>{about}'
+        found.append((claim.labels[i] if claim.labels else "", cells))
+    return found
 
 
 def null_range(null: list) -> str:
@@ -231,17 +155,13 @@ def title_of(chapter: str) -> str:
     return re.search(r"^# (.+)$", text, re.M)[1].strip()
 
 
-def raw(html: str) -> str:
-    return f"```{{raw}} html\n{html}\n```"
-
-
 def fill(app, docname, source) -> None:
     source[0] = source[0].replace(SUMMARY, summary()) if SUMMARY in source[0] else source[0]
     if docname != PAGE:
         return
     app.env.note_dependency(str(files("circuitkit_book.claims") / "claims.toml"))
     title_of.cache_clear()
-    source[0] = source[0].replace(COUNTS, counts()).replace(ROWS, rows())
+    source[0] = source[0].replace(COUNTS, tables("counts")).replace(ROWS, rows())
 
 
 def name_rows(app, doctree) -> None:

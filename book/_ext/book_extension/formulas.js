@@ -5,6 +5,7 @@
  */
 (() => {
   const formulas = [...document.querySelectorAll(".math")];
+  if (!formulas.length) return;
   const here = document.currentScript?.src ?? "";
   const signs = ["scroll", "wheel", "touchstart", "pointermove", "pointerdown", "keydown", "beforeprint"];
   const parts = ["startup", "core", "input/tex", "output/chtml", "output/chtml/fonts/tex", "a11y/assistive-mml"];

@@ -50,10 +50,6 @@ def close(self, node) -> None:
     )
 
 
-def leave_out(self, node) -> None:
-    """Other builders print the words only."""
-
-
 def as_html(node) -> str:
     """A definition as phrasing content: words, formulas and code, without links."""
     if isinstance(node, nodes.Text):
@@ -71,9 +67,8 @@ def entries(env) -> dict[str, tuple[str, str]]:
     found = {}
     for item in env.get_doctree(PAGE).findall(nodes.definition_list_item):
         terms = [node for node in item.children if isinstance(node, nodes.term) and node["ids"]]
-        text = " ".join(as_html(paragraph) for paragraph in item.findall(nodes.paragraph)).replace(
-            "\n", " "
-        )
+        text = " ".join(as_html(paragraph) for paragraph in item.findall(nodes.paragraph))
+        text = text.replace("\n", " ")
         for term in terms:
             if term.astext() not in EVERYDAY:
                 found[term.astext().lower()] = (term["ids"][0], text)
@@ -94,9 +89,7 @@ def as_said(words: str) -> str:
 def untouched(node) -> bool:
     """Whether the text stands nowhere that is left alone."""
     while node is not None:
-        if isinstance(node, LEFT_ALONE) or "ck-no-gloss" in getattr(node, "attributes", {}).get(
-            "classes", ()
-        ):
+        if isinstance(node, LEFT_ALONE):
             return False
         node = node.parent
     return True
@@ -113,34 +106,23 @@ def link(app, doctree, docname) -> None:
             continue
         rest, parts, at = str(text), [], 0
         for used in search.finditer(rest):
-            anchor, definition = (
-                known.get(as_said(used[1])) or known[as_said(used[1]).replace("-", " ")]
-            )
+            said = as_said(used[1])
+            anchor, definition = known.get(said) or known[said.replace("-", " ")]
             if definition in done:
                 continue
             done.add(definition)
             number += 1
-            node = glossed(
-                "",
-                nodes.Text(used[0]),
-                refuri=f"{address}#{anchor}",
-                definition=definition,
-                number=number,
-            )
-            node.children[0].parent = node
+            place = f"{address}#{anchor}"
+            node = glossed(used[0], used[0], refuri=place, definition=definition, number=number)
             parts += [nodes.Text(rest[at : used.start()]), node]
             at = used.end()
         if parts:
-            text.parent.replace(
-                text, [part for part in [*parts, nodes.Text(rest[at:])] if part.astext()]
-            )
+            parts.append(nodes.Text(rest[at:]))
+            text.parent.replace(text, [part for part in parts if part.astext()])
 
 
 def setup(app) -> None:
-    silent = (leave_out, leave_out)
-    app.add_node(
-        glossed, html=(write, close), latex=silent, text=silent, man=silent, texinfo=silent
-    )
+    app.add_node(glossed, html=(write, close))
     app.add_css_file("glossary.css")
     app.add_js_file("glossary.js", loading_method="defer")
     app.connect("doctree-resolved", link)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from docutils import nodes
 
+from .light import size
+
 SOURCES = Path(__file__).resolve().parents[2] / "_lab"
 PAGE, HOME = "book/lab", "book/intro"
 PLACE = re.compile(r"<!-- lab: ([\w-]+) -->")
@@ -165,7 +167,9 @@ def still(static: str) -> str:
         "the residual stream, four heads in each of two layers, and wires between them. The thickest wire leads from L0H1 to "
         "L1H3.K."
     )
-    picture = f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{alt}">'
+    narrow = f'srcset="{static}lab-phone.png"{size(SOURCES.parent / "_static/lab-phone.png")}'
+    image = f'<img class="ck-picture dark-light" src="{static}lab.png" alt="{alt}">'
+    picture = f'<picture><source media="(max-width: 600px)" {narrow}>{image}</picture>'
     return f'<figure class="cl-still"><div class="cl-poster">{picture}</div></figure>'
 
 

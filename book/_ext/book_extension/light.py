@@ -18,8 +18,8 @@ VIEWPORT = re.compile(r'\s*<meta name="viewport"[^>]*>')
 THEME = 'dataset.theme = localStorage.getItem("theme") || "auto";'
 LATER = '"auto";'
 AT_ONCE = '(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");'
-# No page asks for these: source maps, translations of button texts, templates, thebe, what the joined sheet holds.
 WHOLE = 950  # pixels
+# No page asks for these: source maps, translations of button texts, templates, thebe, what the joined sheet holds.
 UNUSED = (
     "**/*.map",
     "**/*.LICENSE.txt",
@@ -47,19 +47,11 @@ def finish(app, error) -> None:
         pages[missing] = pages[missing].replace(f'"{top}_static/', '"_static/')
     calm(root / "_static/scripts/pydata-sphinx-theme.js")
     one_sheet(root, pages)
-    with_formulas(root, pages)
     for path, text in pages.items():
-        path.write_text(
-            early(wide(lazy(for_phones(filed(text, path, root), path, root), path.parent)), root),
-            "utf-8",
-        )
+        path.write_text(early(wide(lazy(filed(text, path, root), path.parent)), root), "utf-8")
     for pattern in UNUSED:
         for path in root.glob(f"_static/{pattern}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in root.glob("_static/**/*.js"):
-        text = path.read_text("utf-8")
-        if "sourceMappingURL" in text[-200:]:
-            path.write_text(re.sub(r"\n?//# sourceMappingURL=\S+\s*$", "\n", text), "utf-8")
 
 
 def one_sheet(root: Path, pages: dict[Path, str]) -> None:
@@ -90,24 +82,6 @@ def one_sheet(root: Path, pages: dict[Path, str]) -> None:
         pages[path] = head + rest
     for file in common:
         file.unlink()
-
-
-def with_formulas(root: Path, pages: dict[Path, str]) -> None:
-    """MathJax for the pages with a formula and for no other: a glossary term may bring one, a chapter's title must not."""
-    lines = re.compile(
-        r"[ \t]*<script>window\.MathJax = .*</script>\n[ \t]*<script [^>]*/mathjax/[^>]*></script>\n"
-    )
-    giver = next((path for path, text in pages.items() if lines.search(text)), None)
-    if giver is None:
-        return
-    given = lines.search(pages[giver])[0].replace(up(giver, root) + "_static", "{up}_static")
-    for path, text in pages.items():
-        if 'class="math' not in text:
-            pages[path] = lines.sub("", text)
-        elif not lines.search(text):
-            pages[path] = text.replace(
-                "</head>", given.replace("{up}", up(path, root)) + "</head>", 1
-            )
 
 
 def up(path: Path, root: Path) -> str:
@@ -207,19 +181,6 @@ def lazy(text: str, folder: Path) -> str:
     return re.sub(r"<img\b[^>]*>", fix, text)
 
 
-def for_phones(text: str, page: Path, root: Path) -> str:
-    """A picture `NAME.png` that has a copy for phones, `_static/NAME-phone.png`, is that on a phone."""
-
-    def fix(found):
-        copy = root / "_static" / f"{Path(found[1]).stem}-phone.png"
-        if not copy.is_file():
-            return found[0]
-        place = f"{up(page, root)}_static/{copy.name}"
-        return f'<picture><source media="(max-width: 600px)" srcset="{place}"{size(copy)}>{found[0]}</picture>'
-
-    return re.sub(r'<img\b[^>]*\bsrc="([^"]+\.png)"[^>]*>', fix, text)
-
-
 def wide(text: str) -> str:
     """Pictures in outputs say how wide they are meant, for below a share of it their words are too small, and have a box to
     scroll in; one that a phone shows nearly at that share is better seen whole."""
@@ -247,4 +208,6 @@ def size(path: Path, wide: int | None = None) -> str:
 
 
 def setup(app) -> None:
+    # A term of the glossary brings formulas to a page that has none; `formulas.js` loads MathJax where there are some.
+    app.set_html_assets_policy("always")
     app.connect("build-finished", finish, priority=900)
