@@ -7,8 +7,8 @@ Each notebook runs in a new kernel of this Python, in an empty folder, with one 
 stored file depends only on the sources: cell ids follow the position, counts run from 1, no times are stored.
 """
 
-import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 ROOT = Path(__file__).resolve().parents[2]
-CELL_METADATA = {"tags", "mystnb", "circuitkit", "jupyter"}
+CELL_METADATA = {"tags", "jupyter"}
 NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -80,11 +80,9 @@ def execute(path: Path) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of book/ by default")
+def main() -> int:
     failed = False
-    for path in parser.parse_args(arguments).paths or notebooks():
+    for path in [Path(name) for name in sys.argv[1:]] or notebooks():
         start = time.perf_counter()
         try:
             text = execute(path)
