@@ -3,7 +3,10 @@
 import re
 from typing import Any
 
+import pandas as pd
+
 Line = dict[str, Any]
+CIRCUITS = ("induction", "virtual head")
 
 
 def lines_of(report: Any) -> list[Line]:
@@ -17,13 +20,30 @@ def lines_of(report: Any) -> list[Line]:
     -------
     Lines in the vocabulary of `answers-fit.json`, each once
     """
-    lines = []
-    for row in report.table.to_dict("records"):
-        if row["named"] is True:
-            line = line_of(row)
-            if line not in lines:
-                lines.append(line)
+    table = report.table
+    return distinct_lines(table[table["named"].eq(True)])
+
+
+def tried_lines_of(report: Any) -> list[Line]:
+    """Return the lines that a report could have named, each once, without circuits."""
+    table = report.table
+    is_decided = table["named"].notna() & ~table["measure"].isin(CIRCUITS)
+    return distinct_lines(table[is_decided])
+
+
+def distinct_lines(rows: pd.DataFrame) -> list[Line]:
+    """Return the lines of some rows of a report's table, each once."""
+    lines: list[Line] = []
+    for row in rows.to_dict("records"):
+        line = line_of(row)
+        if line not in lines:
+            lines.append(line)
     return lines
+
+
+def kind_of(line: Line) -> str:
+    """Return the behaviour of a head, or else the kind of the line."""
+    return line["behaviour"] if line["line"] == "behaviour" else line["line"]
 
 
 def line_of(row: dict[str, Any]) -> Line:
@@ -34,7 +54,7 @@ def line_of(row: dict[str, Any]) -> Line:
     if measure == "skip trigram":
         ids = [int(number) for number in re.findall(r"#(\d+)", row["text"])]
         return {"line": "skip trigram", "head": name, "trigram": ids}
-    if measure in ("induction", "virtual head"):
+    if measure in CIRCUITS:
         wires = name.split(", ")
         return {"line": "circuit", "circuit": measure, "heads": heads_of(wires), "wires": wires}
     return {"line": "behaviour", "head": name, "behaviour": measure}

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("circuits", "conversion", "induction", "superposition")
+PACKAGES = ("circuits", "conversion", "induction", "reports", "superposition")
 
 
 def folder(package: str) -> Path:
