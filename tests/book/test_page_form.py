@@ -84,6 +84,8 @@ def figure_faults(cells) -> list[str]:
         for alt in alts(cell):
             if not caption:
                 found.append(f"a picture without a caption behind it: {alt[:60]!r}")
+            elif not alt:
+                found.append(f"Figure {caption[1]} has no alt text: figures.show(fig, alt=...)")
             elif plain(alt) in plain(text):
                 found.append(f"Figure {caption[1]}: the caption repeats the alt text")
         if len(alts(cell)) > 1:

@@ -230,21 +230,15 @@ def direct_sum(a, b):
 
 def blocks(rows: list[list]) -> torch.Tensor:
     """A block matrix; a number fills a block whose size follows from its row and column."""
-    height = [max([entry.shape[0] for entry in row if entry.ndim == 2] or [0]) for row in rows]
+    height = [max((entry.shape[0] for entry in row if entry.ndim), default=0) for row in rows]
+    columns = zip(*rows, strict=True)
     width = [
-        max([entry.shape[1] for entry in column if entry.ndim == 2] or [0])
-        for column in zip(*rows, strict=True)
+        max((entry.shape[1] for entry in column if entry.ndim), default=0) for column in columns
     ]
     if len(height) == len(width):
-        height = [max(h, w, 1) if 0 in (h, w) else h for h, w in zip(height, width, strict=True)]
-        width = height
-    else:  # one row or one column of blocks
-        height, width = [max(h, 1) for h in height], [max(w, 1) for w in width]
-    filled = [
-        [
-            entry.expand(height[i], width[j]) if entry.ndim == 0 else entry
-            for j, entry in enumerate(row)
-        ]
-        for i, row in enumerate(rows)
-    ]
-    return torch.cat([torch.cat(row, 1) for row in filled])
+        height = width = [h or w or 1 for h, w in zip(height, width, strict=True)]
+    filled = []
+    for row, h in zip(rows, height, strict=True):
+        entries = [entry.expand(h or 1, w or 1) for entry, w in zip(row, width, strict=True)]
+        filled.append(torch.cat(entries, 1))
+    return torch.cat(filled)
