@@ -161,6 +161,7 @@ def test_an_answer_that_prints_is_silent_after_the_first_case(capsys):
         ((torch.eye(2),), "It returned 1 values. Return W_V, W_O, in this order"),
         ((torch.ones(2), torch.ones(1, 2)), r"W_V has shape \[2\]; expected \[2, d_head\]"),
         ((torch.ones(2, 3), torch.ones(2, 3)), r"W_O has shape .* expected \[3, 2\]. Is it transp"),
+        ((torch.ones(3, 2), torch.ones(2, 3)), "Did you exchange W_V and W_O, or transpose both"),
         ((torch.ones(2, 3) * math.nan, torch.ones(3, 2)), "W_V contains NaN or infinity"),
         (("a", torch.ones(3, 2)), "W_V is of type str. Return a tensor"),
     ],

@@ -49,7 +49,7 @@ def average_subtracted(model, tokens, layer, head):
 
 
 def nothing_replaced(model, tokens, layer, head):
-    """The model runs unchanged. Does your hook return the new tensor, and does the run get it in `fwd_hooks`?"""
+    """The model runs unchanged. Does the hook return the new z, is it in `fwd_hooks`, and does the mean run over positions?"""
     return model(tokens)
 
 
@@ -84,6 +84,11 @@ def other_layer(model, tokens, layer, head):
     return solution(model, tokens, 1 - layer, head)
 
 
+def layer_0_always(model, tokens, layer, head):
+    """You replace a head of layer 0 in every case. Put the argument `layer` into the name of the hook."""
+    return solution(model, tokens, 0, head)
+
+
 def head_as_position(model, tokens, layer, head):
     """The number of the head picks a position. `hook_z` is [row, position, head, d_head]."""
 
@@ -114,7 +119,8 @@ EXERCISE = Exercise(
     axes=("row", "position", "vocab"),
     mistakes=(
         zero, average_subtracted, nothing_replaced, mean_over_numbers, mean_over_everything,
-        mean_over_heads, all_heads, other_layer, head_as_position, last_position_only,
+        mean_over_heads, all_heads, other_layer, layer_0_always, head_as_position,
+        last_position_only,
     ),
 )  # fmt: skip
 

@@ -67,6 +67,11 @@ def exchanged(W_E, W_U):
     return pinv(W_U).T, pinv(W_E).T
 
 
+def square_inverses(W_E, W_U):
+    """W_E and W_U are not square, so they have no inverse. `torch.linalg.pinv` undoes them on one side."""
+    return torch.linalg.inv(W_E), torch.linalg.inv(W_U)
+
+
 def not_undone(W_E, W_U):
     """You return W_U and W_E themselves. W_E @ W_V has to be the identity on tokens."""
     return W_U, W_E
@@ -84,7 +89,7 @@ EXERCISE = Exercise(
     axes=("source token", "raised token"),
     mistakes=(
         transposes, W_E_transposed, W_U_transposed, vectors_of_length_1, lowered, stream_copied,
-        exchanged, not_undone,
+        exchanged, square_inverses, not_undone,
     ),
 )  # fmt: skip
 

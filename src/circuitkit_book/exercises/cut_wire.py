@@ -102,6 +102,11 @@ def no_mask(x, r, W_Q, W_K):
     return scaled_scores(x, r, W_Q, W_K).softmax(-1)
 
 
+def keys_not_transposed(x, r, W_Q, W_K):
+    """You multiply queries and keys without a transpose. The scores are the queries times the transposed keys."""
+    return attend((x @ W_Q) @ ((x - r) @ W_K) / W_Q.shape[1] ** 0.5)
+
+
 def mask_after_softmax(x, r, W_Q, W_K):
     """You mask after the softmax, so the rows do not sum to 1. Mask the scores with -inf before it."""
     return scaled_scores(x, r, W_Q, W_K).softmax(-1).tril()
@@ -135,8 +140,8 @@ EXERCISE = Exercise(
     mistakes=(
         nothing_cut, keys_read_r, queries_cut_too, queries_cut_instead,
         queries_and_keys_exchanged, matrices_exchanged, cut_after_softmax, not_divided,
-        divided_by_root_of_d_model, divided_by_d_head, no_mask, mask_after_softmax,
-        masked_with_zero, diagonal_masked, softmax_over_destinations,
+        divided_by_root_of_d_model, divided_by_d_head, no_mask, keys_not_transposed,
+        mask_after_softmax, masked_with_zero, diagonal_masked, softmax_over_destinations,
     ),
 )  # fmt: skip
 

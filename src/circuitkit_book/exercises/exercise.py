@@ -101,7 +101,9 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
         wanted = tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
         if not fits(tensor.shape, wanted):
             listed = ", ".join(map(str, wanted))
-            hint = " Is it transposed?" if fits(tensor.shape[::-1], wanted) else ""
+            hint = ""
+            if fits(tensor.shape[::-1], wanted):
+                hint = question_about(name, dict(zip(shapes, answer, strict=True)), shapes)
             raise Misfit(f"{name} has shape {list(tensor.shape)}; expected [{listed}].{hint}")
         if not tensor.isfinite().all():
             raise Misfit(f"{name} contains NaN or infinity. Is something divided by 0?")
@@ -110,6 +112,20 @@ def built(answer: Any, **shapes: tuple[int | str, ...]) -> list[Tensor]:
                 sizes[size] = length
         tensors.append(tensor)
     return tensors
+
+
+def question_about(
+    name: str, parts: dict[str, Any], shapes: dict[str, tuple[int | str, ...]]
+) -> str:
+    """Return a question about a tensor whose axes are the other way round, for a message."""
+    tensors = {key: as_tensor(part) for key, part in parts.items()}
+    for other, second in tensors.items():
+        first = tensors[name]
+        if first is None or second is None or shapes[other] == shapes[name]:
+            continue
+        if fits(second.shape, shapes[name]) and fits(first.shape, shapes[other]):
+            return f" Did you exchange {name} and {other}, or transpose both?"
+    return " Is it transposed?"
 
 
 def fits(shape: Iterable[int], wanted: tuple[int | str, ...]) -> bool:

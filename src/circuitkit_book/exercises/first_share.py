@@ -74,6 +74,13 @@ def axes_exchanged(model, tokens):
     return patterns(model, tokens)[..., 0, 1:].mean(-1)
 
 
+def two_layers_always(model, tokens):
+    """You always read two layers, and this model has one. Use `model.cfg.n_layers` for the number of layers."""
+    _, cache = model.run_with_cache(tokens)
+    layers = [cache[f"blocks.{layer}.attn.hook_pattern"][0] for layer in (0, 1)]
+    return torch.stack(layers)[..., 1:, 0].mean(-1)
+
+
 def last_layer_for_all(model, tokens):
     """The last layer stands for all layers. Which name does each row of your result ask the cache for?"""
     found = solution(model, tokens)
@@ -96,7 +103,7 @@ EXERCISE = Exercise(
     mistakes=(
         second_position, last_position, first_destination_included, last_destination_left_out,
         summed, divided_by_all_positions, largest, each_destination, axes_exchanged,
-        last_layer_for_all, flattened,
+        two_layers_always, last_layer_for_all, flattened,
     ),
 )  # fmt: skip
 

@@ -119,6 +119,21 @@ def slopes_first(*inputs):
     return reordered(*inputs, order=[0, 2, 1, 3])
 
 
+def value_first(*inputs):
+    """You read the columns of terms as a, d, b, c. They are b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[2, 3, 0, 1])
+
+
+def offsets_first(*inputs):
+    """You read the columns of terms as c, b, d, a. The slopes come first: b, c (of the score), a, d (of the value)."""
+    return reordered(*inputs, order=[1, 0, 3, 2])
+
+
+def first_term_only(x, W_in, b_in, W_out, b_out, terms):
+    """Only the first term is used. Is your `return` inside the loop?"""
+    return solution(x, W_in, b_in, W_out, b_out, terms[:1])
+
+
 def last_term_only(x, W_in, b_in, W_out, b_out, terms):
     """Only the last term is used. Does your loop overwrite the sum? Use +=."""
     return solution(x, W_in, b_in, W_out, b_out, terms[-1:])
@@ -154,7 +169,8 @@ EXERCISE = Exercise(
     mistakes=(
         no_output_bias, output_bias_for_each_term, no_input_bias, queries_without_bias,
         values_without_bias, no_c, no_d, d_outside, d_inside_a, c_inside_b, no_sigmoid,
-        alphabetical, slopes_first, last_term_only, one_after_another, only_silu, not_written,
+        alphabetical, slopes_first, value_first, offsets_first, first_term_only, last_term_only,
+        one_after_another, only_silu, not_written,
     ),
 )  # fmt: skip
 

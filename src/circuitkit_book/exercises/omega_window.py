@@ -1,7 +1,7 @@
 """Exercise 4.5: how large Omega has to be, and how large it may be."""
 
 from collections.abc import Iterator
-from math import log
+from math import log, log2, log10
 from typing import Any
 
 from torch import Generator
@@ -40,6 +40,16 @@ def one_token(n_pos, tolerance, eps):
 def logarithm_negative(n_pos, tolerance, eps):
     """Your smallest Omega is negative. Which of the two belongs on top of the quotient?"""
     return log(tolerance / n_pos) / 2, 4 * tolerance / eps
+
+
+def base_10(n_pos, tolerance, eps):
+    """Your logarithm has base 10. The weights are powers of e, so take the natural logarithm, `math.log`."""
+    return log10(n_pos / tolerance) / 2, 4 * tolerance / eps
+
+
+def base_2(n_pos, tolerance, eps):
+    """Your logarithm has base 2. The weights are powers of e, so take the natural logarithm, `math.log`."""
+    return log2(n_pos / tolerance) / 2, 4 * tolerance / eps
 
 
 def eps_in_the_leak(n_pos, tolerance, eps):
@@ -82,8 +92,8 @@ EXERCISE = Exercise(
     cases=cases,
     axes=("end",),
     mistakes=(
-        post, one_token, logarithm_negative, eps_in_the_leak, no_slope, whole_step,
-        score_of_omega, quotient_inverted, ends_exchanged,
+        post, one_token, logarithm_negative, base_10, base_2, eps_in_the_leak, no_slope,
+        whole_step, score_of_omega, quotient_inverted, ends_exchanged,
     ),
 )  # fmt: skip
 

@@ -95,6 +95,11 @@ def other_layer(model, clean, corrupt, layer, head):
     return solution(model, clean, corrupt, 1 - layer, head)
 
 
+def layer_0_always(model, clean, corrupt, layer, head):
+    """You patch a head of layer 0 in every case. Put the argument `layer` into the name of the hook."""
+    return solution(model, clean, corrupt, 0, head)
+
+
 def head_as_position(model, clean, corrupt, layer, head):
     """The number of the head picks a position. `hook_z` is [row, position, head, d_head]."""
     name = f"blocks.{layer}.attn.hook_z"
@@ -117,6 +122,11 @@ def all_positions_returned(model, clean, corrupt, layer, head):
     return all_logits(model, clean, corrupt, layer, head)
 
 
+def whole_row_returned(model, clean, corrupt, layer, head):
+    """You return the logits of the row at all positions. Return those of the last position: logits[0, -1]."""
+    return all_logits(model, clean, corrupt, layer, head)[None]
+
+
 def change_returned(model, clean, corrupt, layer, head):
     """You return the change of the logits. Return the logits of the patched run."""
     return solution(model, clean, corrupt, layer, head) - model(corrupt)[0, -1]
@@ -132,7 +142,8 @@ EXERCISE = Exercise(
     axes=("vocab",),
     mistakes=(
         rows_exchanged, corrupt_unchanged, clean_unchanged, zero, last_position_only, all_heads,
-        other_layer, head_as_position, values_patched, all_positions_returned, change_returned,
+        other_layer, layer_0_always, head_as_position, values_patched, all_positions_returned,
+        whole_row_returned, change_returned,
     ),
 )  # fmt: skip
 

@@ -137,6 +137,11 @@ def counts(model, tokens):
     return solution(model, tokens) * due_places(model, tokens).sum()
 
 
+def divided_by_all_positions(model, tokens):
+    """You divide by the number of all positions. Divide by the number of places where a completion is due."""
+    return solution(model, tokens) * due_places(model, tokens).double().mean()
+
+
 def exchanged(model, tokens):
     """The two rates are exchanged. First the prompts as they are."""
     return solution(model, tokens).flip(0)
@@ -153,7 +158,7 @@ EXERCISE = Exercise(
     mistakes=(
         all_destinations, all_positions, waiting_too, places_after_the_change, second_rate_of_0,
         place_before, destination_itself, completion_too_high, probability, first_source_only,
-        not_changed, filler, averaged_by_prompt, counts, exchanged,
+        not_changed, filler, averaged_by_prompt, counts, divided_by_all_positions, exchanged,
     ),
 )  # fmt: skip
 
