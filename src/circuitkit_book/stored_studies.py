@@ -114,10 +114,10 @@ def stored_methods() -> dict[str, Any]:
 
     Returns
     -------
-    Under `"scores"`, a row for each model, seed and method: its precision at the number of known
-    wires, its average precision, its time in forward passes, and the three wires that it puts first.
-    Under `"known"`, the known wires, with the smallest share of the margin that a known wire carries
-    and the largest that another wire carries. Under `"lines"`, the lines of code of each method.
+    Under `"scores"`, a row for each model, seed and method with its precision at the number of
+    known wires. Under `"known"`, for each model its known wires, the smallest share of the margin
+    that a known wire carries, the share of all known wires together, the largest share of another
+    wire, and the largest attention to the right source.
 
     Notes
     -----
@@ -125,7 +125,7 @@ def stored_methods() -> dict[str, Any]:
 
     Examples
     --------
-    >>> stored_methods()["lines"]["path ablation"]
-    7
+    >>> sorted(stored_methods())
+    ['known', 'scores']
     """
     return stored("induction", "methods.json")

@@ -7,10 +7,8 @@ what is measured is what the page shows. It writes `src/circuitkit/data/inductio
 few minutes. `python -m tools manifest` then records the new hash.
 """
 
-import ast
 import functools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +31,6 @@ ROWS_FOR_CUTS = 100
 KNOWN_SHARE = 0.01
 """A wire is known if each of three replacements takes at least this share of the margin."""
 SHARES = [(i + 0.5) / 8 for i in range(8)]
-DRAWS = 1000
-"""In how many random orders wires with equal scores are ranked."""
 
 
 class Case(NamedTuple):
@@ -68,22 +64,6 @@ def page_functions() -> SimpleNamespace:
 page = page_functions()
 
 
-def lines_of_code(function: str) -> int:
-    """The lines of a function of the page and of what it calls, except the measure and the list of wires."""
-    tree = ast.parse("\n".join(method_cells()))
-    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    needed, waiting = set(), [function]
-    while waiting:
-        name = waiting.pop()
-        if name in needed or name not in defined or name in ("margin", "wires_of"):
-            continue
-        needed.add(name)
-        nodes = ast.walk(defined[name])
-        waiting += [node.id for node in nodes if isinstance(node, ast.Name)]
-    text = [line for name in needed for line in ast.unparse(defined[name]).splitlines()]
-    return sum(bool(line.strip()) for line in text)
-
-
 def methods(case: Case) -> dict[str, Callable[[], pd.Series]]:
     """Each method by its name; calling it gives a score for each wire."""
     model, rows, other = case.model, case.rows, case.other
@@ -109,19 +89,6 @@ def methods(case: Case) -> dict[str, Callable[[], pd.Series]]:
             model, page.logit_attribution(model, rows)
         ),
     }
-
-
-USED = {
-    "zero ablation": ("margin_lost", "wires_from_heads"),
-    "mean ablation": ("margin_lost", "wires_from_heads"),
-    "resample ablation": ("margin_lost", "wires_from_heads"),
-    "path ablation": ("margin_lost",),
-    "attribution patching": ("estimate",),
-    "integrated gradients": ("estimate",),
-    "composition scores": ("composition",),
-    "QK pairs": ("qk_pairs", "wires_from_pairs"),
-    "logit attribution": ("logit_attribution", "wires_from_heads"),
-}
 
 
 # The models
@@ -178,13 +145,23 @@ def largest_attention(model: Any, rows: Any) -> float:
     return max(float(attention.mean()) for attention in right)
 
 
-def known_wires(model: Any, rows: Any, other: torch.Tensor) -> tuple[list[str], dict]:
-    """The wires that every replacement confirms, and how far they are from the others."""
-    smallest = cuts(model, rows, other).min(axis=1)
-    is_known = smallest >= KNOWN_SHARE
-    gap = {"smallest known": smallest[is_known].min(), "largest other": smallest[~is_known].max()}
-    gap["attention"] = largest_attention(model, rows)
-    return list(smallest.index[is_known]), gap
+def facts_about(model: Any, rows: Any, other: torch.Tensor, known: list[str] | None = None) -> dict:
+    """The known wires of a model, and how much of the margin they and the other wires carry.
+
+    Without `known`, the known wires are those that every replacement confirms.
+    """
+    table = cuts(model, rows, other)
+    if known is None:
+        known = list(table.index[table.min(axis=1) >= KNOWN_SHARE])
+    whole = float(page.margin(model(rows.tokens), rows))
+    together = ck.run(model, rows.tokens, without=known, patch=other).logits
+    return {
+        "known": known,
+        "smallest known": float(table.loc[known].min(axis=None)),
+        "all known": 1 - float(page.margin(together, rows)) / whole,
+        "largest other": float(table.drop(known).abs().max(axis=None)),
+        "attention": largest_attention(model, rows),
+    }
 
 
 def trained_cases() -> tuple[list[Case], list[dict]]:
@@ -193,9 +170,9 @@ def trained_cases() -> tuple[list[Case], list[dict]]:
     for seed in SEEDS:
         training = train_induction_model(2, n_heads=2, batch=32, seed=seed)
         model = training.model.to(torch.float32)
-        known, gap = known_wires(model, *draw(model, ROWS_FOR_CUTS, 20, 16))
-        cases.append(Case("trained", seed, model, *draw(model, seed, 20, 16), known))
-        facts.append({"model": "trained", "seed": seed, "known": known, **gap})
+        about = facts_about(model, *draw(model, ROWS_FOR_CUTS, 20, 16))
+        cases.append(Case("trained", seed, model, *draw(model, seed, 20, 16), about["known"]))
+        facts.append({"model": "trained", "seed": seed} | about)
     return cases, facts
 
 
@@ -204,9 +181,10 @@ def shipped_cases() -> tuple[list[Case], list[dict]]:
     model = ck.load_model("two-layer")
     frequency = ck.models.corpus_statistics().unigram.float()
     settings = {"period": 64, "batch": 8, "bos": 0, "weights": frequency}
-    known, gap = known_wires(model, *draw(model, ROWS_FOR_CUTS, **settings))
-    cases = [Case("shipped", seed, model, *draw(model, seed, **settings), known) for seed in SEEDS]
-    return cases, [{"model": "shipped", "seed": ROWS_FOR_CUTS, "known": known, **gap}]
+    about = facts_about(model, *draw(model, ROWS_FOR_CUTS, **settings))
+    rows = [draw(model, seed, **settings) for seed in SEEDS]
+    cases = [Case("shipped", seed, model, *rows[seed], about["known"]) for seed in SEEDS]
+    return cases, [{"model": "shipped", "seed": ROWS_FOR_CUTS} | about]
 
 
 def hidden_cases(name: str, method: str) -> tuple[list[Case], list[dict]]:
@@ -214,66 +192,37 @@ def hidden_cases(name: str, method: str) -> tuple[list[Case], list[dict]]:
     cases, facts = [], []
     for seed in SEEDS:
         model, wire = hidden(method, seed)
+        about = facts_about(model, *draw(model, ROWS_FOR_CUTS, 16, 16), known=[wire])
         cases.append(Case(name, seed, model, *draw(model, seed, 16, 16), [wire]))
-        facts.append({"model": name, "seed": seed, "known": [wire]})
+        facts.append({"model": name, "seed": seed} | about)
     return cases, facts
 
 
 # Measures
 
 
-def judged(scores: pd.Series, known: list[str]) -> tuple[float, float]:
-    """Precision at the number of known wires, and average precision over random orders of equal scores."""
-    size = torch.tensor(scores.abs().to_numpy(), dtype=torch.float64)
-    # scores that differ by less than rounding are equal
-    size = (size / size.max().clamp_min(1e-30)).round(decimals=6)
-    is_known = torch.tensor(scores.index.isin(known), dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    places = torch.arange(1, len(size) + 1)
-    averages = []
-    for _ in range(DRAWS):
-        order = torch.randperm(len(size), generator=generator)
-        order = order[size[order].argsort(descending=True, stable=True)]
-        hits = is_known[order]
-        averages.append((hits * hits.cumsum(0) / places).sum() / len(known))
-    precision = page.precision(pd.Series(size.numpy(), scores.index), known)
-    return precision, float(torch.stack(averages).mean())
+def precision(scores: pd.Series, known: list[str]) -> float:
+    """Precision at the number of known wires; scores that differ by less than rounding are equal."""
+    largest = max(float(scores.abs().max()), 1e-30)
+    return page.precision((scores / largest).astype("float64"), known)
 
 
 def random_wires(n_wires: int, n_known: int) -> dict[str, float]:
-    """Precision of wires chosen at random (its mean and spread), and their average precision."""
+    """The mean and the spread of the precision of wires chosen at random."""
     share = n_known / n_wires
     variance = share * (1 - share) * (n_wires - n_known) / ((n_wires - 1) * n_known)
-    flat = pd.Series(0.0, range(n_wires))
-    average = judged(flat, list(range(n_known)))[1]
-    return {"precision": share, "spread": variance**0.5, "average precision": average}
-
-
-def fastest(function: Callable[[], Any], repeats: int) -> float:
-    """The shortest of several times, in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return {"precision": share, "spread": variance**0.5}
 
 
 def compared(case: Case) -> list[dict]:
     """One row for each method, and one for random wires."""
-    with torch.no_grad():
-        forward = fastest(lambda: case.model(case.rows.tokens), 10)
-    table = []
-    for name, method in methods(case).items():
-        scores = method()
-        precision, average = judged(scores, case.known)
-        row = {"precision": precision, "average precision": average}
-        row |= {"forward passes": fastest(method, 3) / forward}
-        row |= {"first": list(scores.abs().nlargest(3).index)}
-        table.append({"model": case.name, "seed": case.seed, "method": name, **row})
+    label = {"model": case.name, "seed": case.seed}
+    table = [
+        label | {"method": name, "precision": precision(method(), case.known)}
+        for name, method in methods(case).items()
+    ]
     chance = random_wires(len(page.wires_of(case.model)), len(case.known))
-    table.append({"model": case.name, "seed": case.seed, "method": "random wires", **chance})
-    return table
+    return [*table, label | {"method": "random wires"} | chance]
 
 
 def rounded(value: Any) -> Any:
@@ -296,11 +245,7 @@ def main() -> None:
     ]
     scores = [row for cases, _ in groups for case in cases for row in compared(case)]
     facts = [fact for _, group in groups for fact in group]
-    lines = {
-        name: sum(lines_of_code(function) for function in functions)
-        for name, functions in USED.items()
-    }
-    result = rounded({"known": facts, "scores": scores, "lines": lines})
+    result = rounded({"known": facts, "scores": scores})
     RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
