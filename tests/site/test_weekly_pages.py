@@ -27,7 +27,7 @@ def test_page_is_accessible_and_fits_in_every_theme_and_width(open_page, site, n
 
 
 @pytest.mark.parametrize(
-    "name", ["1-residual-stream/stream-is-a-sum", "4-mlps-as-heads/omega-construction"]
+    "name", ["3-induction-heads/why-two-layers", "4-mlps-as-heads/omega-construction"]
 )
 def test_pictures_on_a_phone_stay_large_enough_to_read(open_page, site, name):
     opened = open_page(f"{site}/book/{name}.html")

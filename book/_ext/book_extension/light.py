@@ -141,6 +141,9 @@ def early(text: str, root: Path) -> str:
     text = re.sub(r"[ \t]*<script [^>]*scripts/fontawesome\.js[^>]*></script>\n?", "", text)
     options = (root / "_static/documentation_options.js").read_text("utf-8")
     head, end, body = text.partition("</head>")
+    # The theme gives no name to the button that opens the list of a chapter.
+    unnamed = '<summary><span class="toctree-toggle"'
+    body = body.replace(unnamed, unnamed.replace("<summary", '<summary aria-label="Its pages"'))
     head = re.sub(
         r'(<meta name="viewport"[^>]*>)(.*)',
         lambda found: found[1] + VIEWPORT.sub("", found[2]),
