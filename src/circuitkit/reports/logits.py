@@ -14,12 +14,28 @@ from circuitkit.names import parse
 from circuitkit.parts import FrozenNorm, norm_before
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 
-N_TRIALS = 4, 16
-"""Each skip trigram is put at so many random places; the first ones only choose those worth more."""
+N_FIRST_TRIALS = 4
+"""Each skip trigram is put at so many random places first, to find those that are worth more."""
+N_TRIALS = 16
+"""The others are put at so many random places, from which their p-values are computed."""
+LONGEST = 128
+"""The rows in which skip trigrams are measured have at most so many positions."""
 BATCH = 16
+"""So many of these rows are run at once."""
 WINDOW = 32
-Candidate = tuple[str, int, int, int]
-"""A head, a source, a destination and a completion."""
+"""A source of a skip trigram competes with so many tokens, itself included, for the attention."""
+
+
+class Candidate(NamedTuple):
+    """A skip trigram of a head, as token ids."""
+
+    head: str
+    source: int
+    destination: int
+    completion: int
+
+
+# The logits of what a head gathers
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +44,7 @@ class Unembedding:
 
     Parameters
     ----------
-    ids : the tokens
+    ids : the tokens, in ascending order
     W : `[d_model, id]`
     norm : the last norm with the divisors of a run
     """
@@ -53,40 +69,63 @@ class Unembedding:
         logits = z @ (W_O @ self.W)
         return logits if self.norm is None else logits / self.norm.scale
 
+    def column(self, tokens: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """Return where the logits of these tokens are."""
+        return torch.searchsorted(self.ids, tokens)
 
-def values_of(done: Run, name: str) -> tuple[Tensor, Tensor]:
-    """Return the values `[row, pos, d_head]` of a head, and its `W_O`."""
+
+def logits_of_head(done: Run, unembedding: Unembedding, name: str) -> Float[Tensor, "row pos id"]:
+    """Return what a head would add to the logits if it attended to one position, for each position."""
     (head,) = parse(name)
+    number = head.number or 0
     W_O = in_full_precision(done.model.blocks[head.layer].attn.W_O)
     values = in_full_precision(done.recording[f"blocks.{head.layer}.attn.hook_v"])
-    values = values.reshape(*done.tokens.shape, -1, W_O.shape[1])
-    group = len(W_O) // values.shape[2]
-    number = head.number or 0
-    return values[:, :, number // group], W_O[number]
+    n_heads, d_head, _ = W_O.shape
+    values = values.reshape(*done.tokens.shape, -1, d_head)
+    # where several heads share their values, there are fewer values than heads
+    n_sharing = n_heads // values.shape[2]
+    return unembedding.logits(values[:, :, number // n_sharing], W_O[number])
 
 
-def copying(
-    done: Run, unembedding: Unembedding, name: str
-) -> tuple[Float[Tensor, " row"], float, Float[Tensor, ""]]:
-    """Measure at how many positions a head would raise the token there most, if it attended there.
+# Copying
 
-    Returns
-    -------
-    The share of positions by row; its control, the share for another token of the rows; and the
-    p-value of the logits of these tokens, against the logits of all other tokens of the rows.
+
+class Copying(NamedTuple):
+    """How often a head would raise the token to which it attends.
+
+    Parameters
+    ----------
+    share : the share of positions whose token the head would raise most, for each row
+    control : the share of positions at which it would raise the token of another row most
+    p : the p-value of the logits of these tokens, against those of all other tokens of the rows
     """
-    logits = unembedding.logits(*values_of(done, name))
-    place = torch.searchsorted(unembedding.ids, done.tokens)
-    best = logits.argmax(-1)
+
+    share: Float[Tensor, " row"]
+    control: Float[Tensor, ""]
+    p: Float[Tensor, ""]
+
+
+def copying(done: Run, unembedding: Unembedding, name: str) -> Copying:
+    """Measure at how many positions a head would raise the token there most, if it attended there."""
+    logits = logits_of_head(done, unembedding, name)
+    own = unembedding.column(done.tokens)
+    most_raised = logits.argmax(-1)
+    share = (most_raised == own).float().mean(1)
+    in_next_row = most_raised.roll(1, 0)
+    control = (in_next_row == own).float().mean()
+
+    # the mean logits by token attended to and token raised; copying is their diagonal
     n_tokens = len(unembedding.ids)
-    table = torch.zeros(n_tokens, n_tokens).index_add(0, place.flatten(), logits.flatten(0, 1))
-    table = table / torch.bincount(place.flatten())[:, None]  # [token attended to, token raised]
+    total = torch.zeros(n_tokens, n_tokens).index_add(0, own.flatten(), logits.flatten(0, 1))
+    table = total / torch.bincount(own.flatten())[:, None]
     is_own = torch.eye(n_tokens, dtype=torch.bool)
     others = table[~is_own]
     difference = table[is_own].mean() - others.mean() - LEAST_LOGITS
-    p = upper_tail(difference, others.std() / n_tokens**0.5)
-    control = (best.roll(1, 0) == place).float().mean()
-    return (best == place).float().mean(1), float(control), p
+    error = others.std() / n_tokens**0.5
+    return Copying(share, control, upper_tail(difference, error))
+
+
+# Skip trigrams
 
 
 def trigrams_by_weights(
@@ -97,24 +136,40 @@ def trigrams_by_weights(
     A source competes with `WINDOW - 1` typical tokens for the attention of a destination. The
     strength is this attention times what the source adds to the logit of the completion, above
     typical sources; see `circuitkit.skip_trigrams.strongest`, which leaves out norms.
+
+    Parameters
+    ----------
+    model, name : the model, and the head
+    among : the tokens of which skip trigrams consist, in ascending order
+    k : how many are returned
     """
     head = replace(heads_of(model, name), turn=None, positions="absolute")
     norm = norm_before(model, parse(name)[0])
-    read = in_full_precision(model.W_E[among])[None]
+    embedding = in_full_precision(model.W_E[among])[None]
     if norm is not None:
         with only_permanent_hooks(norm):
-            read = norm(read)
-    query, key = head.side("Q", read)[0, 0], head.side("K", read)[0, 0]
-    value = head.side("V", read)[0, 0]
+            embedding = norm(embedding)
+    query = head.side("Q", embedding)[0, 0]
+    key = head.side("K", embedding)[0, 0]
+    value = head.side("V", embedding)[0, 0]
+
+    # for each source, the destination that attends to it most
     scores = query @ key.mT / head.scale  # [destination, source]
-    content = scores - scores.logsumexp(-1, keepdim=True) + math.log(len(among))
-    attention, destination = (content - math.log(WINDOW - 1)).sigmoid().max(0)
+    above_typical = scores - scores.logsumexp(-1, keepdim=True) + math.log(len(among))
+    attention = (above_typical - math.log(WINDOW - 1)).sigmoid()
+    attention, destination = attention.max(0)
+
     W_U = in_full_precision(model.W_U)[:, among]
-    effect = (value - value.mean(0)) @ (head.W_O[0] @ (W_U - W_U.mean(1, keepdim=True)))
-    best = (attention[:, None] * effect).flatten().topk(min(k, effect.numel())).indices
-    source, completion = best // len(among), best % len(among)
-    ids = torch.stack([among[source], among[destination[source]], among[completion]], dim=1)
-    return [(name, *triple) for triple in ids.tolist()]
+    W_U = W_U - W_U.mean(1, keepdim=True)
+    logits = (value - value.mean(0)) @ (head.W_O[0] @ W_U)  # [source, completion]
+    strength = attention[:, None] * logits
+    best = strength.flatten().topk(min(k, strength.numel())).indices
+    candidates = []
+    for place in best.tolist():
+        source, completion = divmod(place, len(among))
+        ids = among[[source, int(destination[source]), completion]]
+        candidates.append(Candidate(name, *ids.tolist()))
+    return candidates
 
 
 class Placed(NamedTuple):
@@ -137,7 +192,7 @@ def placed(
 ) -> Placed:
     """Put each candidate at random places in several rows; all other tokens are random."""
     generator = torch.Generator().manual_seed(n_trials)
-    ids = torch.tensor([entry[1:3] for entry in candidates])  # [candidate, (source, destination)]
+    ids = torch.tensor([[entry.source, entry.destination] for entry in candidates])
     n_pairs = max(1, n_pos // 4)
     tokens, numbers, pairs = [], [], []
     for _ in range(n_trials):
@@ -145,12 +200,27 @@ def placed(
         for chosen in order.split(n_pairs):
             row = among[torch.randint(len(among), (n_pos,), generator=generator)]
             places = torch.randperm(n_pos, generator=generator)[: 2 * n_pairs]
-            places = places.view(-1, 2).sort(1).values
+            places = places.view(-1, 2).sort(1).values  # a source is before its destination
             row[places[: len(chosen)]] = ids[chosen]
             tokens.append(torch.cat([torch.tensor(opening, dtype=torch.long), row]))
             numbers.append(chosen.tolist())
             pairs.append(places + len(opening))
     return Placed(torch.stack(tokens), numbers, torch.stack(pairs))
+
+
+class Measured(NamedTuple):
+    """What a head adds to the logit of a completion, in random text.
+
+    Parameters
+    ----------
+    value : what it adds through all occurrences of the source, above what it adds at a mean source
+    control : the same for other pairs of tokens in the same row
+    p : the p-value of an excess over the floor
+    """
+
+    value: float
+    control: float
+    p: float
 
 
 def trigrams_in_text(
@@ -159,64 +229,67 @@ def trigrams_in_text(
     among: Int[Tensor, " id"],
     opening: list[int],
     n_trials: int,
-) -> list[tuple[float, float, float]]:
-    """Measure what heads add to the logit of the completion where source and destination occur.
-
-    Returns
-    -------
-    For each candidate: what the head adds through all occurrences of the source, above what it adds
-    at a mean source; its control, the same for other pairs of tokens in the same row; and the
-    p-value of an excess over the floor.
-    """
-    text = placed(candidates, among, opening, min(128, model.cfg.n_ctx - len(opening)), n_trials)
+) -> list[Measured]:
+    """Measure what heads add to the logit of the completion where source and destination occur."""
+    n_pos = min(LONGEST, model.cfg.n_ctx - len(opening))
+    text = placed(candidates, among, opening, n_pos, n_trials)
+    names = list(dict.fromkeys(entry.head for entry in candidates))
     found: list[list[Tensor]] = [[] for _ in candidates]
     for begin in range(0, len(text.tokens), BATCH):
         done = run(model, text.tokens[begin : begin + BATCH])
         unembedding = Unembedding.of(done, among)
         logits_of = {}
-        for name in dict.fromkeys(name for name, *_ in candidates):
-            logits = unembedding.logits(*values_of(done, name))
+        for name in names:
+            logits = logits_of_head(done, unembedding, name)
             logits_of[name] = logits - logits.mean(1, keepdim=True)
         for r, tokens in enumerate(done.tokens):
             sources, destinations = text.pairs[begin + r].T
-            is_before = torch.arange(len(tokens)) < destinations[:, None]
-            is_source = (tokens == tokens[sources, None]) & is_before  # [pair, pos]
+            is_source = occurrences(tokens, sources, destinations)
             for place, number in enumerate(text.numbers[begin + r]):
-                name, _, _, completion = candidates[number]
-                attention = done.pattern(name)[r, destinations] * is_source
-                column = torch.searchsorted(among, completion)
-                added = attention @ logits_of[name][r, :, column]  # [pair]
+                candidate = candidates[number]
+                column = unembedding.column(torch.tensor(candidate.completion))
+                logits = logits_of[candidate.head][r, :, column]  # [pos]
+                attention = done.pattern(candidate.head)[r, destinations]  # [pair, pos]
+                added = (attention * is_source) @ logits  # [pair]
                 found[number].append(added.roll(-place))  # its own pair comes first
     return [compared(torch.stack(added)) for added in found]
 
 
-def compared(added: Float[Tensor, "trial pair"]) -> tuple[float, float, float]:
-    """Return the mean of the first pair, that of the others, and the p-value."""
-    values, null = added[:, 0], added[:, 1:]
+def occurrences(
+    tokens: Int[Tensor, " pos"], sources: Int[Tensor, " pair"], destinations: Int[Tensor, " pair"]
+) -> Tensor:
+    """Return where the source token of each pair is, before its destination, as `[pair, pos]`."""
+    is_source = tokens == tokens[sources, None]
+    is_before = torch.arange(len(tokens)) < destinations[:, None]
+    return is_source & is_before
+
+
+def compared(added: Float[Tensor, "trial pair"]) -> Measured:
+    """Compare the first pair, which is the candidate, with the others."""
+    values = added[:, 0]
+    null = added[:, 1:]
+    difference = values.mean() - null.mean() - LEAST["skip trigram"]
     error = ((values.var() + null.var()) / len(values)).sqrt()
-    p = upper_tail(values.mean() - null.mean() - LEAST["skip trigram"], error)
-    return float(values.mean()), float(null.mean()), float(p)
+    p = upper_tail(difference, error)
+    return Measured(float(values.mean()), float(null.mean()), float(p))
 
 
 def tested_trigrams(
     model: Any, candidates: list[Candidate], among: Int[Tensor, " id"], opening: list[int]
-) -> list[tuple[float, float, float]]:
+) -> list[Measured]:
     """Measure skip trigrams in a few places, and those that reach half of the floor in others.
 
-    Returns
-    -------
-    See `trigrams_in_text`. The p-value is 1 after the first few places.
+    The p-value of those that were measured in a few places only is 1.
     """
-    few, many = N_TRIALS
-    first = trigrams_in_text(model, candidates, among, opening, few)
-    result = [(value, control, 1.0) for value, control, _ in first]
+    first = trigrams_in_text(model, candidates, among, opening, N_FIRST_TRIALS)
+    result = [measured._replace(p=1.0) for measured in first]
     chosen = []
-    for number, (value, control, _) in enumerate(first):
-        if value - control >= LEAST["skip trigram"] / 2:
+    for number, measured in enumerate(first):
+        if measured.value - measured.control >= LEAST["skip trigram"] / 2:
             chosen.append(number)
     if chosen:
         some = [candidates[number] for number in chosen]
-        measured = trigrams_in_text(model, some, among, opening, many)
-        for number, values in zip(chosen, measured, strict=True):
-            result[number] = values
+        again = trigrams_in_text(model, some, among, opening, N_TRIALS)
+        for number, measured in zip(chosen, again, strict=True):
+            result[number] = measured
     return result

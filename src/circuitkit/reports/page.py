@@ -51,6 +51,7 @@ def page_of(
         "settings": parts,
         "rules": rules,
         "summary": summary(results),
+        "bench": bench_totals(),
     }
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
@@ -73,6 +74,15 @@ def summary(results: Results) -> list[tuple]:
     return lines
 
 
+def bench_totals() -> dict[str, int]:
+    """Return the number of models of the bench, and the verdicts on lines of all kinds."""
+    bench = rules.bench_result()
+    totals = {"models": bench["models"]}
+    for verdict in ("right", "false", "missed", "unclear"):
+        totals[verdict] = sum(counts[verdict] for counts in bench["kinds"].values())
+    return totals
+
+
 def rows_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list[Row]]]:
     """Return what the report found about each head, by measure."""
     cards: dict[str, dict[str, list[Row]]] = {name: defaultdict(list) for name in names}
@@ -85,8 +95,10 @@ def rows_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list
 
 def circuit_drawing(rows: list[Row], label: str) -> Markup:
     """Draw components or wires with their values above the control."""
-    values = {row["name"]: row["value"] - (row["control"] or 0) for row in rows}
-    values = {name: value for name, value in values.items() if not name.endswith("bias")}
+    values = {}
+    for row in rows:
+        if not row["name"].endswith("bias"):
+            values[row["name"]] = rules.excess(row)
     alt = f"The largest values, {label}: {', '.join(values)}"
     return image(figures.circuit(values, alt=alt, label=label))
 

@@ -100,20 +100,30 @@ def behaviour(subject: Subject) -> list[Row]:
         if names:
             pattern = done.recording.patterns(layer).cpu()
             for kind in rules.ATTENTION:
-                score = rules.attention_score(pattern, rows, kind)
-                p_values, controls = rules.attention_p(score, kind), score.null.mean((0, 1))
-                for i, name in enumerate(names):
-                    result.append(scored(name, kind, score.values[:, i], controls[i], p_values[i]))
+                result += attention_rows(pattern, rows, kind, names)
         for name in names:
             result.append(scored(name, "copying", *copying(done, unembedding, name)))
     return sorted(result, key=lambda row: BEHAVIOURS.index(row["measure"]))
 
 
+def attention_rows(
+    pattern: Tensor, rows: rules.RandomRows, kind: str, names: list[str]
+) -> list[Row]:
+    """Return the row of each head of a layer for one behaviour of its pattern."""
+    score = rules.attention_score(pattern, rows, kind)
+    p_values = rules.attention_p(score, kind)
+    controls = score.null.mean((0, 1))
+    result = []
+    for i, name in enumerate(names):
+        result.append(scored(name, kind, score.values[:, i], controls[i], p_values[i]))
+    return result
+
+
 def scored(name: str, kind: str, values: Tensor, control: Any, p: Any) -> Row:
     """Return the row of a score that was measured on several random rows."""
+    mean = values.mean()
     error = rules.STUDENT * values.std() / len(values) ** 0.5
-    interval = (values.mean() - error, values.mean() + error)
-    return row(name, kind, values.mean(), interval=interval, control=control, p=p)
+    return row(name, kind, mean, interval=(mean - error, mean + error), control=control, p=p)
 
 
 def named_heads(scores: list[Row]) -> dict[str, list[Row]]:
@@ -129,19 +139,13 @@ def ablation(subject: Subject, kind: str, names: list[str]) -> list[Row]:
     """Ablate some heads, and compare the loss on the second pass with random heads of their layers."""
     model = subject.load()
     result = effect(model, default_rows(model, batch=4), names, draws=10)
-    before = result.values[0].mean()
-    control = result.controls.median() - before if len(result.controls) else None
+    control = None
+    if len(result.controls):
+        before = result.values[0].mean()
+        control = result.controls.median() - before
     text = ", ".join(names)
-    return [
-        row(
-            kind,
-            "loss without",
-            result.change,
-            interval=result.interval,
-            control=control,
-            text=text,
-        )
-    ]
+    measure, change = "loss without", result.change
+    return [row(kind, measure, change, interval=result.interval, control=control, text=text)]
 
 
 def patterns(subject: Subject, names: list[str]) -> dict[str, Tensor]:
@@ -170,17 +174,22 @@ def words(subject: Subject, layer: int) -> list[Row]:
     """Read from the weights what each head of a layer looks for, and which tokens it raises."""
     model = subject.load()
     spelled = speller(model)
-    tokens = list(dict.fromkeys(subject.prompt))[-N_WORDS:]
+    different = list(dict.fromkeys(subject.prompt))
+    tokens = different[-N_WORDS:]
     result = []
     for name in head_names(model, layer):
+        # where positions turn queries and keys, the key is one position before the query
         offset = None if heads_of(model)[name].turn is None else 1
-        looks_for = circuits.full_qk(model, name, offset=offset)
-        raises = circuits.full_ov(model, name)
-        for measure, table in (("looks for", looks_for), ("raises", raises)):
-            best = ((table.A[tokens] - table.A.mean(0)) @ table.B).topk(4)
+        tables = {
+            "looks for": circuits.full_qk(model, name, offset=offset),
+            "raises": circuits.full_ov(model, name),
+        }
+        for measure, table in tables.items():
+            above_mean = (table.A[tokens] - table.A.mean(0)) @ table.B
+            best = above_mean.topk(4)
             for token, value, ids in zip(tokens, best.values[:, 0], best.indices, strict=True):
-                text = f"{spelled(token)} → {' '.join(map(spelled, ids.tolist()))}"
-                result.append(row(name, measure, value, text=text))
+                found = " ".join(map(spelled, ids.tolist()))
+                result.append(row(name, measure, value, text=f"{spelled(token)} → {found}"))
     return result
 
 
@@ -189,23 +198,27 @@ def trigrams(subject: Subject, layer: int) -> list[Row]:
     """Find the strongest skip trigrams of each head of a layer by weights; measure them in text."""
     model = subject.load()
     spelled = speller(model)
-    special_ids = getattr(model.tokenizer, "all_special_ids", [])
-    allowed = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
-    allowed[:N_TRIGRAM_TOKENS] = True
-    allowed[list(subject.prompt)] = True
-    allowed[[i for i in special_ids if i < model.cfg.d_vocab]] = False
-    among = allowed.nonzero().flatten()
+    among = trigram_tokens(model, subject.prompt)
     candidates = []
     for name in head_names(model, layer):
         candidates += trigrams_by_weights(model, name, among, N_TRIGRAMS)
-    bos = getattr(model.tokenizer, "bos_token_id", None)
-    opening = [] if bos is None else [bos]
-    measured = tested_trigrams(model, candidates, among, opening)
+    measured = tested_trigrams(model, candidates, among, rules.opening_tokens(model))
     result = []
     for (name, *ids), (value, control, p) in zip(candidates, measured, strict=True):
-        text = "{} … {} → {}".format(*map(spelled, ids))
+        source, destination, completion = map(spelled, ids)
+        text = f"{source} … {destination} → {completion}"
         result.append(row(name, "skip trigram", value, control=control, p=p, text=text))
     return result
+
+
+def trigram_tokens(model: Any, prompt: tuple[int, ...]) -> Tensor:
+    """Return the tokens among which skip trigrams are searched, in ascending order."""
+    special_ids = getattr(model.tokenizer, "all_special_ids", [])
+    allowed = torch.zeros(model.cfg.d_vocab, dtype=torch.bool)
+    allowed[:N_TRIGRAM_TOKENS] = True
+    allowed[list(prompt)] = True
+    allowed[[i for i in special_ids if i < model.cfg.d_vocab]] = False
+    return allowed.nonzero().flatten()
 
 
 # MLPs, and the next token
@@ -233,6 +246,7 @@ def mlps(subject: Subject, k: int) -> list[Row]:
         name = f"L{layer.Index} MLP"
         result.append(row(name, "measured error", layer.measured, text=text))
         result.append(row(name, "promised error", layer.bound, text=text))
+
     before = run(model, tokens).logits.float().log_softmax(-1)
     after = run(converted, tokens).logits.float().log_softmax(-1)
     divergence = (before.exp() * (before - after)).sum(-1).mean().clamp_min(0)

@@ -11,8 +11,10 @@ where the tokens are shuffled (its control). The report names a line if
   `FALSE_SHARE`.
 
 A p-value is the upper tail of a normal distribution that is fitted to the control: to the values on
-shuffled tokens, or without random directions. The lines of a circuit follow from its wires. Source: Benjamini and Hochberg 1995,
-"Controlling the False Discovery Rate"; the measures and the nulls are this book's.
+shuffled tokens, or without random directions. The lines of a circuit follow from its wires.
+
+Source: Benjamini and Hochberg 1995, "Controlling the False Discovery Rate"; the measures and the
+nulls are this book's.
 """
 
 from collections.abc import Iterator
@@ -22,17 +24,32 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from circuitkit.models import stored
+
 Row = dict[str, Any]
-FALSE_SHARE = 0.05
+"""A row of the table of a report, by column."""
 ATTENTION = ("prefix matching", "previous token", "duplicate token", "first token")
 """Behaviours of a pattern. Their measure is the attention to the positions of the behaviour."""
-LEAST = dict.fromkeys((*ATTENTION, "copying", "wire"), 0.25) | {"skip trigram": 1.5}
+
+FALSE_SHARE = 0.05
+LEAST = {
+    "prefix matching": 0.25,
+    "previous token": 0.25,
+    "duplicate token": 0.25,
+    "first token": 0.25,
+    "copying": 0.25,
+    "wire": 0.25,
+    "skip trigram": 1.5,
+}
 """By how much a measure must exceed its control: a share, or logits for a skip trigram."""
-CLEAR = 0.4
-"""Wires are tried where a behaviour exceeds its control by this, so that a share of it is defined."""
 LEAST_LOGITS = 0.25
 """The p-value of copying is for more logits than this above the mean token."""
+CLEAR = 0.4
+"""Wires are tried where a behaviour exceeds its control by this, so that a share of it is defined."""
+
 N_ROWS = 16
+LONGEST = 128
+"""Random rows have at most so many positions behind the opening token."""
 STUDENT = 2.13
 """The mean of 16 rows lies within so many standard errors in 95 of 100 cases."""
 
@@ -53,7 +70,7 @@ class RandomRows(NamedTuple):
     marked: dict[str, Bool[Tensor, "row dst src"]]
 
 
-def random_rows(model: Any, *, few_tokens: bool = False, longest: int = 128) -> RandomRows:
+def random_rows(model: Any, *, few_tokens: bool = False) -> RandomRows:
     """Draw rows for a model, behind its tokenizer's opening token if there is one.
 
     Every row has a span of another length, so the pairs that repeat in one row do not repeat in
@@ -64,50 +81,83 @@ def random_rows(model: Any, *, few_tokens: bool = False, longest: int = 128) -> 
     model : a `TransformerBridge`
     few_tokens : whether each token comes about three times in a span, so that two tokens in a row
         are needed to find the place in the span before; otherwise the tokens of a span are different
-    longest : the largest number of positions
     """
-    bos = getattr(model.tokenizer, "bos_token_id", None)
-    opening = torch.tensor([] if bos is None else [bos], dtype=torch.long)
+    opening = torch.tensor(opening_tokens(model), dtype=torch.long)
     start = len(opening)
-    n = min(longest, model.cfg.n_ctx - start, 2 * (model.cfg.d_vocab - start))
-    periods = torch.linspace(n // 4 + 1, n // 2, min(N_ROWS, n // 2 - n // 4)).int().tolist()
-    if len(periods) < 2:
-        raise ValueError(f"{n} positions are too few for random rows that repeat. At least 6 are.")
-    generator = torch.Generator().manual_seed(0)
+    n_pos = min(LONGEST, model.cfg.n_ctx - start, 2 * (model.cfg.d_vocab - start))
+    periods = periods_in(n_pos)
     chance = torch.ones(model.cfg.d_vocab)
     chance[opening] = 0
-    position = torch.arange(start + n)
-    distance = position[:, None] - position
-    tokens, after, same = [], [], []
+    generator = torch.Generator().manual_seed(0)
+    rows = []
     for period in periods:
         span = torch.multinomial(chance, period, generator=generator)
         if few_tokens:
-            span = span[torch.randint(max(2, period // 3), (period,), generator=generator)]
-        tokens.append(torch.cat([opening, span.repeat(5)[:n]]))
-        is_second = (position >= start + period) & (position < start + 2 * period)
-        after.append((distance == period - 1) & is_second[:, None])
-        same.append((distance == period) & is_second[:, None])
+            n_different = max(2, period // 3)
+            span = span[torch.randint(n_different, (period,), generator=generator)]
+        repeated = span.repeat(5)[:n_pos]
+        rows.append(torch.cat([opening, repeated]))
+    return RandomRows(torch.stack(rows), marked_pairs(start, n_pos, periods))
+
+
+def opening_tokens(model: Any) -> list[int]:
+    """Return the token that opens each row of a model, or none if its tokenizer has no such token."""
+    bos = getattr(model.tokenizer, "bos_token_id", None)
+    return [] if bos is None else [bos]
+
+
+def periods_in(n_pos: int) -> list[int]:
+    """Return up to `N_ROWS` different periods, each of which fits twice into so many positions."""
+    shortest = n_pos // 4 + 1
+    longest = n_pos // 2
+    n_rows = min(N_ROWS, longest - shortest + 1)
+    if n_rows < 2:
+        raise ValueError(
+            f"{n_pos} positions are too few for random rows that repeat. At least 6 are."
+        )
+    return torch.linspace(shortest, longest, n_rows).int().tolist()
+
+
+def marked_pairs(
+    start: int, n_pos: int, periods: list[int]
+) -> dict[str, Bool[Tensor, "row dst src"]]:
+    """Return the pairs of each behaviour in rows that repeat with these periods from `start` on."""
+    position = torch.arange(start + n_pos)
+    distance = position[:, None] - position  # [dst, src]
     is_later = position[:, None] > start
-    everywhere = (len(periods), -1, -1)
-    marked = {
-        "prefix matching": torch.stack(after),
-        "previous token": ((distance == 1) & is_later).expand(everywhere),
-        "duplicate token": torch.stack(same),
-        "first token": ((position == 0) & is_later).expand(everywhere),
-    }
-    return RandomRows(torch.stack(tokens), marked)
+    marked: dict[str, list[Tensor]] = {kind: [] for kind in ATTENTION}
+    for period in periods:
+        second = start + period
+        third = second + period
+        in_second = ((position >= second) & (position < third))[:, None]
+        marked["prefix matching"].append((distance == period - 1) & in_second)
+        marked["previous token"].append((distance == 1) & is_later)
+        marked["duplicate token"].append((distance == period) & in_second)
+        marked["first token"].append((position == 0) & is_later)
+    return {kind: torch.stack(pairs) for kind, pairs in marked.items()}
 
 
-def shuffled(kind: str, marked: Bool[Tensor, "row dst src"]) -> Iterator[Tensor]:
+def shuffled(
+    kind: str, marked: Bool[Tensor, "row dst src"]
+) -> Iterator[Bool[Tensor, "row dst src"]]:
     """Give pairs for the control: those of other rows, or one random source for each destination."""
     generator = torch.Generator().manual_seed(1)
-    for turn in range(1, len(marked)):
+    for shift in range(1, len(marked)):
         if kind in ("prefix matching", "duplicate token"):
-            yield marked.roll(turn, 0)
+            yield marked.roll(shift, dims=0)
         else:
-            chance = torch.rand(marked.shape, generator=generator).tril()
-            source = chance.argmax(-1, keepdim=True)
-            yield torch.zeros_like(marked).scatter(2, source, True) & marked.any(-1, keepdim=True)
+            yield with_random_sources(marked, generator)
+
+
+def with_random_sources(
+    marked: Bool[Tensor, "row dst src"], generator: torch.Generator
+) -> Bool[Tensor, "row dst src"]:
+    """Give every destination one random source that is not after it."""
+    chance = torch.rand(marked.shape, generator=generator).tril()
+    source = chance.argmax(-1, keepdim=True)
+    pairs = torch.zeros_like(marked).scatter(2, source, True)
+    is_destination = marked.any(-1, keepdim=True)
+    return pairs & is_destination
 
 
 # Measures and their p-values
@@ -130,8 +180,9 @@ def attention_score(
 ) -> Score:
     """Measure the attention to the pairs of a behaviour, and to shuffled pairs."""
     marked = rows.marked[kind]
+    values = attention_to(pattern, marked)
     null = [attention_to(pattern, pairs) for pairs in shuffled(kind, marked)]
-    return Score(attention_to(pattern, marked), torch.stack(null))
+    return Score(values, torch.stack(null))
 
 
 def attention_to(
@@ -139,22 +190,30 @@ def attention_to(
 ) -> Float[Tensor, "row head"]:
     """Return the mean attention to marked pairs, by row."""
     total = torch.einsum("rhds,rds->rh", pattern, marked.to(pattern))
-    return total / marked.sum((1, 2)).to(pattern)[:, None]
+    n_pairs = marked.sum((1, 2)).to(pattern)
+    return total / n_pairs[:, None]
 
 
 def excess_weights(rows: RandomRows, kind: str) -> Float[Tensor, "row dst src"]:
     """Return weights whose sum with a pattern is a behaviour above its control, as in `Score`."""
-    weights = [
-        pairs / pairs.sum((1, 2), keepdim=True) for pairs in shuffled(kind, rows.marked[kind])
-    ]
-    marked = rows.marked[kind] / rows.marked[kind].sum((1, 2), keepdim=True)
-    return (marked - torch.stack(weights).mean(0)) / len(marked)
+    marked = rows.marked[kind]
+    of_behaviour = equal_weights(marked)
+    of_control = [equal_weights(pairs) for pairs in shuffled(kind, marked)]
+    excess = of_behaviour - torch.stack(of_control).mean(0)
+    return excess / len(marked)
+
+
+def equal_weights(marked: Bool[Tensor, "row dst src"]) -> Float[Tensor, "row dst src"]:
+    """Give all marked pairs of a row the same weight, with sum 1."""
+    return marked / marked.sum((1, 2), keepdim=True)
 
 
 def attention_p(score: Score, kind: str) -> Float[Tensor, " head"]:
     """Return the p-values of heads, with the variance of rows and that of the shuffles."""
-    variance = score.values.var(0) / len(score.values) + score.null.mean(1).var(0)
-    return upper_tail(score.excess - LEAST[kind], variance.sqrt())
+    of_mean = score.values.var(0) / len(score.values)
+    of_shuffles = score.null.mean(1).var(0)
+    error = (of_mean + of_shuffles).sqrt()
+    return upper_tail(score.excess - LEAST[kind], error)
 
 
 def upper_tail(difference: Tensor, error: Tensor) -> Tensor:
@@ -172,7 +231,13 @@ def decide(rows: list[Row]) -> None:
         of_kind = [row for row in rows if row["measure"] == kind]
         passing = discoveries([row["p"] for row in of_kind])
         for row, passes in zip(of_kind, passing, strict=True):
-            row["named"] = passes and row["value"] - (row["control"] or 0) >= least
+            row["named"] = passes and excess(row) >= least
+
+
+def excess(row: Row) -> float:
+    """Return by how much the value of a row exceeds its control, or the value if there is none."""
+    control = row["control"]
+    return row["value"] if control is None else row["value"] - control
 
 
 def discoveries(p_values: list[float]) -> list[bool]:
@@ -188,3 +253,15 @@ def discoveries(p_values: list[float]) -> list[bool]:
         if p <= FALSE_SHARE * place / len(p_values):
             limit = p
     return [p <= limit for p in p_values]
+
+
+def bench_result() -> dict[str, Any]:
+    """Return how often the rules were right on small models whose circuits are known.
+
+    Returns
+    -------
+    The commit of the rules, the number of models, and for each kind of line: how many lines were
+    tried; how many were named and right, named and false, missed, or named and unclear; and in how
+    many models the right lines are. `studies/bench/judge.py` stores this.
+    """
+    return stored("reports", "bench.json")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ N_CONTROLS = 8
 Stream = Float[Tensor, "row pos d_model"]
 
 
-@dataclass
 class Reader:
     """A head that reads a stream in which something is missing.
 
@@ -42,21 +40,31 @@ class Reader:
         is the behaviour above its control
     unembedding : of the tokens of these rows
     name : the head
+
+    Attributes
+    ----------
+    whole : the behaviours that the head has while nothing is missing, above their controls
     """
 
-    done: Run
-    weights: dict[str, Float[Tensor, "row dst src"]]
-    unembedding: Unembedding
-    name: str
-
-    def __post_init__(self) -> None:
-        self.head = heads_of(self.done.model, self.name)
-        self.norm = norm_before(self.done.model, parse(self.name)[0])
-        self.stream = self.done.stream(self.name)
-        self.query, self.key = self.input("Q", self.stream), self.input("K", self.stream)
+    def __init__(
+        self,
+        done: Run,
+        weights: dict[str, Float[Tensor, "row dst src"]],
+        unembedding: Unembedding,
+        name: str,
+    ) -> None:
+        self.weights = weights
+        self.unembedding = unembedding
+        self.head = heads_of(done.model, name)
+        self.norm = norm_before(done.model, parse(name)[0])
+        self.stream = done.stream(name)
+        self.query = self.input("Q", self.stream)
+        self.key = self.input("K", self.stream)
         self.raised = self.most_raised(self.stream)
-        whole = self.behaviours(self.query, self.key)
-        self.whole = {kind: value for kind, value in whole.items() if value >= LEAST[kind]}
+        self.whole = {}
+        for kind, value in self.behaviours(self.query, self.key).items():
+            if value >= LEAST[kind]:
+                self.whole[kind] = value
 
     def input(self, side: Side, stream: Stream) -> Float[Tensor, "row pos d_head"]:
         """Return the queries, keys or values that the head computes from a stream."""
@@ -76,32 +84,49 @@ class Reader:
 
     def most_raised(self, stream: Stream) -> Int[Tensor, "row pos"]:
         """Return which token the head raises most if it attends to a position."""
-        logits = self.unembedding.logits(self.input("V", stream), self.head.W_O[0])
+        values = self.input("V", stream)
+        logits = self.unembedding.logits(values, self.head.W_O[0])
         return self.unembedding.ids[logits.argmax(-1)]
 
     def lost(self, side: Side, missing: Stream, source: Tensor) -> dict[str, float]:
         """Return which share of each behaviour is lost if one input misses something.
 
-        For values, the behaviour is that the head raises most the token at the position to which
-        the earlier head attends, `source`. Its share is one of all positions.
+        Parameters
+        ----------
+        side : the input
+        missing : what is taken out of the stream
+        source : the tokens to which the earlier head attends `[row, pos]`. For values, the
+            behaviour is that the head raises these tokens most, as a share of all positions
         """
-        changed = self.stream - missing
+        stream = self.stream - missing
         if side == "V":
-            before, after = self.raised == source, self.most_raised(changed) == source
-            return {"copying": float(before.float().mean() - after.float().mean())}
-        changed = self.input(side, changed)
-        pair = (changed, self.key) if side == "Q" else (self.query, changed)
-        after = self.behaviours(*pair)
-        return {kind: 1 - after[kind] / whole for kind, whole in self.whole.items()}
+            before = share_equal(self.raised, source)
+            after = share_equal(self.most_raised(stream), source)
+            return {"copying": float(before - after)}
+        query = self.input("Q", stream) if side == "Q" else self.query
+        key = self.input("K", stream) if side == "K" else self.key
+        left = self.behaviours(query, key)
+        return {kind: 1 - left[kind] / whole for kind, whole in self.whole.items()}
 
     def sides(self, source: Tensor) -> list[Side]:
         """Return the inputs at which wires are tried.
 
         Values are tried if the head raises most what the earlier head attends to.
         """
-        copies = float((self.raised == source).float().mean()) >= LEAST["wire"]
-        sides: list[Side] = ["Q", "K"] if self.whole else []
-        return [*sides, "V"] if copies else sides
+        sides: list[Side] = []
+        if self.whole:
+            sides += ["Q", "K"]
+        if float(share_equal(self.raised, source)) >= LEAST["wire"]:
+            sides += ["V"]
+        return sides
+
+
+def share_equal(some: Tensor, others: Tensor) -> Float[Tensor, ""]:
+    """Return at which share of places two tensors are equal."""
+    return (some == others).float().mean()
+
+
+# Cuts
 
 
 @torch.no_grad()
@@ -120,12 +145,14 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
     instead; it is computed where the cut loses at least the floor.
     """
     model = subject.load()
-    by_token = cut_wires(model, random_rows(model), kinds_of)
-    matching = [name for name, kinds in kinds_of.items() if "prefix matching" in kinds]
-    by_pair = cut_wires(
-        model, random_rows(model, few_tokens=True), dict.fromkeys(matching, ["prefix matching"])
-    )
-    return [*by_token, *by_pair]
+    result = list(cut_wires(model, random_rows(model), kinds_of))
+    # a head may look for two tokens in a row, which shows only where single tokens come often
+    matching = {}
+    for name, kinds in kinds_of.items():
+        if "prefix matching" in kinds:
+            matching[name] = ["prefix matching"]
+    result += cut_wires(model, random_rows(model, few_tokens=True), matching)
+    return result
 
 
 def cut_wires(model: Any, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Row]:
@@ -141,14 +168,28 @@ def cut_wires(model: Any, rows: RandomRows, kinds_of: dict[str, list[str]]) -> I
             written = written - written.mean((0, 1))
             source = rows.tokens.gather(1, done.pattern(earlier).argmax(-1))
             for side in reader.sides(source):
-                by_cut = reader.lost(side, written, source)
-                controls = []
-                if max(by_cut.values()) >= LEAST["wire"]:
-                    for _ in range(N_CONTROLS):
-                        controls.append(reader.lost(side, turned(written, generator), source))
-                for kind, value in by_cut.items():
-                    null = torch.tensor([control[kind] for control in controls])
-                    yield wire_row(f"{earlier}->{name}.{side}", kind, value, null)
+                wire = f"{earlier}->{name}.{side}"
+                yield from cut_wire(reader, wire, side, written, source, generator)
+
+
+def cut_wire(
+    reader: Reader,
+    wire: str,
+    side: Side,
+    written: Stream,
+    source: Tensor,
+    generator: torch.Generator,
+) -> Iterator[Row]:
+    """Cut one wire, and take out random directions if this loses at least the floor."""
+    by_cut = reader.lost(side, written, source)
+    controls = []
+    if max(by_cut.values()) >= LEAST["wire"]:
+        for _ in range(N_CONTROLS):
+            direction = turned(written, generator)
+            controls.append(reader.lost(side, direction, source))
+    for kind, lost in by_cut.items():
+        null = torch.tensor([control[kind] for control in controls])
+        yield wire_row(wire, kind, lost, null)
 
 
 def heads_before(model: Any, name: str) -> list[str]:
@@ -161,15 +202,20 @@ def turned(vectors: Stream, generator: torch.Generator) -> Stream:
     """Turn vectors in a random direction, all in the same way: coordinates change place and sign."""
     n = vectors.shape[-1]
     signs = 2.0 * torch.randint(2, (n,), generator=generator) - 1
-    return vectors[..., torch.randperm(n, generator=generator)] * signs
+    order = torch.randperm(n, generator=generator)
+    return vectors[..., order] * signs
 
 
 def wire_row(wire: str, kind: str, lost: float, null: Float[Tensor, " control"]) -> Row:
     """Return the row of a wire; its p-value is 1 if it loses less than the floor."""
     if not len(null):
         return row(wire, "wire", lost, p=1.0, text=kind)
-    p = upper_tail(lost - null.mean() - LEAST["wire"], null.std())
-    return row(wire, "wire", lost, control=null.mean(), p=p, text=kind)
+    control = null.mean()
+    p = upper_tail(lost - control - LEAST["wire"], null.std())
+    return row(wire, "wire", lost, control=control, p=p, text=kind)
+
+
+# Circuits
 
 
 def circuits(scores: list[Row], wire_rows: list[Row]) -> list[Row]:
@@ -179,21 +225,31 @@ def circuits(scores: list[Row], wire_rows: list[Row]) -> list[Row]:
     A virtual head is a wire into values, through which the later head copies what the earlier one
     has attended to.
     """
-    behaviours = {(score["name"], score["measure"]) for score in scores if score["named"]}
-    found: dict[tuple[str, str], list[Row]] = {}
+    copying = {
+        score["name"] for score in scores if score["measure"] == "copying" and score["named"]
+    }
+    wires_of: dict[tuple[str, str], list[Row]] = {}
     for entry in wire_rows:
-        _, _, end = entry["name"].partition("->")
-        head, _, side = end.partition(".")
         if not entry["named"]:
             continue
+        head, side = reader_of(entry)
         if side == "V":
-            found["virtual head", entry["name"]] = [entry]
-        elif entry["text"] == "prefix matching" and (head, "copying") in behaviours:
-            found.setdefault(("induction", head), []).append(entry)
-    result = []
-    for (kind, _), parts in found.items():
-        names = ", ".join(dict.fromkeys(part["name"] for part in parts))
-        weakest = min(part["value"] for part in parts)
-        circuit = row(names, kind, weakest, p=max(part["p"] for part in parts))
-        result.append(circuit | {"named": True})
-    return result
+            wires_of["virtual head", entry["name"]] = [entry]
+        elif entry["text"] == "prefix matching" and head in copying:
+            wires_of.setdefault(("induction", head), []).append(entry)
+    return [circuit_row(kind, entries) for (kind, _), entries in wires_of.items()]
+
+
+def reader_of(entry: Row) -> tuple[str, str]:
+    """Return the later head of a wire, and the input which the wire enters."""
+    _, _, end = entry["name"].partition("->")
+    head, _, side = end.partition(".")
+    return head, side
+
+
+def circuit_row(kind: str, entries: list[Row]) -> Row:
+    """Return the row of a circuit, with the value and the p-value of its weakest wires."""
+    names = ", ".join(dict.fromkeys(entry["name"] for entry in entries))
+    value = min(entry["value"] for entry in entries)
+    p = max(entry["p"] for entry in entries)
+    return row(names, kind, value, p=p) | {"named": True}

@@ -1,0 +1,58 @@
+"""How the rules of a report did on models whose circuits are known: the judge, and its stored counts."""
+
+import json
+
+import pytest
+
+import circuitkit as ck
+from circuitkit.reports import rules
+from studies.bench import judge
+from studies.bench.load import load
+
+ANSWERS = judge.STORED.parents[4] / "studies/bench/answers-test.json"
+PREVIOUS = {"line": "behaviour", "head": "L0H1", "behaviour": "previous token"}
+COPYING = {"line": "behaviour", "head": "L1H0", "behaviour": "copying"}
+WEAK = {"line": "wire", "wire": "L0H0->L1H0.K"}
+WIRE = {"line": "wire", "wire": "L0H1->L1H0.K"}
+TRIGRAM = {"line": "skip trigram", "head": "L0H2", "trigram": [3, 4, 5]}
+
+
+def circuit(*wires):
+    heads = judge.heads_of(list(wires))
+    return {"line": "circuit", "circuit": "induction", "heads": heads, "wires": list(wires)}
+
+
+def test_each_verdict_of_the_judge():
+    """One line of each verdict; a circuit is right although it has one wire that is unclear."""
+    answer = {
+        "lines": [PREVIOUS, COPYING, circuit(WIRE["wire"])],
+        "unclear": [WEAK, {"line": "skip trigram", "head": "L0H2", "n_strong": 4}],
+    }
+    named = [PREVIOUS, WIRE, TRIGRAM, WEAK, circuit(WIRE["wire"], WEAK["wire"])]
+    verdicts = judge.judged(named, answer)
+    by_kind = {judge.kind_of_key(entry["line"]): entry["verdict"] for entry in verdicts}
+    wires = [entry["verdict"] for entry in verdicts if entry["line"][0] == "wire"]
+    assert sorted(wires) == ["false", "unclear"]
+    assert by_kind["previous token"] == by_kind["circuit"] == "right"
+    assert by_kind["copying"] == "missed"
+    assert by_kind["skip trigram"] == "unclear"
+    table = judge.table_of(verdicts).loc["total"]
+    assert table[judge.VERDICTS].tolist() == [2, 1, 1, 2]
+    assert table["false discoveries"] == pytest.approx(1 / 3)
+    assert table["power"] == pytest.approx(2 / 3)
+
+
+def test_the_lines_of_a_report_are_those_that_its_page_counts():
+    report = ck.report(load(0))
+    table = report.table
+    tried = judge.tried_lines_of(report)
+    n_scores = table["measure"].isin([*rules.ATTENTION, "copying"]).sum()
+    assert sum(line["line"] == "behaviour" for line in tried) == n_scores > 0
+    named = judge.lines_of(report)
+    assert len(named) == table["named"].eq(True).sum()
+
+
+@pytest.mark.weekly
+def test_the_judge_gives_the_stored_counts():
+    verdicts, tried = judge.judge(json.loads(ANSWERS.read_text("utf-8")))
+    assert judge.counts_of(verdicts, tried) == rules.bench_result()["kinds"]
