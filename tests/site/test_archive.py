@@ -25,7 +25,7 @@ def test_archive_opens_from_a_folder_without_a_network(open_page, tmp_path):
         assert opened.problems == []
     page = opened.page
     page.keyboard.press("Control+k")
-    page.keyboard.type("incoherent")
+    page.keyboard.type("gated block")
     page.keyboard.press("Enter")
     page.locator("#search-results li a", has_text="uperposition").first.click()
-    page.wait_for_url("**/book/*.html**")
+    page.wait_for_url("**/book/**/*.html**")
