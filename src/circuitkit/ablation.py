@@ -28,7 +28,7 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
 from circuitkit.checks import checked, shown, to_tokens
-from circuitkit.cuts import Chain, Cuts, Missing, resolve, sides_of
+from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, resolve, sides_of
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
     Recording,
@@ -49,14 +49,19 @@ Tokens = Int[Tensor, "batch pos"]
 Fill = Literal["zero", "mean", "resample"]
 
 
-# What stands in the place of a value
+# What a value is replaced by
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """By what a value is replaced: by zero, the mean over rows, the row before, or as it was.
+    """What values are replaced by: zero, or values that were recorded in another run.
 
-    With a `source`, the values of another run are taken instead of this one's.
+    Parameters
+    ----------
+    fill : `"zero"`; `"mean"`, the mean over the rows of the other run; `"resample"`, its row before,
+        where the last row stands before the first one; or `"patch"`, the same row of it
+    source : the recording of the other run; None for `"zero"`
+    positions : at which positions values are replaced; None for all
     """
 
     fill: str
@@ -64,18 +69,22 @@ class Replacement:
     positions: tuple[int, ...] | None = None
 
     def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
-        """The replacement of `now`, `[batch, pos, ...]`, which is `value_in(run)` in another run."""
-        value = now if self.source is None else value_in(self.source)
-        if self.fill == "zero":
-            value = torch.zeros_like(now)
-        elif self.fill == "mean":
-            value = value.mean(0, keepdim=True).expand_as(now)
+        """What replaces a value.
+
+        Parameters
+        ----------
+        now : the value in this run, `[batch, pos, ...]`
+        value_in : a function that reads the same value from the recording of another run
+        """
+        new = torch.zeros_like(now) if self.source is None else value_in(self.source)
+        if self.fill == "mean":
+            new = new.mean(0, keepdim=True).expand_as(now)
         elif self.fill == "resample":
-            value = value.roll(1, 0)
+            new = new.roll(1, 0)
         if self.positions is None:
-            return value
+            return new
         result = now.clone()
-        result[:, list(self.positions)] = value[:, list(self.positions)]
+        result[:, list(self.positions)] = new[:, list(self.positions)]
         return result
 
 
@@ -149,40 +158,51 @@ class CutRun:
     recording: Recording
     arguments: dict[int, tuple[tuple, dict]] = field(default_factory=dict)
     """What the attention of each layer was called with."""
-    second_calls: dict[tuple[int, tuple[Missing, ...]], Recording] = field(default_factory=dict)
-    """By layer and what its queries, keys and values miss: see `second_call`."""
+    second_calls: dict[tuple[int, ChainsBySide], Recording] = field(default_factory=dict)
+    """What `second_call` has recorded, by its arguments."""
 
-    def missing(self, part: Name, chains: Iterable[Chain] = ()) -> tuple[Missing, ...]:
-        """What each input of a part misses: by the cuts, and by these chains as well."""
+    def missing(self, part: Name, chains: Iterable[Chain] = ()) -> ChainsBySide:
+        """What each input of a part misses, because of the cuts and of these chains into the part."""
         result = []
         for side in sides_of(self.model, part) or [None]:
             entry = replace(part, side=side)
             more = [chain[:-1] for chain in chains if chain[-1] == entry]
+            # a chain that is named twice is missed once
             result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(entry, ()), *more])))
         return tuple(result)
 
-    def read(self, part: Name, missing: Missing) -> Float[Tensor, "batch pos d_model"]:
-        """What a part reads: the stream with some parts' outputs replaced, behind the norm."""
-        stream, step = self.recording.stream(part), step_of(self.model, part)
-        if () in missing:
+    def changed_input(self, part: Name, missing: Chains) -> Float[Tensor, "batch pos d_model"]:
+        """What a part multiplies its weights with if its input misses these chains."""
+        stream = self.recording.stream(part)
+        if WHOLE_INPUT in missing:  # it covers all wires and paths into this input
             stream = self.replaced(stream, lambda run: run.stream(part))
-            missing = ()
-        chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
-        for chain in missing:
-            chains_by_writer[chain[-1].part].append(chain)
-        for writer, chains in chains_by_writer.items():
-            written = self.recording.share(writer, step)
-            if (writer,) in chains:  # a wire, which covers every path that ends in it
-                instead = self.replaced(written, lambda run, w=writer: run.share(w, step))
-            else:
-                output = self.output_without(writer, chains)
-                instead = self.recording.share(writer, step, output)
-            stream = stream - written + instead
+        else:
+            chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
+            for chain in missing:
+                chains_by_writer[chain[-1].part].append(chain)
+            for writer, chains in chains_by_writer.items():
+                stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
         norm = None if part.kind == "unembed" else norm_before(self.model, part)
         if norm is None:
             return stream
         with only_permanent_hooks(norm):
             return norm(stream)
+
+    def with_share_replaced(
+        self,
+        stream: Float[Tensor, "batch pos d_model"],
+        writer: Name,
+        chains: list[Chain],
+        step: int,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The stream that a step reads, in which the share of one writer lacks these chains."""
+        share = self.recording.share(writer, step)
+        wire = (writer,)
+        if wire in chains:  # it covers all paths that end in it
+            new = self.replaced(share, lambda run: run.share(writer, step))
+        else:
+            new = self.recording.share(writer, step, self.output_without(writer, chains))
+        return stream - share + new
 
     def output_without(
         self, part: Name, chains: Sequence[Chain]
@@ -193,20 +213,21 @@ class CutRun:
             return self.recording.output(part, self.second_call(layer, missing).heads_z(layer))
         if converted_neurons(self.model, layer) is not None:
             return self.recording.output(part, self.neurons_z(layer, missing))
-        return mlp_output(self.model.blocks[layer].mlp, self.read(part, missing[0]))
+        mlp = self.model.blocks[layer].mlp
+        return mlp_output(mlp, self.changed_input(part, missing[0]))
 
     # Heads
 
-    def second_call(self, layer: int, missing: tuple[Missing, ...]) -> Recording:
-        """What hooks see in a second call of an attention module.
+    def second_call(self, layer: int, missing: ChainsBySide) -> Recording:
+        """What hooks see in a second call of an attention module, whose inputs miss these chains.
 
-        Queries, keys and values of all heads miss something there, so only the values of heads
-        that miss the same are used.
+        In this call the queries, keys and values of all heads of the layer miss them. The caller
+        uses only the values of those heads that really do.
         """
         if (layer, missing) in self.second_calls:
             return self.second_calls[layer, missing]
         attention, head = self.model.blocks[layer].attn, Name("H", layer, 0)
-        streams = {chains: self.read(head, chains) for chains in set(missing) if chains}
+        streams = {chains: self.changed_input(head, chains) for chains in set(missing) if chains}
         second = Recording(self.model, self.recording.hook_names)
 
         def read_instead(stream: Tensor, value: Tensor, hook: HookPoint) -> Tensor:
@@ -230,11 +251,11 @@ class CutRun:
         """Replace what the heads of a layer gathered where they are ablated or read other inputs."""
         layer, shape = hook.layer(), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
-        for head in of_layer(self.cuts.readers, layer, ("H",)):
+        for head in parts_in_layer(self.cuts.readers, layer, ("H",)):
             second = self.second_call(layer, self.missing(head))
             z[:, :, head.number] = second.heads_z(layer)[:, :, head.number]
-            self.recording.second_calls[head] = second
-        for head in of_layer(self.cuts.parts, layer, ("H",)):
+            self.recording.second_call_of_head[head] = second
+        for head in parts_in_layer(self.cuts.parts, layer, ("H",)):
             number = head.number
             now = z[:, :, number].clone()
             z[:, :, number] = self.replaced(now, lambda run, n=number: run.heads_z(layer)[:, :, n])
@@ -246,19 +267,17 @@ class CutRun:
         """Let an MLP read a stream in which something is missing."""
         mlp = Name("MLP", hook.layer())
         self.recording.uncut[str(hook.name)] = read
-        return self.read(mlp, self.missing(mlp)[0]).view_as(read)
+        return self.changed_input(mlp, self.missing(mlp)[0]).view_as(read)
 
-    def neurons_z(
-        self, layer: int, missing: tuple[Missing, ...]
-    ) -> Float[Tensor, "batch pos head"]:
+    def neurons_z(self, layer: int, missing: ChainsBySide) -> Float[Tensor, "batch pos head"]:
         """What all neuron-heads of a layer gather if their queries and values miss something."""
         neurons, mlp = converted_neurons(self.model, layer), Name("MLP", layer)
         gate, value = neurons.reads(self.recording[f"blocks.{layer}.mlp.hook_in"])
         of_queries, of_values = missing
         if of_queries:
-            gate, _ = neurons.reads(self.read(mlp, of_queries))
+            gate, _ = neurons.reads(self.changed_input(mlp, of_queries))
         if of_values:
-            _, value = neurons.reads(self.read(mlp, of_values))
+            _, value = neurons.reads(self.changed_input(mlp, of_values))
         return neurons.z(gate, value)
 
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
@@ -267,12 +286,12 @@ class CutRun:
         neurons = converted_neurons(self.model, layer)
         before = self.recording.neurons_z(layer)
         z = before.clone()
-        rows_by_missing: dict[tuple[Missing, ...], list[int]] = defaultdict(list)
-        for part in of_layer(self.cuts.readers, layer, ("N", "MLP")):
+        rows_by_missing: dict[ChainsBySide, list[int]] = defaultdict(list)
+        for part in parts_in_layer(self.cuts.readers, layer, ("N", "MLP")):
             rows_by_missing[self.missing(part)].extend(neuron_rows(self.model, part))
         for missing, rows in rows_by_missing.items():
             z[..., rows] = self.neurons_z(layer, missing)[..., rows]
-        ablated = of_layer(self.cuts.parts, layer, ("N", "MLP"))
+        ablated = parts_in_layer(self.cuts.parts, layer, ("N", "MLP"))
         rows = [row for part in ablated for row in neuron_rows(self.model, part)]
         if rows:
             z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
@@ -286,7 +305,11 @@ class CutRun:
         return self.replaced(value, lambda run: run[str(hook.name)])
 
     def at_bias(self, value: Tensor, hook: HookPoint) -> Tensor:
-        """Take away the bias of an attention layer or of a converted MLP."""
+        """Subtract the bias of an attention layer or of a converted MLP.
+
+        A bias is the same at all positions of all texts, so no other value could replace it. It
+        becomes zero whatever `fill`, `patch` and `at` say.
+        """
         if ".attn." in str(hook.name):
             return value - self.model.blocks[hook.layer()].attn.b_O
         b_out = converted_neurons(self.model, hook.layer()).b_out
@@ -296,7 +319,7 @@ class CutRun:
         """Let the unembedding read a stream in which something is missing."""
         self.recording.values[str(hook.name)] = stream
         unembed = Name("unembed")
-        return self.read(unembed, self.cuts.inputs[unembed])
+        return self.changed_input(unembed, self.cuts.inputs[unembed])
 
     def hooks(self) -> dict[str, Callable]:
         """Where something is changed, and the function that changes it."""
@@ -330,7 +353,7 @@ class CutRun:
         self.arguments[layer] = positional, named
 
 
-def of_layer(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Name]:
+def parts_in_layer(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Name]:
     """The parts of a layer that are of some kinds."""
     return [part for part in parts if part.layer == layer and part.kind in kinds]
 
@@ -342,10 +365,10 @@ def of_layer(parts: Iterable[Name], layer: int, kinds: Sequence[str]) -> list[Na
 def hooked(
     cut_run: CutRun, points: dict[str, HookPoint], recorded: Iterable[str]
 ) -> Iterator[None]:
-    """Inside, the model's hooks change what `cut_run` asks for, and record their values.
+    """Inside, hooks of the model make the changes of `cut_run`, and record values.
 
-    Changes come before a user's own hooks, which therefore see the changed values, and the
-    recording after them.
+    At each hook point, the changes come first, a user's own hooks come next, and the recording
+    comes last. So users see the changed values, and what they change is recorded.
     """
     added, listeners = [], []
     guarded = guard(cut_run, points)
@@ -360,20 +383,24 @@ def hooked(
                 listeners.append(block.attn.register_forward_pre_hook(keep, with_kwargs=True))
         yield
     finally:
+        # a user's hook may have removed these hooks, or itself, during the run
         for point, handle in added:
             handle.hook.remove()
-            point.fwd_hooks.remove(handle)
+            if handle in point.fwd_hooks:
+                point.fwd_hooks.remove(handle)
         for listener in listeners:
             listener.remove()
         for hooks, number, hook_fn in guarded:
-            hooks[number] = hook_fn
+            if number in hooks:
+                hooks[number] = hook_fn
 
 
 def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int, Callable]]:
-    """Let a user's hook that is not permanent raise an error if it changes values where wires are cut.
+    """Let a user's temporary hook raise an error if it changes a value in a run with cut wires.
 
-    Such hooks do not act when a layer is computed a second time, so a change would be lost there.
-    Returns where the hooks are in torch, and what they are.
+    Such a hook does not act when a layer is computed a second time, so its change would be lost
+    there. The result lists every hook that was exchanged: the dictionary of torch that holds it,
+    its key there, and the hook as it was.
     """
     temporary = temporary_hooks(points)
     for _, handle in temporary:
@@ -428,15 +455,23 @@ class Run:
     logits : its logits
     recording : what its hooks saw, as far as parts are read from them
     cuts, replacement : what was ablated, and by what it was replaced
-    weights : where each weight lay and how often torch had counted a change of it, so that a later
-        run with other weights does not take values from here
+    weight_versions : of each weight, its address in memory and how often torch had counted a change
+        of it; methods that multiply with weights refuse a run from before such a change
 
     Notes
     -----
-    In a run with a wire into a head cut, `stream` and `read` of the head are what all heads of its
-    layer read, before the cut. Its `pattern`, `z` and `part` are those after the cut. A cut into the
-    unembedding, such as `"L1H0->unembed"`, changes `logits`, `stream()` and `read()`, while `parts`
-    and `contributions` are what the parts have written, so they add up to the stream before this cut.
+    Heads of one layer share a stream, and a cut wire changes it for one of them only. So not every
+    method shows a cut:
+
+    ==================================  ===================  ==========================
+    Method                              A cut into a part    A cut into `"unembed"`
+    ==================================  ===================  ==========================
+    `stream`, `read`                    is not shown         is shown
+    `pattern`, `z` of this part         is shown             does not reach them
+    `part`, `parts`, `contributions`    is shown             is not shown
+    `logits`                            is shown             is shown
+    ==================================  ===================  ==========================
+
     Source: Elhage et al. 2021, the residual stream as a sum.
     """
 
@@ -446,11 +481,23 @@ class Run:
     recording: Recording
     cuts: Cuts
     replacement: Replacement
-    weights: list[tuple[int, int]] = field(default_factory=list)
+    weight_versions: list[tuple[int, int]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         batch, pos = self.tokens.shape
         return f"Run({batch} rows of {pos} tokens, {len(self.model.blocks)} layers)"
+
+    def has_old_weights(self) -> bool:
+        """Whether torch has counted a change of the model's weights since this run."""
+        return self.weight_versions != versions_of_weights(self.model)
+
+    def require_same_weights(self) -> None:
+        """Raise a `ValueError` if values of this run would be multiplied with later weights."""
+        if self.has_old_weights():
+            raise ValueError(
+                "The weights of the model have changed since this run, and what it recorded does "
+                "not fit the new ones. Run the model again: run(model, tokens)."
+            )
 
     @cached_property
     def cache(self) -> ActivationCache:
@@ -477,14 +524,14 @@ class Run:
                 "cannot be completed. Run it again, and read run.cache before the change."
             )
         recording = again.recording
-        for head, second in recording.second_calls.items():
+        for head, second in recording.second_call_of_head.items():
             for hook in ("attn.hook_pattern", "attn.hook_attn_scores"):
                 name = f"blocks.{head.layer}.{hook}"
                 if recording.hook_names[name] in second.values:
                     recording.values[recording.hook_names[name]] = recording.of_all_heads(name)
         for layer, z in recording.neuron_z.items():
             recording.values[f"blocks.{layer}.mlp.neurons.hook_z"] = z
-        hidden = hooks_before_cuts(recording.values, self.cuts)
+        hidden = hooks_left_out(recording.values, self.cuts)
         values = Cached({name for name, point in points.items() if point.name in hidden})
         for name, point in points.items():
             if point.name in recording.values and point.name not in hidden:
@@ -503,16 +550,17 @@ class Run:
 
         Raises
         ------
-        ValueError : for an input, a wire, a path, a part that the model does not have, or a reader
-            that runs before the part
+        ValueError : for an input, a wire, a path, a part that the model does not have, a reader
+            that runs before the part, or weights that have changed since the run
         """
-        part = part_called(self.model, name)
-        step = step_of(self.model, part_called(self.model, before, READERS))
+        part = find_part(self.model, name)
+        step = step_of(self.model, find_reader(self.model, before))
         if part.kind == "unembed" or step_of(self.model, part) >= step:
             raise ValueError(
                 f"{name!r} has written nothing into the stream that {before!r} reads. "
                 "Write the name of an earlier part, such as 'embed'."
             )
+        self.require_same_weights()
         self.recording.require_additive()
         with torch.set_grad_enabled(self.logits.requires_grad):
             return self.recording.share(part, step)
@@ -537,7 +585,8 @@ class Run:
 
     def parts_before(self, reader: str, neurons: bool) -> tuple[int, list[Name]]:
         """The step of a reader, and the parts that have written before it, in their order."""
-        step = step_of(self.model, part_called(self.model, reader, READERS))
+        step = step_of(self.model, find_reader(self.model, reader))
+        self.require_same_weights()
         self.recording.require_additive()
         parts = parts_of(self.model, neurons)
         return step, [part for part in parts if step_of(self.model, part) < step]
@@ -593,9 +642,8 @@ class Run:
         ------
         ValueError : for a part that reads nothing: an embedding or a bias
         """
-        return self.recording.stream(part_called(self.model, name, READERS)).reshape(
-            *self.tokens.shape, -1
-        )
+        stream = self.recording.stream(find_reader(self.model, name))
+        return stream.reshape(*self.tokens.shape, -1)
 
     def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
@@ -610,7 +658,8 @@ class Run:
         ------
         ValueError : for a part that reads nothing: an embedding or a bias
         """
-        part = part_called(self.model, name, READERS)
+        part = find_reader(self.model, name)
+        self.require_same_weights()
         stream = self.stream(name)
         if part.kind == "unembed":
             norm = self.model._modules.get("ln_final")
@@ -629,8 +678,9 @@ class Run:
         name : a head such as `"L1H3"`; of a neuron-head, such as `"L0N12"`, the attention on the
             token itself is returned, `[batch, dst]`, and the rest is on the bias token
         """
-        part = part_called(self.model, name, ("H", "N"))
+        part = find_part(self.model, name, ("H", "N"), IS_NO_HEAD)
         if part.kind == "N":
+            self.require_same_weights()
             return self.recording.neuron_attention(part)
         return self.recording.patterns(part.layer or 0)[:, part.number]
 
@@ -641,15 +691,15 @@ class Run:
         ----------
         name : a head such as `"L1H3"`
         """
-        part = part_called(self.model, name, ("H",))
+        part = find_part(self.model, name, ("H",), IS_NO_HEAD)
         return self.recording.heads_z(part.layer)[:, :, part.number]
 
 
-READERS = ("H", "N", "MLP", "unembed")
+IS_NO_HEAD = "is no attention head. Write a name such as 'L0H1'."
 
 
-def part_called(model: Any, text: str, kinds: Sequence[str] | None = None) -> Name:
-    """A part of the model, of one of some kinds, from its name; a `ValueError` for anything else."""
+def find_part(model: Any, text: str, kinds: Sequence[str] | None = None, problem: str = "") -> Name:
+    """The part with a name; a `ValueError` if it is none, or of no such kind, with this problem."""
     chain = parse(text)
     if len(chain) != 1 or chain[0].side is not None:
         raise ValueError(
@@ -657,12 +707,14 @@ def part_called(model: Any, text: str, kinds: Sequence[str] | None = None) -> Na
         )
     require_part(model, chain[0])
     if kinds is not None and chain[0].kind not in kinds:
-        if kinds == READERS:
-            problem = "reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
-        else:
-            problem = "is no attention head. Write a name such as 'L0H1'."
         raise ValueError(f"{text!r} {problem}")
     return chain[0]
+
+
+def find_reader(model: Any, text: str) -> Name:
+    """The part with a name, if it reads the stream."""
+    problem = "reads nothing. Write the name of a head, an MLP or a neuron, or 'unembed'."
+    return find_part(model, text, ("H", "N", "MLP", "unembed"), problem)
 
 
 class Cached(dict):
@@ -682,8 +734,8 @@ class Cached(dict):
         raise KeyError(name)
 
 
-def hooks_before_cuts(hooks: Iterable[str], cuts: Cuts) -> set[str]:
-    """The hooks that show what a cut takes away later, from some heads or neurons of the layer."""
+def hooks_left_out(hooks: Iterable[str], cuts: Cuts) -> set[str]:
+    """The hooks whose values hold for only some heads or neurons of a layer with a cut."""
     patterns = []
     for entry in cuts.inputs:
         if entry.kind == "H":
@@ -724,7 +776,8 @@ def run(
     without : a name, or several names, of what is replaced; an input covers its wires, a wire its
         paths, a part all
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
-        rows, or those of the row before (`"resample"`). Biases become zero.
+        rows, position by position, or those of the row before (`"resample"`; the first row takes
+        those of the last one). Biases become zero, whatever `fill` and `patch` say.
     patch : other tokens of the same shape, or their run on this model: the values come from there.
         A run from before a change of the weights is refused; torch does not count changes that are
         made in place through `weight.data`, so run again after such a change.
@@ -743,12 +796,13 @@ def run(
 
     Notes
     -----
-    Error: rounding. The norms in front of the changed inputs are applied anew; norms behind a
-    layer keep their divisor (behind a part on a path, they have the one of what it would write), and
-    so do closing norms. A key belongs to one query head here, even where the model shares it among a
-    group. The layer is called once more for each different set of things that heads of it miss. Hooks
-    that are not permanent do not act in such a call: they may look, and an error is raised if they
-    change values there. `"mean"` and `"resample"` run the model twice.
+    Error: rounding. The norm in front of a changed input is computed again. A closing norm keeps its
+    divisor. A norm behind a layer keeps it where a wire is cut; where a path is cut, it has the divisor
+    that belongs to what the part on the path would write. A key belongs to one query head here, even
+    where the model shares it among a group. If heads of a layer have different wires or paths cut, the
+    layer is called once more for each of these sets. Hooks that are not permanent do not act in such a
+    call, so an error is raised if one of them changes a value. `"mean"` and `"resample"` run the model
+    twice.
     Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
     Examples
@@ -804,7 +858,7 @@ def replacement_of(
 def run_to_patch_from(model: Any, tokens: Tokens, patch: Any) -> "Run":
     """The run that values come from: a given one, or that of given tokens."""
     source = patch if isinstance(patch, Run) else run(model, patch)
-    if source.model is not model or source.weights != versions_of_weights(model):
+    if source.model is not model or source.has_old_weights():
         raise ValueError(
             "patch is a run of another model, or of this one before its weights were changed, so "
             "its values mean something else here. Run it again: patch=run(model, other_tokens)."

@@ -15,9 +15,15 @@ from circuitkit.names import Name, parse
 from circuitkit.parts import converted_neurons, neuron_names, require_part, step_of
 
 Chain = tuple[Name, ...]
-Missing = tuple[Chain, ...]
-"""What one input misses: chains of parts that lead to it. The empty chain is the whole input, one
-part is a wire, and a longer chain is a path, whose parts after the first are named with an input."""
+"""What leads to an input: one part for a wire, several for a path. The parts of a path after its
+first are named with the input that it runs through."""
+WHOLE_INPUT: Chain = ()
+"""The chain that stands for all that an input reads."""
+Chains = tuple[Chain, ...]
+"""What one input misses."""
+ChainsBySide = tuple[Chains, ...]
+"""What each input of a part misses: the queries, keys and values of a head, in this order; the
+queries and values of neurons; or the one input of an MLP."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Cuts:
     """A set of names, resolved: the parts that are ablated, and what each input misses."""
 
     parts: frozenset[Name]
-    inputs: dict[Name, Missing]
+    inputs: dict[Name, Chains]
 
     @cached_property
     def readers(self) -> list[Name]:
@@ -54,7 +60,7 @@ def resolve(model: Any, names: Sequence[str]) -> Cuts:
     parts: set[Name] = set()
     chains_into: dict[Name, dict[Chain, None]] = {}
     for first, *readers in chains:
-        writers = smallest(model, first, split)
+        writers = smallest_parts(model, first, split)
         if not readers and first.side is None and first.kind != "unembed":
             require_removable(model, first)
             parts.update(writers)
@@ -112,7 +118,7 @@ def sides_of(model: Any, part: Name) -> str:
     return "QV" if is_neuron else ""
 
 
-def smallest(model: Any, name: Name, split: set[int | None]) -> list[Name]:
+def smallest_parts(model: Any, name: Name, split: set[int | None]) -> list[Name]:
     """`[L3N5.0, L3N5.1]` for the neuron L3N5, and the name itself for most other parts."""
     part, layer = name.part, name.layer
     neurons = converted_neurons(model, layer)
@@ -131,5 +137,5 @@ def smallest(model: Any, name: Name, split: set[int | None]) -> list[Name]:
 def inputs_of(model: Any, name: Name, split: set[int | None]) -> list[Name]:
     """`[L1H3.Q, L1H3.K, L1H3.V]` for L1H3, and of a neuron those of its heads."""
     sides = [name.side] if name.side else list(sides_of(model, name)) or [None]
-    readers = [part for part in smallest(model, name, split) if part.kind != "MLP bias"]
+    readers = [part for part in smallest_parts(model, name, split) if part.kind != "MLP bias"]
     return [replace(part, side=side) for part in readers for side in sides]

@@ -265,7 +265,7 @@ class Recording:
     """What MLPs would have read without cuts, by the first name of the hook."""
     neuron_z: dict[int, Tensor] = field(default_factory=dict)
     """What neuron-heads gathered, `[batch, pos, head]`, by layer."""
-    second_calls: "dict[Name, Recording]" = field(default_factory=dict)
+    second_call_of_head: "dict[Name, Recording]" = field(default_factory=dict)
     """By head that reads other inputs than the rest of its layer: its second call."""
     is_additive: bool = False
     """Whether layers are known to add what they write to the stream."""
@@ -432,7 +432,7 @@ class Recording:
     def of_all_heads(self, hook: str) -> Float[Tensor, "batch head dst src"]:
         """The patterns or scores of a layer's heads, each with the inputs that it read."""
         values = self[hook]
-        for head, second in self.second_calls.items():
+        for head, second in self.second_call_of_head.items():
             if hook.startswith(f"blocks.{head.layer}."):
                 values = values.clone()
                 values[:, head.number] = second[hook][:, head.number]

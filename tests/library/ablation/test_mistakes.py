@@ -59,6 +59,31 @@ def test_values_come_from_this_model_and_names_are_texts(model):
         run(model, [[1, 2, 3]])
 
 
+def test_a_run_does_not_mix_its_values_with_later_weights():
+    """After a step of training, the parts of an old run would no longer add up to its stream."""
+    changing = tiny_models.boot(torch.float32, **SIZES, normalization_type="LN", attn_only=False)
+    before = run(changing, ROWS)
+    stream, z = before.stream(), before.z("L0H1")
+    with torch.no_grad():
+        changing.blocks[0].attn.o.original_component.weight.mul_(2)
+    direction = torch.ones(12)
+    for call in (
+        lambda: before.part("L0H1"),
+        lambda: before.parts(),
+        lambda: before.contributions(direction),
+        lambda: before.read("L1H0"),
+    ):
+        with pytest.raises(
+            ValueError, match="weights of the model have changed.* Run the model again"
+        ):
+            call()
+    # what needs no weights is still what the run saw
+    assert torch.equal(before.stream(), stream)
+    assert torch.equal(before.z("L0H1"), z)
+    after = run(changing, ROWS)
+    torch.testing.assert_close(sum(after.parts().values()), after.stream())
+
+
 @pytest.mark.parametrize("fill", ["mean", "resample"])
 def test_fill_has_the_same_meaning_in_run_and_effect(model, fill):
     """The second head's new values are those it had when the first was whole."""

@@ -216,6 +216,29 @@ def test_a_run_inside_a_hook_of_a_run_is_refused(tokens):
             run(model, tokens, without="L0H1->L1H3.K")
 
 
+@pytest.mark.parametrize("removes", ["all hooks of its point", "itself"])
+def test_a_hook_that_removes_hooks_during_a_run_leaves_none_behind(tokens, removes):
+    model = make("native-mlp")
+    wire, place = "L0H1->L1H3.K", "blocks.1.attn.hook_z"
+    expected, point = run(model, tokens, without=wire).logits, model.hook_dict[place]
+    before = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
+    handles = []
+
+    def remove(value, hook):
+        if removes == "itself":
+            handles[0].hook.remove()
+            point.fwd_hooks.remove(handles[0])
+        else:
+            hook.remove_hooks()
+
+    handles.append(point.add_hook(remove))
+    close(run(model, tokens, without=wire).logits, expected, 0)
+    after = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
+    assert after == before
+    assert not point.fwd_hooks
+    assert not model.blocks[1].attn._forward_pre_hooks
+
+
 def test_the_cache_after_a_cut_is_consistent(tokens):
     """Scores, pattern and z of the cut head fit each other; keys that it does not use are left out."""
     model = make("gpt2")  # in native models the hook of scores shows patterns
