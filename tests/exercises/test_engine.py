@@ -82,6 +82,7 @@ def test_an_accepted_answer_may_be_checked_again():
         (lambda x, y, W: (2 * (x + y) @ W).T, "Your result is transposed"),
         (lambda x, y, W: 5 * (x + y) @ W, "2.5 times the expected one on every case"),
         (lambda x, y, W: (x + y) @ W / 0, "contains NaN or infinity. Is something divided by 0?"),
+        (lambda x, y, W: 1 / (2 * (x + y) @ W), "1 divided by the expected one on every case"),
         (lambda x, y, W: x[1000], "it raised IndexError"),
         (lambda x, y, W: 2 * (x + y) @ W.float(), "Create new tensors with dtype=torch.float64"),
         (lambda x, y, W: "numbers", "it returned str; expected numbers [row, column]"),

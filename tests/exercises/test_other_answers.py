@@ -117,3 +117,16 @@ def test_the_score_from_the_whole_table_is_refused_for_its_size():
 
     message = exercises.check_copying_score(answer).message
     assert "it comes from a matrix of width 4. Use a [d_head, d_head] matrix" in message
+
+
+def test_a_gate_with_a_threshold_along_one_embedding_is_refused():
+    def answer(W_E, query, key, side):
+        W_GQ, b_GQ, W_GK, b_GK = gate_beyond_its_ends(W_E, query, key, at=1.0, elsewhere=0.0)
+        if side == "query":
+            W_GQ, b_GQ = 10 * W_E[query] / W_E[query].square().sum(), -9.0
+        else:
+            W_GK, b_GK = 10 * W_E[key] / W_E[key].square().sum(), -9.0
+        return W_GQ, b_GQ, W_GK, b_GK
+
+    for side in ("query", "key"):
+        assert not exercises.check_one_pair_gate(lambda *given, side=side: answer(*given, side))

@@ -109,6 +109,21 @@ def last_position_only(model, tokens, layer, head):
     return hooked(model, tokens, f"blocks.{layer}.attn.hook_z", change)
 
 
+def values_replaced(model, tokens, layer, head):
+    """You replace the values (`hook_v`). `hook_z` is what the head's pattern makes of them."""
+
+    def change(value: Tensor) -> Tensor:
+        value[:, :, head] = value[:, :, head].mean(1, keepdim=True)
+        return value
+
+    return hooked(model, tokens, f"blocks.{layer}.attn.hook_v", change)
+
+
+def sum_over_positions(model, tokens, layer, head):
+    """The head is replaced by its sum over positions. Divide by the number of positions."""
+    return z_replaced(model, tokens, layer, head, lambda z: z.sum(1, keepdim=True))
+
+
 EXERCISE = Exercise(
     number="1.7",
     name="average_out",
@@ -120,7 +135,7 @@ EXERCISE = Exercise(
     mistakes=(
         zero, average_subtracted, nothing_replaced, mean_over_numbers, mean_over_everything,
         mean_over_heads, all_heads, other_layer, layer_0_always, head_as_position,
-        last_position_only,
+        last_position_only, values_replaced, sum_over_positions,
     ),
 )  # fmt: skip
 

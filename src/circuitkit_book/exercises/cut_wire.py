@@ -129,6 +129,18 @@ def softmax_over_destinations(x, r, W_Q, W_K):
     return scores.masked_fill(future(scores), -torch.inf).softmax(0)
 
 
+def past_masked(x, r, W_Q, W_K):
+    """Your mask hides earlier tokens instead of later ones. Mask where the source is later than the destination."""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.masked_fill(future(scores).T, -torch.inf).softmax(-1)
+
+
+def no_softmax(x, r, W_Q, W_K):
+    """The softmax is missing: these are masked scores. A pattern is the softmax of each row of scores."""
+    scores = scaled_scores(x, r, W_Q, W_K)
+    return scores.masked_fill(future(scores), -torch.inf)
+
+
 EXERCISE = Exercise(
     number="3.5",
     name="cut_wire",
@@ -142,6 +154,7 @@ EXERCISE = Exercise(
         queries_and_keys_exchanged, matrices_exchanged, cut_after_softmax, not_divided,
         divided_by_root_of_d_model, divided_by_d_head, no_mask, keys_not_transposed,
         mask_after_softmax, masked_with_zero, diagonal_masked, softmax_over_destinations,
+        past_masked, no_softmax,
     ),
 )  # fmt: skip
 

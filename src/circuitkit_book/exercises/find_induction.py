@@ -122,6 +122,12 @@ def axes_exchanged(model, tokens, period, start):
     return patterns(model, tokens)[..., dst - period + 1, dst].mean(-1)
 
 
+def one_destination_too_early(model, tokens, period, start):
+    """Your destinations begin one position too early. The second pass begins at `start + period`."""
+    dst = torch.arange(start + period - 1, start + 2 * period)
+    return attention(model, tokens, dst, dst - period + 1)
+
+
 EXERCISE = Exercise(
     number="3.2",
     name="find_induction",
@@ -133,7 +139,7 @@ EXERCISE = Exercise(
     mistakes=(
         at_copy, before_copy, two_after_copy, previous_token, both_passes, first_left_out,
         last_left_out, start_ignored, summed, divided_by_all_positions, largest, all_pairs,
-        axes_exchanged,
+        axes_exchanged, one_destination_too_early,
     ),
 )  # fmt: skip
 

@@ -77,6 +77,16 @@ def all_components_together(parts, W_U, token):
     return logits[token] - logits.mean()
 
 
+def mean_of_the_stream(parts, W_U, token):
+    """You subtract the mean logit of the whole stream from every part. Each component has a mean logit of its own."""
+    return parts @ W_U[:, token] - (parts.sum(0) @ W_U).mean()
+
+
+def sum_over_vocabulary(parts, W_U, token):
+    """You subtract the sum over the vocabulary. Subtract the mean, which is the sum divided by the number of tokens."""
+    return parts @ W_U[:, token] - (parts @ W_U).sum(1)
+
+
 EXERCISE = Exercise(
     number="1.1",
     name="logit_in_parts",
@@ -88,6 +98,7 @@ EXERCISE = Exercise(
     mistakes=(
         no_mean, mean_over_components, wrong_axis_of_W_U, equal_share_of_the_mean, row_of_W_U,
         probabilities, log_probabilities, all_tokens, all_components_together,
+        mean_of_the_stream, sum_over_vocabulary,
     ),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ def solution(parts: Tensor, gain: Tensor, W_U: Tensor, token: int, eps: float) -
 
 def cases(generator: Generator) -> Iterator[Case]:
     """Random parts and weights, with an eps that is large enough to be seen."""
-    for components, d_model, vocab in [(3, 4, 5), (5, 3, 4), (4, 6, 3), (2, 7, 8), (5, 5, 5)]:
+    for components, d_model, vocab in [(3, 4, 5), (5, 3, 4), (4, 6, 3), (2, 7, 8), (5, 5, 7)]:
         yield {
             "parts": normal(generator, components, d_model),
             "gain": normal(generator, d_model) + 1,
@@ -118,6 +118,27 @@ def all_components_together(parts, gain, W_U, token, eps):
     return solution(parts, gain, W_U, token, eps).sum()
 
 
+def variance_as_divisor(parts, gain, W_U, token, eps):
+    """You divide by the variance. A LayerNorm divides by its square root."""
+    return read(centre(parts), scale(parts, eps).square(), gain, W_U, token)
+
+
+def sample_deviation(parts, gain, W_U, token, eps):
+    """You divide by `std()`. It divides the squares by d_model - 1, and eps is missing: sqrt(var(correction=0) + eps)."""
+    return read(centre(parts), parts.sum(0).std(), gain, W_U, token)
+
+
+def equal_share_of_the_mean(parts, gain, W_U, token, eps):
+    """You subtract the same share of the mean from each part. Each part loses its own mean over the coordinates."""
+    share = parts.sum(0).mean() / len(parts)
+    return read(parts - share, scale(parts, eps), gain, W_U, token)
+
+
+def row_of_W_U(parts, gain, W_U, token, eps):
+    """You take a row of W_U. W_U is [d_model, vocab], so a token is a column: W_U[:, token]."""
+    return (centre(parts) / scale(parts, eps) * gain) @ W_U[token]
+
+
 EXERCISE = Exercise(
     number="1.2",
     name="logit_through_norm",
@@ -130,7 +151,8 @@ EXERCISE = Exercise(
         not_centred, centred_by_the_sum, centred_over_components, sample_variance,
         sample_deviation_plus_eps, root_mean_square, no_divisor, no_eps, eps_outside,
         divisor_of_each_part, no_gain, mean_over_vocabulary, all_tokens,
-        all_components_together,
+        all_components_together, variance_as_divisor, sample_deviation, equal_share_of_the_mean,
+        row_of_W_U,
     ),
 )  # fmt: skip
 

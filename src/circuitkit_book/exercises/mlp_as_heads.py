@@ -158,6 +158,17 @@ def not_written(x, W_in, b_in, W_out, b_out, terms):
     return solution(x, W_in, b_in, eye, 0 * b_in, terms)
 
 
+def silu_for_sigmoid(*inputs):
+    """Your weight is SiLU(b y + c). The attention weight of a head is a sigmoid."""
+    return sum_of_heads(lambda y, b, c, a, d: silu(b * y + c) * (a * y + d), *inputs)
+
+
+def terms_averaged(x, W_in, b_in, W_out, b_out, terms):
+    """You average the terms. The heads of a neuron add up."""
+    summed = solution(x, W_in, b_in, W_out, 0 * b_out, terms)
+    return summed / len(terms) + b_out
+
+
 EXERCISE = Exercise(
     number="4.4",
     name="mlp_as_heads",
@@ -170,7 +181,7 @@ EXERCISE = Exercise(
         no_output_bias, output_bias_for_each_term, no_input_bias, queries_without_bias,
         values_without_bias, no_c, no_d, d_outside, d_inside_a, c_inside_b, no_sigmoid,
         alphabetical, slopes_first, value_first, offsets_first, first_term_only, last_term_only,
-        one_after_another, only_silu, not_written,
+        one_after_another, only_silu, not_written, silu_for_sigmoid, terms_averaged,
     ),
 )  # fmt: skip
 

@@ -146,6 +146,11 @@ def bias_coordinate_first(w_in, b_in, w_out):
     return W_Q.roll(1, 0), b_Q, W_K.roll(1, 0), W_V.roll(1, 0), b_V, W_O.roll(1, 1)
 
 
+def one_taken_back(w_in, b_in, w_out):
+    """The last row of W_V takes back 1 at the bias token. It has to take back b_V, which is added there."""
+    return neuron(w_in, b_in, w_in, b_in, w_out, erased=1.0)
+
+
 EXERCISE = Exercise(
     number="4.3",
     name="neuron_as_head",
@@ -160,7 +165,7 @@ EXERCISE = Exercise(
         key_of_wrong_sign, keys_are_zero, key_of_the_paper, key_too_large, query_without_bias,
         value_without_bias, no_biases, value_is_1, bias_token_has_a_value, bias_value_doubled,
         biases_in_the_rows, all_biases_in_the_rows, output_with_w_in, bias_coordinate_written,
-        bias_coordinate_first,
+        bias_coordinate_first, one_taken_back,
     ),
 )  # fmt: skip
 

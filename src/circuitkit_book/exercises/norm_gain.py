@@ -85,6 +85,21 @@ def bias_first(d_model):
     return solution(d_model).roll(1)
 
 
+def bias_of_root_of_D(d_model):
+    """The gain of the bias coordinate is 1 / sqrt(D). The mean of the bias token's squares runs over D + 1 coordinates."""
+    return gain((d_model / (d_model + 1)) ** 0.5, (1 / d_model) ** 0.5, d_model)
+
+
+def bias_without_root(d_model):
+    """The gain of the bias coordinate lacks its root. The norm divides by the root of a mean square."""
+    return gain((d_model / (d_model + 1)) ** 0.5, 1 / (d_model + 1), d_model)
+
+
+def stream_without_root(d_model):
+    """The gain of the stream lacks its root. The norm divides by the root of a mean square."""
+    return gain(d_model / (d_model + 1), (1 / (d_model + 1)) ** 0.5, d_model)
+
+
 EXERCISE = Exercise(
     number="4.6",
     name="norm_gain",
@@ -96,7 +111,8 @@ EXERCISE = Exercise(
     axes=("row", "coordinate"),
     mistakes=(
         all_ones, both_inverted, exchanged, no_roots, stream_of_one, stream_inverted,
-        same_everywhere, bias_of_one, bias_inverted, bias_first,
+        same_everywhere, bias_of_one, bias_inverted, bias_first, bias_of_root_of_D,
+        bias_without_root, stream_without_root,
     ),
 )  # fmt: skip
 

@@ -92,6 +92,11 @@ def whole_stream_written(source, target):
     return eye, eye + source.T @ (target - source)
 
 
+def target_read_too(source, target):
+    """The head reads source and target together. The value to move is what the stream holds along the source alone."""
+    return (source + target).T, target - source
+
+
 EXERCISE = Exercise(
     number="1.4",
     name="note_mover",
@@ -105,7 +110,7 @@ EXERCISE = Exercise(
     mistakes=(
         not_erased, doubled_at_the_source, not_written, wrong_sign, all_signs_wrong,
         target_read, moved_backwards, target_cleared, notes_mixed, first_note_only,
-        read_and_write_exchanged, whole_stream_written,
+        read_and_write_exchanged, whole_stream_written, target_read_too,
     ),
 )  # fmt: skip
 

@@ -83,6 +83,11 @@ def ends_exchanged(n_pos, tolerance, eps):
     return largest, smallest
 
 
+def slope_inverted(n_pos, tolerance, eps):
+    """You multiply by the slope where you have to divide. A flat sigmoid allows a larger Omega."""
+    return log(n_pos / tolerance) / 2, tolerance / eps / 4
+
+
 EXERCISE = Exercise(
     number="4.5",
     name="omega_window",
@@ -93,7 +98,7 @@ EXERCISE = Exercise(
     axes=("end",),
     mistakes=(
         post, one_token, logarithm_negative, base_10, base_2, eps_in_the_leak, no_slope,
-        whole_step, score_of_omega, quotient_inverted, ends_exchanged,
+        whole_step, score_of_omega, quotient_inverted, ends_exchanged, slope_inverted,
     ),
 )  # fmt: skip
 

@@ -36,13 +36,16 @@ def observe(answer: Any, W_E: Tensor, query: int, key: int) -> Tensor:
 
 
 def cases(generator: Generator) -> Iterator[Case]:
-    """Random embeddings with one token more than dimensions."""
+    """Random embeddings with one token more than dimensions.
+
+    From the third case on, those of the pair are short. A threshold on x @ W_E[token] then opens at longer tokens, too.
+    """
     for d_model in (2, 3, 4, 5, 7, 8):
-        yield {
-            "W_E": normal(generator, d_model + 1, d_model),
-            "query": whole(generator, d_model + 1),
-            "key": whole(generator, d_model + 1),
-        }
+        W_E = normal(generator, d_model + 1, d_model)
+        query, key = whole(generator, d_model + 1), whole(generator, d_model + 1)
+        if d_model > 3:
+            W_E[[query, key]] /= 4
+        yield {"W_E": W_E, "query": query, "key": key}
 
 
 def exchanged(W_E, query, key):
@@ -122,6 +125,23 @@ def scaled_embeddings(W_E, query, key):
     return W_E[query] / W_E[query].square().sum(), zero, W_E[key] / W_E[key].square().sum(), zero
 
 
+def query_always(W_E, query, key):
+    """The query side is 1 at all tokens. It has to be 1 at one token and 0 at the others."""
+    return *reader(W_E, query, elsewhere=1.0), *reader(W_E, key)
+
+
+def query_bias_dropped(W_E, query, key):
+    """The bias of the query side is solved for and not returned. With it the side is 0 at the other tokens."""
+    (W_GQ, b_GQ), (W_GK, b_GK) = reader(W_E, query), reader(W_E, key)
+    return W_GQ, 0 * b_GQ, W_GK, b_GK
+
+
+def key_bias_dropped(W_E, query, key):
+    """The bias of the key side is solved for and not returned. With it the side is 0 at the other tokens."""
+    (W_GQ, b_GQ), (W_GK, b_GK) = reader(W_E, query), reader(W_E, key)
+    return W_GQ, b_GQ, W_GK, 0 * b_GK
+
+
 EXERCISE = Exercise(
     number="5.5",
     name="one_pair_gate",
@@ -135,7 +155,7 @@ EXERCISE = Exercise(
     mistakes=(
         exchanged, query_twice, key_twice, signs, key_always, biases_dropped,
         biases_of_wrong_sign, no_bias, rows_of_the_inverse, ones_in_front, embeddings,
-        unit_embeddings, scaled_embeddings,
+        unit_embeddings, scaled_embeddings, query_always, query_bias_dropped, key_bias_dropped,
     ),
 )  # fmt: skip
 

@@ -175,6 +175,28 @@ def rates_exchanged(*inputs):
     return solution(*inputs).flip(1)
 
 
+def positive_logit(written, residual, completion, has_source):
+    """You ask for a positive logit. A completion is predicted if its logit is the largest."""
+    rates = []
+    for head in range(written.shape[1]):
+        sets = sets_with(head, written)
+        logits = torch.stack([residual + written[:, list(heads)].sum(1) for heads in sets])
+        hits = logits[..., completion] > 0
+        rates.append([share(hits.all(0)[has_source]), share(~hits.any(0)[~has_source])])
+    return torch.tensor(rates)
+
+
+def alone_and_all_only(*inputs):
+    """You try only the head alone and all heads together. Try the sets between them, too."""
+    return rates_of(*inputs, choose=lambda sets: [sets[0], sets[-1]])
+
+
+def first_rate_on_all_rows(written, residual, completion, has_source):
+    """Your first rate uses all rows. Use those with a source."""
+    hits = all_hits(written, residual, completion)
+    return two_rates(hits.all(1), ~hits.any(1), has_source | True, ~has_source)
+
+
 EXERCISE = Exercise(
     number="5.2",
     name="strict_verdict",
@@ -186,7 +208,8 @@ EXERCISE = Exercise(
     mistakes=(
         no_residual, residual_for_each_head, all_heads_only, alone_only, never_alone, never_all,
         one_removed, one_kept, head_removed_too, averaged, some_set, not_every_set,
-        how_often_it_fires, all_rows, second_rate_on_all_rows, second_rate_with_source, rates_exchanged,
+        how_often_it_fires, all_rows, second_rate_on_all_rows, second_rate_with_source,
+        rates_exchanged, positive_logit, alone_and_all_only, first_rate_on_all_rows,
     ),
 )  # fmt: skip
 

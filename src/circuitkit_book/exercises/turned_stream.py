@@ -26,7 +26,7 @@ def observe(answer: Any, R: Tensor, W_E: Tensor, W_V: Tensor, W_O: Tensor, W_U: 
 
 def cases(generator: Generator) -> Iterator[Case]:
     """Random matrices and a random orthogonal R."""
-    for vocab, d_model, d_head in [(3, 4, 2), (4, 5, 3), (5, 7, 2), (6, 8, 4), (4, 4, 4)]:
+    for vocab, d_model, d_head in [(3, 4, 2), (4, 5, 3), (5, 7, 2), (6, 8, 4), (4, 5, 4)]:
         yield {
             "R": orthonormal_rows(generator, d_model, d_model),
             "W_E": normal(generator, vocab, d_model),
@@ -91,6 +91,26 @@ def head_as_it_was(R, W_E, W_V, W_O, W_U):
     return W_E @ R, W_V, W_O, R.T @ W_U
 
 
+def W_V_with_R(R, W_E, W_V, W_O, W_U):
+    """W_V is multiplied by R. It reads x @ R, so it has to undo R: which matrix is the inverse of R?"""
+    return W_E @ R, R @ W_V, W_O @ R, R.T @ W_U
+
+
+def W_U_with_R(R, W_E, W_V, W_O, W_U):
+    """W_U is multiplied by R. It reads x @ R, so it has to undo R: which matrix is the inverse of R?"""
+    return W_E @ R, R.T @ W_V, W_O @ R, R @ W_U
+
+
+def W_E_with_the_inverse(R, W_E, W_V, W_O, W_U):
+    """W_E is multiplied by the inverse of R. It has to write x @ R where it wrote x."""
+    return W_E @ R.T, R.T @ W_V, W_O @ R, R.T @ W_U
+
+
+def W_O_from_the_left(R, W_E, W_V, W_O, W_U):
+    """W_O is multiplied from the left. It writes into the stream with its last axis, so R belongs on its right."""
+    return W_E @ R, R.T @ W_V, R @ W_O, R.T @ W_U
+
+
 EXERCISE = Exercise(
     number="1.6",
     name="turned_stream",
@@ -104,7 +124,7 @@ EXERCISE = Exercise(
     mistakes=(
         inverse_of_R, nothing_rotated, all_from_the_right, readers_as_they_were, readers_with_R,
         W_E_as_it_was, W_V_as_it_was, W_O_as_it_was, W_O_with_the_inverse, W_U_as_it_was,
-        head_as_it_was,
+        head_as_it_was, W_V_with_R, W_U_with_R, W_E_with_the_inverse, W_O_from_the_left,
     ),
 )  # fmt: skip
 

@@ -110,6 +110,29 @@ def largest_over_neurons(one, other, tokens):
     return gaps(one, other, tokens).abs().amax(2)
 
 
+def sign_kept_in_reverse(one, other, tokens):
+    """You keep the sign, so the gaps of one sign are lost. Take absolute values first, then the largest."""
+    return (-gaps(one, other, tokens)).amax(1)
+
+
+def positions_of_the_gaps(one, other, tokens):
+    """You return the position of the largest gap. Return the gap itself: `amax`, not `argmax`."""
+    return gaps(one, other, tokens).abs().argmax(1)
+
+
+def first_position(one, other, tokens):
+    """You compare only the first position. Compare all of them."""
+    return gaps(one, other, tokens)[:, 0].abs()
+
+
+def what_the_layer_writes(one, other, tokens):
+    """You compare what the MLP writes, which has d_model numbers. Compare what its neurons read: `mlp.in.hook_out`."""
+    _, here = one.run_with_cache(tokens)
+    _, there = other.run_with_cache(tokens)
+    names = [f"blocks.{layer}.hook_mlp_out" for layer in range(one.cfg.n_layers)]
+    return torch.stack([(here[name][0] - there[name][0]).abs().amax(0) for name in names])
+
+
 EXERCISE = Exercise(
     number="4.2",
     name="where_they_part",
@@ -120,7 +143,8 @@ EXERCISE = Exercise(
     axes=("layer", "neuron"),
     mistakes=(
         behind_the_activation, mean, mean_before_absolute, sign_kept, last_position, summed,
-        norm, largest_readings, absolute_readings, largest_over_neurons,
+        norm, largest_readings, absolute_readings, largest_over_neurons, sign_kept_in_reverse,
+        positions_of_the_gaps, first_position, what_the_layer_writes,
     ),
 )  # fmt: skip
 

@@ -147,6 +147,17 @@ def exchanged(model, tokens):
     return solution(model, tokens).flip(0)
 
 
+def completion_too_low(model, tokens):
+    """Your completion is one too low. The completion of destination b is b + n."""
+    return rates(model, tokens, without(model, tokens), due_places(model, tokens), -1)
+
+
+def difference(model, tokens):
+    """You return the difference of the two rates. Return both rates, first the one with sources."""
+    first, second = solution(model, tokens)
+    return first - second
+
+
 EXERCISE = Exercise(
     number="5.4",
     name="without_source",
@@ -159,6 +170,7 @@ EXERCISE = Exercise(
         all_destinations, all_positions, waiting_too, places_after_the_change, second_rate_of_0,
         place_before, destination_itself, completion_too_high, probability, first_source_only,
         not_changed, filler, averaged_by_prompt, counts, divided_by_all_positions, exchanged,
+        completion_too_low, difference,
     ),
 )  # fmt: skip
 
