@@ -579,7 +579,7 @@ def head_name(model: Any, text: str) -> Name:
 
 def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
     """The heads of some neurons of a converted layer, read from the module in the MLP's place."""
-    converted = converted_layer(model, layer)
+    converted = converted_neurons(model, layer)
     if converted is None:
         raise ValueError(
             f"Layer {layer} has no neuron-heads, because its MLP was not converted. Convert the "
@@ -600,12 +600,12 @@ def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
         return converted.heads(rows)
 
 
-def converted_layer(model: Any, layer: int) -> Any:
-    """The neuron-heads of a layer, with their `names` and `heads(rows)`; None without any.
+def converted_neurons(model: Any, layer: int | None) -> Any:
+    """The `Neurons` of a converted layer, or None if its MLP is still an MLP.
 
     A converted MLP has a module `neurons` in the place of its activation function.
     """
-    mlp = model.blocks[layer]._modules.get("mlp")
+    mlp = None if layer is None else model.blocks[layer]._modules.get("mlp")
     module = None if mlp is None else mlp._modules.get("neurons")
     return None if module is None else module.neurons
 

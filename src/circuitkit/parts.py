@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.heads import converted_layer
+from circuitkit.heads import converted_neurons
 from circuitkit.names import Name, unknown
 
 
@@ -39,11 +39,6 @@ def head_names(model: Any, layer: int | None = None) -> list[str]:
     """The attention heads of a layer, or of all layers, in order."""
     layers = range(len(model.blocks)) if layer is None else [layer]
     return [f"L{i}H{head}" for i in layers for head in range(n_heads(model, i))]
-
-
-def converted_neurons(model: Any, layer: int | None) -> Any:
-    """The neuron-heads of a converted layer, or None if its MLP is still an MLP."""
-    return None if layer is None else converted_layer(model, layer)
 
 
 def norms_close_layers(model: Any) -> bool:
@@ -178,39 +173,48 @@ class FrozenNorm:
 
     @classmethod
     def of(cls, norm: Any, scale: Tensor, like: Tensor) -> "FrozenNorm":
-        """Measure gain, bias and centring of a norm module by three inputs; `scale` is of the run.
+        """Measure gain, bias and centring of a norm module by three probes.
 
-        The module's own weight is not read, because families store it differently (as the gain,
-        or as the gain minus 1).
+        Zeros give the bias. Ones show whether the norm subtracts the mean, because then they give
+        the bias, too. Alternating signs give the gain. The module's own weight is not read, because
+        families store it differently (as the gain, or as the gain minus 1).
+
+        Parameters
+        ----------
+        norm : the module
+        scale : its divisor in the run
+        like : an input of it, `[batch, pos, d_model]`
         """
-        signs = torch.ones_like(like[:1, :1])  # [1, 1, d_model]
+        ones = torch.ones_like(like[:1, :1])  # [1, 1, d_model]
+        signs = ones.clone()
         signs[..., 1::2] = -1
-        bias = norm(torch.zeros_like(signs))
-        constant = norm(torch.ones_like(signs))
-        # a LayerNorm maps a constant vector to its bias
-        centred = torch.allclose(constant, bias, atol=1e-2)
+        bias = norm(torch.zeros_like(ones))
+        centred = torch.allclose(norm(ones), bias, atol=1e-2)
         normalized = signs - signs.mean() if centred else signs
         normalized = normalized / normalized.square().mean().sqrt()
         # 1e4: so large that the norm's epsilon does not count
         gain = (norm(1e4 * signs) - bias) / normalized
         return cls(gain[0, 0], bias[0, 0], scale, centred)
 
-    def renewed(self, norm: Any, x: Float[Tensor, "batch pos d_model"]) -> "FrozenNorm":
-        """The norm with the divisor that it has for `x`."""
-        undivided = replace(self, scale=torch.ones_like(self.scale)).share(x)
+    def with_divisor_for(self, norm: Any, x: Float[Tensor, "batch pos d_model"]) -> "FrozenNorm":
+        """The same norm, frozen at the divisor that its module has for another input `x`.
+
+        Without its bias, the module returns `undivided / divisor`; the two lengths give the divisor.
+        """
+        undivided = replace(self, scale=torch.ones_like(self.scale)).apply(x)
         length = (norm(x) - self.bias).norm(dim=-1, keepdim=True)
         return replace(self, scale=undivided.norm(dim=-1, keepdim=True) / length.clamp_min(1e-30))
 
     def fold(self, W: Float[Tensor, "*row d_model out"]) -> Float[Tensor, "*row d_model out"]:
         """The matrix that reads the stream as `W` reads the norm's output, up to the divisor.
 
-        `share(x) @ W` is `x @ fold(W) / scale`.
+        `apply(x) @ W` is `x @ fold(W) / scale`.
         """
         W = self.gain[:, None] * W
         return W - W.mean(-2, keepdim=True) if self.centred else W
 
-    def share(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """What becomes of one summand of the norm's input: all but the bias, which is no summand's."""
+    def apply(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """What the norm makes of one summand of its input; its bias belongs to no summand."""
         if self.centred:
             x = x - x.mean(-1, keepdim=True)
         return x / self.scale * self.gain
@@ -344,56 +348,85 @@ class Recording:
         return self.frozen("ln_final") if "ln_final.hook_scale" in self.hook_names else None
 
     def output(self, name: Name, z: Tensor | None = None) -> Float[Tensor, "batch pos d_model"]:
-        """What a part gives to its layer's output, before a norm behind the layer.
+        """What a part writes, before a norm behind its layer.
 
-        With `z`, what it would give had the heads or the neuron-heads of the layer gathered this.
+        Parameters
+        ----------
+        name : the part
+        z : what the heads or the neuron-heads of the layer shall have gathered; by default what they
+            have gathered in the run
         """
         layer = name.layer
         if layer is None:
-            return self.start(name)
+            return self.start_output(name)
         if name.kind == "H":
-            z = self.heads_z(layer) if z is None else z
-            return z[:, :, name.number] @ self.model.blocks[layer].attn.W_O[name.number]
+            return self.head_output(name, z)
         if name.kind == "bias":
-            W_O = self.model.blocks[layer].attn.W_O
-            heads = torch.einsum("bphd,hdm->bpm", self.heads_z(layer), W_O)
-            return self[f"blocks.{layer}.attn.o.hook_out"].view_as(heads) - heads
-        written = self[f"blocks.{layer}.mlp.hook_out"]
-        if name.kind == "MLP" and z is None:
-            return written
-        neurons = converted_neurons(self.model, layer)
-        bias = torch.zeros_like(written)
-        if neurons is None:
-            return bias  # that of an MLP which is not converted is in the MLP itself
-        if name.kind != "N":
-            bias = written - self[f"blocks.{layer}.mlp.out.hook_in"] @ neurons.W_out
+            return self.attention_bias(layer)
         if name.kind == "MLP bias":
-            return bias
-        z, rows = self.neurons_z(layer) if z is None else z, neuron_rows(self.model, name)
-        written_by = [row // len(neurons.terms) for row in rows]
-        return z[..., rows] @ neurons.W_out[written_by] + bias
+            return self.mlp_bias(layer)
+        if name.kind == "N":
+            return self.neurons_output(name, z)
+        if z is None:
+            return self[f"blocks.{layer}.mlp.hook_out"]
+        return self.neurons_output(name, z) + self.mlp_bias(layer)
 
-    def start(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
-        """What the token embedding or the position embedding puts into the stream."""
+    def start_output(self, name: Name) -> Float[Tensor, "batch pos d_model"]:
+        """What the token embedding or the position embedding writes.
+
+        The part `"embed bias"` writes nothing here: it is the bias of the norm behind the
+        embeddings, and `share` adds this bias.
+        """
         # a model without layers hands its embeddings to the last norm
         first_reader = "blocks.0.hook_in" if len(self.model.blocks) else final_hook(self.model)
-        opening = "embed_ln" in self.model._modules
-        begun = self["embed_ln.hook_in" if opening else first_reader]
-        positions = torch.zeros_like(begun)
+        has_norm = "embed_ln" in self.model._modules
+        embeddings = self["embed_ln.hook_in" if has_norm else first_reader]
+        if name.kind == "embed bias":
+            return torch.zeros_like(embeddings)
+        positions = torch.zeros_like(embeddings)
         for module in ("pos_embed", "token_type_embed"):
             if module in self.model._modules:
                 positions = positions + self[f"{module}.hook_out"]
-        if name.kind == "embed bias":
-            return torch.zeros_like(begun)
-        return positions if name.kind == "pos" else begun - positions
+        return positions if name.kind == "pos" else embeddings - positions
 
-    def norms_behind(self, name: Name, before: int) -> list[str]:
-        """The norms through which what a part writes reaches a step, in their order."""
+    def head_output(self, name: Name, z: Tensor | None) -> Float[Tensor, "batch pos d_model"]:
+        """What a head writes."""
+        z = self.heads_z(name.layer) if z is None else z
+        return z[:, :, name.number] @ self.model.blocks[name.layer].attn.W_O[name.number]
+
+    def attention_bias(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+        """What the attention of a layer writes beyond the outputs of its heads."""
+        W_O = self.model.blocks[layer].attn.W_O
+        heads = torch.einsum("bphd,hdm->bpm", self.heads_z(layer), W_O)
+        return self[f"blocks.{layer}.attn.o.hook_out"].view_as(heads) - heads
+
+    def neurons_output(self, name: Name, z: Tensor | None) -> Float[Tensor, "batch pos d_model"]:
+        """What the heads of a converted neuron, or of a whole converted MLP, write."""
+        neurons = converted_neurons(self.model, name.layer)
+        z = self.neurons_z(name.layer or 0) if z is None else z
+        rows = neuron_rows(self.model, name)
+        neuron_of_row = [row // len(neurons.terms) for row in rows]
+        return z[..., rows] @ neurons.W_out[neuron_of_row]
+
+    def mlp_bias(self, layer: int) -> Float[Tensor, "batch pos d_model"]:
+        """What a converted MLP writes beyond the outputs of its neurons; otherwise zero.
+
+        An MLP that is not converted is one part, which holds its bias.
+        """
+        written = self[f"blocks.{layer}.mlp.hook_out"]
+        neurons = converted_neurons(self.model, layer)
+        if neurons is None:
+            return torch.zeros_like(written)
+        return written - self[f"blocks.{layer}.mlp.out.hook_in"] @ neurons.W_out
+
+    def norms_behind(self, name: Name, reading_step: int) -> list[str]:
+        """The norms that act on what a part has written before a step reads it, in their order."""
         norms = []
         if name.layer is not None:
-            side = 1 if name.kind in ("H", "bias") else 2
-            norms.append(f"blocks.{name.layer}.ln{side}_post")
-        for step in range(step_of(self.model, name), before):
+            number = 1 if name.kind in ("H", "bias") else 2
+            norms.append(f"blocks.{name.layer}.ln{number}_post")
+        # a closing norm acts on everything that its own step and earlier steps have written
+        for step in range(step_of(self.model, name), reading_step):
             if step == -1:
                 norms.append("embed_ln")
             elif norms_close_layers(self.model):
@@ -401,26 +434,30 @@ class Recording:
         return [norm for norm in norms if f"{norm}.hook_scale" in self.hook_names]
 
     def share(
-        self, name: Name, before: int, output: Float[Tensor, "batch pos d_model"] | None = None
+        self,
+        name: Name,
+        reading_step: int,
+        output: Float[Tensor, "batch pos d_model"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """What a part has left in the stream that a step reads, behind all norms between.
+        """A part's summand in the stream that a step reads, after all norms between the two.
 
         Parameters
         ----------
         name : a part that writes before that step
-        before : the step
-        output : what the part shall give to its layer's output instead; then a norm behind the
-            layer has the divisor that belongs to it
+        reading_step : the step
+        output : what the part shall have written, by default what it has written in the run; with
+            another output, a norm behind the layer has the divisor that this output gives it
         """
         as_it_was = self.output(name)
         value = as_it_was if output is None else output
-        for place, norm in enumerate(self.norms_behind(name, before)):
+        for place, norm in enumerate(self.norms_behind(name, reading_step)):
             frozen = self.frozen(norm)
             if output is not None and norm.endswith("_post"):
                 module = self.model.get_submodule(norm).original_component
-                frozen = frozen.renewed(module, self[f"{norm}.hook_in"] - as_it_was + output)
-            value = frozen.share(value)
-            # the bias of the norm behind a layer belongs to the layer's bias
+                norm_input = self[f"{norm}.hook_in"] - as_it_was + output
+                frozen = frozen.with_divisor_for(module, norm_input)
+            value = frozen.apply(value)
+            # the bias of the first norm is a part of its own, or belongs to the bias of its layer
             if place == 0 and name.kind in ("bias", "MLP bias", "embed bias"):
                 value = value + frozen.bias
         return value
@@ -450,14 +487,15 @@ class Recording:
         return torch.sigmoid(neurons.terms.queries(gate))[..., rows[0]]
 
     def neuron_contributions(
-        self, layer: int, direction: Float[Tensor, "batch pos d_model"], before: int
+        self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int
     ) -> dict[str, Float[Tensor, "batch pos"]]:
-        """The dot products of the shares of a converted layer's heads with a direction.
+        """The dot products of a direction with the shares of all neuron-heads of a layer.
 
-        The outputs of the heads are not formed: the direction goes back through the norms.
+        The outputs of the heads are never computed, because they would take too much memory.
+        Instead the direction is taken back through the norms.
         """
         neurons = converted_neurons(self.model, layer)
-        for norm in reversed(self.norms_behind(Name("MLP", layer), before)):
+        for norm in reversed(self.norms_behind(Name("MLP", layer), reading_step)):
             frozen = self.frozen(norm)
             direction = frozen.fold(direction[..., None])[..., 0] / frozen.scale
         n_terms = len(neurons.terms)

@@ -62,7 +62,7 @@ class Path:
     def stream(self) -> Float[Tensor, "batch pos d_model"]:
         """What the path has left in the residual stream."""
         written = self.z if self.W_O is None else self.z @ self.W_O
-        return written if self.norm_behind is None else self.norm_behind.share(written)
+        return written if self.norm_behind is None else self.norm_behind.apply(written)
 
 
 class PathLogits(Mapping):
@@ -123,6 +123,7 @@ class PathLogits(Mapping):
             raise ValueError("A path is named twice. Name each path once, because logits add up.")
         if isinstance(at, int):
             at = require_position(at, self.run.tokens, "at")
+        self.run.require_same_weights()
         model, norm = self.run.model, self.run.recording.final_norm()
         stream = torch.zeros_like(self.run.stream("unembed"))
         for name in names:
@@ -130,7 +131,7 @@ class PathLogits(Mapping):
                 raise unknown("path", name, self.paths)
             stream = stream + self.paths[name].stream()  # in float32 for half precision
         if norm is not None:
-            stream = norm.share(stream)
+            stream = norm.apply(stream)
             if BIAS in names:
                 stream = stream + norm.bias
         logits = stream[:, at] @ model.W_U.detach().to(stream)
@@ -208,7 +209,7 @@ class FrozenAttention:
         self, stream: Float[Tensor, "batch pos d_model"], with_biases: bool = False
     ) -> Float[Tensor, "batch head pos d_head"]:
         """What each head gathers of a share of the stream, and because of biases."""
-        read = stream if self.norm_before is None else self.norm_before.share(stream)
+        read = stream if self.norm_before is None else self.norm_before.apply(stream)
         if with_biases and self.norm_before is not None:
             read = read + self.norm_before.bias
         values = torch.einsum("bpm,hmd->bhpd", read.to(self.pattern), self.heads.W_V)
@@ -281,7 +282,7 @@ def through_all_heads(
     """What all heads of a layer write because of biases."""
     z = attention.gather(bias, with_biases=True)
     written = torch.einsum("bhpd,hdm->bpm", z, attention.heads.W_O)
-    return written if attention.norm_behind is None else attention.norm_behind.share(written)
+    return written if attention.norm_behind is None else attention.norm_behind.apply(written)
 
 
 def has_bias(model_run: Run, bias: Tensor) -> bool:
@@ -410,7 +411,7 @@ def side_of_parts(
     bias = torch.zeros_like(read[:1])
     norm = frozen_norm(model_run, layer, "ln1")
     if norm is not None:
-        read = replace(norm, scale=norm.scale[0, position]).share(read)
+        read = replace(norm, scale=norm.scale[0, position]).apply(read)
         bias = norm.bias[None]
     rows = torch.cat([read, bias.to(read)]) @ getattr(heads, f"W_{side}")[number].to(read)
     b = getattr(heads, f"b_{side}")

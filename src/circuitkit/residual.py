@@ -314,7 +314,7 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
     else:
         W, norm = mlp_of(model, part.layer).W_out, block._modules.get("ln2_post")
     norm = undivided(model, norm)
-    return W.detach() if norm is None else norm.share(W.detach())
+    return W.detach() if norm is None else norm.apply(W.detach())
 
 
 def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:

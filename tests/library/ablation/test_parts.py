@@ -60,8 +60,8 @@ def test_a_frozen_norm_reads_each_part_linearly():
     norm = whole.recording.final_norm()
     W = torch.randn(24, 3, dtype=norm.gain.dtype, generator=torch.Generator().manual_seed(0))
     part = whole.part("L1H0")
-    torch.testing.assert_close(norm.share(part) @ W, part @ norm.fold(W) / norm.scale)
-    everything = norm.share(whole.stream()) + norm.bias
+    torch.testing.assert_close(norm.apply(part) @ W, part @ norm.fold(W) / norm.scale)
+    everything = norm.apply(whole.stream()) + norm.bias
     torch.testing.assert_close(everything, whole.read())
 
 
