@@ -33,17 +33,6 @@ def double_heads(*sizes, **more):
     return random_heads(*sizes, **more).to(torch.float64)
 
 
-def reparametrised(heads, seed=0):
-    """The same functions: an invertible change of basis inside each head."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(heads), heads.d_head, heads.d_head)
-    change = torch.randn(*shape, generator=generator, dtype=heads.W_Q.dtype)
-    change = change + 3 * torch.eye(heads.d_head, dtype=heads.W_Q.dtype)
-    inverse = torch.linalg.inv(change)
-    queries = {"W_Q": heads.W_Q @ change, "W_K": heads.W_K @ inverse.mT}
-    return dataclasses.replace(heads, **queries, W_V=heads.W_V @ change, W_O=inverse @ heads.W_O)
-
-
 def test_composition_by_hand():
     # The earlier head writes along the first axis; the later head's key lies at 60 degrees to it,
     # its query on it, and its value across it.
@@ -60,26 +49,6 @@ def test_composition_by_hand():
     for kind, score in (("Q", 1.0), ("K", 0.5), ("V", 0.0)):
         scores = composition_scores(early, late, kind)
         assert scores["L0H0", "L1H0"] == pytest.approx(score, abs=1e-15)
-
-
-@pytest.mark.parametrize("kind", ["Q", "K", "V"])
-def test_composition_equals_transformer_lens(boot, kind):
-    model = boot(n_layers=3)
-    scores = composition_scores(model, kind=kind)
-    theirs = model.all_composition_scores(kind).scores.reshape(9, 9)
-    layers = torch.tensor(heads_of(model).layers)
-    possible = layers[:, None] < layers
-    torch.testing.assert_close(scores.values[possible], theirs[possible], rtol=1e-10, atol=1e-12)
-    assert scores.values[~possible].isnan().all()
-    assert len(scores.top(99)) == 27
-
-
-@pytest.mark.parametrize("kind", ["Q", "K", "V"])
-def test_the_same_function_has_the_same_score(kind):
-    early, late = double_heads(2, 17, 3), double_heads(2, 17, 4, layer=1, seed=1)
-    before = composition_scores(early, late, kind)
-    after = composition_scores(reparametrised(early), reparametrised(late, 1), kind)
-    torch.testing.assert_close(before.values, after.values, **CLOSE)
 
 
 def test_a_head_that_writes_nothing_scores_zero():
@@ -168,16 +137,10 @@ def test_arguments_that_would_give_a_wrong_score():
     early, late = random_heads(2, 8, 2), random_heads(2, 8, 2, layer=1)
     with pytest.raises(ValueError, match=r"layers \[1\] .*lower layers.*Swap"):
         composition_scores(late, early)
-    with pytest.raises(
-        ValueError, match="stream of 8 dimensions and the later heads read one of 11"
-    ):
+    with pytest.raises(ValueError, match="stream of 8 dimensions"):
         composition_scores(early, random_heads(1, 11, 2, layer=1))
     early_of_a, late_of_b = dataclasses.replace(early, of="A"), dataclasses.replace(late, of="B")
     with pytest.raises(ValueError, match="different models, A and B"):
         composition_scores(early_of_a, late_of_b)
-    with pytest.raises(ValueError, match="kind='O'.*'Q' or 'K' or 'V'"):
-        composition_scores(early, late, "O")
     with pytest.raises(TypeError, match="Write kind='K'"):
         composition_scores(early, "K")
-    with pytest.raises(TypeError, match="A TransformerBridge is needed, not {}"):
-        composition_scores(early, {})
