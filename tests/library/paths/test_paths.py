@@ -14,7 +14,7 @@ CLOSE = {"rtol": 0, "atol": 1e-12}
     "changes",
     [
         {"n_layers": 3},
-        {"attn_only": False, "normalization_type": "LNPre"},
+        {"attn_only": False, "normalization_type": "LNPre", "unembedding_bias": True},
     ],
     ids=str,
 )
@@ -43,7 +43,7 @@ def test_rest_is_the_longer_chains(boot, tokens):
 
 def test_bias_path_is_what_an_empty_stream_gives(boot, tokens):
     """With all weights of the embeddings zero, frozen at another run's patterns, only biases are left."""
-    model = boot(seed=5)
+    model = boot(seed=5, unembedding_bias=True)
     paths = path_logits(model, tokens)
     _, cache = model.run_with_cache(tokens)
 

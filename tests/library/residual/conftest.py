@@ -1,42 +1,9 @@
-"""Tiny models whose parameters are all random, biases and gains included."""
+"""A GPT-2, and how two tensors are compared."""
 
 import pytest
 import torch
 
 from tests.support import tiny_models
-
-SIZES = {
-    "d_model": 22,
-    "d_head": 4,
-    "n_layers": 2,
-    "n_ctx": 11,
-    "n_heads": 3,
-    "d_vocab": 37,
-    "d_mlp": 29,
-}
-
-
-@pytest.fixture(scope="session")
-def boot():
-    def make(**changes):
-        return tiny_models.boot(**SIZES | changes)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def plain(boot):
-    return boot()
-
-
-@pytest.fixture(scope="session")
-def with_norm(boot):
-    return boot(attn_only=False, normalization_type="LN")
-
-
-@pytest.fixture(scope="session")
-def tokens():
-    return torch.randint(0, 37, (2, 9), generator=torch.Generator().manual_seed(3))
 
 
 @pytest.fixture(scope="session")

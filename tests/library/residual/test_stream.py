@@ -32,22 +32,6 @@ def test_parts_by_hand(boot, close):
     close(split["L0 bias"], [[[0, 0.5, 0], [0, 0.5, 0]]])
 
 
-@pytest.mark.parametrize("model", ["with_norm", "gpt2"])
-def test_parts_equal_those_of_transformer_lens(model, tokens, request, close):
-    model = request.getfixturevalue(model)
-    tolerance = 1e-12 if model.W_E.dtype == torch.float64 else 1e-5
-    split = decompose(model, tokens)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens)
-    close(split.values.sum(0), cache["ln_final.hook_in"], tolerance)
-    for part, label in zip(*cache.stack_head_results(return_labels=True), strict=True):
-        close(split[label], part, tolerance)
-    parts, labels = cache.decompose_resid(layer=2, return_labels=True)
-    for part, label in zip(parts, labels, strict=True):
-        if label.endswith("mlp_out"):
-            close(split[f"L{label[0]} MLP"], part, tolerance)
-
-
 def test_text_and_a_single_row_are_accepted(plain, tokens):
     assert decompose(ck.load_model("zero-layer"), "The house").values.shape[:3] == (2, 1, 3)
     assert torch.equal(decompose(plain, tokens[0]).values, decompose(plain, tokens[:1]).values)

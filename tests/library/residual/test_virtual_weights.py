@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from circuitkit.residual import (
-    decompose,
     virtual_weights,
     writer_matrix,
 )
@@ -21,28 +20,6 @@ def test_by_hand(boot, close):
     close(virtual_weights(model, "L0H0", "L1H0.K").AB, [[11.0]])
     expected = 11 / (5**0.5 * 50**0.5)
     assert virtual_weight_table(model)["L0H0", "L1H0.K"] == pytest.approx(expected)
-
-
-def test_what_virtual_weights_mean(with_norm, tokens, close):
-    """A head's share of a later query is its z times the virtual weights, over the divisor."""
-    with torch.no_grad():
-        _, cache = with_norm.run_with_cache(tokens)
-    state, z = with_norm.state_dict(), cache["blocks.0.attn.hook_z"][:, :, 1]
-    scale, part = cache["blocks.1.ln1.hook_scale"], decompose(with_norm, tokens)["L0H1"]
-    read = (part - part.mean(-1, keepdim=True)) / scale * state["blocks.1.ln1.weight"]
-    query = read @ state["blocks.1.attn.q.weight"][8:12].T
-    close(z @ virtual_weights(with_norm, "L0H1", "L1H2.Q").AB / scale, query)
-
-
-def test_the_direct_path(plain, tokens, close):
-    direct = virtual_weights(plain, "embed", "unembed").AB
-    close(direct[tokens], decompose(plain, tokens)["embed"] @ plain.W_U.detach())
-
-
-def test_random_strength(boot):
-    """The baseline of the docstring, 1 / sqrt(d_model)."""
-    table = virtual_weight_table(boot(d_model=64, n_heads=8)).values
-    assert table[~table.isnan()].mean().item() == pytest.approx(1 / 8, rel=0.1)
 
 
 def test_a_norm_behind_a_layer_is_part_of_the_writer(close):

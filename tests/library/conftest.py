@@ -1,4 +1,4 @@
-"""Tiny models with every parameter drawn at random, biases and gains included."""
+"""Tiny models with every parameter drawn at random, biases and gains included, for the tests of several packages."""
 
 import pytest
 import torch
@@ -17,8 +17,7 @@ SIZES = {
 
 
 def _boot(**changes):
-    """With an unembedding bias, as folding a norm would fill it."""
-    return tiny_models.boot(unembedding_bias=True, **SIZES | changes)
+    return tiny_models.boot(**SIZES | changes)
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +29,12 @@ def boot():
 def plain():
     """Two layers, attention only, no norm, no biases."""
     return _boot(bias=False)
+
+
+@pytest.fixture(scope="session")
+def with_norm():
+    """Two layers with LayerNorm, MLPs and every bias non-zero."""
+    return _boot(attn_only=False, normalization_type="LN")
 
 
 @pytest.fixture(scope="session")
