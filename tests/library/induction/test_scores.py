@@ -1,11 +1,13 @@
-"""Head scores of models whose scores are known; the table of tools compares them with loops."""
+"""Head scores and losses of models for which they are known; the table of tools compares them with loops."""
+
+import math
 
 import pytest
 import torch
 
 from circuitkit.ablation import run
 from circuitkit.handmade import build_induction_model
-from circuitkit.induction import repeated_tokens, scores
+from circuitkit.induction import Repeated, induction_loss, repeated_tokens, scores
 
 
 def test_handmade_heads_score_one_for_what_they_were_made_for():
@@ -20,13 +22,13 @@ def test_handmade_heads_score_one_for_what_they_were_made_for():
 
 def test_copying_is_the_eigenvalue_score_of_the_ov_circuit_where_both_are_defined(boot):
     """One layer, every token seen once, no positions: the map is W_E W_OV W_U, centred."""
-    model = boot(n_layers=1, n_ctx=46, bias=False, seed=4)
+    model = boot(n_layers=1, n_ctx=74, bias=False, seed=4).requires_grad_(False)
     model.pos_embed.weight.zero_()
     centred = model.W_E - model.W_E.mean(0)
     columns = model.W_U - model.W_U.mean(1, keepdim=True)
     eigenvalues = torch.linalg.eigvals(centred @ model.W_V[0] @ model.W_O[0] @ columns)
     expected = eigenvalues.real.sum(-1) / eigenvalues.abs().sum(-1)
-    every_token_twice = torch.cat([torch.arange(23), torch.arange(23)])
+    every_token_twice = torch.cat([torch.arange(37), torch.arange(37)])
     copying = scores(model, every_token_twice).select(behaviour="copying").values
     assert copying == pytest.approx(expected, abs=1e-9)
 
@@ -34,16 +36,17 @@ def test_copying_is_the_eigenvalue_score_of_the_ov_circuit_where_both_are_define
 def test_a_head_that_writes_nothing_has_the_copying_score_zero(boot):
     model = boot(n_layers=1)
     model.blocks[0].attn.o.weight.data.zero_()
-    assert scores(model).select(behaviour="copying").values.tolist() == [0.0, 0.0]
+    assert scores(model).select(behaviour="copying").values.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_scores_of_a_model_with_cuts_are_those_of_its_cut_patterns(plain):
+def test_scores_of_a_model_with_cuts_are_those_of_its_cut_patterns(boot):
+    model = boot(n_layers=3)
     rows = torch.tensor([[3, 7, 1, 3, 7, 1], [5, 5, 8, 5, 9, 8]])
     cuts = ["L0H1", "L1H0->L2H1.K"]
-    table = scores(plain, rows, without=cuts)
-    steps = run(plain, rows, without=cuts).pattern("L2H1").diagonal(-1, -2, -1)
+    table = scores(model, rows, without=cuts)
+    steps = run(model, rows, without=cuts).pattern("L2H1").diagonal(-1, -2, -1)
     assert table["L2H1", "previous token"] == pytest.approx(float(steps.mean()), abs=1e-9)
-    whole = scores(plain, rows)
+    whole = scores(model, rows)
     assert abs(table["L2H1", "previous token"] - whole["L2H1", "previous token"]) > 1e-6
 
 
@@ -55,5 +58,16 @@ def test_default_rows_fit_a_small_vocabulary(boot):
 def test_rows_without_a_recurring_token_are_refused(plain):
     with pytest.raises(ValueError, match=r"No token recurs.*repeated_tokens"):
         scores(plain, torch.tensor([[1, 2, 3, 4]]))
-    with pytest.raises(TypeError, match="TransformerBridge is needed, not 'gpt2'"):
-        scores("gpt2")
+
+
+def test_the_loss_of_a_certain_right_answer_by_hand():
+    """A right answer has logit 20 and eleven others 0."""
+    assert induction_loss(build_induction_model(12, 24)).second == pytest.approx(
+        math.log(1 + 11 * math.exp(-20)), abs=1e-6
+    )
+
+
+def test_rows_that_do_not_fit_are_refused(plain):
+    tokens = torch.zeros(1, 9, dtype=torch.long)
+    with pytest.raises(ValueError, match="same 5 tokens from position 0 and from position 5 on"):
+        induction_loss(plain, Repeated(tokens, 5, 0))

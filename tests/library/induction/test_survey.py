@@ -5,7 +5,7 @@ import re
 import pytest
 
 from circuitkit.models import stored_file
-from circuitkit_book.stored_studies import stored_survey, stored_zoo
+from circuitkit_book.stored_studies import stored_survey
 
 
 def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
@@ -21,19 +21,6 @@ def test_the_stored_survey_is_whole_and_says_where_it_comes_from():
     assert best.names == found.groups["induction"]
     assert best.values[-1] >= 0.4
     assert stored_file("induction", "smollm2-135m.json").stat().st_size < 75_000
-
-
-def test_the_zoo_is_whole():
-    zoo = stored_zoo()
-    assert sorted((one["task"], one["seed"]) for one in zoo) == [
-        (t, n) for t in ("different", "recurring") for n in range(8)
-    ]
-    for one in zoo:
-        assert len(one["curve"]) == {"different": 40, "recurring": 150}[one["task"]]
-        assert one["whole"] == pytest.approx(one["curve"][-1], abs=0.05)
-        assert {
-            f"L0H{a}->L1H{b}.{kind}" for a in (0, 1) for b in (0, 1) for kind in "QKV"
-        } <= one.keys()
 
 
 def test_an_unknown_name_is_refused():
