@@ -169,6 +169,11 @@ def terms_averaged(x, W_in, b_in, W_out, b_out, terms):
     return summed / len(terms) + b_out
 
 
+def sigmoid_of_y(*inputs):
+    """Your weight is sigmoid(y) in every term. Each term has a score of its own: sigmoid(b y + c)."""
+    return sum_of_heads(lambda y, b, c, a, d: torch.sigmoid(y) * (a * y + d), *inputs)
+
+
 EXERCISE = Exercise(
     number="4.4",
     name="mlp_as_heads",
@@ -182,6 +187,7 @@ EXERCISE = Exercise(
         values_without_bias, no_c, no_d, d_outside, d_inside_a, c_inside_b, no_sigmoid,
         alphabetical, slopes_first, value_first, offsets_first, first_term_only, last_term_only,
         one_after_another, only_silu, not_written, silu_for_sigmoid, terms_averaged,
+        sigmoid_of_y,
     ),
 )  # fmt: skip
 

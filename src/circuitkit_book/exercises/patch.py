@@ -132,6 +132,23 @@ def change_returned(model, clean, corrupt, layer, head):
     return solution(model, clean, corrupt, layer, head) - model(corrupt)[0, -1]
 
 
+def log_probabilities(model, clean, corrupt, layer, head):
+    """You return log-probabilities. Return the logits themselves, without a softmax."""
+    return solution(model, clean, corrupt, layer, head).log_softmax(-1)
+
+
+def pattern_patched(model, clean, corrupt, layer, head):
+    """You patch the pattern (`hook_pattern`). `hook_z` is what the pattern makes of the values."""
+    name = f"blocks.{layer}.attn.hook_pattern"
+    new = model.run_with_cache(clean)[1][name]
+
+    def change(pattern: Tensor) -> Tensor:
+        pattern[:, head] = new[:, head]
+        return pattern
+
+    return hooked(model, corrupt, name, change)[0, -1]
+
+
 EXERCISE = Exercise(
     number="3.3",
     name="patch",
@@ -143,7 +160,7 @@ EXERCISE = Exercise(
     mistakes=(
         rows_exchanged, corrupt_unchanged, clean_unchanged, zero, last_position_only, all_heads,
         other_layer, layer_0_always, head_as_position, values_patched, all_positions_returned,
-        whole_row_returned, change_returned,
+        whole_row_returned, change_returned, log_probabilities, pattern_patched,
     ),
 )  # fmt: skip
 

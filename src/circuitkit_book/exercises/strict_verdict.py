@@ -197,6 +197,13 @@ def first_rate_on_all_rows(written, residual, completion, has_source):
     return two_rates(hits.all(1), ~hits.any(1), has_source | True, ~has_source)
 
 
+def sets_without_the_head(*inputs):
+    """You also try sets without the head that is judged. Every set has to contain it."""
+    heads = range(inputs[0].shape[1])
+    every_set = [chosen for count in range(len(heads) + 1) for chosen in combinations(heads, count)]
+    return rates_of(*inputs, choose=lambda sets: every_set)
+
+
 EXERCISE = Exercise(
     number="5.2",
     name="strict_verdict",
@@ -210,6 +217,7 @@ EXERCISE = Exercise(
         one_removed, one_kept, head_removed_too, averaged, some_set, not_every_set,
         how_often_it_fires, all_rows, second_rate_on_all_rows, second_rate_with_source,
         rates_exchanged, positive_logit, alone_and_all_only, first_rate_on_all_rows,
+        sets_without_the_head,
     ),
 )  # fmt: skip
 
