@@ -107,7 +107,7 @@ def allowed_pairs(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads:
-    """A stack of attention heads with names, which never changes.
+    """A stack of attention heads with names: a copy of their weights that never changes.
 
     One head's output on a stream `x` `[pos, d_model]` is `softmax(mask(x W_QK x^T / scale)) x W_OV`
     when biases are zero, with `W_QK = W_Q W_K^T` and `W_OV = W_V W_O`.
@@ -133,7 +133,10 @@ class Heads:
     norm_over : how many heads share this mean: 1, or all heads of the layer (OLMo 2)
     cap : scores are squeezed to `cap * tanh(score / cap)`
     window : a destination sees itself and the `window - 1` positions before it
-    of : the model that the heads belong to, if known; heads of two models are not composed
+    of : the model that the heads belong to, if known; heads of two models are not composed. Heads
+        that were read before and after a change of the weights count as heads of one model, so read
+        all of them again after it.
+    why_no_patterns : if `positions` is `"other"`, why; error messages say it
 
     Notes
     -----
@@ -170,6 +173,7 @@ class Heads:
     cap: float | None = None
     window: int | None = None
     of: str = ""
+    why_no_patterns: str = ""
 
     def __post_init__(self) -> None:
         layers = tuple(self.layers) or (0,) * len(self.names)
@@ -208,7 +212,7 @@ class Heads:
             rows = list(range(len(self)))[key]
         else:
             keys = key if isinstance(key, (list, tuple)) else [key]
-            rows = [row_of(self, one_key) for one_key in keys]
+            rows = [place_in_stack(self, one_key) for one_key in keys]
         if isinstance(key, tuple) and any(isinstance(part, int) for part in key):
             raise TypeError(
                 f"heads[{', '.join(map(str, key))}] does not say whether it means a layer and a "
@@ -317,7 +321,7 @@ def weights_of(heads: Heads) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def row_of(heads: Heads, key: Any) -> int:
+def place_in_stack(heads: Heads, key: Any) -> int:
     """The place of a head in a stack, from its name or a (possibly negative) number."""
     if isinstance(key, str):
         if key not in heads.names:
@@ -374,11 +378,11 @@ def require_scores(heads: Heads) -> None:
     """Raise a `ValueError` if it is not known how these heads score."""
     is_rotation_missing = heads.positions == "rotary" and heads.turn is None
     if heads.positions == "other" or is_rotation_missing:
+        reason = heads.why_no_patterns or f"turn is None, and positions={heads.positions!r}"
         raise ValueError(
             f"The patterns of these heads ({', '.join(heads.names[:3])}, ...) cannot be computed "
-            f"from their weights (positions={heads.positions!r}). Take heads of one layer, "
-            "heads_of(model, ['L0H0', 'L0H1']), or read the pattern from a run: "
-            "run(model, tokens).pattern('L0H0')."
+            f"from their weights: {reason}. A run of the model has them: "
+            f"run(model, tokens).pattern({heads.names[0]!r})."
         )
 
 
@@ -482,6 +486,14 @@ ARCHITECTURES = (
 )
 """Architectures whose patterns this file computes as the model does. Tests compare the two for
 each of them. Heads of other architectures have weights, and no patterns."""
+SWITCHES = {
+    "use_bidirectional_attention": False,  # Gemma 3
+    "is_causal": True,
+    "scale_attn_weights": True,  # GPT-2
+    "clip_qkv": None,
+}
+"""Settings of a configuration that change masks or scores, each with its usual value. With another
+value, heads have no patterns."""
 
 
 @checked
@@ -526,10 +538,12 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     if not parts:
         empty = model.W_E.new_zeros(0, model.cfg.d_model, model.cfg.d_head)
         return Heads((), empty, empty, empty, empty.mT)
+    if len(parts) == 1:
+        # the weights of one layer are views of the model's own
+        return parts[0].to(parts[0].W_Q.dtype, copy=True)
     if first_difference(parts):
         parts = weights_only(parts)
-    stacked = stack(*parts)
-    return stacked.to(stacked.W_Q.dtype, copy=len(parts) == 1)
+    return stack(*parts)
 
 
 def attention_layers(model: Any) -> list[int]:
@@ -549,7 +563,7 @@ def named_heads(model: Any, names: list[str]) -> list[Heads]:
             heads = layer_heads(model, layer)[[str(name) for name in group]]
             heads = widened(heads) if with_neurons else heads
         else:
-            heads = neuron_heads(model, layer, list(group))
+            heads = named_neuron_heads(model, layer, list(group))
             # neurons read what the heads of their layer wrote, unless both read the same stream
             place = layer if model.cfg.parallel_attn_mlp else layer + 0.5
             heads = replace(heads, layers=(place,) * len(heads))
@@ -577,7 +591,7 @@ def head_name(model: Any, text: str) -> Name:
     return name
 
 
-def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
+def named_neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
     """The heads of some neurons of a converted layer, read from the module in the MLP's place."""
     converted = converted_neurons(model, layer)
     if converted is None:
@@ -585,17 +599,18 @@ def neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
             f"Layer {layer} has no neuron-heads, because its MLP was not converted. Convert the "
             "model first: to_attention_only(model)."
         )
-    rows_of: dict[str, list[int]] = {f"L{layer} MLP": list(range(len(converted.names)))}
+    # a name of a layer, a neuron or a head -> its rows in the stack of the layer
+    rows_by_name: dict[str, list[int]] = {f"L{layer} MLP": list(range(len(converted.names)))}
     for row, full_name in enumerate(converted.names):
-        rows_of.setdefault(full_name, []).append(row)
+        rows_by_name.setdefault(full_name, []).append(row)
         neuron = full_name.partition(".")[0]
         if neuron != full_name:
-            rows_of.setdefault(neuron, []).append(row)
+            rows_by_name.setdefault(neuron, []).append(row)
     rows = []
     for name in names:
-        if str(name) not in rows_of:
-            raise unknown("neuron-head", str(name), rows_of)
-        rows.extend(rows_of[str(name)])
+        if str(name) not in rows_by_name:
+            raise unknown("neuron-head", str(name), rows_by_name)
+        rows.extend(rows_by_name[str(name)])
     with torch.no_grad():
         return converted.heads(rows)
 
@@ -617,21 +632,34 @@ def widened(heads: Heads) -> Heads:
 
 
 def weights_only(parts: list[Heads]) -> list[Heads]:
-    """Heads that score in different ways, all as wide inside as the widest, without patterns."""
-    d_head = max(part.d_head for part in parts)
-    fields = ("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window")
-    scoring: dict[str, Any] = dict.fromkeys(fields) | {"norm_over": 1, "positions": "other"}
+    """Heads that score in different ways, without patterns, so that `stack` accepts them.
+
+    All get the largest `d_head` among them, and the same neutral value in each field about scores.
+    """
+    reasons = [part.why_no_patterns for part in parts if part.why_no_patterns]
+    neutral: dict[str, Any] = {
+        "positions": "other",
+        "why_no_patterns": reasons[0] if reasons else DIFFERENT_SCORES,
+        "norm_over": 1,
+    }
+    neutral |= dict.fromkeys(("turn", "gain_Q", "gain_K", "norm_eps", "cap", "window"))
     if len({part.scale for part in parts}) > 1:
-        scoring["scale"] = 1.0
+        neutral["scale"] = 1.0
     if len({part.mask for part in parts}) > 1:
-        scoring["mask"] = "causal"
-    out = []
+        neutral["mask"] = "causal"
+    d_head = max(part.d_head for part in parts)
+    result = []
     for part in parts:
         extra = d_head - part.d_head
         wide = {name: pad(weight, (0, extra)) for name, weight in weights_of(part).items()}
         wide["W_O"] = pad(part.W_O, (0, 0, 0, extra))
-        out.append(replace(part, **wide | scoring))
-    return out
+        result.append(replace(part, **wide | neutral))
+    return result
+
+
+DIFFERENT_SCORES = (
+    "they score in different ways, so take heads of one layer, heads_of(model, ['L0H0', 'L0H1'])"
+)
 
 
 # One layer of attention, in each architecture
@@ -644,10 +672,12 @@ def layer_heads(model: Any, layer: int) -> Heads:
     weights = {}
     for name in WEIGHTS:
         value = getattr(attention, name, None)
-        is_bias = name.startswith("b_")
-        if isinstance(value, Tensor) and (value.any() or not is_bias):
-            require_finite(value, f"{name} of layer {layer}")
-            weights[name] = value.detach()[group_rows(n_heads, len(value))]
+        if not isinstance(value, Tensor):
+            continue
+        if name.startswith("b_") and not value.any():
+            continue  # a bias of zeros is stored as None
+        require_finite(value, f"{name} of layer {layer}")
+        weights[name] = value.detach()[group_rows(n_heads, len(value))]
     return Heads(
         tuple(f"L{layer}H{head}" for head in range(n_heads)),
         **weights | scoring_of(model, layer),
@@ -668,24 +698,48 @@ def scoring_of(model: Any, layer: int) -> dict[str, Any]:
     """How the heads of a layer turn queries and keys into patterns."""
     attention = model.blocks[layer].attn
     module = attention.original_component
-    kind = model.cfg.positional_embedding_type
-    turn = rotary_of(model, module) if kind == "rotary" else None
-    norms = {name for name in module._modules if "norm" in name}
-    is_known = norms in (set(), {"q_norm", "k_norm"})
-    is_read = is_known and str(model.cfg.architecture) in ARCHITECTURES
-    has_gates = hasattr(module, "gates")  # a gated layer changes the pattern
-    if not is_read or has_gates or (kind != "standard" and turn is None):
-        return {"positions": "other"}
+    reason = why_no_patterns(model, module)
+    if reason:
+        return {"positions": "other", "why_no_patterns": reason}
+    turn = rotary_of(model, module)
     cap = float(model.cfg.attn_scores_soft_cap or 0)  # transformer-lens writes -1 for none
-    is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
     return {
         "positions": "absolute" if turn is None else "rotary",
         "turn": turn,
-        **(norms_of_heads(model, attention) if norms else {}),
-        "mask": "full" if is_encoder else "causal",
+        **(norms_of_heads(model, attention) if "q_norm" in module._modules else {}),
+        "mask": mask_of(model),
         "window": window_of(module, layer),
         "cap": cap if cap > 0 else None,
     }
+
+
+def why_no_patterns(model: Any, module: Any) -> str:
+    """Why the patterns of an attention module are not computed here; "" if they are."""
+    architecture = str(model.cfg.architecture)
+    if architecture not in ARCHITECTURES:
+        return f"{architecture} is not one of the architectures in circuitkit.heads.ARCHITECTURES"
+    config = getattr(model.original_model, "config", None)
+    for name, usual in SWITCHES.items():
+        value = getattr(config, name, usual)
+        if value not in (usual, None):
+            return f"the configuration of the model says {name}={value!r}, which is not read here"
+    if hasattr(module, "gates"):
+        return "gates of their layer change the patterns"
+    norms = {name for name in module._modules if "norm" in name}
+    if norms not in (set(), {"q_norm", "k_norm"}):
+        return f"the norms {sorted(norms)} of queries and keys are not read here"
+    kind = model.cfg.positional_embedding_type
+    if kind != "standard" and (kind != "rotary" or rotary_of(model, module) is None):
+        return f"their kind of positions, {kind!r} with these settings, is not read here"
+    return ""
+
+
+def mask_of(model: Any) -> Mask:
+    """What the heads of a model see: an encoder that runs as a decoder (BERT) is causal."""
+    is_encoder = str(getattr(model.cfg, "attention_dir", "causal")) == "bidirectional"
+    config = getattr(model.original_model, "config", None)
+    is_decoder = getattr(config, "is_decoder", False)
+    return "full" if is_encoder and not is_decoder else "causal"
 
 
 def score_divisor(module: Any, d_head: int) -> float:
@@ -707,7 +761,9 @@ def window_of(module: Any, layer: int) -> int | None:
         return int(config.window_size) if kinds[layer] == "local" else None
     if hasattr(module, "sliding_window"):
         return module.sliding_window
-    return getattr(config, "sliding_window", None)
+    # other families may have this setting, and do not use it
+    has_window = getattr(config, "model_type", "") in ("mistral", "mixtral")
+    return getattr(config, "sliding_window", None) if has_window else None
 
 
 def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
@@ -719,9 +775,8 @@ def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
         gain = norm.weight.detach()
         if model.cfg.rmsnorm_uses_offset:
             gain = 1 + gain  # Gemma stores the difference from 1
-        rows = gain.to(attention.W_Q.dtype).view(
-            -1, d_head
-        )  # one for all heads, for each group, or for each head
+        # one row for all heads, one for each group, or one for each head
+        rows = gain.to(attention.W_Q.dtype).view(-1, d_head)
         fields[f"gain_{side}"] = rows[group_rows(n_heads, len(rows))]
     is_over_layer = norms["Q"].weight.numel() > d_head
     fields["norm_over"] = n_heads if is_over_layer else 1
@@ -730,7 +785,9 @@ def norms_of_heads(model: Any, attention: Any) -> dict[str, Any]:
 
 
 def rotary_of(model: Any, module: Any) -> Rotary | None:
-    """The rotation of a layer's queries and keys, or None if its kind is not known."""
+    """The rotation of a layer's queries and keys; None without one, or if its kind is not known."""
+    if model.cfg.positional_embedding_type != "rotary":
+        return None
     if getattr(module, "rotary", None) is not None:
         return native_rotary(module.rotary, model.cfg)
     return half_split_rotary(model.rotary_emb.original_component, module)

@@ -285,7 +285,7 @@ def test_patterns_of_unknown_heads_are_refused(draw):
     for positions in ("rotary", "other"):
         heads, x = draw(2, 5, 3, positions=positions), random(1, 4, 5)
         for compute in (heads.scores, heads.pattern, heads.results):
-            with pytest.raises(ValueError, match=f"{positions!r}.*Take heads of one layer"):
+            with pytest.raises(ValueError, match=f"{positions!r}.*A run of the model has them"):
                 compute(x)
         # a pattern from elsewhere is fine
         assert heads.results(x, torch.ones(2, 4, 4, dtype=x.dtype)).shape == (2, 4, 5)

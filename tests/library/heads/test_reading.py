@@ -58,12 +58,39 @@ MORE = {  # families that the shared models of the tests leave out
 }
 
 
+FOUR_LAYERS = zoo.GROUPED | {"num_hidden_layers": 4}
+MIXED_WINDOWS = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 4,
+    "use_sliding_window": True,
+}
+# settings that change the mask or the scores: whether the patterns follow them, family, settings
+SWITCHES = {
+    "bert-decoder": (True, "Bert", zoo.SIZES | {"is_decoder": True}),
+    "qwen2-windows": (True, "Qwen2", FOUR_LAYERS | MIXED_WINDOWS),
+    "qwen3-windows": (True, "Qwen3", FOUR_LAYERS | MIXED_WINDOWS | {"head_dim": 8}),
+    "llama-unused-window": (True, "Llama", FOUR_LAYERS | {"sliding_window": 4}),
+    "mistral-no-window": (True, "Mistral", FOUR_LAYERS | {"sliding_window": None}),
+    "gpt2-inverse": (True, "GPT2", tiny_models.GPT2 | {"scale_attn_by_inverse_layer_idx": True}),
+    "gpt2-no-scale": (False, "GPT2", tiny_models.GPT2 | {"scale_attn_weights": False}),
+    "gemma3-both-ways": (
+        False,
+        "Gemma3Text",
+        zoo.SOFT | {"num_hidden_layers": 4, "use_bidirectional_attention": True},
+    ),
+    "opt-not-causal": (False, "OPT", zoo.OPT | {"is_causal": False}),
+    "llama-clipped": (False, "Llama", FOUR_LAYERS | {"clip_qkv": 0.1}),
+}
+
+
 def from_transformers(folder, family, settings):
     import transformers
 
     config = getattr(transformers, f"{family}Config")(**settings)
+    kinds = {"Bert": "BertForMaskedLM", "GPT2": "GPT2LMHeadModel"}
+    kinds["Gemma3Text"] = "Gemma3ForCausalLM"
     torch.manual_seed(0)
-    original = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    original = getattr(transformers, kinds.get(family, f"{family}ForCausalLM"))(config).eval()
     return tiny_models.from_folder(folder, original)
 
 
@@ -100,6 +127,18 @@ def test_more_families_attend_as_the_model_does(tmp_path, tokens, family, settin
     compare_with_model(from_transformers(tmp_path, family, settings), tokens, 1e-5)
 
 
+@pytest.mark.parametrize(("is_read", "family", "settings"), SWITCHES.values(), ids=SWITCHES)
+def test_settings_that_change_patterns_are_followed_or_refused(
+    tmp_path, tokens, is_read, family, settings
+):
+    """Patterns with another mask or scale than the model's would be silently wrong."""
+    model = from_transformers(tmp_path, family, settings)
+    if is_read:
+        return compare_with_model(model, tokens, 1e-5)
+    with pytest.raises(ValueError, match="the configuration of the model says [a-z_]+=.*not read"):
+        layer_heads(model, 0).pattern(torch.zeros(3, 24))
+
+
 def test_every_architecture_in_the_list_is_compared():
     compared = {"TransformerLensNative", "GPTNeoForCausalLM", "MixtralForCausalLM"}
     compared |= {str(zoo.make(name).cfg.architecture) for name in zoo.SHAPES}
@@ -112,7 +151,8 @@ def test_other_architectures_have_weights_and_no_patterns(tmp_path, boot):
     model = from_transformers(tmp_path, "Bloom", sizes)  # its scores depend on distances (ALiBi)
     heads = heads_of(model)
     assert (heads.positions, heads.W_Q.shape) == ("other", (6, 24, 8))
-    with pytest.raises(ValueError, match="cannot be computed from their weights"):
+    message = "their weights: BloomForCausalLM is not one of .* circuitkit.heads.ARCHITECTURES"
+    with pytest.raises(ValueError, match=message):
         heads.pattern(torch.zeros(3, 24))
     native = boot(positional_embedding_type="rotary", d_head=6)
     native.cfg.rope_scaling = {"rope_type": "linear", "factor": 2.0}
@@ -178,6 +218,8 @@ def test_layers_that_score_in_different_ways_keep_their_weights():
     near = heads_of(model, "L0H1")
     assert (near.positions, near.window) == ("rotary", 5)
     assert torch.equal(near.W_Q, heads["L0H1"].W_Q)
+    with pytest.raises(ValueError, match="score in different ways, so take heads of one layer"):
+        heads["L0H1"].pattern(torch.zeros(3, 24).double())
 
 
 def test_a_model_without_layers_has_no_heads(boot):
