@@ -86,8 +86,7 @@ def test_every_layer_keeps_its_promise(
     heads = max(3 * k, 2) if gated else k
     converted = to_attention_only(model, heads_per_neuron=heads, probe=tokens)
     check_layers(model, converted, tokens)
-    for _, row in converted.report.iterrows():
-        assert row.neuron_heads == d_mlp * row.heads_per_neuron
+    assert (converted.report.neuron_heads == d_mlp * converted.report.heads_per_neuron).all()
 
 
 @pytest.mark.parametrize("eps", [0.1, 1e4])
@@ -159,17 +158,16 @@ def test_silu_is_exact_and_has_no_new_parameters(native):
     model = native(act_fn="silu")
     converted = to_attention_only(model, max_error=0.0)
     assert converted.report.bound.tolist() == [0.0, 0.0]
+    assert converted.report.neuron_heads.tolist() == [19, 19]
     tokens = torch.tensor([[1, 2, 3, 4]])
     assert torch.allclose(converted(tokens), model(tokens), atol=1e-13)
     assert set(converted.state_dict()) == set(model.state_dict())
 
 
-@pytest.mark.parametrize("wanted", [1e-2, 1e-3, 1e-4])
-@pytest.mark.parametrize(
-    "settings_", [{}, {"act_fn": "relu"}, {"act_fn": "silu", "gated_mlp": True}]
-)
-def test_max_error_bounds_the_output_by_the_fewest_heads(native, wanted, settings_):
-    model = native(**settings_)
+@pytest.mark.parametrize("wanted", [1e-2, 1e-4])
+@pytest.mark.parametrize("changes", [{}, {"act_fn": "relu"}, {"act_fn": "silu", "gated_mlp": True}])
+def test_max_error_bounds_the_output_by_the_fewest_heads(native, wanted, changes):
+    model = native(**changes)
     report = to_attention_only(model, max_error=wanted).report
     assert (report.bound > 0).all()
     assert (report.bound <= wanted).all()
@@ -177,14 +175,6 @@ def test_max_error_bounds_the_output_by_the_fewest_heads(native, wanted, setting
         if row.heads_per_neuron > 2:
             fewer = to_attention_only(model, heads_per_neuron=row.heads_per_neuron - 1).report
             assert fewer.bound[layer] > wanted
-
-
-def test_an_error_that_cannot_be_met_is_told_with_the_smallest_bound(native):
-    model = native()
-    smallest = to_attention_only(model, heads_per_neuron=8).report.bound[0]
-    with pytest.raises(ValueError, match="Block 0: max_error=1e-12 cannot be met. With 8") as error:
-        to_attention_only(model, max_error=1e-12)
-    assert f"can be wrong by {smallest:.3g}." in str(error.value)
 
 
 def test_hooks_see_and_edit_the_pattern(native):
@@ -223,13 +213,6 @@ def test_gradients_through_the_model(native, with_hooks):
     logits.square().sum().backward()
     for one, two in zip(model.parameters(), converted.parameters(), strict=True):
         assert torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-9)
-
-
-def test_the_report_counts_heads(native):
-    report = to_attention_only(native(), heads_per_neuron=3).report
-    # 3 heads and 19 neurons a block
-    assert report.attention_heads.tolist() == [3, 3]
-    assert report.neuron_heads.tolist() == [57, 57]
 
 
 def test_dtype_and_mode_move_with_the_model(native):
@@ -321,12 +304,7 @@ GATED = {"act_fn": "silu", "gated_mlp": True}
 REFUSED = {
     "no goal": ({}, {}, "either heads_per_neuron or max_error"),
     "two goals": ({}, {"max_error": 0.1, "heads_per_neuron": 2}, "either heads_per_neuron or"),
-    "no heads": ({}, {"heads_per_neuron": 0}, "1 to 8 heads, not heads_per_neuron=0"),
-    "another activation": (
-        {"act_fn": "solu"},
-        {"heads_per_neuron": 1},
-        "Block 0: .* not supported",
-    ),
+    "too small an error": ({}, {"max_error": 1e-12}, "Block 0: max_error=1e-12 cannot be met"),
     "no MLPs": ({"attn_only": True}, {"heads_per_neuron": 1}, "no MLPs, so there is nothing"),
     "a gate without limit": (
         GATED | {"normalization_type": None},
@@ -344,9 +322,7 @@ def test_refusals(native, case):
         to_attention_only(native(**sizes), **arguments)
 
 
-def test_no_model_and_a_converted_model_are_refused(native):
-    with pytest.raises(TypeError, match="expects model to be a TransformerBridge"):
-        to_attention_only(torch.nn.Linear(2, 2), heads_per_neuron=1)
+def test_a_converted_model_is_refused(native):
     converted = to_attention_only(native(), heads_per_neuron=1)
     with pytest.raises(ValueError, match="converted already; see model.report"):
         to_attention_only(converted, heads_per_neuron=1)

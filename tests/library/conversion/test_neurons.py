@@ -51,18 +51,6 @@ def test_one_neuron_by_hand():
     assert torch.allclose(mlp.literal(x), mlp(x), atol=1e-15)
 
 
-def test_a_sigmoid_gate_is_one_head_by_hand():
-    # the gate reads ln 3, so the head looks at itself with weight 3/4; the value reads 4
-    x = torch.tensor([[math.log(3.0), 4.0]], dtype=torch.float64)
-    gate, value, out = (
-        torch.tensor(w).double() for w in ([[1.0], [0.0]], [[0.0], [1.0]], [[2.0, 0.0]])
-    )
-    mlp = neuron_heads(value, out, activation="sigmoid", W_gate=gate)
-    assert len(mlp) == 1
-    assert torch.allclose(mlp(x), torch.tensor([[6.0, 0.0]]).double())
-    assert torch.allclose(mlp.literal(x), mlp(x))
-
-
 @pytest.mark.parametrize("activation", WHOLE_LINE)
 @pytest.mark.parametrize("biases", [True, False])
 def test_against_nested_loops(activation, biases, draw):
@@ -93,17 +81,6 @@ def test_gated_mlps_against_the_formula(activation, biases, draw):
     assert torch.allclose(z @ out + (b_out if biases else 0), mlp(x), atol=1e-12)
 
 
-def test_patterns_look_at_themselves_and_the_bias_token_only(draw):
-    x, W_in, W_out, b_in, b_out = parts(draw, 3, 4, 5, 3)
-    pattern = neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2).pattern(x)
-    assert pattern.shape == (6, 5, 5)
-    allowed = torch.eye(5, dtype=torch.bool)
-    allowed[:, 0] = True
-    assert (pattern[:, ~allowed] == 0).all()
-    assert (pattern[:, 0, 0] == 1).all()
-    assert torch.allclose(pattern.sum(-1), torch.ones(6, 5).double())
-
-
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_bias_token_writes_nothing(gated, draw):
     x, W_in, W_out, b_in, b_out = parts(draw, 5, 3, 5, 7)
@@ -113,17 +90,6 @@ def test_the_bias_token_writes_nothing(gated, draw):
     results = mlp.heads().results(with_bias_token(x))
     assert results[:, 0].abs().max() < 1e-15  # not at its own position,
     assert (results[..., -1] == 0).all()  # and nobody to its coordinate
-
-
-@pytest.mark.parametrize("route", ["__call__", "literal"])
-def test_gradients_flow_through_both_routes(route, draw):
-    x, W_in, W_out, b_in, b_out = parts(draw, 6, 2, 3, 5)
-    leaves = [t.requires_grad_() for t in (x, W_in, W_out, b_in, b_out)]
-
-    def run(x, W_in, W_out, b_in, b_out):
-        return getattr(neuron_heads(W_in, W_out, b_in, b_out, "gelu", 2), route)(x)
-
-    assert torch.autograd.gradcheck(run, leaves)
 
 
 def test_heads_by_neuron_and_name(draw):

@@ -46,14 +46,6 @@ def test_the_scores_are_the_posts_by_hand():
     assert row[2] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-6)
 
 
-def test_the_middle_step_replaces_x_by_silu_and_the_last_clears_the_scratch(parts):
-    X, W_in, W_out, b_in, b_out = parts
-    mlp = omega_mlp(W_in, W_out, b_in, b_out, n_ctx=5)
-    end = mlp.run(mlp.augment(X))
-    assert end[:, 7:18].abs().max() < 1e-13
-    assert torch.equal(end[:, 18:], mlp.augment(X)[:, 18:])  # positions are never written to
-
-
 def test_the_window_and_its_warning(parts):
     _, W_in, W_out, *_ = parts
     with pytest.warns(
