@@ -38,20 +38,6 @@ def trained():
     )
 
 
-def own_share(W):
-    """The capacity of Scherlis et al. 2022: how much of its dimension each feature has to itself."""
-    products = W @ W.T
-    return products.diagonal() ** 2 / products.square().sum(1).clamp_min(1e-12)
-
-
-def test_dense_features_get_a_dimension_each_and_sparse_ones_share(trained):
-    assert trained.W.shape == (2, 5, 2)
-    dense, sparse = (own_share(W) for W in trained.W)
-    close(dense, torch.tensor([1.0, 1, 0, 0, 0]), 0.05)
-    assert (trained.W[1].norm(dim=1) > 0.5).sum() >= 4
-    assert (sparse[trained.W[1].norm(dim=1) > 0.5] < 0.9).all()
-
-
 def test_loss_is_the_weighted_error_of_the_returned_model(trained):
     generator = torch.Generator().manual_seed(7)
     for n, density in enumerate((1.0, 0.05)):
@@ -63,15 +49,6 @@ def test_loss_is_the_weighted_error_of_the_returned_model(trained):
         assert trained.loss[n].item() == pytest.approx(
             total / 4_000, rel=0.25
         )  # one batch of 256 against 4,000
-
-
-def test_anticorrelated_pairs_become_antipodal():
-    W = train_toy_models(torch.tensor([0.2]), 4, 2, pairs="anticorrelated", steps=1_500, seed=0).W[
-        0
-    ]
-    cosine = torch.nn.functional.cosine_similarity(W[0::2], W[1::2])
-    assert (cosine < -0.95).all()
-    assert abs(W[0] @ W[2]) / (W[0].norm() * W[2].norm()) < 0.2
 
 
 def test_seeded_and_free_of_the_global_seed():

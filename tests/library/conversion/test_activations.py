@@ -1,5 +1,6 @@
 """Activations as sums of heads: certified errors, asymptotes, gates on their range, messages."""
 
+import json
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from circuitkit.conversion import gate_sum, head_sum
 from circuitkit.conversion.activations import ACTIVATIONS, SILU_SCALES
+from studies import activation_fit
 from tests.support.activations import EXACT, WHOLE_LINE
 
 TARGETS = {1: 1.4e-2, 2: 5.4e-3, 3: 2.1e-3, 4: 4.6e-4, 5: 5e-5, 8: 1e-5}
@@ -94,6 +96,38 @@ def test_each_neuron_has_the_fit_of_its_own_range(activation, draw):
     expected = torch.stack([fit(g[:, n]) for n, fit in enumerate(alone)], -1)
     assert torch.allclose(layer(g), expected, atol=1e-10)
     assert layer.errors.tolist() == [fit.error for fit in alone]
+
+
+def test_an_activation_without_fits_is_named(monkeypatch):
+    """Between two steps of adding an activation, its name is known, and no sum follows it."""
+    monkeypatch.setitem(ACTIVATIONS, "softplus", torch.nn.functional.softplus)
+    with pytest.raises(
+        ValueError, match="no fits of 'softplus' in data/conversion/activations.json"
+    ):
+        head_sum("softplus")
+    with pytest.raises(
+        ValueError, match="no fits of 'softplus' in data/conversion/gates.safetensors"
+    ):
+        gate_sum("softplus", 3.0)
+
+
+def test_the_script_that_adds_an_activation_fits_and_stores_it(monkeypatch, tmp_path):
+    """Softplus is none of the shipped activations; its fit is compared with its formula."""
+    monkeypatch.setitem(ACTIVATIONS, "softplus", torch.nn.functional.softplus)
+    monkeypatch.setitem(ACTIVATIONS, "tanh", torch.tanh)
+    monkeypatch.setattr(activation_fit, "FOLDER", tmp_path)
+    (tmp_path / "activations.json").write_text('{"fits": {}}', "utf-8")
+    rows = activation_fit.fit("softplus", 2, None, starts=2, seed=0)
+    error = activation_fit.largest_error("softplus", rows, None)
+    activation_fit.store("softplus", rows, error, None)
+    fit = json.loads((tmp_path / "activations.json").read_text("utf-8"))["fits"]["softplus"]["2"]
+    x, total = points().clamp(-500, 500), 0
+    for b, c, a, d in zip(fit["b"], fit["c"], fit["a"], fit["d"], strict=True):
+        total = total + torch.sigmoid(b * x + c) * (a * x + d)
+    worst = float((total - torch.log1p(torch.exp(-x.abs())) - x.clamp_min(0)).abs().max())
+    assert 0.97 * error <= worst <= error < 0.1
+    with pytest.raises(ValueError, match="'tanh' does not tend to 0 on the left"):
+        activation_fit.fit("tanh", 2, None, starts=1, seed=0)
 
 
 @pytest.mark.parametrize(

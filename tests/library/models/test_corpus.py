@@ -12,17 +12,6 @@ from circuitkit.models import (
 from circuitkit_book.bigrams import bigram_log_probs
 
 
-def test_log_probs_by_hand():
-    """Two tokens; a is followed by a three times and by b once; nothing is known about b."""
-    log_p = bigram_log_probs(torch.tensor([[3, 1], [0, 0]]), 0.5)
-    assert log_p.dtype == torch.float64
-    expected = [
-        [2.5 / 4 + 0.5 * 2 / 4 * 0.5, 0.5 / 4 + 0.5 * 2 / 4 * 0.5],
-        [0.5, 0.5],
-    ]  # q is 1/2 for either
-    torch.testing.assert_close(log_p.exp(), torch.tensor(expected, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("discount", [0.3, 0.75, 1.0])
 def test_log_probs_against_loops(discount):
     generator = torch.Generator().manual_seed(0)
@@ -42,20 +31,6 @@ def test_log_probs_against_loops(discount):
                 else q
             )
             assert log_p[a, b].exp().item() == pytest.approx(p, rel=1e-12)
-
-
-def test_statistics(manifest):
-    s = corpus_statistics()
-    assert s.unigram.shape == (2048,)
-    assert s.bigram.shape == (2048, 2048)
-    assert s.unigram.sum() == manifest["tokens"]["train"]["tokens"]
-    assert s.bigram.sum() == s.unigram.sum() - 1  # every token but the first follows one
-    assert (s.unigram - s.bigram.sum(1)).abs().sum() == 1
-    assert (s.unigram - s.bigram.sum(0)).abs().sum() == 1
-    assert (s.bigram >= 0).all()
-    torch.testing.assert_close(
-        bigram_log_probs(s.bigram).exp().sum(1), torch.ones(2048, dtype=torch.float64)
-    )
 
 
 def test_baselines_are_those_of_the_statistics(manifest, heldout):

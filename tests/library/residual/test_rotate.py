@@ -9,8 +9,6 @@ from circuitkit.residual import decompose
 from circuitkit_book.residual_stream import random_rotation, rotate_basis
 from tests.support import zoo
 
-ONES = torch.ones(24, dtype=torch.float64)
-
 
 @pytest.mark.parametrize("d", [1, 7])
 def test_rotations_are_orthogonal_and_seeded(d, close):
@@ -19,13 +17,6 @@ def test_rotations_are_orthogonal_and_seeded(d, close):
     assert torch.equal(R, random_rotation(d, seed=0))
     if d > 1:
         assert not torch.equal(R, random_rotation(d, seed=1))
-
-
-def test_rotations_are_uniform():
-    """Each entry is symmetric about 0 with variance 1 / d; the diagonal of a bare QR is not."""
-    drawn = torch.stack([random_rotation(3, seed=seed) for seed in range(400)])
-    assert drawn.mean(0).abs().max() < 4 * (3 * 400) ** -0.5
-    assert (drawn.square().mean(0) - 1 / 3).abs().max() < 4 * 0.3 / 400**0.5
 
 
 def test_a_direction_can_stay_as_it_is(close):
@@ -59,15 +50,6 @@ def test_logits_stay_without_norms_and_parts_rotate(boot, tokens, close, setting
     assert parts.names == rotated_parts.names
     close(rotated_parts.values, parts.values @ R, 1e-10)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_a_layer_norm_knows_one_direction(boot, tokens, close):
-    model = boot(attn_only=False, normalization_type="LN")
-    expected = model(tokens).detach()
-    fixed = rotate_basis(model, random_rotation(24, seed=0, fix=ONES))
-    close(fixed(tokens).detach(), expected, 1e-10)
-    free = rotate_basis(model, random_rotation(24, seed=0))
-    assert (free(tokens) - expected).abs().max() > 0.1
 
 
 def test_an_rms_norm_knows_no_direction(boot, tokens, close):

@@ -109,21 +109,6 @@ def test_two_half_open_gates_cost_more_than_one_open_gate():
     assert slopes == [0.0, 0.0]
 
 
-def test_the_value_bias_escapes_normalisation_and_nothing_does_without_it():
-    x = torch.eye(12)[None]
-    for value_bias in (True, False):
-        recipe = post_recipe(4).but(value_bias=value_bias)
-        block = GatedBlock(recipe, 4, 12).requires_grad_(False)
-        W_V, W_O = block.used_weights()
-        assert torch.allclose(W_V.norm(dim=1), torch.ones(8, 1))
-        assert torch.allclose(W_O.norm(dim=2), torch.ones(8, 1))
-        before = block(x).norm()
-        for parameter in (block.W_V, block.W_O, block.b_V):
-            parameter.mul_(1000)
-        grows = bool(block(x).norm() > 100 * before)
-        assert grows == value_bias
-
-
 def test_schedules_by_hand():
     alphas = [round(GATES.alpha_at(step), 3) for step in (0, 350, 700, 799, 800, 999)]
     assert alphas == [0, 0.5, 2, 2, 0.2, 0.2]

@@ -32,44 +32,16 @@ def native_model():
     )
 
 
-def instead_of_layer(model, layer, tokens, block):
-    """The logits if the block's output stands in the place of what the layer writes."""
-    read = {}
-
-    def remember(x, hook):
-        read["x"] = x
-
-    def write(value, hook):
-        bias = model.blocks[layer].attn.b_O
-        return block(read["x"]) + (0.0 if bias is None else bias)
-
-    hooks = [
-        (f"blocks.{layer}.attn.hook_in", remember),
-        (f"blocks.{layer}.attn.hook_out", write),
-    ]
-    return model.run_with_hooks(tokens, fwd_hooks=hooks)
-
-
 TOKENS = torch.randint(23, (3, 8), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_gated_layer_computes_what_its_block_computes(layer):
-    model = native_model()
-    before = model(TOKENS)
-    block = random_block(model.cfg.d_model, d_head=2)
-    gated = with_gated_layer(model, layer, block)
-    expected = instead_of_layer(model, layer, TOKENS, block)
-    torch.testing.assert_close(gated(TOKENS), expected, rtol=0, atol=1e-5)
-    assert torch.equal(model(TOKENS), before)  # the model itself is not changed
-    assert (gated(TOKENS) - before).abs().max() > 1e-3
 
 
 def test_hooks_of_a_gated_layer_see_gated_patterns_and_can_change_them():
     model = native_model()
     block = random_block(12)
+    before = model(TOKENS)
     gated = with_gated_layer(model, 1, block)
     _, cache = gated.run_with_cache(TOKENS)
+    assert torch.equal(model(TOKENS), before)  # the model itself is not changed
     x = cache["blocks.1.attn.hook_in"]
     pattern = cache["blocks.1.attn.hook_pattern"]
     torch.testing.assert_close(pattern, block.gates(x) * block.pattern(x))
@@ -156,11 +128,6 @@ def test_runs_whose_loss_is_not_a_number_are_named_and_not_chosen():
     assert runs.failed == (0, 1)
     with pytest.raises(ValueError, match="every run is not a number"):
         _ = runs.block
-
-
-def test_originals_that_cannot_be_learnt_are_refused():
-    with pytest.raises(ValueError, match="does not hold a task"):
-        train_on_task(native_model())
 
 
 def test_a_gated_layer_may_have_more_heads_than_the_other_layers():
