@@ -107,7 +107,7 @@ def row_of(name: Name) -> float:
         return name.layer + 0.5 * (name.kind in ("N", "MLP", "MLP bias"))
     if name.kind == "unembed":
         return math.inf
-    return 1e6 if name.kind in ("unembed bias", "norm bias") else -1
+    return 1e6 if name.kind in ("unembed bias", "norm bias") else -1.0
 
 
 def places_of(names: Iterable[Name], height: float) -> dict[Name, Point]:
