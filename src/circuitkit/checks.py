@@ -82,7 +82,7 @@ def is_tensor(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
 
 
-WORDS = {
+TYPES_IN_WORDS = {
     int: "an integer",
     float: "a number",
     str: "a string",
@@ -96,8 +96,8 @@ NUMBERS = {"Int": "integers", "Float": "real numbers", "Bool": "truth values"}
 
 def description(kind: Any, sizes: dict[str, str]) -> str:
     """An annotation in words, such as "a tensor of integers [batch = 2, pos]"."""
-    if kind in WORDS:
-        return WORDS[kind]
+    if kind in TYPES_IN_WORDS:
+        return TYPES_IN_WORDS[kind]
     if get_origin(kind) is Literal:
         return " or ".join(repr(value) for value in get_args(kind))
     if is_tensor(kind):

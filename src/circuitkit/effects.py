@@ -183,7 +183,7 @@ def effect(
     measure : `"loss"` in nats or `"accuracy"`, on the second pass of `Repeated` rows, otherwise on all
         positions; or a function of the `Run` that returns one number for each row
     draws : how many controls are drawn, of names of the same kind in the same layers; fewer if there
-        are not as many
+        are not as many. The controls of a wire or a path may have another writer and another reader.
     seed : of the controls
 
     Returns
@@ -210,7 +210,7 @@ def effect(
     True
     """
     require_at_least(0, draws=draws)
-    rows = rows_of(model, tokens, measure)
+    rows = rows_on_device(model, tokens, measure)
     given = list(dict.fromkeys(join(*parse(name)) for name in names_of(without)))
     if not given:
         raise ValueError("Name what is replaced in without=, such as without='L0H1'.")
@@ -233,7 +233,9 @@ def effect(
     return Effect(f"without {what} ({how})", label, names, torch.stack(list(values)))
 
 
-def rows_of(model: Any, tokens: Any, measure: Measure) -> Int[Tensor, "batch pos"] | Repeated:
+def rows_on_device(
+    model: Any, tokens: Any, measure: Measure
+) -> Int[Tensor, "batch pos"] | Repeated:
     """Rows on the model's device: repeated ones, or token ids from a text."""
     if isinstance(tokens, Repeated):
         require_repeating(tokens)
@@ -271,12 +273,12 @@ def random_controls(model: Any, names: Sequence[str], draws: int, seed: int) -> 
 
 
 def candidates(model: Any, name: str) -> list[str]:
-    """Every name that is like a name.
+    """Every name that is like a name; the name itself is one of them.
 
-    A part      "L0H1"               -> the other heads of layer 0
-    An input    "L1H3.K"             -> the same input of the heads of its layer
-    A wire      "L0H1->L1H3.K"       -> wires of the same kind between the same layers
-    A path      "embed->L0H1->L1H3"  -> the same, with other heads of layer 0 in its middle
+    A part      "L0H1"               -> the heads of layer 0
+    An input    "L1H3.K"             -> the same input of the heads of layer 1
+    A wire      "L0H1->L1H3.K"       -> from any head of layer 0 to the keys of any head of layer 1
+    A path      "embed->L0H1->L1H3"  -> through any head of layer 0 into any head of layer 1
     """
     chain = parse(name)
     is_part = len(chain) == 1 and chain[0].side is None
@@ -378,7 +380,7 @@ def attribution(
     >>> attribution(ck.load_model("two-layer"), torch.arange(12).view(2, 6)).values.shape
     torch.Size([8])
     """
-    rows = rows_of(model, tokens, measure)
+    rows = rows_on_device(model, tokens, measure)
     heads = head_names(model)
     if not heads:
         raise ValueError("This model has no attention heads, so there is nothing to attribute to.")

@@ -723,14 +723,12 @@ def why_no_patterns(model: Any, module: Any) -> str:
         value = getattr(config, name, usual)
         if value not in (usual, None):
             return f"the configuration of the model says {name}={value!r}, which is not read here"
-    if hasattr(module, "gates"):
-        return "gates of their layer change the patterns"
     norms = {name for name in module._modules if "norm" in name}
-    if norms not in (set(), {"q_norm", "k_norm"}):
-        return f"the norms {sorted(norms)} of queries and keys are not read here"
-    kind = model.cfg.positional_embedding_type
-    if kind != "standard" and (kind != "rotary" or rotary_of(model, module) is None):
-        return f"their kind of positions, {kind!r} with these settings, is not read here"
+    has_known_norms = norms in (set(), {"q_norm", "k_norm"})
+    is_absolute = model.cfg.positional_embedding_type == "standard"
+    has_known_positions = is_absolute or rotary_of(model, module) is not None
+    if hasattr(module, "gates") or not has_known_norms or not has_known_positions:
+        return "their layer has gates, or norms or positions of a kind that is not read here"
     return ""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-WORDS = (
+WITHOUT_LAYER = (
     "embed",
     "pos",
     "embed bias",
@@ -45,7 +45,7 @@ class Name:
 
     Parameters
     ----------
-    kind : one of `WORDS`, or `"H"`, `"N"`, `"MLP"`, `"bias"`, `"MLP bias"` of a layer
+    kind : one of `WITHOUT_LAYER`, or `"H"`, `"N"`, `"MLP"`, `"bias"`, `"MLP bias"` of a layer
     layer, number : layer, and number of the head or neuron in it
     term : which head of a converted neuron; None for the whole neuron
     side : `"Q"`, `"K"` or `"V"` for an input; None for the part itself
@@ -109,7 +109,7 @@ def parse(text: str) -> tuple[Name, ...]:
     for piece in text.split("->"):
         piece = "pos" if piece.strip() == "pos_embed" else piece.strip()
         match = PART.fullmatch(piece)
-        if piece in WORDS:
+        if piece in WITHOUT_LAYER:
             chain.append(Name(piece))
         elif match is None:
             raise ValueError(f"{text!r} is no name of a part. Write a name such as {EXAMPLES}.")
