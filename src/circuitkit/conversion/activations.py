@@ -3,10 +3,16 @@
 A head that chooses between its own token and a bias token computes `sigmoid(b x + c) (a x + d)` of
 the number x that a neuron reads. A few such heads, added up, follow an activation function.
 
-To add an activation, (1) give it an entry in `ACTIVATIONS`; (2) unless a scaled SiLU computes it
-exactly, which `SILU_SCALES` says, fit it and store the fits in `data/conversion/activations.json`;
-(3) if it is also used as a gate, store fits for gates in `data/conversion/gates.safetensors`.
-`studies/edition-2/train` has the scripts that fitted the others.
+Sums on the whole line follow a function that tends to 0 on the left and to a line on the right. Sums
+for gates follow any function, on a finite range. To add an activation such as softplus:
+
+1. Give it an entry in `ACTIVATIONS`, and in `SILU_SCALES` if a scaled SiLU computes it exactly.
+2. Otherwise fit it: `python -m studies.activation_fit softplus --store` adds to
+   `data/conversion/activations.json`.
+3. If MLPs use it as a gate, `python -m studies.activation_fit softplus --gate 10 30 100 --store` adds
+   to `data/conversion/gates.safetensors`. After 2 or 3, run `python -m tools manifest`.
+4. Write its formula into `EXACT` in `tests/support/activations.py`, and add its name to the tests in
+   `tests/library/conversion/test_activations.py`.
 """
 
 from collections.abc import Iterable
@@ -187,10 +193,10 @@ def head_sums(activation: str, sharpness: float) -> list[HeadSum]:
     if activation in SILU_SCALES:
         return [same_for_all_neurons(activation, [[SILU_SCALES[activation], 0.0, 1.0, 0.0]], 0.0)]
     sums = []
-    for fit in stored("conversion", "activations.json")["fits"][activation].values():
+    for fit in stored("conversion", "activations.json")["fits"].get(activation, {}).values():
         rows = zip(fit["b"], fit["c"], fit["a"], fit["d"], strict=True)
         sums.append(same_for_all_neurons(activation, rows, fit["error"]))
-    return sorted(sums, key=len)
+    return from_the_shortest(activation, sums, "activations.json")
 
 
 def require_activation(name: str) -> None:
@@ -199,6 +205,16 @@ def require_activation(name: str) -> None:
         raise ValueError(
             f"The activation {name!r} is not supported. Heads can compute {sorted(ACTIVATIONS)}."
         )
+
+
+def from_the_shortest(activation: str, sums: list[HeadSum], file: str) -> list[HeadSum]:
+    """The stored sums in the order of their length; a `ValueError` if there are none."""
+    if not sums:
+        raise ValueError(
+            f"There are no fits of {activation!r} in data/conversion/{file}. Make them with "
+            "studies/activation_fit.py; circuitkit/conversion/activations.py begins with the steps."
+        )
+    return sorted(sums, key=len)
 
 
 def with_at_most(heads_per_neuron: int, sums: list[HeadSum]) -> HeadSum:
@@ -263,7 +279,7 @@ def gate_sums(activation: str, reaches: Float[Tensor, " neuron"]) -> list[HeadSu
     for name, rows in stored("conversion", "gates.safetensors").items():
         if name.startswith(f"{fitted}."):
             sums.append(gate_fit(activation, rows[rows[:, 0].argsort()], reaches))
-    return sorted(sums, key=len)
+    return from_the_shortest(activation, sums, "gates.safetensors")
 
 
 def gate_fit(
