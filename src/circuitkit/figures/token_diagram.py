@@ -124,7 +124,7 @@ def draw_arrow(
 
 
 def arrow_between(
-    ax: "Axes", a: Point, b: Point, bend: float, *, zorder: float, **line: Any
+    ax: "Axes", a: Point, b: Point, bend: float, *, zorder: float | int, **line: Any
 ) -> None:
     """Draw an arrow from one point to another, straight or bent to one side."""
     line |= {"arrowstyle": "-|>", "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0}
@@ -140,7 +140,7 @@ def point_on_arrow(ax: "Axes", a: Point, b: Point, bend: float, share: float) ->
     return tuple(ax.transData.inverted().transform(on_curve))
 
 
-def label_on(ax: "Axes", place: Point, words: str, color: str, *, zorder: float) -> None:
+def label_on(ax: "Axes", place: Point, words: str, color: str, *, zorder: int) -> None:
     """Write words on a white ground with a rim in the color of their arrow."""
     ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": color}
     ax.text(*place, words, ha="center", va="center", fontsize=11, bbox=ground, zorder=zorder)
