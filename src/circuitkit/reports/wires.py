@@ -115,9 +115,9 @@ class Reader:
         """
         sides: list[Side] = []
         if self.whole:
-            sides += ["Q", "K"]
+            sides.extend(["Q", "K"])
         if float(share_equal(self.raised, source)) >= LEAST["wire"]:
-            sides += ["V"]
+            sides.append("V")
         return sides
 
 
