@@ -161,7 +161,7 @@ class CutRun:
     second_calls: dict[tuple[int, ChainsBySide], Recording] = field(default_factory=dict)
     """What `second_call` has recorded, by its arguments."""
 
-    def missing(self, part: Name, chains: Iterable[Chain] = ()) -> ChainsBySide:
+    def missed_by(self, part: Name, chains: Iterable[Chain] = ()) -> ChainsBySide:
         """What each input of a part misses, because of the cuts and of these chains into the part."""
         result = []
         for side in sides_of(self.model, part) or [None]:
@@ -171,14 +171,14 @@ class CutRun:
             result.append(tuple(dict.fromkeys([*self.cuts.inputs.get(entry, ()), *more])))
         return tuple(result)
 
-    def changed_input(self, part: Name, missing: Chains) -> Float[Tensor, "batch pos d_model"]:
+    def changed_input(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with if its input misses these chains."""
         stream = self.recording.stream(part)
-        if WHOLE_INPUT in missing:  # it covers all wires and paths into this input
+        if WHOLE_INPUT in missed:  # it covers all wires and paths into this input
             stream = self.replaced(stream, lambda run: run.stream(part))
         else:
             chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
-            for chain in missing:
+            for chain in missed:
                 chains_by_writer[chain[-1].part].append(chain)
             for writer, chains in chains_by_writer.items():
                 stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
@@ -207,27 +207,29 @@ class CutRun:
     def output_without(
         self, part: Name, chains: Sequence[Chain]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """What a part would give to its layer's output if its inputs missed these chains as well."""
-        layer, missing = part.layer or 0, self.missing(part, chains)
+        """What a part would write, before a norm behind its layer, if it missed these chains, too."""
+        layer, by_side = part.layer or 0, self.missed_by(part, chains)
         if part.kind == "H":
-            return self.recording.output(part, self.second_call(layer, missing).heads_z(layer))
-        if converted_neurons(self.model, layer) is not None:
-            return self.recording.output(part, self.neurons_z(layer, missing))
+            return self.recording.output(part, self.second_call(layer, by_side).heads_z(layer))
+        neurons = converted_neurons(self.model, layer)
+        if neurons is not None:
+            z = neurons.z(*self.neuron_inputs(layer, by_side))
+            return self.recording.output(part, z)
         mlp = self.model.blocks[layer].mlp
-        return mlp_output(mlp, self.changed_input(part, missing[0]))
+        return mlp_output(mlp, self.changed_input(part, by_side[0]))
 
     # Heads
 
-    def second_call(self, layer: int, missing: ChainsBySide) -> Recording:
+    def second_call(self, layer: int, by_side: ChainsBySide) -> Recording:
         """What hooks see in a second call of an attention module, whose inputs miss these chains.
 
         In this call the queries, keys and values of all heads of the layer miss them. The caller
         uses only the values of those heads that really do.
         """
-        if (layer, missing) in self.second_calls:
-            return self.second_calls[layer, missing]
+        if (layer, by_side) in self.second_calls:
+            return self.second_calls[layer, by_side]
         attention, head = self.model.blocks[layer].attn, Name("H", layer, 0)
-        streams = {chains: self.changed_input(head, chains) for chains in set(missing) if chains}
+        streams = {chains: self.changed_input(head, chains) for chains in set(by_side) if chains}
         second = Recording(self.model, self.recording.hook_names)
 
         def read_instead(stream: Tensor, value: Tensor, hook: HookPoint) -> Tensor:
@@ -237,14 +239,14 @@ class CutRun:
         # without the cache of earlier keys and values, which the second call would let grow twice
         named = {key: None if "past" in key else value for key, value in named.items()}
         with only_permanent_hooks(attention):
-            for side, chains in zip("qkv", missing, strict=True):
+            for side, chains in zip("qkv", by_side, strict=True):
                 if chains:
                     hook_in = attention._modules[side].hook_in
                     hook_in.add_hook(partial(read_instead, streams[chains]), prepend=True)
             for point in (attention.hook_pattern, attention.hook_attn_scores, attention.o.hook_in):
                 point.add_hook(second.record)
             attention.forward(*positional, **named)
-        self.second_calls[layer, missing] = second
+        self.second_calls[layer, by_side] = second
         return second
 
     def at_z(self, z: Tensor, hook: HookPoint) -> Tensor:
@@ -252,7 +254,7 @@ class CutRun:
         layer, shape = hook.layer(), z.shape
         z = z.reshape(*shape[:2], n_heads(self.model, layer), -1).clone()
         for head in parts_in_layer(self.cuts.readers, layer, ("H",)):
-            second = self.second_call(layer, self.missing(head))
+            second = self.second_call(layer, self.missed_by(head))
             z[:, :, head.number] = second.heads_z(layer)[:, :, head.number]
             self.recording.second_call_of_head[head] = second
         for head in parts_in_layer(self.cuts.parts, layer, ("H",)):
@@ -267,35 +269,40 @@ class CutRun:
         """Let an MLP read a stream in which something is missing."""
         mlp = Name("MLP", hook.layer())
         self.recording.uncut[str(hook.name)] = read
-        return self.changed_input(mlp, self.missing(mlp)[0]).view_as(read)
+        return self.changed_input(mlp, self.missed_by(mlp)[0]).view_as(read)
 
-    def neurons_z(self, layer: int, missing: ChainsBySide) -> Float[Tensor, "batch pos head"]:
-        """What all neuron-heads of a layer gather if their queries and values miss something."""
+    def neuron_inputs(
+        self, layer: int, by_side: ChainsBySide
+    ) -> tuple[Float[Tensor, "batch pos neuron"], Float[Tensor, "batch pos neuron"]]:
+        """What queries and values of a layer's neurons read if they miss these chains."""
         neurons, mlp = converted_neurons(self.model, layer), Name("MLP", layer)
         gate, value = neurons.reads(self.recording[f"blocks.{layer}.mlp.hook_in"])
-        of_queries, of_values = missing
-        if of_queries:
-            gate, _ = neurons.reads(self.changed_input(mlp, of_queries))
-        if of_values:
-            _, value = neurons.reads(self.changed_input(mlp, of_values))
-        return neurons.z(gate, value)
+        missed_by_queries, missed_by_values = by_side
+        if missed_by_queries:
+            gate, _ = neurons.reads(self.changed_input(mlp, missed_by_queries))
+        if missed_by_values:
+            _, value = neurons.reads(self.changed_input(mlp, missed_by_values))
+        return gate, value
 
     def at_neurons(self, post: Tensor, hook: HookPoint) -> Tensor:
         """Replace what converted neurons gathered where they are ablated or read other inputs."""
         layer = hook.layer()
         neurons = converted_neurons(self.model, layer)
         before = self.recording.neurons_z(layer)
-        z = before.clone()
-        rows_by_missing: dict[ChainsBySide, list[int]] = defaultdict(list)
+        z, queries = before.clone(), self.recording.neuron_queries(layer).clone()
+        rows_that_miss: dict[ChainsBySide, list[int]] = defaultdict(list)
         for part in parts_in_layer(self.cuts.readers, layer, ("N", "MLP")):
-            rows_by_missing[self.missing(part)].extend(neuron_rows(self.model, part))
-        for missing, rows in rows_by_missing.items():
-            z[..., rows] = self.neurons_z(layer, missing)[..., rows]
+            rows_that_miss[self.missed_by(part)].extend(neuron_rows(self.model, part))
+        for by_side, rows in rows_that_miss.items():
+            gate, value = self.neuron_inputs(layer, by_side)
+            z[..., rows] = neurons.z(gate, value)[..., rows]
+            queries[..., rows] = neurons.terms.queries(gate)[..., rows]
         ablated = parts_in_layer(self.cuts.parts, layer, ("N", "MLP"))
         rows = [row for part in ablated for row in neuron_rows(self.model, part)]
         if rows:
             z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
         self.recording.neuron_z[layer] = z
+        self.recording.neuron_query[layer] = queries
         return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
 
     # Whole parts, and the unembedding
@@ -681,7 +688,8 @@ class Run:
         part = find_part(self.model, name, ("H", "N"), IS_NO_HEAD)
         if part.kind == "N":
             self.require_same_weights()
-            return self.recording.neuron_attention(part)
+            with torch.set_grad_enabled(self.logits.requires_grad):
+                return self.recording.neuron_attention(part)
         return self.recording.patterns(part.layer or 0)[:, part.number]
 
     def z(self, name: str) -> Float[Tensor, "batch pos d_head"]:

@@ -269,6 +269,8 @@ class Recording:
     """What MLPs would have read without cuts, by the first name of the hook."""
     neuron_z: dict[int, Tensor] = field(default_factory=dict)
     """What neuron-heads gathered, `[batch, pos, head]`, by layer."""
+    neuron_query: dict[int, Tensor] = field(default_factory=dict)
+    """The queries of neuron-heads, `[batch, pos, head]`, by layer."""
     second_call_of_head: "dict[Name, Recording]" = field(default_factory=dict)
     """By head that reads other inputs than the rest of its layer: its second call."""
     is_additive: bool = False
@@ -336,6 +338,14 @@ class Recording:
             gate, value = neurons.reads(self[f"blocks.{layer}.mlp.hook_in"])
             self.neuron_z[layer] = neurons.z(gate, value)
         return self.neuron_z[layer]
+
+    def neuron_queries(self, layer: int) -> Float[Tensor, "batch pos head"]:
+        """The queries of the neuron-heads of a converted layer."""
+        if layer not in self.neuron_query:
+            neurons = converted_neurons(self.model, layer)
+            gate, _ = neurons.reads(self[f"blocks.{layer}.mlp.hook_in"])
+            self.neuron_query[layer] = neurons.terms.queries(gate)
+        return self.neuron_query[layer]
 
     def frozen(self, norm: str) -> FrozenNorm:
         """A norm of the model with the divisor that it had in this run."""
@@ -482,9 +492,7 @@ class Recording:
             raise ValueError(
                 f"'{name}' has {len(rows)} heads. Write the name of one, such as '{name}.0'."
             )
-        neurons = converted_neurons(self.model, name.layer)
-        gate, _ = neurons.reads(self[f"blocks.{name.layer}.mlp.hook_in"])
-        return torch.sigmoid(neurons.terms.queries(gate))[..., rows[0]]
+        return torch.sigmoid(self.neuron_queries(name.layer or 0)[..., rows[0]])
 
     def neuron_contributions(
         self, layer: int, direction: Float[Tensor, "batch pos d_model"], reading_step: int

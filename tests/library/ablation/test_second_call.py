@@ -257,6 +257,19 @@ def test_the_cache_after_a_cut_is_consistent(tokens):
     close(cut.cache["blocks.1.attn.hook_z"].view_as(z), z)
 
 
+def test_the_attention_of_a_neuron_is_that_after_a_cut_into_its_gate(tokens):
+    model = converted("native-mlp")
+    whole, cut = run(model, tokens), run(model, tokens, without=["L0H1->L1N5.Q", "L0H2->L1N6.V"])
+    neurons = model.blocks[1].mlp.neurons.neurons
+    W_in, b_in = neurons.W_in[:, 5], neurons.b_in[5]
+    norm = model.blocks[1].ln2
+    x = norm(whole.stream("L1 MLP") - whole.part("L0H1", before="L1 MLP")) @ W_in + b_in
+    b, c, _, _ = neurons.terms.coefficients[:, 0]
+    for term in (0, 1):
+        close(cut.pattern(f"L1N5.{term}"), torch.sigmoid(b[term] * x + c[term]))
+        close(cut.pattern(f"L1N6.{term}"), whole.pattern(f"L1N6.{term}"))
+
+
 def test_the_cache_of_neurons_after_a_cut_is_consistent(tokens):
     model = converted("native-mlp")
     cut = run(model, tokens, without=["L0N3", "L0H1->L1N5.Q"])
