@@ -283,13 +283,6 @@ def test_the_literal_stream_of_a_rotary_model_with_shared_keys():
         assert torch.allclose(stream[2 * layer + 2, 1:, :-1], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["neox-parallel", "bert"])
-def test_the_literal_stream_is_for_serial_blocks_with_norms_in_front(family):
-    converted = to_attention_only(zoo.make(family), heads_per_neuron=8)
-    with pytest.raises(ValueError, match="literal_stream needs"):
-        literal_stream(converted, torch.tensor([1, 2, 3]))
-
-
 def test_a_sigmoid_gate_needs_no_norm(native):
     model = native(act_fn="silu", gated_mlp=True, normalization_type=None)
     for block in model.blocks:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from circuitkit import heads_of
-from circuitkit.induction import induction_loss, scores
+from circuitkit.induction import scores
 from circuitkit_book.induction_training import InductionNet, task_rows, train_induction_model
 
 SMALL = {"d_vocab": 12, "n_ctx": 16, "batch": 8}
@@ -67,19 +67,6 @@ def test_equal_seeds_train_equal_models_and_leave_the_global_seed_alone():
     assert torch.equal(runs[0].loss, runs[1].loss)
     assert not torch.equal(runs[0].loss, runs[2].loss)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_two_layers_learn_induction_and_one_layer_does_not():
-    """A smaller task than the default one: two seconds instead of ten."""
-    small = {"d_vocab": 24, "n_ctx": 24, "batch": 48, "steps": 200}
-    two, one = train_induction_model(2, **small), train_induction_model(1, n_heads=4, **small)
-    assert two.accuracy[-1] > 0.95
-    assert one.accuracy[-1] < 0.5
-    assert two.onset(0.9) > two.onset(0.5) > 10
-    assert one.onset(0.9) is None
-    assert scores(two.model)["L1H0", "prefix matching"] > 0.7
-    assert induction_loss(two.model).accuracy > 0.9
-    assert induction_loss(two.model, without=["L0H0->L1H0.K"]).accuracy < 0.3
 
 
 def test_a_task_without_room_for_a_span_is_refused():

@@ -66,13 +66,10 @@ def test_device_is_taken(rows):
     assert circuitkit.load_model("zero-layer", device="meta").W_E.device.type == "meta"
 
 
-@pytest.mark.parametrize("step", [0, None])
-@pytest.mark.parametrize("shipped", ["zero-layer", "one-layer", "two-layer"])
-def test_nothing_writes_positions(shipped, step):
+@pytest.mark.parametrize("shipped", ["zero-layer", "two-layer"])
+def test_nothing_writes_positions(shipped):
     """Positions lie in a subspace that queries and keys read, and that no head writes and nothing else reads."""
-    if step is not None and step not in checkpoints(shipped):
-        step = checkpoints(shipped)[0]
-    model, sizes = circuitkit.load_model(shipped, step=step), model_card(shipped)["sizes"]
+    model, sizes = circuitkit.load_model(shipped), model_card(shipped)["sizes"]
     d = sizes["d_content"]
     assert sizes["d_pos"] == model.cfg.d_model - d > 0
     assert not model.W_E[:, d:].any()
