@@ -181,6 +181,8 @@ class CutRun:
             for chain in missed:
                 chains_by_writer[chain[-1].part].append(chain)
             for writer, chains in chains_by_writer.items():
+                if "bias" in writer.kind and self.replaced.source is not None:
+                    continue  # it is the same in every run
                 stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
         norm = None if part.kind == "unembed" else norm_before(self.model, part)
         if norm is None:
@@ -314,13 +316,18 @@ class CutRun:
     def at_bias(self, value: Tensor, hook: HookPoint) -> Tensor:
         """Subtract the bias of an attention layer or of a converted MLP.
 
-        A bias is the same at all positions of all texts, so no other value could replace it. It
-        becomes zero whatever `fill`, `patch` and `at` say.
+        Values of another run do not replace it, because it is the same in every run.
         """
+        layer = hook.layer()
         if ".attn." in str(hook.name):
-            return value - self.model.blocks[hook.layer()].attn.b_O
-        b_out = converted_neurons(self.model, hook.layer()).b_out
-        return value if b_out is None else value - b_out
+            bias = self.model.blocks[layer].attn.b_O
+        else:
+            bias = converted_neurons(self.model, layer).b_out
+        if bias is None or self.replaced.source is not None:
+            return value
+        bias = bias.expand_as(self.recording[f"blocks.{layer}.hook_in"])
+        left = self.replaced(bias, lambda run: bias)
+        return value - (bias - left).view_as(value)
 
     def at_end(self, stream: Tensor, hook: HookPoint) -> Tensor:
         """Let the unembedding read a stream in which something is missing."""
@@ -389,6 +396,7 @@ def hooked(
                 keep = partial(cut_run.keep_arguments, layer)
                 listeners.append(block.attn.register_forward_pre_hook(keep, with_kwargs=True))
         yield
+        require_all_acted(added, cut_run.recording)
     finally:
         # a user's hook may have removed these hooks, or itself, during the run
         for point, handle in added:
@@ -400,6 +408,18 @@ def hooked(
         for hooks, number, hook_fn in guarded:
             if number in hooks:
                 hooks[number] = hook_fn
+
+
+def require_all_acted(added: list[tuple[HookPoint, Any]], recording: Recording) -> None:
+    """Raise a `ValueError` if a hook of a run was removed before it could act."""
+    for point, handle in added:
+        has_run = str(point.name) in recording.values
+        if handle not in point.fwd_hooks and not has_run:
+            raise ValueError(
+                f"The hooks of this run at {point.name} were removed before the model came there, "
+                "so the run would lack a cut or a value. Call model.reset_hooks() after the run, "
+                "not in a hook."
+            )
 
 
 def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int, Callable]]:
@@ -785,7 +805,8 @@ def run(
         paths, a part all
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
         rows, position by position, or those of the row before (`"resample"`; the first row takes
-        those of the last one). Biases become zero, whatever `fill` and `patch` say.
+        those of the last one). A bias is the same in every row and every run, so only `"zero"`
+        changes it.
     patch : other tokens of the same shape, or their run on this model: the values come from there.
         A run from before a change of the weights is refused; torch does not count changes that are
         made in place through `weight.data`, so run again after such a change.
