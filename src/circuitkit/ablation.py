@@ -423,26 +423,41 @@ def require_all_acted(added: list[tuple[HookPoint, Any]], recording: Recording) 
 
 
 def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int, Callable]]:
-    """Let a user's temporary hook raise an error if it changes a value in a run with cut wires.
+    """Let a user's hook raise an error if it changes a value that would then be wrong.
 
-    Such a hook does not act when a layer is computed a second time, so its change would be lost
-    there. The result lists every hook that was exchanged: the dictionary of torch that holds it,
-    its key there, and the hook as it was.
+    Where the run puts in values, the hook has acted on them already. Where a layer is computed a
+    second time, a hook is passed over, unless it is permanent and acts inside of the layer. The
+    result lists every hook that was exchanged: the dictionary of torch that holds it, its key
+    there, and the hook as it was.
     """
-    temporary = temporary_hooks(points)
-    for _, handle in temporary:
+    for _, handle in temporary_hooks(points):
         if isinstance(getattr(handle.user_hook, "__self__", None), CutRun | Recording):
             raise ValueError(
                 "Another run of this model is under way, in a thread or around a hook, and "
                 "both would change the same hooks. Run the model once at a time."
             )
+    changed = cut_run.hooks()
+    has_neurons = any(name.endswith("mlp.out.hook_in") for name in changed)
+    is_computed_again = bool(cut_run.cuts.readers) or has_neurons
+    changed_points = {points[name] for name in changed}
     guarded = []
-    if cut_run.cuts.readers or any(part.kind == "N" for part in cut_run.cuts.parts):
-        for point, handle in temporary:
-            hooks, number = point._forward_hooks, handle.hook.id
-            guarded.append((hooks, number, hooks[number]))
-            hooks[number] = partial(only_looking, hooks[number], str(point.name))
+    for point in dict.fromkeys(points.values()):  # a hook has several names
+        for handle in point.fwd_hooks:
+            acts_again = handle.is_permanent and is_inside_layer(cut_run.model, str(point.name))
+            if point in changed_points or (is_computed_again and not acts_again):
+                hooks, number = point._forward_hooks, handle.hook.id
+                guarded.append((hooks, number, hooks[number]))
+                hooks[number] = partial(only_looking, hooks[number], str(point.name))
     return guarded
+
+
+def is_inside_layer(model: Any, place: str) -> bool:
+    """Whether a hook stands between what a layer reads and writes, and a second call passes it."""
+    match = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(.*)", place)
+    if match is None or match[3] in ("hook_in", "hook_out", "o.hook_in", "o.hook_out"):
+        return False
+    # the neurons of a converted MLP are computed from their weights alone
+    return match[2] == "attn" or converted_neurons(model, int(match[1])) is None
 
 
 def temporary_hooks(points: dict[str, HookPoint]) -> list[tuple[HookPoint, Any]]:
@@ -465,9 +480,10 @@ def only_looking(hook_fn: Callable, place: str, module: Any, args: Any, value: A
         is_same = torch.allclose(after, before, rtol=0, atol=0, equal_nan=True)
     if not is_same:
         raise ValueError(
-            f"The hook at {place} changes values. Where wires or inputs are cut, layers are "
-            "computed a second time, in which only permanent hooks act. Remove the hook with "
-            "model.reset_hooks(), or add it with add_hook(..., is_permanent=True)."
+            f"The hook at {place} changes values, and this run puts in values there or computes "
+            "layers a second time. Remove it: model.reset_hooks(including_permanent=True). Only "
+            "permanent hooks between what a layer reads and what it writes can stay, such as one "
+            "at blocks.0.attn.hook_pattern, and only if no value is put in there."
         )
 
 
@@ -809,7 +825,8 @@ def run(
         changes it.
     patch : other tokens of the same shape, or their run on this model: the values come from there.
         A run from before a change of the weights is refused; torch does not count changes that are
-        made in place through `weight.data`, so run again after such a change.
+        made in place through `weight.data`, so run again after such a change. The values of a given
+        run are those with the hooks that the model had then.
     at : positions at which values are replaced, such as `[3]`; all of them if it is None. Of a path,
         they are those of its first part; what follows from it may change at all later positions.
 
@@ -821,7 +838,7 @@ def run(
     ------
     ValueError : for unknown names, `fill` from other rows if all rows are equal, a `patch` from
         another model, positions outside the rows or none, `fill`, `patch` or `at` where nothing is
-        replaced, and temporary hooks that change a cut layer
+        replaced, and hooks that change values at a replaced place, or anywhere if wires are cut
 
     Notes
     -----
@@ -829,8 +846,9 @@ def run(
     divisor. A norm behind a layer keeps it where a wire is cut; where a path is cut, it has the divisor
     that belongs to what the part on the path would write. A key belongs to one query head here, even
     where the model shares it among a group. If heads of a layer have different wires or paths cut, the
-    layer is called once more for each of these sets. Hooks that are not permanent do not act in such a
-    call, so an error is raised if one of them changes a value. `"mean"` and `"resample"` run the model
+    layer is called once more for each of these sets. Only permanent hooks act in such a call, between
+    what the layer reads and what it writes; other hooks raise an error if they change a value. Those
+    that look see each value once. `"mean"` and `"resample"` run the model
     twice.
     Source: path patching (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 

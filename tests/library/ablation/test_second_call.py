@@ -239,6 +239,15 @@ def test_a_hook_that_removes_hooks_during_a_run_leaves_none_behind(tokens, remov
     assert not model.blocks[1].attn._forward_pre_hooks
 
 
+def test_a_hook_that_removes_a_cut_before_it_acts_is_refused(tokens):
+    """Otherwise the logits would be those of the whole model."""
+    model = make("native-mlp")
+    with model.hooks(fwd_hooks=[("blocks.0.hook_in", lambda value, hook: model.reset_hooks())]):
+        with pytest.raises(ValueError, match="were removed before the model came there"):
+            run(model, tokens, without="L1H3")
+    assert not any(point.fwd_hooks for point in model.hook_dict.values())
+
+
 def test_the_cache_after_a_cut_is_consistent(tokens):
     """Scores, pattern and z of the cut head fit each other; keys that it does not use are left out."""
     model = make("gpt2")  # in native models the hook of scores shows patterns
