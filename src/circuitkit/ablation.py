@@ -454,7 +454,7 @@ def guard(cut_run: CutRun, points: dict[str, HookPoint]) -> list[tuple[dict, int
 def is_inside_layer(model: Any, place: str) -> bool:
     """Whether a hook stands between what a layer reads and writes, and a second call passes it."""
     match = re.fullmatch(r"blocks\.(\d+)\.(attn|mlp)\.(.*)", place)
-    if match is None or match[3] in ("hook_in", "hook_out", "o.hook_in", "o.hook_out"):
+    if match is None or match[3] in ("hook_in", "hook_out", "o.hook_out"):
         return False
     # the neurons of a converted MLP are computed from their weights alone
     return match[2] == "attn" or converted_neurons(model, int(match[1])) is None

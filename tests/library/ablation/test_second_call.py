@@ -177,15 +177,15 @@ def test_a_temporary_hook_that_changes_values_is_refused_where_wires_are_cut(
 
 
 def test_a_temporary_hook_acts_as_usual_where_parts_are_ablated(tokens):
-    """Then nothing is computed a second time."""
+    """Then nothing is computed a second time. At the same place it would be refused."""
     model = make("native-mlp")
 
     def zero(z, hook):
         return torch.cat([torch.zeros_like(z[:, :, :3]), z[:, :, 3:]], dim=2)
 
-    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_z", zero)]):
+    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", zero)]):
         cut = run(model, tokens, without="L1H3")
-    names = [f"L1H{head}" for head in range(4)]
+    names = ["L0H0", "L0H1", "L0H2", "L1H3"]
     close(cut.logits, run(model, tokens, without=names).logits)
 
 
