@@ -33,24 +33,6 @@ def double_heads(*sizes, **more):
     return random_heads(*sizes, **more).to(torch.float64)
 
 
-def test_composition_by_hand():
-    # The earlier head writes along the first axis; the later head's key lies at 60 degrees to it,
-    # its query on it, and its value across it.
-    def head(layer, read, key, value, write):
-        columns = [
-            torch.tensor(v, dtype=torch.float64)[None, :, None] for v in (read, key, value, write)
-        ]
-        names = ("W_Q", "W_K", "W_V", "W_O")
-        weights = dict(zip(names, [*columns[:3], columns[3].mT], strict=True))
-        return dataclasses.replace(double_heads(1, 2, 1, layer=layer), **weights)
-
-    early = head(0, [1.0, 0.0], [1.0, 0.0], [0.0, 5.0], [2.0, 0.0])
-    late = head(1, [3.0, 0.0], [0.5, math.sqrt(0.75)], [0.0, 1.0], [1.0, 1.0])
-    for kind, score in (("Q", 1.0), ("K", 0.5), ("V", 0.0)):
-        scores = composition_scores(early, late, kind)
-        assert scores["L0H0", "L1H0"] == pytest.approx(score, abs=1e-15)
-
-
 def test_a_head_that_writes_nothing_scores_zero():
     early = random_heads(2, 17, 3)
     early = dataclasses.replace(early, W_O=early.W_O * torch.tensor([0.0, 1.0])[:, None, None])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from circuitkit.conversion import gate_sum, head_sum
 from circuitkit.conversion.activations import ACTIVATIONS, SILU_SCALES
 from studies import activation_fit
-from tests.support.activations import EXACT, WHOLE_LINE
+from tests.support.activations import EXACT
 
 TARGETS = {1: 1.4e-2, 2: 5.4e-3, 3: 2.1e-3, 4: 4.6e-4, 5: 5e-5, 8: 1e-5}
 
@@ -44,16 +44,6 @@ def test_more_heads_are_never_worse_and_reach_the_targets():
         assert errors == sorted(errors, reverse=True)
         assert errors[0] < 0.0203  # the paper's head
     assert all(head_sum("gelu", k).error <= most for k, most in TARGETS.items())
-
-
-@pytest.mark.parametrize("name", WHOLE_LINE)
-def test_a_sum_is_the_sum_of_its_terms(name, draw):
-    heads, x = head_sum(name), draw(0, 3, 7) * 3
-    # b is large for relu: its own exp would overflow, so the reference is written with tanh
-    reference = sum(
-        (0.5 + 0.5 * torch.tanh((b * x + c) / 2)) * (a * x + d) for b, c, a, d in heads.terms
-    )
-    assert torch.allclose(heads(x), reference, atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize("s", [1.0, 10.0, 100.0])

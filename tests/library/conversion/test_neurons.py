@@ -1,4 +1,4 @@
-"""Neurons as heads: computed by hand, by slow loops, on both routes, with gates and gradients."""
+"""Neurons as heads: computed by hand, with gates, and by name."""
 
 import math
 
@@ -12,25 +12,11 @@ from circuitkit.conversion import (
     with_bias_token,
 )
 from circuitkit.conversion.bounds import bound_of as bound_of_mlp
-from tests.support.activations import EXACT, WHOLE_LINE
+from tests.support.activations import EXACT
 
 
 def bound_of(mlp):
     return bound_of_mlp(mlp.W_out, mlp.terms, torch.ones(len(mlp.W_out)))
-
-
-def slow_mlp(x, W_in, W_out, b_in, b_out, activation):
-    """Nested loops over positions, neurons and coordinates."""
-    out = torch.zeros_like(x)
-    for p in range(x.shape[0]):
-        for n in range(W_in.shape[1]):
-            pre = sum(x[p, i] * W_in[i, n] for i in range(x.shape[1]))
-            pre = pre if b_in is None else pre + b_in[n]
-            for j in range(x.shape[1]):
-                out[p, j] += activation(pre) * W_out[n, j]
-        if b_out is not None:
-            out[p] += b_out
-    return out
 
 
 def parts(draw, seed, pos, d_model, d_mlp, dtype=torch.float64):
@@ -49,21 +35,6 @@ def test_one_neuron_by_hand():
     written = torch.tensor([[0.0, 1.5 * log3], [0.0, 0.0]]).double()
     assert torch.allclose(mlp(x), written, atol=1e-15)
     assert torch.allclose(mlp.literal(x), mlp(x), atol=1e-15)
-
-
-@pytest.mark.parametrize("activation", WHOLE_LINE)
-@pytest.mark.parametrize("biases", [True, False])
-def test_against_nested_loops(activation, biases, draw):
-    x, W_in, W_out, b_in, b_out = parts(draw, 1, 3, 5, 7)
-    b_in, b_out = (b_in, b_out) if biases else (None, None)
-    mlp = neuron_heads(W_in, W_out, b_in, b_out, activation)
-    reference = slow_mlp(x, W_in, W_out, b_in, b_out, EXACT[activation])
-    assert (mlp(x) - reference).abs().max() <= bound_of(mlp) + 1e-13
-    assert (mlp.literal(x) - mlp(x)).abs().max() < 1e-13
-    if activation == "silu":
-        # 2e-15 relative: three products and a sigmoid, a handful of roundings of 1.1e-16 each
-        assert bound_of(mlp) == 0.0
-        assert (mlp(x) - reference).abs().max() <= 2e-15 * reference.abs().max()
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "silu", "relu", "gelu"])

@@ -20,19 +20,6 @@ def test_handmade_heads_score_one_for_what_they_were_made_for():
     assert table["L1H0", "prefix matching"] == pytest.approx(1, abs=1e-6)
 
 
-def test_copying_is_the_eigenvalue_score_of_the_ov_circuit_where_both_are_defined(boot):
-    """One layer, every token seen once, no positions: the map is W_E W_OV W_U, centred."""
-    model = boot(n_layers=1, n_ctx=74, bias=False, seed=4).requires_grad_(False)
-    model.pos_embed.weight.zero_()
-    centred = model.W_E - model.W_E.mean(0)
-    columns = model.W_U - model.W_U.mean(1, keepdim=True)
-    eigenvalues = torch.linalg.eigvals(centred @ model.W_V[0] @ model.W_O[0] @ columns)
-    expected = eigenvalues.real.sum(-1) / eigenvalues.abs().sum(-1)
-    every_token_twice = torch.cat([torch.arange(37), torch.arange(37)])
-    copying = scores(model, every_token_twice).select(behaviour="copying").values
-    assert copying == pytest.approx(expected, abs=1e-9)
-
-
 def test_a_head_that_writes_nothing_has_the_copying_score_zero(boot):
     model = boot(n_layers=1)
     model.blocks[0].attn.o.weight.data.zero_()

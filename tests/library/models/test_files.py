@@ -1,7 +1,5 @@
 """What ships: names, files, hashes, sizes, and what the manifest says about itself."""
 
-import json
-
 from circuitkit.models import checkpoints, model_card
 
 
@@ -37,14 +35,3 @@ def test_cards_and_checkpoints(name, manifest):
     assert [str(step) for step in sorted(steps)] == list(card["files"])
     assert card["files"][str(steps[-1])]["file"] == f"{name}.safetensors"  # the last is the model
     assert steps[-1] == card["training"]["steps"]
-
-
-def test_provenance_says_of_each_file_why_it_is_free(data):
-    text = (data / "corpus-provenance.json").read_text()
-    sources = model_card("zero-layer")["corpus"]
-    assert sources == json.loads(text)["files"]
-    assert len({source["file"] for source in sources}) == len(sources) > 50
-    for source in sources:  # why each file may be used, whose it is, and which text exactly
-        assert all(source[key] for key in ("file", "title", "author", "free", "sha256")), source
-    assert "/work" not in text
-    assert "/root" not in text

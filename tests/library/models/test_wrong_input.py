@@ -37,17 +37,6 @@ def replace_file(folder, file, change):
         path.write_bytes(change(content))
 
 
-def test_one_flipped_bit_in_the_weights_is_noticed(copied, sha256):
-    files = models.model_card("one-layer")["files"]
-    recorded = list(files.values())[-1]["sha256"]
-    replace_file(copied, "one-layer.safetensors", lambda b: b[:-1] + bytes([b[-1] ^ 1]))
-    found = sha256(copied / "one-layer.safetensors")
-    message = rf"one-layer\.safetensors is damaged: its sha256 is {found}, .* records {recorded}"
-    with pytest.raises(ValueError, match=message):
-        ck.load_model("one-layer")
-    ck.load_model("zero-layer")  # the other models still load
-
-
 @pytest.mark.parametrize(
     ("file", "use"),
     [

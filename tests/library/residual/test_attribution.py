@@ -1,4 +1,4 @@
-"""A logit as a sum: by hand, against a slow forward pass, against transformer-lens."""
+"""A logit as a sum: by hand, and against the model and transformer-lens."""
 
 import copy
 
@@ -57,17 +57,6 @@ def test_shares_sum_to_the_logit(boot, tokens, answers, close, settings, toleran
     close(mean.values.sum(0), expected, tolerance)
 
 
-@pytest.mark.parametrize("norm", [None, "LNPre"])
-def test_shares_equal_those_of_transformer_lens(boot, tokens, answers, close, norm):
-    """`logit_attrs` leaves gains out, so the models have none."""
-    model = boot(attn_only=norm is None, normalization_type=norm)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens)
-    expected = cache.logit_attrs(decompose(model, tokens).values, *answers)
-    shares = logit_attribution(model, tokens, *answers)
-    close(shares.values, expected, 1e-12 if norm is None else 1e-6)
-
-
 def test_a_folded_model_has_an_unembedding_bias(gpt2, tokens, answers, close):
     answer, versus = answers
     folded = copy.deepcopy(gpt2)
@@ -84,7 +73,7 @@ def test_a_folded_model_has_an_unembedding_bias(gpt2, tokens, answers, close):
     unfolded = logit_attribution(gpt2, tokens, answer, versus)
     close(shares.values.sum(0), unfolded.values.sum(0), 1e-4)
     mean = logit_attribution(folded, tokens, answer, "mean")
-    close(mean["unembed bias"], b_U[answer] - b_U.mean())
+    close(mean["unembed bias"], b_U[answer] - b_U.mean(), 1e-6)  # float32, summed in another order
 
 
 def test_why_is_the_attribution_at_one_position(close):

@@ -12,26 +12,6 @@ from circuitkit_book.residual_stream import deletion_scores
 from tests.support import tiny_models
 
 
-def test_parts_by_hand(boot, close):
-    """One head that attends to every earlier token alike, in a stream of three dimensions."""
-    model = boot(d_model=3, d_head=1, n_heads=1, n_layers=1, d_vocab=2, n_ctx=2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        state = model.state_dict()
-        state["embed.weight"].copy_(torch.tensor([[1.0, 0, 0], [3.0, 0, 0]]))
-        state["pos_embed.weight"].copy_(torch.tensor([[0.0, 0, 1], [0.0, 0, 5]]))
-        state["blocks.0.attn.v.weight"].copy_(torch.tensor([[1.0, 0, 0]]))
-        state["blocks.0.attn.o.weight"].copy_(torch.tensor([[0.0], [2.0], [0.0]]))
-        state["blocks.0.attn.o.bias"].copy_(torch.tensor([0.0, 0.5, 0.0]))
-    split = decompose(model, torch.tensor([[0, 1]]))
-    assert split.names == ("embed", "pos", "L0H0", "L0 bias")
-    close(split["embed"], [[[1, 0, 0], [3, 0, 0]]])
-    close(split["pos"], [[[0, 0, 1], [0, 0, 5]]])
-    close(split["L0H0"], [[[0, 2, 0], [0, 4, 0]]])  # twice 1, and twice the mean of 1 and 3
-    close(split["L0 bias"], [[[0, 0.5, 0], [0, 0.5, 0]]])
-
-
 def test_text_and_a_single_row_are_accepted(plain, tokens):
     assert decompose(ck.load_model("zero-layer"), "The house").values.shape[:3] == (2, 1, 3)
     assert torch.equal(decompose(plain, tokens[0]).values, decompose(plain, tokens[:1]).values)
