@@ -62,13 +62,6 @@ def test_the_first_token_does_not_match_itself():
     assert second[2] == pytest.approx([0, 1, 0], abs=1e-6)
 
 
-def test_many_occurrences_share_the_attention():
-    tokens = torch.tensor([[2, 0, 2, 1, 2, 3, 2]])
-    for method in ("k-composition", "pointer"):
-        second = patterns(build_induction_model(4, 8, method=method), tokens)[1][0]
-        assert second[6] == pytest.approx([0, 1 / 3, 0, 1 / 3, 0, 1 / 3, 0], abs=1e-3)
-
-
 def test_heads_compose_through_the_named_input_only():
     for method, kind in (("k-composition", "K"), ("pointer", "Q")):
         stack = heads_of(build_induction_model(7, 11, method=method))

@@ -273,16 +273,6 @@ def test_theorem_4_corrected_on_the_whole_stream(native):
     assert (stream[:, 1:, -1] == 0).all()
 
 
-def test_the_literal_stream_of_a_rotary_model_with_shared_keys():
-    converted = to_attention_only(zoo.make("llama"), heads_per_neuron=16)
-    tokens = torch.tensor([1, 2, 3, 5])
-    _, cache = converted.run_with_cache(tokens[None])
-    stream = literal_stream(converted, tokens)
-    for layer in (0, 1):
-        expected = cache[f"blocks.{layer}.hook_resid_post"][0]
-        assert torch.allclose(stream[2 * layer + 2, 1:, :-1], expected, atol=1e-5)
-
-
 def test_a_sigmoid_gate_needs_no_norm(native):
     model = native(act_fn="silu", gated_mlp=True, normalization_type=None)
     for block in model.blocks:

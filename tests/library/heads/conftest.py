@@ -1,4 +1,4 @@
-"""Random heads, tiny models with random biases and gains, and one head computed by loops."""
+"""Random heads, and one head computed by loops."""
 
 import math
 
@@ -6,27 +6,6 @@ import pytest
 import torch
 
 from circuitkit import Heads
-from tests.support import tiny_models
-
-SIZES = {
-    "d_model": 24,
-    "d_head": 5,
-    "n_layers": 2,
-    "n_ctx": 13,
-    "n_heads": 3,
-    "d_vocab": 37,
-    "d_mlp": 29,
-}
-
-
-@pytest.fixture(scope="session")
-def boot():
-    return lambda **changes: tiny_models.boot(**SIZES | changes)
-
-
-@pytest.fixture(scope="session")
-def tokens():
-    return torch.randint(0, 37, (2, 9), generator=torch.Generator().manual_seed(3))
 
 
 @pytest.fixture(scope="session")

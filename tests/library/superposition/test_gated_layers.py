@@ -9,10 +9,8 @@ from circuitkit.superposition import (
     WRITES,
     GatedBlock,
     head_logits,
-    train_gated,
     with_gated_layer,
 )
-from circuitkit.superposition.block import LayerRecord
 from circuitkit_book.superposition_models import hand_specified, load_gated, load_original
 from circuitkit_book.superposition_task import train_on_task, trigram_verdict
 from tests.support import tiny_models
@@ -107,19 +105,6 @@ def test_a_run_does_not_depend_on_the_others():
     assert torch.allclose(few.blocks[1].W_O, many.blocks[1].W_O, atol=1e-9)
     assert torch.allclose(few.training_loss, many.training_loss[:, :2], atol=1e-9)
     assert few.training_loss.shape == (20, 2)
-
-
-def test_training_on_a_record_lowers_the_loss():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(24, 6, 5, generator=generator)
-    # uniform attention, and a linear map
-    mean = x.cumsum(1) / torch.arange(1, 7)[:, None]
-    y = mean @ torch.randn(5, 5, generator=generator)
-    recipe = WRITES.but(d_head=5, penalty="none", steps=150, batch=8, lr=2e-2)
-    record, held_back = LayerRecord(x[:21], y[:21], 2), LayerRecord(x[21:], y[21:], 2)
-    runs = train_gated(record, held_back, recipe, inits=1)
-    assert runs.training_loss[-1] < 0.5 * runs.training_loss[0]
-    assert runs.unexplained[0] < 0.5
 
 
 def test_runs_whose_loss_is_not_a_number_are_named_and_not_chosen():
