@@ -354,10 +354,11 @@ class CutRun:
                 hooks[f"{block}.mlp.out.hook_in"] = self.at_neurons
                 if is_ablated and part.kind != "N":
                     hooks[f"{block}.mlp.out.hook_out"] = self.at_bias
-            elif is_ablated:
-                hooks[f"{block}.mlp.hook_out"] = self.at_output
             else:
-                hooks[f"{block}.mlp.hook_in"] = self.at_mlp_input
+                if is_ablated:
+                    hooks[f"{block}.mlp.hook_out"] = self.at_output
+                if part in self.cuts.readers:
+                    hooks[f"{block}.mlp.hook_in"] = self.at_mlp_input
         return {
             name: hook_fn for name, hook_fn in hooks.items() if name in self.recording.hook_names
         }
@@ -827,8 +828,10 @@ def run(
         A run from before a change of the weights is refused; torch does not count changes that are
         made in place through `weight.data`, so run again after such a change. The values of a given
         run are those with the hooks that the model had then.
-    at : positions at which values are replaced, such as `[3]`; all of them if it is None. Of a path,
-        they are those of its first part; what follows from it may change at all later positions.
+    at : positions at which values are replaced, such as `[3]`, or `[-1]` for the last; all of them if
+        it is None. Of a path, they are those of its first part; what follows from it may change at
+        all later positions. So a part that is replaced at some positions does not cover the wires
+        into it, which change what it writes at others. The rest of `without` holds at each position.
 
     Returns
     -------
@@ -874,7 +877,8 @@ def run(
         )
     replacement = replacement_of(model, tokens, fill, patch, at)
     with torch.no_grad():
-        return run_with(model, tokens, resolve(model, names), replacement)
+        cuts = resolve(model, names, everywhere=at is None)
+        return run_with(model, tokens, cuts, replacement)
 
 
 def replacement_of(
@@ -962,9 +966,9 @@ def positions_of(at: Any, n_pos: int) -> tuple[int, ...] | None:
     if at is None:
         return None
     is_list = isinstance(at, Sequence) and not isinstance(at, str) and len(at) > 0
-    if not is_list or not all(type(pos) is int and 0 <= pos < n_pos for pos in at):
+    if not is_list or not all(type(pos) is int and -n_pos <= pos < n_pos for pos in at):
         raise ValueError(
-            f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], "
-            f"not {at!r}."
+            f"at must be positions from 0 to {n_pos - 1}, in a list such as at=[{n_pos - 1}], or "
+            f"negative ones that count from the end, not {at!r}."
         )
     return tuple(at)

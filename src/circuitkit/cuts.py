@@ -5,7 +5,7 @@ covers every wire and path into it, a wire covers every path that ends in it, an
 that it writes. A name that another name covers adds nothing, so nothing is subtracted twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -32,6 +32,8 @@ class Cuts:
 
     parts: frozenset[Name]
     inputs: dict[Name, Chains]
+    covered: tuple[str, ...] = ()
+    """The names that add nothing to the others."""
 
     @cached_property
     def readers(self) -> list[Name]:
@@ -39,13 +41,15 @@ class Cuts:
         return list(dict.fromkeys(entry.part for entry in self.inputs))
 
 
-def resolve(model: Any, names: Sequence[str]) -> Cuts:
+def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cuts:
     """Combine names, and replace each by the smallest names that it stands for.
 
     Parameters
     ----------
     model : a `TransformerBridge`
     names : parts, inputs, wires and paths
+    everywhere : whether values are replaced at all positions. Otherwise an ablated part does not
+        cover the wires into it, because they change what it writes at the other positions.
 
     Raises
     ------
@@ -59,7 +63,8 @@ def resolve(model: Any, names: Sequence[str]) -> Cuts:
         split.update(name.layer for name in chain if name.kind in ("N", "MLP bias"))
     parts: set[Name] = set()
     chains_into: dict[Name, dict[Chain, None]] = {}
-    for first, *readers in chains:
+    chains_of: dict[str, list[tuple[Name, Chain]]] = {}
+    for text, (first, *readers) in zip(names, chains, strict=True):
         writers = smallest_parts(model, first, split)
         if not readers and first.side is None and first.kind != "unembed":
             require_removable(model, first)
@@ -69,13 +74,29 @@ def resolve(model: Any, names: Sequence[str]) -> Cuts:
         begin = writers if readers else inputs_of(model, first, split)
         for *before, entry in product(begin, *entries):
             chains_into.setdefault(entry, {})[tuple(before)] = None
+            chains_of.setdefault(text, []).append((entry, tuple(before)))
     inputs = {}
     for entry, missing in chains_into.items():
-        # the ablation of a part does already what a chain through it would do
-        left = [chain for chain in missing if parts.isdisjoint(name.part for name in chain)]
-        if left and entry.part not in parts:
-            inputs[entry] = tuple(left)
-    return Cuts(frozenset(parts), inputs)
+        left = tuple(chain for chain in missing if not is_covered(chain, missing, parts))
+        if left and not (everywhere and entry.part in parts):
+            inputs[entry] = left
+    covered = []
+    for text, of_text in chains_of.items():
+        if all(chain not in inputs.get(entry, ()) for entry, chain in of_text):
+            covered.append(text)
+    return Cuts(frozenset(parts), inputs, tuple(covered))
+
+
+def is_covered(chain: Chain, missing: Iterable[Chain], parts: set[Name]) -> bool:
+    """Whether a chain adds nothing to ablated parts, or to what its input misses otherwise."""
+    # the ablation of a part does already what a chain through it would do
+    if not parts.isdisjoint(name.part for name in chain):
+        return True
+    for begin in range(1, len(chain)):
+        wire_or_path = (chain[begin].part, *chain[begin + 1 :])
+        if wire_or_path in missing:
+            return True
+    return chain != WHOLE_INPUT and WHOLE_INPUT in missing
 
 
 def require_chain(model: Any, text: str, chain: Chain) -> None:

@@ -7,7 +7,6 @@ at once, from gradients.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,10 +18,17 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from circuitkit.ablation import Fill, Replacement, Run, names_of, replacement_of, run, run_with
-from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
+from circuitkit.checks import (
+    checked,
+    require_at_least,
+    require_bridge,
+    require_finite,
+    shown,
+    to_tokens,
+)
 from circuitkit.cuts import resolve
 from circuitkit.names import Side, join, parse, unknown
-from circuitkit.parts import head_names, n_heads, parts_of, step_of
+from circuitkit.parts import Recording, head_names, in_layer, n_heads, parts_of, step_of
 from circuitkit.rows import (
     Repeated,
     require_repeating,
@@ -150,6 +156,7 @@ def measured(
                 "for each row, such as lambda run: run.logits[:, -1, 5]."
             )
         return value if value.is_floating_point() else value.to(logits.dtype)
+    require_finite(logits, "The output of the model")
     if isinstance(rows, Repeated):
         loss, accuracy = second_pass(logits, rows)
         return loss if measure == "loss" else accuracy
@@ -184,6 +191,7 @@ def effect(
         positions; or a function of the `Run` that returns one number for each row
     draws : how many controls are drawn, of names of the same kind in the same layers; fewer if there
         are not as many. The controls of a wire or a path may have another writer and another reader.
+        A name that another one covers has no controls.
     seed : of the controls
 
     Returns
@@ -216,7 +224,9 @@ def effect(
         raise ValueError("Name what is replaced in without=, such as without='L0H1'.")
     base = run(model, rows.tokens if isinstance(rows, Repeated) else rows)
     replacement = replacement_of(model, base.tokens, fill, patch)
-    sets = [given, *random_controls(model, given, draws, seed)]
+    covered = resolve(model, given).covered
+    alone = [name for name in given if name not in covered]
+    sets = [given, *random_controls(model, alone, draws, seed)]
     jobs = [
         delayed(measure_without)(base, names, replacement, measure, rows) for names in [[], *sets]
     ]
@@ -339,6 +349,14 @@ def wires(model: Any, kind: Side, *, into: str | None = None) -> tuple[str, ...]
 # Estimates from gradients
 
 
+class WithOffset(Replacement):
+    """A replacement that adds what it reads from another recording."""
+
+    def __call__(self, now: Tensor, value_in: Callable[[Recording], Tensor]) -> Tensor:
+        """The value in this run plus its offset."""
+        return now + value_in(self.source) if self.source is not None else now
+
+
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -386,29 +404,28 @@ def attribution(
         raise ValueError("This model has no attention heads, so there is nothing to attribute to.")
     base = run(model, rows.tokens if isinstance(rows, Repeated) else rows)
     replacement = replacement_of(model, base.tokens, fill, patch)
-    offsets: dict[int, Tensor] = {}
-
-    def add_offset(layer: int, z: Tensor, hook: Any) -> Tensor:
-        # the slope by an offset of zero is the slope by z, also where weights have no gradient
-        offsets[layer] = torch.zeros_like(z, requires_grad=True)
-        return z + offsets[layer]
-
-    hooks = []
-    for layer in range(len(model.blocks)):
-        if n_heads(model, layer):
-            hooks.append((f"blocks.{layer}.attn.hook_z", partial(add_offset, layer)))
-    with model.hooks(fwd_hooks=hooks):
-        result = run_with(model, base.tokens, resolve(model, []), replacement)
+    # the slope by an offset of zero is the slope by z, also where weights have no gradient
+    offsets = Recording(model, base.recording.hook_names)
+    layers = [layer for layer in range(len(model.blocks)) if n_heads(model, layer)]
+    for layer in layers:
+        hook = base.recording.hook_names[in_layer(layer, "attn.hook_z")]
+        offsets.values[hook] = torch.zeros_like(base.recording.values[hook], requires_grad=True)
+    result = run_with(model, base.tokens, resolve(model, heads), WithOffset("offset", offsets))
     mean = measured(result, measure, rows).mean()
-    if not mean.requires_grad:
+    leaves = list(offsets.values.values())
+    slopes: Any = [None]
+    if mean.requires_grad:
+        slopes = torch.autograd.grad(mean, leaves, allow_unused=True)
+    if all(slope is None for slope in slopes):
         raise ValueError(
-            "The measure has no gradient: no head changes it, or it uses detach() or no_grad(). "
-            "Give a differentiable function of the run, such as lambda run: run.logits[:, -1, 5]."
+            "The measure has no gradient: no head changes it, or it uses detach() or no_grad(), or "
+            "it calls the model. Give a differentiable function of the run, such as "
+            "lambda run: run.logits[:, -1, 5]."
         )
-    # an early measure, such as a pattern, does not depend on later heads: their slope is zero
-    slopes = torch.autograd.grad(mean, list(offsets.values()), materialize_grads=True)
     estimates = []
-    for layer, slope in zip(offsets, slopes, strict=True):
+    for layer, leaf, slope in zip(layers, leaves, slopes, strict=True):
+        # an early measure, such as a pattern, does not depend on later heads: their slope is zero
+        slope = torch.zeros_like(leaf) if slope is None else slope
         z = base.recording.heads_z(layer)
         change = replacement(z, lambda source, at=layer: source.heads_z(at)) - z
         estimates.append((slope.view_as(z) * change).sum((0, 1, 3)))  # [head]

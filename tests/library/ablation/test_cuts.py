@@ -54,7 +54,10 @@ def close(a, b):
 
 
 def require_covered(model, tokens, other_tokens, cover, covered):
-    fills = [{}, {"fill": "mean"}, {"fill": "resample"}, {"patch": other_tokens}, {"at": [2, 5]}]
+    fills = [{}, {"fill": "mean"}, {"fill": "resample"}, {"patch": other_tokens}]
+    # at other positions, an ablated head reads what a cut into it has changed
+    if not covered.endswith(f"{cover}.K"):
+        fills.append({"at": [2, 5]})
     for how in fills:
         alone = run(model, tokens, without=cover, **how).logits
         for both in ([cover, covered], [covered, cover]):

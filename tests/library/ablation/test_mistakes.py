@@ -20,7 +20,7 @@ def model():
     return tiny_models.boot(torch.float32, **SIZES)
 
 
-@pytest.mark.parametrize("at", [3, [1.7], [], [True], [[1]], "3", [6], [-1]])
+@pytest.mark.parametrize("at", [3, [1.7], [], [True], [[1]], "3", [6], [-7]])
 def test_positions_are_a_list(model, at):
     with pytest.raises(ValueError, match=re.escape("from 0 to 5, in a list such as at=[5]")):
         run(model, ROWS, without="L0H1", at=at)

@@ -156,7 +156,7 @@ def test_a_measure_of_the_cache_has_the_slopes_of_the_same_measure_of_the_run(mo
 def test_logits_that_are_no_numbers_have_no_loss_and_no_accuracy(model, measure):
     with torch.no_grad():
         model.blocks[0].attn.v.original_component.weight[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="logits hold NaN"):
+    with pytest.raises(ValueError, match="output of the model holds NaN"):
         effect(model, ROWS, "L0H1", measure=measure, draws=1)
 
 
