@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+import numpy as np
 import torch
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, Int, TypeCheckError, jaxtyped
@@ -84,11 +85,13 @@ def is_tensor(annotation: Any) -> bool:
 
 TYPES_IN_WORDS = {
     int: "an integer",
+    np.integer: "a numpy integer",
     float: "a number",
     str: "a string",
     bool: "True or False",
     type(None): "None",
     Sequence[str]: "a list of strings",
+    Sequence[Sequence]: "a list of rows (for a DataFrame, write .values.tolist())",
     Iterable[str]: "several strings",
 }
 NUMBERS = {"Int": "integers", "Float": "real numbers", "Bool": "truth values"}
@@ -234,10 +237,10 @@ def to_token(model: Any, answer: str | int) -> int:
     return answer
 
 
-def require_at_least(minimum: int, **numbers: int) -> None:
-    """Raise a `ValueError` if a number is below a minimum: `require_at_least(1, steps=steps)`."""
+def require_at_least(minimum: float, **numbers: float) -> None:
+    """Raise a `ValueError` if a number is NaN or below a minimum: `require_at_least(1, steps=9)`."""
     for name, number in numbers.items():
-        if number < minimum:
+        if not number >= minimum:
             raise ValueError(f"{name}={number} is too small: it must be at least {minimum}.")
 
 

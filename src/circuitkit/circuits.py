@@ -25,7 +25,7 @@ from circuitkit.heads import (
     widened,
 )
 from circuitkit.names import Side
-from circuitkit.residual import require_one_stream, writer_matrix
+from circuitkit.residual import in_order, require_one_stream, writer_matrix
 from circuitkit.tables import Table
 
 __all__ = [
@@ -191,15 +191,15 @@ def factored(head: str | Sequence[str] | Heads, left: Tensor, right: Tensor) -> 
 def copying_score(heads: Any, model: Any = None) -> Table:
     r"""Whether heads raise the token that they attend to: $\sum_i \lambda_i / \sum_i |\lambda_i|$.
 
-    The $\lambda_i$ are the eigenvalues of a head's OV circuit, which is `W_E W_OV W_U` if a model
-    is given, and `W_OV` if not. The score is 1 if all are positive (copying), -1 if all are
-    negative, and 0 for a head that writes nothing.
+    The $\lambda_i$ are the eigenvalues of $W_E W_V W_O W_U$, the circuit from tokens to logits, in
+    `copying_score(model)` and in `copying_score(heads, model)`. In `copying_score(heads)`, without
+    a model, they are those of $W_V W_O$. The score is 1 if all are positive (copying), -1 if all
+    are negative, and 0 for a head that writes nothing.
 
     Parameters
     ----------
     heads : a model, for all its attention heads, or `Heads`
-    model : the model of these heads, for the circuit from tokens to logits; without it, the score
-        is that of $W_V W_O$
+    model : the model of these heads; left out if `heads` is a model
 
     Raises
     ------
@@ -425,18 +425,3 @@ def two_stacks(earlier: Any, later: Any) -> tuple[Heads, Heads]:
     require_one_stream(earlier, later)
     dtype = torch.promote_types(earlier.W_Q.dtype, later.W_Q.dtype)
     return earlier.to(dtype), later.to(dtype)
-
-
-def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
-    """True where a head of `earlier` lies in a lower layer; an error if none does."""
-    first = torch.tensor(earlier.layers, device=earlier.W_Q.device)
-    second = torch.tensor(later.layers, device=earlier.W_Q.device)
-    possible = first[:, None] < second
-    if not possible.any():
-        layers = [sorted(set(heads.layers)) for heads in (earlier, later)]
-        raise ValueError(
-            f"The earlier heads lie in the layers {layers[0]} and the later heads in the layers "
-            f"{layers[1]}. A head reads only what lower layers wrote. Swap the two arguments, or set "
-            "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
-        )
-    return possible

@@ -64,7 +64,8 @@ def load_model(
     ValueError : for an unknown name or step, a damaged shipped file, and weights that are
         missing, have other sizes than the configuration says, or are NaN or infinite
     FileNotFoundError : for a folder without `config.json`
-    RuntimeError : from torch, for an unknown device
+    RuntimeError, AssertionError : from torch, for a device that does not exist or that this
+        installation of torch cannot use
 
     Notes
     -----

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitkit.ablation import Run, run, temporary_hooks
+from circuitkit.ablation import Run, run
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import (
     Heads,
@@ -25,7 +25,12 @@ from circuitkit.heads import (
 )
 from circuitkit.names import Side, parse, unknown
 from circuitkit.parts import FrozenNorm, head_names, in_layer, n_heads, norms_close_layers
-from circuitkit.residual import require_one_text, require_position, require_sum_of_logits
+from circuitkit.residual import (
+    require_one_text,
+    require_position,
+    require_sum,
+    require_sum_of_logits,
+)
 from circuitkit.rows import require_two_positions, token_losses
 from circuitkit.tables import Table
 
@@ -83,6 +88,8 @@ class PathLogits(Mapping):
         self.paths = paths
 
     def __getitem__(self, name: str) -> Float[Tensor, "batch pos d_vocab"]:
+        if not isinstance(name, str):
+            raise TypeError(f"One path is read at a time. For several, write .sum({list(name)}).")
         return self.sum([name])
 
     def __iter__(self) -> Iterator[str]:
@@ -154,7 +161,8 @@ def path_logits(model: Any, tokens: Text, *, max_order: int | None = None) -> Pa
 
     Raises
     ------
-    ValueError : for more than 4,096 paths, for logits that are no sum, and for models with hooks
+    ValueError : for more than 4,096 paths, for logits that are no sum, and if the paths do not add
+        up to the logits, because a hook changes values that they do not show
 
     Notes
     -----
@@ -162,7 +170,8 @@ def path_logits(model: Any, tokens: Text, *, max_order: int | None = None) -> Pa
     \sum_{h_2, h_1} (A^{h_2} A^{h_1}) \otimes W_{OV}^{h_1} W_{OV}^{h_2}$, read from the token to the
     logits. Norms keep the divisors that the model used: this is exact for the sum, but the share of
     a path then depends on the others. Error: exact up to rounding (1e-5 of the largest logit in
-    float32, 1e-12 in float64). Source: "A Mathematical Framework for Transformer Circuits", path
+    float32, 1e-12 in float64; 1e-6 for models in float64 whose norms compute in float32, as those
+    of Llama do). Source: "A Mathematical Framework for Transformer Circuits", path
     expansion; the treatment of norms and MLPs is this book's.
 
     Examples
@@ -173,16 +182,13 @@ def path_logits(model: Any, tokens: Text, *, max_order: int | None = None) -> Pa
     """
     tokens = to_tokens(model, tokens)
     require_sum_of_logits(model)
-    if temporary_hooks(model.hook_dict):
-        raise ValueError(
-            "This model has hooks, which would change some paths and not others. "
-            "Call model.reset_hooks() first."
-        )
     n_layers = len(model.blocks)
     max_order = n_layers if max_order is None else max_order
     require_at_least(0, max_order=max_order)
     model_run = run(model, tokens)
-    return PathLogits(model_run, expand(model_run, max_order))
+    paths = PathLogits(model_run, expand(model_run, max_order))
+    require_sum(paths.sum()[None], model_run.logits, "logit")
+    return paths
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,7 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
     parts = [(parse(name)[0], stream) for name, stream in model_run.parts().items()]
     direct = sum(stream for part, stream in parts if part.layer is None)
     paths = {DIRECT: Path(0, torch.as_tensor(direct))}
-    bias = torch.zeros_like(paths[DIRECT].z)
+    whole, bias = paths[DIRECT].z, torch.zeros_like(paths[DIRECT].z)
     n_layers = len(model_run.model.blocks)
     for layer in range(n_layers):
         attention = FrozenAttention.of(model_run, layer)
@@ -242,10 +248,14 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
                 paths.update(through_heads(name, path, attention))
                 require_few(paths)
         bias = bias + through_all_heads(bias, attention)
+        whole = whole + through_all_heads(whole, attention)
         for part, stream in parts:
-            if part.layer == layer and part.kind == "MLP":
+            if part.layer != layer or part.kind == "H":
+                continue
+            whole = whole + stream
+            if part.kind == "MLP":
                 paths[str(part)] = Path(0, stream)
-            elif part.layer == layer and part.kind in ("bias", "MLP bias"):
+            else:
                 bias = bias + stream
 
     paths = dict(sorted(paths.items(), key=lambda item: item[1].order))
@@ -253,7 +263,7 @@ def expand(model_run: Run, max_order: int) -> dict[str, Path]:
         paths[BIAS] = Path(0, bias)
     if max_order < n_layers:
         followed = sum(path.stream() for path in paths.values())
-        paths[REST] = Path(-1, model_run.stream("unembed") - followed)
+        paths[REST] = Path(-1, whole - followed)
     return paths
 
 
@@ -391,6 +401,7 @@ def score_decomposition(model: Any, tokens: Text, head: str, dst: int, src: int)
         )
     model_run = run(model, tokens)
     parts = model_run.parts(before=head)
+    require_sum(torch.stack(list(parts.values())), model_run.stream(head), "stream")
     queries = side_of_parts(model_run, parts, head, "Q", dst)
     keys = side_of_parts(model_run, parts, head, "K", src)
     names = (*parts, BIAS)

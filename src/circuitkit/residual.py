@@ -7,9 +7,11 @@ can be multiplied without running the model: these products are the virtual weig
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
@@ -37,7 +39,8 @@ __all__ = [
 ]
 
 Text = str | Sequence[str] | Int[Tensor, "*batch pos"]
-Answer = int | str | Int[Tensor, "..."]
+Answer = int | np.integer | str | Int[Tensor, "..."]
+OneAnswer = int | np.integer | str | Int[Tensor, ""]
 
 
 # The stream as a sum
@@ -58,6 +61,10 @@ def decompose(model: Any, tokens: Text) -> Table:
     last norm. The parts are the embeddings, each head, the output bias of each layer, and each MLP.
     A converted MLP is one part.
 
+    Raises
+    ------
+    ValueError : if the parts do not add up to the stream, because a hook changes it between them
+
     Notes
     -----
     `x_final = embed + pos + sum_h z_h W_O^h + sum_l b_O^l + sum_l mlp^l`. A norm behind a layer
@@ -72,8 +79,29 @@ def decompose(model: Any, tokens: Text) -> Table:
     >>> split.names[:3], split["L0H1"].shape[-1]
     (('embed', 'pos', 'L0H0'), 160)
     """
-    parts = run(model, to_tokens(model, tokens)).parts()
-    return Table(torch.stack(list(parts.values())), {"part": tuple(parts)}, "residual stream")
+    model_run = run(model, to_tokens(model, tokens))
+    parts = model_run.parts()
+    values = torch.stack(list(parts.values()))
+    require_sum(values, model_run.stream(), "stream")
+    return Table(values, {"part": tuple(parts)}, "residual stream")
+
+
+@torch.no_grad()
+def require_sum(
+    shares: Float[Tensor, "part *batch any"], whole: Float[Tensor, "*batch any"], what: str
+) -> None:
+    """Raise a `ValueError` unless shares add up, up to rounding, to what a run has computed."""
+    total, size = shares.sum(0), shares.abs().sum(0).amax(-1, keepdim=True)
+    # rounding errors of many layers add up, most of all in half precision
+    tolerance = max(1e-3, torch.finfo(whole.dtype).eps ** 0.5)
+    excess = (total - whole).abs() - tolerance * size
+    if excess.max() > 0:
+        place = excess.argmax()
+        raise ValueError(
+            f"The parts add up to {total.flatten()[place]:.4g}, and the {what} is "
+            f"{whole.flatten()[place]:.4g}. A hook changes values in a way that no part shows. "
+            "Remove it: model.reset_hooks() removes all hooks that are not permanent."
+        )
 
 
 def steps_of(model: Any, names: Sequence[str]) -> Int[Tensor, " name"]:
@@ -129,8 +157,9 @@ def logit_attribution(
 
     Raises
     ------
-    ValueError : for an answer that is not one token or has another shape, and for a model whose
-        logits are capped or that has a network before its unembedding
+    ValueError : for an answer that is not one token or has another shape, for a model whose
+        logits are capped or that has a network before its unembedding, and if the parts do not add
+        up to the logit, because a hook changes it
 
     Notes
     -----
@@ -148,7 +177,8 @@ def logit_attribution(
     """
     tokens = to_tokens(model, tokens)
     require_sum_of_logits(model)
-    direction, constant = logit_direction(model, tokens, answer, versus)
+    weights = answer_weights(model, tokens, answer, versus)
+    direction = weights @ model.W_U.detach().mT
     model_run = run(model, tokens)
     norm = model_run.recording.final_norm()
     read = direction
@@ -158,32 +188,37 @@ def logit_attribution(
     if norm is not None and norm.bias.any():
         shares["norm bias"] = direction @ norm.bias
     if model.b_U is not None and model.b_U.any():
-        shares["unembed bias"] = constant
-    return Table(torch.stack(list(shares.values())), {"part": tuple(shares)}, "logit")
+        shares["unembed bias"] = weights @ model.b_U.detach()
+    values = torch.stack(list(shares.values()))
+    require_sum(values, (weights * model_run.logits).sum(-1), "logit")
+    return Table(values, {"part": tuple(shares)}, "logit")
 
 
-def logit_direction(
+def answer_weights(
     model: Any, tokens: Tensor, answer: Answer, versus: Answer | None
-) -> tuple[Float[Tensor, "batch pos d_model"], Float[Tensor, "batch pos"]]:
-    """What the normalised stream is multiplied by to give the logit, and what is added to that."""
-    W_U = model.W_U.detach().mT  # [d_vocab, d_model]
-    b_U = torch.zeros_like(W_U[:, 0]) if model.b_U is None else model.b_U.detach()
-    ids = answer_ids(model, tokens, answer)
-    direction, constant = W_U[ids], b_U[ids]
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """The numbers whose product with all logits is the logit of the answer minus the other one."""
+    d_vocab = model.W_U.shape[1]
+    weights = one_hot(answer_ids(model, tokens, answer), d_vocab).to(model.W_U)
     if versus is None:
-        return direction, constant
+        return weights
     if isinstance(versus, str) and versus == "mean":
-        return direction - W_U.mean(0), constant - b_U.mean()
-    ids = answer_ids(model, tokens, versus)
-    return direction - W_U[ids], constant - b_U[ids]
+        return weights - 1 / d_vocab
+    return weights - one_hot(answer_ids(model, tokens, versus), d_vocab)
 
 
 def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch pos"]:
     """The token whose logit is taken at each position."""
-    if isinstance(answer, Tensor) and answer.ndim == 0:
+    if isinstance(answer, np.integer) or (isinstance(answer, Tensor) and answer.ndim == 0):
         answer = int(answer)
     if not isinstance(answer, Tensor):
-        return torch.full_like(tokens, to_token(model, answer))
+        try:
+            return torch.full_like(tokens, to_token(model, answer))
+        except ValueError as problem:
+            raise ValueError(
+                f"{problem} An answer is the id or the text of one token, and versus can be "
+                "'mean' as well."
+            ) from None
     ids = to_tokens(model, answer)
     if ids.shape != tokens.shape:
         raise ValueError(
@@ -198,9 +233,9 @@ def answer_ids(model: Any, tokens: Tensor, answer: Answer) -> Int[Tensor, "batch
 def why(
     model: Any,
     text: Text,
-    answer: int | str | Int[Tensor, ""],
+    answer: OneAnswer,
     *,
-    versus: int | str | Int[Tensor, ""] | None = "mean",
+    versus: OneAnswer | None = "mean",
     position: int = -1,
     neurons: bool = False,
 ) -> Table:
@@ -355,7 +390,7 @@ def undivided(model: Any, norm: Any) -> FrozenNorm | None:
 
 @checked
 def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
-    """Multiply what a part writes with by what a later input reads with.
+    """Multiply what a part writes with by what a later input reads with, up to a norm's divisor.
 
     Parameters
     ----------
@@ -366,8 +401,11 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
 
     Returns
     -------
-    `W_out @ W_in` as its two factors: for `("L0H1", "L1H0.K")`, `W_O^{0.1} W_K^{1.0}`; for
-    `("embed", "unembed")`, the direct path `W_E W_U`.
+    `W_out C diag(gain) W_in` as its two factors, `W_out` and the rest. The gain is that of the norm
+    before the reader, and `C` subtracts the mean over d_model where this norm does. In a model
+    without norms, this is `W_O^{0.1} W_K^{1.0}` for `("L0H1", "L1H0.K")`, and the direct path
+    `W_E W_U` for `("embed", "unembed")`. A norm behind the writer's layer (Gemma 2) is applied to
+    `W_out` in the same way.
 
     Raises
     ------
@@ -417,6 +455,21 @@ def require_one_stream(earlier: Heads, later: Heads) -> None:
         )
 
 
+def in_order(earlier: Heads, later: Heads) -> Bool[Tensor, "earlier later"]:
+    """True where a head of `earlier` lies in a lower layer; an error if none does."""
+    first = torch.tensor(earlier.layers, device=earlier.W_Q.device)
+    second = torch.tensor(later.layers, device=earlier.W_Q.device)
+    possible = first[:, None] < second
+    if not possible.any():
+        layers = [sorted(set(heads.layers)) for heads in (earlier, later)]
+        raise ValueError(
+            f"The earlier heads lie in the layers {layers[0]} and the later heads in the layers "
+            f"{layers[1]}. A head reads only what lower layers wrote. Swap the two arguments, or set "
+            "the layers of hand-made heads with dataclasses.replace(heads, layers=(1,) * len(heads))."
+        )
+    return possible
+
+
 @checked
 def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
     """Measure which share of what each later head can read each earlier head can write to.
@@ -428,11 +481,12 @@ def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
 
     Returns
     -------
-    A `Table` of `[writer, reader]`, between 0 and 1.
+    A `Table` of `[writer, reader]`, between 0 and 1. It holds NaN where the writer does not lie in
+    an earlier layer than the reader.
 
     Raises
     ------
-    ValueError : for heads of different models
+    ValueError : if no pair is in order, and for heads of different models
 
     Notes
     -----
@@ -450,10 +504,12 @@ def subspace_overlap(earlier: Heads, later: Heads, side: Side = "V") -> Table:
     ['L0H1, L1H3']
     """
     require_one_stream(earlier, later)
+    possible = in_order(earlier, later)
     W_read = in_full_precision(getattr(later, f"W_{side}"))
     written = torch.linalg.qr(in_full_precision(earlier.W_O).mT).Q  # [writer, d_model, d_head]
     read = torch.linalg.qr(W_read).Q  # [reader, d_model, d_head]
     # one writer at a time, because all products together are as large as writers times readers
     shares = [(basis.mT @ read).square().sum((1, 2)) / later.d_head for basis in written]
+    overlap = torch.stack(shares).masked_fill(~possible, torch.nan)
     axes = {"writer": earlier.names, "reader": later.names}
-    return Table(torch.stack(shares), axes, f"overlap with {side}")
+    return Table(overlap, axes, f"overlap with {side}")

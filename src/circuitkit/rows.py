@@ -40,7 +40,7 @@ def repeated_tokens(
     *,
     batch: int = 8,
     bos: int | None = None,
-    weights: Float[Tensor, " token"] | None = None,
+    weights: Float[Tensor, " token"] | Int[Tensor, " token"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Repeated:
     """Draw rows in which a span of random tokens comes twice.
@@ -86,8 +86,10 @@ def repeated_tokens(
     if bos is not None and not 0 <= bos < d_vocab:
         raise ValueError(f"bos={bos} is not a token: the vocabulary is 0 to {d_vocab - 1}.")
     chance = torch.ones(d_vocab) if weights is None else weights.detach().cpu().float().clone()
-    if len(chance) != d_vocab or bool((chance < 0).any()):
-        raise ValueError(f"weights must be {d_vocab} numbers of at least 0, one for each token.")
+    if len(chance) != d_vocab or not bool((chance.isfinite() & (chance >= 0)).all()):
+        raise ValueError(
+            f"weights must be {d_vocab} numbers, finite and of at least 0, one for each token."
+        )
     if bos is not None:
         chance[bos] = 0
     n_drawable = int((chance > 0).sum())

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.checks import checked, require_at_least, require_bridge
+from circuitkit.checks import checked, require_at_least, require_bridge, shown
 from circuitkit.circuits import full_ov, full_qk
 from circuitkit.heads import heads_of, require_attention_head
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["count_evidence", "strongest"]
 
+Triples = Sequence[Sequence] | Int[Tensor, "_row _column"]
 COUNTS = ["n_with", "hits_with", "n_without", "hits_without"]
 TRIPLE = ["source", "destination", "completion"]
-Triples = Sequence[Sequence] | Int[Tensor, "_row _column"]
 BLOCK = 2**22
 """Numbers in a block of a large table: larger blocks are no faster, because they leave the cache."""
 
@@ -35,7 +35,7 @@ def strongest(
     head: str,
     k: int = 20,
     *,
-    unigram: Float[Tensor, " d_vocab"] | None = None,
+    unigram: Float[Tensor, " d_vocab"] | Int[Tensor, " d_vocab"] | None = None,
     likelihood: Float[Tensor, "d_vocab d_vocab"] | None = None,
     among: Bool[Tensor, " d_vocab"] | None = None,
     window: int = 32,
@@ -118,10 +118,11 @@ def require_tables(d_vocab: int, **tables: Tensor | None) -> None:
     for name, table in tables.items():
         if table is None:
             continue
-        if set(table.shape) != {d_vocab} or not bool(table.any()) or bool((table < 0).any()):
+        is_possible = table.isfinite() & (table >= 0)
+        if set(table.shape) != {d_vocab} or not bool(table.any() and is_possible.all()):
             raise ValueError(
-                f"{name} has the shape {tuple(table.shape)}. It needs an entry of at least 0 for "
-                f"each of the {d_vocab} tokens of this model, and not all of them 0."
+                f"{name} has the shape {tuple(table.shape)}. It needs a finite entry of at least 0 "
+                f"for each of the {d_vocab} tokens of this model, and not all of them 0."
             )
 
 
@@ -262,7 +263,8 @@ def count_evidence(
 
     Raises
     ------
-    ValueError : for a window that is empty, and for a triple with fewer than three tokens
+    ValueError : for a window that is empty, and for a triple that does not begin with three token
+        ids
 
     Notes
     -----
@@ -283,6 +285,7 @@ def count_evidence(
             f"window={window} holds no token. Write (nearest, farthest) with "
             "1 <= nearest <= farthest, such as (1, 32)."
         )
+    require_at_least(1, n_tokens=tokens.numel())
     rows = tokens.reshape(-1, tokens.shape[-1])
     counts = []
     for triple in triples:
@@ -300,15 +303,18 @@ def count_evidence(
     return with_shares(pd.DataFrame(counts, columns=COUNTS))
 
 
-def three_tokens(triple: Sequence | Tensor) -> tuple[int, int, int]:
+def three_tokens(triple: Sequence | Tensor) -> tuple[int, ...]:
     """Source, destination and completion, which may be followed by other entries."""
-    if len(triple) < 3:
+    ids = []
+    for entry in triple[:3]:
+        if not isinstance(entry, str) and entry >= 0 and entry % 1 == 0:
+            ids.append(int(entry))
+    if len(ids) < 3:
         raise ValueError(
-            f"The triple {tuple(int(token) for token in triple)} has {len(triple)} entries. Write "
-            "three token ids: (source, destination, completion)."
+            f"A triple is {shown(triple)}. It must begin with three token ids: (source, "
+            "destination, completion)."
         )
-    source, destination, completion = (int(token) for token in triple[:3])
-    return source, destination, completion
+    return tuple(ids)
 
 
 def with_shares(counts: "pd.DataFrame") -> "pd.DataFrame":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from circuitkit.checks import checked
 from circuitkit.names import nearest
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Table:
     title: str = ""
 
     def __post_init__(self) -> None:
+        for axis, names in self.axes.items():
+            if len(set(names)) < len(names):
+                raise ValueError(f"Two entries of {axis!r} have one name. Give different names.")
         sizes = tuple(len(names) for names in self.axes.values())
         if tuple(self.values.shape[: len(sizes)]) != sizes:
             raise ValueError(
@@ -153,11 +157,14 @@ class Table:
 
     def __repr__(self) -> str:
         title = f"{self.title}\n" if self.title and self.values.ndim > 1 else ""
-        return title + self.to_frame().round(3).to_string(max_rows=20)
+        return title + self.to_frame().round(3).to_string(max_rows=20, max_cols=20)
 
     def _repr_html_(self) -> str:
         """What Jupyter shows."""
-        return self.to_frame().round(3).to_html(max_rows=20, border=0)
+        return self.to_frame().round(3).to_html(max_rows=20, max_cols=20, border=0)
+
+
+Table.__init__ = checked(Table.__init__)
 
 
 def position(name: str, axis: str, names: tuple[str, ...]) -> int:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm  # tqdm.auto does not read TQDM_DISABLE in notebooks
 
-from circuitkit.checks import checked, require_at_least
+from circuitkit.checks import checked, require_at_least, shown
 
 __all__ = ["fit"]
 
@@ -44,6 +44,10 @@ def fit(
     -------
     The losses `[step, *run]`, each computed before the update of its step.
 
+    Raises
+    ------
+    ValueError : if no parameter requires a gradient, or the loss depends on none of them
+
     Notes
     -----
     Source: this book.
@@ -58,6 +62,7 @@ def fit(
     require_at_least(1, steps=steps)
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     rate_at = learning_rate if callable(learning_rate) else lambda step: learning_rate
+    require_at_least(0, learning_rate=rate_at(0))
     descent = optimizer(trained, lr=rate_at(0))
     losses = []
 
@@ -67,6 +72,11 @@ def fit(
             group["lr"] = rate_at(step)
         with torch.enable_grad():
             loss = loss_function(step)
+            if not isinstance(loss, Tensor) or not loss.requires_grad:
+                raise ValueError(
+                    "The loss must be a tensor that depends on the parameters, without .item(), "
+                    f".detach() or no_grad(). loss_function returned {shown(loss)}."
+                )
             descent.zero_grad(set_to_none=True)
             loss.sum().backward()
         if clip_norm is not None:

@@ -2,12 +2,25 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 import circuitkit as ck
-from circuitkit import circuits, induction, paths, residual, skip_trigrams
+from circuitkit import (
+    circuits,
+    conversion,
+    figures,
+    induction,
+    paths,
+    residual,
+    skip_trigrams,
+    superposition,
+)
 from circuitkit.rows import Repeated
+from circuitkit.superposition.block import FAST
+from circuitkit.tables import Table
+from circuitkit.training import fit
 from tests.support import tiny_models
 
 SIZES = {"d_model": 12, "d_head": 4, "n_layers": 2, "n_ctx": 16, "n_heads": 3, "d_vocab": 23}
@@ -15,6 +28,7 @@ TOKENS = torch.arange(21).reshape(3, 7)
 TWICE = torch.cat([TOKENS, TOKENS], dim=1)
 X = torch.randn(7, 12, generator=torch.Generator().manual_seed(0))
 W = torch.ones(1, 4, 2)
+WEIGHT = torch.ones(1, requires_grad=True)
 
 
 @cache
@@ -28,6 +42,19 @@ def other():
 
 def heads():
     return ck.heads_of(model())
+
+
+def strongest(**settings):
+    return skip_trigrams.strongest(model(), "L0H1", **settings)
+
+
+def neurons():
+    return conversion.neuron_heads(torch.eye(2), torch.eye(2))
+
+
+def record(d_model):
+    x = torch.ones(2, 3, d_model)
+    return superposition.block.LayerRecord(x, x, 2)
 
 
 def with_mlp():
@@ -54,13 +81,92 @@ MISTAKES = [
     (lambda: induction.scores(ck.load_model("zero-layer"), TWICE), "no attention heads"),
     (lambda: paths.score_decomposition(with_mlp(), TOKENS[0], "L0 MLP", 3, 2), "no attention head"),
     (lambda: skip_trigrams.strongest(with_mlp(), "L0 MLP"), "no attention head"),
+    (lambda: strongest(unigram=torch.full((23,), torch.nan)), "finite"),
+    (lambda: strongest(likelihood=torch.eye(23) / torch.zeros(23)), "finite"),
+    (lambda: induction.repeated_tokens(3, 2, weights=torch.tensor([1, 1, torch.nan])), "finite"),
+    (lambda: skip_trigrams.count_evidence([(1.9, 2, 3)], TOKENS), "three token ids"),
+    (lambda: skip_trigrams.count_evidence([(-1, 2, 3)], TOKENS), "three token ids"),
+    (lambda: skip_trigrams.count_evidence([("a", "b", "c")], TOKENS), "three token ids"),
+    (lambda: skip_trigrams.count_evidence([(1, 2, 3)], TOKENS[:, :0]), "n_tokens=0"),
+    (lambda: skip_trigrams.count_evidence(strongest(), TOKENS), "values.tolist"),
+    (lambda: residual.subspace_overlap(heads()[3:], heads()[:3]), "Swap the two"),
+    (lambda: ck.why(model(), TOKENS[0], "a"), "An answer is the id"),
+    (lambda: ck.why(model(), TOKENS[0], 5, versus="median"), "'mean'"),
+    (lambda: paths.path_logits(model(), TOKENS)["direct", "L0H1"], "One path"),
+    (lambda: conversion.head_sum("relu", sharpness=0.0), "sharpness=0.0"),
+    (lambda: conversion.head_sum("relu", sharpness=torch.nan), "sharpness=nan"),
+    (lambda: conversion.gate_sum("silu", -1.0), "reach=-1.0"),
+    (lambda: neurons().neuron(5), "asked for"),
+    (lambda: neurons().heads([7]), "asked for"),
+    (lambda: neurons()(torch.ones(3, 3)), "2 dimensions"),
+    (lambda: figures.signed([1.0], limit=-1.0), "limit=-1.0"),
+    (lambda: Table(torch.ones(2), {"head": ("a", "a")}), "one name"),
+    (lambda: Table([1, 2], {"head": ("a", "b")}), "expects values"),
+    (lambda: Table(torch.ones(2), ("a", "b")), "expects axes"),
+    (lambda: Table(torch.ones(2), {"head": "ab"}), "expects axes"),
+    (lambda: superposition.GATES.but(expansion=0), "expansion=0"),
+    (lambda: superposition.train_gated(record(4), record(4), inits=0), "inits=0"),
+    (lambda: superposition.train_gated(record(4), record(5)), "two records"),
+    (lambda: superposition.train_gated(record(4), record(4), FAST.but(lr=torch.nan)), "=nan"),
+    (lambda: fit([], lambda step: X.sum(), 3), "empty"),
+    (lambda: fit([WEIGHT], lambda step: torch.zeros(()), 3), "depends on"),
+    (lambda: fit([WEIGHT], lambda step: 3.0, 3), "depends on"),
 ]
 
 
 @pytest.mark.parametrize(("mistake", "advice"), MISTAKES)
 def test_a_mistake_is_explained(mistake, advice):
-    with pytest.raises((TypeError, ValueError), match=advice):
+    with pytest.raises((TypeError, ValueError, IndexError), match=advice):
         mistake()
+
+
+OF_LOGITS = {
+    "path_logits": lambda hooked: paths.path_logits(hooked, TOKENS),
+    "shorter paths": lambda hooked: paths.path_logits(hooked, TOKENS, max_order=1),
+    "why": lambda hooked: ck.why(hooked, TOKENS[0], 5),
+    "logit_attribution": lambda hooked: residual.logit_attribution(hooked, TOKENS, 5),
+}
+OF_STREAM = {
+    "decompose": lambda hooked: residual.decompose(hooked, TOKENS),
+    "score": lambda hooked: paths.score_decomposition(hooked, TOKENS[0], "L1H0", 3, 2),
+}
+AFTER_STREAM = ("ln_final.hook_in", "ln_final.hook_out", "unembed.hook_out")
+CHANGED_SUMS = [
+    *((split, place) for split in OF_LOGITS for place in ("blocks.1.hook_in", *AFTER_STREAM)),
+    *((split, "blocks.1.attn.hook_z") for split in ("path_logits", "shorter paths")),
+    *((split, "blocks.1.hook_in") for split in OF_STREAM),
+]
+
+
+@pytest.mark.parametrize("is_permanent", [True, False])
+@pytest.mark.parametrize(("split", "place"), CHANGED_SUMS)
+def test_a_hook_that_changes_a_sum_is_found(split, place, is_permanent):
+    split = {**OF_LOGITS, **OF_STREAM}[split]
+    hooked = tiny_models.boot(torch.float32, 0, **SIZES, normalization_type="LN")
+    split(hooked)
+    hooked.add_hook(place, lambda value, hook: 2 * value, is_permanent=is_permanent)
+    with pytest.raises(ValueError, match="A hook changes values"):
+        split(hooked)
+
+
+def test_a_hook_that_parts_show_is_no_mistake():
+    hooked = tiny_models.boot(torch.float32, 0, **SIZES)
+    hooked.add_hook("blocks.1.attn.hook_z", lambda z, hook: 2 * z)
+    expected = hooked(TOKENS[:1])[0, -1, 5]
+    torch.testing.assert_close(ck.why(hooked, TOKENS[0], 5, versus=None).values.sum(), expected)
+
+
+def test_counts_may_be_integers_and_answers_may_come_from_numpy():
+    counts = torch.arange(1, 24)
+    assert strongest(unigram=counts).equals(strongest(unigram=counts.float()))
+    rows = induction.repeated_tokens(23, 3, weights=counts)
+    assert rows.tokens.equal(induction.repeated_tokens(23, 3, weights=counts.float()).tokens)
+    shares = ck.why(model(), TOKENS[0], np.int64(5))
+    assert shares.values.equal(ck.why(model(), TOKENS[0], 5).values)
+
+
+def test_the_text_of_a_wide_table_is_short():
+    assert len(repr(residual.decompose(model(), TOKENS))) < 3000
 
 
 def test_the_whole_input_of_a_gated_mlp_is_its_gate_beside_what_the_gate_multiplies():

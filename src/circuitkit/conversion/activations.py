@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked
+from circuitkit.checks import checked, require_at_least
 from circuitkit.models import stored
 
 SILU_SCALES = {"silu": 1.0, "quick_gelu": 1.702}
@@ -158,7 +158,7 @@ def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2
     ----------
     activation : `"silu"`, `"quick_gelu"`, `"relu"`, `"gelu"` (by erf) or `"gelu_new"` (by tanh)
     heads_per_neuron : at most how many heads
-    sharpness : of ReLU
+    sharpness : of ReLU, at least 1
 
     Returns
     -------
@@ -167,7 +167,7 @@ def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2
 
     Raises
     ------
-    ValueError : if the activation is unknown
+    ValueError : if the activation is unknown, and for a smaller sharpness
 
     Notes
     -----
@@ -179,6 +179,7 @@ def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2
     >>> round(head_sum("gelu", heads_per_neuron=1).error, 4)
     0.0139
     """
+    require_at_least(1, sharpness=sharpness)
     return with_at_most(heads_per_neuron, head_sums(activation, sharpness))
 
 
@@ -245,7 +246,7 @@ def gate_sum(
     ----------
     activation : `"sigmoid"`, or the gate's activation as in `head_sum`
     reach : the largest size of the gate's pre-activation, for all neurons or for each
-    heads_per_neuron : at most how many heads, 2 to 32
+    heads_per_neuron : at most how many heads; there are sums of 2, 4, 8, 16 and 32
 
     Returns
     -------
@@ -253,7 +254,7 @@ def gate_sum(
 
     Raises
     ------
-    ValueError : if no fit reaches so far
+    ValueError : if no fit reaches so far, and for a negative reach
 
     Notes
     -----
@@ -266,6 +267,7 @@ def gate_sum(
     True
     """
     reaches = torch.as_tensor(reach, dtype=torch.float64).reshape(-1)
+    require_at_least(0, reach=float(reaches.min()))
     return with_at_most(heads_per_neuron, gate_sums(activation, reaches))
 
 

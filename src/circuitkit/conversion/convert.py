@@ -43,7 +43,7 @@ def to_attention_only(
     and the same hooks; `blocks.0.mlp.neurons.hook_pattern` and its like are new.
 
     SiLU is exact with one head per neuron. ReLU takes one head that is as sharp as the precision
-    allows. GELU takes 1 to 8 heads. Gated MLPs take 2 to 32, fitted to the range of each gate,
+    allows. GELU takes 1 to 8 heads. Gated MLPs take 2, 4, 8, 16 or 32, fitted to the range of each gate,
     which follows from the norm in front of the MLP.
 
     Parameters

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-from circuitkit.checks import checked, require_at_least
+from circuitkit.checks import checked, require_at_least, shown
 from circuitkit.conversion.activations import HeadSum, gate_sum, head_sum
 from circuitkit.heads import Heads
 
@@ -95,6 +95,11 @@ class Neurons:
 
     def reads(self, x: Float[Tensor, "*batch pos d_model"]) -> tuple[Tensor, Tensor]:
         """What queries and what values read of each neuron, `[..., pos, neuron]` each."""
+        if x.shape[-1] != len(self.W_in):
+            raise ValueError(
+                f"These neurons read a stream of {len(self.W_in)} dimensions, and were given "
+                f"{shown(x)}."
+            )
         value = F.linear(x, self.W_in.T, self.b_in)
         gate = value if self.W_gate is None else F.linear(x, self.W_gate.T, self.b_gate)
         return gate, value
@@ -108,8 +113,7 @@ class Neurons:
     def neuron(self, number: int) -> Heads:
         """The heads of one neuron."""
         k = len(self.terms)
-        first = range(self.W_in.shape[1])[number] * k
-        return self.heads(range(first, first + k))
+        return self.heads(range(number * k, (number + 1) * k))
 
     def heads(self, rows: Iterable[int] | None = None) -> Heads:
         """All heads, or those with these numbers, as `Heads` on `d_model + 1` coordinates.
@@ -119,6 +123,11 @@ class Neurons:
         """
         rows = list(range(len(self)) if rows is None else rows)
         k = len(self.terms)
+        if rows and not -len(self) <= min(rows) <= max(rows) < len(self):
+            raise IndexError(
+                f"Heads {min(rows)} to {max(rows)} were asked for. There are the heads 0 to "
+                f"{len(self) - 1}, {k} for each neuron."
+            )
         number = self.W_in.new_tensor(rows, dtype=torch.long)
         neuron, term = number // k, number % k
         columns = self.terms.columns(self.W_in)

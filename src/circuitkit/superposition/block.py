@@ -74,7 +74,7 @@ class Recipe:
 
     Raises
     ------
-    ValueError : for settings that exclude each other
+    ValueError : for settings that exclude each other, and for numbers that are too small
 
     Notes
     -----
@@ -103,6 +103,7 @@ class Recipe:
     n_prompts: int = 100_000
 
     def __post_init__(self) -> None:
+        require_at_least(1, expansion=self.expansion, d_head=self.d_head, steps=self.steps)
         if self.penalty == "write" and self.d_head != 1:
             raise ValueError("The penalty 'write' needs heads of d_head=1. Write penalty='gate'.")
         if self.penalty == "gate" and self.gate is None:
@@ -542,12 +543,23 @@ def train_gated(
     -------
     The blocks with their losses. Put one into the model by `with_gated_layer`.
 
+    Raises
+    ------
+    ValueError : for no runs, and for records of layers of different sizes
+
     Notes
     -----
     Runs do not depend on each other. Training amplifies rounding, so another processor finds other
     blocks: compare rates, not blocks. Source: "Gated Attention Blocks" (2024), section "Gated
     Attention Block Training".
     """
+    require_at_least(1, inits=inits)
+    sizes = [(record.n_heads, record.x.shape[-1]) for record in (training, held_back)]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"The two records have {sizes[0]} and {sizes[1]} heads and dimensions. Record one "
+            "layer of one model."
+        )
     seeds = [seed_of(seed, run) for run in range(inits)]
     objectives = [objective_of(training, recipe, run_seed) for run_seed in seeds]
     parameters, buffers = stack_module_state(objectives)
