@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
-from circuitkit.checks import checked, require_bridge, require_finite, shown
+from circuitkit.checks import checked, require_bridge, require_finite, require_positive, shown
 from circuitkit.names import SIDES, Name, Side, parse, unknown
 
 __all__ = ["Heads", "Rotary", "heads_of", "stack"]
@@ -187,6 +187,7 @@ class Heads:
                 f"A stack of heads needs a unique name and a layer for each of its {len(self.W_Q)} "
                 f"heads; it was given the names {self.names} and the layers {self.layers}."
             )
+        require_positive(scale=scale, cap=self.cap, window=self.window)
         dtypes = {str(weight.dtype) for weight in weights_of(self).values()}
         if len(dtypes) > 1:
             raise ValueError(f"The weights have the dtypes {sorted(dtypes)}. Convert them to one.")
@@ -584,9 +585,13 @@ def head_name(model: Any, text: str) -> Name:
     name = parse(text)[0]
     is_head = name.kind in ("H", "N", "MLP") and str(name) == text
     layers = attention_layers(model) if name.kind == "H" else range(len(model.blocks))
-    if not is_head or name.layer not in layers:
-        numbers = range(model.cfg.n_heads)
-        heads = [f"L{layer}H{n}" for layer in attention_layers(model) for n in numbers]
+    exists = is_head and name.layer in layers
+    if exists and name.kind == "H":
+        exists = (name.number or 0) < len(model.blocks[name.layer].attn.W_Q)
+    if not exists:
+        heads = []
+        for layer in attention_layers(model):
+            heads.extend(f"L{layer}H{n}" for n in range(len(model.blocks[layer].attn.W_Q)))
         raise unknown("head", text, heads)
     return name
 
@@ -599,18 +604,13 @@ def named_neuron_heads(model: Any, layer: int, names: list[Name]) -> Heads:
             f"Layer {layer} has no neuron-heads, because its MLP was not converted. Convert the "
             "model first: to_attention_only(model)."
         )
-    # a name of a layer, a neuron or a head -> its rows in the stack of the layer
-    rows_by_name: dict[str, list[int]] = {f"L{layer} MLP": list(range(len(converted.names)))}
-    for row, full_name in enumerate(converted.names):
-        rows_by_name.setdefault(full_name, []).append(row)
-        neuron = full_name.partition(".")[0]
-        if neuron != full_name:
-            rows_by_name.setdefault(neuron, []).append(row)
+    whole_neurons = [name.partition(".")[0] for name in converted.names]
+    known = dict.fromkeys([f"L{layer} MLP", *converted.names, *whole_neurons])
     rows = []
     for name in names:
-        if str(name) not in rows_by_name:
-            raise unknown("neuron-head", str(name), rows_by_name)
-        rows.extend(rows_by_name[str(name)])
+        if str(name) not in known:
+            raise unknown("neuron-head", str(name), known)
+        rows.extend(neuron_rows(model, name))
     with torch.no_grad():
         return converted.heads(rows)
 
@@ -623,6 +623,18 @@ def converted_neurons(model: Any, layer: int | None) -> Any:
     mlp = None if layer is None else model.blocks[layer]._modules.get("mlp")
     module = None if mlp is None else mlp._modules.get("neurons")
     return None if module is None else module.neurons
+
+
+def neuron_rows(model: Any, name: Name) -> list[int]:
+    """The numbers of a neuron's heads in its layer; of all heads for a whole MLP."""
+    neurons = converted_neurons(model, name.layer)
+    n_terms = len(neurons.terms)
+    if name.kind == "MLP":
+        return list(range(len(neurons)))
+    first = (name.number or 0) * n_terms
+    if name.term is not None:
+        return [first + name.term]
+    return list(range(first, first + n_terms))
 
 
 def widened(heads: Heads) -> Heads:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.heads import converted_neurons
+from circuitkit.heads import converted_neurons, neuron_rows
 from circuitkit.names import Name, unknown
 
 
@@ -512,15 +512,3 @@ class Recording:
         products = (self.neurons_z(layer) * written).unbind(-1)
         names = neuron_names(layer, range(neurons.W_in.shape[1]), n_terms)
         return {str(name): value for name, value in zip(names, products, strict=True)}
-
-
-def neuron_rows(model: Any, name: Name) -> list[int]:
-    """The numbers of a neuron's heads in its layer; of all heads for a whole MLP."""
-    neurons = converted_neurons(model, name.layer)
-    n_terms = len(neurons.terms)
-    if name.kind == "MLP":
-        return list(range(len(neurons)))
-    first = (name.number or 0) * n_terms
-    if name.term is not None:
-        return [first + name.term]
-    return list(range(first, first + n_terms))
