@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from circuitkit import to_attention_only
 from circuitkit.conversion import gate_sum
@@ -60,38 +58,11 @@ def check_layers(model, converted, tokens):
         )
 
 
-@pytest.mark.weekly
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    sizes=st.permutations([2, 3, 5, 7, 11]),
-    n_heads=st.integers(1, 3),
-    n_layers=st.integers(1, 2),
-    activation=st.sampled_from(["silu", "relu", "gelu", "gelu_new"]),
-    norm=st.sampled_from([None, "LN", "LNPre", "RMS"]),
-    gated=st.sampled_from([False, False, False, True]),
-    dtype=st.sampled_from([torch.float64, torch.float32]),
-    k=st.integers(1, 8),
-    seed=st.integers(0, 10**6),
-)
-def test_every_layer_keeps_its_promise(
-    native, sizes, n_heads, n_layers, activation, norm, gated, dtype, k, seed
-):
-    d_model, d_head, d_mlp, pos, _ = sizes
-    gated = gated and norm is not None
-    model = native(
-        dtype, seed, act_fn=activation, normalization_type=norm, gated_mlp=gated, n_ctx=13,
-        d_head=d_head, n_heads=n_heads, d_model=d_model * n_heads, d_mlp=d_mlp, n_layers=n_layers,
-    )  # fmt: skip
-    tokens = torch.randint(37, (2, pos), generator=torch.Generator().manual_seed(seed))
-    heads = max(3 * k, 2) if gated else k
-    converted = to_attention_only(model, heads_per_neuron=heads, probe=tokens)
-    check_layers(model, converted, tokens)
-    assert (converted.report.neuron_heads == d_mlp * converted.report.heads_per_neuron).all()
-
-
 @pytest.mark.parametrize("eps", [0.1, 1e4])
-@pytest.mark.parametrize("norm", ["LN", "RMS"])
-@pytest.mark.parametrize(("activation", "gated"), [("relu", False), ("relu", True), ("silu", True)])
+@pytest.mark.parametrize("norm", ["LN", "LNPre", "RMS"])
+@pytest.mark.parametrize(
+    ("activation", "gated"), [("relu", False), ("gelu", False), ("relu", True), ("silu", True)]
+)
 def test_a_norm_whose_eps_is_large_keeps_the_promise(native, eps, norm, activation, gated):
     # its rows are shorter than sqrt(d_model), which is what the promise counts with
     model = native(

@@ -1,6 +1,5 @@
 """The stream as a sum of parts, and what later parts delete from it."""
 
-import math
 import warnings
 
 import pytest
@@ -46,42 +45,6 @@ def test_norms_of_the_whole_stream_are_frozen(tmp_path, close):
     assert "embed bias" in split
 
 
-# Deletion
-
-
-@pytest.fixture
-def chain(boot):
-    """One head writes 4 to the second axis, and the next one takes `share` of it away."""
-
-    def make(share):
-        model = boot(d_model=2, d_head=1, n_heads=1, d_vocab=1, n_ctx=1, bias=False)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.zero_()
-            state = model.state_dict()
-            state["embed.weight"].copy_(torch.tensor([[1.0, 0.0]]))
-            state["blocks.0.attn.v.weight"].copy_(torch.tensor([[1.0, 0.0]]))
-            state["blocks.0.attn.o.weight"].copy_(torch.tensor([[0.0], [4.0]]))
-            state["blocks.1.attn.v.weight"].copy_(torch.tensor([[0.0, 1.0]]))
-            state["blocks.1.attn.o.weight"].copy_(torch.tensor([[0.0], [-share]]))
-        return deletion_scores(model, torch.tensor([[0]]), skip=0)
-
-    return make
-
-
-@pytest.mark.parametrize("share", [0.75, 1.0, -0.5])
-def test_deletion_by_hand(chain, share):
-    deletion = chain(share)
-    assert deletion["L1H0", "L0H0"] == pytest.approx(share, abs=1e-15)
-    assert deletion["L1H0", "embed"] == 0.0
-
-
-def test_deletion_of_parts_that_write_nothing(chain):
-    deletion = chain(0.0)  # positions are zero, and so is what the second head writes
-    assert deletion["L1H0", "L0H0"] == 0.0
-    assert math.isnan(deletion["L1H0", "pos"])
-
-
-def test_no_position_is_left(plain, tokens):
+def test_a_deletion_score_needs_a_position(plain, tokens):
     with pytest.raises(ValueError, match="skip=9 positions cannot be left out of 9"):
         deletion_scores(plain, tokens, skip=9)

@@ -11,17 +11,6 @@ from circuitkit_book.residual_stream import deletion_scores, virtual_weight_tabl
 from tests.support import zoo
 
 
-def test_by_hand(boot, close):
-    model = boot(d_model=3, d_head=1, n_heads=1, d_vocab=2, n_ctx=2)
-    with torch.no_grad():
-        state = model.state_dict()
-        state["blocks.0.attn.o.weight"].copy_(torch.tensor([[1.0], [2.0], [0.0]]))
-        state["blocks.1.attn.k.weight"].copy_(torch.tensor([[3.0, 4.0, 5.0]]))
-    close(virtual_weights(model, "L0H0", "L1H0.K").AB, [[11.0]])
-    expected = 11 / (5**0.5 * 50**0.5)
-    assert virtual_weight_table(model)["L0H0", "L1H0.K"] == pytest.approx(expected)
-
-
 def test_a_norm_behind_a_layer_is_part_of_the_writer(close):
     model = zoo.make("olmo2")
     gain = model.original_model.model.layers[0].post_attention_layernorm.weight.detach()
