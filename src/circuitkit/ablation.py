@@ -339,7 +339,7 @@ class CutRun:
         """Where something is changed, and the function that changes it."""
         hooks: dict[str, Callable] = {}
         for part in [*self.cuts.parts, *self.cuts.readers]:
-            is_ablated, block = part in self.cuts.parts, f"blocks.{part.layer}"
+            block = f"blocks.{part.layer}"
             if part.kind == "embed":
                 hooks["embed.hook_out"] = self.at_output
             elif part.kind == "pos":
@@ -350,18 +350,26 @@ class CutRun:
                 hooks[f"{block}.attn.hook_z"] = self.at_z
             elif part.kind == "bias":
                 hooks[f"{block}.attn.o.hook_out"] = self.at_bias
-            elif converted_neurons(self.model, part.layer) is not None:
-                hooks[f"{block}.mlp.out.hook_in"] = self.at_neurons
-                if is_ablated and part.kind != "N":
-                    hooks[f"{block}.mlp.out.hook_out"] = self.at_bias
             else:
-                if is_ablated:
-                    hooks[f"{block}.mlp.hook_out"] = self.at_output
-                if part in self.cuts.readers:
-                    hooks[f"{block}.mlp.hook_in"] = self.at_mlp_input
+                hooks |= self.hooks_of_mlp(part)
         return {
             name: hook_fn for name, hook_fn in hooks.items() if name in self.recording.hook_names
         }
+
+    def hooks_of_mlp(self, part: Name) -> dict[str, Callable]:
+        """The same for an MLP or a converted neuron."""
+        hooks: dict[str, Callable] = {}
+        is_ablated, mlp = part in self.cuts.parts, f"blocks.{part.layer}.mlp"
+        if converted_neurons(self.model, part.layer) is not None:
+            hooks[f"{mlp}.out.hook_in"] = self.at_neurons
+            if is_ablated and part.kind != "N":
+                hooks[f"{mlp}.out.hook_out"] = self.at_bias
+            return hooks
+        if is_ablated:
+            hooks[f"{mlp}.hook_out"] = self.at_output
+        if part in self.cuts.readers:
+            hooks[f"{mlp}.hook_in"] = self.at_mlp_input
+        return hooks
 
     def keep_arguments(self, layer: int, module: Any, positional: tuple, named: dict) -> None:
         """Keep what the attention module of a layer is called with."""
@@ -812,7 +820,8 @@ def run(
     Parts are `"embed"`, `"pos"`, `"L0H1"`, `"L0 bias"`, `"L0 MLP"`, and of a converted layer
     `"L0N12"` and `"L0N12.0"`. A wire or path ends in one input of a head (`"L0H1->L1H3.K"`), in all
     three (`"L0H1->L1H3"`), in an MLP, whose one input has no letter (`"L0H1->L1 MLP"`), in a
-    neuron-head (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`).
+    neuron-head (`"L0H1->L1N12.Q"` or `".V"`), or in the last stream (`"L0H1->unembed"`). The gates of
+    a layer from `with_gated_layer` are no input: they read the whole stream, whatever is cut.
 
     Parameters
     ----------

@@ -5,6 +5,7 @@ calls. Mistakes that an annotation cannot see are checked in the function that t
 """
 
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ __all__ = [
     "require_at_least",
     "require_bridge",
     "require_finite",
+    "require_positive",
     "to_token",
     "to_tokens",
 ]
@@ -73,6 +75,8 @@ def mismatch(name: str, parameter: str, annotation: Any, value: Any, problem: st
     sizes = sizes if isinstance(value, Tensor) else {}
     expected = " or ".join(description(kind, sizes) for kind in kinds)
     text = f"{name} was given {parameter}={shown(value)}. It expects {parameter} to be {expected}."
+    if hasattr(value, "W_E"):
+        text += " The model comes first."
     is_tensor_of_wrong_kind = isinstance(value, Tensor) and any(map(is_tensor, kinds))
     is_wrong_word = isinstance(value, str) and any(get_origin(kind) is Literal for kind in kinds)
     return ValueError(text) if is_tensor_of_wrong_kind or is_wrong_word else TypeError(text)
@@ -94,7 +98,7 @@ TYPES_IN_WORDS = {
     Sequence[Sequence]: "a list of rows (for a DataFrame, write .values.tolist())",
     Iterable[str]: "several strings",
 }
-NUMBERS = {"Int": "integers", "Float": "real numbers", "Bool": "truth values"}
+NUMBERS = {"Int": "integers (torch.int64)", "Float": "real numbers", "Bool": "truth values"}
 
 
 def description(kind: Any, sizes: dict[str, str]) -> str:
@@ -160,7 +164,7 @@ def to_tokens(
     if not is_ids or tokens.ndim not in (1, 2):
         raise TypeError(
             f"A text or token ids [batch, pos] are needed, not {shown(text)}. "
-            "Write a string, or token ids such as torch.tensor([[5, 7, 5]])."
+            "Write a string, or token ids of torch.int64 such as torch.tensor([[5, 7, 5]])."
         )
     tokens = torch.atleast_2d(tokens).to(model.W_E.device)
     if tokens.numel() == 0:
@@ -242,6 +246,13 @@ def require_at_least(minimum: float, **numbers: float) -> None:
     for name, number in numbers.items():
         if not number >= minimum:
             raise ValueError(f"{name}={number} is too small: it must be at least {minimum}.")
+
+
+def require_positive(**numbers: float | None) -> None:
+    """Raise a `ValueError` if a number that is given is NaN, infinite, zero or negative."""
+    for name, number in numbers.items():
+        if number is not None and not 0 < number < math.inf:
+            raise ValueError(f"{name}={number} must be a positive number. Leave it out if unsure.")
 
 
 def require_finite(tensor: Tensor, what: str) -> None:

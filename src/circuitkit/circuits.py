@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
-from circuitkit.checks import checked, require_at_least, require_bridge
+from circuitkit.checks import checked, require_at_least, require_bridge, require_finite
 from circuitkit.heads import (
     Heads,
     heads_of,
@@ -231,6 +231,7 @@ def copying_score(heads: Any, model: Any = None) -> Table:
         extra = heads.d_model - W_E.shape[1]
         middle = middle @ pad((W_U @ W_E).to(middle), (0, extra, 0, extra))
     product = middle @ heads.W_V  # [head, d_head, d_head]
+    require_finite(product, "The product of the weights")
     eigenvalues = torch.linalg.eigvals(in_full_precision(product))
     total = eigenvalues.abs().sum(-1)
     smallest = torch.finfo(total.dtype).tiny  # a head of zeros scores 0 / tiny = 0

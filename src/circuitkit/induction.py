@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
-from circuitkit.checks import checked, to_tokens
+from circuitkit.checks import checked, require_finite, to_tokens
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
 from circuitkit.rows import (
@@ -96,6 +96,7 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
             "Use repeated_tokens(...), or longer text."
         )
     done = run(model, tokens, without=without)
+    require_finite(done.logits, "The output of the model")
     columns = []
     for layer in range(len(model.blocks)):
         if n_heads(model, layer):
@@ -208,6 +209,7 @@ def induction_loss(
     rows = default_rows(model) if rows is None else rows
     require_repeating(rows)
     logits = run(model, to_tokens(model, rows.tokens), without=without).logits
+    require_finite(logits, "The output of the model")
     span = slice(rows.start, rows.start + rows.period)
     first = float(token_losses(logits[:, span], rows.tokens[:, span]).mean())
     second, accuracy = (float(values.mean()) for values in second_pass(logits, rows))

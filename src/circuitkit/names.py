@@ -112,7 +112,10 @@ def parse(text: str) -> tuple[Name, ...]:
         if piece in WITHOUT_LAYER:
             chain.append(Name(piece))
         elif match is None:
-            raise ValueError(f"{text!r} is no name of a part. Write a name such as {EXAMPLES}.")
+            raise ValueError(
+                f"{text!r} is no name of a part. Write a name such as {EXAMPLES}. The inputs are "
+                "Q, K and V."
+            )
         else:
             numbers = match["layer"], match["head"] or match["neuron"], match["term"]
             layer, number, term = (None if digits is None else int(digits) for digits in numbers)

@@ -13,6 +13,7 @@ from torch import Tensor
 from circuitkit import figures
 from circuitkit.figures.pictures import Picture, in_page
 from circuitkit.heads import heads_of
+from circuitkit.names import parse
 from circuitkit.reports import parts, rules
 from circuitkit.reports.parts import Subject
 from circuitkit.reports.rules import Row
@@ -111,11 +112,15 @@ def image(picture: Picture) -> Markup:
 
 def score_picture(scores: list[Row]) -> Picture:
     """Draw the scores of all heads, one panel for each behaviour."""
-    by_behaviour = defaultdict(list)
+    heads = {row["name"]: parse(row["name"])[0] for row in scores}
+    n_layers = 1 + max(head.layer or 0 for head in heads.values())
+    n_heads = 1 + max(head.number or 0 for head in heads.values())
+    panels: dict[str, np.ndarray] = {}
     for row in scores:
-        by_behaviour[row["measure"]].append(row["value"])
-    n_layers = len({row["name"].partition("H")[0] for row in scores})
-    panels = {kind: np.array(values).reshape(n_layers, -1) for kind, values in by_behaviour.items()}
+        head = heads[row["name"]]
+        # a layer may have fewer heads than another one, so cells without a head stay empty
+        cells = panels.setdefault(row["measure"], np.full((n_layers, n_heads), np.nan))
+        cells[head.layer, head.number] = row["value"]
     best = max(scores, key=lambda row: row["value"])
     alt = (
         f"Scores of every head, one panel for each of {', '.join(panels)}; the largest is "

@@ -24,7 +24,7 @@ from transformer_lens.model_bridge.component_setup import (
 from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
 from transformer_lens.model_bridge.sources.native import NativeAttention
 
-from circuitkit.checks import checked, require_at_least, to_tokens
+from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
 from circuitkit.conversion.convert import copy_model
 from circuitkit.heads import allowed_pairs
 from circuitkit.training import fit
@@ -198,6 +198,7 @@ class GatedBlock(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        require_at_least(1, n_heads=n_heads)
         self.recipe = recipe
         self.n_heads = n_heads * recipe.expansion
         generator = torch.Generator().manual_seed(seed)
@@ -345,7 +346,9 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
     """A copy of a model with a gated block in the place of an attention layer.
 
     The heads of the block are ordinary heads of the copy: they have names, can be ablated, and
-    `blocks.{layer}.attn.hook_pattern` has their gated patterns. The layer's output bias stays.
+    `blocks.{layer}.attn.hook_pattern` has their gated patterns. The layer's output bias stays. Gates
+    are none of the inputs Q, K and V: they always read the whole stream, whatever wires and inputs
+    of the heads are cut.
 
     Parameters
     ----------
@@ -359,7 +362,7 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
 
     Raises
     ------
-    ValueError : if the block does not fit
+    ValueError : if the block does not fit, or holds NaN
 
     Notes
     -----
@@ -380,6 +383,8 @@ def with_gated_layer(model: TransformerBridge, layer: int, block: GatedBlock) ->
             f"The block has d_model = {d_model}, and the model has {model.cfg.d_model}. Train the "
             "block on a record of this model."
         )
+    for name, weight in block.named_parameters():
+        require_finite(weight, f"{name} of the block")
     twin = copy_model(model)
     old = twin.blocks[layer].attn
     bias = torch.zeros_like(model.W_E[0]) if old.b_O is None else old.b_O.detach()
