@@ -138,10 +138,14 @@ def cuts(model: Any, rows: Any, other: torch.Tensor) -> pd.DataFrame:
 
 
 def largest_attention(model: Any, rows: Any) -> float:
-    """The mean attention to the right source, of the head of layer 1 where it is largest."""
+    """The mean attention to the right source, of the head of layer 1 where it is largest.
+
+    The destinations are those of the margin: the second half of the rows except the last position.
+    """
     run, back = ck.run(model, rows.tokens), rows.period - 1
     heads = [name for name in ck.heads_of(model).names if name.startswith("L1")]
-    right = [run.pattern(head).diagonal(-back, dim1=-2, dim2=-1)[:, -back:] for head in heads]
+    of_head = [run.pattern(head).diagonal(-back, dim1=-2, dim2=-1) for head in heads]
+    right = [attention[:, -back - 1 : -1] for attention in of_head]
     return max(float(attention.mean()) for attention in right)
 
 
