@@ -202,7 +202,7 @@ def answer_weights(
     weights = one_hot(answer_ids(model, tokens, answer), d_vocab).to(model.W_U)
     if versus is None:
         return weights
-    if isinstance(versus, str) and versus == "mean":
+    if versus == "mean":
         return weights - 1 / d_vocab
     return weights - one_hot(answer_ids(model, tokens, versus), d_vocab)
 

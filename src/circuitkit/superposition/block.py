@@ -559,12 +559,8 @@ def train_gated(
     Attention Block Training".
     """
     require_at_least(1, inits=inits)
-    sizes = [(record.n_heads, record.x.shape[-1]) for record in (training, held_back)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"The two records have {sizes[0]} and {sizes[1]} heads and dimensions. Record one "
-            "layer of one model."
-        )
+    if training.x.shape[-1] != held_back.x.shape[-1]:
+        raise ValueError("The two records differ in d_model. Record one layer of one model.")
     seeds = [seed_of(seed, run) for run in range(inits)]
     objectives = [objective_of(training, recipe, run_seed) for run_seed in seeds]
     parameters, buffers = stack_module_state(objectives)
