@@ -56,11 +56,6 @@ def test_the_namesake_is_recognised(tmp_path):
     assert "pip uninstall -y circuitkit circuitkit-book" in done.stderr
 
 
-def test_our_own_distribution_is_fine(tmp_path):
-    done = python("import circuitkit", path=distribution(tmp_path, "circuitkit-book"))
-    assert done.returncode == 0, done.stderr
-
-
 def test_an_unknown_name_lists_the_names():
     with pytest.raises(AttributeError, match=r"circuitkit has no 'hedas'. It has Heads, "):
         circuitkit.hedas  # noqa: B018

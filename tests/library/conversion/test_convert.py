@@ -276,12 +276,6 @@ def test_refusals(native, case):
         to_attention_only(native(**sizes), **arguments)
 
 
-def test_a_converted_model_is_refused(native):
-    converted = to_attention_only(native(), heads_per_neuron=1)
-    with pytest.raises(ValueError, match="converted already; see model.report"):
-        to_attention_only(converted, heads_per_neuron=1)
-
-
 def test_what_cannot_be_followed_is_refused(native):
     broken = native()
     with torch.no_grad():
