@@ -18,6 +18,7 @@ TRUST = "book/intro.html#trust"
 #: What a folded cell says, by the tag that folds it.
 FOLDS = {
     "tag_solution": ("Show the solution", "Hide the solution"),
+    "tag_method": ("Show the code of this function", "Hide the code"),
     "tag_hide-input": ("Show the code that draws this", "Hide the code"),
 }
 
