@@ -115,12 +115,11 @@ def score_picture(scores: list[Row]) -> Picture:
     heads = {row["name"]: parse(row["name"])[0] for row in scores}
     n_layers = 1 + max(head.layer or 0 for head in heads.values())
     n_heads = 1 + max(head.number or 0 for head in heads.values())
-    panels: dict[str, np.ndarray] = {}
+    # a layer may have fewer heads than another one, and cells without a head stay empty
+    panels = {row["measure"]: np.ma.masked_all((n_layers, n_heads)) for row in scores}
     for row in scores:
         head = heads[row["name"]]
-        # a layer may have fewer heads than another one, so cells without a head stay empty
-        cells = panels.setdefault(row["measure"], np.full((n_layers, n_heads), np.nan))
-        cells[head.layer, head.number] = row["value"]
+        panels[row["measure"]][head.layer, head.number] = row["value"]
     best = max(scores, key=lambda row: row["value"])
     alt = (
         f"Scores of every head, one panel for each of {', '.join(panels)}; the largest is "
@@ -143,7 +142,8 @@ def panel_picture(panels: dict[str, np.ndarray], x_label: str, y_label: str, alt
         fig = Figure(figsize=(2.1 * len(panels), 2.6), layout="constrained")
         axes = np.atleast_1d(fig.subplots(1, len(panels)))
         for ax, (title, values) in zip(axes, panels.items(), strict=True):
-            ax.imshow(values, aspect="auto", **figures.signed(values, 1.0))
+            colors = figures.signed(np.ma.compressed(values), 1.0)
+            ax.imshow(values, aspect="auto", **colors)
             ax.set(title=title, xlabel=x_label)
             ax.locator_params(integer=True)
         axes[0].set_ylabel(y_label)

@@ -6,6 +6,7 @@ import torch
 import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.effects import attribution, effect
+from circuitkit.reports import page
 from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 from tests.support import tiny_models
 from tests.support.zoo import converted, make
@@ -175,6 +176,43 @@ def test_the_gates_of_a_head_read_the_stream_before_all_cuts():
     pattern = block.gates(x)[:, 4] * block.pattern(other_x)[:, 4]
     close(cut.pattern("L1H4"), pattern)
     assert (pattern - other.pattern("L1H4")).abs().max() > 1e-3
+
+
+def test_a_block_that_holds_nan_or_no_heads_is_refused(model):
+    block = GatedBlock(GATES, n_heads=3, d_model=12, dtype=torch.float64)
+    with torch.no_grad():
+        block.W_GQ[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="W_GQ of the block holds NaN"):
+        with_gated_layer(model, 1, block)
+    with pytest.raises(ValueError, match="n_heads=0"):
+        GatedBlock(GATES, n_heads=0, d_model=12)
+
+
+def test_scores_of_layers_with_different_numbers_of_heads_stand_under_their_names(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(page, "panel_picture", lambda panels, *_: drawn.update(panels))
+    numbers = {"L0H0": 0.1, "L0H1": 0.2, "L2H0": 0.3, "L2H1": 0.4, "L2H2": 0.5}
+    page.score_picture([{"name": n, "measure": "copying", "value": v} for n, v in numbers.items()])
+    shown = drawn["copying"].filled(-1.0).tolist()
+    assert shown == [[0.1, 0.2, -1.0], [-1.0, -1.0, -1.0], [0.3, 0.4, 0.5]]
+
+
+# Numbers that are none
+
+
+def test_a_model_with_nan_in_its_weights_has_no_scores(model):
+    with torch.no_grad():
+        model.blocks[0].attn.v.original_component.weight[0, 0] = torch.nan
+    for tool in (ck.induction.scores, ck.induction.induction_loss):
+        with pytest.raises(ValueError, match="output of the model holds NaN"):
+            tool(model)
+
+
+@pytest.mark.parametrize("field", [{"window": 0}, {"cap": 0.0}, {"scale": float("nan")}])
+def test_how_heads_score_is_a_positive_number(field):
+    W = torch.ones(1, 4, 2)
+    with pytest.raises(ValueError, match="must be a positive number"):
+        ck.Heads(("L0H0",), W, W, W, W.mT, **field)
 
 
 # Messages
