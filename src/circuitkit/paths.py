@@ -8,7 +8,7 @@ stream, and the unembedding of each path is its share of the logits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -31,13 +31,9 @@ from circuitkit.residual import (
     require_sum,
     require_sum_of_logits,
 )
-from circuitkit.rows import require_two_positions, token_losses
 from circuitkit.tables import Table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["PathLogits", "path_logits", "score_decomposition", "term_importance"]
+__all__ = ["PathLogits", "path_logits", "score_decomposition"]
 
 DIRECT, BIAS, REST = "direct", "bias", "rest"
 MOST_PATHS = 4096
@@ -302,55 +298,6 @@ def has_bias(model_run: Run, bias: Tensor) -> bool:
 
 
 @checked
-def term_importance(model: Any, tokens: Text) -> "pd.DataFrame":
-    """Measure the loss with and without the paths through 0, 1, 2, ... heads.
-
-    Parameters
-    ----------
-    model : a `TransformerBridge` whose logits are not capped
-    tokens : a text, or token ids `[pos]` or `[batch, pos]`, at least two positions
-
-    Returns
-    -------
-    A DataFrame with a row for each order, the number of heads that a path passes. `kept` is the
-    loss in nats for each token with only the paths of this order and lower ones, so its last entry
-    is the loss of the model. `removed` is the loss without the paths of this order.
-
-    Raises
-    ------
-    ValueError : as in `path_logits`, and for a single position
-
-    Notes
-    -----
-    MLPs start paths of order 0; biases are always kept. The patterns are those of the whole model,
-    so this measures what paths write, not where heads attend. The losses of two orders do not add
-    up. Error: as in `path_logits`. Source: "A Mathematical Framework for Transformer Circuits",
-    "Term importance analysis".
-
-    Examples
-    --------
-    >>> import circuitkit as ck
-    >>> term_importance(ck.load_model("two-layer"), "The house belonged to Mr. Dorling.").shape
-    (3, 2)
-    """
-    import pandas as pd  # takes half a second
-
-    tokens = to_tokens(model, tokens)
-    require_two_positions(tokens)
-    paths = path_logits(model, tokens)
-    everything = paths.sum()
-    kept = paths.sum([BIAS] if BIAS in paths else [])
-    rows = []
-    for order in range(len(model.blocks) + 1):
-        names = [name for name, path in paths.paths.items() if path.order == order and name != BIAS]
-        of_order = paths.sum(names)
-        kept = kept + of_order
-        losses = [token_losses(logits, tokens).mean() for logits in (kept, everything - of_order)]
-        rows.append([loss.item() for loss in losses])
-    return pd.DataFrame(rows, pd.RangeIndex(len(rows), name="order"), ["kept", "removed"])
-
-
-@checked
 def score_decomposition(model: Any, tokens: Text, head: str, dst: int, src: int) -> Table:
     r"""Split the attention score of a head for one source into pairs of parts.
 
@@ -377,8 +324,9 @@ def score_decomposition(model: Any, tokens: Text, head: str, dst: int, src: int)
     -----
     $s = \sum_{i,j} (c_i W_Q) (c_j W_K)^\top / \sqrt{d_{head}}$, where $c$ are the parts of the stream
     at the destination and at the source. Norms are frozen; rotary positions are applied; a cap of
-    the scores (Gemma 2) comes after the sum. Error: exact up to rounding. Source: "A Mathematical
-    Framework for Transformer Circuits", the table behind Q- and K-composition.
+    the scores (Gemma 2) comes after the sum. Hooks on queries, keys or the norm in front of the head
+    do not count, because the score is computed from weights. Error: exact up to rounding. Source: "A
+    Mathematical Framework for Transformer Circuits", the table behind Q- and K-composition.
 
     Examples
     --------

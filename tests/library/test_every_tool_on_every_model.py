@@ -19,6 +19,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.parts import part_names
+from circuitkit_book.path_importance import term_importance
 from circuitkit_book.superposition_models import hand_specified
 from tests.support import slow_tools, zoo
 from tests.support.slow_tools import place, stands_for
@@ -396,24 +397,6 @@ def loss(logits, tokens):
     return float(losses(logits, tokens).mean())
 
 
-def check_term_importance(c):
-    found = ck.paths.term_importance(c.model, c.tokens)
-    split = [run.orders() for run in c.runs]
-    longest = max(split[0][0])
-
-    def kept(orders):
-        logits = []
-        for run, (shares, bias) in zip(c.runs, split, strict=True):
-            direct = run.unembedded(sum(shares[o] for o in orders)) if orders else 0
-            logits.append(direct + run.constant_logits(bias))
-        return loss(torch.stack(logits), c.tokens)
-
-    every = range(longest + 1)
-    same(found["kept"].iloc[-1], loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
-    same(found["kept"].tolist(), [kept(range(k + 1)) for k in every], 1e-5)
-    same(found["removed"].tolist(), [kept([o for o in every if o != k]) for k in every], 1e-5)
-
-
 def check_strongest(c):
     window, head, slow = 32, c.slow.heads[c.head], c.slow
     found = ck.skip_trigrams.strongest(c.model, c.head, k=6, window=window)
@@ -610,6 +593,27 @@ def test_a_tool_that_means_nothing_for_a_model_says_so(tool, kind):
     assert len(said.split()) >= 8, said
     where = traceback.extract_tb(caught.value.__traceback__)[-1].filename
     assert "circuitkit" in where, f"raised in {where}: {said}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in KINDS])
+def test_the_importance_of_paths_agrees_with_loops(kind):
+    c = case(kind)
+    found = term_importance(c.model, c.tokens)
+    split = [run.orders() for run in c.runs]
+    longest = max(split[0][0])
+
+    def kept(orders):
+        logits = []
+        for run, (shares, bias) in zip(c.runs, split, strict=True):
+            direct = run.unembedded(sum(shares[o] for o in orders)) if orders else 0
+            logits.append(direct + run.constant_logits(bias))
+        return loss(torch.stack(logits), c.tokens)
+
+    every = range(longest + 1)
+    same(found["kept"].iloc[-1], loss(c.each(lambda r: r.logits), c.tokens), 1e-5)
+    same(found["kept"].tolist(), [kept(range(k + 1)) for k in every], 1e-5)
+    same(found["removed"].tolist(), [kept([o for o in every if o != k]) for k in every], 1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")

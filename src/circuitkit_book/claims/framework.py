@@ -8,7 +8,7 @@ import torch
 
 from circuitkit import circuits, induction, models, paths, residual, skip_trigrams
 from circuitkit.heads import heads_of
-from circuitkit_book import skip_trigram_bugs
+from circuitkit_book import path_importance, skip_trigram_bugs
 from circuitkit_book.bigrams import bigram_log_probs
 from circuitkit_book.claims.shipped import model, product, relative, repeats, second_pass, unigram
 from circuitkit_book.residual_stream import random_rotation, rotate_basis
@@ -198,7 +198,7 @@ def twenty_worst(crossings: torch.Tensor) -> list[torch.Tensor]:
 def term_importance(two: Any = None) -> list[float]:
     """Loss of the two-layer model with paths through at most 0, 1 and 2 heads, patterns frozen, in nats."""
     two = model("two-layer") if two is None else two
-    return paths.term_importance(two, models.heldout_rows(6))["kept"].tolist()
+    return path_importance.term_importance(two, models.heldout_rows(6))["kept"].tolist()
 
 
 def chance_composition() -> list[float]:

@@ -16,7 +16,7 @@ from circuitkit import (
 )
 from circuitkit.heads import heads_of, stack
 from circuitkit.names import SIDES
-from circuitkit_book import induction_training, skip_trigram_bugs
+from circuitkit_book import induction_training, path_importance, skip_trigram_bugs
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
     model,
@@ -311,7 +311,7 @@ def same_source() -> float:
 def virtual_heads_worth(two: Any = None) -> list[float]:
     """What removing single heads, and removing all chains of two heads, adds to the loss on text, in nats."""
     two = model("two-layer") if two is None else two
-    terms = paths.term_importance(two, models.heldout_rows(6))
+    terms = path_importance.term_importance(two, models.heldout_rows(6))
     rise = terms["removed"] - terms["kept"].iloc[-1]
     return rise.tolist()[1:]
 

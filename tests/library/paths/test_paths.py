@@ -1,10 +1,11 @@
-"""The path expansion and the term importance, against explicit products position by position."""
+"""The path expansion, against explicit products position by position."""
 
 import pytest
 import torch
 
 from circuitkit import paths as paths_module
-from circuitkit.paths import path_logits, term_importance
+from circuitkit.paths import path_logits
+from circuitkit_book.path_importance import term_importance
 from tests.support import zoo
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
