@@ -104,11 +104,6 @@ def require_sum(
         )
 
 
-def steps_of(model: Any, names: Sequence[str]) -> Int[Tensor, " name"]:
-    """The steps at which parts, or the parts of inputs, read and write."""
-    return torch.tensor([step_of(model, parse(name)[-1]) for name in names])
-
-
 # A logit as a sum
 
 
@@ -429,8 +424,7 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     is_gated_mlp = f"{reader}.Q" in readers and parse(reader)[0].kind == "MLP"
     if reader not in readers and not is_gated_mlp:
         raise unknown("reader", reader, readers)
-    written_at, read_at = steps_of(model, [writer, reader])
-    if written_at >= read_at:
+    if step_of(model, parse(writer)[0]) >= step_of(model, parse(reader)[0]):
         raise ValueError(
             f"{writer!r} writes after {reader!r} has read. Give a writer that comes before the "
             "reader."

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge.sources import boot_native
 from transformer_lens.model_bridge.sources.native.model import NativeModel
 
 from circuitkit.checks import checked, require_at_least, require_bridge, shown, to_tokens
 from circuitkit.heads import in_full_precision
-from circuitkit.parts import converted_neurons, in_layer
+from circuitkit.names import parse
+from circuitkit.parts import converted_neurons, in_layer, step_of
 from circuitkit.residual import (
     Text,
     component_names,
     decompose,
     reader_matrix,
-    steps_of,
     writer_matrix,
 )
 from circuitkit.tables import Table
@@ -29,6 +29,11 @@ __all__ = ["deletion_scores", "random_rotation", "rotate_basis", "virtual_weight
 
 
 # Deletion
+
+
+def steps_of(model: Any, names: Sequence[str]) -> Int[Tensor, " name"]:
+    """The steps at which parts, or the parts of inputs, read and write."""
+    return torch.tensor([step_of(model, parse(name)[-1]) for name in names])
 
 
 @checked
