@@ -211,8 +211,8 @@ def effect(
 
     Examples
     --------
-    >>> from circuitkit.handmade import build_induction_model
     >>> from circuitkit.rows import repeated_tokens
+    >>> from circuitkit_book.induction_by_hand import build_induction_model
     >>> rows = repeated_tokens(20, 8)
     >>> effect(build_induction_model(20, 16), rows, "L0H0->L1H0.K", measure="accuracy").change < -0.9
     True

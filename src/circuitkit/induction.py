@@ -81,7 +81,7 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
 
     Examples
     --------
-    >>> from circuitkit.handmade import build_induction_model
+    >>> from circuitkit_book.induction_by_hand import build_induction_model
     >>> table = scores(build_induction_model(20, 16))
     >>> round(table["L1H0", "prefix matching"], 3)
     1.0
@@ -201,7 +201,7 @@ def induction_loss(
 
     Examples
     --------
-    >>> from circuitkit.handmade import build_induction_model
+    >>> from circuitkit_book.induction_by_hand import build_induction_model
     >>> result = induction_loss(build_induction_model(20, 16))
     >>> round(result.second, 3), result.accuracy
     (0.0, 1.0)

@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 import circuitkit as ck
+from circuitkit_book.induction_by_hand import build_induction_model
 from circuitkit_book.induction_training import train_induction_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +110,7 @@ def hidden(method: str, seed: int) -> tuple[Any, str]:
     Each layer has four heads. The scores of a random head have a standard deviation of about 1, and
     what it writes has about 0.3 times the length of a token embedding.
     """
-    built = ck.handmade.build_induction_model(40, n_ctx=32, method=method)
+    built = build_induction_model(40, n_ctx=32, method=method)
     two = ck.heads_of(built)
     generator = torch.Generator().manual_seed(seed)
     writer, reader = torch.randint(4, (2,), generator=generator).tolist()

@@ -19,6 +19,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.parts import part_names
+from circuitkit_book.induction_by_hand import build_induction_model
 from circuitkit_book.path_importance import term_importance
 from circuitkit_book.superposition_models import hand_specified
 from tests.support import slow_tools, zoo
@@ -50,7 +51,7 @@ def model_and_loops(kind):
         model = ck.superposition.with_gated_layer(toy, 0, block)
         return model, slow_tools.gated(toy, block)
     if kind == "hand":
-        model = ck.handmade.build_induction_model(7, 10).to(torch.float64)
+        model = build_induction_model(7, 10).to(torch.float64)
     else:
         model = (
             toy if kind == "toy" else zoo.make({"mlp": "native-mlp", "attention": "native"}[kind])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit.handmade import build_induction_model, head_of
+from circuitkit_book.induction_by_hand import build_induction_model, head_of
 
 
 def patterns(model, tokens):

@@ -16,7 +16,12 @@ from circuitkit import (
 )
 from circuitkit.heads import heads_of, stack
 from circuitkit.names import SIDES
-from circuitkit_book import induction_training, path_importance, skip_trigram_bugs
+from circuitkit_book import (
+    induction_by_hand,
+    induction_training,
+    path_importance,
+    skip_trigram_bugs,
+)
 from circuitkit_book.claims.framework import KINDS
 from circuitkit_book.claims.shipped import (
     model,
@@ -185,8 +190,8 @@ def virtual_head_model(n_tokens: int, n_ctx: int):
     sizes = [n_tokens, n_ctx, n_tokens, n_tokens]
     token, position, carried, output = torch.eye(sum(sizes)).split(sizes)
     size, one_back = max(n_ctx, n_tokens), (40.0 * position[1:], position[:-1])
-    first = handmade.head_of("L0H0", 0, [one_back], (token, carried), size)
-    second = handmade.head_of("L1H0", 1, [one_back], (carried, output), size)
+    first = induction_by_hand.head_of("L0H0", 0, [one_back], (token, carried), size)
+    second = induction_by_hand.head_of("L1H0", 1, [one_back], (carried, output), size)
     return handmade.bridge_of(stack(first, second), token, output.T, position)
 
 
@@ -194,8 +199,8 @@ def three_wires() -> list[str]:
     """Which composition score is not zero in three models built by hand: notes, pointer arithmetic, a virtual head."""
     n_words = 6
     built = [
-        handmade.build_induction_model(n_words, n_ctx=12),
-        handmade.build_induction_model(n_words, n_ctx=12, method="pointer"),
+        induction_by_hand.build_induction_model(n_words, n_ctx=12),
+        induction_by_hand.build_induction_model(n_words, n_ctx=12, method="pointer"),
         virtual_head_model(n_words, n_ctx=12),
     ]
     stacks = [heads_of(one) for one in built]
@@ -291,7 +296,7 @@ def second_way() -> list:
     """Whether the pointer circuit continues repeats as the notes' circuit does, and the wire it composes through."""
     rows = induction.repeated_tokens(20, 16, batch=8)
     built = [
-        handmade.build_induction_model(20, 32, method=method)
+        induction_by_hand.build_induction_model(20, 32, method=method)
         for method in ("k-composition", "pointer")
     ]
     said = [one(rows.tokens)[:, 16:-1].argmax(-1) for one in built]

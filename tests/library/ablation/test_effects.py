@@ -8,8 +8,8 @@ import torch
 
 import circuitkit as ck
 from circuitkit.effects import attribution, effect, wires
-from circuitkit.handmade import build_induction_model
 from circuitkit.rows import repeated_tokens
+from circuitkit_book.induction_by_hand import build_induction_model
 from tests.support import tiny_models
 
 ROWS = torch.tensor([[3, 7, 1, 22, 0, 7], [5, 5, 8, 2, 9, 11], [4, 12, 4, 9, 1, 20]])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-import circuitkit as ck
 from circuitkit.ablation import run
 from circuitkit.parts import converted_neurons, part_names
+from circuitkit_book.induction_by_hand import build_induction_model
 from tests.support.slow_tools import forward
 from tests.support.zoo import converted, make
 
@@ -151,7 +151,7 @@ def test_neurons_have_no_keys_and_errors_name_the_nearest(tokens):
 
 def test_the_embedding_of_a_hand_made_model_is_what_its_first_layer_reads():
     """A circuit whose parts are known: tokens and positions are one-hot, and L0H0 copies the token before."""
-    model = ck.handmade.build_induction_model(5, 8)
+    model = build_induction_model(5, 8)
     tokens = torch.tensor([[3, 1, 4, 3]])
     whole = run(model, tokens)
     close(whole.pattern("L0H0")[0, 2], torch.tensor([0.0, 1, 0, 0]), 1e-3)

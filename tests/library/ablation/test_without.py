@@ -4,9 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuitkit import handmade, induction
+from circuitkit import induction
 from circuitkit.ablation import run
 from circuitkit.effects import wires
+from circuitkit_book.induction_by_hand import build_induction_model
 from tests.support.slow_tools import forward
 from tests.support.zoo import make
 
@@ -66,7 +67,7 @@ def test_all_wires_of_gpt2_against_hooks_of_torch(tmp_path):
 
 def test_hand_made_circuits_break_where_they_should():
     for method, kind in (("k-composition", "K"), ("pointer", "Q")):
-        model = handmade.build_induction_model(12, 24, method=method)
+        model = build_induction_model(12, 24, method=method)
         for side in "QKV":
             accuracy = induction.induction_loss(model, without=wires(model, side)).accuracy
             assert accuracy == (0.0 if side == kind else 1.0), (method, side)

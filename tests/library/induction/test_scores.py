@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from circuitkit.ablation import run
-from circuitkit.handmade import build_induction_model
 from circuitkit.induction import Repeated, induction_loss, repeated_tokens, scores
+from circuitkit_book.induction_by_hand import build_induction_model
 
 
 def test_handmade_heads_score_one_for_what_they_were_made_for():
