@@ -5,7 +5,7 @@ covers every wire and path into it, a wire covers every path that ends in it, an
 that it writes. A name that another name covers adds nothing, so nothing is subtracted twice.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -32,8 +32,6 @@ class Cuts:
 
     parts: frozenset[Name]
     inputs: dict[Name, Chains]
-    covered: tuple[str, ...] = ()
-    """The names that add nothing to the others."""
 
     @cached_property
     def readers(self) -> list[Name]:
@@ -63,8 +61,7 @@ def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cut
         split.update(name.layer for name in chain if name.kind in ("N", "MLP bias"))
     parts: set[Name] = set()
     chains_into: dict[Name, dict[Chain, None]] = {}
-    chains_of: dict[str, list[tuple[Name, Chain]]] = {}
-    for text, (first, *readers) in zip(names, chains, strict=True):
+    for first, *readers in chains:
         writers = smallest_parts(model, first, split)
         if not readers and first.side is None and first.kind != "unembed":
             require_removable(model, first)
@@ -74,29 +71,20 @@ def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cut
         begin = writers if readers else inputs_of(model, first, split)
         for *before, entry in product(begin, *entries):
             chains_into.setdefault(entry, {})[tuple(before)] = None
-            chains_of.setdefault(text, []).append((entry, tuple(before)))
     inputs = {}
     for entry, missing in chains_into.items():
-        left = tuple(chain for chain in missing if not is_covered(chain, missing, parts))
+        # the ablation of a part does already what a chain through it would do
+        left = [chain for chain in missing if parts.isdisjoint(name.part for name in chain)]
         if left and not (everywhere and entry.part in parts):
-            inputs[entry] = left
-    covered = []
-    for text, of_text in chains_of.items():
-        if all(chain not in inputs.get(entry, ()) for entry, chain in of_text):
-            covered.append(text)
-    return Cuts(frozenset(parts), inputs, tuple(covered))
+            inputs[entry] = tuple(left)
+    return Cuts(frozenset(parts), inputs)
 
 
-def is_covered(chain: Chain, missing: Iterable[Chain], parts: set[Name]) -> bool:
-    """Whether a chain adds nothing to ablated parts, or to what its input misses otherwise."""
-    # the ablation of a part does already what a chain through it would do
-    if not parts.isdisjoint(name.part for name in chain):
-        return True
-    for begin in range(1, len(chain)):
-        wire_or_path = (chain[begin].part, *chain[begin + 1 :])
-        if wire_or_path in missing:
-            return True
-    return chain != WHOLE_INPUT and WHOLE_INPUT in missing
+def covers(name: Chain, other: Chain) -> bool:
+    """Whether a part, input, wire or path covers another one, so that the other adds nothing."""
+    is_part = len(name) == 1 and name[0].side is None
+    runs_through = is_part and name[0] in (piece.part for piece in other)
+    return name != other and (runs_through or other[-len(name) :] == name)
 
 
 def require_chain(model: Any, text: str, chain: Chain) -> None:

@@ -26,7 +26,7 @@ from circuitkit.checks import (
     shown,
     to_tokens,
 )
-from circuitkit.cuts import resolve
+from circuitkit.cuts import covers, resolve
 from circuitkit.names import Side, join, parse, unknown
 from circuitkit.parts import Recording, head_names, in_layer, n_heads, parts_of, step_of
 from circuitkit.rows import (
@@ -224,8 +224,8 @@ def effect(
         raise ValueError("Name what is replaced in without=, such as without='L0H1'.")
     base = run(model, rows.tokens if isinstance(rows, Repeated) else rows)
     replacement = replacement_of(model, base.tokens, fill, patch)
-    covered = resolve(model, given).covered
-    alone = [name for name in given if name not in covered]
+    chains = [parse(name) for name in given]
+    alone = [join(*chain) for chain in chains if not any(covers(other, chain) for other in chains)]
     sets = [given, *random_controls(model, alone, draws, seed)]
     jobs = [
         delayed(measure_without)(base, names, replacement, measure, rows) for names in [[], *sets]

@@ -585,13 +585,9 @@ def head_name(model: Any, text: str) -> Name:
     name = parse(text)[0]
     is_head = name.kind in ("H", "N", "MLP") and str(name) == text
     layers = attention_layers(model) if name.kind == "H" else range(len(model.blocks))
-    exists = is_head and name.layer in layers
-    if exists and name.kind == "H":
-        exists = (name.number or 0) < len(model.blocks[name.layer].attn.W_Q)
-    if not exists:
-        heads = []
-        for layer in attention_layers(model):
-            heads.extend(f"L{layer}H{n}" for n in range(len(model.blocks[layer].attn.W_Q)))
+    if not is_head or name.layer not in layers:
+        numbers = range(model.cfg.n_heads)
+        heads = [f"L{layer}H{n}" for layer in attention_layers(model) for n in numbers]
         raise unknown("head", text, heads)
     return name
 

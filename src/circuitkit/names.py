@@ -151,6 +151,4 @@ def unknown(what: str, text: str, known: Iterable[str]) -> ValueError:
     """The error for a name that a model does not have, with the nearest names that it has."""
     known = list(known)
     close = ", ".join(nearest(text, known)) or ", ".join(known[:6])
-    return ValueError(
-        f"no {what} is called {text!r}. The nearest of {len(known)} names are {close}."
-    )
+    return ValueError(f"no {what} is called {text!r}. The nearest names are {close}.")

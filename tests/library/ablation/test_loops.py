@@ -143,7 +143,7 @@ def test_neurons_have_no_keys_and_errors_name_the_nearest(tokens):
     model = converted("native-mlp")
     with pytest.raises(ValueError, match="an input that L1N5 does not have. It has Q, V"):
         run(model, tokens, without="L0H1->L1N5.K")
-    with pytest.raises(ValueError, match="no part is called 'L1N77'. The nearest of .* are L1N7"):
+    with pytest.raises(ValueError, match="no part is called 'L1N77'. The nearest names are L1N7"):
         run(model, tokens, without="L1N77")
     with pytest.raises(ValueError, match="'L1N5' has 2 heads"):
         run(model, tokens).pattern("L1N5")

@@ -118,8 +118,8 @@ def test_the_mode_of_the_model_is_left_as_it_was(tokens):
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        ("L2H0", "no part is called 'L2H0'. The nearest of .* are L1H0"),
-        ("L1H9->L1H0.K", "no part is called 'L1H9'. The nearest of .* are L1H3"),
+        ("L2H0", "no part is called 'L2H0'. The nearest names are L1H0"),
+        ("L1H9->L1H0.K", "no part is called 'L1H9'. The nearest names are L1H3"),
         ("L1H0->L0H1.K", "each part must run before the next one"),
         ("L1H0->L1H1.K", "each part must run before the next one"),
         ("L0H1.K->L1H1.K", "the first is a part, not an input"),

@@ -222,7 +222,7 @@ def test_how_heads_score_is_a_positive_number(field):
     ("call", "message"),
     [
         (lambda model: run(ROWS, model), "The model comes first"),
-        (lambda model: ck.heads_of(model, "L0H9"), "no head is called 'L0H9'. The nearest of 6 "),
+        (lambda model: ck.heads_of(model, "L0H9"), "no head is called 'L0H9'. The nearest names "),
         (lambda model: run(model, ROWS, without="L0H1->L1H2.O"), "inputs are Q, K and V"),
         (lambda model: run(model, ROWS.to(torch.uint8)), "torch.int64"),
         (lambda model: run(model, ROWS.to(torch.int8)), "torch.int64"),

@@ -90,7 +90,7 @@ def test_names_orders_and_sums(with_norm, tokens):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda m, t: path_logits(m, t)["L9H9"], "no path is called 'L9H9'.*nearest of 16"),
+        (lambda m, t: path_logits(m, t)["L9H9"], "no path is called 'L9H9'.*nearest names"),
         (lambda m, t: path_logits(m, t).sum(["direct", "direct"]), "named twice.*add up"),
         (lambda m, t: term_importance(m, t[:, :1]), "at least two positions"),
     ],
