@@ -241,7 +241,7 @@ def to_token(model: Any, answer: str | int) -> int:
     return answer
 
 
-def require_at_least(minimum: float, **numbers: float) -> None:
+def require_at_least(minimum: int | float, **numbers: int | float) -> None:
     """Raise a `ValueError` if a number is NaN or below a minimum: `require_at_least(1, steps=9)`."""
     for name, number in numbers.items():
         if not number >= minimum:
