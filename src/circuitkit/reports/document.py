@@ -77,9 +77,9 @@ def report(
     """Apply the tools of this library to a model, and write the results as one page and one table.
 
     The report scores heads by behaviour, with intervals and controls; ablates the heads that show
-    a behaviour, and cuts the wires into them; scores composition; reads words and skip trigrams
-    from QK and OV circuits; converts MLPs into heads; and divides the logit of the next token after
-    the prompt into components. A part that fails is named on the page, and the others are computed.
+    a behaviour, and cuts the wires into them; reads words and skip trigrams from QK and OV
+    circuits; converts MLPs into heads; and divides the logit of the next token after the prompt
+    into components. A part that fails is named on the page, and the others are computed.
 
     Heads, wires and skip trigrams are named if their measure on random tokens exceeds that on
     shuffled tokens by a floor, and if the p-value of this passes the procedure of Benjamini and
@@ -192,8 +192,6 @@ def first_jobs(subject: Subject) -> Jobs:
     jobs: Jobs = {"next token": (parts.next_token,)}
     if layers:
         jobs["behaviour"] = (parts.behaviour,)
-    if len(layers) > 1:
-        jobs["composition"] = (parts.composition,)
     for k in parts.heads_per_neuron(model):
         jobs[f"mlps {k}"] = (parts.mlps, k)
     for layer in layers:

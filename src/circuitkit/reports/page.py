@@ -95,11 +95,11 @@ def rows_by_head(results: Results, names: list[str]) -> dict[str, dict[str, list
 
 
 def circuit_drawing(rows: list[Row], label: str) -> Markup:
-    """Draw components or wires with their values above the control."""
+    """Draw components with their values."""
     values = {}
     for row in rows:
         if not row["name"].endswith("bias"):
-            values[row["name"]] = rules.excess(row)
+            values[row["name"]] = row["value"]
     alt = f"The largest values, {label}: {', '.join(values)}"
     return image(figures.circuit(values, alt=alt, label=label))
 

@@ -19,7 +19,6 @@ from circuitkit.effects import effect
 from circuitkit.figures.attention_view import visible
 from circuitkit.heads import heads_of
 from circuitkit.models import load_model
-from circuitkit.names import SIDES
 from circuitkit.parts import head_names
 from circuitkit.reports import rules
 from circuitkit.reports.logits import Unembedding, copying, tested_trigrams, trigrams_by_weights
@@ -29,7 +28,6 @@ from circuitkit.rows import default_rows
 BEHAVIOURS = (*rules.ATTENTION, "copying")
 MOST_HEADS = 8
 """At most so many heads are listed, and taken out together, for each behaviour."""
-N_WIRES = 200
 N_WORDS = 8
 N_TRIGRAMS = 8
 N_TRIGRAM_TOKENS = 1024
@@ -155,19 +153,6 @@ def patterns(subject: Subject, names: list[str]) -> dict[str, Tensor]:
 
 
 # What the weights do
-
-
-def composition(subject: Subject) -> list[Row]:
-    """Score the strongest wires between heads, with the score of random heads as control."""
-    heads = heads_of(subject.load())
-    baseline = circuits.composition_baseline(heads)
-    result = []
-    for side in SIDES:
-        scores = circuits.composition_scores(heads, kind=side).top(N_WIRES)
-        for pair in scores:
-            wire = f"{pair.replace(', ', '->')}.{side}"
-            result.append(row(wire, "composition", scores[pair], control=baseline))
-    return sorted(result, key=lambda row: -row["value"])
 
 
 def words(subject: Subject, layer: int) -> list[Row]:
