@@ -339,8 +339,8 @@ def composition_scores(
 
 
 def product_norms(
-    writes: Float[Tensor, "earlier any d_model"],
-    reads: Float[Tensor, "later d_model any"],
+    writes: Float[Tensor, "earlier d_write d_model"],
+    reads: Float[Tensor, "later d_model d_read"],
     possible: Bool[Tensor, "earlier later"],
 ) -> Float[Tensor, "earlier later"]:
     """The Frobenius norms of `writes[i] @ reads[j]` for all possible pairs; 0 for the others.

@@ -213,7 +213,7 @@ class FrozenNorm:
         W = self.gain[:, None] * W
         return W - W.mean(-2, keepdim=True) if self.centred else W
 
-    def apply(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def apply(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """What the norm makes of one summand of its input; its bias belongs to no summand."""
         if self.centred:
             x = x - x.mean(-1, keepdim=True)

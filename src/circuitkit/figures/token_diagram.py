@@ -103,7 +103,7 @@ def point(row: str, i: int, tokens: Sequence[str], rows: Sequence[str]) -> Point
             f"There is no place {(row, i)}. The rows are {', '.join(rows)}, and the positions are "
             f"0 to {len(tokens) - 1}."
         )
-    return i % len(tokens), list(rows).index(row)
+    return float(i % len(tokens)), float(list(rows).index(row))
 
 
 def draw_arrow(

@@ -115,11 +115,11 @@ def test_two_paths_through_one_wire_lie_side_by_side():
 
 def test_numbers_cover_neither_boxes_nor_each_other():
     heads = [f"L{layer}H{head}" for layer in range(3) for head in range(5)]
-    wires = {"embed->L2H0.K": 3, "embed->unembed": -2, "L2H1->unembed": 1}
+    wires = {"embed->L2H0.K": 3.0, "embed->unembed": -2.0, "L2H1->unembed": 1.0}
     for i, writer in enumerate(heads):
         for j, reader in enumerate(heads):
             if writer[1] < reader[1] and (i + j) % 4 == 0:
-                wires[f"{writer}->{reader}.{'QKV'[(i + j) % 3]}"] = 1 + (i + j) % 5
+                wires[f"{writer}->{reader}.{'QKV'[(i + j) % 3]}"] = 1.0 + (i + j) % 5
     ax = axes({}, wires)
     ax.figure.canvas.draw()
     numbers = [text.get_window_extent() for text in ax.texts if text.get_zorder() == 4]
