@@ -100,7 +100,7 @@ def require_sum(
         raise ValueError(
             f"The parts add up to {total.flatten()[place]:.4g}, and the {what} is "
             f"{whole.flatten()[place]:.4g}. A hook changes values in a way that no part shows. "
-            "Remove it: model.reset_hooks() removes all hooks that are not permanent."
+            "Remove it: model.reset_hooks(including_permanent=True) removes all hooks."
         )
 
 
