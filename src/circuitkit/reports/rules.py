@@ -235,9 +235,8 @@ def decide(rows: list[Row]) -> None:
 
 
 def excess(row: Row) -> float:
-    """Return by how much the value of a row exceeds its control, or the value if there is none."""
-    control = row["control"]
-    return row["value"] if control is None else row["value"] - control
+    """Return by how much the value of a row exceeds its control."""
+    return row["value"] - row["control"]
 
 
 def discoveries(p_values: list[float]) -> list[bool]:
