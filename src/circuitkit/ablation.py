@@ -515,14 +515,14 @@ class Run:
     Heads of one layer share a stream, and a cut wire changes it for one of them only. So not every
     method shows a cut:
 
-    ==================================  ===================  ==========================
-    Method                              A cut into a part    A cut into `"unembed"`
-    ==================================  ===================  ==========================
-    `stream`, `read`                    is not shown         is shown
-    `pattern`, `z` of this part         is shown             does not reach them
-    `part`, `parts`, `contributions`    is shown             is not shown
-    `logits`                            is shown             is shown
-    ==================================  ===================  ==========================
+    ============================================  ===================  ==========================
+    Method                                        A cut into a part    A cut into `"unembed"`
+    ============================================  ===================  ==========================
+    `stream`, `read`                              is not shown         is shown
+    `pattern`, `z` of this part                   is shown             does not reach them
+    `part`, `parts`, `contributions`              is shown             is not shown
+    `logits`                                      is shown             is shown
+    ============================================  ===================  ==========================
 
     Source: Elhage et al. 2021, the residual stream as a sum.
     """
