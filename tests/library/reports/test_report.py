@@ -306,3 +306,27 @@ def test_a_report_on_a_cluster_survives_a_killed_worker(made, tmp_path):
             thread.join()
     assert not report.problems
     pd.testing.assert_frame_equal(report.table, made.table, rtol=1e-5)
+
+
+def test_a_circuit_has_the_named_wires_of_a_head_that_copies():
+    scores = [parts.row("L1H3", "copying", 0.9) | {"named": True}]
+    scores += [parts.row("L1H2", "copying", 0.1) | {"named": False}]
+    found = [
+        ("L0H1->L1H3.K", "prefix matching", 0.9, True),
+        ("L0H2->L1H3.K", "prefix matching", 0.3, False),
+        ("L0H0->L1H3.Q", "prefix matching", 0.4, True),
+        ("L0H1->L1H3.K", "previous token", 0.8, True),
+        ("L0H1->L1H2.K", "prefix matching", 0.7, True),
+        ("L0H4->L1H2.V", "copying", 0.6, True),
+    ]
+    rows = [
+        parts.row(name, "wire", value, p=0.01, text=pattern) | {"named": named}
+        for name, pattern, value, named in found
+    ]
+    induction, virtual_head = wires.circuits(scores, rows)
+    assert (induction["name"], induction["measure"]) == (
+        "L0H1->L1H3.K, L0H0->L1H3.Q",
+        "induction",
+    )
+    assert induction["value"] == 0.4
+    assert (virtual_head["name"], virtual_head["measure"]) == ("L0H4->L1H2.V", "virtual head")
