@@ -55,12 +55,12 @@ def test_a_path_keeps_the_divisors_of_closing_norms(tokens, ablated):
 @torch.no_grad()
 @pytest.mark.parametrize("ablated", [[], ["L0H0"]])
 def test_a_path_has_the_divisor_of_what_its_layer_would_write(tokens, ablated):
-    """L1H3 reads L0H1 as it is in a run with the wire "embed->L0H1" cut."""
+    """L2H3 reads L1H1 as it is in a run with the wire "L0H1->L1H1" cut."""
     model = make("gemma2")
     base = run(model, tokens, without=ablated)
-    cut = run(model, tokens, without=[*ablated, "embed->L0H1"])
-    stream = base.stream("L1H3") - base.part("L0H1") + cut.part("L0H1")
-    block = model.blocks[1]
+    cut = run(model, tokens, without=[*ablated, "L0H1->L1H1"])
+    stream = base.stream("L2H3") - base.part("L1H1") + cut.part("L1H1")
+    block = model.blocks[2]
     keys = block.attn.k.original_component(block.ln1.original_component(stream))
     values = {}
 
@@ -76,10 +76,10 @@ def test_a_path_has_the_divisor_of_what_its_layer_would_write(tokens, ablated):
         return z
 
     hooks = [("blocks.0.attn.hook_z", zero_head)] if ablated else []
-    second = [("blocks.1.attn.hook_k", put_keys), ("blocks.1.attn.hook_z", take_z)]
+    second = [("blocks.2.attn.hook_k", put_keys), ("blocks.2.attn.hook_z", take_z)]
     model.run_with_hooks(tokens, fwd_hooks=hooks + second)
     # heads 2 and 3 share keys, so only the z of head 3 is taken over
-    expected = model.run_with_hooks(tokens, fwd_hooks=[*hooks, ("blocks.1.attn.hook_z", put_z)])
+    expected = model.run_with_hooks(tokens, fwd_hooks=[*hooks, ("blocks.2.attn.hook_z", put_z)])
     assert (expected - base.logits).abs().max() > 1e-3
-    found = run(model, tokens, without=[*ablated, "embed->L0H1->L1H3.K"]).logits
+    found = run(model, tokens, without=[*ablated, "L0H1->L1H1->L2H3.K"]).logits
     close(found, expected, 1e-5)  # the model's norms are float32
