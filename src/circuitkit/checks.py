@@ -248,7 +248,7 @@ def require_at_least(minimum: int | float, **numbers: int | float) -> None:
             raise ValueError(f"{name}={number} is too small: it must be at least {minimum}.")
 
 
-def require_positive(**numbers: float | None) -> None:
+def require_positive(**numbers: int | float | None) -> None:
     """Raise a `ValueError` if a number that is given is NaN, infinite, zero or negative."""
     for name, number in numbers.items():
         if number is not None and not 0 < number < math.inf:
