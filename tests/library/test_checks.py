@@ -74,6 +74,7 @@ def test_texts_and_ids_become_rows_of_tokens(model):
     assert torch.equal(to_tokens(model, [text, text]), torch.cat([rows, rows]))
 
 
+@pytest.mark.usefixtures("as_a_reader")
 def test_unusable_tokens_are_refused(model):
     with pytest.raises(TypeError, match="TransformerBridge is needed, not 'gpt2'"):
         to_tokens("gpt2", "text")

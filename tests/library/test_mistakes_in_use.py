@@ -70,7 +70,6 @@ MISTAKES = [
     (lambda: induction.induction_loss(model(), Repeated(TWICE, 0, 0)), "period=0"),
     (lambda: induction.induction_loss(model(), Repeated(TWICE[:, :1].expand(3, 2), 1, 0)), "at"),
     (lambda: ck.heads_of(model(), 3), "expects names to be a string"),
-    (lambda: heads().pattern(TOKENS), "read a stream"),
     (lambda: heads().pattern(X[:, :5]), "read a stream"),
     (lambda: heads().pattern(X.double()), "torch.float32"),
     (lambda: heads().results(X, torch.ones(1, 7, 7)), "dst, src"),
@@ -92,7 +91,6 @@ MISTAKES = [
     (lambda: residual.subspace_overlap(heads()[3:], heads()[:3]), "Swap the two"),
     (lambda: ck.why(model(), TOKENS[0], "a"), "An answer is the id"),
     (lambda: ck.why(model(), TOKENS[0], 5, versus="median"), "'mean'"),
-    (lambda: paths.path_logits(model(), TOKENS)["direct", "L0H1"], "One path"),
     (lambda: conversion.head_sum("relu", sharpness=0.0), "sharpness=0.0"),
     (lambda: conversion.head_sum("relu", sharpness=torch.nan), "sharpness=nan"),
     (lambda: conversion.gate_sum("silu", -1.0), "reach=-1.0"),
@@ -118,6 +116,14 @@ MISTAKES = [
 def test_a_mistake_is_explained(mistake, advice):
     with pytest.raises((TypeError, ValueError, IndexError), match=advice):
         mistake()
+
+
+@pytest.mark.usefixtures("as_a_reader")
+def test_mistakes_at_methods_are_explained():
+    with pytest.raises(ValueError, match="read a stream"):
+        heads().pattern(TOKENS)
+    with pytest.raises((TypeError, ValueError), match="One path"):
+        paths.path_logits(model(), TOKENS)["direct", "L0H1"]
 
 
 OF_LOGITS = {

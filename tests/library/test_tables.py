@@ -59,6 +59,7 @@ def test_names_must_fit_the_values():
         Table(torch.zeros(3), {"head": ("L0H0", "L0H1")})
 
 
+@pytest.mark.usefixtures("as_a_reader")
 @pytest.mark.parametrize("k", [-2, 2.5])
 def test_top_refuses_what_is_no_count(k):
     with pytest.raises(ValueError, match="number of entries"):

@@ -188,6 +188,7 @@ def test_a_block_that_holds_nan_or_no_heads_is_refused(model):
         GatedBlock(GATES, n_heads=0, d_model=12)
 
 
+@pytest.mark.usefixtures("as_a_reader")
 def test_scores_of_layers_with_different_numbers_of_heads_stand_under_their_names(monkeypatch):
     drawn = {}
     monkeypatch.setattr(page, "panel_picture", lambda panels, *_: drawn.update(panels))

@@ -233,6 +233,7 @@ def test_stack_refuses_what_differs(draw):
         stack(heads, draw(2, 7, 3, prefix="b", of="B"), draw(2, 7, 3, prefix="c", of="C"))
 
 
+@pytest.mark.usefixtures("as_a_reader")
 def test_keys_that_name_no_head(draw):
     heads = draw(3, 5, 2)
     with pytest.raises(ValueError, match="no head is called 'L0H9'. The nearest.* L0H2"):
@@ -246,6 +247,7 @@ def test_keys_that_name_no_head(draw):
             heads[key]
 
 
+@pytest.mark.usefixtures("as_a_reader")
 def test_streams_patterns_and_sides_that_do_not_fit(draw):
     heads, x = draw(2, 5, 3), random(1, 3, 4, 5)
     for wrong in (x[0, 0], x[..., :4], x.float()):
