@@ -92,6 +92,10 @@ def require_sum(
 ) -> None:
     """Raise a `ValueError` unless shares add up, up to rounding, to what a run has computed."""
     total, size = shares.sum(0), shares.abs().sum(0).amax(-1, keepdim=True)
+    if bool(total.isnan().any()):
+        raise ValueError(
+            f"The parts of the {what} are not numbers (NaN). Look for NaN among the model's weights."
+        )
     # rounding errors of many layers add up, most of all in half precision
     tolerance = max(1e-3, torch.finfo(whole.dtype).eps ** 0.5)
     excess = (total - whole).abs() - tolerance * size

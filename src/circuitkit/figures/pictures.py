@@ -153,6 +153,7 @@ class Picture:
         return data, {"image/png": {"alt": self.alt, "width": self.width}}
 
 
+@checked
 def show(fig: "Figure", *, alt: str) -> None:
     """Display a matplotlib figure with an alt text, and close it.
 
@@ -176,6 +177,7 @@ def show(fig: "Figure", *, alt: str) -> None:
     display(picture(fig, alt=alt))
 
 
+@checked
 def picture(fig: "Figure", *, alt: str) -> Picture:
     """Turn a matplotlib figure into a picture with an alt text, and close it, as `show` does.
 

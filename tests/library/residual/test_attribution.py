@@ -110,3 +110,13 @@ def test_logits_that_are_no_sum_are_refused(boot, tokens):
         logit_attribution(boot(output_logits_soft_cap=2.0), tokens, 3)
     with pytest.raises(ValueError, match=r"because a network \(mlm_head\) computes them"):
         why(zoo.make("bert"), tokens[0], 3)
+
+
+def test_a_model_with_nan_in_its_weights_has_no_parts(boot):
+    model = boot(d_model=6, d_head=3, n_heads=2, n_layers=1, d_vocab=9, n_ctx=4)
+    tokens = torch.tensor([[1, 5, 2]])
+    with torch.no_grad():
+        model.blocks[0].attn.q.original_component.weight[0, 0] = torch.nan
+    for call in (lambda: why(model, tokens[0], 3), lambda: decompose(model, tokens)):
+        with pytest.raises(ValueError, match="NaN among the model's weights"):
+            call()
