@@ -695,7 +695,7 @@ class Run:
         ValueError : for a part that reads nothing: an embedding or a bias
         """
         stream = self.recording.stream(find_reader(self.model, name))
-        return stream.reshape(*self.tokens.shape, -1)
+        return stream.reshape(*self.tokens.shape, -1).clone()
 
     def read(self, name: str = "unembed") -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with: the stream behind the norm in front of it.
@@ -745,7 +745,7 @@ class Run:
         name : a head such as `"L1H3"`
         """
         part = find_part(self.model, name, ("H",), IS_NO_HEAD)
-        return self.recording.heads_z(part.layer)[:, :, part.number]
+        return self.recording.heads_z(part.layer)[:, :, part.number].clone()
 
 
 IS_NO_HEAD = "is no attention head. Write a name such as 'L0H1'."
@@ -878,7 +878,7 @@ def run(
     >>> patched = run(model, clean, without="L1H3", patch=other, at=[10])
     """
     names = names_of(without)
-    tokens = to_tokens(model, tokens)
+    tokens = to_tokens(model, tokens).clone()  # the caller may change hers
     if not names and (patch is not None or fill != "zero" or at is not None):
         raise ValueError(
             "fill, patch and at say how values are replaced, and nothing is replaced. "

@@ -232,3 +232,16 @@ def test_how_heads_score_is_a_positive_number(field):
 def test_messages_say_what_to_write(model, call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call(model)
+
+
+def test_a_run_keeps_its_values_when_those_it_gave_or_got_are_changed(model):
+    tokens = ROWS.clone()
+    base = run(model, tokens)
+    expected = base.stream("L1H0").clone(), base.z("L0H1").clone(), base.tokens.clone()
+    base.stream("L1H0").zero_()
+    base.z("L0H1").zero_()
+    tokens.zero_()
+    for now, before in zip(
+        (base.stream("L1H0"), base.z("L0H1"), base.tokens), expected, strict=True
+    ):
+        assert torch.equal(now, before)
