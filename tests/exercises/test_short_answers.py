@@ -51,6 +51,12 @@ def test_a_right_answer_passes_a_mistake_gets_its_hint_and_nonsense_is_refused(n
     assert not check([1.0, 2.0, 3.0, 4.0])
 
 
+def test_whole_numbers_are_compared_exactly():
+    missed = ex.check_n_subsets(2047)
+    assert not missed.passed
+    assert "The empty subset counts" in missed.message
+
+
 def test_the_right_answers_of_chapter_2_are_those_of_the_model():
     model = ck.load_model("one-layer")
     W_E, W_U = model.W_E.detach(), model.W_U.detach()

@@ -13,7 +13,7 @@ def judge(
 ) -> Result:
     """Compare a number, or a list of numbers, with the right one and with known mistakes.
 
-    Each hint is shown when the answer agrees with its list within 1%.
+    Each hint is shown when the answer agrees with its list, as `agrees` compares them.
     """
     if answer is None or answer is ...:
         return Result(title, False, f"{title}: No answer yet.", done=False)
@@ -34,9 +34,13 @@ def judge(
 
 
 def agrees(given: torch.Tensor, expected: Sequence[float]) -> bool:
-    """Whether two lists of numbers are the same within 1%, or within 0.005 near zero."""
+    """Whether two lists agree: whole numbers exactly, others within 1%, or within 0.005 near zero."""
     other = torch.tensor(expected, dtype=torch.float64)
-    return len(given) == len(other) and torch.allclose(given, other, rtol=0.01, atol=0.005)
+    if len(given) != len(other):
+        return False
+    both_whole = (given == given.round()) & (other == other.round())
+    is_close = torch.isclose(given, other, rtol=0.01, atol=0.005)
+    return bool(torch.where(both_whole, given == other, is_close).all())
 
 
 def judge_name(title: str, answer: Any, right: str, hints: dict[str, str]) -> Result:
