@@ -854,9 +854,10 @@ def run(
 
     Notes
     -----
-    Error: rounding. The norm in front of a changed input is computed again. A closing norm keeps its
-    divisor. A norm behind a layer keeps it where a wire is cut; where a path is cut, it has the divisor
-    that belongs to what the part on the path would write. A key belongs to one query head here, even
+    Error: rounding. The norm in front of a changed input is computed again. BERT
+    has closing norms, which follow the sum of the stream and a layer's output: they keep their
+    divisors. A norm of what a layer writes (Gemma 2) keeps its divisor where a wire is cut; where a
+    path is cut, it has the divisor that belongs to what the part on the path would write. A key belongs to one query head here, even
     where the model shares it among a group. If heads of a layer have different wires or paths cut, the
     layer is called once more for each of these sets. Only permanent hooks act in such a call, between
     what the layer reads and what it writes; other hooks raise an error if they change a value. Those

@@ -1,5 +1,6 @@
 """Mistakes that a reader makes in use, which no annotation can see: each is explained."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -90,6 +91,7 @@ MISTAKES = [
     (lambda: skip_trigrams.count_evidence(strongest(), TOKENS), "values.tolist"),
     (lambda: residual.subspace_overlap(heads()[3:], heads()[:3]), "Swap the two"),
     (lambda: ck.why(model(), TOKENS[0], "a"), "An answer is the id"),
+    (lambda: ck.to_attention_only(with_mlp(), max_error=math.nan), "at least 0"),
     (lambda: ck.why(model(), TOKENS[0], 5, versus="median"), "'mean'"),
     (lambda: conversion.head_sum("relu", sharpness=0.0), "sharpness=0.0"),
     (lambda: conversion.head_sum("relu", sharpness=torch.nan), "sharpness=nan"),

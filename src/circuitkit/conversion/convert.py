@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuitkit.checks import checked, require_finite, to_tokens
+from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
     HeadSum,
@@ -83,6 +83,8 @@ def to_attention_only(
             "to_attention_only needs either heads_per_neuron or max_error, because each decides the "
             "other. Write for example heads_per_neuron=5."
         )
+    if max_error is not None:
+        require_at_least(0, max_error=max_error)
     find_mlps(model)  # reports every problem before anything is copied
     converted = copy_model(model)
     tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
