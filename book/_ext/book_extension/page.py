@@ -90,13 +90,15 @@ def as_card(section):
 
 
 def buttons(env, source: Path):
-    """Colab, the notebook as a file, the exercises of the chapter, and the mark of a checked page."""
+    """Colab, the source, the notebook as a file, the exercises of the chapter, and the mark of a checked page."""
     folder, _, name = env.docname.rpartition("/")
     chapter = folder.rpartition("/")[2]
     up = "../" * env.docname.count("/")
     is_exercises = name == "exercises"
     colab = home().colab(f"exercises/{chapter}.ipynb" if is_exercises else f"{env.docname}.ipynb")
     links = [f'<a class="ck-button" href="{escape(colab)}">Open in Colab</a>'] if colab else []
+    if there := home().source(f"{env.docname}.ipynb"):
+        links.append(f'<a class="ck-button" href="{escape(there)}">Source</a>')
     notebook = f"{up}_sources/{env.docname}.ipynb"
     words = "Download with solutions" if is_exercises else "Download notebook"
     box = nodes.container(classes=["ck-buttons"])
