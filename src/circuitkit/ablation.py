@@ -238,8 +238,10 @@ class CutRun:
             return stream.view_as(value)
 
         positional, named = self.arguments[layer]
-        # without the cache of earlier keys and values, which the second call would let grow twice
-        named = {key: None if "past" in key else value for key, value in named.items()}
+        # a new cache of earlier keys and values, because the second call would let the old one grow
+        # twice; not None, because OLMo 2 in half precision multiplies only what went through a cache
+        is_cache = {key: "past" in key and value is not None for key, value in named.items()}
+        named = {key: type(value)() if is_cache[key] else value for key, value in named.items()}
         with only_permanent_hooks(attention):
             for side, chains in zip("qkv", by_side, strict=True):
                 if chains:

@@ -202,8 +202,12 @@ class FrozenNorm:
         Without its bias, the module returns `undivided / divisor`; the two lengths give the divisor.
         """
         undivided = replace(self, scale=torch.ones_like(self.scale)).apply(x)
-        length = (norm(x) - self.bias).norm(dim=-1, keepdim=True)
-        return replace(self, scale=undivided.norm(dim=-1, keepdim=True) / length.clamp_min(1e-30))
+        # in half precision, a short length would be 0
+        as_in_norm = torch.promote_types(x.dtype, torch.float32)
+        before, after = (
+            y.to(as_in_norm).norm(dim=-1, keepdim=True) for y in (undivided, norm(x) - self.bias)
+        )
+        return replace(self, scale=before / after.clamp_min(1e-30))
 
     def fold(self, W: Float[Tensor, "*row d_model out"]) -> Float[Tensor, "*row d_model out"]:
         """The matrix that reads the stream as `W` reads the norm's output, up to the divisor.
@@ -215,9 +219,11 @@ class FrozenNorm:
 
     def apply(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """What the norm makes of one summand of its input; its bias belongs to no summand."""
+        dtype = x.dtype
         if self.centred:
             x = x - x.mean(-1, keepdim=True)
-        return x / self.scale * self.gain
+        # the divisor is in float32 where the model is in half precision
+        return (x / self.scale * self.gain).to(dtype)
 
 
 READ_AT_ENDS = (
@@ -506,7 +512,8 @@ class Recording:
         neurons = converted_neurons(self.model, layer)
         for norm in reversed(self.norms_behind(Name("MLP", layer), reading_step)):
             frozen = self.frozen(norm)
-            direction = frozen.fold(direction[..., None])[..., 0] / frozen.scale
+            folded = frozen.fold(direction[..., None])[..., 0]
+            direction = (folded / frozen.scale).to(direction.dtype)
         n_terms = len(neurons.terms)
         written = (direction @ neurons.W_out.T).repeat_interleave(n_terms, -1)  # [batch, pos, head]
         products = (self.neurons_z(layer) * written).unbind(-1)

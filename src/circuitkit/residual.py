@@ -324,7 +324,8 @@ def component_names(model: Any) -> tuple[list[str], list[str]]:
         if "mlp" in block._modules:
             mlp = f"L{layer} MLP"
             writers.append(mlp)
-            is_gated = mlp_of(model, layer).W_gate is not None
+            # a mixture of experts has none, and no other single matrix
+            is_gated = getattr(mlp_of(model, layer), "W_gate", None) is not None
             readers.extend([f"{mlp}.Q", f"{mlp}.V"] if is_gated else [mlp])
     return writers, [*readers, "unembed"]
 
@@ -332,6 +333,17 @@ def component_names(model: Any) -> tuple[list[str], list[str]]:
 def mlp_of(model: Any, layer: int) -> Any:
     """What holds W_in, W_gate and W_out of a layer: its MLP, or the neurons it was converted to."""
     return converted_neurons(model, layer) or model.blocks[layer].mlp
+
+
+def require_one_matrix(model: Any, part: Name) -> None:
+    """Raise a `ValueError` for an MLP that does not read with one matrix and write with another."""
+    mlp = mlp_of(model, part.layer or 0)
+    if not hasattr(mlp, "W_in") or not hasattr(mlp, "W_out"):
+        raise ValueError(
+            f"{str(part.part)!r} is a mixture of experts or another MLP ({type(mlp).__name__}) "
+            "without one matrix that reads and one that writes, so it has no virtual weights. Give "
+            f"a head or an embedding instead, or measure it: run(model, tokens).part({str(part.part)!r})."
+        )
 
 
 def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
@@ -346,6 +358,7 @@ def writer_matrix(model: Any, name: str) -> Float[Tensor, "rows d_model"]:
     if part.kind == "H":
         W, norm = block.attn.W_O[part.number], block._modules.get("ln1_post")
     else:
+        require_one_matrix(model, part)
         W, norm = mlp_of(model, part.layer).W_out, block._modules.get("ln2_post")
     norm = undivided(model, norm)
     return W.detach() if norm is None else norm.apply(W.detach())
@@ -370,6 +383,7 @@ def reader_matrix(model: Any, name: str) -> Float[Tensor, "d_model columns"]:
 
 def mlp_input(model: Any, part: Name) -> Float[Tensor, "d_model columns"]:
     """What an MLP, or its gate alone (Q), or what the gate multiplies (V), reads with."""
+    require_one_matrix(model, part)
     mlp = mlp_of(model, part.layer or 0)
     if part.side == "Q":
         return mlp.W_gate
@@ -408,7 +422,8 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
 
     Raises
     ------
-    ValueError : for unknown names, and if the writer does not come before the reader
+    ValueError : for unknown names, if the writer does not come before the reader, and for an MLP that
+        is a mixture of experts
 
     Notes
     -----

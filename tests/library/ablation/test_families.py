@@ -13,8 +13,8 @@ MANY = ["native", "native-rotary", "native-encoder", *zoo.SHAPES]
 CONVERTED = ["native-mlp, converted", "gated, converted"]
 
 
-def families(few):
-    rest = [name for name in MANY if name not in few]
+def families(few, many=MANY):
+    rest = [name for name in many if name not in few]
     return [*few, *(pytest.param(name, marks=pytest.mark.weekly) for name in rest)]
 
 
@@ -106,13 +106,17 @@ def test_a_run_without_cuts_has_the_models_logits(name, tokens):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype, tokens):
-    model = make("native-mlp", dtype)
-    cut = run(model, tokens, without="L0H1->L1H3.K").logits
-    assert cut.dtype == dtype
-    expected = run(make("native-mlp"), tokens, without="L0H1->L1H3.K").logits
-    # logits of size 5, and 8 or 11 bits
-    torch.testing.assert_close(cut.double(), expected, atol=0.3, rtol=0.1)
+@pytest.mark.parametrize("name", ["native-mlp", *families(["gemma2", "olmo2", "bert"], zoo.SHAPES)])
+def test_half_precision(name, dtype, tokens):
+    """Norms behind a layer hold their divisors in float32."""
+    model, exact = make(name, dtype), make(name)
+    for names in ("L0H1->L1H3.K", "L0 MLP->L1 MLP", ["embed->L0H1->L1H2.Q", "L1H0->unembed"]):
+        cut = run(model, tokens, without=names)
+        assert cut.logits.dtype == cut.part("L0H1").dtype == dtype
+        expected = run(exact, tokens, without=names).logits
+        # three layers, each of which rounds several times
+        tolerance = 8 * torch.finfo(dtype).eps * expected.abs().max()
+        assert (cut.logits.double() - expected).abs().max() < tolerance, names
 
 
 def test_folded_weights():

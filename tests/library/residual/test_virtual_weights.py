@@ -8,7 +8,7 @@ from circuitkit.residual import (
     writer_matrix,
 )
 from circuitkit_book.residual_stream import deletion_scores, virtual_weight_table
-from tests.support import zoo
+from tests.support import tiny_models, zoo
 
 
 def test_a_norm_behind_a_layer_is_part_of_the_writer(close):
@@ -37,3 +37,24 @@ def test_unknown_names_are_refused_with_the_nearest(plain):
             virtual_weights(plain, writer, reader)
     with pytest.raises(ValueError, match="normalises its whole stream between its layers"):
         virtual_weight_table(zoo.make("bert"))
+
+
+def test_a_mixture_of_experts_has_virtual_weights_between_its_heads(tmp_path):
+    """Only its MLPs have no matrices; layer 0 is an ordinary MLP here."""
+    import transformers
+
+    moe = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+    settings = zoo.GROUPED | moe | {"head_dim": 8, "mlp_only_layers": [0]}
+    original = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model("qwen3_moe", **settings)
+    )
+    model = tiny_models.from_folder(tmp_path, original)
+    first, second = original.model.layers[:2]
+    W_O = first.self_attn.o_proj.weight.T[8:16]  # of L0H1
+    W_K = second.self_attn.k_proj.weight[8:16].T  # of the second of two groups
+    expected = W_O @ (second.input_layernorm.weight[:, None] * W_K)
+    torch.testing.assert_close(virtual_weights(model, "L0H1", "L1H2.K").AB, expected)
+    assert virtual_weights(model, "L0 MLP", "unembed").AB.shape == (40, 50)
+    for pair in (("L1 MLP", "unembed"), ("L0H1", "L1 MLP")):
+        with pytest.raises(ValueError, match="'L1 MLP' is a mixture of experts"):
+            virtual_weights(model, *pair)
