@@ -63,6 +63,7 @@ def bridge_of(
     require_at_least(1, n_ctx=n_ctx)
     require_native(heads)
     config = native_config(heads, len(W_E), W_U.shape[1], n_ctx)
+    config.without_biases = True  # zero biases are no parts, see `parts.is_part`
     with torch.random.fork_rng(devices=[]):  # boot draws weights, which are overwritten below
         bridge = boot(config, dtype=W_E.dtype)
     state = {name: torch.zeros_like(value) for name, value in bridge.state_dict().items()}

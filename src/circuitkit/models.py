@@ -104,7 +104,7 @@ def load_shipped(name: str, step: int | None) -> "TransformerBridge":
 
     sizes = recorded(name)["sizes"]
     has_mlp = bool(sizes["mlp"])
-    config = TransformerBridgeConfig(
+    config: Any = TransformerBridgeConfig(
         d_model=sizes["d_content"] if has_mlp else sizes["d_content"] + sizes["d_pos"],
         d_head=sizes["d_head"],
         n_heads=sizes["n_heads"],
@@ -117,6 +117,7 @@ def load_shipped(name: str, step: int | None) -> "TransformerBridge":
         normalization_type="LN" if has_mlp else None,
         init_weights=False,
     )
+    config.without_biases = not has_mlp  # zero biases are no parts, see `parts.is_part`
     weights = unpacked(load_file(weight_file(name, step)))
     model = boot_native(config, tokenizer=load_tokenizer(), model_name=name)
     state = {key: torch.zeros_like(value) for key, value in model.state_dict().items()}

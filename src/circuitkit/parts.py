@@ -72,7 +72,7 @@ def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
     block = model.blocks[layer]
     names = [Name("H", layer, head) for head in range(n_heads(model, layer))]
     b_O = getattr(block.attn, "b_O", None) if names else None
-    if (b_O is not None and bool(b_O.any())) or norms_close_layers(model):
+    if is_part(model, b_O) or norms_close_layers(model):
         names.append(Name("bias", layer))
     if "mlp" not in block._modules:
         return names
@@ -82,9 +82,35 @@ def layer_names(model: Any, layer: int, by_neuron: bool = True) -> list[Name]:
     else:
         names.extend(neuron_names(layer, range(neurons.W_in.shape[1]), len(neurons.terms)))
     b_out = None if neurons is None else neurons.b_out
-    if (b_out is not None and bool(b_out.any())) or norms_close_layers(model):
+    if is_part(model, b_out) or norms_close_layers(model):
         names.append(Name("MLP bias", layer))
     return names
+
+
+def is_part(model: Any, bias: Tensor | None) -> bool:
+    """Whether a bias that a model holds is one of its parts.
+
+    It is, also if it is zero, so that names depend on the architecture and all checkpoints of a
+    training have the same. Native models always hold biases; the shipped attention-only models and
+    those of `handmade` mean none, and say so in their configuration.
+    """
+    if bias is None:
+        return False
+    return not getattr(model.cfg, "without_biases", False) or bool(bias.any())
+
+
+def biases_at_end(model: Any) -> tuple[bool, bool]:
+    """Whether the norm before the unembedding, and the unembedding, have a bias, zero or not.
+
+    transformer-lens folds the bias of the norm into that of the unembedding.
+    """
+    norm = model._modules.get("ln_final")
+    norm_has = norm is not None and getattr(norm.original_component, "bias", None) is not None
+    is_folded = getattr(model, "_weights_processed", False)
+    b_U = getattr(model.unembed.original_component, "bias", None)
+    unembedding_has = isinstance(b_U, torch.nn.Parameter) or (is_folded and norm_has)
+    is_nonzero = model.b_U is not None and bool(model.b_U.any())
+    return norm_has and not is_folded, unembedding_has or is_nonzero
 
 
 def neuron_names(layer: int, numbers: Any, n_terms: int) -> list[Name]:

@@ -18,13 +18,23 @@ from circuitkit.ablation import Run, run
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import (
     Heads,
+    attention_layers,
     heads_of,
     norm_divisor,
     require_attention_head,
     require_scores,
 )
 from circuitkit.names import Side, parse, unknown
-from circuitkit.parts import FrozenNorm, head_names, in_layer, n_heads, norms_close_layers
+from circuitkit.parts import (
+    FrozenNorm,
+    biases_at_end,
+    head_names,
+    in_layer,
+    is_part,
+    n_heads,
+    norms_close_layers,
+    parts_of,
+)
 from circuitkit.residual import (
     require_one_text,
     require_position,
@@ -292,9 +302,15 @@ def through_all_heads(
 
 
 def has_bias(model_run: Run, bias: Tensor) -> bool:
-    """Whether biases add anything to the logits."""
-    norm, b_U = model_run.recording.final_norm(), model_run.model.b_U
-    return bool(bias.any() or b_U.any() or (norm is not None and norm.bias.any()))
+    """Whether the model has biases, zero or not, that can add something to the logits."""
+    model, norm = model_run.model, model_run.recording.final_norm()
+    if any(biases_at_end(model)):
+        return True
+    has_part = any("bias" in part.kind for part in parts_of(model, neurons=False))
+    values = [getattr(model.blocks[layer].attn, "b_V", None) for layer in attention_layers(model)]
+    if has_part or any(is_part(model, b_V) for b_V in values):
+        return True
+    return bool(bias.any() or (norm is not None and norm.bias.any()))
 
 
 @checked

@@ -20,6 +20,7 @@ from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
 from circuitkit.parts import (
     FrozenNorm,
+    biases_at_end,
     converted_neurons,
     head_names,
     n_heads,
@@ -58,7 +59,8 @@ def decompose(model: Any, tokens: Text) -> Table:
     Returns
     -------
     A `Table` of `[part, batch, pos, d_model]`, which sums over the parts to the stream before the
-    last norm. The parts are the embeddings, each head, the output bias of each layer, and each MLP.
+    last norm. The parts are the embeddings, each head, the output bias of each layer that has one
+    (also if it is zero, so that all checkpoints of a model have the same parts), and each MLP.
     A converted MLP is one part.
 
     Raises
@@ -184,9 +186,10 @@ def logit_attribution(
     if norm is not None:
         read = norm.fold(direction[..., None])[..., 0] / norm.scale  # [batch, pos, d_model]
     shares = model_run.contributions(read.to(direction), neurons=neurons)
-    if norm is not None and norm.bias.any():
+    norm_has_bias, unembedding_has_bias = biases_at_end(model)
+    if norm is not None and (norm_has_bias or norm.bias.any()):
         shares["norm bias"] = direction @ norm.bias
-    if model.b_U is not None and model.b_U.any():
+    if unembedding_has_bias:
         shares["unembed bias"] = weights @ model.b_U.detach()
     values = torch.stack(list(shares.values()))
     require_sum(values, (weights * model_run.logits).sum(-1), "logit")

@@ -265,3 +265,14 @@ def test_one_prompt_is_enough_and_a_measure_needs_a_gradient(plain):
     assert attribution(plain, ROWS[0]).values.shape == (6,)
     with pytest.raises(ValueError, match="The measure has no gradient"):
         attribution(plain, ROWS, measure=lambda result: result.logits.detach()[:, -1, 0])
+
+
+def test_drawing_ends_when_there_is_no_other_control(plain):
+    given = ["L0H0", "L0H1", "L0H2"]  # too few other heads, so a control holds two of these
+    found = effect(boot(n_heads=4), ROWS, given, draws=10**9)
+    triples = {frozenset(f"L0H{n}" for n in range(4) if n != left) for left in range(3)}
+    assert {frozenset(names) for names in found.sets[1:]} == triples
+    wire = effect(plain, ROWS, "L0H0->L1H1.K", draws=10**9)
+    others = {f"L0H{i}->L1H{j}.K" for i in range(2) for j in range(2)} - {"L0H0->L1H1.K"}
+    assert {*wire.sets[1:]} == {(name,) for name in others}
+    assert effect(plain, ROWS, "embed", draws=10**9).sets == (("embed",),)

@@ -7,7 +7,7 @@ import torch
 
 import circuitkit as ck
 from circuitkit.residual import decompose, logit_attribution, why
-from tests.support import zoo
+from tests.support import tiny_models, zoo
 
 TEXT = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
 
@@ -120,3 +120,22 @@ def test_a_model_with_nan_in_its_weights_has_no_parts(boot):
     for call in (lambda: why(model, tokens[0], 3), lambda: decompose(model, tokens)):
         with pytest.raises(ValueError, match="NaN among the model's weights"):
             call()
+
+
+def test_names_do_not_depend_on_the_weights():
+    """At step 0 of a training all biases are zero."""
+    from circuitkit.paths import path_logits
+
+    rows = torch.tensor([[3, 5, 3, 4]])
+    sizes = zoo.NATIVE | {"attn_only": False, "d_mlp": 20, "normalization_type": "LN"}
+    trained, fresh = (tiny_models.boot(**sizes, bias=bias) for bias in (True, False))
+    assert trained.blocks[0].attn.b_O.any() and not fresh.blocks[0].attn.b_O.any()
+    for model in (trained, fresh):
+        assert decompose(model, rows).names[6:8] == ("L0 bias", "L0 MLP")
+        assert logit_attribution(model, rows, 5).names[-2:] == ("L1 MLP", "norm bias")
+        assert "bias" in path_logits(model, rows)
+        model.enable_compatibility_mode()
+        assert logit_attribution(model, rows, 5).names[-2:] == ("L1 MLP", "unembed bias")
+    without_biases = ck.load_model("two-layer")
+    assert "L0 bias" not in decompose(without_biases, rows).names
+    assert "bias" not in path_logits(without_biases, rows)
