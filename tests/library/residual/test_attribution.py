@@ -129,7 +129,7 @@ def test_names_do_not_depend_on_the_weights():
     rows = torch.tensor([[3, 5, 3, 4]])
     sizes = zoo.NATIVE | {"attn_only": False, "d_mlp": 20, "normalization_type": "LN"}
     trained, fresh = (tiny_models.boot(**sizes, bias=bias) for bias in (True, False))
-    assert trained.blocks[0].attn.b_O.any() and not fresh.blocks[0].attn.b_O.any()
+    assert [bool(model.blocks[0].attn.b_O.any()) for model in (trained, fresh)] == [True, False]
     for model in (trained, fresh):
         assert decompose(model, rows).names[6:8] == ("L0 bias", "L0 MLP")
         assert logit_attribution(model, rows, 5).names[-2:] == ("L1 MLP", "norm bias")
