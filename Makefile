@@ -163,10 +163,10 @@ weekly-notebooks: env ## every notebook run from nothing, its outputs compared w
 
 weekly-newest: RESOLVE := $(UNIVERSAL) --upgrade
 weekly-oldest: RESOLVE := --resolution lowest-direct
-weekly-newest weekly-oldest: env ## notebooks and library with the newest or the oldest packages that pyproject.toml allows
+weekly-newest weekly-oldest: env ## notebooks and library with the newest or the oldest packages allowed (CONSTRAINTS=file: but these)
 	mkdir -p _build
 	rm -f _build/$@.txt
-	$(COMPILE) $(RESOLVE) -o _build/$@.txt
+	$(COMPILE) $(RESOLVE) $(CONSTRAINTS:%=--constraint %) -o _build/$@.txt
 	$(MAKE) --no-print-directory env VENV=.venv-$@ LOCK=_build/$@.txt
 	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL)
 
