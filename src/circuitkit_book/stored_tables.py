@@ -14,7 +14,7 @@ __all__ = ["load_results", "stored_study"]
 @checked
 def stored_study(
     name: Literal["minilm", "smollm2", "whisper", "trained", "pairs"],
-) -> tuple["pd.DataFrame", dict[str, Any]]:
+) -> "tuple[pd.DataFrame, dict[str, Any]]":
     """The stored results of a study of converted models, and where they came from.
 
     Parameters
