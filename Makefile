@@ -170,14 +170,41 @@ weekly-newest weekly-oldest: env ## notebooks and library with the newest or the
 	$(MAKE) --no-print-directory env VENV=.venv-$@ LOCK=_build/$@.txt
 	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL)
 
-weekly-colab: ## every notebook inside Colab's image: nothing that is preinstalled there may be replaced
-	mkdir -p _build
-	python3 -m pip freeze | sort > _build/colab-before.txt
-	python3 -m pip install --quiet .
-	python3 -m pip freeze | sort > _build/colab-after.txt
-	! comm -23 _build/colab-before.txt _build/colab-after.txt | grep .
-	python3 -m pip install --quiet nbval pytest pytest-xdist
-	python3 -m pytest book -q -p no:cacheprovider -o filterwarnings=ignore $(NBVAL) $(PARALLEL)
+# The image is where google.colab can be imported. On any other machine its packages of one day are installed next to .venv.
+COLAB_PACKAGES := tests/packaging/colab-2026-08-19.txt
+COLAB_PYTHON ?= python3.13
+COLAB_COPY := $(CURDIR)/.venv-weekly-colab/bin/python
+COLAB = $(shell python3 -c 'import google.colab' 2>/dev/null && command -v python3 || echo $(COLAB_COPY))
+SETUP_CELL := import json, sys; cells = json.load(sys.stdin)["cells"]; \
+  print("".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code")))
+
+$(COLAB_COPY): $(COLAB_PACKAGES)
+	@command -v $(COLAB_PYTHON) >/dev/null || \
+	  { echo "Colab has Python 3.13, and there is no $(COLAB_PYTHON) here. Name one: make weekly-colab COLAB_PYTHON=..."; exit 1; }
+	rm -rf .venv-weekly-colab
+	$(COLAB_PYTHON) -m venv .venv-weekly-colab
+	@torch="$$(grep '^torch==' $<)"; $@ -m pip install -qq uv; \
+	.venv-weekly-colab/bin/uv pip install --quiet --python $@ --torch-backend cpu "$$torch" --constraint $< 2>/dev/null || \
+	  echo "The index of CPU builds cannot be reached: torch comes from the plain package index."
+	$@ -m pip install -qq -r $<
+	$@ -m pip uninstall -qq -y uv
+	touch $@
+
+weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothing that is preinstalled there may be replaced
+	if [ $(COLAB) = $(COLAB_COPY) ]; then $(MAKE) --no-print-directory $(COLAB); fi
+	rm -rf _build/colab
+	mkdir -p _build/colab
+	$(COLAB) -m pip wheel --quiet --no-deps --wheel-dir _build/colab .
+	$(COLAB) -m pip freeze | sort > _build/colab/before.txt
+	{ echo 'import sys, types; sys.modules["google.colab"] = types.ModuleType("google.colab")'; \
+	  $(COLAB) -c '$(SETUP_CELL)' < book/models-and-heads.ipynb; } > _build/colab/setup.ipy
+	cd _build/colab && $(COLAB) -m IPython --no-banner setup.ipy
+	$(COLAB) -m pip freeze | sort > _build/colab/after.txt
+	grep circuitkit-book _build/colab/after.txt
+	$(COLAB) -m pip install --quiet nbval pytest-xdist
+	! comm -23 _build/colab/before.txt <($(COLAB) -m pip freeze | sort) | grep .
+	$(COLAB) -m pip check
+	TQDM_DISABLE=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
 
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site

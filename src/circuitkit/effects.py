@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from circuitkit.ablation import Fill, Replacement, Run, names_of, replacement_of, run, run_with
 from circuitkit.checks import (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm  # tqdm.auto does not read TQDM_DISABLE in notebooks
+from tqdm import tqdm
 
 from circuitkit.checks import checked, require_at_least, shown
 

@@ -44,6 +44,8 @@ def cell_faults(cell, number: int) -> list[str]:
             found.append(f"its output is an error: {output.ename}")
         elif output.get("name") == "stderr":
             found.append("its output has text on stderr, perhaps a warning")
+        elif any("widget" in kind for kind in output.get("data", {})):
+            found.append("its output is a widget, perhaps a progress bar")
     return found
 
 
@@ -68,6 +70,7 @@ def test_no_cell_of_the_book_is_hollow(path):
 def test_each_kind_of_hollow_cell_is_found():
     error = v4.new_output("error", ename="ValueError", evalue="", traceback=[])
     warning = v4.new_output("stream", name="stderr", text="a warning")
+    bar = v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}})
     cells = [
         v4.new_code_cell("x = 1", execution_count=None),
         v4.new_code_cell("x = 1", execution_count=7),
@@ -76,10 +79,16 @@ def test_each_kind_of_hollow_cell_is_found():
         v4.new_code_cell("f(x)", execution_count=5, outputs=[warning]),
         v4.new_code_cell("f(x)", execution_count=6, metadata={"tags": ["raises-exception"]}),
         v4.new_code_cell("# NBVAL_IGNORE_OUTPUT\nx = 1", execution_count=7),
-        v4.new_code_cell("x;", execution_count=8),  # this one is sound
+        v4.new_code_cell("f(x)", execution_count=8, outputs=[bar]),
+        v4.new_code_cell("x;", execution_count=9),  # this one is sound
     ]
     expected = ["never executed", "execution count is 7", "none is stored", "an error: ValueError"]
-    expected += ["text on stderr", "raises-exception skips", "NBVAL_IGNORE_OUTPUT skips"]
+    expected += [
+        "text on stderr",
+        "raises-exception skips",
+        "NBVAL_IGNORE_OUTPUT skips",
+        "a widget",
+    ]
     found = faults(v4.new_notebook(cells=cells))
     assert len(found) == len(expected)
     for number, (fault, words) in enumerate(zip(found, expected, strict=True), 1):

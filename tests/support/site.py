@@ -155,7 +155,11 @@ def open_page(browser):
         one.context.close()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items) -> None:
-    """Run the files with a browser last: while Playwright runs, its process starts no event loop."""
-    with_browser = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path in with_browser)
+    """Mark the tests with a browser, and run their files last: while Playwright runs, its process starts no event loop."""
+    with_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
+    for item in with_browser:
+        item.add_marker("browser")
+    files = {item.path for item in with_browser}
+    items.sort(key=lambda item: item.path in files)

@@ -11,7 +11,7 @@ from typing import Any
 import joblib
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from circuitkit.checks import checked, require_bridge
 from circuitkit.names import parse
