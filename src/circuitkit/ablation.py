@@ -27,13 +27,19 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
+from circuitkit.bridge import (
+    final_hook,
+    require_replaceable_mlp,
+    require_same_model,
+    undisturbed,
+    versions_of_weights,
+)
 from circuitkit.checks import checked, shown, to_tokens
 from circuitkit.cuts import WHOLE_INPUT, Chain, Chains, ChainsBySide, Cuts, resolve, sides_of
 from circuitkit.names import Name, parse
 from circuitkit.parts import (
     Recording,
     converted_neurons,
-    final_hook,
     hooks_to_record,
     n_heads,
     neuron_rows,
@@ -113,21 +119,6 @@ def only_permanent_hooks(module: Any) -> Iterator[None]:
     finally:
         for point, hooks, handles in before:
             point._forward_hooks, point.fwd_hooks = hooks, handles
-
-
-@contextmanager
-def evaluated(model: Any) -> Iterator[None]:
-    """Inside, the model is in evaluation mode, so that dropout is off."""
-    # the wrapped model is no submodule of a bridge
-    modules = [*model.modules(), *model.original_model.modules()]
-    training = [module for module in modules if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def mlp_output(mlp: Any, read: Tensor) -> Float[Tensor, "batch pos d_model"]:
@@ -942,26 +933,21 @@ def run_with(
     recorded: set[str] | None = None,
 ) -> Run:
     """Run a model with cuts that are resolved already; by default, record what parts need."""
+    weights = versions_of_weights(model)
+    require_same_model(model, weights)
+    for part in cuts.parts:
+        if part.kind == "MLP":
+            require_replaceable_mlp(model, part.layer or 0, weights)
     points = model.hook_dict
     recording = Recording(model, {name: point.name for name, point in points.items()})
     cut_run = CutRun(model, cuts, replacement, recording)
     if recorded is None:
         recorded = hooks_to_record(model, points)
-    with evaluated(model), hooked(cut_run, points, recorded):
+    with undisturbed(model), hooked(cut_run, points, recorded):
         logits = model(tokens)
     if cuts.inputs:
         recording.require_additive()
-    return Run(model, tokens, logits, recording, cuts, replacement, versions_of_weights(model))
-
-
-def versions_of_weights(model: Any) -> list[tuple[int, int]]:
-    """For each weight, where it lies and how often it was changed, as torch counts it."""
-    versions = []
-    for weight in model.original_model.parameters():
-        # torch does not count changes of what is made in inference mode
-        version = 0 if weight.is_inference() else weight._version
-        versions.append((weight.data_ptr(), version))
-    return versions
+    return Run(model, tokens, logits, recording, cuts, replacement, weights)
 
 
 def names_of(names: str | Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
+from circuitkit.bridge import require_right_weights
 from circuitkit.checks import checked, require_bridge, require_finite, require_positive, shown
 from circuitkit.names import SIDES, Name, Side, parse, unknown
 
@@ -532,6 +533,7 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     Heads([L0H1, L1H3], n=2, d_model=160, d_head=32, mask='causal')
     """
     require_bridge(model)
+    require_right_weights(model)
     if names is not None:
         parts = named_heads(model, [names] if isinstance(names, str) else list(names))
     else:

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit.bridge import final_hook, norms_close_layers, require_additive_layers
 from circuitkit.heads import converted_neurons, neuron_rows
 from circuitkit.names import Name, unknown
 
@@ -39,19 +40,6 @@ def head_names(model: Any, layer: int | None = None) -> list[str]:
     """The attention heads of a layer, or of all layers, in order."""
     layers = range(len(model.blocks)) if layer is None else [layer]
     return [f"L{i}H{head}" for i in layers for head in range(n_heads(model, i))]
-
-
-def norms_close_layers(model: Any) -> bool:
-    """Whether `ln1` and `ln2` stand behind the attention and the MLP (BERT), not before them."""
-    if not len(model.blocks):
-        return False
-    modules = model.blocks[0]._modules
-    return "ln1" in modules and "output" in str(modules["ln1"].name)
-
-
-def final_hook(model: Any) -> str:
-    """The hook at which the last stream is read: by BERT's prediction head, or by the last norm."""
-    return "mlm_head.hook_in" if "mlm_head" in model._modules else "ln_final.hook_in"
 
 
 # Which parts there are
@@ -310,7 +298,14 @@ class Recording:
 
     def __getitem__(self, hook: str) -> Tensor:
         """The value at a hook, by any of its names."""
-        return self.values[self.hook_names[hook]]
+        name = self.hook_names.get(hook)
+        if name not in self.values:
+            raise ValueError(
+                f"transformer-lens shows no value at {hook} of this kind of model "
+                f"({self.model.cfg.architecture}), so this cannot be read from it. Runs with other "
+                "parts replaced, patterns and heads_of(model) may work all the same."
+            )
+        return self.values[name]
 
     def record(self, tensor: Any, hook: Any) -> None:
         """Keep what a hook sees; a user's listener at the same place has seen it already."""
@@ -336,7 +331,10 @@ class Recording:
 
         Some families multiply what layers write (Granite) in a way that no hook shows.
         """
-        if self.is_additive or norms_close_layers(self.model):
+        if self.is_additive:
+            return
+        require_additive_layers(self.model)
+        if norms_close_layers(self.model):
             return
         for layer, block in enumerate(self.model.blocks):
             stream = self[f"blocks.{layer}.hook_in"]

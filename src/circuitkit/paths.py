@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
+from circuitkit.bridge import norms_close_layers, require_sum_of_logits
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.heads import (
     Heads,
@@ -32,14 +33,12 @@ from circuitkit.parts import (
     in_layer,
     is_part,
     n_heads,
-    norms_close_layers,
     parts_of,
 )
 from circuitkit.residual import (
     require_one_text,
     require_position,
     require_sum,
-    require_sum_of_logits,
 )
 from circuitkit.tables import Table
 

@@ -15,6 +15,11 @@ from torch.nn.functional import one_hot
 from transformer_lens import FactoredMatrix
 
 from circuitkit.ablation import run
+from circuitkit.bridge import (
+    norms_close_layers,
+    require_right_weights,
+    require_sum_of_logits,
+)
 from circuitkit.checks import checked, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
@@ -25,7 +30,6 @@ from circuitkit.parts import (
     head_names,
     n_heads,
     norm_before,
-    norms_close_layers,
     start_names,
     step_of,
 )
@@ -111,20 +115,6 @@ def require_sum(
 
 
 # A logit as a sum
-
-
-def require_sum_of_logits(model: Any) -> None:
-    """Raise a `ValueError` for a model whose logits are no sum over its parts."""
-    cap = getattr(model.cfg, "output_logits_soft_cap", None) or -1.0
-    has_network = "mlm_head" in model._modules
-    if cap > 0 or has_network:
-        reason = (
-            "a network (mlm_head) computes them" if has_network else f"they are capped at {cap:g}"
-        )
-        raise ValueError(
-            f"The logits of this model are no sum over its parts, because {reason}; "
-            "residual.decompose splits its residual stream."
-        )
 
 
 @checked
@@ -440,6 +430,7 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     torch.Size([32, 32])
     """
     require_bridge(model)
+    require_right_weights(model)
     writers, readers = component_names(model)
     if writer not in writers:
         raise unknown("writer", writer, writers)

@@ -15,11 +15,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from circuitkit.bridge import norms_close_layers
 from circuitkit.checks import checked, require_at_least, to_tokens
 from circuitkit.conversion.activations import HeadSum, same_for_all_neurons
 from circuitkit.conversion.neurons import with_bias_token
 from circuitkit.heads import Heads, attention_layers, layer_heads
-from circuitkit.parts import converted_neurons, norms_close_layers
+from circuitkit.parts import converted_neurons
 
 __all__ = [
     "MaskedHead",

@@ -40,7 +40,7 @@ SHAPES = {
     "gemma2": ("gemma2", SOFT | SOFTCAPS),
     "gemma3": ("gemma3_text", SOFT | {"sliding_window_pattern": 2}),
     "mistral": ("mistral", GROUPED | {"sliding_window": 5}),
-    "phi": ("phi", SIZES | {"partial_rotary_factor": 0.5}),
+    "phi": ("phi", SIZES | {"partial_rotary_factor": 0.67}),  # 4 of 6 dimensions
     "opt": ("opt", OPT),
     "bert": ("bert", SIZES),
     "olmo2": ("olmo2", GROUPED),
