@@ -29,8 +29,11 @@ from transformer_lens.hook_points import HookPoint
 
 from circuitkit.bridge import (
     final_hook,
+    require_additive_layers,
+    require_norms_before_layers,
     require_replaceable_mlp,
     require_same_model,
+    require_separate_heads,
     undisturbed,
     versions_of_weights,
 )
@@ -705,6 +708,7 @@ class Run:
         """
         part = find_reader(self.model, name)
         self.require_same_weights()
+        require_norms_before_layers(self.model)
         stream = self.stream(name)
         if part.kind == "unembed":
             norm = self.model._modules.get("ln_final")
@@ -935,9 +939,7 @@ def run_with(
     """Run a model with cuts that are resolved already; by default, record what parts need."""
     weights = versions_of_weights(model)
     require_same_model(model, weights)
-    for part in cuts.parts:
-        if part.kind == "MLP":
-            require_replaceable_mlp(model, part.layer or 0, weights)
+    require_possible(model, cuts, weights)
     points = model.hook_dict
     recording = Recording(model, {name: point.name for name, point in points.items()})
     cut_run = CutRun(model, cuts, replacement, recording)
@@ -948,6 +950,18 @@ def run_with(
     if cuts.inputs:
         recording.require_additive()
     return Run(model, tokens, logits, recording, cuts, replacement, weights)
+
+
+def require_possible(model: Any, cuts: Cuts, weights: list[tuple[int, int]]) -> None:
+    """Raise a `ValueError` for cuts that this kind of model does not allow."""
+    for part in cuts.parts:
+        if part.kind == "MLP" and converted_neurons(model, part.layer) is None:
+            require_replaceable_mlp(model, part.layer or 0, weights)
+    if cuts.inputs:
+        require_additive_layers(model)
+    for part in cuts.readers:
+        if part.kind == "H":
+            require_separate_heads(model, part.layer or 0)
 
 
 def names_of(names: str | Iterable[str]) -> list[str]:

@@ -159,17 +159,21 @@ class Verdict:
     forward : why the model does not run
     logits : how the logits differ from those of the wrapped model
     weights : the same, unless the reason is a setting that changes scores alone
+    reads : why the norm before a head or an MLP is not the one that is called so
     stream : why the last stream is not the sum of what the layers write
     unembedding : why the logits are no product of the last stream, behind its norm, with `W_U`
     mlps : by layer, why what its MLP writes cannot be replaced alone
+    heads : by layer, why inputs of its heads cannot be replaced one by one
     """
 
     forward: str = ""
     logits: str = ""
     weights: str = ""
+    reads: str = ""
     stream: str = ""
     unembedding: str = ""
     mlps: Mapping[int, str] = field(default_factory=dict)
+    heads: Mapping[int, str] = field(default_factory=dict)
 
 
 class Remembered(NamedTuple):
@@ -211,7 +215,12 @@ def first_use(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdi
 def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None) -> None:
     """Raise a `ValueError` if the bridge does not run, or computes another model than it wraps."""
     verdict = first_use(model, weights)
-    require_nothing(verdict.forward or verdict.logits)
+    if verdict.forward:
+        raise ValueError(
+            f"{verdict.forward}. Weights can be read: heads_of(model). For runs, load a model with "
+            "other settings."
+        )
+    require_nothing(verdict.logits)
 
 
 def require_right_weights(model: Any) -> None:
@@ -224,10 +233,21 @@ def require_additive_layers(model: Any) -> None:
     verdict = first_use(model)
     if verdict.forward or verdict.stream:
         raise ValueError(
-            f"{verdict.forward or verdict.stream} So parts of the stream and wires cannot be read "
-            f"from this kind of model ({architecture_of(model)}). Other things work all the same: "
-            "run(model, tokens, without='L0H1') and effect with heads or embeddings, attribution, "
-            "patterns and z of a run, heads_of(model)."
+            f"The stream of this kind of model ({architecture_of(model)}) is not known to be the "
+            f"sum of its parts, so wires cannot be cut either: {verdict.forward or verdict.stream}. "
+            "Other things work all the same: run(model, tokens, without='L0H1') and effect with "
+            "heads or embeddings, attribution, patterns and z of a run, heads_of(model)."
+        )
+
+
+def require_norms_before_layers(model: Any) -> None:
+    """Raise a `ValueError` if it is not known through which norm heads and MLPs read the stream."""
+    problem = first_use(model).reads
+    if problem:
+        raise ValueError(
+            f"It is not known what heads and MLPs read in this kind of model "
+            f"({architecture_of(model)}): {problem}. Runs, patterns and z of a run, and "
+            "heads_of(model) work all the same."
         )
 
 
@@ -244,13 +264,36 @@ def require_replaceable_mlp(
         )
 
 
-def require_sum_of_logits(model: Any) -> None:
-    """Raise a `ValueError` for a model whose logits are no sum over its parts."""
-    problem = first_use(model).unembedding
+def require_separate_heads(model: Any, layer: int) -> None:
+    """Raise a `ValueError` if the inputs of a layer's heads cannot be replaced one by one."""
+    problem = first_use(model).heads.get(layer)
     if problem:
         raise ValueError(
-            f"The logits of this model are no sum over its parts, because {problem}; "
-            "residual.decompose splits its residual stream."
+            f"Inputs of heads and wires into them cannot be cut in layer {layer} of this kind of "
+            f"model ({architecture_of(model)}): {problem}. Whole heads and MLPs can be replaced: "
+            f"run(model, tokens, without='L{layer}H0')."
+        )
+
+
+def require_unembedding_of_stream(model: Any) -> None:
+    """Raise a `ValueError` if embedding or unembedding have another width than the stream."""
+    width, d_model = model.W_U.shape[0], model.cfg.d_model
+    if width != d_model:
+        raise ValueError(
+            f"The embeddings of this model ({architecture_of(model)}) have {width} dimensions, and "
+            f"its stream has {d_model}: a projection stands between them, so what heads write "
+            "cannot be multiplied with W_U. Runs with heads replaced, patterns and attribution "
+            "work all the same, such as run(model, tokens).pattern('L0H0')."
+        )
+
+
+def require_sum_of_logits(model: Any) -> None:
+    """Raise a `ValueError` for a model whose logits are no sum over its parts."""
+    verdict = first_use(model)
+    if verdict.unembedding:
+        rest = "" if verdict.stream else "; residual.decompose splits its residual stream"
+        raise ValueError(
+            f"The logits of this model are no sum over its parts, because {verdict.unembedding}{rest}."
         )
 
 
@@ -270,19 +313,20 @@ def examine(model: Any) -> Verdict:
                 logits = model(tokens)
         except Exception as problem:
             return Verdict(
-                f"transformer-lens has loaded this model ({architecture_of(model)}), and cannot "
-                f"run it: {shortened(problem)}."
+                f"transformer-lens cannot run this model ({architecture_of(model)}): {first_line(problem)}"
             )
         difference = difference_of_logits(model, tokens, logits)
     config = getattr(model.original_model, "config", None)
     is_of_scores = any(getattr(config, name, usual) != usual for name, usual in SCORE_SETTINGS)
-    stream, mlps = compare_layers(model, seen)
+    stream, mlps, heads = compare_layers(model, seen)
     return Verdict(
         logits=difference,
         weights="" if is_of_scores else difference,
+        reads=compare_reads(model, seen),
         stream=stream,
         unembedding=compare_unembedding(model, logits, seen),
         mlps=mlps,
+        heads=heads,
     )
 
 
@@ -298,17 +342,21 @@ def architecture_of(model: Any) -> str:
     return str(model.cfg.architecture or type(model.original_model).__name__)
 
 
-def shortened(problem: Exception) -> str:
+def first_line(problem: Exception) -> str:
     """The first line of an error message."""
     return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0][:150]}"
 
 
 @contextmanager
 def listening(points: Mapping[str, HookPoint], seen: dict[str, Tensor]) -> Iterator[None]:
-    """Inside, what each hook sees is written down, under all names of the hook."""
+    """Inside, what each hook sees is written down, under all names of the hook.
+
+    A second value at a hook is written down under "again" and its name as well.
+    """
 
     def keep(names: list[str], _module: Any, _given: Any, value: Any) -> None:
         if isinstance(value, Tensor):
+            seen.update({f"again {name}": value for name in names if name in seen})
             seen.update(dict.fromkeys(names, value))
 
     names_of_point: dict[HookPoint, list[str]] = {}
@@ -353,8 +401,12 @@ def difference_of_logits(model: Any, tokens: Tensor, logits: Tensor) -> str:
     )
 
 
-SCORE_SETTINGS = (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False))
-"""Settings of GPT-2 that change scores alone, each with its usual value."""
+SCORE_SETTINGS = (
+    ("scale_attn_weights", True),
+    ("scale_attn_by_inverse_layer_idx", False),
+    ("slow_but_exact", False),
+)
+"""Settings of GPT-2 and BLOOM that leave the meaning of weights as it is, with their usual values."""
 UNUSUAL_SETTINGS = {
     **dict(SCORE_SETTINGS),
     "attn_logit_softcapping": None,
@@ -505,30 +557,50 @@ def is_same_linear(one: Any, other: Any) -> bool:
 # What layers write and what they add
 
 
-def compare_layers(model: Any, seen: Mapping[str, Tensor]) -> tuple[str, dict[int, str]]:
-    """Why the last stream is not the sum of what is written, and which MLPs cannot be replaced."""
-    stream, mlps = "", {}
-    previous = None
-    for layer in range(len(model.blocks)):
-        here = LayerSeen(model, layer, seen)
+def compare_layers(
+    model: Any, seen: Mapping[str, Tensor]
+) -> tuple[str, dict[int, str], dict[int, str]]:
+    """Why the last stream is not the sum of what is written, and what cannot be replaced, by layer.
+
+    The result is empty texts and dictionaries if layers add what they write.
+    """
+    layers = [LayerSeen(model, layer, seen) for layer in range(len(model.blocks))]
+    mlps = {here.layer: here.problem_of_mlp() for here in layers if here.problem_of_mlp()}
+    heads = {here.layer: here.problem_of_heads() for here in layers if here.problem_of_heads()}
+    stream, previous = "", None
+    for here in layers:
         problem = here.problem()
         if not problem and previous is not None and not is_close(previous, here.begin, previous):
             problem = "it does not read what the layer before it has written"
         if problem and not stream:
             stream = (
-                f"layer {layer} of this model does not simply add its output to the residual "
-                f"stream, so the stream is not the sum of its parts: {problem}."
+                f"layer {here.layer} of this model does not simply add its output to the residual "
+                f"stream, because {problem}"
             )
-        mlp = here.problem_of_mlp()
-        if mlp:
-            mlps[layer] = mlp
         previous = here.end
     last = seen.get(final_hook(model))
     if not stream and last is None:
-        stream = "This model has no norm before its unembedding, where its last stream is read."
+        stream = "it has no norm before its unembedding, where the last stream is read"
+    elif not stream and f"again {final_hook(model)}" in seen:
+        stream = "its last norm is used in other places as well"
     elif not stream and previous is not None and not is_close(previous, last, previous):
-        stream = "Something stands between the last layer of this model and its last norm."
-    return stream, mlps
+        stream = "something stands between its last layer and its last norm"
+    return stream, mlps, heads
+
+
+def compare_reads(model: Any, seen: Mapping[str, Tensor]) -> str:
+    """Why the norm before a head or an MLP is not `ln1` or `ln2`, or ""."""
+    if norms_close_layers(model):
+        return ""
+    for layer in range(len(model.blocks)):
+        here = LayerSeen(model, layer, seen)
+        for part, norm in (("attn", "ln1"), ("mlp", "ln2")):
+            read, normed = here.at(f"{part}.hook_in"), here.at(f"{norm}.hook_out")
+            if read is None or normed is None or read.numel() != normed.numel():
+                continue
+            if not is_close(read, normed.view_as(read), read):
+                return f"in layer {layer}, {norm} does not stand before the {part}"
+    return ""
 
 
 def is_close(one: Any, other: Any, like: Any) -> bool:
@@ -594,6 +666,8 @@ class LayerSeen:
 
     def problem(self) -> str:
         """Why the layer does not add what its parts write, or ""."""
+        if self.at("hook_in") is not None and f"again blocks.{self.layer}.hook_in" in self.seen:
+            return "it is called more than once"
         for before, after, parts in self.steps():
             values = [self.written(part) for part in parts]
             if before is None or after is None or any(value is None for value in values):
@@ -604,22 +678,32 @@ class LayerSeen:
 
     def problem_of_mlp(self) -> str:
         """Why the output of the MLP cannot be replaced alone, or ""."""
-        for before, after, parts in self.steps():
-            if "mlp" not in parts or before is None or after is None:
-                continue
-            values = [self.written(part) for part in parts]
-            if any(value is None for value in values):
-                return "transformer-lens does not show what it writes"
-            gained = (after - before).float().flatten()
-            columns = torch.stack([value.float().flatten() for value in values], 1)
-            # a family may multiply what a layer writes by a number (Granite)
-            factors = torch.linalg.lstsq(columns.double().cpu(), gained[:, None].double().cpu())
-            fitted = (columns.double().cpu() @ factors.solution)[:, 0].to(gained)
-            if not is_close(fitted, gained, after):
-                if is_close(values[-1], after, after):
-                    return "its module returns the residual stream with its output added"
-                return "what it writes is not what the stream gains"
+        if not self.has("mlp"):
+            return ""
+        written = self.written("mlp")
+        if written is None:
+            return "transformer-lens does not show what it writes"
+        if is_close(written, self.end, written):
+            return "its module returns the residual stream with its output added"
         return ""
+
+    def problem_of_heads(self) -> str:
+        """Why a head cannot be computed again alone: a norm mixes what the heads have gathered."""
+        attention = self.model.blocks[self.layer]._modules.get("attn")
+        modules = getattr(getattr(attention, "original_component", None), "_modules", {})
+        norms = [name for name in modules if "norm" in name and name[0] not in "qkv"]
+        if not norms:
+            return ""
+        pattern, z, v = (self.at(f"attn.hook_{name}") for name in ("pattern", "z", "v"))
+        if pattern is None or z is None or v is None:
+            return f"transformer-lens does not show what {norms[0]} does"
+        n_heads = pattern.shape[1]
+        z = z.reshape(*z.shape[:2], n_heads, -1)  # [batch, pos, head, d_head]
+        v = v.reshape(*v.shape[:2], -1, z.shape[-1]).transpose(1, 2)  # [batch, group, pos, d_head]
+        v = v.repeat_interleave(n_heads // v.shape[1], dim=1)
+        if is_close((pattern.to(v) @ v).transpose(1, 2), z, z):
+            return ""
+        return f"a norm ({norms[0]}) divides by the size of what all heads have gathered"
 
 
 def compare_unembedding(model: Any, logits: Tensor, seen: Mapping[str, Tensor]) -> str:
@@ -629,9 +713,12 @@ def compare_unembedding(model: Any, logits: Tensor, seen: Mapping[str, Tensor]) 
         return "a network (mlm_head) computes them"
     if cap > 0:
         return f"they are capped at {cap:g}"
-    read = seen.get("unembed.hook_in", seen.get("ln_final.hook_out"))
+    read, given = seen.get("ln_final.hook_out"), seen.get("unembed.hook_in")
+    read = given if read is None else read
     if read is None or read.shape[-1] != model.cfg.d_model:
         return "a projection stands between the last stream and the unembedding"
+    if given is not None and not is_close(read, given, given):
+        return "a network stands between the last norm and the unembedding"
     product = read.float() @ model.W_U.float()
     if model.b_U is not None:
         product = product + model.b_U.float()

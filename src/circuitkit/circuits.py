@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
+from circuitkit.bridge import require_unembedding_of_stream
 from circuitkit.checks import checked, require_at_least, require_bridge, require_finite
 from circuitkit.heads import (
     Heads,
@@ -242,6 +243,7 @@ def copying_score(heads: Any, model: Any = None) -> Table:
 def require_heads_of_model(heads: Heads, model: Any) -> None:
     """Raise a `ValueError` if heads cannot be of this model."""
     require_bridge(model)
+    require_unembedding_of_stream(model)
     d_model, name = model.W_E.shape[1], model_name(model)
     if heads.d_model not in (d_model, d_model + 1) or heads.of not in ("", name):
         raise ValueError(

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.ablation import Run, run
+from circuitkit.bridge import require_unembedding_of_stream
 from circuitkit.checks import checked, require_finite, to_tokens
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
@@ -134,6 +135,7 @@ def copying_scores(done: Run, layer: int, sources: Tensor) -> Float[Tensor, " he
     there are sources, but its rank is at most d_head. Its eigenvalues other than 0 are those of the
     `[d_head, d_head]` matrix that is computed here.
     """
+    require_unembedding_of_stream(done.model)
     attention = done.model.blocks[layer].attn
     W_O = in_full_precision(attention.W_O)  # [head, d_head, d_model]
     value = in_full_precision(done.recording[f"blocks.{layer}.attn.hook_v"][sources])

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from circuitkit.bridge import first_line
 from circuitkit.checks import checked, require_finite
 
 if TYPE_CHECKING:
@@ -233,11 +234,18 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
         if joint is not None and joint.bias is None:
             # GPT-NeoX without biases: transformer-lens asserts that there are some
             joint.bias = torch.nn.Parameter(torch.zeros(joint.out_features))
-    if has_tokenizer:
-        return TransformerBridge.boot_transformers(source, hf_model=model, device="cpu")
-    return build_bridge_from_module(
-        model, architecture, hf_config=model.config, tokenizer=None, model_name=source
-    )
+    try:
+        if has_tokenizer:
+            return TransformerBridge.boot_transformers(source, hf_model=model, device="cpu")
+        return build_bridge_from_module(
+            model, architecture, hf_config=model.config, tokenizer=None, model_name=source
+        )
+    except Exception as problem:
+        raise ValueError(
+            f"transformers has loaded {source!r} ({architecture}), and transformer-lens cannot put "
+            f"hooks into it: {first_line(problem)}. transformer-lens does not support all settings "
+            "of a family, so look at those in config.json."
+        ) from problem
 
 
 def require_whole(model: "PreTrainedModel", report: dict[str, Any], source: str) -> None:

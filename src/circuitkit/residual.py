@@ -17,8 +17,10 @@ from transformer_lens import FactoredMatrix
 from circuitkit.ablation import run
 from circuitkit.bridge import (
     norms_close_layers,
+    require_norms_before_layers,
     require_right_weights,
     require_sum_of_logits,
+    require_unembedding_of_stream,
 )
 from circuitkit.checks import checked, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads, in_full_precision
@@ -389,7 +391,7 @@ def undivided(model: Any, norm: Any) -> FrozenNorm | None:
     """A norm of the model without its division; None if there is no norm."""
     if norm is None or isinstance(norm.original_component, torch.nn.Identity):
         return None
-    like = model.W_E[:1].detach()[None]  # [1, 1, d_model]
+    like = model.W_E.new_zeros(1, 1, model.cfg.d_model)
     with torch.no_grad():
         return FrozenNorm.of(norm.original_component, torch.ones_like(like[0, 0, :1]), like)
 
@@ -431,6 +433,7 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
     """
     require_bridge(model)
     require_right_weights(model)
+    require_norms_before_layers(model)
     writers, readers = component_names(model)
     if writer not in writers:
         raise unknown("writer", writer, writers)
@@ -442,6 +445,8 @@ def virtual_weights(model: Any, writer: str, reader: str) -> FactoredMatrix:
             f"{writer!r} writes after {reader!r} has read. Give a writer that comes before the "
             "reader."
         )
+    if "embed" in (writer, reader) or "unembed" in (writer, reader):
+        require_unembedding_of_stream(model)
     return FactoredMatrix(writer_matrix(model, writer), reader_matrix(model, reader))
 
 

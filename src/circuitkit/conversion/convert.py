@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
+from circuitkit.bridge import require_norms_before_layers, require_same_model, undisturbed
 from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
 from circuitkit.conversion.activations import (
     ACTIVATIONS,
@@ -85,6 +86,8 @@ def to_attention_only(
         )
     if max_error is not None:
         require_at_least(0, max_error=max_error)
+    require_same_model(model)
+    require_norms_before_layers(model)
     find_mlps(model)  # reports every problem before anything is copied
     converted = copy_model(model)
     tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
@@ -344,7 +347,8 @@ def report_of(model: Any, tokens: Int[Tensor, "batch pos"]) -> "pd.DataFrame":
         for layer in layers
         for hook in ("hook_in", "neurons.hook_in", "hook_out")
     ]
-    _, cache = model.run_with_cache(tokens, names_filter=hooks)
+    with undisturbed(model):
+        _, cache = model.run_with_cache(tokens, names_filter=hooks)
     rows = [row_of(model, layer, cache) for layer in layers]
     return pd.DataFrame(rows, pd.Index(layers, name="layer"))
 

@@ -24,6 +24,7 @@ from transformer_lens.model_bridge.component_setup import (
 from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
 from transformer_lens.model_bridge.sources.native import NativeAttention
 
+from circuitkit.bridge import require_same_model, undisturbed
 from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
 from circuitkit.conversion.convert import copy_model
 from circuitkit.heads import allowed_pairs
@@ -475,7 +476,8 @@ def record_layer(
     attention = model.blocks[layer].attn
     read_name, written_name = (f"blocks.{layer}.attn.hook_{end}" for end in ("in", "out"))
     x, y = [], []
-    with torch.no_grad():
+    require_same_model(model)
+    with torch.no_grad(), undisturbed(model):
         for rows in tokens.split(batch):
             _, cache = model.run_with_cache(rows, names_filter=[read_name, written_name])
             bias = 0.0 if attention.b_O is None else attention.b_O

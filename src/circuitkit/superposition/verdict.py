@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from circuitkit.bridge import undisturbed
 from circuitkit.checks import checked, to_tokens
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def head_logits(
     require_sum_over_heads(model)
     z_name, stream_name = "blocks.0.attn.hook_z", "blocks.0.hook_resid_pre"
     tokens = to_tokens(model, tokens)
-    with torch.no_grad():
+    with torch.no_grad(), undisturbed(model):
         _, cache = model.run_with_cache(tokens, names_filter=[z_name, stream_name])
         attention = model.blocks[0].attn
         written = torch.einsum("bphd,hdm->bphm", cache[z_name], attention.W_O) @ model.W_U

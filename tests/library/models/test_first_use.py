@@ -1,0 +1,268 @@
+"""When a model is first used, the bridge is compared with the model that it wraps."""
+
+import copy
+import re
+
+import pytest
+import torch
+import transformers
+
+import circuitkit as ck
+from circuitkit.bridge import Verdict, first_use
+from tests.support import tiny_models, zoo
+
+ROWS = torch.tensor([[3, 7, 11, 9, 4, 7], [22, 8, 5, 30, 8, 5]])
+GPT2 = tiny_models.GPT2 | {"n_head": 4}
+ROTARY = zoo.SIZES | {"num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 6}
+BLOOM = {"hidden_size": 24, "n_layer": 2, "n_head": 4, "vocab_size": 50}
+MPT = {"d_model": 24, "n_layers": 2, "n_heads": 4, "vocab_size": 50, "max_seq_len": 16}
+OPT = zoo.OPT | {"num_hidden_layers": 2}
+# name: (type of the model in transformers, its settings)
+FAULTY = {
+    "gpt2": ("gpt2", GPT2 | {"scale_attn_weights": False}),
+    "gpt2-inverse": (
+        "gpt2",
+        GPT2 | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+    ),
+    "bigcode": ("gpt_bigcode", GPT2 | {"scale_attn_weights": False}),
+    "bloom": ("bloom", BLOOM),
+    "bloom-post-norm": ("bloom", BLOOM | {"apply_residual_connection_post_layernorm": True}),
+    "mpt": ("mpt", MPT),
+    "cohere": ("cohere", ROTARY | {"logit_scale": 0.25}),
+    "granite": ("granite", ROTARY | {"logits_scaling": 3.0}),
+    "granite-residual": ("granite", ROTARY | {"residual_multiplier": 0.2}),
+    "bitnet": ("bitnet", ROTARY),
+    "opt-350m": ("opt", OPT | {"word_embed_proj_dim": 12, "do_layer_norm_before": False}),
+    "opt-post-norm": ("opt", OPT | {"do_layer_norm_before": False}),
+    "opt-no-last-norm": ("opt", OPT | {"_remove_final_layer_norm": True}),
+    "openai-gpt": ("openai-gpt", GPT2),
+    "nanochat": ("nanochat", ROTARY),
+    "modernbert": ("modernbert-decoder", zoo.SIZES | {"num_hidden_layers": 2, "pad_token_id": 0}),
+}
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """Loads a model of `FAULTY`, with the model of transformers that it was saved from."""
+    loaded = {}
+
+    def load_one(name):
+        if name not in loaded:
+            kind, settings = FAULTY[name]
+            torch.manual_seed(0)
+            config = transformers.AutoConfig.for_model(kind, **settings)
+            original = transformers.AutoModelForCausalLM.from_config(config).eval()
+            folder = tmp_path_factory.mktemp("model")
+            loaded[name] = tiny_models.from_folder(folder, original), original
+        return loaded[name]
+
+    return load_one
+
+
+@torch.no_grad()
+def logits_with_hook(original, module, hook, before=False):
+    """Logits of transformers with a hook of torch."""
+    add = module.register_forward_pre_hook if before else module.register_forward_hook
+    handle = add(hook)
+    try:
+        return original(ROWS).logits
+    finally:
+        handle.remove()
+
+
+# Right models
+
+
+def right(names):
+    few = ["gpt2", "llama", "gemma2", "bert", "opt", "native-mlp"]
+    return [n if n in few else pytest.param(n, marks=pytest.mark.weekly) for n in names]
+
+
+NATIVE = ["native", "native-mlp", "native-rotary", "native-encoder"]
+
+
+@pytest.mark.parametrize("name", right([*zoo.SHAPES, *NATIVE]))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_right_model_passes(name, dtype):
+    verdict = first_use(zoo.make(name, dtype))
+    reason = {"gemma2": "they are capped at 8", "bert": "a network (mlm_head) computes them"}
+    assert verdict == Verdict(unembedding=reason.get(name, ""))
+
+
+@pytest.mark.parametrize("name", ["native-mlp", "gated"])
+def test_a_converted_model_passes(name):
+    assert first_use(zoo.converted(name)) == Verdict()
+
+
+def test_a_model_with_a_gated_layer_passes():
+    from circuitkit.superposition import GATES, GatedBlock
+
+    for name, d_model in (("native-mlp", 12), ("llama", 24)):
+        block = GatedBlock(GATES, n_heads=4, d_model=d_model).double()
+        model = ck.superposition.with_gated_layer(zoo.make(name), 1, block)
+        assert first_use(model) == Verdict(), name
+
+
+def test_a_model_made_by_hand_passes():
+    W = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(0))
+    heads = ck.Heads(("L0H0", "L1H0"), W, W, W, W.mT.contiguous(), layers=(0, 1))
+    model = ck.handmade.bridge_of(heads, torch.eye(8), torch.eye(8), n_ctx=4)
+    assert first_use(model) == Verdict()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox-parallel", "llama", "phi"])
+def test_folded_and_edited_weights_pass(name):
+    """A joint matrix of queries, keys and values is out of date as soon as its parts change."""
+    model = copy.deepcopy(zoo.make(name))
+    model.enable_compatibility_mode()
+    with torch.no_grad():
+        model.blocks[1].attn.q.original_component.weight.mul_(1.5)
+        model.blocks[0].attn.v.original_component.weight[3] = 0
+    assert first_use(model) == Verdict()
+
+
+# Wrong models
+
+
+TOOLS = {
+    "run": lambda model: ck.run(model, ROWS),
+    "head": lambda model: ck.run(model, ROWS, without="L1H2"),
+    "mlp": lambda model: ck.run(model, ROWS, without="L1 MLP"),
+    "wire": lambda model: ck.run(model, ROWS, without="L0H1->L1H2.K"),
+    "wire-to-mlp": lambda model: ck.run(model, ROWS, without="L0H1->L1 MLP"),
+    "wire-to-end": lambda model: ck.run(model, ROWS, without="L0H1->unembed"),
+    "read": lambda model: ck.run(model, ROWS).read("L1H2"),
+    "effect": lambda model: ck.effect(model, ROWS, "L1H2", draws=1),
+    "attribution": lambda model: ck.attribution(model, ROWS),
+    "scores": lambda model: ck.induction.scores(model, ROWS),
+    "decompose": lambda model: ck.residual.decompose(model, ROWS),
+    "why": lambda model: ck.why(model, ROWS[0], 5),
+    "weights": lambda model: ck.residual.virtual_weights(model, "L0H1", "L1H2.K"),
+    "copying": lambda model: ck.circuits.copying_score(model),
+    "convert": lambda model: ck.to_attention_only(model, heads_per_neuron=5),
+    "heads": lambda model: ck.heads_of(model),
+}
+ALL = set(TOOLS)
+RUNS = ALL - {"weights", "copying", "heads"}
+STREAM = {"wire", "wire-to-mlp", "wire-to-end", "decompose", "why"}
+POST_NORM = STREAM | {"read", "weights", "convert"}
+REFUSED = {
+    "gpt2": RUNS,
+    "gpt2-inverse": RUNS,
+    "bigcode": RUNS,
+    "bloom": STREAM | {"mlp", "convert"},
+    "bloom-post-norm": STREAM | {"mlp", "convert"},
+    "mpt": STREAM | {"mlp", "convert"},
+    "cohere": {"why"},
+    "granite": {"why"},
+    "granite-residual": STREAM,
+    "bitnet": {"wire", "convert"},
+    "opt-350m": POST_NORM | {"scores", "copying"},
+    "opt-post-norm": RUNS,
+    "opt-no-last-norm": RUNS,
+    "openai-gpt": POST_NORM,
+    "nanochat": STREAM | {"convert"},
+    "modernbert": {"why", "convert"},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_wrong_is_refused_and_the_rest_works(name, load):
+    refused = set()
+    for tool, use in TOOLS.items():
+        try:
+            use(load(name)[0])
+        except ValueError:  # any other error is a bug
+            refused.add(tool)
+    assert refused == REFUSED[name]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-inverse", "bigcode"])
+def test_scores_that_are_not_scaled_are_another_model(name, load):
+    model, original = load(name)
+    with torch.no_grad():
+        ours, theirs = (m.log_softmax(-1) for m in (model(ROWS), original(ROWS).logits))
+    assert (ours - theirs).abs().max() > 0.1
+    message = r"log-probabilities differ by up to .* nats.* says scale_attn_weights=False"
+    with pytest.raises(ValueError, match=message):
+        ck.run(model, ROWS)
+
+
+@pytest.mark.parametrize("name", ["bloom", "bloom-post-norm", "mpt"])
+def test_where_an_mlp_returns_the_stream_heads_can_be_removed(name, load):
+    model, original = load(name)
+    attention = original.transformer.blocks[1].attn if name == "mpt" else original.transformer.h[1].self_attention  # fmt: skip
+    output = attention.out_proj if name == "mpt" else attention.dense
+
+    def without_head(module, given):
+        z = given[0].clone()
+        z[..., 12:18] = 0
+        return (z, *given[1:])
+
+    right = logits_with_hook(original, output, without_head, before=True)
+    torch.testing.assert_close(ck.run(model, ROWS, "L1H2").logits, right, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ValueError, match="its module returns the residual stream"):
+        ck.run(model, ROWS, "L1 MLP")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cohere", "multiplied by 0.25 (logit_scale=0.25"),
+        ("granite", "multiplied by 0.3333 (logits_scaling=3.0"),
+        ("modernbert", "a network stands between the last norm and the unembedding"),
+        ("opt-350m", "a projection stands between"),
+    ],
+)
+def test_logits_that_are_no_sum_name_the_reason(name, message, load):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ck.why(load(name)[0], ROWS[0], 5)
+
+
+def test_an_mlp_whose_hooks_are_those_of_another_model_cannot_be_removed():
+    """In a deep copy of OPT, the hooks of an MLP still belong to the first model."""
+    twin = copy.deepcopy(zoo.make("opt"))
+    with pytest.raises(ValueError, match="does not show what it writes"):
+        ck.run(twin, ROWS, without="L1 MLP")
+
+
+# What it costs and what it leaves
+
+
+def test_it_runs_at_most_three_times_and_is_remembered():
+    model, passes = copy.deepcopy(zoo.make("gpt2")), []
+    model.embed.original_component.register_forward_hook(lambda *_: passes.append(1))
+    ck.heads_of(model)
+    assert 2 <= len(passes) <= 3
+    passes.clear()
+    ck.run(model, ROWS)
+    ck.run(model, ROWS)
+    assert len(passes) == 2
+    with torch.no_grad():
+        model.blocks[0].mlp.out.original_component.weight.mul_(2)
+    ck.run(model, ROWS)
+    assert len(passes) > 4
+    passes.clear()
+    model.cfg.attn_scores_soft_cap = 7.0
+    ck.run(model, ROWS)
+    assert len(passes) > 2
+
+
+def test_it_leaves_random_numbers_hooks_and_modules_as_they_are():
+    model = copy.deepcopy(zoo.make("gpt2"))
+    model.blocks[0].attn.q.original_component.weight.data.mul_(2)  # the joint matrix is out of date
+    seen = []
+    model.blocks[0].hook_in.add_hook(lambda value, hook: seen.append(1), is_permanent=True)
+    model.blocks[1].attn.hook_z.add_hook(lambda value, hook: value * 3)  # would change the logits
+    modules = dict(model.original_model.named_modules())
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    assert first_use(model) == Verdict()
+    assert torch.equal(torch.rand(3), expected)
+    assert seen == []
+    after = dict(model.original_model.named_modules())
+    assert list(after) == list(modules)
+    assert all(after[name] is modules[name] for name in after)
+    model(ROWS)
+    assert seen == [1]
