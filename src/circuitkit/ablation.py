@@ -28,6 +28,7 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 
 from circuitkit.bridge import (
+    Verdict,
     final_hook,
     require_additive_layers,
     require_norms_before_layers,
@@ -938,8 +939,7 @@ def run_with(
 ) -> Run:
     """Run a model with cuts that are resolved already; by default, record what parts need."""
     weights = versions_of_weights(model)
-    require_same_model(model, weights)
-    require_possible(model, cuts, weights)
+    require_possible(model, cuts, require_same_model(model, weights))
     points = model.hook_dict
     recording = Recording(model, {name: point.name for name, point in points.items()})
     cut_run = CutRun(model, cuts, replacement, recording)
@@ -948,20 +948,20 @@ def run_with(
     with undisturbed(model), hooked(cut_run, points, recorded):
         logits = model(tokens)
     if cuts.inputs:
-        recording.require_additive()
+        recording.require_additive(is_checked=True)
     return Run(model, tokens, logits, recording, cuts, replacement, weights)
 
 
-def require_possible(model: Any, cuts: Cuts, weights: list[tuple[int, int]]) -> None:
+def require_possible(model: Any, cuts: Cuts, verdict: Verdict) -> None:
     """Raise a `ValueError` for cuts that this kind of model does not allow."""
     for part in cuts.parts:
         if part.kind == "MLP" and converted_neurons(model, part.layer) is None:
-            require_replaceable_mlp(model, part.layer or 0, weights)
+            require_replaceable_mlp(model, part.layer or 0, verdict)
     if cuts.inputs:
-        require_additive_layers(model)
+        require_additive_layers(model, verdict)
     for part in cuts.readers:
         if part.kind == "H":
-            require_separate_heads(model, part.layer or 0)
+            require_separate_heads(model, part.layer or 0, verdict)
 
 
 def names_of(names: str | Iterable[str]) -> list[str]:

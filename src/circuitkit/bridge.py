@@ -212,7 +212,7 @@ def first_use(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdi
     return known.verdict
 
 
-def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None) -> None:
+def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None) -> Verdict:
     """Raise a `ValueError` if the bridge does not run, or computes another model than it wraps."""
     verdict = first_use(model, weights)
     if verdict.forward:
@@ -221,6 +221,7 @@ def require_same_model(model: Any, weights: list[tuple[int, int]] | None = None)
             "other settings."
         )
     require_nothing(verdict.logits)
+    return verdict
 
 
 def require_right_weights(model: Any) -> None:
@@ -228,9 +229,9 @@ def require_right_weights(model: Any) -> None:
     require_nothing(first_use(model).weights)
 
 
-def require_additive_layers(model: Any) -> None:
+def require_additive_layers(model: Any, verdict: Verdict | None = None) -> None:
     """Raise a `ValueError` if the last stream is not the sum of what the layers write."""
-    verdict = first_use(model)
+    verdict = first_use(model) if verdict is None else verdict
     if verdict.forward or verdict.stream:
         raise ValueError(
             f"The stream of this kind of model ({architecture_of(model)}) is not known to be the "
@@ -251,11 +252,9 @@ def require_norms_before_layers(model: Any) -> None:
         )
 
 
-def require_replaceable_mlp(
-    model: Any, layer: int, weights: list[tuple[int, int]] | None = None
-) -> None:
+def require_replaceable_mlp(model: Any, layer: int, verdict: Verdict) -> None:
     """Raise a `ValueError` if what an MLP writes cannot be replaced alone."""
-    problem = first_use(model, weights).mlps.get(layer)
+    problem = verdict.mlps.get(layer)
     if problem:
         raise ValueError(
             f"'L{layer} MLP' cannot be replaced in this kind of model ({architecture_of(model)}): "
@@ -264,9 +263,9 @@ def require_replaceable_mlp(
         )
 
 
-def require_separate_heads(model: Any, layer: int) -> None:
+def require_separate_heads(model: Any, layer: int, verdict: Verdict) -> None:
     """Raise a `ValueError` if the inputs of a layer's heads cannot be replaced one by one."""
-    problem = first_use(model).heads.get(layer)
+    problem = verdict.heads.get(layer)
     if problem:
         raise ValueError(
             f"Inputs of heads and wires into them cannot be cut in layer {layer} of this kind of "

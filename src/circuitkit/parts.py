@@ -326,14 +326,19 @@ class Recording:
         hook = self.hook_names[f"{block}.mlp.hook_in"]
         return self.uncut[hook] if hook in self.uncut else self.values[hook]
 
-    def require_additive(self) -> None:
+    def require_additive(self, is_checked: bool = False) -> None:
         """Raise a `ValueError` if a layer does anything but add its output to the stream.
 
         Some families multiply what layers write (Granite) in a way that no hook shows.
+
+        Parameters
+        ----------
+        is_checked : whether the model is known to add what its layers write, without hooks
         """
         if self.is_additive:
             return
-        require_additive_layers(self.model)
+        if not is_checked:
+            require_additive_layers(self.model)
         if norms_close_layers(self.model):
             return
         for layer, block in enumerate(self.model.blocks):

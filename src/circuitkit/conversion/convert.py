@@ -172,6 +172,12 @@ def find_mlp(model: TransformerBridge, layer: int) -> FoundMLP:
     for name, weight in block.mlp.named_parameters():
         require_finite(weight.detach(), name.replace("_original_component.", ""))
     is_gated = getattr(block.mlp, "W_gate", None) is not None
+    n_read, n_written = block.mlp.W_in.shape[1], block.mlp.W_out.shape[0]
+    if n_read != n_written:
+        raise ValueError(
+            f"{kind} reads {n_read} numbers and writes with {n_written} neurons, so it has a gate that "
+            "transformer-lens does not show. Give its weights to neuron_heads."
+        )
     activation = name_of_activation(getattr(owner, attribute), is_gated)
     norm = norm_before(model, Name("MLP", layer))
     return FoundMLP(layer, block.mlp, norm, owner, attribute, activation, is_gated)
