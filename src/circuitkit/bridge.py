@@ -343,7 +343,9 @@ def architecture_of(model: Any) -> str:
 
 def first_line(problem: Exception) -> str:
     """The first line of an error message."""
-    return f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0][:150]}"
+    return (
+        f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0][:150].rstrip('.')}"
+    )
 
 
 @contextmanager

@@ -86,9 +86,9 @@ def to_attention_only(
         )
     if max_error is not None:
         require_at_least(0, max_error=max_error)
+    find_mlps(model)  # reports every problem before anything is copied
     require_same_model(model)
     require_norms_before_layers(model)
-    find_mlps(model)  # reports every problem before anything is copied
     converted = copy_model(model)
     tokens = random_rows(converted) if probe is None else to_tokens(converted, probe)
     for mlp in find_mlps(converted):
