@@ -223,11 +223,10 @@ weekly-archive: browser archive ## the archive opens without a network
 weekly-coverage: env ## which lines of the library the tests run
 	$(PYTEST) tests/library tests/exercises tests/book $(PARALLEL) --cov=circuitkit --cov-report=term-missing --cov-fail-under=95
 
-weekly-mutants: env ## faults planted in the files of src that changed in the last week
+MUTANTS ?= 40
+weekly-mutants: env ## faults planted in files of the library that changed in the last week (MUTANTS=40 of them, drawn by the week)
 	$(VENV)/bin/uv pip install --quiet --python $(PY) --group mutants
-	changed="$$(git log --since='1 week ago' --name-only --format= -- 'src/*.py' | sort -u | xargs -r ls 2>/dev/null || true)"; \
-	[ -z "$$changed" ] || $(VENV)/bin/mutmut run $$(sed 's|^src/||; s|\.py$$|.*|; s|/|.|g' <<< "$$changed")
-	$(VENV)/bin/mutmut results
+	$(PY) -m tools mutants --number $(MUTANTS)
 
 weekly-bench: bench ## the ratios of times stay within their limits
 

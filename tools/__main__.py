@@ -13,6 +13,7 @@ MODULES = {
     "execute": "tools.notebooks.execute",
     "lab-still": "tools.publish.lab_still",
     "manifest": "tools.check.manifest",
+    "mutants": "tools.check.mutants",
     "reports": "tools.publish.reports",
     "setup-cell": "tools.notebooks.setup_cell",
     "stubs": "tools.notebooks.stubs",
