@@ -170,11 +170,12 @@ weekly-newest weekly-oldest: env ## notebooks and library with the newest or the
 	$(MAKE) --no-print-directory env VENV=.venv-$@ LOCK=_build/$@.txt
 	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL)
 
-# The image is where google.colab can be imported. On any other machine its packages of one day are installed next to .venv.
+# The image is where google.colab is installed. On any other machine its packages of one day are installed next to .venv.
 COLAB_PACKAGES := tests/packaging/colab-2026-08-19.txt
 COLAB_PYTHON ?= python3.13
 COLAB_COPY := $(CURDIR)/.venv-weekly-colab/bin/python
-COLAB = $(shell python3 -c 'import google.colab' 2>/dev/null && command -v python3 || echo $(COLAB_COPY))
+IN_THE_IMAGE := from importlib.util import find_spec; exit(not (find_spec("google") and find_spec("google.colab")))
+COLAB = $(shell python3 -c '$(IN_THE_IMAGE)' && command -v python3 || echo $(COLAB_COPY))
 SETUP_CELL := import json, sys; cells = json.load(sys.stdin)["cells"]; \
   print("".join(next(cell["source"] for cell in cells if cell["cell_type"] == "code")))
 
