@@ -168,7 +168,7 @@ weekly-newest weekly-oldest: env ## notebooks and library with the newest or the
 	rm -f _build/$@.txt
 	$(COMPILE) $(RESOLVE) $(CONSTRAINTS:%=--constraint %) -o _build/$@.txt
 	$(MAKE) --no-print-directory env VENV=.venv-$@ LOCK=_build/$@.txt
-	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL)
+	.venv-$@/bin/python -m pytest -q -p no:cacheprovider book tests/library tests/exercises $(NBVAL) $(PARALLEL) -m "not weekly and not browser"
 
 # The image is where google.colab is installed. On any other machine its packages of one day are installed next to .venv.
 COLAB_PACKAGES := tests/packaging/colab-2026-08-19.txt
@@ -205,7 +205,7 @@ weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothi
 	grep circuitkit-book _build/colab/after.txt
 	$(COLAB) -m pip install --quiet nbval pytest-xdist
 	! comm -23 _build/colab/before.txt <($(COLAB) -m pip freeze | sort) | grep .
-	TQDM_DISABLE=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
+	TQDM_DISABLE=1 PYDEVD_DISABLE_FILE_VALIDATION=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
 
 weekly-pages: browser book ## every page in every width and theme
 	$(WEEKLY) tests/site
@@ -216,13 +216,13 @@ weekly-address: browser book ## the whole book as it is when the repository has 
 ANNOTATIONS := --jaxtyping-packages=circuitkit,beartype.beartype # half as long again, so not on every change
 
 weekly-library: env ## all model families, the full fuzz, slow claims; every annotation is checked at every call
-	$(PYTEST) $(PARALLEL) -m "weekly or not weekly" $(ANNOTATIONS) tests/library tests/exercises tests/book
+	$(PYTEST) $(PARALLEL) -m "not browser" $(ANNOTATIONS) tests/library tests/exercises tests/book
 
 weekly-archive: browser archive ## the archive opens without a network
 	$(WEEKLY) tests/site/test_archive.py
 
 weekly-coverage: env ## which lines of the library the tests run
-	$(PYTEST) tests/library tests/exercises tests/book $(PARALLEL) --cov=circuitkit --cov-report=term-missing --cov-fail-under=95
+	$(PYTEST) tests/library tests/exercises tests/book $(PARALLEL) -m "not weekly and not browser" --cov=circuitkit --cov-report=term-missing --cov-fail-under=95
 
 MUTANTS ?= 40
 weekly-mutants: env ## faults planted in files of the library that changed in the last week (MUTANTS=40 of them, drawn by the week)
