@@ -21,7 +21,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from circuitkit.superposition import GATES, WRITES, GatedBlock
 from circuitkit.superposition.block import Recipe
-from circuitkit.superposition.verdict import always_predicted, margins_over_others
+from circuitkit.superposition.verdict import always_leads, margins_over_others
 from circuitkit.training import fit
 from circuitkit_book.feature_toys import cosine_decay
 from studies.sharing import write_table
@@ -140,7 +140,7 @@ def counts(heads: Float[Tensor, "prompt head answer"], bias: Tensor, answers: Te
     """How many answers are learnt, and how many of these no head carries alone."""
     m = margins_over_others(heads, answers)
     r = margins_over_others(bias.expand(len(answers), -1), answers)
-    right, carried = (m.sum(1) + r).amin(-1) > 0, always_predicted(m, r)
+    right, carried = (m.sum(1) + r).amin(-1) > 0, always_leads(m, r)
     rows = [answers == answer for answer in range(len(PAIRS))]
     learnt = torch.stack([right[here].double().mean() >= 0.99 for here in rows])
     alone = torch.stack([carried[here].double().mean(0).max() >= 0.99 for here in rows])

@@ -12,8 +12,8 @@ const TOKENS = 8;
 const ENOUGH = 1;
 
 /**
- * The log-odds of the correct token minus those of a uniform guess, when only these heads are on; whether it has the largest
- * logit, and whether it has it alone.
+ * The log-odds of the correct token minus those of a uniform guess, when only these heads are on, and whether it is
+ * predicted.
  * The destination's own token has logit 1 from its embedding, all tokens that nobody writes on have 0.
  * @param {number[][]} writes @param {number} trigram @param {number[]} heads
  */
@@ -22,20 +22,21 @@ export function gain(writes, trigram, heads) {
   const written = [0, 1, 2].map((i) => there.reduce((sum, head) => sum + writes[head][i], 0));
   const others = [...written.filter((_, i) => i !== trigram), 1, ...Array(TOKENS - 4).fill(0)];
   const odds = written[trigram] - Math.log(others.reduce((sum, value) => sum + Math.exp(value), 0));
-  const due = written[trigram];
-  const most = due > Math.max(1, ...written.slice(0, trigram)) && due >= Math.max(...written.slice(trigram));
-  return { gain: odds + Math.log(TOKENS - 1), most, first: due > Math.max(...others), written };
+  const over = odds + Math.log(TOKENS - 1);
+  const predicted = written[trigram] > Math.max(...others) && over > ENOUGH;
+  return { gain: over, predicted, written };
 }
 
 /**
- * A head carries a trigram if the correct token keeps the largest logit, with a gain above 1, whichever other head is switched off.
+ * A token is predicted if it has the largest logit and a gain above 1. A trigram is learned if both heads together predict it, and
+ * a head carries it if it is predicted whichever other head is switched off.
  * @param {number[][]} writes @param {number} trigram
  */
 export function verdict(writes, trigram) {
   const sets = [[0], [1], [0, 1]].map((heads) => ({ heads, ...gain(writes, trigram, heads) }));
   const worst = [0, 1].map((head) => sets.filter((one) => one.heads.includes(head)));
-  const carriers = [0, 1].filter((head) => worst[head].every((one) => one.first && one.gain > ENOUGH));
-  const learnt = sets[2].most && sets[2].gain > ENOUGH;
+  const carriers = [0, 1].filter((head) => worst[head].every((one) => one.predicted));
+  const learnt = sets[2].predicted;
   const least = worst.map((some) => Math.min(...some.map((one) => one.gain)));
   const said = !learnt ? "not learned" : carriers.length ? carriers.map((head) => `head ${head}`).join(" and ") : "no head alone";
   return { sets, carriers, learnt, gain: least, said };

@@ -17,7 +17,7 @@ from circuitkit.superposition import GATES, head_verdict, record_layer, train_ga
 from circuitkit.superposition.block import GatedRuns, Recipe, seed_of
 from circuitkit.superposition.verdict import (
     Verdict,
-    always_predicted,
+    always_leads,
     margins_at,
     shares,
     smallest_margin,
@@ -256,8 +256,8 @@ def trigram_verdict(model: TransformerBridge, form: Form = "odds", *, rows: int 
     - `"odds"` and `"argmax"` are the criteria of `circuitkit.superposition.head_verdict`. For
       log-odds, the rows with a source are those where counts of tokens prove the completion due.
     - `"post"` is the published form: argmax of the heads' outputs without the residual stream, on
-      rows with a source only, from prompts with exactly one trigram. A model that never attends to
-      the source passes. The authors' function also passes a model that has not learnt its
+      rows with a source only, from prompts with exactly one trigram. Whether the whole model has
+      learnt a trigram is read from its own logits. A model that never attends to the source passes. The authors' function also passes a model that has not learnt its
       trigrams; `success` does not.
 
     Parameters
@@ -299,7 +299,7 @@ def trigram_verdict(model: TransformerBridge, form: Form = "odds", *, rows: int 
 def post_verdict(model: TransformerBridge, tokens: Tensor, answers: Tensor) -> Verdict:
     """The published verdict: heads alone, without the residual stream, in rows with a source."""
     due = margins_at(model, tokens, answers)
-    is_carried = always_predicted(due.heads, torch.zeros_like(due.residual))
+    is_carried = always_leads(due.heads, torch.zeros_like(due.residual))
     carried = shares(is_carried, due.answer)
     learnt = shares(smallest_margin(due.whole_model) > 0, due.answer)
     return Verdict(

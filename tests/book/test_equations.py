@@ -12,7 +12,7 @@ from circuitkit import circuits, conversion, residual
 from circuitkit import superposition as sp
 from circuitkit.paths import path_logits, score_decomposition
 from circuitkit.superposition.block import Recipe, seed_of
-from circuitkit.superposition.verdict import always_predicted
+from circuitkit.superposition.verdict import always_leads
 from circuitkit_book import residual_stream, theorems
 from circuitkit_book.omega import omega_mlp, omega_window
 from circuitkit_book.superposition_models import load_original
@@ -387,7 +387,7 @@ def equation_4_11_attention_as_linear_map(latex):
 
 def equation_5_8_some_set_fails(latex):
     m, r = 0.8 + draw(40, 3, 4, seed=5), 1.5 + draw(40, 4, seed=6)
-    carried = always_predicted(m, r)
+    carried = always_leads(m, r)
     assert 0.1 < carried.double().mean() < 0.9
     assert r"\le" in latex
     for row in range(40):

@@ -219,7 +219,13 @@ def test_words_of_a_head_are_those_of_its_circuits(page, model, head):
 
 
 @pytest.mark.parametrize(
-    "writes", [[[4, -2, 3], [-2, 4, 3]], [[4, -2, 6], [-2, 4, 0]], [[-3, 2, 1], [5, -1, -6]]]
+    "writes",
+    [
+        [[4, -2, 3], [-2, 4, 3]],
+        [[4, -2, 6], [-2, 4, 0]],
+        [[-3, 2, 1], [5, -1, -6]],
+        [[4, -2, 4], [-2, 4, 3]],  # after B1 the logits of C1 and C3 are equal
+    ],
 )
 def test_verdict_of_the_toy_is_that_of_the_library(open_page, site, writes):
     page = open_page(f"{site}/book/lab.html").page

@@ -1,10 +1,10 @@
 """The verdict: which head alone carries which rule, whatever set of other heads is removed.
 
-A rule is an answer token that must follow in some contexts. It is predicted as strongly as it leads
-over every other token. If S is a set of heads, its *margins* are `M_S[u] = logit of the answer -
-logit of u`, one for each other token u. They are a sum over the heads of S and the residual stream,
-so all sets can be tried at little cost. The *log-odds* of the answer are `-ln sum_u exp(-M_S[u])`,
-and it is the most likely token if the smallest margin is positive.
+A rule is an answer token that must follow in some contexts. If S is a set of heads, its *margins*
+are `M_S[u] = logit of the answer - logit of u`, one for each other token u. They are a sum over the
+heads of S and the residual stream, so all sets can be tried at little cost. The *log-odds* of the
+answer are `-ln sum_u exp(-M_S[u])`, and it is the most likely token if the smallest margin is
+positive. `predicted` is the one definition of a prediction, for the whole model and for its heads.
 """
 
 import math
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST_GAIN = 1.0
-"""An answer is predicted if its log-odds exceed those of guessing by this, in nats."""
+"""A predicted answer is the most likely token, and its log-odds exceed guessing by more than this."""
 MOST_GAIN_OF_CONTROL = math.log(2)
-"""A head is silent if it raises the log-odds over those of guessing by no more than this."""
+"""A model is silent about an answer whose log-odds exceed guessing by no more than this, in nats."""
 THRESHOLD = 0.99
 """The share of rows on which an answer must be right."""
 MOST_HEADS = 16
@@ -158,10 +158,27 @@ def smallest_margin(margins: Float[Tensor, "*row other"]) -> Float[Tensor, "*row
     return margins.amin(-1)
 
 
-def always_predicted(
+Criterion = Literal["odds", "argmax"]
+
+
+def predicted(
+    leads: Bool[Tensor, "*row"], gain: Float[Tensor, "*row"], criterion: Criterion
+) -> Bool[Tensor, "*row"]:
+    """Whether an answer is predicted, in the whole model or with every set of heads.
+
+    Parameters
+    ----------
+    leads : whether it is the most likely token; with every set, if there are several
+    gain : its log-odds over guessing; the smallest of all sets, if there are several
+    criterion : see `head_verdict`
+    """
+    return leads if criterion == "argmax" else leads & (gain > LEAST_GAIN)
+
+
+def always_leads(
     heads: Float[Tensor, "row head other"], residual: Float[Tensor, "row other"]
 ) -> Bool[Tensor, "row head"]:
-    """Whether a head predicts the answer together with *any* set of other heads; exact.
+    """Whether the answer is the most likely token with a head and *any* set of other heads; exact.
 
     `min_u ( m_h[u] + sum_{k != h} min(0, m_k[u]) + r[u] ) > 0`. Some set fails exactly if for some
     token u a set S has `m_h[u] + sum_S m_k[u] + r[u] <= 0`, and for a fixed u the smallest sum
@@ -215,15 +232,15 @@ class Verdict:
     ----------
     rules : the answer tokens, in the order of the columns
     learnt : share of rows on which the whole model predicts the answer
-    quiet : share of control rows on which the whole model does not
+    quiet : share of control rows on which the whole model is silent about it
     carried : share of rows on which the head predicts the answer with every set of other heads
-    silent : share of control rows on which the head does not, with any set
+    silent : share of control rows on which the head is silent about it with every set
     gain : log-odds over guessing with the worst set of other heads, in nats, that 99% of the rows
         reach
 
     Notes
     -----
-    Source: see `head_verdict`.
+    `head_verdict` says what *predicts* and *silent* mean; its source is there, too.
     """
 
     rules: tuple[int, ...]
@@ -280,18 +297,19 @@ def head_verdict(
     answers: Int[Tensor, "row pos"],
     control_tokens: Int[Tensor, "control control_pos"],
     control_answers: Int[Tensor, "control control_pos"],
-    criterion: Literal["odds", "argmax"] = "odds",
+    criterion: Criterion = "odds",
 ) -> Verdict:
     """Which head alone carries which rule, when *every* set of the other heads is removed.
 
-    A row counts for a head only if it is right with every set of other heads. Right means that the
-    answer is predicted, and on a control row that it is not.
+    The whole model is right on a row if it predicts the answer, and on a control row if it is silent
+    about it. A head is right on a row only if the same holds with the head and every set of other
+    heads. So a head that carries a rule is in a model that has learnt it.
 
     - `"odds"`: an answer is predicted if it is the most likely token and its log-odds exceed those
-      of guessing, `-ln(d_vocab - 1)`, by more than 1 nat. On control rows they may exceed them by
-      ln 2.
-    - `"argmax"`: it is predicted if it is the most likely token. A nearly uniform model can fail by
-      chance.
+      of guessing, `-ln(d_vocab - 1)`, by more than 1 nat. The model is silent if they exceed them by
+      no more than ln 2.
+    - `"argmax"`: an answer is predicted if it is the most likely token, and the model is silent if it
+      is not. A nearly uniform model can fail by chance.
 
     Parameters
     ----------
@@ -304,7 +322,7 @@ def head_verdict(
 
     Returns
     -------
-    A `Verdict`; `.superposed` has the answers that no head alone carries.
+    A `Verdict`; `.superposed` has the answers that the model has learnt and no head alone carries.
 
     Raises
     ------
@@ -348,22 +366,23 @@ def require_same_answers(
         raise ValueError(f"The answer {max(rules)} is no token; there are {model.cfg.d_vocab}.")
 
 
-def judged(due: Margins, control: Margins, criterion: Literal["odds", "argmax"]) -> Verdict:
+def judged(due: Margins, control: Margins, criterion: Criterion) -> Verdict:
     """The verdict from the margins of rows and control rows."""
     rules = due.answer.unique()
+    whole = due.whole_model
     smallest_gain, _ = extremes(due.heads, due.residual, gain_over_guessing)
-    carried = always_predicted(due.heads, due.residual)
-    strength, least, most = smallest_margin, 0.0, 0.0
+    learnt = predicted(smallest_margin(whole) > 0, gain_over_guessing(whole), criterion)
+    carried = predicted(always_leads(due.heads, due.residual), smallest_gain, criterion)
+    strength, most = smallest_margin, 0.0
     if criterion == "odds":
-        strength, least, most = gain_over_guessing, LEAST_GAIN, MOST_GAIN_OF_CONTROL
-        carried &= smallest_gain > least
+        strength, most = gain_over_guessing, MOST_GAIN_OF_CONTROL
     _, largest = extremes(control.heads, control.residual, strength)
     in_order = [smallest_gain[due.answer == rule].sort(0).values for rule in rules]
     # 99% of the rows reach the gain that stands behind the lowest 1%
     gain = [values[len(values) // 100] for values in in_order]
     return Verdict(
         tuple(rules.tolist()),
-        learnt=shares(strength(due.whole_model) > least, due.answer),
+        learnt=shares(learnt, due.answer),
         quiet=shares(strength(control.whole_model) <= most, control.answer),
         carried=shares(carried, due.answer),
         silent=shares(largest <= most, control.answer),

@@ -12,7 +12,7 @@ import circuitkit as ck
 from circuitkit.superposition import head_logits, head_verdict
 from circuitkit.superposition.verdict import (
     Margins,
-    always_predicted,
+    always_leads,
     extremes,
     judged,
     log_odds,
@@ -79,7 +79,7 @@ def test_margins_and_extremes_computed_by_hand():
     r = margins_over_others(residual, torch.tensor([0]))
     assert m.tolist() == [[[2, 2], [-1, 0]]]
     assert r.tolist() == [[0, -0.5]]
-    assert always_predicted(m, r).tolist() == [[True, False]]  # head 1 alone predicts token 1
+    assert always_leads(m, r).tolist() == [[True, False]]  # head 1 alone predicts token 1
     # Head 0 has 1.5 over token 2 alone, and 1 over token 1 with head 1.
     smallest, largest = extremes(m, r, smallest_margin)
     assert smallest.tolist() == [[1.0, -1.0]]
@@ -99,7 +99,7 @@ def test_extremes_are_those_of_enumeration(n_heads, n_tokens, seed):
     _, best = extremes(m, r, smallest_margin)
     for head in range(n_heads):
         with_head = sets[:, head]
-        assert torch.equal(always_predicted(m, r)[:, head], on_top[with_head].all(0))
+        assert torch.equal(always_leads(m, r)[:, head], on_top[with_head].all(0))
         assert torch.equal(best[:, head] > 0, on_top[with_head].any(0))
         # A softmax near 1 loses digits of 1 - p.
         assert torch.allclose(least[:, head], odds[with_head].amin(0), atol=1e-10)
@@ -183,11 +183,82 @@ def test_verdicts_are_those_of_enumeration(name, form):
     quiet = torch.cat([verdict.silent, verdict.quiet[None]])
     for column, answer in enumerate(task.completions):
         rates = by_enumeration(model, *due, answer, completed)
-        if form == "odds":  # the whole model needs the gain and not the rank
-            rates[-1] = carried[-1, column]
         assert torch.allclose(carried[:, column], rates, atol=1e-6)
         rates = by_enumeration(model, *control, answer, silent)
         assert torch.allclose(quiet[:, column], rates, atol=1e-6)
+
+
+def one_head(written):
+    """A model of 50 tokens whose only head writes these numbers if token 4 is one of three."""
+    still, W_V, W_O = torch.zeros(1, 50, 1), torch.zeros(1, 50, 1), torch.zeros(1, 1, 50)
+    W_V[:, 4] = 3.0  # a third of the attention is on it
+    W_O[0, 0, list(written)] = torch.tensor([*written.values()])
+    heads = ck.Heads(("L0H0",), still, still, W_V, W_O)
+    return ck.handmade.bridge_of(heads, torch.eye(50), torch.eye(50), n_ctx=4)
+
+
+def test_an_answer_that_is_only_second_is_not_learnt():
+    answers = torch.tensor([[-1, -1, 2]])
+    rows = torch.tensor([[3, 4, 1]]), answers, torch.tensor([[3, 5, 1]]), answers
+    # Logits 4.4 on token 2, 6 on token 9, 1 on token 1 and 0 on 47 others: far above guessing.
+    others = math.exp(6) + math.e + 47
+    assert 4.4 - math.log(others) + math.log(49) > 2
+    for criterion in ("odds", "argmax"):
+        verdict = head_verdict(one_head({2: 4.4, 9: 6.0}), *rows, criterion)
+        assert (verdict.learnt.tolist(), verdict.quiet.tolist()) == ([0], [1])
+        assert verdict.superposed == ()
+        assert verdict.to_frame()["verdict"].tolist() == ["not learnt"]
+        assert head_verdict(one_head({2: 4.4, 9: 4.3}), *rows, criterion).success
+
+
+def rates_of_sets(heads, tokens, answers, criterion):
+    """Whether rows are predicted and silent with every set, `[head + 1, row]`; the model is last."""
+    n_heads, x = len(heads.W_Q), torch.eye(heads.d_model)[tokens]
+    q, k, v = x[:, -1:] @ heads.W_Q[:, None], x @ heads.W_K[:, None], x @ heads.W_V[:, None]
+    pattern = (q @ k.mT / heads.W_Q.shape[-1] ** 0.5).softmax(-1)
+    write = (pattern @ v @ heads.W_O[:, None])[:, :, 0].double()  # [head, row, token]
+    sets = [kept for kept in product([False, True], repeat=n_heads)]
+    right, quiet = [], []
+    for kept in sets:
+        p = (x[:, -1] + write[torch.tensor(kept)].sum(0)).softmax(-1)
+        p_answer = p[torch.arange(len(p)), answers]
+        gain = (p_answer / (1 - p_answer) * (heads.d_model - 1)).log()
+        is_first = p.argmax(-1) == answers
+        right.append(is_first & (gain > 1) if criterion == "odds" else is_first)
+        quiet.append(gain <= math.log(2) if criterion == "odds" else ~is_first)
+    groups = [[s for s, kept in enumerate(sets) if kept[head]] for head in range(n_heads)]
+    groups.append([len(sets) - 1])  # all heads
+    right, quiet = torch.stack(right), torch.stack(quiet)
+    return [torch.stack([table[group].all(0) for group in groups]) for table in (right, quiet)]
+
+
+@pytest.mark.parametrize("criterion", ["odds", "argmax"])
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+def test_verdicts_on_random_models_are_those_of_all_sets_by_own_torch(n_heads, criterion):
+    heads = ck.circuits.random_heads(n_heads, 6, 2, seed=n_heads)
+    names = tuple(f"L0H{head}" for head in range(n_heads))
+    fields = {name: 3 * getattr(heads, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
+    heads, eye = ck.Heads(names, **fields), torch.eye(6)
+    model = ck.handmade.bridge_of(heads, eye, eye, n_ctx=4)
+    tokens = torch.randint(6, (2, 300, 4), generator=torch.Generator().manual_seed(0))
+    # The first, second or third choice of the model, so that all cases come.
+    choices = model(tokens.flatten(0, 1))[:, -1].argsort(-1, descending=True).view(2, 300, 6)
+    answers = choices[:, torch.arange(300), torch.arange(300) % 3]
+    placed = torch.full((2, 300, 4), -1)
+    placed[:, :, -1] = answers
+    verdict = head_verdict(model, tokens[0], placed[0], tokens[1], placed[1], criterion)
+    right, _ = rates_of_sets(heads, tokens[0], answers[0], criterion)
+    _, quiet = rates_of_sets(heads, tokens[1], answers[1], criterion)
+    assert 0.1 < right[-1].float().mean() < 0.9
+    for column, rule in enumerate(verdict.rules):
+        learnt = right[:, answers[0] == rule].float().mean(1)
+        silent = quiet[:, answers[1] == rule].float().mean(1)
+        assert torch.equal(verdict.carried[:, column], learnt[:-1])
+        assert torch.equal(verdict.silent[:, column], silent[:-1])
+        assert (verdict.learnt[column], verdict.quiet[column]) == (learnt[-1], silent[-1])
+    # what a head does with every set of others, the whole model does
+    assert (verdict.carried <= verdict.learnt).all()
+    assert (verdict.silent <= verdict.quiet).all()
 
 
 def test_hand_made_models_get_the_verdict_that_they_deserve():
