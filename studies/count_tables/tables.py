@@ -37,12 +37,14 @@ class CountBatch:
     counts : `[d_vocab, row, d_vocab]`, how often a row sees each token
     weight : `[d_vocab, row]`, the share of all rows that are equal to this one; 0 for padding
     index : `[d_vocab, row]`, one place of the flattened prompts where the row occurs
+    row : for each place of the flattened prompts, its row in `weight`, flattened
     all_pairs, causal_pairs : `[d_vocab, d_vocab]`, shares of all and of causal pairs, by tokens
     """
 
     counts: Float[Tensor, "d_vocab row d_vocab"]
     weight: Float[Tensor, "d_vocab row"]
     index: Int[Tensor, "d_vocab row"]
+    row: Int[Tensor, " place"]
     all_pairs: Float[Tensor, "d_vocab d_vocab"]
     causal_pairs: Float[Tensor, "d_vocab d_vocab"]
 
@@ -73,7 +75,7 @@ def count_batch(
     all_pairs = totals.T @ totals
     causal_pairs = torch.einsum("npa,npb->ab", one_hot.double(), counts.double())
     shares = [(pairs / pairs.sum()).to(dtype) for pairs in (all_pairs, causal_pairs)]
-    return CountBatch(padded, weight, index, *shares)
+    return CountBatch(padded, weight, index, (own * width + slot)[inverse], *shares)
 
 
 Parameters = dict[str, Float[Tensor, "run ..."]]
