@@ -169,16 +169,16 @@ class CutRun:
     def changed_input(self, part: Name, missed: Chains) -> Float[Tensor, "batch pos d_model"]:
         """What a part multiplies its weights with if its input misses these chains."""
         stream = self.recording.stream(part)
-        if WHOLE_INPUT in missed:  # it covers all wires and paths into this input
-            stream = self.replaced(stream, lambda run: run.stream(part))
-        else:
-            chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
-            for chain in missed:
+        chains_by_writer: dict[Name, list[Chain]] = defaultdict(list)
+        for chain in missed:
+            if chain != WHOLE_INPUT and not self.hides(WHOLE_INPUT, missed):
                 chains_by_writer[chain[-1].part].append(chain)
-            for writer, chains in chains_by_writer.items():
-                if "bias" in writer.kind and self.replaced.source is not None:
-                    continue  # it is the same in every run
-                stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
+        for writer, chains in chains_by_writer.items():
+            if "bias" in writer.kind and self.replaced.source is not None:
+                continue  # it is the same in every run
+            stream = self.with_share_replaced(stream, writer, chains, step_of(self.model, part))
+        if WHOLE_INPUT in missed:
+            stream = self.replaced(stream, lambda run: run.stream(part))
         norm = None if part.kind == "unembed" else norm_before(self.model, part)
         if norm is None:
             return stream
@@ -193,27 +193,36 @@ class CutRun:
         step: int,
     ) -> Float[Tensor, "batch pos d_model"]:
         """The stream that a step reads, in which the share of one writer lacks these chains."""
-        share = self.recording.share(writer, step)
+        share = new = self.recording.share(writer, step)
         wire = (writer,)
-        if wire in chains:  # it covers all paths that end in it
-            new = self.replaced(share, lambda run: run.share(writer, step))
-        else:
-            new = self.recording.share(writer, step, self.output_without(writer, chains))
+        paths = [path for path in chains if path != wire]
+        if paths and not self.hides(wire, chains):
+            new = self.recording.share(writer, step, self.output_without(writer, paths))
+        if wire in chains:
+            new = self.replaced(new, lambda run: run.share(writer, step))
         return stream - share + new
+
+    def hides(self, chain: Chain, chains: Sequence[Chain]) -> bool:
+        """Whether a chain into an input covers the longer ones of these; see `circuitkit.cuts`."""
+        return self.replaced.positions is None and chain in chains
 
     def output_without(
         self, part: Name, chains: Sequence[Chain]
     ) -> Float[Tensor, "batch pos d_model"]:
         """What a part would write, before a norm behind its layer, if it missed these chains, too."""
         layer, by_side = part.layer or 0, self.missed_by(part, chains)
-        if part.kind == "H":
-            return self.recording.output(part, self.second_call(layer, by_side).heads_z(layer))
         neurons = converted_neurons(self.model, layer)
-        if neurons is not None:
-            z = neurons.z(*self.neuron_inputs(layer, by_side))
+        if part.kind == "H":
+            z = self.with_heads_replaced(self.second_call(layer, by_side).heads_z(layer), layer)
             return self.recording.output(part, z)
-        mlp = self.model.blocks[layer].mlp
-        return mlp_output(mlp, self.changed_input(part, by_side[0]))
+        if neurons is not None:
+            z = self.with_neurons_replaced(neurons.z(*self.neuron_inputs(layer, by_side)), layer)
+            return self.recording.output(part, z)
+        read = self.changed_input(part, by_side[0])
+        written = mlp_output(self.model.blocks[layer].mlp, read)
+        if part in self.cuts.parts:
+            written = self.replaced(written, lambda run: run.output(part))
+        return written
 
     # Heads
 
@@ -256,11 +265,18 @@ class CutRun:
             second = self.second_call(layer, self.missed_by(head))
             z[:, :, head.number] = second.heads_z(layer)[:, :, head.number]
             self.recording.second_call_of_head[head] = second
+        return self.with_heads_replaced(z, layer).view(shape)
+
+    def with_heads_replaced(
+        self, z: Float[Tensor, "batch pos head d_head"], layer: int
+    ) -> Float[Tensor, "batch pos head d_head"]:
+        """What the heads of a layer gathered, with the ablated ones replaced."""
+        z = z.clone()
         for head in parts_in_layer(self.cuts.parts, layer, ("H",)):
             number = head.number
             now = z[:, :, number].clone()
             z[:, :, number] = self.replaced(now, lambda run, n=number: run.heads_z(layer)[:, :, n])
-        return z.view(shape)
+        return z
 
     # MLPs and neurons
 
@@ -296,13 +312,21 @@ class CutRun:
             gate, value = self.neuron_inputs(layer, by_side)
             z[..., rows] = neurons.z(gate, value)[..., rows]
             queries[..., rows] = neurons.terms.queries(gate)[..., rows]
-        ablated = parts_in_layer(self.cuts.parts, layer, ("N", "MLP"))
-        rows = [row for part in ablated for row in neuron_rows(self.model, part)]
-        if rows:
-            z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
+        z = self.with_neurons_replaced(z, layer)
         self.recording.neuron_z[layer] = z
         self.recording.neuron_query[layer] = queries
         return post + (z - before).unflatten(-1, (-1, len(neurons.terms))).sum(-1)
+
+    def with_neurons_replaced(
+        self, z: Float[Tensor, "batch pos head"], layer: int
+    ) -> Float[Tensor, "batch pos head"]:
+        """What the neuron-heads of a layer gathered, with the ablated ones replaced."""
+        ablated = parts_in_layer(self.cuts.parts, layer, ("N", "MLP"))
+        rows = [row for part in ablated for row in neuron_rows(self.model, part)]
+        if rows:
+            z = z.clone()
+            z[..., rows] = self.replaced(z[..., rows], lambda run: run.neurons_z(layer)[..., rows])
+        return z
 
     # Whole parts, and the unembedding
 

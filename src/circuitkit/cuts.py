@@ -1,8 +1,22 @@
 """What a set of names means when all of them are ablated or cut at once.
 
-The names are parsed into `Cuts`: the parts that are ablated, and what each input misses. An input
-covers every wire and path into it, a wire covers every path that ends in it, and a part covers all
-that it writes. A name that another name covers adds nothing, so nothing is subtracted twice.
+The rules. Each name replaces one thing, by what the replacement of the run gives:
+
+* a part, `"L0H1"`: what it writes, for all that read it;
+* an input, `"L1H3.K"`: the whole stream that this input reads;
+* a wire, `"L0H1->L1H3.K"`: the share of L0H1 in the stream that this input reads;
+* a path, `"embed->L0H1->L1H3.K"`: its first part's share in the stream that its second part reads.
+  What follows from it is passed on along the path, and nowhere else.
+
+All names of a set hold at once. In each value, what the paths pass on is put in first, then what
+wires replace, then what the input replaces, and a part is replaced after all that it reads. A later
+replacement hides an earlier one where it acts: everywhere, or, with `at`, at these positions alone.
+
+So if values are replaced at all positions, an input covers every wire and path into it, a wire
+every path that ends in it, and a part all that runs through it. A name that is covered adds nothing.
+With `at`, what a path changes in its first reader can reach later positions through attention, and
+there nothing hides it. Then only a part covers, and only the wires and paths that begin with it:
+what they replace has been replaced at the same positions already.
 """
 
 from collections.abc import Sequence
@@ -46,8 +60,8 @@ def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cut
     ----------
     model : a `TransformerBridge`
     names : parts, inputs, wires and paths
-    everywhere : whether values are replaced at all positions. Otherwise an ablated part does not
-        cover the wires into it, because they change what it writes at the other positions.
+    everywhere : whether values are replaced at all positions; if not, fewer names are covered, by
+        the rules above
 
     Raises
     ------
@@ -73,15 +87,21 @@ def resolve(model: Any, names: Sequence[str], *, everywhere: bool = True) -> Cut
             chains_into.setdefault(entry, {})[tuple(before)] = None
     inputs = {}
     for entry, missing in chains_into.items():
-        # the ablation of a part does already what a chain through it would do
-        left = [chain for chain in missing if parts.isdisjoint(name.part for name in chain)]
-        if left and not (everywhere and entry.part in parts):
+        left = [chain for chain in missing if not parts_cover(parts, (*chain, entry), everywhere)]
+        if left:
             inputs[entry] = tuple(left)
     return Cuts(frozenset(parts), inputs)
 
 
+def parts_cover(parts: set[Name], chain: Chain, everywhere: bool) -> bool:
+    """Whether the replacement of these parts hides all that a chain into an input changes."""
+    if everywhere:
+        return any(name.part in parts for name in chain)
+    return len(chain) > 1 and chain[0] in parts
+
+
 def covers(name: Chain, other: Chain) -> bool:
-    """Whether a part, input, wire or path covers another one, so that the other adds nothing."""
+    """Whether a name covers another one if values are replaced at all positions."""
     is_part = len(name) == 1 and name[0].side is None
     runs_through = is_part and name[0] in (piece.part for piece in other)
     return name != other and (runs_through or other[-len(name) :] == name)
