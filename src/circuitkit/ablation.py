@@ -849,8 +849,8 @@ def run(
     ----------
     model : a `TransformerBridge`
     tokens : a text, or token ids `[batch, pos]`
-    without : a name, or several names, of what is replaced; an input covers its wires, a wire its
-        paths, a part all
+    without : a name, or several names, of what is replaced, all at once. At all positions, an input
+        covers its wires, a wire its paths, and a part all; `circuitkit.cuts` has the rules
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
         rows, position by position, or those of the row before (`"resample"`; the first row takes
         those of the last one). A bias is the same in every row and every run, so only `"zero"`
@@ -861,8 +861,7 @@ def run(
         run are those with the hooks that the model had then.
     at : positions at which values are replaced, such as `[3]`, or `[-1]` for the last; all of them if
         it is None. Of a path, they are those of its first part; what follows from it may change at
-        all later positions. So a part that is replaced at some positions does not cover the wires
-        into it, which change what it writes at others. The rest of `without` holds at each position.
+        all later positions, and there no other name covers it.
 
     Returns
     -------

@@ -221,7 +221,9 @@ class FrozenNorm:
         before, after = (
             y.to(as_in_norm).norm(dim=-1, keepdim=True) for y in (undivided, norm(x) - self.bias)
         )
-        return replace(self, scale=before / after.clamp_min(1e-30))
+        # without the embedding, nothing may be left to divide
+        scale = torch.where(before > 0, before / after.clamp_min(1e-30), 1)
+        return replace(self, scale=scale)
 
     def fold(self, W: Float[Tensor, "*row d_model out"]) -> Float[Tensor, "*row d_model out"]:
         """The matrix that reads the stream as `W` reads the norm's output, up to the divisor.
