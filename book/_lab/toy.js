@@ -85,7 +85,7 @@ class CircuitToy extends HTMLElement {
       h("fieldset", {}, h("legend", {}, `Head ${head} writes`), ...[0, 1, 2].map((i) => this.slider(head, i))),
     );
     const columns = ["trigram", "carried by", "head 0 alone", "head 1 alone", "both"];
-    const caption = h("caption", {}, "Each cell shows the token with the largest logit when only these heads are on, and the gain of the correct token. A head carries a trigram if the correct token has the largest logit, with a gain above 1, whichever other head is switched off.");
+    const caption = h("caption", {}, "Each cell shows the token with the largest logit when only these heads are on, and the gain of the correct token. The correct token is predicted if it has the largest logit and a gain above 1. A head carries a trigram if the token is predicted whichever other head is switched off.");
     const table = h("table", {}, caption, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), this.rows);
     const button = (/** @type {string} */ name, /** @type {() => void} */ click) => h("button", { type: "button", class: "cl-button", click }, name);
     this.undo = button("Undo", () => this.back());

@@ -3,8 +3,8 @@
 A rule is an answer token that must follow in some contexts. If S is a set of heads, its *margins*
 are `M_S[u] = logit of the answer - logit of u`, one for each other token u. They are a sum over the
 heads of S and the residual stream, so all sets can be tried at little cost. The *log-odds* of the
-answer are `-ln sum_u exp(-M_S[u])`, and it is the most likely token if the smallest margin is
-positive. `predicted` is the one definition of a prediction, for the whole model and for its heads.
+answer are `-ln sum_u exp(-M_S[u])`, and it has the largest logit if the smallest margin is positive.
+`predicted` is the one definition of a prediction, for the whole model and for its heads.
 """
 
 import math
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST_GAIN = 1.0
-"""A predicted answer is the most likely token, and its log-odds exceed guessing by more than this."""
+"""A predicted answer has the largest logit, and its log-odds exceed guessing by more than this."""
 MOST_GAIN_OF_CONTROL = math.log(2)
 """A model is silent about an answer whose log-odds exceed guessing by no more than this, in nats."""
 THRESHOLD = 0.99
@@ -168,7 +168,7 @@ def predicted(
 
     Parameters
     ----------
-    leads : whether it is the most likely token; with every set, if there are several
+    leads : whether it has the largest logit; with every set, if there are several
     gain : its log-odds over guessing; the smallest of all sets, if there are several
     criterion : see `head_verdict`
     """
@@ -178,7 +178,7 @@ def predicted(
 def always_leads(
     heads: Float[Tensor, "row head other"], residual: Float[Tensor, "row other"]
 ) -> Bool[Tensor, "row head"]:
-    """Whether the answer is the most likely token with a head and *any* set of other heads; exact.
+    """Whether the answer has the largest logit with a head and *any* set of other heads; exact.
 
     `min_u ( m_h[u] + sum_{k != h} min(0, m_k[u]) + r[u] ) > 0`. Some set fails exactly if for some
     token u a set S has `m_h[u] + sum_S m_k[u] + r[u] <= 0`, and for a fixed u the smallest sum
@@ -305,11 +305,11 @@ def head_verdict(
     about it. A head is right on a row only if the same holds with the head and every set of other
     heads. So a head that carries a rule is in a model that has learnt it.
 
-    - `"odds"`: an answer is predicted if it is the most likely token and its log-odds exceed those
-      of guessing, `-ln(d_vocab - 1)`, by more than 1 nat. The model is silent if they exceed them by
-      no more than ln 2.
-    - `"argmax"`: an answer is predicted if it is the most likely token, and the model is silent if it
-      is not. A nearly uniform model can fail by chance.
+    - `"odds"`: an answer is predicted if it has the largest logit and its log-odds exceed those of
+      guessing, `-ln(d_vocab - 1)`, by more than 1 nat. The model is silent if they exceed them by no
+      more than ln 2.
+    - `"argmax"`: an answer is predicted if it has the largest logit, and the model is silent if it has
+      not. A nearly uniform model can fail by chance.
 
     Parameters
     ----------

@@ -9,12 +9,14 @@ from safetensors import safe_open
 
 import circuitkit as ck
 from circuitkit.superposition import head_logits
+from circuitkit_book.stored_tables import load_results
 from circuitkit_book.superposition_models import (
     hand_specified,
     load_original,
     toy_model,
 )
 from circuitkit_book.superposition_task import SkipTrigramTask, trigram_verdict
+from studies.count_tables.originals import initial_weights, loss, next_tokens
 from tests.support import tiny_models
 
 DATA = files("circuitkit") / "data" / "superposition"
@@ -62,6 +64,49 @@ def test_trigrams_beyond_the_heads_are_in_superposition(n_heads, n_trigrams):
     assert verdict.superposed == tuple(range(n_heads + 1, n_trigrams + 1))
     for trigram in range(1, min(n_heads, n_trigrams) + 1):
         assert verdict.carries[:, trigram - 1].nonzero().tolist() == [[trigram - 1]]
+
+
+def test_stored_verdicts_are_those_of_today():
+    rows = [row for row in load_results("originals") if row["seed"] in (5, 30)]
+    assert len(rows) == 6
+    for row in rows:
+        n_heads, n_trigrams = int(row["config"][0]), int(row["config"][2])
+        model = load_original(n_heads, n_trigrams, row["seed"])
+        for column, form in (("odds", "odds"), ("strict", "argmax"), ("post", "post")):
+            verdict = trigram_verdict(model, form)
+            assert int(verdict.is_learnt.sum()) == row[f"{column}_learnt"]
+            assert len(verdict.superposed) == row[f"{column}_distributed"]
+            assert int(verdict.carries.any(0).sum()) == row[f"{column}_carried"]
+
+
+def test_two_stored_tables_count_the_same_originals():
+    """`thresholds.csv` at 1 nat is `originals.csv`, and it counts no more models at higher ones."""
+    originals, thresholds = load_results("originals"), load_results("thresholds")
+    for n_heads in (2, 3, 4):
+        n_rules = n_heads + 1
+        ours = [row for row in originals if row["config"] == f"{n_heads}H{n_rules}T"]
+        counts = {r["threshold"]: r["learnt_all"] for r in thresholds if r["heads"] == n_heads}
+        assert counts[1] == sum(row["odds_learnt"] == n_rules for row in ours)
+        in_order = [counts[threshold] for threshold in sorted(counts)]
+        assert in_order == sorted(in_order, reverse=True)
+
+
+def test_the_loss_by_counts_is_the_cross_entropy_of_the_models():
+    task = SkipTrigramTask(3)
+    tokens = task.sample(40, seed=1)
+    p = {name: value.detach() for name, value in initial_weights(8, 3, 2, seeds=2).items()}
+    plain = loss(p, *next_tokens(tokens, 8), 0.0, 0.6)
+    priced = loss(p, *next_tokens(tokens, 8), 0.5, 0.6)
+    for run in range(2):
+        heads = ck.Heads(("L0H0", "L0H1", "L0H2"), **{k: v[run] for k, v in p.items()})
+        model = toy_model(heads, task)
+        logits = model(tokens)[:, :-1].flatten(0, 1)
+        entropy = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+        lengths = head_logits(model, tokens[:, :-1])[0].norm(dim=-1)
+        penalty = lengths.pow(0.6).sum(-1).pow(1 / 0.6).mean()
+        assert plain[run].item() == pytest.approx(entropy.item(), abs=1e-5)  # float32
+        # lengths are rounded up to 0.001
+        assert (priced - plain)[run].item() == pytest.approx(0.5 * penalty.item(), rel=0.01)
 
 
 def test_a_trigram_shared_by_all_four_heads():
