@@ -2,14 +2,23 @@
 
 import pytest
 
-from tests.support.site import pages
+from tests.support.site import OpenPage, pages
 
 OTHERS = ["search.html", "genindex.html", "404.html"]
 
 
+@pytest.fixture(scope="module")
+def tab(browser, site):
+    """One tab for all pages, because a new one would compile every script again."""
+    opened = OpenPage(browser, f"{site}/404.html")
+    yield opened
+    opened.context.close()
+
+
 @pytest.mark.parametrize("name", [*pages(), *OTHERS])
-def test_page_loads_without_errors_outside_requests_or_sideways_scroll(open_page, site, name):
-    opened = open_page(f"{site}/{name}")
+def test_page_loads_without_errors_outside_requests_or_sideways_scroll(tab, site, name):
+    opened = tab
+    opened.go(f"{site}/{name}")
     opened.read()
     assert opened.page.title()
     assert opened.problems == []

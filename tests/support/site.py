@@ -76,14 +76,18 @@ class OpenPage:
 
     def __init__(self, browser, url: str, width: int = PHONE, theme: str = "light", **options):
         size = {"width": width, "height": 844}
-        self.problems: list[str] = []
-        self.host = urlparse(url).netloc
         self.context = browser.new_context(viewport=size, color_scheme=theme, **options)
         self.page = self.context.new_page()
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         self.page.on("request", self._on_request)
         self.page.on("response", self._on_response)
+        self.go(url)
+
+    def go(self, url: str) -> None:
+        """Open an address in this tab, and collect what goes wrong there."""
+        self.problems: list[str] = []
+        self.host = urlparse(url).netloc
         self.page.goto(url, wait_until="load")
 
     def _on_console(self, message) -> None:

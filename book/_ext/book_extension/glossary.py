@@ -5,6 +5,7 @@ script; `glossary.js` only lets the Escape key hide one that is in the way.
 """
 
 import re
+from functools import cache
 from html import escape
 
 from docutils import nodes
@@ -62,6 +63,7 @@ def as_html(node) -> str:
     return inside
 
 
+@cache  # once a build: every page asks
 def entries(env) -> dict[str, tuple[str, str]]:
     """Every term, in lower case, with the anchor of its entry and the HTML of its definition."""
     found = {}

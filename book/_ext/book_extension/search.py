@@ -91,13 +91,20 @@ def is_block(node) -> bool:
     return isinstance(node, (nodes.paragraph, nodes.title, nodes.term, nodes.field))
 
 
+def read(app, doctree) -> None:
+    """Keep the entries of a page while its tree is at hand, because reading all trees again takes seconds."""
+    if not hasattr(app.env, "ck_entries"):
+        app.env.ck_entries = {}
+    app.env.ck_entries[app.env.docname] = entries(doctree)
+
+
 def finish(app, error) -> None:
     if error or app.builder.format != "html":
         return
     out, pages = Path(app.outdir), []
     for name in sorted(app.env.found_docs):
         title = words(app.env.titles[name])
-        pages.append([app.builder.get_target_uri(name), title, entries(app.env.get_doctree(name))])
+        pages.append([app.builder.get_target_uri(name), title, app.env.ck_entries[name]])
     data = json.dumps(pages, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     (out / "_static/search-index.js").write_text(f"const searchIndex = {data};\n", "utf-8")
     page = out / "search.html"
@@ -108,4 +115,5 @@ def finish(app, error) -> None:
 
 
 def setup(app) -> None:
+    app.connect("doctree-read", read, priority=900)
     app.connect("build-finished", finish, priority=800)

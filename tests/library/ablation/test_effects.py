@@ -141,14 +141,16 @@ def test_a_measure_that_gives_no_number_a_row_is_explained(plain, returned):
         effect(plain, ROWS, "L0H1", measure=measure, draws=1)
 
 
-def test_threads_and_processes_give_the_same_values():
+@pytest.mark.parametrize(
+    "backend", ["threading", pytest.param("loky", marks=pytest.mark.weekly)]
+)  # a process imports torch
+def test_threads_and_processes_give_the_same_values(backend):
     model = ck.load_model("two-layer")
     rows = repeated_tokens(model.cfg.d_vocab, 8, batch=2)
     alone = effect(model, rows, ["L0H1", "L1H1"], draws=3)
-    for backend in ("threading", "loky"):
-        with joblib.parallel_config(backend, n_jobs=2):
-            values = effect(model, rows, ["L0H1", "L1H1"], draws=3).values
-        torch.testing.assert_close(values, alone.values)
+    with joblib.parallel_config(backend, n_jobs=2):
+        values = effect(model, rows, ["L0H1", "L1H1"], draws=3).values
+    torch.testing.assert_close(values, alone.values)
 
 
 # Random controls

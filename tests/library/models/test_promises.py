@@ -6,6 +6,7 @@ import torch
 from circuitkit.models import model_card
 
 
+@pytest.mark.weekly  # 20 seconds; the files have hashes, and their logits are compared at every change
 @torch.no_grad()
 def test_heldout_loss(name, heldout, stored_logits):
     """All held-out text, from the stored file alone, to the fourth figure."""
