@@ -141,10 +141,10 @@ def own_hooks_only(model: Any) -> Iterator[None]:
 
 
 def is_own(hook: Any) -> bool:
-    """Whether a hook belongs to transformer-lens or to this package, and makes the model run."""
+    """Whether a hook is a part of the bridge, or of a converted layer."""
     function = hook.func if isinstance(hook, partial) else hook
-    package = str(getattr(function, "__module__", "")).partition(".")[0]
-    return package in ("transformer_lens", "circuitkit")
+    place = str(getattr(function, "__module__", ""))
+    return place.startswith(("transformer_lens.model_bridge", "circuitkit.conversion"))
 
 
 # The check at first use
@@ -478,6 +478,8 @@ def original_of(module: Any) -> Any:
 class Rejoined(nn.Module):
     """A linear layer whose outputs are those of several ones, in another order."""
 
+    parts: list[Any]
+
     def __init__(self, parts: list[Any], order: Int[Tensor, " output"]) -> None:
         super().__init__()
         object.__setattr__(self, "parts", parts)  # the modules belong to the bridge
@@ -511,7 +513,8 @@ def rejoin(owner: Any, split: Any, parts: list[Any]) -> dict[tuple[nn.Module, st
         old = split(owner)
     if all(is_same_linear(one, other) for one, other in zip(old, parts, strict=True)):
         return {}
-    for name, module in owner._modules.items():
+    projections: dict[str, Any] = owner._modules
+    for name, module in projections.items():
         weight = getattr(original_of(module), "weight", None)
         n_outputs = sum(len(part.weight) for part in parts)
         if weight is None or weight.ndim != 2 or n_outputs not in weight.shape:
@@ -533,10 +536,11 @@ class StandIn:
     def __init__(self, module: nn.Module, name: str, weight: Tensor, bias: Tensor) -> None:
         self.module = module
         own = getattr(module, name)
-        projection = nn.Module()
+        projection: Any = nn.Module()
         projection.weight = nn.Parameter(weight, requires_grad=False)
         has_bias = getattr(own, "bias", None) is not None
-        projection.bias = nn.Parameter(bias, requires_grad=False) if has_bias else None
+        number = nn.Parameter(bias, requires_grad=False) if has_bias else None
+        projection.register_parameter("bias", number)
         self.__dict__[name] = projection
 
     def __getattr__(self, name: str) -> Any:

@@ -219,6 +219,21 @@ def test_logits_that_are_no_sum_name_the_reason(name, message, load):
         ck.why(load(name)[0], ROWS[0], 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("granite-residual", "layer 0 of this model does not simply add its output"),
+        ("openai-gpt", "what its attn writes is not what the stream gains"),
+        ("opt-350m", "what its attn writes is not what the stream gains"),
+        ("nanochat", "its last norm is used in other places as well"),
+    ],
+)
+def test_a_stream_that_is_no_sum_names_the_reason(name, reason, load):
+    assert reason in first_use(load(name)[0]).stream
+    with pytest.raises(ValueError, match=reason):
+        ck.residual.decompose(load(name)[0], ROWS)
+
+
 def test_an_mlp_whose_hooks_are_those_of_another_model_cannot_be_removed():
     """In a deep copy of OPT, the hooks of an MLP still belong to the first model."""
     twin = copy.deepcopy(zoo.make("opt"))
