@@ -22,6 +22,7 @@ SLOW = (
     "gated.other_gates",
     "gated.low_rank_sparse",
     "notes.crossings",
+    "gated.and_gates",
     "notes.one_layer_fails",
     "ffn.training_hazards",
     "ffn.errors_through_layers",
@@ -104,7 +105,8 @@ YES = replace(SOUND, value=True, labels=(), tolerance=0, kind="exact", said=None
 WHY = "It would hold if halves were larger."
 CLEAR = replace(SOUND, null=[[0.1, 0.2], []], null_of="ten models", null_by="nulls.bigram_table")
 DOUBTFUL = replace(CLEAR, null=[[0.4, 0.6], []], verdict="holds without training", would_hold=WHY)
-NOT = replace(YES, verdict="cannot be checked", would_hold=WHY, by="", value=None)
+NOT = replace(YES, verdict="cannot be checked here", would_hold=WHY, by="", value=None)
+DEFINED = replace(YES, verdict="definition", value=[True, False], labels=("one", "other"))
 FAULTS = [
     (SOUND, {"place": " "}, "place is empty"),
     (SOUND, {"source": "rumour"}, "source 'rumour' is none of"),
@@ -133,15 +135,21 @@ FAULTS = [
         {"verdict": "holds without training", "would_hold": WHY},
         "no list of values with a null",
     ),
-    (NOT, {"would_hold": ""}, "verdict 'cannot be checked', and would_hold is ''"),
-    (NOT, {"by": "paper.gelu_as_silu"}, "'cannot be checked', and yet computed"),
+    (NOT, {"would_hold": ""}, "verdict 'cannot be checked here', and would_hold is ''"),
+    (NOT, {"by": "paper.gelu_as_silu"}, "'cannot be checked here' needs a computation (by) and"),
+    (SOUND, {"verdict": "misprint", "would_hold": WHY}, "'misprint', but 0.501 is within 0.005"),
+    (YES, {"verdict": "misprint", "would_hold": WHY}, "'misprint', but the computed answer is yes"),
+    (DEFINED, {"would_hold": WHY}, "verdict 'definition', and would_hold is 'It would hold"),
+    (SOUND, {"verdict": "cannot be checked"}, "verdict 'cannot be checked' is none of"),
 ]
 
 
 SOUND_ROWS = {
     "number": SOUND,
     "answer": YES,
-    "cannot be checked": NOT,
+    "cannot be checked here": NOT,
+    "computed, and it decides nothing": replace(SOUND, verdict=NOT.verdict, would_hold=WHY),
+    "definition": DEFINED,
     "far from its null": CLEAR,
     "within its null": DOUBTFUL,
 }

@@ -55,8 +55,9 @@ def summary() -> str:
         f"The register lists {len(claims)} claims of our sources, and the tests compute {computed} of them again. "
         f"Of all claims, {found['holds']} hold. For {untrained} other, the result agrees with the claim, but it is the "
         f"same for models that have learnt nothing. Another {in_setting} hold in the setting of their source and not "
-        f"in ours, {found['too strong']} are too strong, {found['wrong']} are wrong, and "
-        f"{found['cannot be checked']} cannot be checked."
+        f"in ours, {found['too strong']} are too strong, {found['wrong']} are wrong, {found['misprint']} are misprints, "
+        f"{found['definition']} is a definition that differs from ours, and "
+        f"{found['cannot be checked here']} cannot be checked here."
     )
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from circuitkit import Heads, conversion
 from circuitkit_book import theorems
 from circuitkit_book.claims.numbers import above_the_mlp, below, largest, normal
+from circuitkit_book.claims.paper import multiplications_over_the_mlp
 from circuitkit_book.omega import OmegaMLP, omega_mlp
 
 N, D = 20, 30
@@ -162,12 +163,13 @@ def silu_through_the_skip() -> float:
 
 
 def linear_step() -> list[bool]:
-    """Through the skip connection, is X replaced by X W with the value matrix W - I, and with W?"""
+    """Does a head with the value matrix W write X W, and does the skip connection replace X by X W with W - I?"""
     X, W = normal(0, 5, 8), normal(1, 8, 8)
     layer = _omega(20, W, W, 5)
     stream = layer.augment(X)
     pattern = (stream @ layer.self_matrix() @ stream.T).softmax(-1)[:-1, :-1]
-    return [largest(X + pattern @ X @ V - X @ W) < 1e-12 for V in (W - torch.eye(8).double(), W)]
+    written, replaced = pattern @ X @ W, X + pattern @ X @ (W - torch.eye(8).double())
+    return [largest(result - X @ W) < 1e-12 for result in (written, replaced)]
 
 
 def split_and_bias() -> list[bool]:
@@ -269,8 +271,10 @@ def _trained(decay: float, dropout: float) -> tuple[float, float]:
         return float(error(64, 0.0).sqrt()), float((own - others) / 2)
 
 
-def cost_of_dense_heads() -> float:
-    """Multiplications of the three-layer construction at the sizes of GPT-3, every matrix full, over its MLP's."""
+def cost_of_heads() -> list[float]:
+    """At the sizes of GPT-3, over the MLP: multiplications of the three-layer construction with full matrices, and of the
+    one-layer form with whole patterns and with two keys; width of the three-layer stream over that of the model.
+    """
     d_model, n_ctx = 12288, 2048
     W_in = torch.ones(1, 1).expand(d_model, 4 * d_model)
     layer = OmegaMLP(W_in, W_in.T, None, None, n_ctx, 20.0, "three_layers")
@@ -278,7 +282,8 @@ def cost_of_dense_heads() -> float:
     each = (
         length * width**2 + 2 * length**2 * width + length * width**2
     )  # X Q, times X^T, pattern times X, times V
-    return layer.n_heads * each / (2 * n_ctx * d_model * 4 * d_model)
+    full = layer.n_heads * each / (2 * n_ctx * d_model * 4 * d_model)
+    return [full, *multiplications_over_the_mlp(n_ctx, d_model), width / d_model]
 
 
 def attention_only_trained() -> list[float]:

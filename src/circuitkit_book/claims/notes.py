@@ -246,10 +246,15 @@ def wires_cut() -> list[float]:
 
 
 def loss_falls() -> list:
-    """Whether it falls to less than a third within these steps, and further: loss on the second pass at steps 4200, 5700 and 24000 of training, in nats."""
-    steps = (models.load_model("two-layer", step=step) for step in (4200, 5700))
+    """Whether it falls to less than a third within these steps, and further: loss on the second pass at steps 4200, 5700 and
+    24000 of training; loss on held-out text at the first two; in nats.
+    """
+    rows = models.heldout_rows(16, seed=2)
+    steps = [models.load_model("two-layer", step=step) for step in (4200, 5700)]
     before, after = (induction.induction_loss(two, repeats()).second for two in steps)
-    return [before > 3 * after > 9 * second_pass().second, before, after, second_pass().second]
+    text = [float(two(rows, return_type="loss")) for two in steps]
+    falls = before > 3 * after > 9 * second_pass().second
+    return [falls, before, after, second_pass().second, *text]
 
 
 def what_is_copied(into: str = "L1H3") -> list:

@@ -257,13 +257,23 @@ def gpt3_ratios() -> list[float]:
 
 
 def cost() -> list[float]:
-    """Multiplications over the MLP's, for all patterns and for two keys a token; and the share of patterns masked away."""
-    X, W_in, W_out = normal(0, 64, 64), normal(1, 64, 256), normal(2, 256, 64)
+    """Multiplications over the MLP's, for all patterns and for two keys a token, and the share of patterns masked away,
+    at the sizes of the page; for all patterns at other sizes.
+    """
+    made = conversion.neuron_heads(normal(1, 768, 8), normal(2, 8, 768))
+    pattern = made.pattern(normal(0, 256, 768), [0])[0]
+    masked = float((pattern == 0).double().mean())
+    other = multiplications_over_the_mlp(64, 64)[0]
+    return [*multiplications_over_the_mlp(256, 768), masked, other]
+
+
+def multiplications_over_the_mlp(n_ctx: int, d_model: int) -> list[float]:
+    """Those of a neuron-head over those of a neuron, for all patterns and for two keys a token."""
+    X, W_in, W_out = normal(0, n_ctx, d_model), normal(1, d_model, 1), normal(2, 1, d_model)
     made = conversion.neuron_heads(W_in, W_out)
     routes = (lambda: F.silu(X @ W_in) @ W_out), (lambda: made.literal(X)), (lambda: made(X))
     mlp, literal, two_key = (_multiplications(route) for route in routes)
-    pattern = made.pattern(X, [0])[0]
-    return [literal / mlp, two_key / mlp, float((pattern == 0).double().mean())]
+    return [literal / mlp, two_key / mlp]
 
 
 def _multiplications(run) -> int:

@@ -30,7 +30,9 @@ VERDICTS = {
     "holds without training": "holds without training",
     "too strong": "too strong",
     "wrong": "wrong",
-    "cannot be checked": "cannot be checked",
+    "misprint": "misprint",
+    "definition": "definition",
+    "cannot be checked here": "cannot be checked here",
 }
 
 #: Why a stored number may move: the reason, and the widest tolerance as a part of the number (or of 1, if that is more).
@@ -62,7 +64,7 @@ class Claim:
     chapter: str = ""
     """The page of the book that treats it: `2-qk-and-ov/what-a-head-writes`."""
     would_hold: str = ""
-    """What would have to be different for the claim to hold, in one sentence; empty if it holds."""
+    """What would have to be different for the claim to hold, in one sentence; empty if it holds or is a definition."""
     note: str = ""
     """What else a reader should know about the verdict."""
     by: str = ""

@@ -28,10 +28,10 @@ def problems(claims: Sequence[Claim], uncheckable_at_most: int = 8) -> list[str]
         for (by, key), n in users.items()
         if n > 1
     ]
-    skipped = sum(claim.verdict == "cannot be checked" for claim in claims)
+    skipped = sum(claim.verdict == "cannot be checked here" for claim in claims)
     if skipped > uncheckable_at_most:
         found.append(
-            f"{skipped} claims are 'cannot be checked'; at most {uncheckable_at_most} may be"
+            f"{skipped} claims are 'cannot be checked here'; at most {uncheckable_at_most} may be"
         )
     return found
 
@@ -44,12 +44,13 @@ def _row(claim: Claim) -> list[str]:
         found.append(f"ids of {claim.source!r} are {LETTERS[claim.source]!r} and a number")
     if claim.verdict not in VERDICTS:
         found.append(f"verdict {claim.verdict!r} is none of {list(VERDICTS)}")
-    if (claim.verdict == "holds") == bool(claim.would_hold.strip()):
+    if (claim.verdict in ("holds", "definition")) == bool(claim.would_hold.strip()):
         found.append(f"verdict {claim.verdict!r}, and would_hold is {claim.would_hold!r}")
     if not claim.chapter.strip():
         found.append("no page treats it")
     found += [f"the note says {text}, which the row does not compute" for text in _unbound(claim)]
-    found += _not_computed(claim) if claim.verdict == "cannot be checked" else _computed(claim)
+    if claim.verdict != "cannot be checked here" or claim.by or claim.value is not None:
+        found += _computed(claim)
     found += _null(claim)
     return [f"claim {claim.id}: {fault}" for fault in found]
 
@@ -71,10 +72,6 @@ def _unbound(claim: Claim) -> list[str]:
     ]
 
 
-def _not_computed(claim: Claim) -> list[str]:
-    return ["'cannot be checked', and yet computed"] if claim.by or claim.value is not None else []
-
-
 def _computed(claim: Claim) -> list[str]:
     if not claim.by or claim.value is None:
         return [f"verdict {claim.verdict!r} needs a computation (by) and its value"]
@@ -91,8 +88,8 @@ def _computed(claim: Claim) -> list[str]:
     true = [one for one in _flat(claim.value) if isinstance(one, bool)]
     if claim.verdict == "holds" and not all(true):
         found.append("'holds', but the computed answer is no")
-    if claim.verdict == "wrong" and true and all(true):
-        found.append("'wrong', but the computed answer is yes")
+    if claim.verdict in ("wrong", "misprint") and true and all(true):
+        found.append(f"{claim.verdict!r}, but the computed answer is yes")
     return found
 
 
@@ -173,8 +170,8 @@ def _said(claim: Claim) -> list[str]:
     agrees = agree(value, said, claim.said_tolerance)
     if claim.verdict == "holds" and not agrees:
         return [f"'holds', but {value} is not within {claim.said_tolerance} of {said}"]
-    if claim.verdict == "wrong" and agrees:
-        return [f"'wrong', but {value} is within {claim.said_tolerance} of {said}"]
+    if claim.verdict in ("wrong", "misprint") and agrees:
+        return [f"{claim.verdict!r}, but {value} is within {claim.said_tolerance} of {said}"]
     return []
 
 
