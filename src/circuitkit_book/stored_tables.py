@@ -52,7 +52,8 @@ def load_results(name: str) -> list[dict[str, Any]]:
     Parameters
     ----------
     name : `"originals"`, `"causes"`, `"post"`, `"recipes"`, `"coherent"`, `"language_model"`,
-        `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"` or `"constant_alpha"`
+        `"thresholds"`, `"published"`, `"by_hand"`, `"pairs"`,
+        `"constant_alpha"` or `"no_penalty"`
 
     Raises
     ------

@@ -1,7 +1,5 @@
 """What the post on gated attention blocks says, recomputed on hand-made models, shipped originals and stored tables."""
 
-from collections import Counter
-
 import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -303,17 +301,19 @@ def one_head_each(made: TransformerBridge) -> bool:
     return verdict.success and bool((verdict.carries.sum(0) == 1).all())
 
 
-def without_a_gate() -> list[int]:
-    """Originals with a strict success, of all: penalty on writes and no gate, 4H/5T; then the gate penalty at the best of
-    four constant strengths for each size, and how many originals of each size there are.
+def with_and_without_penalty() -> list[int]:
+    """Runs of each size with a head for every trigram, of how many, with the gate penalty and without it, strictly and by the
+    post's form; originals with a strict success of the chosen run, of all: penalty on writes and no gate, 4H/5T; stored tables.
     """
-    rows = [row for row in load_results("constant_alpha") if row["chosen"]]
-    best = []
-    for heads, _ in SIZES:
-        passed = Counter(row["alpha"] for row in rows if row["heads"] == heads and row["strict"])
-        best.append(max(passed.values(), default=0))
-    n_originals = len({row["original"] for row in rows if row["heads"] == 4})
-    return [*_chosen("writes, no gate", 5), *best, n_originals]
+    rows = load_results("no_penalty")
+    passed = [
+        sum(row[form] for row in rows if (row["heads"], row["penalty"]) == (heads, penalty))
+        for form in ("strict", "post")
+        for penalty in ("gate", "none")
+        for heads, _ in SIZES
+    ]
+    n_runs = sum((row["heads"], row["penalty"]) == (2, "gate") for row in rows)
+    return [*passed, n_runs, *_chosen("writes, no gate", 5)]
 
 
 def attention_on_the_source() -> list:
