@@ -14,9 +14,10 @@ replacement hides an earlier one where it acts: everywhere, or, with `at`, at th
 
 So if values are replaced at all positions, an input covers every wire and path into it, a wire
 every path that ends in it, and a part all that runs through it. A name that is covered adds nothing.
-With `at`, what a path changes in its first reader can reach later positions through attention, and
-there nothing hides it. Then only a part covers, and only the wires and paths that begin with it:
-what they replace has been replaced at the same positions already.
+With `at`, all names replace at the same positions, so an input still covers the wires into it, and a
+part the wires and paths that begin with it. But behind the first head that it enters, a wire or a
+path can change later positions, too, and there nothing covers it: neither a wire or an input that
+the path passes, nor a part into which they lead.
 """
 
 from collections.abc import Sequence

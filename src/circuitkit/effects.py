@@ -87,8 +87,8 @@ class Effect:
 
     @property
     def controls(self) -> Float[Tensor, " control"]:
-        """The mean over rows of the measure after the change to each control."""
-        return self.values[2:].mean(1)
+        """The mean over rows of the measure after the change to each control, minus before it."""
+        return (self.values[2:] - self.values[0]).mean(1)
 
     @property
     def rank(self) -> int:
@@ -96,8 +96,7 @@ class Effect:
 
         Without controls it is 1, too, so look at `len(controls)` first.
         """
-        changes = (self.values[1:].mean(1) - self.values[0].mean()).abs()
-        return 1 + int((changes[1:] >= changes[0]).sum())
+        return 1 + int((self.controls.abs() >= abs(self.change)).sum())
 
     def to_frame(self) -> "pd.DataFrame":
         """One row for the change and one for each control, with the means over rows."""
@@ -121,8 +120,8 @@ class Effect:
         if not len(controls):
             return f"{text}; no random controls"
         return (
-            f"{text}; {len(controls)} random controls: {controls.median():.2f} "
-            f"({controls.min():.2f} to {controls.max():.2f}), rank {self.rank} of {1 + len(controls)}"
+            f"{text}; {len(controls)} random controls: {controls.median():+.2f} "
+            f"({controls.min():+.2f} to {controls.max():+.2f}), rank {self.rank} of {1 + len(controls)}"
         )
 
 

@@ -139,8 +139,7 @@ def ablation(subject: Subject, kind: str, names: list[str]) -> list[Row]:
     result = effect(model, default_rows(model, batch=4), names, draws=10)
     control = None
     if len(result.controls):
-        before = result.values[0].mean()
-        control = result.controls.median() - before
+        control = result.controls.median()
     text = ", ".join(names)
     measure, change = "loss without", result.change
     return [row(kind, measure, change, interval=result.interval, control=control, text=text)]

@@ -197,10 +197,11 @@ def test_the_line_and_the_table(plain):
     low, high = found.interval
     assert found.change == pytest.approx(float(paired.mean()))
     assert (high - low) / 2 == pytest.approx(1.96 * float(paired.std()) / 3**0.5)
-    changes = [abs(float((row - found.values[0]).mean())) for row in found.values[2:]]
-    assert found.rank == 1 + sum(change >= abs(found.change) for change in changes)
+    changes = [float((row - found.values[0]).mean()) for row in found.values[2:]]
+    assert found.controls.tolist() == pytest.approx(changes)  # of the same kind as `change`
+    assert found.rank == 1 + sum(abs(change) >= abs(found.change) for change in changes)
     line = r"without L1H1 \(zero\): loss N -> N, [+-]N \[[+-]N, [+-]N\] over 3 rows; "
-    line += r"1 random controls: N \(N to N\), rank [12] of 2"
+    line += r"1 random controls: [+-]N \([+-]N to [+-]N\), rank [12] of 2"
     assert re.fullmatch(line.replace("N", r"\d+\.\d\d"), repr(found))
     assert repr(effect(plain, ROWS, "embed")).endswith("no random controls")
     assert "on one row" in repr(effect(plain, ROWS[:1], "L0H1", draws=1))
