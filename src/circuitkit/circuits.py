@@ -46,7 +46,7 @@ Row = Literal["token", "position"]
 
 @checked
 def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
-    """What attending to a token adds to every logit: $W_E W_V W_O W_U$.
+    r"""What attending to a token adds to every logit: $W_E W_V W_O W_U$.
 
     Parameters
     ----------
@@ -66,7 +66,8 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
     Notes
     -----
     Exact up to rounding in a model without norms; biases are left out. In a model with norms, fold
-    their gains into the weights first. Heads of later layers also read what earlier ones wrote.
+    their gains into the weights first. $W_E$ contains the factor $\sqrt{d_{model}}$ by which Gemma
+    multiplies its embedding. Heads of later layers also read what earlier ones wrote.
     With a large vocabulary, multiply a few rows at a time: `(table.A[:512] @ table.B).topk(10)`.
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", one-layer
     models; transposed.
@@ -120,7 +121,7 @@ def full_qk(
     Notes
     -----
     Exact up to rounding in a model without norms; biases and norms of queries and keys are left
-    out (see `full_ov`).
+    out (see `full_ov`). $W_E$ contains Gemma's factor $\sqrt{d_{model}}$.
     Source: Elhage et al. 2021, one-layer models; the scale is written out here.
 
     Examples
@@ -208,7 +209,9 @@ def copying_score(heads: Any, model: Any = None) -> Table:
 
     Notes
     -----
-    Exact up to rounding; biases and norms are left out. A high score alone does not make an
+    Exact up to rounding. Biases and all norms are left out, also one behind attention (Gemma 2), so
+    fold gains into the weights first. The column *copying* of `induction.scores` is another score:
+    from the values in a run, with norms up to their divisors. A high score alone does not make an
     induction head. Source: Elhage et al. 2021, "Copying / primitive induction" and eigenvalues.
 
     Examples

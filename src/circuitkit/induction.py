@@ -12,6 +12,7 @@ from circuitkit.bridge import require_unembedding_of_stream
 from circuitkit.checks import checked, require_finite, to_tokens
 from circuitkit.heads import in_full_precision
 from circuitkit.parts import head_names, n_heads
+from circuitkit.residual import writer_matrix
 from circuitkit.rows import (
     Repeated,
     after_occurrences,
@@ -71,7 +72,9 @@ def scores(model: Any, tokens: Repeated | Text | None = None, *, without: Names 
     the eigenvalues of the map from the token at a source position to the logits that the head
     writes if it attends only there, $L_{ij} = v_i W_O W_U[:, x_j]$. Here $i$ and $j$ are all
     positions $p + 1$ of all rows together, and values and unembedding vectors are centred over
-    them. The rows of $W_U$ are multiplied by the gain of the final norm, whose divisor is left out.
+    them. Norms act as in `virtual_weights`, without their divisors: the centring and the gain of the
+    final norm, and those of a norm behind attention (Gemma 2). `circuits.copying_score` is another
+    score: it is computed from the weights alone, for every token, and leaves norms out.
     Values are the model's own, so norms, MLPs and earlier heads count; cutting a wire into the
     values of a head changes none of its scores.
 
@@ -136,14 +139,16 @@ def copying_scores(done: Run, layer: int, sources: Tensor) -> Float[Tensor, " he
     `[d_head, d_head]` matrix that is computed here.
     """
     require_unembedding_of_stream(done.model)
-    attention = done.model.blocks[layer].attn
-    W_O = in_full_precision(attention.W_O)  # [head, d_head, d_model]
+    names = head_names(done.model, layer)
+    # [head, d_head, d_model]
+    W_O = torch.stack([in_full_precision(writer_matrix(done.model, name)) for name in names])
     value = in_full_precision(done.recording[f"blocks.{layer}.attn.hook_v"][sources])
     value = value.reshape(len(value), -1, W_O.shape[1]).transpose(0, 1)  # [group, source, d_head]
     value = value.repeat_interleave(len(W_O) // len(value), dim=0)  # [head, source, d_head]
     norm = done.recording.final_norm()
-    gain = 1 if norm is None else in_full_precision(norm.gain)[:, None]
-    unembed = gain * in_full_precision(done.model.W_U)[:, done.tokens[sources]]  # [d_model, source]
+    unembed = in_full_precision(done.model.W_U)[:, done.tokens[sources]]  # [d_model, source]
+    if norm is not None:
+        unembed = norm.fold(unembed)
     # with centred unembedding vectors, what all values have in common is multiplied by zero
     unembed = unembed - unembed.mean(1, keepdim=True)
     eigenvalues = torch.linalg.eigvals(W_O @ unembed @ value)

@@ -434,8 +434,8 @@ def slow_scores(c, tokens):
             head, final = c.slow.heads[name], c.slow.final
             for s in sorted(sources):
                 values.append(run.values[name][s] @ head.W_O)
-                column = c.slow.W_U[:, row[s]]
-                columns.append(column if final is None else final.gain * column)
+                column = c.slow.W_U[:, row[s], None]
+                columns.append((column if final is None else final.folded(column))[:, 0])
         v, u = torch.stack(values), torch.stack(columns)
         eigenvalues = torch.linalg.eigvals((v - v.mean(0)) @ (u - u.mean(0)).T)
         total = float(eigenvalues.abs().sum())

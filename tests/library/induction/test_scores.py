@@ -8,6 +8,22 @@ import torch
 from circuitkit.ablation import run
 from circuitkit.induction import Repeated, induction_loss, repeated_tokens, scores
 from circuitkit_book.induction_by_hand import build_induction_model
+from tests.support.slow_cuts import weights_of
+from tests.support.zoo import make
+
+# where transformers keeps W_O, the final norm, and the unembedding
+FAMILIES = {
+    "gpt2": ("transformer.h.1.attn.c_proj", "transformer.ln_f", "transformer.wte"),
+    "neox-parallel": (
+        "gpt_neox.layers.1.attention.dense",
+        "gpt_neox.final_layer_norm",
+        "embed_out",
+    ),
+    "phi": ("model.layers.1.self_attn.dense", "model.final_layernorm", "lm_head"),
+    "llama": ("model.layers.1.self_attn.o_proj", "model.norm", "lm_head"),
+    "gemma2": ("model.layers.1.self_attn.o_proj", "model.norm", "lm_head"),
+    "gemma3": ("model.layers.1.self_attn.o_proj", "model.norm", "lm_head"),
+}
 
 
 def test_handmade_heads_score_one_for_what_they_were_made_for():
@@ -24,6 +40,28 @@ def test_a_head_that_writes_nothing_has_the_copying_score_zero(boot):
     model = boot(n_layers=1)
     model.blocks[0].attn.o.weight.data.zero_()
     assert scores(model).select(behaviour="copying").values.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_copying_has_all_of_a_norm_but_its_divisor(family):
+    model, rows = make(family), torch.tensor([[3, 7, 1, 9, 3, 7, 1, 9], [5, 8, 2, 6, 5, 8, 2, 6]])
+    weights, (out, last, words) = weights_of(model), FAMILIES[family]
+    W_O, gain = weights[f"{out}.weight"], weights[f"{last}.weight"]
+    is_gemma, is_centred = family.startswith("gemma"), f"{last}.bias" in weights
+    W_O = (W_O if family == "gpt2" else W_O.T).unflatten(0, (4, -1))
+    if is_gemma:
+        W_O = W_O * (1 + weights["model.layers.1.post_attention_layernorm.weight"])
+    sources = (slice(None), slice(1, 5))  # behind the earlier occurrences
+    value = run(model, rows).cache["blocks.1.attn.hook_v"][sources].reshape(8, -1, W_O.shape[1])
+    value = value.repeat_interleave(4 // value.shape[1], 1).transpose(0, 1)
+    read = weights[f"{words}.weight"][rows[sources].flatten()] * (gain + is_gemma)
+    read = read - read.mean(1, keepdim=True) if is_centred else read
+    written = value @ W_O
+    table = (written - written.mean(1, keepdim=True)) @ (read - read.mean(0)).T
+    found = torch.linalg.eigvals(table)
+    expected = found.real.sum(-1) / found.abs().sum(-1)
+    for head, score in enumerate(expected.tolist()):
+        assert scores(model, rows)[f"L1H{head}", "copying"] == pytest.approx(score, abs=1e-4)
 
 
 def test_scores_of_a_model_with_cuts_are_those_of_its_cut_patterns(boot):
