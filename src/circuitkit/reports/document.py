@@ -2,6 +2,7 @@
 
 import csv
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -39,7 +40,8 @@ class ModelReport:
     ----------
     title : the name of the model
     table : all numbers, a DataFrame with the columns `part`, `name`, `measure`, `value`, `low`,
-        `high`, `control`, `p`, `named` and `text`; `named` is None for a row that no rule decides
+        `high`, `control`, `p`, `named` and `text`; `named` is None for a row that no rule decides.
+        No two rows have the same part, name, measure and text
     problems : what could not be computed, and why, by part
     html : the page, one file that opens without a network
 
@@ -132,6 +134,8 @@ def report(
         rules.decide(results["wires"])
         results["circuits"] = circuits(scores, results["wires"])
 
+    for rows in results.values():
+        number_alike(rows)
     title = title_of(model)
     html = page_of(title, results, patterns, problems, subject)
     result = ModelReport(title, table_of(results), problems, html)
@@ -289,6 +293,24 @@ def fingerprint_of(subject: Subject) -> str:
     }
     settings = repr(sorted((key, str(value)) for key, value in vars(model.cfg).items()))
     return str(joblib.hash((__version__, subject.prompt, settings, weights)))
+
+
+def number_alike(rows: list[Row]) -> None:
+    """Add (2), (3) and so on to the texts of lines that differ only in tokens that are spelled alike.
+
+    Examples
+    --------
+    >>> rows = [parts.row("L0H0", "raises", value, text="a → b") for value in (2.0, 1.0)]
+    >>> number_alike(rows)
+    >>> [row["text"] for row in rows]
+    ['a → b', 'a → b (2)']
+    """
+    count: Counter = Counter()
+    for row in rows:
+        key = row["name"], row["measure"], row["text"]
+        count[key] += 1
+        if count[key] > 1:
+            row["text"] += f" ({count[key]})"
 
 
 def table_of(results: dict[str, list[Row]]) -> pd.DataFrame:

@@ -149,6 +149,9 @@ def trigrams_by_weights(
     if norm is not None:
         with only_permanent_hooks(norm):
             embedding = norm(embedding)
+    W_U = in_full_precision(model.W_U)[:, among]
+    W_U = W_U - W_U.mean(1, keepdim=True)
+    head, embedding = head.to(W_U.dtype), embedding.to(W_U)
     query = head.side("Q", embedding)[0, 0]
     key = head.side("K", embedding)[0, 0]
     value = head.side("V", embedding)[0, 0]
@@ -159,8 +162,6 @@ def trigrams_by_weights(
     attention = (above_typical - math.log(WINDOW - 1)).sigmoid()
     attention, destination = attention.max(0)
 
-    W_U = in_full_precision(model.W_U)[:, among]
-    W_U = W_U - W_U.mean(1, keepdim=True)
     logits = (value - value.mean(0)) @ (head.W_O[0] @ W_U)  # [source, completion]
     strength = attention[:, None] * logits
     best = strength.flatten().topk(min(k, strength.numel())).indices
@@ -249,7 +250,7 @@ def trigrams_in_text(
                 candidate = candidates[number]
                 column = unembedding.column(torch.tensor(candidate.completion))
                 logits = logits_of[candidate.head][r, :, column]  # [pos]
-                attention = done.pattern(candidate.head)[r, destinations]  # [pair, pos]
+                attention = done.pattern(candidate.head)[r, destinations].to(logits)  # [pair, pos]
                 added = (attention * is_source) @ logits  # [pair]
                 found[number].append(added.roll(-place))  # its own pair comes first
     return [compared(torch.stack(added)) for added in found]

@@ -163,7 +163,7 @@ def words(subject: Subject, layer: int) -> list[Row]:
     result = []
     for name in head_names(model, layer):
         # where positions turn queries and keys, the key is one position before the query
-        offset = None if heads_of(model)[name].turn is None else 1
+        offset = None if heads_of(model, name).turn is None else 1
         tables = {
             "looks for": circuits.full_qk(model, name, offset=offset),
             "raises": circuits.full_ov(model, name),

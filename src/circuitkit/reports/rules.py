@@ -246,6 +246,8 @@ def discoveries(p_values: list[float]) -> list[bool]:
     --------
     >>> discoveries([0.01, 0.04, 0.03, 0.9])
     [True, False, False, False]
+    >>> discoveries([0.04, 0.03])  # the smaller one exceeds 0.025, and both pass with the larger
+    [True, True]
     """
     limit = 0.0
     for place, p in enumerate(sorted(p_values), start=1):

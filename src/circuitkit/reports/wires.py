@@ -25,6 +25,8 @@ from circuitkit.reports.rules import (
 
 WIRED = ("prefix matching", "previous token", "duplicate token")
 """Behaviours whose wires are tried. Many heads of large models attend to the first token at rest."""
+FEW_TOKENS = ", few tokens"
+"""This follows the behaviour in a row that was measured on random rows of few different tokens."""
 N_CONTROLS = 8
 """So many random directions are the control of a wire."""
 Stream = Float[Tensor, "row pos d_model"]
@@ -55,7 +57,7 @@ class Reader:
     ) -> None:
         self.weights = weights
         self.unembedding = unembedding
-        self.head = heads_of(done.model, name)
+        self.head = heads_of(done.model, name).to(unembedding.W.dtype)
         self.norm = norm_before(done.model, parse(name)[0])
         self.stream = done.stream(name)
         self.query = self.input("Q", self.stream)
@@ -71,7 +73,8 @@ class Reader:
         if self.norm is not None:
             with only_permanent_hooks(self.norm):
                 stream = self.norm(stream)
-        return self.head.side(side, stream)[:, 0]
+        # weights in half precision are used in full precision
+        return self.head.side(side, stream.to(self.unembedding.W))[:, 0]
 
     def behaviours(self, query: Tensor, key: Tensor) -> dict[str, float]:
         """Return each behaviour of the pattern above its control."""
@@ -140,7 +143,8 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
 
     Returns
     -------
-    A row for each wire and behaviour. A cut replaces what the earlier head writes by its mean over
+    A row for each wire and behaviour, with the behaviour as its text. Prefix matching is measured a
+    second time, on rows of few different tokens, and `FEW_TOKENS` follows it there. A cut replaces what the earlier head writes by its mean over
     all rows and positions. The control removes a vector of the same length in a random direction
     instead; it is computed where the cut loses at least the floor.
     """
@@ -151,8 +155,8 @@ def wires(subject: Subject, kinds_of: dict[str, list[str]]) -> list[Row]:
     for name, kinds in kinds_of.items():
         if "prefix matching" in kinds:
             matching[name] = ["prefix matching"]
-    result += cut_wires(model, random_rows(model, few_tokens=True), matching)
-    return result
+    again = cut_wires(model, random_rows(model, few_tokens=True), matching)
+    return result + [entry | {"text": entry["text"] + FEW_TOKENS} for entry in again]
 
 
 def cut_wires(model: Any, rows: RandomRows, kinds_of: dict[str, list[str]]) -> Iterator[Row]:
@@ -235,7 +239,7 @@ def circuits(scores: list[Row], wire_rows: list[Row]) -> list[Row]:
         head, side = reader_of(entry)
         if side == "V":
             wires_of["virtual head", entry["name"]] = [entry]
-        elif entry["text"] == "prefix matching" and head in copying:
+        elif entry["text"].removesuffix(FEW_TOKENS) == "prefix matching" and head in copying:
             wires_of.setdefault(("induction", head), []).append(entry)
     return [circuit_row(kind, entries) for (kind, _), entries in wires_of.items()]
 
