@@ -545,6 +545,8 @@ class Run:
     `logits`                                      is shown             is shown
     ============================================  ===================  ==========================
 
+    A run holds its model, and `pickle` cannot save a model of transformer-lens. So save what you
+    need of it: `torch.save(run.logits, "logits.pt")`.
     Source: Elhage et al. 2021, the residual stream as a sum.
     """
 
@@ -559,6 +561,16 @@ class Run:
     def __repr__(self) -> str:
         batch, pos = self.tokens.shape
         return f"Run({batch} rows of {pos} tokens, {len(self.model.blocks)} layers)"
+
+    def __getattr__(self, name: str) -> Any:
+        """Explain what a run has; called only for a name that it does not have."""
+        if hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # the error of a property itself
+        raise AttributeError(
+            f"A Run has no {name!r}. It has model, tokens, logits and cache, and the methods part, "
+            "parts, contributions, stream, read, pattern and z. Its values have no gradients; "
+            "attribution estimates effects from gradients."
+        )
 
     def has_old_weights(self) -> bool:
         """Whether torch has counted a change of the model's weights since this run."""
@@ -848,9 +860,10 @@ def run(
     Parameters
     ----------
     model : a `TransformerBridge`
-    tokens : a text, or token ids `[batch, pos]`
+    tokens : a text, or token ids `[batch, pos]`. Every id is read as text, also those that pad a row.
     without : a name, or several names, of what is replaced, all at once. At all positions, an input
-        covers its wires, a wire its paths, and a part all; `circuitkit.cuts` has the rules
+        covers its wires, a wire its paths, and a part all; `circuitkit.cuts` has the rules.
+        `"unembed"` is the input of the unembedding, the whole last stream.
     fill : `"zero"`, or values of the run without any replacement, as in `effect`: their `"mean"` over
         rows, position by position, or those of the row before (`"resample"`; the first row takes
         those of the last one). A bias is the same in every row and every run, so only `"zero"`
@@ -871,7 +884,8 @@ def run(
     ------
     ValueError : for unknown names, `fill` from other rows if all rows are equal, a `patch` from
         another model, positions outside the rows or none, `fill`, `patch` or `at` where nothing is
-        replaced, and hooks that change values at a replaced place, or anywhere if wires are cut
+        replaced, hooks that change values at a replaced place, or anywhere if wires are cut, and
+        logits that are not numbers (NaN)
 
     Notes
     -----
@@ -909,7 +923,14 @@ def run(
     replacement = replacement_of(model, tokens, fill, patch, at)
     with torch.no_grad():
         cuts = resolve(model, names, everywhere=at is None)
-        return run_with(model, tokens, cuts, replacement)
+        result = run_with(model, tokens, cuts, replacement)
+    if bool(result.logits.max().isnan()):  # the largest of numbers with NaN among them is NaN
+        raise ValueError(
+            "The output of the model holds NaN, so nothing could be read from this run. Look for NaN "
+            "among the weights, or in what hooks put in; model.run_with_cache(tokens) shows where it "
+            "begins."
+        )
+    return result
 
 
 def replacement_of(

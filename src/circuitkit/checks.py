@@ -22,8 +22,11 @@ __all__ = [
     "checked",
     "require_at_least",
     "require_bridge",
+    "require_device",
     "require_finite",
+    "require_not_negative",
     "require_positive",
+    "require_shares",
     "to_token",
     "to_tokens",
 ]
@@ -52,6 +55,8 @@ def checked(function: Function) -> Function:
         except TypeError as problem:
             parameters = ", ".join(signature.parameters)
             raise TypeError(f"{name}: {problem}. Its parameters are {parameters}.") from None
+        for parameter, value in given.items():
+            require_plain(f"{name} was given {parameter}=", value)
         try:
             return compared(*args, **kwargs)
         except TypeCheckError as problem:
@@ -127,6 +132,35 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def require_plain(given: str, value: Any) -> None:
+    """Raise a `ValueError` for a tensor without ordinary numbers: sparse, nested or meta."""
+    if not isinstance(value, Tensor):
+        return
+    kind = "nested" if value.is_nested else "sparse"
+    if value.is_meta:
+        kind = "meta"
+    elif value.layout is torch.strided and not value.is_nested:
+        return
+    raise ValueError(
+        f"{given}a {kind} tensor. It needs an ordinary tensor that holds its numbers, such as "
+        f"{'torch.zeros(2, 3)' if kind == 'meta' else 'tensor.to_dense()'}."
+    )
+
+
+def require_device(function: str, device: Any) -> None:
+    """Raise a `ValueError` for a device that does not exist here, or holds no numbers (meta)."""
+    try:
+        holds_numbers = not torch.zeros(1, device=device).is_meta
+        problem = "it holds no numbers"
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        holds_numbers, problem = False, str(error).splitlines()[0][:120]
+    if not holds_numbers:
+        raise ValueError(
+            f"{function} was given device={str(device)!r}, which this installation of torch cannot "
+            f"use here ({problem}). Write device='cpu', or leave it out."
+        )
+
+
 def require_bridge(model: Any) -> None:
     """Raise a `TypeError` if this is no `TransformerBridge`."""
     if not hasattr(model, "blocks") or not hasattr(model, "W_E"):
@@ -149,7 +183,7 @@ def to_tokens(
     Raises
     ------
     ValueError : for texts of several lengths, more tokens than the model reads, ids outside the
-        vocabulary, and no tokens at all
+        vocabulary, and no tokens at all, or none but those that the tokenizer adds
     TypeError : for anything else than text and token ids
 
     Notes
@@ -157,6 +191,7 @@ def to_tokens(
     Source: this book.
     """
     require_bridge(model)
+    require_plain("to_tokens was given ", text)
     rows: Any = [text] if isinstance(text, str) else text
     is_text = isinstance(rows, Sequence) and all(isinstance(row, str) for row in rows)
     tokens: Any = ids_of_texts(model, rows) if is_text and rows else text
@@ -186,6 +221,12 @@ def to_tokens(
 def ids_of_texts(model: Any, texts: Sequence[str]) -> Int[Tensor, "batch pos"]:
     """The token ids of texts of one length."""
     require_tokenizer(model)
+    for text in texts:
+        if not model.tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise ValueError(
+                f"The text {text!r} has no tokens of its own, so there is nothing to read. Give a "
+                "text, or the id of the opening token alone: torch.tensor([[0]])."
+            )
     rows = [model.to_tokens(text, truncate=False)[0] for text in texts]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
@@ -224,7 +265,7 @@ def to_token(model: Any, answer: str | int) -> int:
     require_bridge(model)
     if isinstance(answer, str):
         require_tokenizer(model)
-        pieces = model.to_tokens(answer, prepend_bos=False)[0].tolist()
+        pieces = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
         if len(pieces) != 1:
             texts = [model.tokenizer.decode([piece]) for piece in pieces]
             raise ValueError(
@@ -253,6 +294,20 @@ def require_positive(**numbers: int | float | None) -> None:
     for name, number in numbers.items():
         if number is not None and not 0 < number < math.inf:
             raise ValueError(f"{name}={number} must be a positive number. Leave it out if unsure.")
+
+
+def require_not_negative(**numbers: float | None) -> None:
+    """Raise a `ValueError` if a number that is given is NaN, infinite or negative."""
+    for name, number in numbers.items():
+        if number is not None and not 0 <= number < math.inf:
+            raise ValueError(f"{name}={number} must be a finite number of at least 0.")
+
+
+def require_shares(**numbers: float) -> None:
+    """Raise a `ValueError` if a number is not between 0 and 1."""
+    for name, number in numbers.items():
+        if not 0 <= number <= 1:
+            raise ValueError(f"{name}={number} must be a share, between 0 and 1.")
 
 
 def require_finite(tensor: Tensor, what: str) -> None:

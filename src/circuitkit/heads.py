@@ -18,7 +18,16 @@ from torch.nn.functional import pad
 from transformer_lens import FactoredMatrix
 
 from circuitkit.bridge import require_right_weights
-from circuitkit.checks import checked, require_bridge, require_finite, require_positive, shown
+from circuitkit.checks import (
+    checked,
+    require_bridge,
+    require_device,
+    require_finite,
+    require_not_negative,
+    require_plain,
+    require_positive,
+    shown,
+)
 from circuitkit.names import SIDES, Name, Side, parse, unknown
 
 __all__ = ["Heads", "Rotary", "heads_of", "stack"]
@@ -61,6 +70,10 @@ class Rotary:
     planes: Int[Tensor, "plane 2"]
     angles: Float[Tensor, " plane"]
     gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive(gain=self.gain)
+        require_finite(self.angles, "angles, given to Rotary,")
 
     @checked
     def __call__(
@@ -183,12 +196,20 @@ class Heads:
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "scale", scale)
         n = len(self.names)
+        if n == 0:
+            raise ValueError(
+                "A stack of heads needs at least one head. Take heads of a layer that has some, such "
+                "as heads_of(model, ['L0H0']), or a list of numbers, heads[[0]]."
+            )
         if len(set(self.names)) < n or not n == len(layers) == len(self.W_Q):
             raise ValueError(
                 f"A stack of heads needs a unique name and a layer for each of its {len(self.W_Q)} "
                 f"heads; it was given the names {self.names} and the layers {self.layers}."
             )
-        require_positive(scale=scale, cap=self.cap, window=self.window)
+        require_positive(scale=scale, cap=self.cap, window=self.window, norm_over=self.norm_over)
+        require_not_negative(norm_eps=self.norm_eps)
+        for layer in layers:
+            require_not_negative(layer=layer)
         dtypes = {str(weight.dtype) for weight in weights_of(self).values()}
         if len(dtypes) > 1:
             raise ValueError(f"The weights have the dtypes {sorted(dtypes)}. Convert them to one.")
@@ -251,6 +272,10 @@ class Heads:
 
     def to(self, *args: Any, **kwargs: Any) -> "Heads":
         """The same heads on another device or in another dtype; arguments of `torch.Tensor.to`."""
+        # a first argument may also be a dtype or another tensor
+        for device in (*args[:1], kwargs.get("device")):
+            if isinstance(device, str | int | torch.device):
+                require_device("heads.to", device)
         moved = {name: weight.to(*args, **kwargs) for name, weight in weights_of(self).items()}
         return replace(self, **moved)
 
@@ -298,6 +323,7 @@ class Heads:
     @checked
     def allowed(self, n_pos: int, device: torch.device | None = None) -> Bool[Tensor, "dst src"]:
         """True where mask and window let a destination see a source."""
+        require_positive(n_pos=n_pos)
         pairs = allowed_pairs(self.mask, n_pos, device)
         return pairs if self.window is None else pairs.triu(1 - self.window)
 
@@ -351,6 +377,7 @@ def norm_divisor(
 
 def require_stream(heads: Heads, x: Any) -> None:
     """Raise an error if these heads cannot read this stream."""
+    require_plain("These heads were given ", x)
     is_tensor = isinstance(x, Tensor)
     has_shape = is_tensor and x.ndim >= 2 and x.shape[-1] == heads.d_model
     if not has_shape or x.dtype != heads.W_Q.dtype:
@@ -539,8 +566,10 @@ def heads_of(model: Any, names: str | Sequence[str] | None = None) -> Heads:
     else:
         parts = [layer_heads(model, layer) for layer in attention_layers(model)]
     if not parts:
-        empty = model.W_E.new_zeros(0, model.cfg.d_model, model.cfg.d_head)
-        return Heads((), empty, empty, empty, empty.mT)
+        raise ValueError(
+            "No head is named, or this model has no attention heads. Give a model with attention "
+            "layers, such as load_model('two-layer'), and names such as ['L0H1']."
+        )
     if len(parts) == 1:
         # the weights of one layer are views of the model's own
         return parts[0].to(parts[0].W_Q.dtype, copy=True)

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit.bridge import first_line
-from circuitkit.checks import checked, require_finite
+from circuitkit.checks import checked, require_device, require_finite
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -57,21 +57,24 @@ def load_model(
 
     Returns
     -------
-    A bridge in float32. The weights of a shipped model require no gradients. The `tokenizer` is
-    None if the folder has no tokenizer.
+    A bridge in float32, or in torch's default dtype if that is float64. The weights of a shipped
+    model require no gradients. The `tokenizer` is None if the folder has no tokenizer.
 
     Raises
     ------
-    ValueError : for an unknown name or step, a damaged shipped file, and weights that are
-        missing, have other sizes than the configuration says, or are NaN or infinite
+    ValueError : for an unknown name or step, a damaged shipped file, weights that are missing, have
+        other sizes than the configuration says, or are NaN or infinite, and a device that does not
+        exist or that this installation of torch cannot use
     FileNotFoundError : for a folder without `config.json`
-    RuntimeError, AssertionError : from torch, for a device that does not exist or that this
-        installation of torch cannot use
 
     Notes
     -----
     Shipped weights were rounded when they were stored: to half precision, and the embeddings of
-    earlier checkpoints to 8 bits. Without `from_hub`, nothing is downloaded.
+    earlier checkpoints to 8 bits. Without `from_hub`, nothing is downloaded. A text becomes the
+    tokens that the model's own tokenizer gives, `tokenizer(text)` in transformers, with two
+    exceptions: where the tokenizer puts nothing in front of a text, its opening token (`bos_token`, or
+    else `eos_token`) is put there; and an `eos_token` that it puts behind a text is left out, except
+    in an encoder (BERT).
 
     Source: `studies/edition-2/train/model.py` trained the shipped weights; transformer-lens loads
     all other models.
@@ -88,6 +91,7 @@ def load_model(
             f"Only shipped models have checkpoints, and {str(name)!r} is none of them: "
             f"{list_models()}. Leave step out."
         )
+    require_device("load_model", device)
     if is_shipped:
         model = load_shipped(str(name), step)
     elif from_hub:
@@ -212,7 +216,6 @@ def load_folder(folder: str | Path) -> "TransformerBridge":
 
 def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBridge":
     """A model that transformers knows, on the CPU; `source` is a folder or a name on the Hub."""
-    from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformer_lens.model_bridge.sources import transformers as loading
     from transformers import AutoConfig
@@ -236,7 +239,7 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
             joint.bias = torch.nn.Parameter(torch.zeros(joint.out_features))
     try:
         if has_tokenizer:
-            return TransformerBridge.boot_transformers(source, hf_model=model, device="cpu")
+            return with_own_tokenizer(source, model)
         return build_bridge_from_module(
             model, architecture, hf_config=model.config, tokenizer=None, model_name=source
         )
@@ -246,6 +249,64 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
             f"hooks into it: {first_line(problem)}. transformer-lens does not support all settings "
             "of a family, so look at those in config.json."
         ) from problem
+
+
+class Marks(NamedTuple):
+    """What a tokenizer puts in front of a text and behind it, and the ids of its special tokens."""
+
+    front: list[int]
+    behind: list[int]
+    bos: int | None
+    eos: int | None
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "Marks":
+        """Compare the tokens of a short text with and without special tokens."""
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        whole = tokenizer("a")["input_ids"]
+        starts = [n for n in range(len(whole)) if bare and whole[n : n + len(bare)] == bare]
+        start = starts[0] if starts else len(whole)
+        front, behind = whole[:start], whole[start + len(bare) :]
+        return cls(front, behind, tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
+def with_own_tokenizer(source: str, model: "PreTrainedModel") -> "TransformerBridge":
+    """A bridge for a model of transformers, with the tokenizer of its folder."""
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    marks = Marks.of(tokenizer)
+    # without this, transformer-lens loads it again with bos as its whole template
+    tokenizer.init_kwargs["add_bos_token"] = bool(marks.front or marks.behind)
+    bridge = TransformerBridge.boot_transformers(
+        source, hf_model=model, tokenizer=tokenizer, device="cpu"
+    )
+    set_marks(bridge, marks)
+    return bridge
+
+
+def set_marks(bridge: Any, marks: Marks) -> None:
+    """Make `bridge.to_tokens` give the tokens of the model's own tokenizer.
+
+    transformer-lens puts the token `bos` in front of every text, takes `eos` for it where there is
+    no `bos`, and invents one where there is neither. That is right only where the tokenizer itself
+    puts nothing in front, and one of the two exists.
+    """
+    tokenizer, cfg = bridge.tokenizer, bridge.cfg
+    if marks.bos is None and (marks.front or marks.eos is None):
+        tokenizer.bos_token = None
+    if marks.eos is None:
+        tokenizer.eos_token = None
+    if marks.front:
+        cfg.tokenizer_prepends_bos = marks.front[0] == marks.bos
+        cfg.default_prepend_bos = cfg.tokenizer_prepends_bos
+    elif tokenizer.bos_token is None:
+        cfg.default_prepend_bos = cfg.tokenizer_prepends_bos = False
+    # in a model that reads from left to right, the text goes on behind its last token
+    is_encoder = str(getattr(cfg, "attention_dir", "causal")) == "bidirectional"
+    ends = marks.eos is not None and marks.behind == [marks.eos]
+    cfg.tokenizer_appends_eos = ends and not is_encoder
 
 
 def require_whole(model: "PreTrainedModel", report: dict[str, Any], source: str) -> None:

@@ -13,7 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.checks import checked, require_at_least, require_bridge, shown
+from circuitkit.checks import (
+    checked,
+    require_at_least,
+    require_bridge,
+    require_not_negative,
+    shown,
+)
 from circuitkit.circuits import full_ov, full_qk
 from circuitkit.heads import heads_of, require_attention_head
 
@@ -92,6 +98,7 @@ def strongest(
     d_vocab = model.cfg.d_vocab
     require_tables(d_vocab, unigram=unigram, likelihood=likelihood, among=among)
     require_at_least(1, window=window, k=k)
+    require_not_negative(min_together=min_together)
     tables = HeadTables.of(model, head, unigram, window)
     ids = torch.arange(d_vocab) if among is None else among.nonzero().flatten()
     ids = ids.to(model.W_E.device)

@@ -1,5 +1,6 @@
 """One training loop, with which every small model of the book is trained."""
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -7,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from circuitkit.checks import checked, require_at_least, shown
+from circuitkit.checks import checked, require_at_least, require_positive, shown
 
 __all__ = ["fit"]
 
@@ -60,16 +61,22 @@ def fit(
     (True, 9.0)
     """
     require_at_least(1, steps=steps)
+    require_positive(clip_norm=clip_norm)
     trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise ValueError(
+            "fit was given no parameter that requires a gradient, so there is nothing to train. "
+            "Give tensors such as torch.zeros(3, requires_grad=True), or module.parameters()."
+        )
     rate_at = learning_rate if callable(learning_rate) else lambda step: learning_rate
-    require_at_least(0, learning_rate=rate_at(0))
+    require_rate(rate_at(0), 0)
     descent = optimizer(trained, lr=rate_at(0))
     losses = []
 
     # TQDM_DISABLE=1 hides the bar, which appears only if training takes more than five seconds.
     for step in tqdm(range(steps), desc="training", delay=5, leave=False):
         for group in descent.param_groups:
-            group["lr"] = rate_at(step)
+            group["lr"] = require_rate(rate_at(step), step)
         with torch.enable_grad():
             loss = loss_function(step)
             if not isinstance(loss, Tensor) or not loss.requires_grad:
@@ -84,3 +91,13 @@ def fit(
         descent.step()
         losses.append(loss.detach())
     return torch.stack(losses)
+
+
+def require_rate(rate: float, step: int) -> float:
+    """A learning rate; a `ValueError` if it is negative, infinite or NaN."""
+    if not 0 <= rate < math.inf:
+        raise ValueError(
+            f"The learning_rate of step {step} is {rate}. It must be a number of at least 0, such as "
+            "learning_rate=1e-3."
+        )
+    return rate

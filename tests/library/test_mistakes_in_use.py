@@ -58,6 +58,14 @@ def record(d_model):
     return superposition.block.LayerRecord(x, x, 2)
 
 
+@cache
+def broken():
+    """A model with NaN in its weights."""
+    weight = model(2).blocks[0].attn.v.original_component.weight
+    torch.nn.init.constant_(weight, torch.nan)
+    return model(2)
+
+
 def with_mlp():
     return model(attn_only=False, d_mlp=7)
 
@@ -72,6 +80,22 @@ MISTAKES = [
     (lambda: induction.induction_loss(model(), Repeated(TWICE[:, :1].expand(3, 2), 1, 0)), "at"),
     (lambda: ck.heads_of(model(), 3), "expects names to be a string"),
     (lambda: heads().pattern(X[:, :5]), "read a stream"),
+    (lambda: heads()[[]], "at least one head"),
+    (lambda: ck.Heads((), W[:0], W[:0], W[:0], W[:0].mT), "at least one head"),
+    (lambda: ck.heads_of(ck.load_model("zero-layer")), "no attention heads"),
+    (lambda: ck.Heads(("a",), W, W, W, W.mT, norm_eps=math.nan), "norm_eps=nan"),
+    (lambda: ck.Heads(("a",), W, W, W, W.mT, layers=(math.inf,)), "layer=inf"),
+    (lambda: heads().to("tpu"), "device='tpu'"),
+    (lambda: heads().allowed(-1), "n_pos=-1"),
+    (lambda: ck.load_model("two-layer", device="tpu"), "Write device='cpu'"),
+    (lambda: ck.load_model("two-layer", device="meta"), "holds no numbers"),
+    (lambda: ck.run(model(), TOKENS.to_sparse()), "tensor.to_dense"),
+    (lambda: ck.why(model(), TOKENS[:1].to("meta"), 3), "holds its numbers"),
+    (lambda: heads().pattern(X.to("meta")), "holds its numbers"),
+    (lambda: ck.run(ck.load_model("two-layer"), ""), "no tokens of its own"),
+    (lambda: ck.why(ck.load_model("two-layer"), [""], 3), "no tokens of its own"),
+    (lambda: ck.run(broken(), TOKENS), "holds NaN"),
+    (lambda: ck.run(model(), TOKENS).grad, "Run has no 'grad'"),
     (lambda: heads().pattern(X.double()), "torch.float32"),
     (lambda: heads().results(X, torch.ones(1, 7, 7)), "dst, src"),
     (lambda: ck.Heads(("a",), [[1.0]], W, W, W.mT), "to be a tensor"),
@@ -96,6 +120,9 @@ MISTAKES = [
     (lambda: conversion.head_sum("relu", sharpness=0.0), "sharpness=0.0"),
     (lambda: conversion.head_sum("relu", sharpness=torch.nan), "sharpness=nan"),
     (lambda: conversion.gate_sum("silu", -1.0), "reach=-1.0"),
+    (lambda: conversion.head_sum("relu", sharpness=math.inf), "sharpness=inf"),
+    (lambda: strongest(min_together=math.nan), "min_together=nan"),
+    (lambda: figures.signed([1.0], limit=math.inf), "limit=inf"),
     (lambda: neurons().neuron(5), "asked for"),
     (lambda: neurons().heads([7]), "asked for"),
     (lambda: neurons()(torch.ones(3, 3)), "2 dimensions"),
@@ -107,8 +134,17 @@ MISTAKES = [
     (lambda: superposition.GATES.but(expansion=0), "expansion=0"),
     (lambda: superposition.train_gated(record(4), record(4), inits=0), "inits=0"),
     (lambda: superposition.train_gated(record(4), record(5)), "two records"),
+    (lambda: superposition.GATES.but(power=-1.0), "power=-1.0"),
+    (lambda: superposition.GATES.but(alpha=math.inf), "alpha=inf"),
+    (lambda: superposition.GATES.but(lr_warmup=1.5), "lr_warmup=1.5 must be a share"),
+    (lambda: superposition.GATES.but(d_gate=0), "d_gate=0"),
+    (lambda: superposition.GATES.lr_at(-1), "step=-1"),
+    (lambda: superposition.GatedBlock(FAST, 2, 4, target_rms=torch.nan), "target_rms=nan"),
     (lambda: superposition.train_gated(record(4), record(4), FAST.but(lr=torch.nan)), "=nan"),
-    (lambda: fit([], lambda step: X.sum(), 3), "empty"),
+    (lambda: fit([], lambda step: X.sum(), 3), "no parameter that requires a gradient"),
+    (lambda: fit([X], lambda step: X.sum(), 3), "no parameter that requires a gradient"),
+    (lambda: fit([WEIGHT], lambda step: WEIGHT.sum(), 3, learning_rate=math.inf), "step 0 is inf"),
+    (lambda: fit([WEIGHT], lambda step: WEIGHT.sum(), 3, clip_norm=-1.0), "clip_norm=-1.0"),
     (lambda: fit([WEIGHT], lambda step: torch.zeros(()), 3), "depends on"),
     (lambda: fit([WEIGHT], lambda step: 3.0, 3), "depends on"),
 ]
@@ -116,7 +152,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("mistake", "advice"), MISTAKES)
 def test_a_mistake_is_explained(mistake, advice):
-    with pytest.raises((TypeError, ValueError, IndexError), match=advice):
+    with pytest.raises((TypeError, ValueError, IndexError, AttributeError), match=advice):
         mistake()
 
 

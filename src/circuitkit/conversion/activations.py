@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitkit.checks import checked, require_at_least
+from circuitkit.checks import checked, require_at_least, require_positive
 from circuitkit.models import stored
 
 SILU_SCALES = {"silu": 1.0, "quick_gelu": 1.702}
@@ -180,6 +180,7 @@ def head_sum(activation: str, heads_per_neuron: int = 5, *, sharpness: float = 2
     0.0139
     """
     require_at_least(1, sharpness=sharpness)
+    require_positive(sharpness=sharpness)  # not infinite
     return with_at_most(heads_per_neuron, head_sums(activation, sharpness))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from circuitkit.checks import checked, require_at_least
+from circuitkit.checks import checked, require_not_negative
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +122,7 @@ def signed(values: Numbers, limit: float | None = None) -> dict[str, Any]:
     from matplotlib.colors import LinearSegmentedColormap
 
     if limit is not None:
-        require_at_least(0, limit=limit)
+        require_not_negative(limit=limit)
     array = to_array(values)
     if array.size == 0 or not np.isfinite(array).all():
         raise ValueError("A colour scale needs finite values, and here are none, NaN or infinity.")

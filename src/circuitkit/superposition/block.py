@@ -25,7 +25,15 @@ from transformer_lens.model_bridge.generalized_components import AttentionBridge
 from transformer_lens.model_bridge.sources.native import NativeAttention
 
 from circuitkit.bridge import require_same_model, undisturbed
-from circuitkit.checks import checked, require_at_least, require_finite, to_tokens
+from circuitkit.checks import (
+    checked,
+    require_at_least,
+    require_finite,
+    require_not_negative,
+    require_positive,
+    require_shares,
+    to_tokens,
+)
 from circuitkit.conversion.convert import copy_model
 from circuitkit.heads import allowed_pairs
 from circuitkit.training import fit
@@ -105,6 +113,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_at_least(1, expansion=self.expansion, d_head=self.d_head, steps=self.steps)
+        require_at_least(1, d_gate=self.d_gate, batch=self.batch, n_prompts=self.n_prompts)
+        require_positive(power=self.power, lr=self.lr)
+        require_shares(
+            alpha_warmup=self.alpha_warmup, alpha_tail=self.alpha_tail, lr_warmup=self.lr_warmup
+        )
+        require_not_negative(alpha=self.alpha)
         if self.penalty == "write" and self.d_head != 1:
             raise ValueError("The penalty 'write' needs heads of d_head=1. Write penalty='gate'.")
         if self.penalty == "gate" and self.gate is None:
@@ -116,6 +130,7 @@ class Recipe:
 
     def alpha_at(self, step: int) -> float:
         """The weight of the penalty at a step (0 .. steps - 1)."""
+        require_at_least(0, step=step)
         done = step / self.steps
         if self.alpha_tail and done >= 1 - self.alpha_tail:
             return 0.1 * self.alpha
@@ -125,6 +140,7 @@ class Recipe:
 
     def lr_at(self, step: int) -> float:
         """The learning rate at a step."""
+        require_at_least(0, step=step)
         done = (step + 1) / self.steps
         if done <= self.lr_warmup:
             return self.lr * done / self.lr_warmup
@@ -199,7 +215,8 @@ class GatedBlock(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        require_at_least(1, n_heads=n_heads)
+        require_at_least(1, n_heads=n_heads, d_model=d_model)
+        require_not_negative(target_rms=target_rms)
         self.recipe = recipe
         self.n_heads = n_heads * recipe.expansion
         generator = torch.Generator().manual_seed(seed)

@@ -146,3 +146,41 @@ def test_dropout_is_off_in_what_is_measured(whole):
     assert not torch.equal(model(rows.tokens), before)
     assert torch.equal(ck.run(model, rows.tokens).logits, before)
     assert model.training
+
+
+WORDS = ["[UNK]", "[CLS]", "[SEP]", "the", "cat", "<s>", "</s>", "▁the", "▁cat"]
+TOKENIZERS = {  # template, other settings, the tokens of "the cat"
+    "BERT's": ("[CLS] $A [SEP]", {"cls_token": "[CLS]", "sep_token": "[SEP]"}, [1, 3, 4, 2]),
+    "without names": ("[CLS] $A [SEP]", {}, [1, 3, 4, 2]),
+    "two openings": ("<s> <s> $A", {"bos_token": "<s>"}, [5, 5, 3, 4]),
+    "an end": ("<s> $A </s>", {"bos_token": "<s>", "eos_token": "</s>"}, [5, 3, 4]),
+    "an end only": ("$A </s>", {"eos_token": "</s>"}, [6, 3, 4]),
+    "no template": (None, {"bos_token": "<s>"}, [5, 3, 4]),
+    "no special tokens": (None, {}, [3, 4]),
+    "metaspace": (None, {}, [7, 8]),
+    "metaspace, opening": ("<s> $A", {"bos_token": "<s>"}, [5, 7, 8]),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_tokens_are_those_of_the_models_own_tokenizer(folder, kind):
+    """As in transformers, without an end and with an opening token where there is no template."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    template, settings, expected = TOKENIZERS[kind]
+    ids = {word: i for i, word in enumerate(WORDS)}
+    core = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    is_metaspace = "metaspace" in kind
+    core.pre_tokenizer = (
+        pre_tokenizers.Metaspace() if is_metaspace else pre_tokenizers.WhitespaceSplit()
+    )
+    if template is not None:
+        special = [(word, ids[word]) for word in template.split() if word in ids]
+        core.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    own = transformers.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", **settings)
+    own.save_pretrained(folder)
+    model = ck.load_model(folder)
+    assert ck.run(model, "the cat").tokens.tolist() == [expected]
+    whole = transformers.AutoTokenizer.from_pretrained(folder)("the cat")["input_ids"]
+    assert kind in ("an end", "an end only", "no template") or whole == expected
+    assert ck.checks.to_token(model, "cat") == (8 if is_metaspace else 4)
