@@ -148,17 +148,15 @@ def require_plain(given: str, value: Any) -> None:
 
 
 def require_device(function: str, device: Any) -> None:
-    """Raise a `ValueError` for a device that does not exist here, or holds no numbers (meta)."""
+    """Raise a `ValueError` for a device that does not exist, or that this torch cannot use."""
     try:
-        holds_numbers = not torch.zeros(1, device=device).is_meta
-        problem = "it holds no numbers"
+        torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        holds_numbers, problem = False, str(error).splitlines()[0][:120]
-    if not holds_numbers:
+        problem = str(error).splitlines()[0][:120]
         raise ValueError(
             f"{function} was given device={str(device)!r}, which this installation of torch cannot "
             f"use here ({problem}). Write device='cpu', or leave it out."
-        )
+        ) from None
 
 
 def require_bridge(model: Any) -> None:

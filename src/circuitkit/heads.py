@@ -128,7 +128,8 @@ class Heads:
 
     Parameters
     ----------
-    names : one unique name for each head, such as `"L1H3"`
+    names : one unique name for each head, such as `"L1H3"`. A stack may be empty, as a list may:
+        `heads[:0]`.
     W_Q, W_K, W_V : `[head, d_model, d_head]`. Where heads share keys and values (grouped queries),
         the shared matrices are repeated.
     W_O : `[head, d_head, d_model]`
@@ -196,11 +197,6 @@ class Heads:
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "scale", scale)
         n = len(self.names)
-        if n == 0:
-            raise ValueError(
-                "A stack of heads needs at least one head. Take heads of a layer that has some, such "
-                "as heads_of(model, ['L0H0']), or a list of numbers, heads[[0]]."
-            )
         if len(set(self.names)) < n or not n == len(layers) == len(self.W_Q):
             raise ValueError(
                 f"A stack of heads needs a unique name and a layer for each of its {len(self.W_Q)} "

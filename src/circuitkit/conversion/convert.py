@@ -363,9 +363,13 @@ def row_of(model: Any, layer: int, cache: Any) -> dict[str, Any]:
     """What the report says of one layer."""
     neurons, name = converted_neurons(model, layer), f"blocks.{layer}.mlp"
     if f"{name}.neurons.hook_in" not in cache:
+        kind = type(model.blocks[layer].mlp).__name__
+        advice = f"{model.cfg.architecture} cannot be converted; give its weights to neuron_heads."
+        if getattr(model, "compatibility_mode", False):
+            advice = "Convert the model before enable_compatibility_mode."
         raise ValueError(
-            f"The MLP of block {layer} does not call its activation function as a module. Convert "
-            "the model before enable_compatibility_mode."
+            f"The MLP of block {layer} ({kind}) computes its activation function itself and does "
+            f"not call it as a module, so heads cannot take its place. {advice}"
         )
     x, output = cache[f"{name}.hook_in"], cache[f"{name}.hook_out"]
     # in the coarsest number format, the same sum in another order differs by about 1%

@@ -223,8 +223,8 @@ def test_layers_that_score_in_different_ways_keep_their_weights():
 
 
 def test_a_model_without_layers_has_no_heads(boot):
-    heads = heads_of(boot(n_layers=0))
-    assert (len(heads), heads.names, heads.d_model, heads.d_head) == (0, (), 24, 5)
+    with pytest.raises(ValueError, match="no attention heads"):
+        heads_of(boot(n_layers=0))
 
 
 def test_neurons_of_a_converted_model():

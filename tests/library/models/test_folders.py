@@ -184,3 +184,12 @@ def test_tokens_are_those_of_the_models_own_tokenizer(folder, kind):
     whole = transformers.AutoTokenizer.from_pretrained(folder)("the cat")["input_ids"]
     assert kind in ("an end", "an end only", "no template") or whole == expected
     assert ck.checks.to_token(model, "cat") == (8 if is_metaspace else 4)
+
+
+def test_an_mlp_that_cannot_be_converted_says_so(tmp_path):
+    """Phi-3 computes gate and value in one product, and calls no module for its activation."""
+    none = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.Phi3Config(**tiny_models.HUGGING_FACE, **none)
+    model = tiny_models.from_folder(tmp_path, transformers.Phi3ForCausalLM(config))
+    with pytest.raises(ValueError, match="Phi3ForCausalLM cannot be converted"):
+        ck.to_attention_only(model, heads_per_neuron=2)
