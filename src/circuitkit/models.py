@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitkit.bridge import first_line
 from circuitkit.checks import checked, require_device, require_finite
 
 if TYPE_CHECKING:
@@ -244,6 +243,8 @@ def load_with_transformers(source: str, has_tokenizer: bool) -> "TransformerBrid
             model, architecture, hf_config=model.config, tokenizer=None, model_name=source
         )
     except Exception as problem:
+        from circuitkit.bridge import first_line  # loads transformer-lens
+
         raise ValueError(
             f"transformers has loaded {source!r} ({architecture}), and transformer-lens cannot put "
             f"hooks into it: {first_line(problem)}. transformer-lens does not support all settings "
