@@ -114,11 +114,11 @@ class Recipe:
     def __post_init__(self) -> None:
         require_at_least(1, expansion=self.expansion, d_head=self.d_head, steps=self.steps)
         require_at_least(1, d_gate=self.d_gate, batch=self.batch, n_prompts=self.n_prompts)
-        require_positive(power=self.power, lr=self.lr)
+        require_positive(power=self.power)
         require_shares(
             alpha_warmup=self.alpha_warmup, alpha_tail=self.alpha_tail, lr_warmup=self.lr_warmup
         )
-        require_not_negative(alpha=self.alpha)
+        require_not_negative(alpha=self.alpha, lr=self.lr)
         if self.penalty == "write" and self.d_head != 1:
             raise ValueError("The penalty 'write' needs heads of d_head=1. Write penalty='gate'.")
         if self.penalty == "gate" and self.gate is None:
