@@ -66,8 +66,8 @@ def full_ov(model: Any, head: str | Sequence[str] | Heads) -> FactoredMatrix:
     Notes
     -----
     Exact up to rounding in a model without norms; biases are left out. In a model with norms, fold
-    their gains into the weights first. $W_E$ contains the factor $\sqrt{d_{model}}$ by which Gemma
-    multiplies its embedding. Heads of later layers also read what earlier ones wrote.
+    their gains into the weights first. The embedding contains the factor by which Gemma
+    multiplies it, the square root of d_model. Heads of later layers also read what earlier ones wrote.
     With a large vocabulary, multiply a few rows at a time: `(table.A[:512] @ table.B).topk(10)`.
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits", one-layer
     models; transposed.
@@ -121,7 +121,7 @@ def full_qk(
     Notes
     -----
     Exact up to rounding in a model without norms; biases and norms of queries and keys are left
-    out (see `full_ov`). $W_E$ contains Gemma's factor $\sqrt{d_{model}}$.
+    out (see `full_ov`). The embedding contains Gemma's factor, as there.
     Source: Elhage et al. 2021, one-layer models; the scale is written out here.
 
     Examples
@@ -317,8 +317,8 @@ def composition_scores(
 
     Notes
     -----
-    Exact up to rounding; half precision is computed in float32. Biases and a norm between the two
-    heads are left out. A high score says that two heads could communicate, not that they do.
+    Exact up to rounding; half precision is computed in float32. Biases and norms between the two
+    heads are left out, one behind attention (Gemma 2) included; `virtual_weights` has them. A high score says that two heads could communicate, not that they do.
     Source: Elhage et al. 2021, two-layer models; there in column vectors and without a baseline.
 
     Examples

@@ -17,7 +17,7 @@ FAMILIES = {
     "neox-parallel": (
         "gpt_neox.layers.1.attention.dense",
         "gpt_neox.final_layer_norm",
-        "embed_out",
+        "lm_head",
     ),
     "phi": ("model.layers.1.self_attn.dense", "model.final_layernorm", "lm_head"),
     "llama": ("model.layers.1.self_attn.o_proj", "model.norm", "lm_head"),
