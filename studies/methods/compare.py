@@ -1,5 +1,7 @@
 """Compare nine methods on models whose wires are known, for the page "One circuit, many methods".
 
+Attribution patching has two rows, because its slope can be taken at the whole model and at the cut one.
+
     python -m studies.methods.compare
 
 The methods are the cells of the page with the tag `method`; this script runs these cells and calls their functions, so
@@ -82,7 +84,8 @@ def methods(case: Case) -> dict[str, Callable[[], pd.Series]]:
         "mean ablation": lambda: of_heads(fill="mean"),
         "resample ablation": lambda: page.wires_from_heads(model, resampled(heads)),
         "path ablation": lambda: resampled(wires),
-        "attribution patching": lambda: page.estimate(model, rows, other, [0.0]),
+        "attribution, s = 0": lambda: page.estimate(model, rows, other, [0.0]),
+        "attribution, s = 1": lambda: page.estimate(model, rows, other, [1.0]),
         "integrated gradients": lambda: page.estimate(model, rows, other, SHARES),
         "composition scores": lambda: page.composition(model),
         "QK pairs": lambda: page.wires_from_pairs(model, page.qk_pairs(model, rows)),
