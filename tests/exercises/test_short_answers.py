@@ -8,6 +8,7 @@ import torch
 import circuitkit as ck
 from circuitkit import models
 from circuitkit import superposition as sp
+from circuitkit.names import parse
 from circuitkit_book import exercises as ex
 
 THIRDS, WRITES = torch.full((3,), 1 / 3), torch.tensor([2.0, -1.0])
@@ -49,6 +50,31 @@ def test_a_right_answer_passes_a_mistake_gets_its_hint_and_nonsense_is_refused(n
     assert not check(None).done
     assert not check("none of these")
     assert not check([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("head_with_the_name", " L1H3 "),
+        ("second_wire", " L0H0 -> L1H3.K"),
+        ("constant_head", "L1H0 "),
+        ("possible_writer", " L16H0"),
+        ("second_match", ["L0H1 -> L1H3.Q ", "L0H0-> L1H3.K"]),
+    ],
+)
+def test_a_name_may_have_the_spaces_that_a_run_accepts(name, answer):
+    names = answer if isinstance(answer, list) else [answer]
+    assert all(parse(text) == parse(text.replace(" ", "")) for text in names)
+    assert getattr(ex, f"check_{name}")(answer).passed
+
+
+def test_a_needed_wire_into_the_queries_is_not_called_unexpected():
+    model = ck.load_model("two-layer")
+    text = "The house belonged to Mr. Dorling. Nobody had seen Mr. D"
+    cut = ck.run(model, text, without="L0H1->L1H3.Q", fill="zero").logits[0, -1]
+    assert round(float(cut.softmax(-1)[model.to_single_token("or")]), 3) == 0.028
+    message = ex.check_second_wire("L0H1->L1H3.Q").message
+    assert "2.8%" in message
 
 
 def test_whole_numbers_are_compared_exactly():

@@ -50,11 +50,16 @@ def judge_name(title: str, answer: Any, right: str, hints: dict[str, str]) -> Re
     if not isinstance(answer, str):
         text = f"{title}: not yet.\nGive a name in quotation marks, such as {min(hints)!r}."
         return Result(title, False, text, answer=answer)
-    given = answer.strip()
+    given = as_name(answer)
     if given == right:
         return Result(title, True, f"{title}: right.", answer=answer)
-    hint = hints.get(given, f"There is no reason to expect {given}. Compare the numbers again.")
+    hint = hints.get(given, f"{given} is not the answer. Compare the numbers again.")
     return Result(title, False, f"{title}: not yet.\n{hint}", answer=answer, mistake=given)
+
+
+def as_name(answer: str) -> str:
+    """A name without the spaces that `ck.run` accepts: around it, and around each arrow."""
+    return "->".join(piece.strip() for piece in answer.split("->"))
 
 
 def judge_word(title: str, answer: Any, right: str, why: str, hints: dict[str, str]) -> Result:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from circuitkit_book.exercises.checking import Result
 from circuitkit_book.exercises.exercise import as_tensor
-from circuitkit_book.exercises.short_answers import judge
+from circuitkit_book.exercises.short_answers import as_name, judge
 
 
 def check_two_tokens_later(
@@ -131,7 +131,7 @@ def check_second_match(answer: Any) -> Result:
     if answer is None or answer is ...:
         return Result(title, False, f"{title}: No answer yet.", done=False)
     wires = [answer] if isinstance(answer, str) else list(answer)
-    given = {str(wire).replace(" ", "") for wire in wires}
+    given = {as_name(str(wire)) for wire in wires}
     if given == {"L0H1->L1H3.Q", "L0H0->L1H3.K"}:
         text = "right. L0H1 writes into the query, and L0H0 writes into the key."
         return Result(title, True, f"{title}: {text}", answer=answer)

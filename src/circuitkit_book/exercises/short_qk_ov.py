@@ -23,7 +23,7 @@ def check_column_of_ash(answer: Any) -> Result:
     hints: dict[str, str] = dict.fromkeys(("ll", "ood", "pri", "ix", "ps"), READ_A_ROW)
     hints["Mr"] = "` Mr` raises `ash`, but another source raises it more."
     hints["Miss"] = "` Miss` raises `ash` by 8.0. Two other sources raise it more."
-    why = "The heroines of the novel are Mrs. Dashwood and her daughters."
+    why = "The novel has two of them: Mrs. Dashwood, the mother of its heroines, and Mrs. John Dashwood."
     return judge_word("Read a column", answer, " Mrs", why, hints)
 
 
@@ -102,7 +102,8 @@ def check_constant_head(answer: Any) -> Result:
         "L1H1": "Its contribution is almost 0. You need a large one.",
     }
     why = "It always attends to the first token, so it writes its mean everywhere."
-    return judge_word("A constant head", answer, "L1H0", why, hints)
+    head = answer.strip() if isinstance(answer, str) else answer
+    return judge_word("A constant head", head, "L1H0", why, hints)
 
 
 def check_odds_of_mind(answer: Any) -> Result:

@@ -37,6 +37,8 @@ def check_second_wire(answer: Any) -> Result:
         "L0H1->L1H3.K": "This is the wire that the page has cut. Which other one is needed?",
         "L0H2->L1H3.K": "Without this wire, the probability of `or` is still above 70%.",
         "L0H3->L1H3.K": "Without this wire, the probability of `or` is still 76%.",
+        "L0H1->L1H3.Q": "A good find: the prediction needs this wire, too (2.8% without it). It enters the queries. "
+        "Which other wire into the keys is needed?",
         "L0H0": "This is a head. The name of a wire ends with the input: L0H0->L1H3.K.",
     }
     return judge_name("The second wire", answer, "L0H0->L1H3.K", hints)
