@@ -1,11 +1,16 @@
 /**
- * The side of the lab that asks: it brings what is needed, one file after the other, and hands questions to the worker.
+ * The engine of a page: it brings what is needed, one file after the other, and hands questions to a worker.
  */
 
-/** @typedef {import("./worker.js").Reply} Reply */
-/** @typedef {import("./worker.js").Setting} Setting */
+/** @typedef {import("./interface.js").Engine} Engine */
+/** @typedef {import("./interface.js").Reply} Reply */
+/** @typedef {import("./interface.js").Score} Score */
+/** @typedef {import("./interface.js").Setting} Setting */
+/** @typedef {import("./interface.js").Words} Words */
+/** @typedef {import("./interface.js").WordsQuestion} WordsQuestion */
 
-export class Client {
+/** @implements {Engine} */
+export class WorkerEngine {
   constructor() {
     /** @type {Map<number, {resolve: (value: any) => void, reject: (reason: Error) => void}>} */
     this.open = new Map();
@@ -64,5 +69,25 @@ export class Client {
       model.catch(() => this.brought.delete(name));
     }
     return model;
+  }
+
+  /** @param {Setting} setting @returns {Promise<Reply>} */
+  run(setting) {
+    return this.ask("run", setting);
+  }
+
+  /** @param {Setting} setting @returns {Promise<Record<string, number>>} */
+  effects(setting) {
+    return this.ask("effects", setting);
+  }
+
+  /** @param {Setting & {head: string, source: number}} question @returns {Promise<Score>} */
+  score(question) {
+    return this.ask("score", question);
+  }
+
+  /** @param {WordsQuestion} question @returns {Promise<Words>} */
+  words(question) {
+    return this.ask("words", question);
   }
 }

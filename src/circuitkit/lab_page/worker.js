@@ -10,31 +10,8 @@ import { largest, logitParts, lookedFor, meansOf, scoreParts, effects, writtenFo
 /** @typedef {import("./weights.js").Model} Model */
 /** @typedef {import("./engine.js").Run} Run */
 /** @typedef {import("./engine.js").Numbers} Numbers */
-/** @typedef {import("./analysis.js").Part} Part */
-/** @typedef {{id: number, text: string, before: number, after: number}} Guess  a next token and its probabilities */
-/**
- * @typedef {object} Setting  what is asked about
- * @property {string} model  name of the file with the weights
- * @property {string} text
- * @property {string[]} cuts
- * @property {"zero" | "mean"} fill
- * @property {number} at  a position; -1 is the last
- * @property {number} answer  a token; -1 is the first choice of the whole model
- */
-/**
- * @typedef {object} Reply
- * @property {{id: number, text: string}[]} tokens
- * @property {boolean} cropped  whether the text goes on where the model's context ends
- * @property {number} at
- * @property {number} nLayers
- * @property {number} nHeads
- * @property {Float32Array[]} patterns  for each layer [heads, n, n]
- * @property {Guess} answer
- * @property {Guess[]} guesses  the first five before and the first five after, best first
- * @property {{before: number, after: number}[]} predicted  of each token after the first: its probability
- * @property {{before: Part[], after: Part[]}} parts
- * @property {Float32Array} [logits]  of the run with the cuts, every position
- */
+/** @typedef {import("./interface.js").Reply} Reply */
+/** @typedef {import("./interface.js").Setting} Setting */
 
 export class Bench {
   constructor() {
@@ -158,7 +135,7 @@ export class Bench {
 
   /**
    * What a head looks for at one token, and what it writes when it attends to another.
-   * @param {{model: string, head: string, token: number, source: number, via?: number}} question
+   * @param {import("./interface.js").WordsQuestion} question
    */
   words({ model: name, head: called, token, source, via }) {
     const model = this.models.get(name);

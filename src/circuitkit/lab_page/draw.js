@@ -4,7 +4,7 @@
 import { headName, INPUTS } from "./names.js";
 import { h, s } from "./dom.js";
 
-/** @typedef {import("./worker.js").Reply} Reply */
+/** @typedef {import("./interface.js").Reply} Reply */
 
 /** How wide a wire or a line with this effect is. @param {number} value */
 export function width(value) {

@@ -4,7 +4,7 @@
 import { bars } from "./draw.js";
 import { h, percent, signed, visible } from "./dom.js";
 
-/** @typedef {import("./worker.js").Reply} Reply */
+/** @typedef {import("./interface.js").Reply} Reply */
 /** @typedef {import("./state.js").State} State */
 /** @typedef {{id: number, text: string, value: number}} Word */
 

@@ -1,0 +1,124 @@
+"""The scripts and the data of the lab, as a page loads them.
+
+The modules of this folder become classic scripts, because a page that is opened as a file may read no other file. A page loads
+`start.js`. When the lab starts, it loads `parts.js`, `lab.js` and `engine.js` (one after the other, so that none of them blocks
+the page), the tokenizer (`text.js`) and the weights (`models/NAME.js`), which are the bytes of the library's own files. `toy`, the
+model of chapter 5 with two heads, has its own script.
+"""
+
+import base64
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+from circuitkit import models
+
+SOURCES = Path(__file__).resolve().parent
+MODELS = ("two-layer", "one-layer", "zero-layer")
+# The module that each script is made for. `parts` is all that `lab.js` needs, and `lab` is `lab.js` alone.
+SCRIPTS = {
+    "start": "start.js",
+    "toy": "toy.js",
+    "parts": "lab.js",
+    "lab": "lab.js",
+    "engine": "worker.js",
+}
+ROWS = 8  # of held-out text, over which the lab takes means
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) )|^export \{[^}]*\};\n", re.M)
+COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*\n|^[ \t]*// .*\n|^[ \t]+", re.M)
+NAME = re.compile(r"^(?:async )?(?:function|class|const|let) ([\w$]+)", re.M)
+
+
+def modules(entry: str, folder: Path = SOURCES) -> list[Path]:
+    """A module and all that it imports, each after what it needs."""
+    found: list[Path] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise ValueError(
+                f"the modules of the lab import each other in a circle: {' -> '.join((*above, name))}"
+            )
+        path = folder / name
+        if path not in found:
+            for other in IMPORT.findall(path.read_text("utf-8")):
+                visit(other, (*above, name))
+            found.append(path)
+
+    visit(entry, ())
+    return found
+
+
+def joined(entry: str, folder: Path = SOURCES) -> tuple[list[str], list[str]]:
+    """The modules for one scope, without imports and exports, and the names that they declare; a name declared by two is refused."""
+    parts, names = [], {}
+    for path in modules(entry, folder):
+        text = EXPORT.sub("", IMPORT.sub("", path.read_text("utf-8")))
+        if left := re.search(r"^(?:import|export)\b.*", text, re.M):
+            raise ValueError(f"{path.name}: {left[0]!r} is in a form that the build does not know")
+        for name in NAME.findall(text):
+            if names.setdefault(name, path.name) != path.name:
+                raise ValueError(f"{path.name} and {names[name]} of the lab both declare {name}")
+        parts.append(COMMENT.sub("", text))  # a reader who wants to read has the sources
+    return parts, [name for name in names if names[name] != entry]
+
+
+def script(name: str) -> str:
+    """One of the scripts."""
+    texts, shared = joined(SCRIPTS[name])
+    if name == "parts":
+        texts = texts[:-1]
+    if name == "lab":
+        texts = texts[-1:]
+    given = f"{{ {', '.join(shared)} }}"
+    code = '"use strict";\n' + f"const {given} = parts;\n" * (name == "lab") + "\n".join(texts)
+    if name in ("start", "toy"):
+        return f"(() => {{\n{code}}})();\n"
+    if name == "engine":
+        # The text of a function, which only the worker reads as code.
+        return delivered("engine", f"() => {{\n{code}}}")
+    if name == "parts":
+        return f'circuitLab.deliver("parts", (() => {{\n{code}return {given};\n}})());\n'
+    return f'circuitLab.deliver("lab", ((parts) => {{\n{code}return {{ open }};\n}}));\n'
+
+
+def delivered(name: str, value: object) -> str:
+    """A script that hands a value to the page."""
+    return f"circuitLab.deliver({json.dumps(name)}, {json.dumps(value, ensure_ascii=True, separators=(',', ':'))});\n"
+
+
+def text() -> dict:
+    """The training steps of each model, and as one string for the worker the tokenizer and the rows over which means are taken."""
+    bpe = models.stored("models", "tokenizer.json")["model"]
+    ids = bpe["vocab"]
+    pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in bpe["merges"]]
+    data = {
+        "vocab": sorted(ids, key=ids.get),
+        "merges": [ids[part] for pair in pairs for part in pair],
+        "rows": models.heldout_rows(ROWS).tolist(),
+    }
+    steps = {name: models.checkpoints(name) for name in MODELS}
+    return {"steps": steps, "data": json.dumps(data, ensure_ascii=False, separators=(",", ":"))}
+
+
+def weights() -> dict[str, dict]:
+    """The files of the models and their checkpoints, by the name that the lab asks for."""
+    found = {}
+    for name in MODELS:
+        for step in models.checkpoints(name):
+            path = models.weight_file(name, step)
+            data = base64.b64encode(path.read_bytes()).decode()
+            found[path.stem] = {
+                "name": path.stem,
+                "dHead": models.model_card(name)["sizes"]["d_head"],
+                "weights": data,
+            }
+    return found
+
+
+@cache
+def presets() -> dict[str, dict]:
+    """The presets by their ids, from the part of `presets.js` that is JSON."""
+    text = (SOURCES / "presets.js").read_text("utf-8")
+    return {one["id"]: one for one in json.loads(text[text.index("= [") + 2 : text.rindex(";")])}

@@ -1,0 +1,146 @@
+/**
+ * The elements of the lab and where they stand. What a reader does with one of them is handed to `acts`.
+ */
+import { h, s } from "./dom.js";
+import { PRESETS } from "./presets.js";
+import { MODELS } from "./session.js";
+import { LONGEST, TABS } from "./state.js";
+
+/** @typedef {(name: string) => string} Id  an identifier that no other lab of the page has */
+/** @typedef {ReturnType<typeof buildFrame>} Frame */
+/**
+ * @typedef {object} Acts  what a reader can do
+ * @property {(preset: import("./presets.js").Preset) => void} begin
+ * @property {(text: string) => void} typed
+ * @property {(model: string) => void} chooseModel
+ * @property {(place: number) => void} slide
+ * @property {(fill: "zero" | "mean", label: string) => void} fill
+ * @property {(event: KeyboardEvent) => void} walk  along the tokens
+ * @property {(event: KeyboardEvent) => void} turn  along the tabs
+ * @property {(event: KeyboardEvent) => void} key
+ * @property {(tab: string) => void} showTab
+ * @property {() => void} edges
+ * @property {() => void} back
+ * @property {() => void} reset
+ * @property {() => void} copyLink
+ */
+
+const TAB_NAMES = { parts: "Logit attribution", score: "Attention score", words: "Words of a head", python: "Python" };
+
+/** Where a reader sets the text and the model. @param {Id} id @param {Acts} acts */
+function buildInputs(id, acts) {
+  const presets = PRESETS.map((preset) =>
+    h("button", { type: "button", class: "cl-preset", "data-preset": preset.id, click: () => acts.begin(preset) }, preset.name),
+  );
+  const text = /** @type {HTMLTextAreaElement} */ (
+    h("textarea", { id: id("text"), rows: 2, maxlength: LONGEST, spellcheck: "false", autocomplete: "off", autocapitalize: "off", input: () => acts.typed(text.value) })
+  );
+  const model = /** @type {HTMLSelectElement} */ (
+    h("select", { id: id("model"), change: () => acts.chooseModel(model.value) }, Object.entries(MODELS).map(([value, name]) => h("option", { value }, name)))
+  );
+  const slider = /** @type {HTMLInputElement} */ (
+    h("input", { type: "range", id: id("step"), min: 0, step: 1, input: () => acts.slide(Number(slider.value)), "aria-describedby": id("learned") })
+  );
+  const stepNow = h("output", { for: id("step") });
+  const training = h("div", { class: "cl-training" }, h("label", { for: id("step") }, "Training step"), slider, stepNow);
+  const presetRow = h("div", { class: "cl-presets", role: "group", "aria-label": "Start from" }, presets);
+  const settings = h(
+    "div",
+    { class: "cl-settings" },
+    h("div", { class: "cl-field cl-grow" }, h("label", { for: id("text") }, "Text"), text),
+    h("div", { class: "cl-field" }, h("label", { for: id("model") }, "Model"), model, training),
+  );
+  return { presets, presetRow, text, model, slider, stepNow, training, settings };
+}
+
+/** The tokens with their arcs. @param {Acts} acts */
+function buildStrip(acts) {
+  const above = s("svg", { class: "cl-arcs", "aria-hidden": "true" });
+  const below = s("svg", { class: "cl-arcs", "aria-hidden": "true" });
+  const chips = h("div", { class: "cl-chips", role: "listbox", "aria-label": "Tokens: choose the one whose next token is predicted", "aria-orientation": "horizontal", keydown: (/** @type {KeyboardEvent} */ event) => acts.walk(event) });
+  const strip = h("div", { class: "cl-strip" }, h("div", { class: "cl-strip-inside" }, above, chips, below));
+  strip.addEventListener("scroll", () => acts.edges(), { passive: true });
+  const looks = h("p", { class: "cl-looks" });
+  const reading = h("p", { class: "cl-legend" }, "The arcs show attention, and the purple arcs belong to the chosen head. The bar under each token is the probability that the model gave it.");
+  const tokens = h("div", { class: "cl-tokens" }, strip, looks, reading);
+  return { above, below, chips, strip, looks, reading, tokens };
+}
+
+/** The circuit, and what is said about it. */
+function buildCircuit() {
+  const svg = s("svg", { class: "cl-wires", "aria-hidden": "true" });
+  const top = h("div", { class: "cl-end cl-top" });
+  const bottom = h("div", { class: "cl-end cl-bottom" });
+  const rows = h("div", { class: "cl-rows" });
+  const circuit = h("div", { class: "cl-circuit", tabindex: "-1" }, svg, top, rows, bottom);
+  const pointed = h("p", { class: "cl-pointed", "aria-hidden": "true" });
+  const echo = h("p", { class: "cl-echo", "aria-hidden": "true" }); // what is said, where a thumb on the circuit sees it
+  const key = (/** @type {string} */ input, /** @type {string} */ name) => [h("b", { class: `cl-key cl-${input}` }, input), ` ${name}`];
+  const legend = h("p", { class: "cl-legend" }, "The colour of a wire is the input that it enters: ", key("Q", "queries, "), key("K", "keys or "), key("V", "values. "), "Its width is how much the logit of the chosen token changes when this wire alone is cut; a dashed wire lowers that logit.");
+  const left = h("div", { class: "cl-left" }, circuit, pointed, echo, legend);
+  return { svg, top, bottom, rows, circuit, pointed, echo, legend, left };
+}
+
+/** What a head that is off writes. @param {Id} id @param {Acts} acts */
+function buildFill(id, acts) {
+  const radio = (/** @type {"zero" | "mean"} */ value, /** @type {string} */ label) => {
+    const input = h("input", { type: "radio", name: id("fill"), value, change: () => acts.fill(value, label) });
+    return h("label", {}, input, ` ${label}`);
+  };
+  const zero = radio("zero", "nothing");
+  const mean = radio("mean", "its average output on held-out text");
+  const fillField = h("fieldset", { class: "cl-fill" }, h("legend", {}, "A head that is switched off writes"), zero, mean);
+  return { zero, mean, fillField };
+}
+
+/** The buttons and the list of wires. @param {Acts} acts @param {HTMLElement | false} fillField */
+function buildSide(acts, fillField) {
+  const guesses = h("div", { class: "cl-next" });
+  const live = h("p", { class: "cl-status", role: "status", "aria-live": "polite" });
+  const undo = h("button", { type: "button", class: "cl-button", click: () => acts.back() }, "Undo");
+  const restore = h("button", { type: "button", class: "cl-button", click: () => acts.reset() }, "Reset");
+  const share = h("button", { type: "button", class: "cl-button", click: () => acts.copyLink() }, "Copy a link");
+  const link = /** @type {HTMLInputElement} */ (h("input", { type: "text", readonly: true, class: "cl-link", hidden: true, "aria-label": "The link to this finding" }));
+  const wireList = h("div", { class: "cl-wire-list" });
+  const actions = h("div", { class: "cl-actions" }, undo, restore, share);
+  const right = h("div", { class: "cl-right" }, guesses, live, actions, link, fillField, wireList);
+  return { guesses, live, undo, restore, link, wireList, right };
+}
+
+/** The panels. @param {Id} id @param {Acts} acts */
+function buildPanels(id, acts) {
+  const tabs = TABS.map((tab) =>
+    h("button", { type: "button", role: "tab", id: id(`tab-${tab}`), "aria-controls": id("panel"), click: () => acts.showTab(tab), keydown: (/** @type {KeyboardEvent} */ event) => acts.turn(event) }, TAB_NAMES[/** @type {"parts"} */ (tab)]),
+  );
+  const panel = h("div", { class: "cl-panel", role: "tabpanel", id: id("panel"), tabindex: "0" });
+  const panels = [h("div", { class: "cl-tabs", role: "tablist", "aria-label": "Look closer" }, tabs), panel];
+  return { tabs, panel, panels };
+}
+
+/**
+ * All elements of a lab.
+ * @param {Id} id @param {Acts} acts @param {boolean} home  whether it is on the home page
+ */
+export function buildFrame(id, acts, home) {
+  const inputs = buildInputs(id, acts);
+  const strip = buildStrip(acts);
+  const circuit = buildCircuit();
+  const fill = buildFill(id, acts);
+  const side = buildSide(acts, !home && fill.fillField);
+  const { tabs, panel, panels } = buildPanels(id, acts);
+  const hint = h("p", { class: "cl-try" });
+  const paper = h("p", { class: "cl-paper" });
+  const main = h("div", { class: "cl-main" }, circuit.left, side.right);
+  // The home page opens with the circuit; what else one can set is folded under it.
+  const summary = h("summary", {}, "Your own text, other models, and what each component contributes");
+  const contents = home
+    ? [hint, main, strip.tokens, h("details", { class: "cl-more" }, summary, inputs.presetRow, inputs.settings, fill.fillField, panels)]
+    : [inputs.presetRow, inputs.settings, strip.tokens, hint, main, ...panels];
+  const root = h(
+    "div",
+    { class: "cl-lab", role: "group", "aria-label": "The lab: a model whose heads and wires can be switched off", keydown: (/** @type {KeyboardEvent} */ event) => acts.key(event) },
+    contents,
+    paper,
+  );
+  return { root, hint, paper, tabs, panel, ...inputs, ...strip, ...circuit, ...fill, ...side };
+}

@@ -1,0 +1,52 @@
+/**
+ * What the two sides of the lab say to each other: the drawing side asks an engine, and every engine answers in this form.
+ */
+
+/** @typedef {import("./analysis.js").Part} Part */
+/** @typedef {{id: number, text: string, before: number, after: number}} Guess  a next token and its probabilities */
+/** @typedef {{id: number, text: string, value: number}} Word */
+/**
+ * @typedef {object} Setting  what is asked about
+ * @property {string} model  name of the file with the weights
+ * @property {string} text
+ * @property {string[]} cuts
+ * @property {"zero" | "mean"} fill
+ * @property {number} at  a position; -1 is the last
+ * @property {number} answer  a token; -1 is the first choice of the whole model
+ */
+/**
+ * @typedef {object} Reply
+ * @property {{id: number, text: string}[]} tokens
+ * @property {boolean} cropped  whether the text goes on where the model's context ends
+ * @property {number} at
+ * @property {number} nLayers
+ * @property {number} nHeads
+ * @property {Float32Array[]} patterns  for each layer [heads, n, n]
+ * @property {Guess} answer
+ * @property {Guess[]} guesses  the first five before and the first five after, best first
+ * @property {{before: number, after: number}[]} predicted  of each token after the first: its probability
+ * @property {{before: Part[], after: Part[]}} parts
+ * @property {Float32Array} [logits]  of the run with the cuts, every position
+ */
+/** @typedef {{model: string, head: string, token: number, source: number, via?: number}} WordsQuestion */
+/** @typedef {{names: string[], table: number[][]}} Score  of one head from one position to another, query side by key side */
+/** @typedef {{looksFor: Word[], raises: Word[], lowers: Word[]}} Words  of a head, from its weights alone */
+/**
+ * @typedef {object} Engine  what computes: a worker of the page, or something else that answers in this form
+ * @property {(model: string) => boolean} has  whether the weights of a model are here already
+ * @property {(model: string) => Promise<unknown>} bring  fetch the weights of a model, once
+ * @property {(setting: Setting) => Promise<Reply>} run  the whole model and the model with the cuts
+ * @property {(setting: Setting) => Promise<Record<string, number>>} effects  of each head and wire, cut in addition
+ * @property {(question: Setting & {head: string, source: number}) => Promise<Score>} score
+ * @property {(question: WordsQuestion) => Promise<Words>} words
+ */
+/**
+ * @typedef {object} Screen  what draws
+ * @property {(said: string) => void} say  tell the reader
+ * @property {() => void} begin  a state is asked for
+ * @property {(reply: Reply, said: string | null, before: Reply | null, effects: () => Promise<void>) => (() => unknown)[]} drawing
+ *   of a reply, in parts that are made one after the other; `effects` brings the effects of heads and wires
+ * @property {(asked: number) => void} end  the newest state is drawn
+ */
+
+export {};

@@ -1,0 +1,209 @@
+/**
+ * What the reader has set, what the engine has replied, and the steps between them. Nothing here touches the page.
+ */
+import { headName } from "./names.js";
+import { PRESETS } from "./presets.js";
+import { fitting, fromPreset, toAddress } from "./state.js";
+import { spoken, thousands } from "./dom.js";
+
+/** @typedef {import("./interface.js").Engine} Engine */
+/** @typedef {import("./interface.js").Reply} Reply */
+/** @typedef {import("./interface.js").Screen} Screen */
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Steps} Steps */
+
+export const MODELS = { "two-layer": "two layers of four heads", "one-layer": "one layer of four heads", "zero-layer": "no layers" };
+
+/** Until the browser has done what waits: a drawing is made in parts, so that the page answers in between. */
+export const rest = () => new Promise((done) => setTimeout(done));
+
+export class Session {
+  /** @param {Engine} engine @param {State} state @param {Steps} steps */
+  constructor(engine, state, steps) {
+    this.engine = engine;
+    this.state = state;
+    this.steps = steps;
+    /** @type {Screen | null} what draws the replies */
+    this.screen = null;
+    /** @type {{state: State, said: string | null}[]} the states before this one, each with the message about the step after it */
+    this.past = [];
+    /** @type {string | null} */
+    this.unsaid = null; // of a change that a newer one has overtaken
+    /** @type {State | null} */
+    this.replied = null; // the state that the reply is of
+    /** @type {Reply | null} */
+    this.reply = null;
+    /** @type {Record<string, number>} */
+    this.effects = {};
+    this.asked = 0; // how often the engine was asked
+    this.source = -1; // the token that the panels are about
+    /** @type {number | null} */
+    this.via = null; // the head whose output the words are about; null: the one that contributes most to the keys
+    this.typing = false;
+    this.walking = false;
+    this.waiting = 0; // the timers of typing and sliding
+    this.sliding = 0;
+  }
+
+  // --- what the reader does ----------------------------------------------------------------------------------------
+
+  /** @param {Partial<State>} some @param {string | null} said  the beginning of the message; null: it stays @param {boolean} [joined]  whether it belongs to the step before */
+  change(some, said, joined = false) {
+    const next = fitting({ ...this.state, ...some });
+    if (toAddress(next) === toAddress(this.state)) return this.update(said);
+    if (!joined) {
+      this.past.push({ state: this.state, said });
+    }
+    this.state = next;
+    return this.update(said);
+  }
+
+  /** @param {import("./presets.js").Preset} preset */
+  begin(preset) {
+    this.hold();
+    return this.change(fromPreset(preset), preset.name);
+  }
+
+  /** Drop a change that typing or sliding has begun and that is not computed yet. */
+  hold() {
+    clearTimeout(this.waiting);
+    clearTimeout(this.sliding);
+    this.typing = false;
+  }
+
+  /** @param {string} text */
+  typed(text) {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => {
+      // A stretch of typing is one step for undo.
+      const joined = this.typing;
+      this.typing = true;
+      this.change({ text: text.toWellFormed(), at: -1 }, "New text", joined);
+    }, 120);
+  }
+
+  /** @param {string} model */
+  chooseModel(model) {
+    this.hold();
+    const steps = this.steps[model];
+    this.change({ model, step: steps[steps.length - 1], cuts: [], answer: -1 }, `The model with ${MODELS[/** @type {"two-layer"} */ (model)]}`);
+  }
+
+  /** The training step at a place of the slider. @param {number} place */
+  stepAt(place) {
+    return this.steps[this.state.model][place];
+  }
+
+  /** @param {number} step  of training */
+  slide(step) {
+    clearTimeout(this.sliding);
+    this.sliding = setTimeout(() => {
+      const { state, reply, replied } = this; // the reply may be of a text that is no longer there
+      const answer = reply && replied?.text === state.text && replied.model === state.model ? reply.answer.id : state.answer;
+      this.change({ step, answer }, `Training step ${thousands(step)}`);
+    }, 80);
+  }
+
+  /** Switch a head off or cut a wire, or undo that. @param {string} name */
+  toggle(name) {
+    const out = this.state.cuts.includes(name);
+    const cuts = out ? this.state.cuts.filter((cut) => cut !== name) : [...this.state.cuts, name];
+    const what = spoken(name);
+    const said = name.includes(">") ? `You ${out ? "reconnected" : "cut"} ${what}` : `${name} is ${out ? "on again" : "off"}`;
+    this.change({ cuts }, said);
+  }
+
+  back() {
+    const before = this.past.pop();
+    if (!before) return;
+    this.hold();
+    this.state = before.state;
+    this.update(before.said ? `Undone (${before.said})` : "Undone");
+  }
+
+  /** Choose the token whose next token is predicted. @param {number} at */
+  choose(at) {
+    const joined = this.walking;
+    this.walking = true;
+    this.source = -1;
+    this.change({ at, answer: -1 }, "", joined);
+  }
+
+  // --- what the engine is asked ------------------------------------------------------------------------------------
+
+  /** The name of the file with the weights of a state. @param {State} state */
+  file({ model, step }) {
+    const steps = this.steps[model];
+    return step === steps[steps.length - 1] ? model : `${model}-step${String(step).padStart(5, "0")}`;
+  }
+
+  setting() {
+    const { text, cuts, fill, at, answer } = this.state;
+    return { model: this.file(this.state), text, cuts, fill, at, answer };
+  }
+
+  /** Ask for the state and have it drawn; what is overtaken by a newer state is dropped. @param {string | null} said */
+  async update(said) {
+    const screen = /** @type {Screen} */ (this.screen);
+    const asked = ++this.asked;
+    const before = this.reply;
+    if (said !== "New text") this.typing = false;
+    if (said) this.walking = false;
+    this.unsaid = said = said ?? this.unsaid;
+    const { state } = this;
+    const file = this.file(state);
+    if (!this.engine.has(file)) screen.say("Loading the weights …");
+    else if (said !== null) setTimeout(() => asked === this.asked && this.replied !== state && screen.say("Computing …"), 300);
+    screen.begin();
+    try {
+      await this.engine.bring(file);
+      if (asked !== this.asked) return;
+      const setting = this.setting();
+      const reply = await this.engine.run(setting);
+      if (asked !== this.asked) return;
+      this.receive(reply, state);
+      const coming = this.engine.effects({ ...setting, at: reply.at, answer: reply.answer.id });
+      coming.catch(() => {}); // awaited below, unless a newer state has overtaken this one
+      const effects = async () => {
+        this.effects = await coming;
+      };
+      for (const part of screen.drawing(reply, said, before, effects)) {
+        await part();
+        await rest();
+        if (asked !== this.asked) return;
+      }
+    } catch (error) {
+      if (asked === this.asked) screen.say(`This did not work: ${error instanceof Error ? error.message : error}`);
+    }
+    if (asked === this.asked) screen.end(asked);
+  }
+
+  /** @param {Reply} reply @param {State} state */
+  receive(reply, state) {
+    const ids = (/** @type {Reply | null} */ of) => of?.tokens.map(({ id }) => id).join(" ");
+    if (ids(reply) !== ids(this.reply)) this.source = -1;
+    this.reply = reply;
+    this.replied = state;
+  }
+
+  /** The preset that the text and the model are of. */
+  preset() {
+    const { state } = this;
+    return PRESETS.find(({ text, model }) => text === state.text && model === state.model);
+  }
+
+  /** The wire that carries the scissors: the preset's, until the reader has cut something. */
+  marked() {
+    return (!this.state.cuts.length && this.preset()?.cut) || "";
+  }
+
+  /** The head whose output is the key of the chosen head: as the reader chose, else the strongest wire into its keys; -1 is the token itself. */
+  writer() {
+    const { head } = this.state;
+    if (head[1] !== "1") return -1;
+    if (this.via !== null) return this.via;
+    const effect = [0, 1, 2, 3].map((from) => Math.abs(this.effects[`${headName(0, from)}->${head}.K`] ?? 0));
+    const most = Math.max(...effect);
+    return most < 1 ? -1 : effect.indexOf(most);
+  }
+}

@@ -1,0 +1,489 @@
+/**
+ * The lab as a reader sees it: every reply is drawn into the elements of the frame.
+ */
+import { h, percent, signed, thousands, visible } from "./dom.js";
+import { arcs, mark, thumbnail, tone, wires } from "./draw.js";
+import { buildFrame } from "./frame.js";
+import { headName, INPUTS, parseCut } from "./names.js";
+import { guessTable, partsPanel, pythonPanel, scorePanel, word, wordsPanel } from "./panels.js";
+import { pythonFor } from "./python.js";
+import { TABS, toAddress } from "./state.js";
+
+/** @typedef {import("./interface.js").Reply} Reply */
+/** @typedef {import("./session.js").Session} Session */
+
+let count = 0;
+
+export class View {
+  /** @param {HTMLElement} element @param {Session} session */
+  constructor(element, session) {
+    this.element = element;
+    this.session = session;
+    session.screen = this;
+    const number = ++count;
+    this.id = (/** @type {string} */ name) => `cl-${number}-${name}`;
+    this.home = element.dataset.home !== undefined;
+    this.frame = buildFrame(this.id, this.acts(), this.home);
+    /** @type {Reply | null} */
+    this.ready = null; // the reply whose tokens and heads are on the page
+    /** @type {Map<string, HTMLElement>} */
+    this.cards = new Map();
+    this.focusChip = false;
+    this.size = "";
+    const watcher = new ResizeObserver(() => this.resized());
+    watcher.observe(this.frame.root);
+    watcher.observe(this.frame.circuit);
+  }
+
+  resized() {
+    const size = `${this.frame.root.clientWidth} ${this.frame.circuit.clientHeight}`;
+    if (this.size === size) return;
+    this.size = size;
+    this.picture();
+  }
+
+  // --- what the reader does ----------------------------------------------------------------------------------------
+
+  /** @returns {import("./frame.js").Acts} */
+  acts() {
+    const { session } = this;
+    return {
+      begin: (preset) => session.begin(preset),
+      typed: (text) => session.typed(text),
+      chooseModel: (model) => session.chooseModel(model),
+      slide: (place) => this.slide(session.stepAt(place)),
+      fill: (fill, label) => session.change({ fill }, `A head that is switched off writes ${label}`),
+      walk: (event) => this.walk(event),
+      turn: (event) => this.turn(event),
+      key: (event) => this.key(event),
+      showTab: (tab) => session.change({ tab }, null),
+      edges: () => this.edges(),
+      back: () => session.back(),
+      reset: () => session.change({ cuts: [] }, "Reset"),
+      copyLink: () => this.copyLink(),
+    };
+  }
+
+  /** @param {number} step  of training */
+  slide(step) {
+    this.frame.stepNow.textContent = thousands(step);
+    this.session.slide(step);
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const typing = event.target instanceof HTMLTextAreaElement || (event.target instanceof HTMLInputElement && event.target.type === "text");
+    if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) {
+      event.preventDefault();
+      this.session.back();
+    }
+  }
+
+  /** Arrow keys along the tokens. @param {KeyboardEvent} event */
+  walk(event) {
+    const last = (this.session.reply?.tokens.length ?? 1) - 1;
+    const at = this.session.reply?.at ?? 0;
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    this.choose(Math.max(0, Math.min(last, to)));
+  }
+
+  /** @param {number} at */
+  choose(at) {
+    this.focusChip = true;
+    this.session.choose(at);
+  }
+
+  /** Arrow keys along the tabs. @param {KeyboardEvent} event */
+  turn(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const to = (TABS.indexOf(this.session.state.tab) + step + TABS.length) % TABS.length;
+    this.session.change({ tab: TABS[to] }, null);
+    this.frame.tabs[to].focus();
+  }
+
+  async copyLink() {
+    const page = this.element.dataset.page ?? location.href;
+    const address = new URL(toAddress(this.session.state), new URL(page, location.href)).href;
+    await this.copy(address, "The link is copied");
+    this.frame.link.value = address;
+    this.frame.link.hidden = false;
+  }
+
+  /** @param {string} text @param {string} said */
+  async copy(text, said) {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.say(said);
+    } catch {
+      this.say("The browser does not let the page copy; select the text and copy it");
+    }
+  }
+
+  // --- what the session has drawn ----------------------------------------------------------------------------------
+
+  /** @param {string} said */
+  say(said) {
+    this.frame.live.textContent = said;
+    this.frame.echo.textContent = said;
+  }
+
+  /** A state is asked for: show it, and that its reply is not here yet. */
+  begin() {
+    this.frame.root.setAttribute("aria-busy", "true");
+    this.controls();
+  }
+
+  /**
+   * @param {Reply} reply @param {string | null} said @param {Reply | null} before @param {() => Promise<void>} effects
+   * @returns {(() => unknown)[]}
+   */
+  drawing(reply, said, before, effects) {
+    const { asked } = this.session;
+    return [
+      () => this.tell(said, before),
+      ...this.chipRow(reply),
+      ...this.headRows(reply),
+      () => {
+        this.ready = reply;
+        return effects();
+      },
+      () => this.picture(),
+      () => this.list(),
+      () => this.open(asked),
+      () => this.address(),
+    ];
+  }
+
+  /** @param {number} asked */
+  end(asked) {
+    this.frame.root.removeAttribute("aria-busy");
+    this.frame.root.dataset.drawn = String(asked);
+  }
+
+  /** On the page of the lab, the state goes into the address, so that the page itself can be linked. */
+  address() {
+    if (this.element.dataset.linked === undefined || !this.session.past.length) return;
+    try {
+      history.replaceState(null, "", toAddress(this.session.state));
+    } catch {
+      /* a page opened from a file may not change its address */
+    }
+  }
+
+  /** What to do next. @param {import("./presets.js").Preset} preset */
+  task(preset) {
+    if (preset.cut && this.session.state.cuts.includes(preset.cut)) return [preset.then];
+    return this.session.marked() ? [mark(), " ", h("b", {}, preset.try)] : [preset.try];
+  }
+
+  /** What shows the state itself. */
+  controls() {
+    const { state } = this.session;
+    const preset = this.session.preset();
+    this.frame.presets.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.preset === preset?.id)));
+    this.frame.hint.replaceChildren(...(preset ? this.task(preset) : []));
+    if (document.activeElement !== this.frame.text || !this.session.typing) this.frame.text.value = state.text;
+    this.frame.model.value = state.model;
+    const steps = this.session.steps[state.model];
+    this.frame.training.hidden = steps.length < 2;
+    this.frame.slider.max = String(steps.length - 1);
+    this.frame.slider.value = String(steps.indexOf(state.step));
+    this.frame.stepNow.textContent = thousands(state.step);
+    this.frame.slider.setAttribute("aria-valuetext", `step ${state.step}`);
+    for (const label of [this.frame.zero, this.frame.mean]) {
+      const input = /** @type {HTMLInputElement} */ (label.firstChild);
+      input.checked = input.value === state.fill;
+    }
+    this.frame.undo.setAttribute("aria-disabled", String(!this.session.past.length));
+    this.frame.restore.setAttribute("aria-disabled", String(!state.cuts.length));
+    this.frame.link.hidden = true;
+    this.frame.tabs.forEach((tab, i) => {
+      tab.setAttribute("aria-selected", String(TABS[i] === state.tab));
+      tab.tabIndex = TABS[i] === state.tab ? 0 : -1;
+    });
+    this.frame.panel.setAttribute("aria-labelledby", this.id(`tab-${state.tab}`));
+  }
+
+  /** The next tokens, and a sentence about what has changed. @param {string | null} said @param {Reply | null} before */
+  tell(said, before) {
+    const reply = /** @type {Reply} */ (this.session.reply);
+    const changed = this.session.state.cuts.length > 0;
+    this.keepFocus(this.frame.guesses, () => this.frame.guesses.replaceChildren(guessTable(reply, changed, (answer) => this.session.change({ answer }, "Chosen token"))));
+    const { answer } = reply;
+    const called = (/** @type {string} */ text) => (/[\p{L}\p{N}]/u.test(text) ? visible(text) : `“${visible(text)}”`);
+    const name = called(answer.text);
+    // Another text or place is another question, not a change.
+    const same = before?.at === reply.at && before.tokens.map(({ id }) => id).join() === reply.tokens.map(({ id }) => id).join() ? before : null;
+    const was = same?.answer.id === answer.id ? same.answer.after : undefined;
+    const top = (/** @type {Reply} */ of) => of.guesses.reduce((best, guess) => (guess.after > best.after ? guess : best));
+    const first = top(reply);
+    const changes = was === undefined ? "" : percent(was) === percent(answer.after) ? "stays at" : answer.after < was ? "falls" : "rises";
+    const move = !changes ? `the probability of ${name} is ${percent(answer.after)}` : changes === "stays at" ? `${name} stays at ${percent(answer.after)}` : `${name} ${changes} from ${percent(was ?? 0)} to ${percent(answer.after)}`;
+    const lead = first.id === answer.id ? "" : `, and the most probable token is ${same && top(same).id !== first.id ? "now " : ""}${called(first.text)} with ${percent(first.after)}`;
+    const cropped = reply.cropped ? ` The model reads only the first ${reply.tokens.length} tokens.` : "";
+    const byte = reply.tokens.find(({ text }) => /^<[0-9A-F]{2}>$/.test(text));
+    const bytes = byte ? ` The model has no token for one of the characters and reads its bytes, such as ${byte.text}.` : "";
+    const empty = reply.tokens.length < 2 ? " The text is empty, so the model reads only its start token." : "";
+    const token = said ? "" : `Position ${reply.at}, ${visible(reply.tokens[reply.at].text)}. `;
+    if (said !== null) this.say(`${said ? `${said}: ` : token}${move}${lead}.${cropped}${bytes}${empty}`);
+    this.session.unsaid = null;
+    const { state } = this.session;
+    const guesses = reply.guesses.slice(0, 5).map((guess) => `${called(guess.text)} ${percent(guess.after)}`).join(", ");
+    this.frame.paper.textContent =
+      `The figure shows the circuit at the start. On this page, the model was ${state.model} at step ${thousands(state.step)}, and the text was “${state.text}”` +
+      `${state.cuts.length ? `, without ${state.cuts.join(", ")}` : ""}. At position ${reply.at}, ${visible(reply.tokens[reply.at].text)}, the model predicts: ${guesses}.`;
+    this.frame.legend.hidden = reply.nLayers < 2;
+    this.frame.reading.hidden = reply.nLayers < 1;
+    this.frame.top.replaceChildren("next: ", word(first.text), " ", h("b", {}, percent(first.after)));
+    const earlier = reply.tokens.slice(1, reply.at).map(({ text }) => text).join("").replace(/\s+/g, " ");
+    const tail = earlier.length > 26 ? `… ${earlier.slice(-26).replace(/^\S*\s/, "")}` : earlier;
+    this.frame.bottom.replaceChildren(`${tail} `, word(reply.tokens[reply.at].text));
+    this.looked(reply);
+  }
+
+  /** Where the chosen head looks, in words. @param {Reply} reply */
+  looked(reply) {
+    const head = parseCut(this.session.state.head);
+    if (!head) {
+      this.frame.looks.textContent = "A model without layers has no attention: its prediction depends on the last token alone.";
+      return;
+    }
+    const row = this.row(reply, head.layer, head.head);
+    const order = Array.from(row.keys()).sort((a, b) => row[b] - row[a]);
+    if (this.session.source < 0 || this.session.source > reply.at) {
+      // Attention to the start token means little, so the panel opens with the largest weight elsewhere.
+      const besides = order.find((i) => i > 0);
+      this.session.source = besides !== undefined && row[besides] > 0.1 ? besides : order[0];
+    }
+    const seen = order.filter((i) => row[i] >= 0.05).slice(0, 4);
+    const out = this.session.state.cuts.includes(this.session.state.head) ? " (switched off)" : "";
+    this.frame.looks.replaceChildren(
+      `${this.session.state.head}${out} attends from `, word(reply.tokens[reply.at].text), " to ",
+      ...seen.flatMap((i, k) => [k ? ", " : "", word(reply.tokens[i].text), ` ${percent(row[i])}`]), ".",
+    );
+  }
+
+  /** @param {Reply} reply @param {number} layer @param {number} head */
+  row({ patterns, at, tokens: { length: n } }, layer, head) {
+    return patterns[layer].subarray((head * n + at) * n, (head * n + at) * n + at + 1);
+  }
+
+  /** The tokens, in parts: first the new ones, then their positions. @param {Reply} reply */
+  chipRow({ tokens, at, predicted }) {
+    const { chips, strip } = this.frame;
+    const some = 24;
+    const draw = (/** @type {number} */ from) => () => {
+      for (let i = from; i < Math.min(from + some, tokens.length); i++) {
+        const chip = /** @type {HTMLElement} */ (chips.children[i] ?? this.chip(i));
+        const [text, p] = [visible(tokens[i].text), i ? predicted[i - 1].after : 0];
+        const shown = /** @type {HTMLElement} */ (chip.firstChild);
+        if (shown.textContent !== text) shown.textContent = text;
+        chip.setAttribute("aria-selected", String(i === at));
+        chip.tabIndex = i === at ? 0 : -1;
+        chip.style.setProperty("--p", p.toFixed(3));
+        chip.setAttribute("aria-label", `${text}, position ${i}${i ? `, probability ${percent(p)}` : ""}`);
+      }
+    };
+    const show = () => {
+      while (chips.children.length > tokens.length) chips.lastChild?.remove();
+      const chosen = /** @type {HTMLElement} */ (chips.children[at]);
+      const [left, right] = [chosen.offsetLeft, chosen.offsetLeft + chosen.offsetWidth];
+      if (left < strip.scrollLeft + 20 || right > strip.scrollLeft + strip.clientWidth - 20) strip.scrollLeft = left - strip.clientWidth / 2;
+      if (this.focusChip) chosen.focus({ preventScroll: true });
+      this.focusChip = false;
+    };
+    return [...Array.from({ length: Math.ceil(tokens.length / some) }, (_, part) => draw(part * some)), show];
+  }
+
+  /** @param {number} i */
+  chip(i) {
+    const made = h("div", { class: "cl-chip", role: "option", "data-at": i, click: () => this.choose(i) }, h("bdi"), h("span", { class: "cl-seen", "aria-hidden": "true" }));
+    this.frame.chips.append(made);
+    return made;
+  }
+
+  /** The heads, in parts: all of them, then the pictures of each layer. @param {Reply} reply */
+  headRows(reply) {
+    const names = reply.patterns.map((_, layer) => Array.from({ length: reply.nHeads }, (__, head) => headName(layer, head)));
+    const rows = () => {
+      if (names.flat().join() !== [...this.cards.keys()].join()) {
+        this.cards = new Map(names.flat().map((name) => [name, this.card(name)]));
+        this.frame.rows.replaceChildren(
+          ...[...names].reverse().flatMap((row, i) => [
+            i ? h("div", { class: "cl-gap", "aria-hidden": "true" }) : null,
+            h("div", { class: "cl-row", role: "group", "aria-label": `Layer ${names.length - 1 - i}` }, row.map((name) => /** @type {HTMLElement} */ (this.cards.get(name)))),
+          ]).filter((row) => row !== null),
+        );
+      }
+      this.frame.circuit.classList.toggle("cl-two", reply.nLayers === 2);
+    };
+    return [rows, ...names.map((row) => () => row.forEach((name) => this.show(reply, name)))];
+  }
+
+  /** What a head does now. @param {Reply} reply @param {string} name */
+  show(reply, name) {
+    const card = /** @type {HTMLElement} */ (this.cards.get(name));
+    const [layer, head] = [Number(name[1]), Number(name[3])];
+    const out = this.session.state.cuts.includes(name);
+    const look = /** @type {HTMLElement} */ (card.children[0]);
+    const row = this.row(reply, layer, head);
+    const best = row.reduce((top, share, i) => (share > row[top] ? i : top), 0);
+    card.classList.toggle("cl-gone", out);
+    card.classList.toggle("cl-chosen", name === this.session.state.head);
+    look.setAttribute("aria-pressed", String(name === this.session.state.head));
+    look.setAttribute("aria-label", `${name}, attends to ${visible(reply.tokens[best].text)} with ${percent(row[best])}`);
+    const button = card.children[1];
+    button.setAttribute("aria-checked", String(!out));
+    button.children[1].textContent = out ? "off" : "on";
+    thumbnail(/** @type {HTMLCanvasElement} */ (look.querySelector("canvas")), reply.patterns[layer], head, reply.tokens.length, reply.at);
+  }
+
+  /** @param {string} name */
+  card(name) {
+    return h(
+      "div",
+      { class: "cl-card" },
+      h("button", { type: "button", class: "cl-look", click: () => this.session.change({ head: name }, `You chose ${name}`) }, h("span", { class: "cl-name" }, name), h("canvas", { class: "cl-map", "aria-hidden": "true" })),
+      h("button", { type: "button", class: "cl-switch", role: "switch", "aria-label": name, click: () => this.session.toggle(name) }, h("span", { class: "cl-knob", "aria-hidden": "true" }), h("span", { class: "cl-inout", "aria-hidden": "true" }, "on")),
+    );
+  }
+
+  /** Fade the side of the strip on which there are more tokens. */
+  edges() {
+    const { scrollLeft, clientWidth, scrollWidth } = this.frame.strip;
+    this.frame.strip.classList.toggle("cl-more-left", scrollLeft > 4);
+    this.frame.strip.classList.toggle("cl-more-right", scrollLeft + clientWidth < scrollWidth - 4);
+  }
+
+  /** Everything that depends on how wide the page is. */
+  picture() {
+    const { reply } = this.session;
+    if (!reply || this.ready !== reply || !this.frame.root.isConnected) return;
+    // First everything that is measured, so that the page is laid out once.
+    const middles = [...this.frame.chips.children].map((chip) => (chip instanceof HTMLElement ? chip.offsetLeft + chip.offsetWidth / 2 : 0));
+    const wide = this.frame.chips.scrollWidth;
+    wires({ box: this.frame.circuit, wires: this.frame.svg, cards: this.cards }, reply, this.session.effects, this.session.state.cuts, this.session.marked(), (name) => this.session.toggle(name), (name) => this.point(name));
+    for (const svg of [this.frame.above, this.frame.below]) {
+      svg.setAttribute("width", String(wide));
+      svg.setAttribute("height", "66");
+    }
+    this.frame.below.classList.toggle("cl-none", reply.nLayers < 2);
+    this.frame.above.classList.toggle("cl-none", reply.nLayers < 1);
+    this.edges();
+    arcs(this.frame.above, this.frame.below, middles, reply, this.session.state.head, this.session.state.cuts);
+  }
+
+  /** Show the effect of a wire while the pointer or the focus is on it. @param {string | null} name */
+  point(name) {
+    for (const wire of this.frame.svg.querySelectorAll(".cl-wire")) wire.classList.toggle("cl-pointed-at", wire.getAttribute("data-wire") === name);
+    this.frame.pointed.textContent = name ? `${name} adds ${signed(this.session.effects[name] ?? 0)} to the logit. ${this.session.state.cuts.includes(name) ? "Click to reconnect it." : "Click to cut it."}` : "";
+  }
+
+  /** The wires as buttons: the strongest, those that are cut, and all of them. */
+  list() {
+    const reply = /** @type {Reply} */ (this.session.reply);
+    const { cuts } = this.session.state;
+    const wire = (/** @type {string} */ name) => name.includes(">");
+    const strong = Object.keys(this.session.effects).filter((name) => wire(name) && (Math.abs(this.session.effects[name]) >= 0.25 || cuts.includes(name)));
+    strong.sort((a, b) => Math.abs(this.session.effects[b]) - Math.abs(this.session.effects[a]));
+    const shown = strong.filter((name, i) => i < 5 || cuts.includes(name));
+    const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind) => {
+      const value = this.session.effects[name] ?? 0;
+      const made = h(
+        "button",
+        { type: "button", class: `cl-cut cl-${tone(value)}`, "aria-pressed": String(cuts.includes(name)), "aria-label": `Cut ${name}, effect ${signed(value)}`, "data-key": `${kind} ${name}`, click: () => this.session.toggle(name), pointerenter: () => this.point(name), pointerleave: () => this.point(null), focus: () => this.point(name), blur: () => this.point(null) },
+        label && h("span", {}, h("b", { class: `cl-key cl-${name[name.length - 1]}`, "aria-hidden": "true" }, name[name.length - 1]), ` ${label}`),
+        h("b", {}, signed(value)),
+      );
+      made.style.setProperty("--share", String(Math.min(1, Math.abs(value) / 10)));
+      return made;
+    };
+    const open = this.frame.wireList.querySelector("details")?.open ?? false;
+    const target = reply.answer.text;
+    this.keepFocus(this.frame.wireList, () => {
+      if (reply.nLayers < 2) {
+        this.frame.wireList.replaceChildren();
+        return;
+      }
+      const columns = Array.from({ length: reply.nHeads }, (_, head) => INPUTS.map((input) => `${headName(1, head)}.${input}`)).flat();
+      const sources = Array.from({ length: reply.nHeads }, (_, from) => headName(0, from));
+      const table = () =>
+        h(
+          "div",
+          { class: "cl-wide", tabindex: "0", role: "group", "aria-label": "All wires, a table that scrolls" },
+          h(
+            "table",
+            { class: "cl-all" },
+            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "into"), sources.map((from) => h("th", { scope: "col" }, from)))),
+            h("tbody", {}, columns.map((to) => h("tr", {}, h("th", { scope: "row" }, to), sources.map((from) => h("td", {}, button(`${from}->${to}`, "", "all")))))),
+          ),
+        );
+      const all = h("details", { open, toggle: () => all.children.length < 2 && all.append(table()) }, h("summary", {}, `All ${columns.length * reply.nHeads} wires`), open && table());
+      this.frame.wireList.replaceChildren(
+        h("p", { class: "cl-heading" }, "Wires to cut"),
+        h("p", {}, "The number is how far the logit of ", word(target), " falls when this wire alone is cut."),
+        h("div", { class: "cl-strong" }, shown.map((name) => button(name, name, "strong"))),
+        all,
+      );
+    });
+  }
+
+  /** Draw anew what may hold the focus, and give it back. @param {HTMLElement} box @param {() => void} draw */
+  keepFocus(box, draw) {
+    const focused = document.activeElement instanceof HTMLElement && box.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+    draw();
+    if (!focused) return;
+    const again = [...box.querySelectorAll("[data-key]")].find((element) => element instanceof HTMLElement && element.dataset.key === focused);
+    if (again instanceof HTMLElement) again.focus({ preventScroll: true });
+  }
+
+  /** The open panel. @param {number} asked */
+  async open(asked) {
+    const reply = /** @type {Reply} */ (this.session.reply);
+    const { state } = this.session;
+    const tokenText = reply.tokens[reply.at].text;
+    const source = Math.min(Math.max(this.session.source, 0), reply.at);
+    const sourceText = reply.tokens[source].text;
+    const choose = this.select("source", "Source token", reply.tokens.slice(0, reply.at + 1).map(({ text }, i) => ({ value: i, name: `${visible(text)} (${i})` })), source, (value) => (this.session.source = value));
+    /** @type {(HTMLElement | string)[]} */
+    let made = [];
+    if (state.tab === "parts") made = partsPanel(reply, state.cuts.length > 0);
+    else if (state.tab === "python") {
+      const code = pythonFor(state, { at: reply.at, answer: reply.answer.id, source, token: reply.tokens[reply.at].id, sourceToken: reply.tokens[source].id, text: reply.answer.text, tokenText, via: this.session.writer() < 0 ? "" : headName(0, this.session.writer()), sourceText, cropped: reply.cropped, lastStep: this.session.steps[state.model][this.session.steps[state.model].length - 1] });
+      made = pythonPanel(code, (text) => this.copy(text, "The Python is copied"));
+    } else if (!state.head) made = [h("p", {}, "This model has no heads.")];
+    else if (state.tab === "score") {
+      const score = await this.session.engine.score({ ...this.session.setting(), at: reply.at, head: state.head, source });
+      made = scorePanel(score, state, { token: tokenText, source: sourceText, choose });
+    } else {
+      const later = state.head[1] === "1";
+      const writer = this.session.writer();
+      const via = writer >= 0 ? writer : undefined;
+      const words = await this.session.engine.words({ model: this.session.file(state), head: state.head, token: reply.tokens[reply.at].id, source: reply.tokens[source].id, via });
+      const writers = [{ value: -1, name: "the token itself" }, ...Array.from({ length: reply.nHeads }, (_, head) => ({ value: head, name: `the output of ${headName(0, head)}` }))];
+      const chooseVia = later ? this.select("via", "What the keys are made from", writers, writer, (value) => (this.session.via = value)) : null;
+      made = wordsPanel(words, state, { token: tokenText, source: sourceText, chooseSource: choose, chooseVia });
+    }
+    if (asked !== this.session.asked) return;
+    this.keepFocus(this.frame.panel, () => this.frame.panel.replaceChildren(...made));
+  }
+
+  /**
+   * @param {string} key @param {string} label @param {{value: number, name: string}[]} options @param {number} chosen
+   * @param {(value: number) => void} set
+   */
+  select(key, label, options, chosen, set) {
+    const made = /** @type {HTMLSelectElement} */ (
+      h("select", { "aria-label": label, "data-key": key, change: () => {
+        set(Number(made.value));
+        this.open(this.session.asked);
+      } }, options.map(({ value, name }) => h("option", { value }, name)))
+    );
+    made.value = String(chosen);
+    return made;
+  }
+}
