@@ -294,14 +294,14 @@ def require_positive(**numbers: int | float | None) -> None:
             raise ValueError(f"{name}={number} must be a positive number. Leave it out if unsure.")
 
 
-def require_not_negative(**numbers: float | None) -> None:
+def require_not_negative(**numbers: float | int | None) -> None:
     """Raise a `ValueError` if a number that is given is NaN, infinite or negative."""
     for name, number in numbers.items():
         if number is not None and not 0 <= number < math.inf:
             raise ValueError(f"{name}={number} must be a finite number of at least 0.")
 
 
-def require_shares(**numbers: float) -> None:
+def require_shares(**numbers: float | int) -> None:
     """Raise a `ValueError` if a number is not between 0 and 1."""
     for name, number in numbers.items():
         if not 0 <= number <= 1:

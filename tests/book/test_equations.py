@@ -449,7 +449,7 @@ def equation_5_4_gate_penalty(latex):
     block, _ = random_block()
     gates = torch.rand(1, 3, 1, 1, generator=torch.Generator().manual_seed(0)).double()
     terms = [{r"\mathrm{gate}_h": gate} for gate in gates[0, :, 0, 0]]
-    right = block.penalty(gates, gates)
+    right = block.penalty(gates, gates.transpose(1, 2))  # this penalty reads no z
     close(*sides(latex, {r"\sum_h": terms, "L_{0.6}": right})[0])
 
 

@@ -75,6 +75,10 @@ class Factories(TorchFunctionMode):
         if "matmul" in function.__name__ and args[0].ndim == 1 < args[1].ndim:
             # torch would remove an axis in place, which a wrapper does not see
             return function(args[0][None], args[1])[..., 0, :]
+        if function is torch.nn.functional.one_hot:
+            # torch compares with a range that it makes inside, where no mode sees it
+            out = function(inside(args[0]), *args[1:], **kwargs)
+            return there(out) if has_there(args) else out
         if kwargs.get("device") is None or has_there((args, kwargs)):
             return function(*args, **kwargs)
         place = torch.device(kwargs.pop("device"))

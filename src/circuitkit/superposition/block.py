@@ -620,7 +620,7 @@ def objective_of(training: LayerRecord, recipe: Recipe, seed: int) -> "Objective
     block = GatedBlock(
         recipe, training.n_heads, d_model, target_rms=rms, seed=seed, dtype=dtype
     ).to(training.x.device)
-    error_unit = mean_square if recipe.relative_error else d_model
+    error_unit = mean_square if recipe.relative_error else float(d_model)
     write_unit = float(training.y.abs().sum(-1).mean())
     return Objective(block, error_unit=error_unit, write_unit=write_unit)
 
