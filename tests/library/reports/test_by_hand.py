@@ -38,6 +38,19 @@ def test_every_line_of_a_shipped_report_has_a_key_of_its_own(path):
     assert table[table.duplicated(KEY)].empty
 
 
+def test_a_report_that_is_made_now_has_the_stored_lines(stored):
+    """So the computations below are of the code, and not only of a file."""
+    now = ck.report("two-layer").table
+    assert now[KEY].to_dict("records") == stored[KEY].to_dict("records")
+    for found, (_, row) in zip(stored.to_dict("records"), now.iterrows(), strict=True):
+        assert str(found["named"] or None) == str(row["named"]), found
+        numbers = {name: row[name] for name in ("value", "low", "high", "control", "p")}
+        agree(found, **{name: number for name, number in numbers.items() if pd.notna(number)})
+        assert [name for name in numbers if pd.isna(found[name])] == [
+            name for name in numbers if pd.isna(row[name])
+        ]
+
+
 class Model:
     """The weights of the two-layer model, and a forward pass that keeps everything."""
 
