@@ -208,7 +208,7 @@ weekly-colab: ## every notebook, set-up cell first, with Colab's packages: nothi
 	TQDM_DISABLE=1 PYDEVD_DISABLE_FILE_VALIDATION=1 $(COLAB) -m pytest book -q -p no:cacheprovider -c tests/packaging/colab.ini --rootdir=. $(NBVAL) $(PARALLEL)
 
 weekly-pages: browser book ## every page in every width and theme
-	$(WEEKLY) tests/site
+	$(WEEKLY) tests/site --dist load # one file has nearly all of these tests
 
 weekly-address: browser book ## the whole book as it is when the repository has an address
 	$(WEEKLY) tests/site/test_address_on_pages.py
