@@ -215,3 +215,78 @@ def test_the_gate_opens_for_one_pair():
         table = torch.zeros(len(case["W_E"]), len(case["W_E"])).double()
         table[case["query"], case["key"]] = 1.0
         same(exercise.outcome(answer, case), table, atol=1e-9)
+
+
+def test_a_rotated_model_reads_and_writes_the_rotated_stream():
+    for case, (W_E, W_V, W_O, W_U) in right("turned_stream"):
+        R = case["R"]
+        for old, new in ((case["W_E"], W_E), (case["W_O"], W_O)):
+            same(new, torch.stack([sum(row[i] * R[i] for i in range(len(R))) for row in old]))
+        for old, new in ((case["W_V"], W_V), (case["W_U"], W_U)):
+            same(torch.linalg.solve(R.T, new), old)
+
+
+def test_the_share_of_the_first_position_is_a_softmax_of_queries_and_keys():
+    for case, shares in right("first_share"):
+        model = case["model"]
+        _, cache = model.run_with_cache(case["tokens"])
+        for layer, head in ((0, 0), (model.cfg.n_layers - 1, model.cfg.n_heads - 1)):
+            q, k = (cache[f"blocks.{layer}.attn.hook_{kind}"][0, :, head].double() for kind in "qk")
+            first = []
+            for dst in range(1, len(q)):
+                weights = [
+                    float(torch.exp(q[dst] @ k[src] / q.shape[1] ** 0.5)) for src in range(dst + 1)
+                ]
+                first.append(weights[0] / sum(weights))
+            assert float(shares[layer, head]) == pytest.approx(sum(first) / len(first), abs=1e-5)
+
+
+def test_an_induction_head_by_hand_continues_a_span_of_its_own():
+    for case, heads in right("induction_head"):
+        vocab, n_ctx = case["vocab"], case["n_ctx"]
+        span = list(range(vocab - 1, 0, -1))[: (n_ctx - 1) // 2]
+        tokens = [0, *span, *span]
+        x = torch.zeros(len(tokens), 3 * vocab + n_ctx, dtype=torch.float64)
+        for pos, token in enumerate(tokens):
+            x[pos, token], x[pos, vocab + pos] = 1, 1
+        for W_Q, W_K, W_V, W_O in heads:
+            new = x.clone()
+            for dst in range(len(x)):
+                scores = torch.stack([(x[dst] @ W_Q) @ (x[src] @ W_K) for src in range(dst + 1)])
+                weights = (scores / W_Q.shape[1] ** 0.5).softmax(0)
+                new[dst] += sum(w * (x[src] @ W_V @ W_O) for src, w in enumerate(weights))
+            x = new
+        predicted = x[1 + len(span) : -1, -vocab:].argmax(1).tolist()
+        assert predicted == tokens[2 + len(span) :]
+
+
+def test_the_gap_of_a_neuron_is_the_largest_difference_of_what_it_reads():
+    for case, gaps in right("where_they_part"):
+        read = []
+        for model in (case["one"], case["other"]):
+            _, cache = model.run_with_cache(case["tokens"])
+            mlps = [model.blocks[layer].mlp for layer in (0, 1)]
+            inputs = [cache[f"blocks.{layer}.mlp.hook_in"][0] for layer in (0, 1)]
+            read.append([x @ mlp.W_in + mlp.b_in for x, mlp in zip(inputs, mlps, strict=True)])
+        for layer in (0, 1):
+            differences = (read[0][layer] - read[1][layer]).detach()
+            same(gaps[layer], torch.maximum(differences.amax(0), -differences.amin(0)), atol=1e-4)
+
+
+def test_rates_with_and_without_a_source_are_counts_in_a_loop():
+    for case, rates in right("without_source"):
+        model, n = case["model"], case["model"].task.n_trigrams
+        hits, due = [0, 0], 0
+        for row in case["tokens"]:
+            bare = torch.tensor([2 * n + 1 if token == 0 else token for token in row.tolist()])
+            said = [model(prompt[None])[0].argmax(-1).tolist() for prompt in (row, bare)]
+            is_open = follows = False  # after a source, and after a destination that it was for
+            for pos, token in enumerate(row.tolist()):
+                was_open, is_forced = is_open, is_open and 1 <= token <= n
+                is_open = (was_open and not is_forced) or (token == 0 and not follows)
+                follows = is_forced
+                if is_forced:
+                    due += 1
+                    for kind in (0, 1):
+                        hits[kind] += said[kind][pos] == token + n
+        assert rates.tolist() == pytest.approx([hit / due for hit in hits])

@@ -52,6 +52,113 @@ def test_a_right_answer_passes_a_mistake_gets_its_hint_and_nonsense_is_refused(n
     assert not check([1.0, 2.0, 3.0, 4.0])
 
 
+SIGMOID_1 = 1 / (1 + math.exp(-1))
+WIRE = "L0H1->L1H3.K"
+#: Every other wrong answer that has a hint, worked out again, and words of that hint.
+WRONG = {
+    "head_with_the_name": {"L1H2": "attends to ` D` itself"},
+    "second_wire": {
+        "L0H2->L1H3.K": "still above 70%",
+        "L0H3->L1H3.K": "still 76%",
+        "L0H0": "This is a head",
+        "L0H1->L1H3.Q": "enters the queries",
+    },
+    "column_of_ash": {"Mr": "another source raises it more", "Miss": "by 8.0", " Mrs ": "Almost"},
+    "rank_of_ov": {2048: "This is the number of tokens"},
+    "row_of_he": {"have": "another row"},
+    "score_of_itself": {1 - 0.866: "whose own score is above the mean"},
+    "constant_head": {"L1H3": "mean ablation lowers the logit by 7.8", "L1H2": "as well"},
+    "odds_of_mind": {
+        math.exp(-5): "the odds of `bay` to `mind`",
+        0.0: "drops out of the odds",
+        148.4 / 149.4: "This is the probability",
+    },
+    "rescaled_score": {1 / 2: "so does the product in the numerator", 2**2: "not with the square"},
+    "tied_wires": {1 / 3: "both are among the first three"},
+    "second_neuron": {
+        (0, 3 - 3 * SIGMOID_1): "the attention to the bias token",
+        (3 * SIGMOID_1, 0): "wrong coordinate",
+    },
+    "sharpness": {0.2785 / 1000: "Solve for the sharpness"},
+    "row_of_scores": {
+        (2, 20 + 2, 20): "Omega enters the scores twice",
+        (2, 42, 40 + 2): "does not read x",
+        (40 - 1, -1, 40): "the row of the first token",
+    },
+    "smallest_omega": {math.log(1 / 1e-6) / 2: "ignores how many tokens"},
+    "bias_row": {3 / 4: "before the division", -1 / math.sqrt(3): "another entry", 1: "not stay"},
+    "n_paths": {13 * 3072: "skip the neurons", 12 * 3073: "skip the heads", 3084: "components"},
+    "shared_write": {(1, 2): "and not s.", (0.5, 1): "so C3 gets s and not 2 s"},
+    "six_gates": {
+        (1, 0.9, 1, 1, 0, 0): "not their sum",
+        tuple(1 / (1 + math.exp(-q * k)) for q in (0.5, 2, -1) for k in (1, 0.4)): "a sigmoid",
+        (0.5, 1, 0, 0.2, 0.8, 0): "query by query",
+    },
+    "three_gates": {
+        3 * 3**-0.6: "sum of the powers",
+        1: "sum of the gates",
+        3 ** (1 / 0.6): "and not 1",
+    },
+    "cancelling_writes": {2**0.6 + 1: "sum of the powers", 3: "penalty for p = 1"},
+    "n_subsets": {2**11 - 1: "empty subset", 2 * 11: "multiply"},
+    "possible_writer": {"L19H3": "L19H3 is in a later layer", "L22H1": "L22H1 is in a later layer"},
+    "second_match": {
+        ("L0H0->L1H3.Q", WIRE): "You exchanged row and column",
+        (WIRE, "L0H2->L1H3.Q"): "carries the first term",
+        ("L0H2->L1H3.Q",): "which head is in the query",
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_wrong_answer_with_a_hint_gets_its_own(name):
+    check = getattr(ex, f"check_{name}")
+    for answer, hint in WRONG[name].items():
+        result = check(list(answer) if isinstance(answer, tuple) else answer)
+        message = result.message.replace("\n", " ")
+        assert not result.passed
+        assert result.done
+        assert hint in message
+        assert [other for other in WRONG[name].values() if other in message] == [hint]
+
+
+def test_numbers_are_right_to_one_percent_and_whole_ones_exactly():
+    for name, (right, _, _) in CASES.items():
+        check = getattr(ex, f"check_{name}")
+        if isinstance(right, str):
+            continue
+        given = torch.as_tensor(right, dtype=torch.float64).flatten()
+        for place in range(len(given)):
+            for factor, add in ((1.03, 0.03), (1.0, 3.0), (-1.0, 0.03)):
+                other = given.clone()
+                other[place] = other[place] * factor + add
+                assert not check(other.tolist()).passed, (name, other)
+    assert ex.check_smallest_omega(1.008 * math.log(2048e6) / 2).passed
+    assert not ex.check_smallest_omega(1.012 * math.log(2048e6) / 2).passed
+
+
+def test_the_key_of_two_tokens_later_is_shifted_by_two_and_other_shifts_get_their_hints():
+    place = torch.eye(8, 11)[:, torch.randperm(11, generator=torch.Generator().manual_seed(0))]
+    keys = {shift: place.T.roll(shift, 1) for shift in (2, 1, 0, -2, 3)}
+    results = {
+        shift: ex.check_two_tokens_later(key, None, place, None, None)
+        for shift, key in keys.items()
+    }
+    assert [shift for shift, result in results.items() if result.passed] == [2]
+    for shift, hint in (
+        (1, "previous position, as before"),
+        (0, "own position"),
+        (-2, "other direction"),
+    ):
+        assert hint in results[shift].message.replace("\n", " ")
+    assert results[3].mistake == ""
+    for wrong in (place, torch.zeros(3), "place"):
+        assert (
+            "Give one matrix of shape [11, 8]"
+            in ex.check_two_tokens_later(wrong, None, place, None, None).message
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
