@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from circuitkit_book import exercises
+from circuitkit_book.exercises import chapters, contents
 
 ALL = exercises.catalogue()
 MISTAKES = [(exercise, mistake) for exercise in ALL for mistake in exercise.mistakes]
@@ -56,3 +57,23 @@ def test_the_cases_are_the_same_at_every_call(exercise):
 def test_a_chapter_without_exercises_is_refused():
     with pytest.raises(ValueError, match="Chapter 9 has no exercises. Chapters 1 to 5 have some"):
         exercises.catalogue(9)
+
+
+def test_the_files_with_an_exercise_are_in_the_list_under_their_own_names():
+    files = {name for name, module in contents.modules().items() if hasattr(module, "EXERCISE")}
+    assert {exercise.name for exercise in ALL} == files  # each of them has a number
+
+
+def test_the_number_of_an_exercise_is_its_place(monkeypatch):
+    before = exercises.catalogue(2)
+    assert [exercise.number for exercise in before] == ["2.2", "2.3", "2.4", "2.5"]
+    first, second, *others = chapters.CHAPTERS
+    monkeypatch.setattr(chapters, "CHAPTERS", (first, ("new", *second), *others))
+    assert [exercise.number for exercise in exercises.catalogue(2)] == ["2.3", "2.4", "2.5", "2.6"]
+
+
+def test_an_exercise_without_a_place_and_a_check_that_does_not_exist_are_named():
+    with pytest.raises(ValueError, match="Write its name at its place in CHAPTERS, in chapters.py"):
+        chapters.number_of("first_shar")
+    with pytest.raises(AttributeError, match="Did you mean check_first_share?"):
+        exercises.check_first_shar(None)

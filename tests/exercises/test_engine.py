@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from circuitkit_book.exercises import answers
+from circuitkit_book.exercises import answers, chapters
 from circuitkit_book.exercises.checking import check
 from circuitkit_book.exercises.exercise import Exercise, Misfit, built, close, normal
+
+
+@pytest.fixture(autouse=True)
+def twice_is_in_a_book_of_its_own(monkeypatch):
+    monkeypatch.setattr(chapters, "CHAPTERS", (("other", "twice"),))
 
 
 def solution(x, y, W):
@@ -37,7 +42,6 @@ def cases(generator):
 
 
 TWICE = Exercise(
-    number="9.1",
     name="twice",
     title="twice",
     section="1-residual-stream/stream-is-a-sum#twice-the-sum",
@@ -121,7 +125,7 @@ def test_an_infinite_entry_does_not_excuse_the_others():
 
 
 def test_a_refused_answer_does_not_run_in_later_cells():
-    with pytest.raises(ValueError, match="Ex 9.1, twice is not accepted yet"):
+    with pytest.raises(ValueError, match="Ex 1.2, twice is not accepted yet"):
         check(TWICE, once)(1, 2, 3)
 
 

@@ -1,4 +1,4 @@
-"""Exercise 1.7: the logits when one head writes its mean at every position."""
+"""The logits when one head writes its mean at every position."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -125,7 +125,6 @@ def sum_over_positions(model, tokens, layer, head):
 
 
 EXERCISE = Exercise(
-    number="1.7",
     name="average_out",
     title="a head at its mean",
     section="1-residual-stream/stream-is-a-sum#two-heads-are-biases",
@@ -141,7 +140,7 @@ EXERCISE = Exercise(
 
 
 def check_average_out(answer: Any) -> Result:
-    """Exercise 1.7: `answer(model, tokens, layer, head)` returns the logits when a head writes its mean everywhere.
+    """Check that `answer(model, tokens, layer, head)` returns the logits when a head writes its mean everywhere.
 
     Parameters
     ----------

@@ -1,46 +1,42 @@
-"""All exercises, in the order of the book."""
+"""What the files of this package hold: an exercise is a file with an `EXERCISE` and its check."""
 
-from circuitkit_book.exercises import (
-    average_out,
-    copying_head,
-    copying_score,
-    cut_wire,
-    find_induction,
-    first_share,
-    heard_part,
-    induction_head,
-    k_composition,
-    logit_in_parts,
-    logit_through_norm,
-    mlp_as_heads,
-    neuron_as_head,
-    norm_gain,
-    note_mover,
-    omega_window,
-    one_pair_gate,
-    patch,
-    strict_verdict,
-    turned_stream,
-    two_heads,
-    where_they_part,
-    without_source,
-)  # fmt: skip
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from circuitkit_book.exercises.chapters import CHAPTERS
 from circuitkit_book.exercises.exercise import Exercise
 
-MODULES = (
-    logit_in_parts, logit_through_norm, heard_part, note_mover, turned_stream, average_out, first_share,
-    copying_head, copying_score, k_composition, find_induction, patch, induction_head, cut_wire,
-    where_they_part, neuron_as_head, mlp_as_heads, omega_window, norm_gain, strict_verdict, two_heads,
-    without_source, one_pair_gate,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from circuitkit_book.exercises.checking import Result
+
+
+@cache
+def modules() -> dict[str, ModuleType]:
+    """Every file of this package, by name."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+    return {name: import_module(f"circuitkit_book.exercises.{name}") for name in names}
+
+
+def checks() -> "dict[str, Callable[[Any], Result]]":
+    """The functions `check_...` of all files, by name."""
+    return {
+        name: function
+        for module in modules().values()
+        for name, function in vars(module).items()
+        if name.startswith("check_") and function.__module__ == module.__name__
+    }
 
 
 def catalogue(chapter: int | None = None) -> tuple[Exercise, ...]:
-    """Return the exercises of a chapter (1 to 5), or all of them.
+    """Return the exercises of a chapter that have a check, or those of all chapters, in the order of the book.
 
     Raises
     ------
-    ValueError : the chapter has no exercises
+    ValueError : there is no such chapter
 
     Examples
     --------
@@ -49,9 +45,16 @@ def catalogue(chapter: int | None = None) -> tuple[Exercise, ...]:
 
     Source: this book.
     """
-    exercises = [module.EXERCISE for module in MODULES]
-    if chapter is not None:
-        exercises = [exercise for exercise in exercises if exercise.number[0] == str(chapter)]
-    if not exercises:
-        raise ValueError(f"Chapter {chapter!r} has no exercises. Chapters 1 to 5 have some.")
-    return tuple(exercises)
+    if chapter is not None and chapter not in range(1, len(CHAPTERS) + 1):
+        raise ValueError(
+            f"Chapter {chapter!r} has no exercises. Chapters 1 to {len(CHAPTERS)} have some."
+        )
+    found = [vars(module).get("EXERCISE") for module in modules().values()]
+    exercises = sorted((one for one in found if one is not None), key=place)
+    return tuple(one for one in exercises if chapter is None or place(one)[0] == chapter)
+
+
+def place(exercise: Exercise) -> tuple[int, int]:
+    """The chapter of an exercise and its place there."""
+    chapter, position = exercise.number.split(".")
+    return int(chapter), int(position)

@@ -1,4 +1,4 @@
-"""Exercise 2.3: a head whose full OV circuit is the identity."""
+"""A head whose full OV circuit is the identity."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +78,6 @@ def not_undone(W_E, W_U):
 
 
 EXERCISE = Exercise(
-    number="2.3",
     name="copying_head",
     title="a head that copies, by hand",
     section="2-qk-and-ov/what-a-head-writes#the-full-ov-circuit-in-four-matrices",
@@ -95,7 +94,7 @@ EXERCISE = Exercise(
 
 
 def check_copying_head(answer: Any) -> Result:
-    """Exercise 2.3: `answer(W_E, W_U)` returns `W_V, W_O` whose full OV circuit $W_E W_V W_O W_U$ is the identity.
+    """Check that `answer(W_E, W_U)` returns `W_V, W_O` whose full OV circuit $W_E W_V W_O W_U$ is the identity.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exercise 2.4: the copying score of a head, from a small matrix."""
+"""The copying score of a head, from a small matrix."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -123,7 +123,6 @@ def objection(answer: Any, case: Case) -> str:
 
 
 EXERCISE = Exercise(
-    number="2.4",
     name="copying_score",
     title="the copying score without the table",
     section="2-qk-and-ov/what-a-head-writes#a-head-that-copies",
@@ -139,7 +138,7 @@ EXERCISE = Exercise(
 
 
 def check_copying_score(answer: Any) -> Result:
-    r"""Exercise 2.4: `answer(W_E, W_V, W_O, W_U)` returns the copying score of a head from a `[d_head, d_head]` matrix.
+    r"""Check that `answer(W_E, W_V, W_O, W_U)` returns the copying score of a head from a `[d_head, d_head]` matrix.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exercise 3.5: the pattern of a head whose keys do not read an earlier head."""
+"""The pattern of a head whose keys do not read an earlier head."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -142,7 +142,6 @@ def no_softmax(x, r, W_Q, W_K):
 
 
 EXERCISE = Exercise(
-    number="3.5",
     name="cut_wire",
     title="cut one wire",
     section="3-induction-heads/induction-in-a-trained-model#cut-one-wire",
@@ -160,7 +159,7 @@ EXERCISE = Exercise(
 
 
 def check_cut_wire(answer: Any) -> Result:
-    """Exercise 3.5: `answer(x, r, W_Q, W_K)` returns a head's causal pattern when its keys do not read `r`.
+    """Check that `answer(x, r, W_Q, W_K)` returns a head's causal pattern when its keys do not read `r`.
 
     Parameters
     ----------

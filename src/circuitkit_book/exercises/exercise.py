@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from circuitkit_book.exercises.chapters import number_of
+
 Case = dict[str, Any]
 """Named inputs of one trial, such as `{"x": ..., "W_Q": ...}`."""
 
@@ -16,10 +18,8 @@ Case = dict[str, Any]
 class Exercise:
     """One exercise: a solution, the cases on which answers are tried, and the mistakes that are recognised."""
 
-    number: str
-    """Chapter and place, such as `2.1`."""
     name: str
-    """The name of the reader's function, such as `copying_score`."""
+    """The name of the reader's function, such as `copying_score`, which is in the list of `chapters.py`."""
     title: str
     section: str
     """The section that teaches it, as `page#anchor`."""
@@ -40,6 +40,11 @@ class Exercise:
     """Whether an answer returns several tensors."""
     objection: Callable[..., str] | None = None
     """Called with a right answer and a case: what is wrong with the way in which the answer is computed, or nothing."""
+
+    @property
+    def number(self) -> str:
+        """Chapter and place, such as `2.1`."""
+        return number_of(self.name)
 
     @property
     def arguments(self) -> tuple[str, ...]:

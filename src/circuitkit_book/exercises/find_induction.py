@@ -1,4 +1,4 @@
-"""Exercise 3.2: the attention of each head to the token after the earlier copy."""
+"""The attention of each head to the token after the earlier copy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -129,7 +129,6 @@ def one_destination_too_early(model, tokens, period, start):
 
 
 EXERCISE = Exercise(
-    number="3.2",
     name="find_induction",
     title="find the induction head",
     section="3-induction-heads/induction-in-a-trained-model#find-the-heads",
@@ -145,7 +144,7 @@ EXERCISE = Exercise(
 
 
 def check_find_induction(answer: Any) -> Result:
-    """Exercise 3.2: `answer(model, tokens, period, start)` returns how much each head attends like an induction head.
+    """Check that `answer(model, tokens, period, start)` returns how much each head attends like an induction head.
 
     Parameters
     ----------

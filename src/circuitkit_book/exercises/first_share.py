@@ -1,4 +1,4 @@
-"""Exercise 2.2: the attention of each head to the first position."""
+"""The attention of each head to the first position."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -93,7 +93,6 @@ def flattened(model, tokens):
 
 
 EXERCISE = Exercise(
-    number="2.2",
     name="first_share",
     title="how much goes to the first position",
     section="2-qk-and-ov/what-a-head-writes#a-head-that-is-a-bias",
@@ -109,7 +108,7 @@ EXERCISE = Exercise(
 
 
 def check_first_share(answer: Any) -> Result:
-    """Exercise 2.2: `answer(model, tokens)` returns the attention of each head to the first position.
+    """Check that `answer(model, tokens)` returns the attention of each head to the first position.
 
     Parameters
     ----------

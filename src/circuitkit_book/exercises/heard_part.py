@@ -1,4 +1,4 @@
-"""Exercise 1.3: the part of the stream that a head can read."""
+"""The part of the stream that a head can read."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -76,7 +76,6 @@ def coordinates_in_W(x, W):
 
 
 EXERCISE = Exercise(
-    number="1.3",
     name="heard_part",
     title="what a head can read",
     section="1-residual-stream/appendix#heads-read-and-write-small-subspaces",
@@ -91,7 +90,7 @@ EXERCISE = Exercise(
 
 
 def check_heard_part(answer: Any) -> Result:
-    """Exercise 1.3: `answer(x, W)` returns the part of `x` that a head can read through `x @ W`.
+    """Check that `answer(x, W)` returns the part of `x` that a head can read through `x @ W`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exercise 3.4: two heads by hand that continue a repeated row of tokens."""
+"""Two heads by hand that continue a repeated row of tokens."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -196,7 +196,6 @@ def note_before_place(vocab, n_ctx):
 
 
 EXERCISE = Exercise(
-    number="3.4",
     name="induction_head",
     title="an induction head by hand",
     section="3-induction-heads/why-two-layers#an-induction-head-in-eight-lines",
@@ -221,7 +220,7 @@ EXERCISE = Exercise(
 
 
 def check_induction_head(answer: Any) -> Result:
-    """Exercise 3.4: `answer(vocab, n_ctx)` returns two heads `(W_Q, W_K, W_V, W_O)` that make an induction circuit.
+    """Check that `answer(vocab, n_ctx)` returns two heads `(W_Q, W_K, W_V, W_O)` that make an induction circuit.
 
     The stream has `d_model = 3 * vocab + n_ctx` coordinates: the word (one-hot), the place (one-hot), previous and
     output (both empty). Head 0 attends to the previous position and writes its word into previous. Head 1 attends to

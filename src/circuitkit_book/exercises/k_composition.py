@@ -1,4 +1,4 @@
-"""Exercise 2.5: the K-composition score of two heads."""
+"""The K-composition score of two heads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -86,7 +86,6 @@ def wrong_brackets(W_OV, W_QK):
 
 
 EXERCISE = Exercise(
-    number="2.5",
     name="k_composition",
     title="K-composition",
     section="2-qk-and-ov/paths-and-ablation#cut-one-path",
@@ -100,7 +99,7 @@ EXERCISE = Exercise(
 
 
 def check_k_composition(answer: Any) -> Result:
-    """Exercise 2.5: `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
+    """Check that `answer(W_OV, W_QK)` returns the K-composition score of an early OV and a late QK circuit.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exercise 1.1: what each component adds to a token's logit, compared with the mean over the vocabulary."""
+"""What each component adds to a token's logit, compared with the mean over the vocabulary."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -88,7 +88,6 @@ def sum_over_vocabulary(parts, W_U, token):
 
 
 EXERCISE = Exercise(
-    number="1.1",
     name="logit_in_parts",
     title="a logit in parts",
     section="1-residual-stream/stream-is-a-sum#each-head-adds-a-number-to-the-logit",
@@ -104,7 +103,7 @@ EXERCISE = Exercise(
 
 
 def check_logit_in_parts(answer: Any) -> Result:
-    """Exercise 1.1: `answer(parts, W_U, token)` returns what each component adds to the logit of a token.
+    """Check that `answer(parts, W_U, token)` returns what each component adds to the logit of a token.
 
     Parameters
     ----------

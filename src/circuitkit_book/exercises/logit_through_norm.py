@@ -1,4 +1,4 @@
-"""Exercise 1.2: the parts of a logit that is read through a LayerNorm."""
+"""The parts of a logit that is read through a LayerNorm."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -140,7 +140,6 @@ def row_of_W_U(parts, gain, W_U, token, eps):
 
 
 EXERCISE = Exercise(
-    number="1.2",
     name="logit_through_norm",
     title="the same through a LayerNorm",
     section="1-residual-stream/stream-is-a-sum#the-sum-needs-the-norm-outside-the-stream",
@@ -158,7 +157,7 @@ EXERCISE = Exercise(
 
 
 def check_logit_through_norm(answer: Any) -> Result:
-    """Exercise 1.2: `answer(parts, gain, W_U, token, eps)` splits a logit that is read through a LayerNorm.
+    """Check that `answer(parts, gain, W_U, token, eps)` splits a logit that is read through a LayerNorm.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exercise 4.4: an MLP as the sum of its neurons' heads."""
+"""An MLP as the sum of its neurons' heads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -175,7 +175,6 @@ def sigmoid_of_y(*inputs):
 
 
 EXERCISE = Exercise(
-    number="4.4",
     name="mlp_as_heads",
     title="an MLP as a sum of heads",
     section="4-mlps-as-heads/activations#several-heads-for-one-neuron",
@@ -193,7 +192,7 @@ EXERCISE = Exercise(
 
 
 def check_mlp_as_heads(answer: Any) -> Result:
-    r"""Exercise 4.4: `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neurons' heads.
+    r"""Check that `answer(x, W_in, b_in, W_out, b_out, terms)` returns the MLP as the sum of its neurons' heads.
 
     A row $(b, c, a, d)$ of `terms` is one head of every neuron. If the neuron reads $y$, the head attends to itself
     with weight $\\sigma(by + c)$ and its value there is $ay + d$.

@@ -1,4 +1,4 @@
-"""Exercise 4.3: a SiLU neuron as an attention head."""
+"""A SiLU neuron as an attention head."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -152,7 +152,6 @@ def one_taken_back(w_in, b_in, w_out):
 
 
 EXERCISE = Exercise(
-    number="4.3",
     name="neuron_as_head",
     title="a neuron as a head, by hand",
     section="4-mlps-as-heads/a-neuron-is-a-head#only-two-vectors-for-each-neuron",
@@ -171,7 +170,7 @@ EXERCISE = Exercise(
 
 
 def check_neuron_as_head(answer: Any) -> Result:
-    r"""Exercise 4.3: `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
+    r"""Check that `answer(w_in, b_in, w_out)` returns `W_Q, b_Q, W_K, W_V, b_V, W_O` of the head that is a SiLU neuron.
 
     The stream has one more coordinate, the last, which is 1 at position 0 (the bias token, 0 elsewhere) and 0 at the
     tokens. The head attends to itself and to position 0. It has to write $\\mathrm{SiLU}(x w_{in} + b_{in}) w_{out}$ at

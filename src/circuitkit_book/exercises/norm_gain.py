@@ -1,4 +1,4 @@
-"""Exercise 4.6: the gain with which RMSNorm keeps the bias token."""
+"""The gain with which RMSNorm keeps the bias token."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -101,7 +101,6 @@ def stream_without_root(d_model):
 
 
 EXERCISE = Exercise(
-    number="4.6",
     name="norm_gain",
     title="a norm that keeps the bias token",
     section="4-mlps-as-heads/whole-transformer#repairs",
@@ -118,7 +117,7 @@ EXERCISE = Exercise(
 
 
 def check_norm_gain(answer: Any) -> Result:
-    r"""Exercise 4.6: `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
+    r"""Check that `answer(d_model)` returns the gain with which RMSNorm keeps the bias token.
 
     With it $\\mathrm{RMSNorm}(X \\oplus [1])$, taken over all `d_model + 1` coordinates, equals
     $\\mathrm{RMSNorm}(X) \\oplus [1]$.

@@ -1,4 +1,4 @@
-"""Exercise 1.4: a head that moves values from some directions of the stream to others."""
+"""A head that moves values from some directions of the stream to others."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -98,7 +98,6 @@ def target_read_too(source, target):
 
 
 EXERCISE = Exercise(
-    number="1.4",
     name="note_mover",
     title="a head that moves a value",
     section="1-residual-stream/appendix#does-any-head-delete-information",
@@ -116,7 +115,7 @@ EXERCISE = Exercise(
 
 
 def check_note_mover(answer: Any) -> Result:
-    """Exercise 1.4: `answer(source, target)` returns `W_V, W_O` of a head that moves values inside the stream.
+    """Check that `answer(source, target)` returns `W_V, W_O` of a head that moves values inside the stream.
 
     The stream becomes `x + x @ W_V @ W_O`. What `x` held along row `i` of `source` has to move to row `i` of `target`.
 

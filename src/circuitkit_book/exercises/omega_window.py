@@ -1,4 +1,4 @@
-"""Exercise 4.5: how large Omega has to be, and how large it may be."""
+"""How large Omega has to be, and how large it may be."""
 
 from collections.abc import Iterator
 from math import log, log2, log10
@@ -89,7 +89,6 @@ def slope_inverted(n_pos, tolerance, eps):
 
 
 EXERCISE = Exercise(
-    number="4.5",
     name="omega_window",
     title="how large Omega should be",
     section="4-mlps-as-heads/omega-transformer#which-omega-is-large-enough",
@@ -104,7 +103,7 @@ EXERCISE = Exercise(
 
 
 def check_omega_window(answer: Any) -> Result:
-    r"""Exercise 4.5: `answer(n_pos, tolerance, eps)` returns the smallest and the largest useful Omega.
+    r"""Check that `answer(n_pos, tolerance, eps)` returns the smallest and the largest useful Omega.
 
     Leak: `n_pos` tokens keep the weight $e^{-2\\Omega}$ each, together at most `tolerance`. Rounding: a score near
     $2\\Omega$ is off by at most half of $2\\Omega$ `eps`, which moves the sigmoid by at most `tolerance`.

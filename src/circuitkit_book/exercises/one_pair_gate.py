@@ -1,4 +1,4 @@
-"""Exercise 5.5: a gate of rank one that opens for one pair of tokens."""
+"""A gate of rank one that opens for one pair of tokens."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -143,7 +143,6 @@ def key_bias_dropped(W_E, query, key):
 
 
 EXERCISE = Exercise(
-    number="5.5",
     name="one_pair_gate",
     title="a gate for one pair",
     section="5-superposition/the-gated-block#a-gate-in-four-lines",
@@ -161,7 +160,7 @@ EXERCISE = Exercise(
 
 
 def check_one_pair_gate(answer: Any) -> Result:
-    """Exercise 5.5: `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
+    """Check that `answer(W_E, query, key)` returns `W_GQ, b_GQ, W_GK, b_GK` of a gate that opens for one pair only.
 
     The gate is cut off at 0 and 1. It has to be 1 when token `query` attends to token `key`, and 0 for all other pairs.
 

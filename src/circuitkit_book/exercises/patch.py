@@ -1,4 +1,4 @@
-"""Exercise 3.3: a run in which one head has the output of another run."""
+"""A run in which one head has the output of another run."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -150,7 +150,6 @@ def pattern_patched(model, clean, corrupt, layer, head):
 
 
 EXERCISE = Exercise(
-    number="3.3",
     name="patch",
     title="patch one head",
     section="3-induction-heads/induction-in-a-trained-model#cut-one-wire",
@@ -166,7 +165,7 @@ EXERCISE = Exercise(
 
 
 def check_patch(answer: Any) -> Result:
-    """Exercise 3.3: `answer(model, clean, corrupt, layer, head)` runs the corrupt row with one head's clean output.
+    """Check that `answer(model, clean, corrupt, layer, head)` runs the corrupt row with one head's clean output.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from circuitkit_book.exercises.exercise import Exercise, close
 
 FILE = "my_circuitkit.py"
 TOP = "# My functions that the checks of the book accepted. Each part runs by itself.\n"
-SECTION = re.compile(r"^# --- (\d\.\d) (\w+)\n", re.M)
+SECTION = re.compile(r"^# --- (\d+\.\d+) (\w+)\n", re.M)
 
 
 def sections() -> dict[str, tuple[str, str]]:
@@ -51,20 +51,22 @@ def keep(exercise: Exercise, answer: Any) -> str:
         code = source(answer, set())
         if answer.__name__ != name:
             code += f"\n{name} = {answer.__name__}"
-        check_alone(exercise, function(code, name))
+        require_alone(exercise, function(code, name))
     except Exception as error:  # the reader can correct whatever it is
         advice = (
             "Use only imports, numbers and functions of your notebook, and run this cell again."
         )
         return f"\nIt is not written to {FILE}: {error}. {advice}"
     parts = sections() | {name: (exercise.number, code)}
-    in_order = sorted((number, part, code) for part, (number, code) in parts.items())
-    text = "".join(f"\n# --- {number} {part}\n{code.strip()}\n" for number, part, code in in_order)
+    in_order = sorted(parts.items(), key=lambda item: [*map(int, item[1][0].split("."))])
+    text = "".join(
+        f"\n# --- {number} {part}\n{code.strip()}\n" for part, (number, code) in in_order
+    )
     Path(FILE).write_text(TOP + text, "utf-8")
     return f"\nIt is written to {FILE} as `{name}`."
 
 
-def check_alone(exercise: Exercise, answer: Callable[..., Any]) -> None:
+def require_alone(exercise: Exercise, answer: Callable[..., Any]) -> None:
     """Raise an error unless a function without its notebook still gives the right result."""
     case = exercise.all_cases()[0]
     trial, right = attempt(exercise, answer, case), attempt(exercise, exercise.solution, case)

@@ -1,4 +1,4 @@
-"""Exercise 5.2: whether a head carries a behaviour alone, with every set of other heads."""
+"""Whether a head carries a behaviour alone, with every set of other heads."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -205,7 +205,6 @@ def sets_without_the_head(*inputs):
 
 
 EXERCISE = Exercise(
-    number="5.2",
     name="strict_verdict",
     title="a verdict that can fail",
     section="5-superposition/does-it-work#three-criteria",
@@ -223,7 +222,7 @@ EXERCISE = Exercise(
 
 
 def check_strict_verdict(answer: Any) -> Result:
-    """Exercise 5.2: `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
+    """Check that `answer(written, residual, completion, has_source)` returns two rates for each head, `[head, 2]`.
 
     The first rate is the share of rows with a source on which the completion has the largest logit with every set of
     other heads removed. The second is the share of rows without a source on which it has the largest logit with none.

@@ -1,4 +1,4 @@
-"""Exercise 1.6: the matrices of the same model when its stream is rotated."""
+"""The matrices of the same model when its stream is rotated."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -112,7 +112,6 @@ def W_O_from_the_left(R, W_E, W_V, W_O, W_U):
 
 
 EXERCISE = Exercise(
-    number="1.6",
     name="turned_stream",
     title="rotate the stream",
     section="1-residual-stream/stream-is-a-sum#the-stream-has-no-privileged-basis",
@@ -130,7 +129,7 @@ EXERCISE = Exercise(
 
 
 def check_turned_stream(answer: Any) -> Result:
-    """Exercise 1.6: `answer(R, W_E, W_V, W_O, W_U)` returns the four matrices of the model with the stream `x @ R`.
+    """Check that `answer(R, W_E, W_V, W_O, W_U)` returns the four matrices of the model with the stream `x @ R`.
 
     The check compares the stream, which has to be rotated by `R`, and the logits, which have to be the same.
 

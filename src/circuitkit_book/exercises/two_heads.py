@@ -1,4 +1,4 @@
-"""Exercise 5.3: two heads that serve any number of skip-trigrams."""
+"""Two heads that serve any number of skip-trigrams."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -140,7 +140,6 @@ def scores_of_10(n, gain):
 
 
 EXERCISE = Exercise(
-    number="5.3",
     name="two_heads",
     title="two heads, any number of trigrams",
     section="5-superposition/why-heads-share#two-heads-are-enough",
@@ -159,7 +158,7 @@ EXERCISE = Exercise(
 
 
 def check_two_heads(answer: Any) -> Result:
-    r"""Exercise 5.3: `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
+    r"""Check that `answer(n, gain)` returns `W_Q, W_K, W_V, W_O` of two heads that serve `n` skip-trigrams.
 
     Tokens are one-hot: 0 is the source, 1 to n the destinations, n + 1 to 2n their completions, and 2n + 1 begins a
     prompt. Scores are $q \\cdot k$, not divided; the mask is causal. At a destination with a source anywhere before it

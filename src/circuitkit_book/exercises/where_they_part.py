@@ -1,4 +1,4 @@
-"""Exercise 4.2: how far apart two models are in what each neuron reads."""
+"""How far apart two models are in what each neuron reads."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -134,7 +134,6 @@ def what_the_layer_writes(one, other, tokens):
 
 
 EXERCISE = Exercise(
-    number="4.2",
     name="where_they_part",
     title="where two models differ first",
     section="4-mlps-as-heads/trained-models#converting-a-small-model",
@@ -150,7 +149,7 @@ EXERCISE = Exercise(
 
 
 def check_where_they_part(answer: Any) -> Result:
-    """Exercise 4.2: `answer(one, other, tokens)` returns how far apart two models are in what each neuron reads.
+    """Check that `answer(one, other, tokens)` returns how far apart two models are in what each neuron reads.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exercise 5.4: how often a toy model completes, with its sources and without them."""
+"""How often a toy model completes, with its sources and without them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -159,7 +159,6 @@ def difference(model, tokens):
 
 
 EXERCISE = Exercise(
-    number="5.4",
     name="without_source",
     title="take the source away",
     section="5-superposition/does-it-work#what-the-authors-own-check-does",
@@ -176,7 +175,7 @@ EXERCISE = Exercise(
 
 
 def check_without_source(answer: Any) -> Result:
-    """Exercise 5.4: `answer(model, tokens)` returns how often a toy model completes, with its sources and without.
+    """Check that `answer(model, tokens)` returns how often a toy model completes, with its sources and without.
 
     Parameters
     ----------
