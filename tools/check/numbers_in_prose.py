@@ -9,7 +9,8 @@ text chooses itself has `<!-- chosen -->` or `<!-- chosen: reason -->`. Decimals
 a comment; years, labels such as "chapter 13", code, formulas, links and headings do not. No notebook runs for this.
 
 An expression may use `out(regex)` and `cell(text, row, column)` (stored outputs of the page), `code(regex)` (its code),
-`cfg(model)` and `card(model)` (shipped models), `claim(id)`, `data("file.json")`, arithmetic, and `abs len max min round sum`.
+`cfg(model)` and `card(model)` (shipped models), `claim(id)`, `ex(name)` (the number of an exercise), `data("file.json")`,
+arithmetic, and `abs len max min round sum`.
 """
 
 import functools
@@ -20,6 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bs4 import BeautifulSoup
+
+from circuitkit_book.exercises.chapters import number_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "src/circuitkit/data/models"
@@ -34,7 +37,7 @@ NOT_PROSE = [
     r"<!--.*?-->|</?[a-zA-Z][^>]*>",
     r"\[\(?\d[\d.]*\)?\]\([^)]*\)|\]\([^)]*\)|https?://\S+",
     r"^\s*\d+\. |\*\*\d+\.\**",
-    r"\b(?:chapter|section|theorem|exercise|Ex|claim|table|figure|version|python|torch|transformer-lens|page|head"
+    r"\b(?:chapter|section|theorem|claim|table|figure|version|python|torch|transformer-lens|page|head"
     r"|position)s? \d[\d.]*(?:(?:,| and| to| or|–) \d[\d.]*)*",
     r"\b(?:19|20)\d\d[a-z]?\b|\barXiv[: ]\S+|\bCC BY \S+|\b\d+ minutes\b|\*\*Time\*\*[^\n]*",
 ]
@@ -132,7 +135,12 @@ def claim(number: str, which: int | None = None):
     return value if which is None else value[which]
 
 
-SHARED = {"data": data, "card": card, "cfg": cfg, "claim": claim}
+def ex(name: str) -> float:
+    """The number of an exercise by its name in the list of `chapters.py`: 2.2 for `ex("first_share")`."""
+    return float(number_of(name))
+
+
+SHARED = {"data": data, "ex": ex, "card": card, "cfg": cfg, "claim": claim}
 ARITHMETIC = {"abs": abs, "len": len, "max": max, "min": min, "round": round, "sum": sum}
 
 
