@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from circuitkit.conversion.activations import ACTIVATIONS
-from circuitkit.models import DATA
+from circuitkit.data import DATA
 
 FOLDER = DATA / "conversion"
 END = 40.0  # beyond it, sums on the whole line equal their two lines

@@ -1,12 +1,5 @@
-"""The shipped models with their tokenizer and text, and models from a folder or from the Hub.
+"""The shipped models with their tokenizer and text, and models from a folder or from the Hub."""
 
-Shipped files lie in `data/<topic>/`. Whenever one is read, it is compared with the hash that the
-`manifest.json` of its folder records.
-"""
-
-import csv
-import hashlib
-import json
 import warnings
 from functools import cache
 from pathlib import Path
@@ -17,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from circuitkit.checks import checked, require_device, require_finite
+from circuitkit.data import manifest, stored, stored_file
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -32,7 +26,6 @@ __all__ = [
     "model_card",
 ]
 
-DATA = Path(__file__).parent / "data"
 FIRST_TOKEN = "<|endoftext|>"
 
 
@@ -506,60 +499,3 @@ def heldout_rows(n: int, n_ctx: int = 256, *, seed: int = 0) -> Int[Tensor, "row
     starts = torch.randint(0, len(tokens) - n_ctx, (n,), generator=generator)
     rows = tokens[starts[:, None] + torch.arange(n_ctx - 1)]  # [row, pos - 1]
     return torch.cat([torch.zeros(n, 1, dtype=torch.long), rows], dim=1)
-
-
-def manifest(topic: str) -> dict[str, Any]:
-    """What `data/<topic>/manifest.json` records; `python -m tools manifest` writes it."""
-    return json.loads((DATA / topic / "manifest.json").read_text("utf-8"))
-
-
-def hashes(entries: dict[str, Any]) -> dict[str, str]:
-    """The sha256 of each file of a manifest, in which entries can lie inside entries."""
-    by_file: dict[str, str] = {}
-    for name, entry in entries.items():
-        if isinstance(entry, dict) and "sha256" in entry:
-            by_file[entry.get("file", name)] = entry["sha256"]
-        elif isinstance(entry, dict):
-            by_file |= hashes(entry)
-    return by_file
-
-
-def stored_file(topic: str, name: str) -> Path:
-    """The path of a shipped file, after its hash was compared with the recorded one."""
-    expected = hashes(manifest(topic))
-    if name not in expected:
-        raise ValueError(f"There is no stored file {name!r}. There are {sorted(expected)}.")
-    path = DATA / topic / name
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != expected[name]:
-        raise ValueError(
-            f"The file {path} is damaged: its sha256 is {digest}, and manifest.json records "
-            f"{expected[name]}. Install the package again."
-        )
-    return path
-
-
-def stored(topic: str, name: str) -> Any:
-    """Read a shipped file: tensors by name, JSON, a list of JSON lines, or the rows of a table."""
-    path = stored_file(topic, name)
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    text = path.read_text("utf-8")
-    if path.suffix == ".csv":
-        rows = csv.DictReader(text.splitlines())
-        return [{column: number(cell) for column, cell in row.items()} for row in rows]
-    if path.suffix == ".jsonl":
-        return [json.loads(line) for line in text.splitlines()]
-    return json.loads(text)
-
-
-def number(text: str) -> int | float | str:
-    """A cell of a table as a number, or as the text that it is."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

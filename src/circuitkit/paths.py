@@ -26,15 +26,8 @@ from circuitkit.heads import (
     require_scores,
 )
 from circuitkit.names import Side, parse, unknown
-from circuitkit.parts import (
-    FrozenNorm,
-    biases_at_end,
-    head_names,
-    in_layer,
-    is_part,
-    n_heads,
-    parts_of,
-)
+from circuitkit.norms import FrozenNorm
+from circuitkit.parts import biases_at_end, head_names, in_layer, is_part, n_heads, parts_of
 from circuitkit.residual import (
     require_one_text,
     require_position,

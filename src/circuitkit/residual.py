@@ -25,8 +25,8 @@ from circuitkit.bridge import (
 from circuitkit.checks import checked, require_bridge, to_token, to_tokens
 from circuitkit.heads import Heads, in_full_precision
 from circuitkit.names import Name, Side, parse, unknown
+from circuitkit.norms import FrozenNorm
 from circuitkit.parts import (
-    FrozenNorm,
     biases_at_end,
     converted_neurons,
     head_names,

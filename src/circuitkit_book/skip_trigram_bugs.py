@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitkit.checks import checked, require_at_least, to_tokens
-from circuitkit.models import stored_file
+from circuitkit.data import stored_file
 from circuitkit.paths import BIAS, DIRECT, path_logits
 from circuitkit.skip_trigrams import COUNTS, TRIPLE, Triples, three_tokens, with_shares
 

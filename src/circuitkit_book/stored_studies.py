@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuitkit.data import stored
 from circuitkit.effects import Effect
 from circuitkit.induction import BEHAVIOURS, InductionLoss
-from circuitkit.models import stored
 from circuitkit.tables import Table
 
 __all__ = ["Survey", "stored_methods", "stored_survey", "stored_zoo"]

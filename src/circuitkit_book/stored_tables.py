@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from circuitkit.checks import checked
-from circuitkit.models import stored
+from circuitkit.data import stored
 
 if TYPE_CHECKING:
     import pandas as pd

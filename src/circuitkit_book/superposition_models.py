@@ -13,9 +13,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from circuitkit.checks import checked
+from circuitkit.data import stored
 from circuitkit.handmade import bridge_of
 from circuitkit.heads import Heads
-from circuitkit.models import stored
 from circuitkit.superposition import GATES, GatedBlock, with_gated_layer
 from circuitkit_book.superposition_task import SkipTrigramTask
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from circuitkit import models
+from circuitkit import data
 from tools.check import manifest
 
 
@@ -25,15 +25,15 @@ def test_the_script_that_made_a_shipped_file_exists(package):
 @pytest.mark.parametrize("package", manifest.PACKAGES)
 def test_a_changed_file_is_refused(package, tmp_path, monkeypatch):
     shutil.copytree(manifest.folder(package), tmp_path / package)
-    monkeypatch.setattr(models, "DATA", tmp_path)
+    monkeypatch.setattr(data, "DATA", tmp_path)
     for name in manifest.stored(package):
-        models.stored(package, name)
+        data.stored(package, name)
         with (tmp_path / package / name).open("ab") as file:
             file.write(b"\n")
         with pytest.raises(
             ValueError, match=rf"{name} is damaged: its sha256 is \w+, and manifest"
         ):
-            models.stored(package, name)
+            data.stored(package, name)
 
 
 def test_a_table_is_read_with_its_numbers(tmp_path, monkeypatch):
@@ -41,9 +41,9 @@ def test_a_table_is_read_with_its_numbers(tmp_path, monkeypatch):
     entry = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
     (tmp_path / "manifest.json").write_text(json.dumps({"runs.csv": entry}))
     (tmp_path / "runs.csv").write_text(text)
-    monkeypatch.setattr(models, "DATA", tmp_path.parent)
-    assert models.stored(tmp_path.name, "runs.csv") == [
+    monkeypatch.setattr(data, "DATA", tmp_path.parent)
+    assert data.stored(tmp_path.name, "runs.csv") == [
         {"name": "mine", "steps": 12, "loss": 0.001}
     ]
     with pytest.raises(ValueError, match=r"no stored file 'mine'. There are \['runs.csv'\]"):
-        models.stored(tmp_path.name, "mine")
+        data.stored(tmp_path.name, "mine")

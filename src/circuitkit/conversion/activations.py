@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuitkit.checks import checked, require_at_least, require_positive
-from circuitkit.models import stored
+from circuitkit.data import stored
 
 SILU_SCALES = {"silu": 1.0, "quick_gelu": 1.702}
 """The activations that one head computes exactly: `SiLU(s x) / s` with this s."""

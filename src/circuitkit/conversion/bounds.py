@@ -11,7 +11,7 @@ from torch import Tensor
 
 from circuitkit.conversion.activations import ACTIVATIONS, HeadSum
 from circuitkit.conversion.neurons import Neurons
-from circuitkit.parts import FrozenNorm
+from circuitkit.norms import FrozenNorm
 
 
 def largest_reads(

@@ -11,7 +11,8 @@ from torch import Tensor
 from circuitkit.ablation import Run, only_permanent_hooks, run
 from circuitkit.heads import heads_of, in_full_precision
 from circuitkit.names import parse
-from circuitkit.parts import FrozenNorm, norm_before
+from circuitkit.norms import FrozenNorm
+from circuitkit.parts import norm_before
 from circuitkit.reports.rules import LEAST, LEAST_LOGITS, upper_tail
 
 N_FIRST_TRIALS = 4

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuitkit.models import stored
+from circuitkit.data import stored
 
 Row = dict[str, Any]
 """A row of the table of a report, by column."""

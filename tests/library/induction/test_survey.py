@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from circuitkit.models import stored_file
+from circuitkit.data import stored_file
 from circuitkit_book.stored_studies import stored_survey
 
 

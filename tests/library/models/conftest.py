@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import circuitkit
-from circuitkit import models
+from circuitkit import data as store
 
 DATA = Path(circuitkit.__file__).parent / "data/models"
 NAMES = ("zero-layer", "one-layer", "two-layer", "two-layer-mlp")
@@ -53,7 +53,7 @@ def copied(tmp_path, monkeypatch):
     folder.mkdir()
     for path in DATA.iterdir():
         (folder / path.name).symlink_to(path)
-    monkeypatch.setattr(models, "DATA", tmp_path)
+    monkeypatch.setattr(store, "DATA", tmp_path)
     return folder
 
 
